@@ -1,0 +1,93 @@
+"""The stack under test: `plainsql-server dev` in a temporary folder, with pgbench's tables in its database.
+
+Owns starting and stopping. Everything runs on this machine, the load generators too.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+_START_LIMIT_S = 60
+_STOP_LIMIT_S = 20
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A running service and the way past it to its engine."""
+
+    data_url: str
+    api_key: str
+    socket: str
+    port: int
+    superuser: str
+    database: str
+    owner_role: str
+
+    def psql(self, sql: str, database: str | None = None) -> str:
+        """What a statement returns, run by the superuser past the service."""
+        command = ["psql", *self.engine_arguments(self.superuser), "-qAtX", "-d", database or self.database, "-c", sql]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    def engine_arguments(self, role: str) -> list[str]:
+        return ["-h", self.socket, "-p", str(self.port), "-U", role]
+
+
+@contextmanager
+def running_stack(workers: int, scale: int, *options: str) -> Iterator[Stack]:
+    """A fresh service with pgbench's tables at `scale`, gone afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="plainsql-bench-"))
+    command = [sys.executable, "-m", "plainsql_server", "dev", "--dir", str(folder), "--tier", "dedicated"]
+    process = subprocess.Popen(
+        [*command, "--workers", str(workers), *options], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    try:
+        stack = _describe(folder, process)
+        _fill(stack, scale)
+        yield stack
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(_STOP_LIMIT_S)
+        shutil.rmtree(folder)
+
+
+def _describe(folder: Path, process: "subprocess.Popen[bytes]") -> Stack:
+    described = folder / "dev.json"
+    end = time.monotonic() + _START_LIMIT_S
+    while not described.exists():
+        if process.poll() is not None or time.monotonic() > end:
+            assert process.stderr is not None
+            process.kill()
+            raise SystemExit(f"plainsql-server dev did not start:\n{process.stderr.read().decode()}")
+        time.sleep(0.05)
+    dev = json.loads(described.read_text())
+    postgres = dev["postgres"]
+    stack = Stack(
+        data_url=dev["data_url"],
+        api_key=Path(dev["api_key_file"]).read_text().strip(),
+        socket=postgres["socket"],
+        port=postgres["port"],
+        superuser=postgres["superuser"],
+        database=postgres["database"],
+        owner_role="",
+    )
+    return Stack(**{**vars(stack), "owner_role": _owner_role(stack)})
+
+
+def _owner_role(stack: Stack) -> str:
+    # The tables must belong to the role that the service logs in as.
+    return stack.psql("select nspowner::regrole from pg_namespace where nspname = 'public'")
+
+
+def _fill(stack: Stack, scale: int) -> None:
+    arguments = ["pgbench", *stack.engine_arguments(stack.owner_role), "-i", "-q", "-s", str(scale), stack.database]
+    subprocess.run(arguments, check=True, capture_output=True, env={**os.environ, "PGOPTIONS": ""})
+    stack.psql("checkpoint")

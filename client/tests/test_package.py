@@ -1,0 +1,17 @@
+"""The client as a package: installed, typed, and of the version that it says."""
+
+from importlib import metadata, resources
+
+import plainsql
+
+
+def test_the_installed_version_is_the_one_in_the_source() -> None:
+    assert metadata.version("plainsql") == plainsql.VERSION
+
+
+def test_the_package_tells_type_checkers_that_it_is_typed() -> None:
+    assert resources.files(plainsql).joinpath("py.typed").is_file()
+
+
+def test_the_package_needs_nothing_but_python() -> None:
+    assert metadata.requires("plainsql") is None

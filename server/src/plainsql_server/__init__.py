@@ -1,0 +1,3 @@
+"""PlainSQL: SQL over plain HTTPS, on PostgreSQL."""
+
+VERSION = "0.61.0"

@@ -1,0 +1,5 @@
+"""`python -m plainsql_server` is `plainsql-server`."""
+
+from plainsql_server.cli import main
+
+main()

@@ -1,0 +1,79 @@
+"""`plainsql-server key …`."""
+
+from datetime import datetime
+
+import click
+
+from plainsql_server.cli.output import json_option, print_records, remark
+from plainsql_server.cli.running import organization_option, with_directory
+from plainsql_server.control_plane import keys, organizations
+from plainsql_server.core.credential import Secret
+from plainsql_server.core.principal import Scope
+from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.keys import KeyRecord
+
+_COLUMNS = [
+    "id", "name", "scopes", "database_name", "shown_prefix", "last_four", "created_at", "expires_at", "revoked_at",
+]  # fmt: skip
+
+
+class _Moment(click.ParamType[datetime]):
+    """A time in RFC 3339 with its zone, such as 2027-01-31T00:00:00Z."""
+
+    name = "time"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        try:
+            return datetime.fromisoformat(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a time such as 2027-01-31T00:00:00Z.", param, ctx)
+
+
+@click.group("key")
+def key_command() -> None:
+    """API keys, which programs show to use the service."""
+
+
+@key_command.command("create")
+@organization_option
+@click.option("--name", required=True, help="What the key is for, so that you can tell keys apart.")
+@click.option(
+    "--scope", "scopes", type=click.Choice([str(scope) for scope in Scope]), multiple=True, required=True,
+    help="What the key may do: read, write (which includes read), admin. Repeat it for several.",
+)  # fmt: skip
+@click.option("--database", help="Bind the key to this database; without it, it may use all of the organization's.")
+@click.option("--expires-at", type=_Moment(), help="When the key stops working, such as 2027-01-31T00:00:00Z.")
+def _create(
+    organization: str, name: str, scopes: tuple[str, ...], database: str | None, expires_at: datetime | None
+) -> None:
+    """Create a key. Its secret goes to stdout, this once; everything else to stderr."""
+
+    async def create(directory: Directory) -> tuple[KeyRecord, Secret]:
+        owner = await organizations.get(directory, organization)
+        granted = [Scope(scope) for scope in scopes]
+        return await keys.create(directory, owner.id, name, granted, database=database, expires_at=expires_at)
+
+    record, secret = with_directory(create)
+    remark(f"Created {record.id}. This is its secret; it is not stored and cannot be shown again:")
+    click.echo(secret.text)
+
+
+@key_command.command("list")
+@organization_option
+@json_option
+def _list(organization: str, as_json: bool) -> None:
+    """List an organization's keys, oldest first, revoked ones included."""
+
+    async def list_keys(directory: Directory) -> list[KeyRecord]:
+        owner = await organizations.get(directory, organization)
+        return await keys.list_(directory, owner.id)
+
+    print_records(with_directory(list_keys), _COLUMNS, as_json=as_json)
+
+
+@key_command.command("revoke")
+@click.argument("key_id", metavar="ID")
+def _revoke(key_id: str) -> None:
+    """Revoke the key ID (key_…). It stops working within PLAINSQL_PRINCIPAL_CACHE_MS; a second time changes nothing."""
+    revoked = with_directory(lambda directory: keys.revoke(directory, key_id))
+    remark(f"Revoked {revoked.id} ({revoked.name!r}).")

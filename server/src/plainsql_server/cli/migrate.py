@@ -1,0 +1,18 @@
+"""`plainsql-server migrate`."""
+
+import click
+
+from plainsql_server.cli.output import remark
+from plainsql_server.directory.migrations import migrate
+from plainsql_server.settings import read_settings
+
+
+@click.command("migrate")
+def migrate_command() -> None:
+    """Create the directory's tables, or bring them up to date.
+
+    Run it before you start a new version of the service. It may be run at any time and by several at once; if
+    it fails, nothing has changed.
+    """
+    migrate(read_settings().directory_dsn)
+    remark("The directory is up to date.")

@@ -1,0 +1,49 @@
+"""What commands print: aligned columns for people, JSON for programs. Results to stdout, remarks to stderr.
+
+Owns the shapes. Refuses to print a secret by accident: records hold none.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+import click
+import msgspec
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of columns.")
+
+
+def print_records(records: Sequence[Any], columns: Sequence[str], *, as_json: bool) -> None:
+    """Prints records (dataclasses): the named fields in columns, or all fields as a JSON list."""
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(records), indent=2))
+        return
+    print_table(columns, [[_shown(getattr(record, column)) for column in columns] for record in records])
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Prints rows under their columns' names, each column as wide as its widest value."""
+    lines = [[column.upper().replace("_", " ") for column in columns], *rows]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
+    for line in lines:
+        click.echo("  ".join(value.ljust(width) for value, width in zip(line, widths, strict=True)).rstrip())
+
+
+def remark(text: str) -> None:
+    """Says something to the person, apart from the result."""
+    click.echo(text, err=True)
+
+
+def _shown(value: object) -> str:
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case datetime():
+            return value.strftime("%Y-%m-%d %H:%M:%SZ")
+        case str():
+            return value
+        case Iterable():
+            return ",".join(sorted(str(each) for each in value))
+    return str(value)

@@ -1,0 +1,1 @@
+"""The vocabulary that every other room speaks. Standard library only; imports no other room."""

@@ -1,0 +1,33 @@
+"""The clocks: wall time for people and records, monotonic time for durations and deadlines.
+
+Owns the choice of clock. Nothing else in the service reads the time of day by itself.
+"""
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+
+def now() -> datetime:
+    """The time of day, in UTC."""
+    return datetime.now(UTC)
+
+
+def monotonic_us() -> int:
+    """Microseconds since some fixed moment; only differences mean anything."""
+    return time.perf_counter_ns() // 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A moment after which an answer is of no use any more."""
+
+    at_s: float
+
+    @classmethod
+    def after_ms(cls, timeout_ms: int) -> "Deadline":
+        return cls(time.monotonic() + timeout_ms / 1000)
+
+    def left_s(self) -> float:
+        """Seconds left, never less than zero."""
+        return max(0.0, self.at_s - time.monotonic())

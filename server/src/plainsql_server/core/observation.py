@@ -1,0 +1,42 @@
+"""What the service notices about itself, as typed events with one way out.
+
+Owns the events. Whoever notices something calls `Observe`; what becomes of it (log line, metric) is
+decided once, in `assembly.py`. An observation never holds SQL text, parameters, result values or secrets.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Base of every event."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFinished(Observation):
+    """One HTTP request was answered."""
+
+    request_id: str
+    method: str
+    route: str
+    status: int
+    total_us: int
+    exec_us: int = 0
+    organization_id: str | None = None
+    database: str | None = None
+    command: str | None = None
+    row_count: int = 0
+    error_code: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure(Observation):
+    """Something failed on our side and was handled; `context` is for operators only."""
+
+    where: str
+    context: str
+    request_id: str | None = None
+
+
+Observe = Callable[[Observation], None]

@@ -1,0 +1,31 @@
+"""Who calls, and what they may do.
+
+Owns scopes and the identity that a request carries. Refuses to know how it was proven.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Scope(StrEnum):
+    """A right that a route may need. `write` includes `read`; `admin` includes neither."""
+
+    READ = "read"
+    WRITE = "write"
+    ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """The caller of one request: an API key or a session of an organization."""
+
+    organization_id: str
+    key_id: str
+    tier: str
+    scopes: frozenset[Scope]
+    database: str | None = None
+    """The database that the credential is bound to, or None where it may use any of its organization's."""
+
+    def may(self, scope: Scope) -> bool:
+        """Whether this caller holds a scope."""
+        return scope in self.scopes or (scope is Scope.READ and Scope.WRITE in self.scopes)

@@ -1,0 +1,95 @@
+"""A statement: SQL text and its parameters; and the little of SQL that can be read without a parser.
+
+Owns the finding of a statement's first words, past white space, comments (which nest in PostgreSQL) and
+stray semicolons, and the list of commands that have no place in a request. Refuses to parse further: the
+engine is the only authority on SQL.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from plainsql_server.core.errors import RequestError
+
+# What PostgreSQL's lexer takes for white space, and the semicolons that its parser skips.
+_BLANK = re.compile(r"[ \t\n\r\f\v;]*")
+_END_OF_LINE = re.compile(r"[\n\r]")
+_COMMENT_EDGE = re.compile(r"/\*|\*/")
+# A word that runs on into letters beyond ASCII is a name, never a keyword.
+_WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9$]*+(?![^\x00-\x7f])")
+
+_TRANSACTION_HINT = "Send the statements together to POST /v1/transaction; it begins and commits for you."
+_TRANSACTION_CONTROL = frozenset(["BEGIN", "START", "COMMIT", "END", "ROLLBACK", "ABORT", "SAVEPOINT", "RELEASE"])
+_NOTIFICATION = frozenset(["LISTEN", "UNLISTEN", "NOTIFY"])
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One SQL statement. A parameter is the raw JSON that the caller sent for it."""
+
+    sql: str
+    params: Sequence[bytes] = ()
+
+
+def first_words(sql: str, count: int = 2) -> list[str]:
+    """The first keywords of a statement, in upper case; fewer than `count` where something else follows."""
+    words: list[str] = []
+    position = 0
+    while len(words) < count:
+        position = _skip_blanks_and_comments(sql, position)
+        match = _WORD.match(sql, position)
+        if match is None:
+            break
+        words.append(match[0].upper())
+        position = match.end()
+    return words
+
+
+def refuse_what_has_no_place(sql: str) -> str:
+    """The statement's first keyword ('' if it has none).
+
+    Raises RequestError for transaction control, notifications and COPY, which mean nothing without a
+    connection of one's own, and for text that PostgreSQL cannot hold.
+    """
+    if "\0" in sql:
+        raise RequestError("null_character", "The SQL text contains a NUL character; PostgreSQL has no place for it.")
+    words = first_words(sql)
+    first = words[0] if words else ""
+    if first in _TRANSACTION_CONTROL or words in (["PREPARE", "TRANSACTION"], ["SET", "TRANSACTION"]):
+        raise RequestError(
+            "transaction_control", f"{' '.join(words)} is transaction control, which a single request cannot carry.",
+            hint=_TRANSACTION_HINT,
+        )  # fmt: skip
+    if first in _NOTIFICATION:
+        raise RequestError("notification", f"{first} needs a lasting connection, which this service does not have.")
+    if first == "COPY":
+        raise RequestError(
+            "copy", "COPY needs a connection of its own, which this service does not have.",
+            hint="Send INSERT with parameters, or read with SELECT.",
+        )  # fmt: skip
+    return first
+
+
+def _skip_blanks_and_comments(sql: str, position: int) -> int:
+    while True:
+        position = _BLANK.match(sql, position).end()  # type: ignore[union-attr]  # the pattern matches nothing, too
+        if sql.startswith("--", position):
+            position = _end_of_line(sql, position)
+        elif sql.startswith("/*", position):
+            position = _end_of_comment(sql, position)
+        else:
+            return position
+
+
+def _end_of_line(sql: str, position: int) -> int:
+    end = _END_OF_LINE.search(sql, position)
+    return len(sql) if end is None else end.start()
+
+
+def _end_of_comment(sql: str, position: int) -> int:
+    depth = 0
+    for edge in _COMMENT_EDGE.finditer(sql, position):
+        depth += 1 if edge[0] == "/*" else -1
+        if depth == 0:
+            return edge.end()
+    return len(sql)

@@ -1,0 +1,1 @@
+"""Running customers' SQL. Knows principals, databases and the engine; knows nothing of HTTP."""

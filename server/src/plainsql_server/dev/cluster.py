@@ -1,0 +1,187 @@
+"""Where the private PostgreSQL cluster lives, as whom it runs, and how it is configured.
+
+The cluster's home is `postgres/` in the state folder, with `data/` and `socket/` in it, both 0700. Nothing
+listens on the network, and the socket's folder can be entered only by the user that PostgreSQL runs as
+(and root): the operating system is the authentication, so `pg_hba.conf` trusts whoever gets that far.
+A map of system users would need one line per tenant on PostgreSQL 15.
+
+Three cases need more than that:
+
+- Root. PostgreSQL refuses to run as root, so it runs as the system user `postgres`, else `nobody`, or as
+  the owner of the cluster that is already there.
+- Root, in a folder that this user cannot enter, such as /root. The home is then a fresh folder under
+  /var/lib, and `postgres` in the state folder is a link to it. It is never removed by itself: the
+  link may have been moved together with the folder, and data is worth more than space.
+- A path too long for a socket (107 bytes), or with characters that a connection string gives a meaning to.
+  The socket then lives in a fresh 0700 folder under /tmp, removed at stop.
+
+Owns these choices and the configuration files. Refuses to start anything.
+"""
+
+import os
+import pwd
+import re
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from plainsql_server.dev.folder import Folder, State
+from plainsql_server.dev.options import DevError
+from plainsql_server.dev.processes import Account, run_as
+
+SUPERUSER = "plainsql_admin"
+DIRECTORY_DATABASE = "plainsql_directory"
+# Without the network the port is only part of the socket's name, so it need not be free.
+PORT = 5432
+_LONGEST_SOCKET_BYTES = 107
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9/._+@-]+\Z")
+_ELSEWHERE = "/var/lib"
+
+_SETTINGS = {
+    "listen_addresses": "",
+    "unix_socket_permissions": "0700",
+    "max_connections": "200",
+    "max_prepared_transactions": "64",
+    "shared_buffers": "128MB",
+    "fsync": "on",
+    "lc_messages": "C",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    "log_checkpoints": "off",
+    "log_line_prefix": "%m [%p] %q%u@%d ",
+    "cluster_name": "plainsql dev",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The private cluster of one state folder."""
+
+    home: Path
+    socket_directory: Path
+    account: Account | None
+
+    @property
+    def data(self) -> Path:
+        return self.home / "data"
+
+    @property
+    def draft(self) -> Path:
+        """Where initdb works; renamed when it is done, so that half a cluster is never taken for one."""
+        return self.home / "data.new"
+
+    @property
+    def conninfo(self) -> str:
+        """How to reach the cluster, without a user or a database."""
+        return f"host={self.socket_directory} port={PORT}"
+
+    @property
+    def directory_dsn(self) -> str:
+        return f"{self.conninfo} user={SUPERUSER} dbname={DIRECTORY_DATABASE}"
+
+    def existing_major(self) -> int | None:
+        """The major version that made the data, or None if there is none yet."""
+        try:
+            return int((self.data / "PG_VERSION").read_text())
+        except FileNotFoundError:
+            return None
+
+    def configure(self) -> None:
+        """Writes the configuration. What `ALTER SYSTEM` set is kept: it is in a file of its own."""
+        settings = {**_SETTINGS, "unix_socket_directories": str(self.socket_directory)}
+        lines = [f"{name} = '{value}'" for name, value in settings.items()]
+        heading = "# Written by plainsql-server dev at each start. Use ALTER SYSTEM to change a setting."
+        self._write("postgresql.conf", "\n".join([heading, *lines, ""]))
+        self._write("pg_hba.conf", "# The socket's folder is the guard.\nlocal all all trust\n")
+
+    def forget_crash(self) -> None:
+        """Removes the lock files of a PostgreSQL that is known not to run any more."""
+        # PostgreSQL would refuse to start if a stranger of the same user had since got the number in them.
+        (self.data / "postmaster.pid").unlink(missing_ok=True)
+        for name in (f".s.PGSQL.{PORT}", f".s.PGSQL.{PORT}.lock"):
+            (self.socket_directory / name).unlink(missing_ok=True)
+        shutil.rmtree(self.draft, ignore_errors=True)
+
+    def _write(self, name: str, text: str) -> None:
+        file = self.data / name
+        file.write_text(text)
+        give(file, self.account)
+
+
+def place_cluster(folder: Folder, state: State) -> Cluster:
+    """Finds or makes the cluster's home and its socket folder, which the state remembers if it is elsewhere."""
+    account = _account(folder)
+    home = _home(folder, account)
+    socket_directory = home / "socket"
+    if _fits(socket_directory):
+        _private_folder(socket_directory, account)
+    else:
+        socket_directory = Path(tempfile.mkdtemp(prefix="plainsql-", dir="/tmp"))
+        give(socket_directory, account)
+        state.socket_directory = str(socket_directory)
+        state.save(folder)
+    return Cluster(home, socket_directory, account)
+
+
+def remove_socket_directory(path: str | None) -> None:
+    """Removes a socket folder under /tmp, if it is still the private folder that was made."""
+    if path is None or not Path(path).name.startswith("plainsql-") or Path(path).is_symlink():
+        return
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def give(path: Path, account: Account | None) -> None:
+    """Makes PostgreSQL's user the owner."""
+    if account is not None:
+        os.chown(path, account.uid, account.gid)
+
+
+def _account(folder: Folder) -> Account | None:
+    if os.geteuid() != 0:
+        return None
+    if folder.postgres.exists():
+        owner = folder.postgres.stat()
+        if owner.st_uid != 0:
+            return Account(owner.st_uid, owner.st_gid)
+    for name in ("postgres", "nobody"):
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return Account(entry.pw_uid, entry.pw_gid)
+    raise DevError("PostgreSQL does not run as root, and there is no user postgres or nobody to run it as.")
+
+
+def _home(folder: Folder, account: Account | None) -> Path:
+    place = folder.postgres
+    if place.is_symlink() and not place.exists():
+        raise DevError(f"{place} leads to {os.readlink(place)}, which is gone. Remove {folder.path} to start afresh.")
+    if not place.exists() and not _can_enter(folder.path, account):
+        _make_elsewhere(place, account)
+    home = place.resolve()
+    _private_folder(home, account)
+    if not _can_enter(home, account):
+        raise DevError(f"PostgreSQL runs as user {account.uid if account else os.geteuid()}, who cannot enter {home}.")
+    return home
+
+
+def _make_elsewhere(link: Path, account: Account | None) -> None:
+    home = Path(tempfile.mkdtemp(prefix="plainsql-dev-", dir=_ELSEWHERE))
+    (home / "state_folder").write_text(f"{link.parent}\n")
+    give(home, account)
+    link.symlink_to(home)
+
+
+def _can_enter(path: Path, account: Account | None) -> bool:
+    return account is None or run_as(account, ["/bin/sh", "-c", 'cd -- "$1"', "sh", path])
+
+
+def _private_folder(path: Path, account: Account | None) -> None:
+    path.mkdir(mode=0o700, exist_ok=True)
+    give(path, account)
+
+
+def _fits(socket_directory: Path) -> bool:
+    longest = os.fsencode(socket_directory / f".s.PGSQL.{PORT}")
+    return len(longest) <= _LONGEST_SOCKET_BYTES and _PLAIN_PATH.match(str(socket_directory)) is not None

@@ -1,0 +1,176 @@
+"""`plainsql-server dev`, from the first look at the folder to the last process gone.
+
+Owns the order of a run and the list of parts. Exit codes: 0 after Ctrl-C, SIGTERM or SIGHUP, because that
+is how a run is meant to end; 1 when it could not start or a part died.
+"""
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from plainsql_server import VERSION
+from plainsql_server.dev.binaries import Binaries, find_binaries, made_reachable
+from plainsql_server.dev.certificates import ensure_certificates
+from plainsql_server.dev.cluster import PORT, SUPERUSER, Cluster, place_cluster, remove_socket_directory
+from plainsql_server.dev.folder import Folder, State, open_folder, read_state, write_json
+from plainsql_server.dev.options import DevError, DevOptions
+from plainsql_server.dev.parts import Part, refuse_the_dead, start_all, stop_all
+from plainsql_server.dev.ports import choose_ports
+from plainsql_server.dev.postgres import NewCluster, Postgres, end_leftover_postgres
+from plainsql_server.dev.processes import Launcher, end_leftovers
+from plainsql_server.dev.screen import Screen, curl_line
+from plainsql_server.dev.service import Addresses, Plane, Provisioning, plane_settings
+from plainsql_server.dev.signals import Signals
+from plainsql_server.limits.tiers import TIERS
+
+__all__ = ["DevError", "DevOptions", "run"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What one run has decided before it starts anything."""
+
+    folder: Folder
+    cluster: Cluster
+    addresses: Addresses
+    provisioning: Provisioning
+    parts: list[Part]
+
+
+def run(options: DevOptions) -> int:
+    """Runs everything until a signal asks to stop. Returns the exit code; must be called in the main thread."""
+    screen = Screen()
+    try:
+        _check(options)
+        with Signals() as signals, open_folder(options.directory) as folder:
+            return _run(options, folder, signals, screen)
+    except DevError as error:
+        screen.failed(str(error))
+        return 1
+
+
+def _run(options: DevOptions, folder: Folder, signals: Signals, screen: Screen) -> int:
+    began = time.monotonic()
+    screen.say(f"PlainSQL {VERSION}, state in {folder.path}")
+    if options.alias_port:
+        screen.say("  --alias-port has no effect: this version runs no alias.")
+    state = _clean_state(folder)
+    parts: list[Part] = []
+    try:
+        prepared = _prepare(options, folder, state)
+        parts = prepared.parts
+        if start_all(parts, signals, screen):
+            write_json(folder.description_file, _description(prepared))
+            _say_ready(prepared, screen, time.monotonic() - began)
+            _watch(parts, signals)
+    finally:
+        _stop(folder, state, parts, signals, screen)
+    return 0
+
+
+def _check(options: DevOptions) -> None:
+    if options.tier not in TIERS:
+        raise DevError(f"There is no tier {options.tier!r}. The tiers are {', '.join(TIERS)}.")
+    if options.workers < 1:
+        raise DevError("--workers must be 1 or more.")
+
+
+def _clean_state(folder: Folder) -> State:
+    """A fresh record for this run, after ending what the last one left behind."""
+    folder.description_file.unlink(missing_ok=True)
+    last = read_state(folder)
+    if last is not None:
+        end_leftovers(last)
+    state = State()
+    if last is not None:
+        # PostgreSQL is ended once its cluster is found again, and only then forgotten.
+        state.processes = [entry for entry in last.processes if entry.name == Postgres.name]
+        remove_socket_directory(last.socket_directory)
+    state.save(folder)
+    return state
+
+
+def _prepare(options: DevOptions, folder: Folder, state: State) -> _Run:
+    ports = choose_ports({"--data-port": options.data_port, "--control-port": options.control_port})
+    cluster = place_cluster(folder, state)
+    end_leftover_postgres(cluster, state)
+    state.processes.clear()
+    binaries = made_reachable(_binaries(options, cluster), cluster.account, cluster.home)
+    certificates = ensure_certificates(folder.tls) if options.tls else None
+    addresses = Addresses(ports["--data-port"], ports["--control-port"], certificates)
+    launcher = Launcher(folder, state)
+    provisioning = Provisioning(launcher, folder, cluster, options.tier)
+    settings = plane_settings(cluster, addresses, options.workers)
+    parts: list[Part] = [
+        NewCluster(launcher, cluster, binaries),
+        Postgres(launcher, cluster, binaries),
+        provisioning,
+        Plane("data", launcher, addresses, settings),
+        Plane("control", launcher, addresses, settings),
+    ]
+    return _Run(folder, cluster, addresses, provisioning, parts)
+
+
+def _binaries(options: DevOptions, cluster: Cluster) -> Binaries:
+    existing = cluster.existing_major()
+    if existing and options.postgres_major not in (None, existing):
+        raise DevError(
+            f"The data in {cluster.home} is PostgreSQL {existing}'s; --postgres-major {options.postgres_major} "
+            "cannot open it. Leave the option out, or use another --dir."
+        )
+    return find_binaries(existing or options.postgres_major)
+
+
+def _watch(parts: list[Part], signals: Signals) -> None:
+    """Waits until a signal asks to stop. Raises DevError if a part dies before that."""
+    while not signals.stop_asked:
+        refuse_the_dead(parts)
+        signals.wait(None)
+
+
+def _stop(folder: Folder, state: State, parts: list[Part], signals: Signals, screen: Screen) -> None:
+    folder.description_file.unlink(missing_ok=True)
+    began = time.monotonic()
+    if signals.stop_asked:
+        screen.say(f"\n{signals.stop_asked.name}: stopping.")
+    stop_all(parts, signals)
+    remove_socket_directory(state.socket_directory)
+    folder.state_file.unlink(missing_ok=True)
+    screen.say(f"Stopped in {time.monotonic() - began:.2f} s.")
+
+
+def _description(run: _Run) -> dict[str, object]:
+    """The content of dev.json: everything that a program needs to use what runs."""
+    provisioned = run.provisioning.result()
+    certificates = run.addresses.certificates
+    running = {part.name: part.child.pid for part in run.parts if part.lasting and part.child}
+    return {
+        "data_url": run.addresses.data_url,
+        "control_url": run.addresses.control_url,
+        "alias_url": None,
+        "ca_file": str(certificates.ca_file) if certificates else None,
+        "api_key_file": str(run.folder.api_key_file),
+        "database": provisioned.database,
+        "pids": {"dev": os.getpid(), **running},
+        "postgres": {
+            "socket": str(run.cluster.socket_directory),
+            "port": PORT,
+            "superuser": SUPERUSER,
+            "database": provisioned.engine_database,
+        },
+    }
+
+
+def _say_ready(run: _Run, screen: Screen, elapsed_s: float) -> None:
+    certificates = run.addresses.certificates
+    ca_file: Path | None = certificates.ca_file if certificates else None
+    facts = [
+        ("Data plane", run.addresses.data_url),
+        ("Control plane", run.addresses.control_url),
+        ("API key", str(run.folder.api_key_file)),
+        ("CA", str(ca_file) if ca_file else "none: plain HTTP"),
+        ("Database", run.provisioning.result().database),
+        ("For programs", str(run.folder.description_file)),
+    ]
+    screen.ready(elapsed_s, facts, curl_line(run.addresses.data_url, run.folder.api_key_file, ca_file))

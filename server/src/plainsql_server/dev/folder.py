@@ -1,0 +1,167 @@
+"""The state folder: its layout, its lock, its secrets' modes, and the record of running processes.
+
+    .plainsql/
+    ├ dev.json      how to reach what runs; there only while every part answers
+    ├ state.json    what a crash would leave behind: processes, with their start times, and the socket folder
+    ├ lock          held while a `dev` runs here
+    ├ api_key       the development key
+    ├ tls/          the development CA and the server's certificate
+    ├ log/          one file a part, and the one before it
+    └ postgres/     the cluster (or a link to it, see `cluster.py`)
+
+Owns these files. Every file that holds a secret is 0600 from the moment it exists. Refuses to follow
+whoever else keeps files in the folder: what it does not know, it leaves alone.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from plainsql_server.dev.options import DevError
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """The paths in a state folder, all absolute."""
+
+    path: Path
+
+    @property
+    def description_file(self) -> Path:
+        return self.path / "dev.json"
+
+    @property
+    def state_file(self) -> Path:
+        return self.path / "state.json"
+
+    @property
+    def api_key_file(self) -> Path:
+        return self.path / "api_key"
+
+    @property
+    def provisioned_file(self) -> Path:
+        return self.path / "provisioned.json"
+
+    @property
+    def tls(self) -> Path:
+        return self.path / "tls"
+
+    @property
+    def postgres(self) -> Path:
+        return self.path / "postgres"
+
+    def log_file(self, name: str) -> Path:
+        return self.path / "log" / f"{name}.log"
+
+    def fresh_log_file(self, name: str) -> Path:
+        """The part's log file, the one of the last run moved aside so that its last words stay readable."""
+        file = self.log_file(name)
+        if file.exists():
+            file.replace(file.with_suffix(".log.previous"))
+        return file
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A process as `state.json` knows it. The start time tells it from a stranger with a reused number."""
+
+    name: str
+    pid: int
+    started: str
+
+
+@dataclass(slots=True)
+class State:
+    """What the next start must clean up if this run is killed."""
+
+    run_id: str = field(default_factory=lambda: secrets.token_hex(16))
+    socket_directory: str | None = None
+    """The socket folder if it is outside the state folder, so that it must be removed by name."""
+    processes: list[Recorded] = field(default_factory=list)
+
+    def save(self, folder: Folder) -> None:
+        write_json(folder.state_file, asdict(self))
+
+
+def read_state(folder: Folder) -> State | None:
+    """The record of the last run, or None if there is none to be read."""
+    try:
+        raw = json.loads(folder.state_file.read_text())
+        processes = [Recorded(**entry) for entry in raw["processes"]]
+        return State(run_id=raw["run_id"], socket_directory=raw["socket_directory"], processes=processes)
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise DevError(f"{folder.state_file} cannot be read ({error}). Remove it and start again.") from error
+
+
+@contextlib.contextmanager
+def open_folder(path: Path) -> Iterator[Folder]:
+    """The state folder, made if need be and locked until the block ends."""
+    folder = Folder(path.resolve())
+    try:
+        _make(folder)
+        lock = os.open(folder.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise DevError(f"Cannot use {folder.path} as the state folder: {error.strerror}: {error.filename}") from error
+    try:
+        _take(lock, folder)
+        yield folder
+    finally:
+        os.close(lock)
+
+
+def write_secret(path: Path, text: str) -> None:
+    """Writes a file of mode 0600 that is either all there or not there."""
+    _write(path, text, 0o600)
+
+
+def write_public(path: Path, text: str) -> None:
+    """Writes a file of mode 0644 that is either all there or not there."""
+    _write(path, text, 0o644)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Writes JSON for people and programs alike, readable by the owner only."""
+    write_secret(path, json.dumps(content, indent=2) + "\n")
+
+
+def _make(folder: Folder) -> None:
+    # Root's PostgreSQL runs as another user, who must be able to pass through (not to list, and every
+    # secret is 0600). A folder that holds something else already keeps the mode that its owner gave it.
+    folder.path.mkdir(parents=True, exist_ok=True)
+    if not any(folder.path.iterdir()):
+        folder.path.chmod(0o711 if os.geteuid() == 0 else 0o700)
+        write_public(folder.path / ".gitignore", "*\n")
+    (folder.path / "log").mkdir(mode=0o700, exist_ok=True)
+    folder.tls.mkdir(mode=0o755, exist_ok=True)
+
+
+def _take(lock: int, folder: Folder) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
+        raise DevError(
+            f"Another plainsql-server dev (process {holder}) runs in {folder.path}. "
+            "Stop it, or give this one a folder of its own with --dir."
+        ) from None
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+
+
+def _write(path: Path, text: str, mode: int) -> None:
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    with open(descriptor, "w", encoding="utf-8") as stream:
+        os.fchmod(descriptor, mode)
+        stream.write(text)
+        stream.flush()
+        os.fsync(descriptor)
+    draft.replace(path)

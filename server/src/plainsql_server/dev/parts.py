@@ -1,0 +1,119 @@
+"""What a part of the running service is, and how a list of them is started, watched and stopped.
+
+A part names what it needs, and starts as soon as all of that is ready; parts that need the same start
+together. Stopping goes the other way round. Owns the order, the limits in time and the words of failure.
+Refuses to know any part: to add one is to write a class and put it in the list in `command.py`.
+"""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from signal import Signals as Signal
+
+from plainsql_server.dev.options import DevError
+from plainsql_server.dev.processes import Child
+from plainsql_server.dev.screen import Screen
+from plainsql_server.dev.signals import Signals
+
+# How long to look away between two looks at a part that is starting or stopping.
+_GLANCE_S = 0.02
+
+
+class Part(ABC):
+    """One thing that `dev` runs."""
+
+    name: str
+    needs: frozenset[str] = frozenset()
+    """Names of the parts that must be ready first."""
+    start_limit_s: float = 30.0
+    lasting: bool = True
+    """Whether it runs on after it is ready, so that its end is a failure; False for a step that finishes."""
+    stop_plan: Sequence[tuple[float, Signal]] = ((0.0, Signal.SIGTERM), (2.5, Signal.SIGKILL))
+    """Which signal to send how many seconds after the stop began."""
+    child: Child | None = None
+
+    @abstractmethod
+    def start(self) -> None:
+        """Starts it and returns at once."""
+
+    @abstractmethod
+    def ready(self) -> bool:
+        """Whether it answers, or the step is done. Asked again and again; raises DevError if it never will."""
+
+    def detail(self) -> str:
+        """What to show beside its name once it is ready."""
+        return ""
+
+    def gone(self) -> bool:
+        """Whether nothing of it runs any more."""
+        return self.child is None or self.child.exited()
+
+    def failure(self, what: str) -> DevError:
+        """An error that says what happened to this part, with the last words of its log."""
+        if self.child is None:
+            return DevError(f"{self.name} {what}")
+        tail = self.child.log_tail() or "(empty)"
+        return DevError(f"{self.name} {what}. The end of {self.child.log_file}:\n\n{tail}")
+
+
+def start_all(parts: Sequence[Part], signals: Signals, screen: Screen) -> bool:
+    """Starts every part and waits until all are ready. False if a signal asked to stop before that.
+
+    Raises DevError when a part fails or takes too long; what has been started by then still runs.
+    """
+    waiting, starting, ready = list(parts), dict[Part, float](), list[Part]()
+    while waiting or starting:
+        if signals.stop_asked:
+            return False
+        names = {part.name for part in ready}
+        for part in [part for part in waiting if part.needs <= names]:
+            waiting.remove(part)
+            starting[part] = time.monotonic()
+            part.start()
+        done = [part for part in starting if _is_ready(part, starting[part])]
+        for part in done:
+            screen.part_ready(part.name, time.monotonic() - starting.pop(part), part.detail())
+        ready += done
+        refuse_the_dead(ready)
+        if not done:
+            signals.wait(_GLANCE_S)
+    return True
+
+
+def refuse_the_dead(parts: Sequence[Part]) -> None:
+    """Raises DevError if a part that should run has ended."""
+    for part in parts:
+        if part.lasting and part.child is not None and part.child.exited():
+            raise part.failure(f"ended unexpectedly (exit code {part.child.process.returncode})")
+
+
+def stop_all(parts: Sequence[Part], signals: Signals) -> None:
+    """Ends every part, those first that no running part needs. Returns when nothing is left."""
+    running = [part for part in parts if not part.gone()]
+    asked: dict[Part, tuple[float, int]] = {}
+    while running:
+        needed = frozenset[str]().union(*(part.needs for part in running))
+        for part in [part for part in running if part.name not in needed]:
+            began, sent = asked.get(part, (time.monotonic(), 0))
+            asked[part] = (began, _follow_plan(part, began, sent))
+        signals.wait(_GLANCE_S)
+        running = [part for part in running if not part.gone()]
+
+
+def _is_ready(part: Part, began: float) -> bool:
+    if part.lasting and part.child is not None and part.child.exited():
+        raise part.failure(f"ended while starting (exit code {part.child.process.returncode})")
+    if part.ready():
+        return True
+    if time.monotonic() - began > part.start_limit_s:
+        raise part.failure(f"is not ready after {part.start_limit_s:.0f} s")
+    return False
+
+
+def _follow_plan(part: Part, began: float, sent: int) -> int:
+    elapsed_s = time.monotonic() - began
+    for after_s, number in part.stop_plan[sent:]:
+        if elapsed_s >= after_s and part.child is not None:
+            part.child.send(number)
+            sent += 1
+    return sent

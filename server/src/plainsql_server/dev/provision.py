@@ -1,0 +1,172 @@
+"""The step between an engine that runs and planes that can serve: schema, cell, organization, database, key.
+
+Owns what a development service holds on its first start. Every step looks before it acts, so that a start
+that was killed half-way is finished by the next one. Refuses to bend a rule: it calls the control plane as
+an operator's command would. It runs as a process of its own (`python -m plainsql_server.dev.provision`),
+because it may be stopped at any point and needs libraries that `dev` itself does not.
+"""
+
+import asyncio
+import hashlib
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+from psycopg import sql
+
+import plainsql_server.directory
+from plainsql_server.control_plane import cells, databases, keys, organizations
+from plainsql_server.core.credential import digest, is_well_formed
+from plainsql_server.core.errors import ServiceError
+from plainsql_server.core.principal import Scope
+from plainsql_server.dev.folder import write_json, write_secret
+from plainsql_server.directory import cells as stored_cells
+from plainsql_server.directory import databases as stored_databases
+from plainsql_server.directory import keys as stored_keys
+from plainsql_server.directory import organizations as stored_organizations
+from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
+from plainsql_server.directory.organizations import OrganizationRecord
+
+ORGANIZATION = "dev"
+DATABASE = "main"
+CELL = "dev"
+_KEY = "dev"
+_SCOPES = (Scope.READ, Scope.WRITE, Scope.ADMIN)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What to provision, and where the answers go."""
+
+    conninfo: str
+    admin_role: str
+    directory_database: str
+    tier: str
+    api_key_file: str
+    result_file: str
+
+    @property
+    def dsn(self) -> str:
+        return f"{self.conninfo} user={self.admin_role} dbname={self.directory_database}"
+
+
+def main() -> int:
+    """Carries out the order given as JSON in the first argument."""
+    order = Order(**json.loads(sys.argv[1]))
+    try:
+        _migrate(order)
+        engine_name = asyncio.run(_provision(order))
+    except ServiceError as error:
+        print("\n".join(filter(None, [error.message, error.hint, error.internal_context])), file=sys.stderr)
+        return 1
+    write_json(Path(order.result_file), {"database": DATABASE, "engine_database": engine_name})
+    return 0
+
+
+def _migrate(order: Order) -> None:
+    revisions = _revisions()
+    server = f"{order.conninfo} user={order.admin_role} dbname=postgres"
+    with psycopg.connect(server, autocommit=True) as connection:
+        known = _comment(connection, order.directory_database)
+        if known == revisions:
+            return
+        name = sql.Identifier(order.directory_database)
+        if known is None:
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(name))
+        # Loaded here because most starts have nothing to migrate, and it takes a good part of a second.
+        from plainsql_server.directory.migrations import migrate  # noqa: PLC0415
+
+        migrate(order.dsn)
+        connection.execute(sql.SQL("COMMENT ON DATABASE {} IS {}").format(name, sql.Literal(revisions)))
+
+
+def _comment(connection: psycopg.Connection, database: str) -> str | None:
+    """What the last migration noted on the database: the revisions it knew. None if there is no database."""
+    asked = "SELECT coalesce(shobj_description(oid, 'pg_database'), '') FROM pg_database WHERE datname = %s"
+    row = connection.execute(asked, (database,)).fetchone()
+    return row[0] if row else None
+
+
+def _revisions() -> str:
+    """A digest of the migrations that this version of the package has."""
+    hashed = hashlib.sha256()
+    for file in sorted((Path(plainsql_server.directory.__path__[0]) / "migrations" / "versions").glob("*.py")):
+        hashed.update(file.name.encode() + b"\0" + file.read_bytes())
+    return hashed.hexdigest()
+
+
+async def _provision(order: Order) -> str:
+    file = Path(order.api_key_file)
+    async with Directory.open(order.dsn) as directory:
+        await _ensure_cell(directory, order)
+        organization = await _ensure_organization(directory, order.tier)
+        database = await _ensure_database(directory, organization.id)
+        if not await _is_good(directory, organization.id, _read_key(file)):
+            write_secret(file, await _new_key(directory, organization.id) + "\n")
+        return database.engine_name
+
+
+def _read_key(file: Path) -> str:
+    """The key's text, or nothing."""
+    if not file.exists():
+        return ""
+    # Someone may have restored it with a wider mode.
+    file.chmod(0o600)
+    return file.read_text().strip()
+
+
+async def _ensure_cell(directory: Directory, order: Order) -> None:
+    cell = await stored_cells.find(directory, CELL)
+    if cell is None:
+        await cells.add(directory, CELL, order.conninfo, order.admin_role)
+    elif cell.conninfo != order.conninfo:
+        # The state folder was moved, or its socket is in another folder than last time.
+        await cells.move(directory, CELL, order.conninfo, order.admin_role)
+
+
+async def _ensure_organization(directory: Directory, tier: str) -> OrganizationRecord:
+    found = await stored_organizations.find(directory, ORGANIZATION)
+    if found is None:
+        return await organizations.create(directory, ORGANIZATION, tier)
+    if found.tier != tier:
+        await _set_tier(directory, found.id, tier)
+    return found
+
+
+async def _set_tier(directory: Directory, organization_id: str, tier: str) -> None:
+    async with directory.connection() as connection:
+        await connection.execute("UPDATE organizations SET tier = %s WHERE id = %s", (tier, organization_id))
+
+
+async def _ensure_database(directory: Directory, organization_id: str) -> DatabaseRecord:
+    found = await stored_databases.find(directory, organization_id, DATABASE)
+    if found is None or found.state in (DatabaseState.CREATING, DatabaseState.FAILED):
+        return await databases.create(directory, organization_id, DATABASE)
+    return found
+
+
+async def _new_key(directory: Directory, organization_id: str) -> str:
+    await _revoke_lost_keys(directory, organization_id)
+    _, secret = await keys.create(directory, organization_id, _KEY, _SCOPES)
+    return secret.text
+
+
+async def _is_good(directory: Directory, organization_id: str, text: str) -> bool:
+    if not is_well_formed(text):
+        return False
+    found = await stored_keys.find_by_digest(directory, digest(text))
+    return found is not None and found.revoked_at is None and found.organization_id == organization_id
+
+
+async def _revoke_lost_keys(directory: Directory, organization_id: str) -> None:
+    """Ends the development keys whose text nobody has: a start was killed before it was written down."""
+    for key in await stored_keys.list_(directory, organization_id):
+        if key.name == _KEY and key.revoked_at is None:
+            await keys.revoke(directory, key.id)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

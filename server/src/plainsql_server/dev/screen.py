@@ -1,0 +1,55 @@
+"""What `plainsql-server dev` says: plain text, a line at a time, at once.
+
+Owns the wording and layout. Refuses to decide anything, and refuses to fail: when the terminal is gone,
+stopping cleanly matters more than the words.
+"""
+
+import contextlib
+import shlex
+import sys
+from pathlib import Path
+from typing import TextIO
+
+_NAME_WIDTH = 15
+
+
+class Screen:
+    """Writes to the person who started `dev`: news to standard output, failures to standard error."""
+
+    def __init__(self, output: TextIO | None = None, errors: TextIO | None = None) -> None:
+        self._output = output or sys.stdout
+        self._errors = errors or sys.stderr
+
+    def say(self, text: str = "") -> None:
+        _write(self._output, text)
+
+    def part_ready(self, name: str, elapsed_s: float, detail: str) -> None:
+        self.say(f"  {name:<{_NAME_WIDTH}}ready  {elapsed_s:5.2f} s  {detail}".rstrip())
+
+    def part_failed(self, name: str) -> None:
+        self.say(f"  {name:<{_NAME_WIDTH}}failed")
+
+    def failed(self, text: str) -> None:
+        _write(self._errors, f"plainsql-server dev: {text}")
+
+    def ready(self, elapsed_s: float, facts: list[tuple[str, str]], curl: str) -> None:
+        """The closing words of a start: where everything is, and a line to try it with."""
+        self.say(f"\nReady in {elapsed_s:.2f} s.\n")
+        for label, value in facts:
+            self.say(f"  {label:<{_NAME_WIDTH}}{value}")
+        self.say(f"\nTry it:\n\n{curl}\n\nCtrl-C stops everything; the data stays.")
+
+
+def curl_line(data_url: str, api_key_file: Path, ca_file: Path | None) -> str:
+    """A command that asks the first question; it can be pasted into a shell as it is."""
+    trust = f"--cacert {shlex.quote(str(ca_file))} " if ca_file else ""
+    key = f'-H "Authorization: Bearer $(cat {shlex.quote(str(api_key_file))})"'
+    body = shlex.quote('{"sql": "select 1 + 1 as two"}')
+    return f"curl {trust}{key} -H 'Content-Type: application/json' -d {body} {data_url}/v1/query"
+
+
+def _write(stream: TextIO, text: str) -> None:
+    # A closed terminal or pipe takes no more words; the run goes on to its orderly end without them.
+    with contextlib.suppress(OSError):
+        stream.write(text + "\n")
+        stream.flush()

@@ -1,0 +1,164 @@
+"""The parts that are PlainSQL itself: provisioning, then the two planes.
+
+Owns the settings that they get. Refuses to import them: they are processes, as in production.
+"""
+
+import http.client
+import json
+import os
+import ssl
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from signal import Signals as Signal
+
+from plainsql_server.dev.certificates import Certificates
+from plainsql_server.dev.cluster import DIRECTORY_DATABASE, SUPERUSER, Cluster
+from plainsql_server.dev.folder import Folder
+from plainsql_server.dev.parts import Part
+from plainsql_server.dev.postgres import Postgres
+from plainsql_server.dev.processes import Launcher
+from plainsql_server.settings import PREFIX
+
+HOST = "127.0.0.1"
+_PROBE_TIMEOUT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where the planes listen. The alias has no address until there is one."""
+
+    data_port: int
+    control_port: int
+    certificates: Certificates | None
+
+    @property
+    def data_url(self) -> str:
+        return self._url(self.data_port)
+
+    @property
+    def control_url(self) -> str:
+        return self._url(self.control_port)
+
+    def _url(self, port: int) -> str:
+        return f"{'https' if self.certificates else 'http'}://localhost:{port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Provisioned:
+    """What provisioning made or found."""
+
+    database: str
+    engine_database: str
+
+
+class Provisioning(Part):
+    """Migrates the directory and makes sure that there is a cell, an organization, a database and a key."""
+
+    name = "provisioning"
+    needs = frozenset({Postgres.name})
+    lasting = False
+    start_limit_s = 60.0
+    stop_plan = ((0.0, Signal.SIGKILL),)
+
+    def __init__(self, launcher: Launcher, folder: Folder, cluster: Cluster, tier: str) -> None:
+        self._launcher = launcher
+        self._folder = folder
+        self._cluster = cluster
+        self._tier = tier
+
+    def start(self) -> None:
+        self._folder.provisioned_file.unlink(missing_ok=True)
+        order = {
+            "conninfo": self._cluster.conninfo,
+            "admin_role": SUPERUSER,
+            "directory_database": DIRECTORY_DATABASE,
+            "tier": self._tier,
+            "api_key_file": str(self._folder.api_key_file),
+            "result_file": str(self._folder.provisioned_file),
+        }
+        self.child = self._launcher.launch(
+            self.name,
+            [sys.executable, "-m", "plainsql_server.dev.provision", json.dumps(order)],
+            environment=own_environment(),
+            death_signal=Signal.SIGKILL,
+        )
+
+    def ready(self) -> bool:
+        if self.child is None or not self.child.exited():
+            return False
+        if self.child.process.returncode != 0:
+            raise self.failure("failed")
+        return True
+
+    def result(self) -> Provisioned:
+        return Provisioned(**json.loads(self._folder.provisioned_file.read_text()))
+
+    def detail(self) -> str:
+        return f"database {self.result().database}, tier {self._tier}"
+
+
+class Plane(Part):
+    """The data plane or the control plane."""
+
+    needs = frozenset({Provisioning.name})
+
+    def __init__(self, name: str, launcher: Launcher, addresses: Addresses, settings: Mapping[str, str]) -> None:
+        self.name = name
+        self._launcher = launcher
+        self._port = addresses.data_port if name == "data" else addresses.control_port
+        self._url = addresses.data_url if name == "data" else addresses.control_url
+        self._settings = settings
+        files = addresses.certificates
+        self._trust = ssl.create_default_context(cafile=str(files.ca_file)) if files else None
+
+    def start(self) -> None:
+        self.child = self._launcher.launch(
+            self.name,
+            [sys.executable, "-m", "plainsql_server", self.name],
+            environment={**own_environment(), **self._settings},
+            death_signal=Signal.SIGTERM,
+        )
+
+    def ready(self) -> bool:
+        connection = self._connection()
+        try:
+            connection.request("GET", "/health?live")
+            return connection.getresponse().status == http.HTTPStatus.OK
+        except (OSError, http.client.HTTPException):
+            # Not listening yet, or not ours: the limit on starting turns a lasting silence into a failure.
+            return False
+        finally:
+            connection.close()
+
+    def detail(self) -> str:
+        return self._url
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if self._trust is None:
+            return http.client.HTTPConnection(HOST, self._port, timeout=_PROBE_TIMEOUT_S)
+        return http.client.HTTPSConnection(HOST, self._port, timeout=_PROBE_TIMEOUT_S, context=self._trust)
+
+
+def plane_settings(cluster: Cluster, addresses: Addresses, workers: int) -> dict[str, str]:
+    """The settings of both planes, as environment variables."""
+    values = {
+        "directory_dsn": cluster.directory_dsn,
+        "data_url": addresses.data_url,
+        "control_url": addresses.control_url,
+        "data_host": HOST,
+        "data_port": str(addresses.data_port),
+        "control_host": HOST,
+        "control_port": str(addresses.control_port),
+        "workers": str(workers),
+        # An empty variable counts as one that is not set, and hides one that the user's shell has.
+        "tls_cert_file": str(addresses.certificates.cert_file) if addresses.certificates else "",
+        "tls_key_file": str(addresses.certificates.key_file) if addresses.certificates else "",
+        "alias_url": "",
+    }
+    return {PREFIX + name.upper(): value for name, value in values.items()}
+
+
+def own_environment() -> dict[str, str]:
+    """The user's environment for our own processes, without what would turn libpq to another server."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PG")}

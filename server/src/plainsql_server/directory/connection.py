@@ -1,0 +1,149 @@
+"""The directory's connections: a small pool, and the one place where its driver errors become ours.
+
+Owns how the directory is reached and how long that may take. Refuses to know any table but the one that
+proves the schema is there.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, ClassVar, Self
+
+import psycopg
+from psycopg import AsyncConnection, IsolationLevel, errors
+from psycopg.rows import DictRow, dict_row
+from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
+
+from plainsql_server.core.errors import EngineError, InternalError, ServiceError
+
+# A look-up takes about a millisecond. Two seconds tell a directory that is away from one that is busy, and
+# leave most of a free statement's deadline of 10 s to the caller.
+_CHECKOUT_TIMEOUT_S = 2.0
+
+# libpq counts whole seconds and takes 1 for 2.
+_CONNECT_TIMEOUT_S = 2
+
+# No statement of ours should come near this; one that does is stuck behind a lock.
+_STATEMENT_TIMEOUT_MS = 5_000
+
+_CHECK_TIMEOUT_S = 2.0
+_RETRY_AFTER_MS = 1_000
+
+# A host that vanishes without a word is noticed within seconds, rather than the kernel's quarter of an hour.
+_KEEPALIVE = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 2, "tcp_user_timeout": 5_000}
+
+# The pool logs each failed attempt to connect. That stays out of people's terminals; whoever needed the
+# connection gets the reason with the error.
+logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())
+
+
+class Connection(AsyncConnection[DictRow]):
+    """A connection to the directory; the class remembers why the last attempt failed, which the pool does not tell."""
+
+    last_failure: ClassVar[str] = ""
+
+    @classmethod
+    async def connect(cls, conninfo: str = "", **arguments: Any) -> Self:
+        try:
+            return await super().connect(conninfo, **arguments)
+        except psycopg.Error as error:
+            cls.last_failure = str(error).strip()
+            raise
+
+
+_Pool = AsyncConnectionPool[Connection]
+
+
+class Directory:
+    """The directory database, reached through a pool of connections."""
+
+    def __init__(self, pool: _Pool) -> None:
+        self._pool = pool
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, dsn: str, max_connections: int = 4) -> AsyncIterator[Self]:
+        """The directory for the length of the block. Does not wait for it to be there: a request does."""
+        pool = _new_pool(dsn, max_connections)
+        await pool.open(wait=False)
+        try:
+            yield cls(pool)
+        finally:
+            await pool.close()
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        """A connection on which each statement commits by itself, and `transaction()` makes several one.
+
+        Raises EngineError when the directory is away (within a few seconds), InternalError when our own SQL
+        failed. Cancelling it discards the connection if a statement was under way.
+        """
+        try:
+            async with self._pool.connection() as connection:
+                yield connection
+        except (psycopg.Error, PoolTimeout, PoolClosed, TooManyRequests) as error:
+            raise as_service_error(error) from error
+
+    async def check(self) -> None:
+        """Returns if the directory answers and has its schema; raises EngineError or InternalError if not."""
+        try:
+            async with asyncio.timeout(_CHECK_TIMEOUT_S), self.connection() as connection:
+                await connection.execute("SELECT FROM tiers LIMIT 1")
+        except TimeoutError as error:
+            raise _away(f"directory: no answer in time; the last failure: {Connection.last_failure}") from error
+
+
+def as_service_error(error: Exception) -> ServiceError:
+    """The error to raise for one of the driver's: the directory is away, or our SQL is wrong."""
+    context = f"directory: {type(error).__name__}: {error}".strip()
+    if isinstance(error, PoolTimeout) and Connection.last_failure:
+        return _away(f"{context}; the last attempt: {Connection.last_failure}")
+    if isinstance(error, (errors.UndefinedTable, errors.UndefinedColumn)):
+        return _away(f"{context} (has `plainsql-server migrate` run?)")
+    if isinstance(error, psycopg.Error) and not isinstance(error, psycopg.OperationalError):
+        return InternalError(context)
+    return _away(context)
+
+
+def _away(context: str) -> EngineError:
+    return EngineError(
+        "directory_unavailable",
+        "The service cannot look up its directory at the moment.",
+        retryable=True,
+        retry_after_ms=_RETRY_AFTER_MS,
+        internal_context=context,
+    )
+
+
+def _new_pool(dsn: str, max_connections: int) -> _Pool:
+    arguments: dict[str, Any] = {
+        "autocommit": True,
+        "row_factory": dict_row,
+        "connect_timeout": _CONNECT_TIMEOUT_S,
+        "application_name": "plainsql-directory",
+        **_KEEPALIVE,
+    }
+    return AsyncConnectionPool(
+        dsn,
+        connection_class=Connection,
+        kwargs=arguments,
+        configure=_configure,
+        # One round trip per checkout, so that a directory that was restarted does not fail the next request.
+        check=AsyncConnectionPool.check_connection,
+        min_size=1,
+        max_size=max_connections,
+        timeout=_CHECKOUT_TIMEOUT_S,
+        # Attempts back off by doubling until this is over; then the next request starts afresh.
+        reconnect_timeout=_CHECKOUT_TIMEOUT_S,
+        open=False,
+        name="directory",
+    )
+
+
+async def _configure(connection: Connection) -> None:
+    # A server-wide default of another isolation level must not reach us, in or out of `transaction()`.
+    await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
+    await connection.execute("SET default_transaction_isolation = 'read committed'")
+    await connection.execute("SET TimeZone = 'UTC'")
+    await connection.execute(f"SET statement_timeout = {_STATEMENT_TIMEOUT_MS}")

@@ -1,0 +1,57 @@
+"""Organizations in the directory: the boundary of ownership, tiers and rate limits.
+
+Owns the table `organizations`. Refuses to judge names or tiers; `control_plane/organizations.py` does.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from psycopg import errors
+
+from plainsql_server.core.errors import ConflictError
+from plainsql_server.directory.connection import Directory
+
+_SELECT = "SELECT id, name, tier, created_at FROM organizations"
+
+
+@dataclass(frozen=True, slots=True)
+class OrganizationRecord:
+    """An organization as stored."""
+
+    id: str
+    name: str
+    tier: str
+    created_at: datetime
+
+
+async def insert(directory: Directory, organization_id: str, name: str, tier: str) -> OrganizationRecord:
+    """The stored organization. Raises ConflictError if the name is taken."""
+    statement = "INSERT INTO organizations (id, name, tier) VALUES (%s, %s, %s) RETURNING id, name, tier, created_at"
+    async with directory.connection() as connection:
+        try:
+            cursor = await connection.execute(statement, (organization_id, name, tier))
+        except errors.UniqueViolation as error:
+            raise ConflictError("name_taken", f"There is an organization named {name!r} already.") from error
+        return _record(await cursor.fetchone())
+
+
+async def find(directory: Directory, name_or_id: str) -> OrganizationRecord | None:
+    """The organization of that id or name, or None."""
+    # Names may not look like ids (see the table's CHECK), so at most one row matches.
+    async with directory.connection() as connection:
+        cursor = await connection.execute(f"{_SELECT} WHERE id = %(it)s OR name = %(it)s", {"it": name_or_id})
+        row = await cursor.fetchone()
+    return _record(row) if row else None
+
+
+async def list_(directory: Directory) -> list[OrganizationRecord]:
+    """Every organization, oldest first."""
+    async with directory.connection() as connection:
+        cursor = await connection.execute(f"{_SELECT} ORDER BY id")
+        return [_record(row) for row in await cursor.fetchall()]
+
+
+def _record(row: dict[str, Any] | None) -> OrganizationRecord:
+    assert row is not None
+    return OrganizationRecord(**row)

@@ -1,0 +1,254 @@
+"""One connection to the engine: libpq in nonblocking pipeline mode, waited for with the event loop.
+
+Owns the socket, its callbacks and the order of calls that libpq asks for. One request at a time: what is
+sent between two `sync` calls is one exchange, and its results are read with `fetch` in the same order.
+Refuses to know what a statement means; see `execution.py`.
+
+Reading is pulled: while nobody waits in `fetch`, nothing is read, so a slow reader holds the engine back
+instead of filling our memory.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+
+from psycopg import Error as DriverError
+from psycopg import pq
+from psycopg.pq import ConnStatus, ExecStatus, PollingStatus, TransactionStatus
+from psycopg.pq.abc import PGconn, PGresult
+
+from plainsql_server.engine.prepared import PreparedStatements
+from plainsql_server.engine.sqlstate import connection_lost, engine_away
+
+# Stands among the queued steps for a `sync`, where others say how many rows make a chunk.
+_SYNC = -1
+
+
+class Connection:
+    """An open connection. Not safe for two tasks at once: the pool lends it to one."""
+
+    def __init__(self, pgconn: PGconn) -> None:
+        self._pg = pgconn
+        self._loop = asyncio.get_running_loop()
+        self._waiter: asyncio.Future[None] | None = None
+        self._socket = pgconn.socket
+        # While set, the loop tells us when the socket has something to read.
+        self._reading = False
+        # How many `sync` calls are not yet answered: while there are any, the exchange is not over.
+        self.syncs_due = 0
+        self._settled: asyncio.Future[None] | None = None
+        # What was queued and not yet read to its end, as rows per chunk (0: all rows in one result).
+        self._steps: deque[int] = deque()
+        self.prepared = PreparedStatements()
+
+    @classmethod
+    async def open(cls, conninfo: bytes, timeout_s: float) -> "Connection":
+        """Connects. Raises EngineError if that fails or takes longer; cancelling it closes the socket."""
+        pgconn = pq.PGconn.connect_start(conninfo)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await _finish_connecting(pgconn)
+        except TimeoutError:
+            pgconn.finish()
+            raise engine_away("connecting took too long") from None
+        except BaseException:
+            pgconn.finish()
+            raise
+        pgconn.nonblocking = 1
+        pgconn.enter_pipeline_mode()
+        return cls(pgconn)
+
+    @property
+    def backend_pid(self) -> int:
+        return self._pg.backend_pid
+
+    @property
+    def is_open(self) -> bool:
+        return self._pg.status == ConnStatus.OK
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every exchange was read to its end."""
+        return self.syncs_due == 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the connection is settled and no transaction is open."""
+        return self.syncs_due == 0 and self._pg.transaction_status == TransactionStatus.IDLE
+
+    @property
+    def in_failed_transaction(self) -> bool:
+        return self._pg.transaction_status == TransactionStatus.INERROR
+
+    @property
+    def pgconn(self) -> PGconn:
+        """The libpq connection, for `interrupt.py`, which must reach the engine past what runs here."""
+        return self._pg
+
+    def send_query(self, sql: bytes, chunk_rows: int = 0) -> None:
+        """Queues an unprepared statement without parameters."""
+        self._pg.send_query_params(sql, None)
+        self._queued(chunk_rows)
+
+    def send_prepare(self, name: bytes, sql: bytes) -> None:
+        """Queues the preparation of a statement and the description of its parameters."""
+        self._pg.send_prepare(name, sql)
+        self._queued()
+        self._pg.send_describe_prepared(name)
+        self._queued()
+
+    def send_prepared(self, name: bytes, params: Sequence[bytes | None], chunk_rows: int = 0) -> None:
+        """Queues a prepared statement's execution."""
+        self._pg.send_query_prepared(name, params)
+        self._queued(chunk_rows)
+
+    def send_close_prepared(self, name: bytes) -> None:
+        """Queues the forgetting of a prepared statement."""
+        self._pg.send_close_prepared(name)
+        self._queued()
+
+    def sync(self) -> None:
+        """Ends the exchange and sends what is queued; the engine commits when it gets here."""
+        self._pg.pipeline_sync()
+        self._queued(_SYNC)
+        self.syncs_due += 1
+        if self._pg.flush():
+            self._loop.add_writer(self._socket, self._on_writable)
+
+    async def fetch(self) -> PGresult | None:
+        """The next result of the exchange; None is the end of one statement's results.
+
+        Raises EngineError when the connection breaks; what was under way has an unknown outcome then.
+        Cancelling it leaves the exchange unread: the connection must be closed.
+        """
+        while self._pg.is_busy():
+            await self._readable()
+        result = self._pg.get_result()
+        if result is None:
+            self._end_of_results()
+        elif result.status == ExecStatus.PIPELINE_SYNC:
+            self.syncs_due -= 1
+            self._next_step()
+            if self.syncs_due == 0:
+                self._announce_settled()
+        return result
+
+    def check(self) -> bool:
+        """Whether an idle connection can still be used; reads what the engine said meanwhile."""
+        if not self._reading:
+            try:
+                self._pg.consume_input()
+            except DriverError:
+                return False
+        return self.is_open and self.is_idle
+
+    async def settled(self) -> None:
+        """Waits until every exchange was read to its end, or the connection is gone.
+
+        For a second task beside the one that reads.
+        """
+        if not self.is_settled and self.is_open:
+            self._settled = self._settled or self._loop.create_future()
+            await asyncio.shield(self._settled)
+
+    def close(self) -> None:
+        """Closes the socket. Does not end what the engine is running: cancel that first."""
+        if self._reading:
+            self._loop.remove_reader(self._socket)
+            self._reading = False
+        self._loop.remove_writer(self._socket)
+        self._pg.finish()
+        self._wake()
+        self._announce_settled()
+
+    def _queued(self, chunk_rows: int = 0) -> None:
+        self._steps.append(chunk_rows)
+        if chunk_rows > 0 and len(self._steps) == 1:
+            self._pg.set_chunked_rows_mode(chunk_rows)
+
+    def _end_of_results(self) -> None:
+        if not self.is_open:
+            raise connection_lost(self._pg.get_error_message())
+        # A commit that fails answers the sync with an error first, which ends like a statement of its own.
+        if self._steps[0] != _SYNC:
+            self._next_step()
+
+    def _next_step(self) -> None:
+        self._steps.popleft()
+        # libpq takes the mode for the statement at the head of the pipeline only, before it reads its rows.
+        if self._steps and self._steps[0] > 0:
+            self._pg.set_chunked_rows_mode(self._steps[0])
+
+    async def _readable(self) -> None:
+        if not self._reading:
+            self._loop.add_reader(self._socket, self._on_readable)
+            self._reading = True
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+        if not self.is_open:
+            raise connection_lost(self._pg.get_error_message())
+
+    def _on_readable(self) -> None:
+        if self._waiter is None:
+            # Nobody wants it yet: stop watching, or a level-triggered loop would spin.
+            self._loop.remove_reader(self._socket)
+            self._reading = False
+            return
+        try:
+            self._pg.consume_input()
+        except DriverError:
+            # The status is bad now; whoever waits turns that into an error.
+            self._wake()
+            return
+        if not self._pg.is_busy():
+            self._wake()
+
+    def _on_writable(self) -> None:
+        try:
+            unsent = self._pg.flush()
+        except DriverError:
+            unsent = 0
+            self._wake()
+        if not unsent:
+            self._loop.remove_writer(self._socket)
+
+    def _announce_settled(self) -> None:
+        if self._settled is not None:
+            self._settled.set_result(None)
+            self._settled = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+async def _finish_connecting(pgconn: PGconn) -> None:
+    while True:
+        if pgconn.status == ConnStatus.BAD:
+            raise engine_away(pgconn.get_error_message())
+        status = pgconn.connect_poll()
+        if status == PollingStatus.OK:
+            return
+        if status == PollingStatus.FAILED:
+            raise engine_away(pgconn.get_error_message())
+        await wait_for_socket(pgconn.socket, write=status == PollingStatus.WRITING)
+
+
+async def wait_for_socket(socket: int, *, write: bool) -> None:
+    """Waits until a socket of libpq's can be read or written."""
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    add, remove = (loop.add_writer, loop.remove_writer) if write else (loop.add_reader, loop.remove_reader)
+
+    def on_ready() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    add(socket, on_ready)
+    try:
+        await ready
+    finally:
+        remove(socket)

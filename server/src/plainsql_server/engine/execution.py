@@ -1,0 +1,230 @@
+"""Running one statement on a lent connection: sending, preparing, reading results to the end.
+
+Owns the order of an exchange and the reading of command tags. A statement's rows come as a ResultStream;
+a buffered answer is that stream collected, so there is one path and not two.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGresult
+
+from plainsql_server.core.clock import monotonic_us
+from plainsql_server.core.errors import EngineError, InternalError, RequestError, ServiceError
+from plainsql_server.core.result import Column, Completion
+from plainsql_server.core.statement import Statement
+from plainsql_server.engine.catalog import Catalog
+from plainsql_server.engine.connection import Connection
+from plainsql_server.engine.parameters import encode_parameter
+from plainsql_server.engine.prepared import Prepared
+from plainsql_server.engine.rows import RowRenderer, distinct_names
+from plainsql_server.engine.sqlstate import error_from_result, is_stale_plan
+from plainsql_server.engine.values import encoder_for
+
+# Rows that libpq gathers before we see them: enough to make the calls cheap, few enough to bound memory.
+CHUNK_ROWS = 256
+
+_CHANGES_ROWS = frozenset(["INSERT", "UPDATE", "DELETE", "MERGE", "COPY"])
+_HAS_ROWS = frozenset([ExecStatus.TUPLES_CHUNK, ExecStatus.TUPLES_OK])
+_COPIES = frozenset([ExecStatus.COPY_IN, ExecStatus.COPY_OUT, ExecStatus.COPY_BOTH])
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """How the caller wants values and rows."""
+
+    rows_as_arrays: bool = False
+    big_numbers_as_strings: bool = False
+
+
+PLAIN = Encoding()
+
+
+class ResultStream:
+    """The answer to one statement, read as it is asked for.
+
+    `start` sends the statement and waits for the engine's first answer; then `next_batch` gives rendered
+    rows until None, after which `completion` is set. Any of them may raise; then, as when one is
+    cancelled, the connection is not idle and must not be used again.
+    """
+
+    def __init__(self, connection: Connection, catalog: Catalog, encoding: Encoding) -> None:
+        self._connection = connection
+        self._catalog = catalog
+        self._encoding = encoding
+        self._started_us = monotonic_us()
+        self._pending: PGresult | None = None
+        self._renderer: RowRenderer | None = None
+        self._tag = b""
+        self.columns: Sequence[Column] = ()
+        self.completion: Completion | None = None
+
+    async def start(self, statement: Statement, *, read_only: bool = False) -> None:
+        """Sends the statement. Raises what the engine says to it before its first row."""
+        try:
+            await self._start(statement, read_only)
+        except ServiceError as error:
+            if not is_stale_plan(error):
+                raise
+            # The schema changed under a prepared statement. Nothing was done or sent: prepare it anew.
+            await _close_prepared(self._connection, self._connection.prepared.forget(statement.sql))
+            await self._start(statement, read_only)
+
+    async def next_batch(self) -> list[bytes] | None:
+        """The next rows, at least one, or None at the end, when the engine has committed."""
+        if self.completion is not None:
+            return None
+        result, self._pending = self._pending, None
+        while (result := result or await self._connection.fetch()) is not None:
+            if result.status == ExecStatus.FATAL_ERROR:
+                await _fail(self._connection, result)
+            self._tag = result.command_status or self._tag
+            if result.ntuples and self._renderer is not None:
+                return self._renderer.render(result)
+            result = None
+        await self._finish()
+        return None
+
+    async def _start(self, statement: Statement, read_only: bool) -> None:
+        connection = self._connection
+        prepared, values = None, None
+        if statement.params:
+            prepared = await self._prepare(statement)
+            values = await self._encode(statement, prepared)
+        if read_only:
+            connection.send_query(b"begin isolation level serializable read only")
+        if prepared is None or values is None:
+            connection.send_query(statement.sql.encode(), CHUNK_ROWS)
+        else:
+            connection.send_prepared(prepared.name, values, CHUNK_ROWS)
+        if read_only:
+            connection.send_query(b"commit")
+        connection.sync()
+        if read_only:
+            await self._skip_step()
+        self._pending = await self._first_result()
+
+    async def _first_result(self) -> PGresult:
+        result = await self._connection.fetch()
+        if result is None:
+            raise InternalError("a statement without a result")
+        if result.status == ExecStatus.FATAL_ERROR:
+            await _fail(self._connection, result)
+        if result.status == ExecStatus.EMPTY_QUERY:
+            await drain(self._connection)
+            raise RequestError("empty_statement", "The request holds no statement.")
+        if result.status in _COPIES:
+            self._connection.close()
+            raise RequestError("copy", "COPY needs a connection of its own, which this service does not have.")
+        if result.status in _HAS_ROWS:
+            await self._describe(result)
+        return result
+
+    async def _describe(self, result: PGresult) -> None:
+        fields = range(result.nfields)
+        names = [(result.fname(field) or b"").decode() for field in fields]
+        oids = [result.ftype(field) for field in fields]
+        types = self._catalog.known(oids) or await self._catalog.resolve(oids)
+        if not self._encoding.rows_as_arrays:
+            names = distinct_names(names)
+        big_as_strings = self._encoding.big_numbers_as_strings
+        encoders = [encoder_for(type_, big_numbers_as_strings=big_as_strings) for type_ in types]
+        self.columns = [Column(name, type_.name) for name, type_ in zip(names, types, strict=True)]
+        self._renderer = RowRenderer(None if self._encoding.rows_as_arrays else names, encoders)
+
+    async def _finish(self) -> None:
+        # Reads on to the answer of `sync`: only there has the engine committed, or failed to.
+        await drain(self._connection)
+        command, affected = read_command_tag(self._tag)
+        self.completion = Completion(command, affected, monotonic_us() - self._started_us)
+
+    async def _skip_step(self) -> None:
+        while (result := await self._connection.fetch()) is not None:
+            if result.status == ExecStatus.FATAL_ERROR:
+                await _fail(self._connection, result)
+
+    async def _prepare(self, statement: Statement) -> Prepared:
+        connection = self._connection
+        if (known := connection.prepared.find(statement.sql)) is not None:
+            return known
+        name = connection.prepared.new_name()
+        connection.send_prepare(name, statement.sql.encode())
+        connection.sync()
+        oids = await _read_parameter_oids(connection)
+        prepared = Prepared(name, oids)
+        await _close_prepared(connection, connection.prepared.add(statement.sql, prepared))
+        return prepared
+
+    async def _encode(self, statement: Statement, prepared: Prepared) -> list[bytes | None]:
+        expected, given = len(prepared.parameter_oids), len(statement.params)
+        if expected != given:
+            raise RequestError(
+                "wrong_parameter_count",
+                f"The statement takes {_counted(expected)}; the request has {_counted(given)}.",
+            )
+        types = self._catalog.known(prepared.parameter_oids) or await self._catalog.resolve(prepared.parameter_oids)
+        return [
+            encode_parameter(raw, type_, number)
+            for number, (raw, type_) in enumerate(zip(statement.params, types, strict=True), start=1)
+        ]
+
+
+def _counted(parameters: int) -> str:
+    return "1 parameter" if parameters == 1 else f"{parameters} parameters"
+
+
+def read_command_tag(tag: bytes) -> tuple[str, int]:
+    """The command of a tag like `INSERT 0 5`, and how many rows it changed."""
+    words = tag.decode().split(" ")
+    command = " ".join(word for word in words if not word.isdigit())
+    return command, int(words[-1]) if command in _CHANGES_ROWS else 0
+
+
+async def _read_parameter_oids(connection: Connection) -> tuple[int, ...]:
+    oids: tuple[int, ...] = ()
+    while (result := await connection.fetch()) is None or result.status != ExecStatus.PIPELINE_SYNC:
+        if result is None:
+            continue
+        if result.status == ExecStatus.FATAL_ERROR:
+            await _fail(connection, result)
+        oids = tuple(result.param_type(index) for index in range(result.nparams))
+    return oids
+
+
+async def _close_prepared(connection: Connection, names: Sequence[bytes]) -> None:
+    # The answers are read with the next exchange's drain only if they share its sync; so sync here.
+    for name in names:
+        connection.send_close_prepared(name)
+    if names:
+        connection.sync()
+        await drain(connection)
+
+
+async def drain(connection: Connection) -> None:
+    """Reads the exchange to its end. Raises the first error on the way, after having read everything."""
+    failed: PGresult | None = None
+    while connection.syncs_due:
+        result = await connection.fetch()
+        if result is not None and result.status == ExecStatus.FATAL_ERROR:
+            failed = failed or result
+    if failed is not None:
+        raise error_from_result(failed)
+
+
+async def _fail(connection: Connection, result: PGresult) -> NoReturn:
+    # The answer of `sync` follows an error; after a fatal one the engine hangs up instead.
+    try:
+        while connection.syncs_due:
+            await connection.fetch()
+    except EngineError as lost:
+        raise error_from_result(result) from lost
+    raise error_from_result(result)
+
+
+async def run_command(connection: Connection, sql: bytes) -> None:
+    """Runs one of our own commands and reads it to its end."""
+    connection.send_query(sql)
+    connection.sync()
+    await drain(connection)

@@ -1,0 +1,54 @@
+"""What one connection has prepared on the engine: bounded, oldest use first out.
+
+Owns names and the memory of parameter types. Refuses to talk to the engine: it says what to close.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+# Each prepared statement costs the backend some 10 to 100 kB of plan; 100 serve an ordinary application whole.
+MAX_PREPARED = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A statement known to the engine by name, and the OIDs of its parameters' types."""
+
+    name: bytes
+    parameter_oids: tuple[int, ...]
+
+
+class PreparedStatements:
+    """The statements that one connection may execute by name."""
+
+    def __init__(self, max_prepared: int = MAX_PREPARED) -> None:
+        self._max_prepared = max_prepared
+        self._by_sql: OrderedDict[str, Prepared] = OrderedDict()
+        self._count = 0
+
+    def find(self, sql: str) -> Prepared | None:
+        prepared = self._by_sql.get(sql)
+        if prepared is not None:
+            self._by_sql.move_to_end(sql)
+        return prepared
+
+    def new_name(self) -> bytes:
+        self._count += 1
+        return b"plainsql_%d" % self._count
+
+    def add(self, sql: str, prepared: Prepared) -> list[bytes]:
+        """Remembers a statement; the names returned were pushed out and must be closed on the engine."""
+        self._by_sql[sql] = prepared
+        if len(self._by_sql) <= self._max_prepared:
+            return []
+        _, oldest = self._by_sql.popitem(last=False)
+        return [oldest.name]
+
+    def forget(self, sql: str) -> list[bytes]:
+        """Drops one statement; the names returned must be closed on the engine."""
+        prepared = self._by_sql.pop(sql, None)
+        return [] if prepared is None else [prepared.name]
+
+    def clear(self) -> None:
+        """Forgets everything, after the engine has discarded everything."""
+        self._by_sql.clear()

@@ -1,0 +1,258 @@
+"""Provisioning: what the service makes on a cell, as the cell's admin role.
+
+Owns the template that customers' databases are copied from, those databases, and their two login roles.
+Refuses to run anything of a tenant's: it reads no tenant object, and its search_path is pg_catalog alone.
+Every step may be run again, so that what a crash left half done is finished by repeating the whole.
+"""
+
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import AsyncConnection, sql
+from psycopg.conninfo import conninfo_to_dict
+
+from plainsql_server.core.errors import InternalError, RequestError
+from plainsql_server.engine.health import PROBE_DATABASE, PROBE_ROLE
+from plainsql_server.engine.sqlstate import engine_away
+
+# The oldest minor release of each major that a cell may run. 15.19 fixes 30 CVEs over 15.18; PostgreSQL
+# releases its majors together, and the others are those of the same day. A major that is not named was never tried.
+VERSION_FLOOR = {15: 19, 16: 15, 17: 11, 18: 5}
+
+TEMPLATE = "plainsql_template"
+
+# Of one role on its cell, over all data-plane processes: four of them with pools of the default size, 16.
+ROLE_CONNECTION_LIMIT = 64
+
+# What PUBLIC may execute in a fresh database and a tenant must not: it fills tables that all tenants of the
+# cell share (locks, notifications), writes to the shared log at will, or reaches the server's files.
+_FORBIDDEN_FUNCTIONS = r"^(pg_(try_)?advisory_.*|pg_notify|pg_logical_emit_message|lo_.*|lowrite)$"
+
+# Large objects can be written in a read-only transaction before PostgreSQL 16, so only owners get them back.
+_OWNERS_FUNCTIONS = r"^(lo_(?!import|export).*|lowrite)$"
+
+_CONNECT_TIMEOUT_S = 5
+_MAINTENANCE_DATABASE = "postgres"
+# Advisory locks taken in the maintenance database, where tenants cannot connect.
+_TEMPLATE_LOCK = 7_040_320_155_210_118_712
+_REFUSED_IN_CONNINFO = ("user", "dbname", "password")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineNames:
+    """A customer database's names on its cell: random, because every tenant of the cell can list them."""
+
+    database: str
+    owner_role: str
+    reader_role: str
+
+
+def new_names() -> EngineNames:
+    """Fresh names: 96 random bits each."""
+    return EngineNames(*(f"{prefix}_{secrets.token_hex(12)}" for prefix in "dor"))
+
+
+def check_conninfo(conninfo: str) -> None:
+    """Raises RequestError unless the text is a libpq connection string without user, dbname and password."""
+    try:
+        keywords = conninfo_to_dict(conninfo)
+    except psycopg.ProgrammingError as error:
+        raise RequestError("invalid_conninfo", f"Not a libpq connection string: {str(error).strip()}.") from error
+    refused = [keyword for keyword in _REFUSED_IN_CONNINFO if keywords.get(keyword)]
+    if refused:
+        raise RequestError(
+            "invalid_conninfo",
+            f"A cell's connection string must not contain {' or '.join(refused)}.",
+            hint="Each database is reached as its own role, by client certificate or by a local socket's user map.",
+        )
+
+
+async def prepare_cell(conninfo: str, admin_role: str) -> None:
+    """Makes a cell fit to hold customers' databases: checks its version, closes it to PUBLIC, makes the template.
+
+    May be run again. CONNECT is revoked from PUBLIC on every database of the cell, because a tenant must
+    reach none but their own. Raises RequestError if the version is too old or the role may not do this,
+    EngineError if the cell is away.
+    """
+    async with _admin(conninfo, admin_role, _MAINTENANCE_DATABASE) as cell:
+        await _check_version(cell)
+        await _check_admin(cell, admin_role)
+        await cell.execute("SELECT pg_advisory_lock(%s)", (_TEMPLATE_LOCK,))
+        await _close_to_public(cell)
+        await _create_role(cell, PROBE_ROLE)
+        await cell.execute(_fill("GRANT CONNECT ON DATABASE {} TO {}", PROBE_DATABASE, PROBE_ROLE))
+        await _create_template(cell)
+        await _allow_connections(cell, TEMPLATE, True)
+        async with _admin(conninfo, admin_role, TEMPLATE) as template:
+            await _revoke_functions(template)
+        # Nobody can be connected to it now, which is what copying it asks for.
+        await _allow_connections(cell, TEMPLATE, False)
+
+
+async def create_database(conninfo: str, admin_role: str, names: EngineNames) -> None:
+    """Makes a customer's database and its two login roles. May be run again until it succeeds.
+
+    Raises EngineError if the cell is away, InternalError if it refuses a step. Cancelling it leaves steps
+    undone, which running it again does.
+    """
+    async with _admin(conninfo, admin_role, _MAINTENANCE_DATABASE) as cell:
+        await cell.execute("SELECT pg_advisory_lock_shared(%s)", (_TEMPLATE_LOCK,))
+        await cell.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", (names.database,))
+        await _create_role(cell, names.owner_role)
+        await _create_role(cell, names.reader_role)
+        await _create_closed_database(cell, names.database)
+        await _grant_database(cell, names)
+        await _allow_connections(cell, names.database, True)
+        async with _admin(conninfo, admin_role, names.database) as database:
+            await _grant_schemas(database, names)
+
+
+async def drop_database(conninfo: str, admin_role: str, names: EngineNames) -> None:
+    """Drops a customer's database, ending its connections, and its roles. May be run again."""
+    async with _admin(conninfo, admin_role, _MAINTENANCE_DATABASE) as cell:
+        await cell.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", (names.database,))
+        await cell.execute(_fill("DROP DATABASE IF EXISTS {} WITH (FORCE)", names.database))
+        for role in (names.owner_role, names.reader_role):
+            await cell.execute(_fill("DROP ROLE IF EXISTS {}", role))
+
+
+@asynccontextmanager
+async def _admin(conninfo: str, admin_role: str, database: str) -> AsyncIterator[AsyncConnection]:
+    """A connection as the admin role, closed at the end, which also frees the advisory locks it took."""
+    try:
+        connection = await AsyncConnection.connect(
+            conninfo,
+            user=admin_role,
+            dbname=database,
+            autocommit=True,
+            connect_timeout=_CONNECT_TIMEOUT_S,
+            application_name="plainsql-provisioning",
+        )
+        async with connection:
+            await connection.execute("SET search_path = pg_catalog, pg_temp")
+            yield connection
+    except psycopg.OperationalError as error:
+        raise engine_away(f"provisioning in {database}: {str(error).strip()}") from error
+    except psycopg.Error as error:
+        raise InternalError(f"provisioning in {database}: {type(error).__name__}: {error}") from error
+
+
+async def _check_version(cell: AsyncConnection) -> None:
+    major, minor = divmod(cell.info.server_version, 10_000)
+    floor = VERSION_FLOOR.get(major)
+    if floor is None:
+        tried = ", ".join(str(each) for each in VERSION_FLOOR)
+        raise RequestError("engine_version_refused", f"The cell runs PostgreSQL {major}; a cell may run {tried}.")
+    if minor < floor:
+        raise RequestError(
+            "engine_version_refused",
+            f"The cell runs PostgreSQL {major}.{minor}, which has known holes; {major}.{floor} is the oldest allowed.",
+            hint="Install the newest minor release; it needs a restart and no dump.",
+        )
+
+
+async def _check_admin(cell: AsyncConnection, admin_role: str) -> None:
+    # Revoking a right on the engine's own functions takes a superuser, and the engine only warns others that
+    # nothing was revoked.
+    if not await _exists(cell, "SELECT FROM pg_roles WHERE rolname = %s AND rolsuper", admin_role):
+        raise RequestError("admin_role_too_weak", f"The role {admin_role!r} is no superuser of the cell.")
+
+
+async def _close_to_public(cell: AsyncConnection) -> None:
+    open_databases = """
+        SELECT datname FROM pg_database
+        WHERE datallowconn AND EXISTS (
+            SELECT FROM aclexplode(coalesce(datacl, acldefault('d', datdba))) AS entry
+            WHERE entry.grantee = 0 AND entry.privilege_type = 'CONNECT')
+    """
+    cursor = await cell.execute(open_databases)
+    for (name,) in await cursor.fetchall():
+        await cell.execute(_fill("REVOKE CONNECT, TEMPORARY ON DATABASE {} FROM PUBLIC", name))
+
+
+async def _create_template(cell: AsyncConnection) -> None:
+    if not await _exists(cell, "SELECT FROM pg_database WHERE datname = %s", TEMPLATE):
+        locale = await _locale_clause(cell)
+        create = "CREATE DATABASE {} TEMPLATE template0 ENCODING 'UTF8' {} IS_TEMPLATE true ALLOW_CONNECTIONS false"
+        await cell.execute(sql.SQL(create).format(sql.Identifier(TEMPLATE), locale))
+    await cell.execute(_fill("REVOKE CONNECT, TEMPORARY ON DATABASE {} FROM PUBLIC", TEMPLATE))
+
+
+async def _locale_clause(cell: AsyncConnection) -> sql.Composable:
+    """The locale that orders text the same on every machine, so that a copied index stays right.
+
+    From 17 on the engine has its own C.UTF-8. Before, it is the C library's, if this machine has it; plain C
+    orders alike, but knows letters of ASCII only.
+    """
+    if cell.info.server_version >= 170_000:
+        return sql.SQL("LOCALE_PROVIDER builtin BUILTIN_LOCALE 'C.UTF-8' LC_COLLATE 'C' LC_CTYPE 'C'")
+    find = "SELECT collcollate FROM pg_collation WHERE collprovider = 'c' AND collname IN ('C.utf8', 'C.UTF-8')"
+    row = await (await cell.execute(find)).fetchone()
+    return sql.SQL("LOCALE_PROVIDER libc LOCALE {}").format(sql.Literal(row[0] if row else "C"))
+
+
+async def _revoke_functions(template: AsyncConnection) -> None:
+    cursor = await template.execute(_OPEN_FUNCTIONS, (_FORBIDDEN_FUNCTIONS,))
+    for (signature,) in await cursor.fetchall():
+        # A signature comes from the catalog as `regprocedure`, which quotes what needs it.
+        await template.execute(sql.SQL("REVOKE EXECUTE ON FUNCTION {} FROM PUBLIC").format(sql.SQL(signature)))
+
+
+_FUNCTIONS = """
+    SELECT p.oid::regprocedure::text FROM pg_proc p
+    WHERE p.pronamespace = 'pg_catalog'::regnamespace AND p.proname ~ %s
+"""
+_OPEN_FUNCTIONS = f"""
+    {_FUNCTIONS} AND EXISTS (
+        SELECT FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) AS entry WHERE entry.grantee = 0)
+"""
+
+
+async def _create_role(cell: AsyncConnection, role: str) -> None:
+    if not await _exists(cell, "SELECT FROM pg_roles WHERE rolname = %s", role):
+        await cell.execute(_fill("CREATE ROLE {}", role))
+    attributes = "LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS PASSWORD NULL CONNECTION LIMIT {}"
+    statement = sql.SQL("ALTER ROLE {} WITH " + attributes)
+    await cell.execute(statement.format(sql.Identifier(role), sql.Literal(ROLE_CONNECTION_LIMIT)))
+
+
+async def _create_closed_database(cell: AsyncConnection, name: str) -> None:
+    # A new database is open to PUBLIC, so it stays closed to all until that is revoked.
+    if not await _exists(cell, "SELECT FROM pg_database WHERE datname = %s", name):
+        await cell.execute(_fill("CREATE DATABASE {} TEMPLATE {} ALLOW_CONNECTIONS false", name, TEMPLATE))
+    await cell.execute(_fill("REVOKE ALL ON DATABASE {} FROM PUBLIC", name))
+
+
+async def _grant_database(cell: AsyncConnection, names: EngineNames) -> None:
+    owner = "GRANT CONNECT, CREATE, TEMPORARY ON DATABASE {} TO {}"
+    await cell.execute(_fill(owner, names.database, names.owner_role))
+    await cell.execute(_fill("GRANT CONNECT ON DATABASE {} TO {}", names.database, names.reader_role))
+
+
+async def _grant_schemas(database: AsyncConnection, names: EngineNames) -> None:
+    await database.execute(_fill("ALTER SCHEMA public OWNER TO {}", names.owner_role))
+    await database.execute(_fill("GRANT USAGE ON SCHEMA public TO {}", names.reader_role))
+    cursor = await database.execute(_FUNCTIONS, (_OWNERS_FUNCTIONS,))
+    for (signature,) in await cursor.fetchall():
+        grant = sql.SQL("GRANT EXECUTE ON FUNCTION {} TO {}")
+        await database.execute(grant.format(sql.SQL(signature), sql.Identifier(names.owner_role)))
+    default = "ALTER DEFAULT PRIVILEGES FOR ROLE {} GRANT "
+    for right in ("SELECT ON TABLES", "SELECT ON SEQUENCES", "USAGE ON SCHEMAS"):
+        await database.execute(_fill(f"{default}{right} TO {{}}", names.owner_role, names.reader_role))
+
+
+async def _allow_connections(cell: AsyncConnection, name: str, allowed: bool) -> None:
+    statement = sql.SQL("ALTER DATABASE {} WITH ALLOW_CONNECTIONS {}")
+    await cell.execute(statement.format(sql.Identifier(name), sql.Literal(allowed)))
+
+
+async def _exists(connection: AsyncConnection, query: str, argument: str) -> bool:
+    cursor = await connection.execute(query, (argument,))
+    return cursor.rowcount > 0
+
+
+def _fill(template: str, *identifiers: str) -> sql.Composed:
+    return sql.SQL(template).format(*(sql.Identifier(each) for each in identifiers))

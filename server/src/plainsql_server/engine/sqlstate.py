@@ -1,0 +1,127 @@
+"""What the engine reports, as the service's errors.
+
+Owns the translation of SQLSTATEs and lost connections; no other module looks at a driver's error. The
+customer's SQL failing is a StatementError; the engine being away is an EngineError.
+"""
+
+import re
+
+from psycopg import errors as driver_errors
+from psycopg.pq import DiagnosticField
+from psycopg.pq.abc import PGresult
+
+from plainsql_server.core.errors import Diagnosis, EngineError, Outcome, RequestError, ServiceError, StatementError
+
+_MULTIPLE_STATEMENTS = "cannot insert multiple commands into a prepared statement"
+_CHANGED_RESULT_TYPE = "cached plan must not change result type"
+_TYPE_IS_GONE = "cache lookup failed for type "
+_UNBOUND = "bind message supplies 0 parameters"
+_RETRY_AFTER_MS = 1_000
+
+_SYNTAX_ERROR = "42601"
+_PROTOCOL_VIOLATION = "08P01"
+_SSI_OUT_OF_MEMORY = "53200"
+_RETRYABLE = frozenset(["40001", "40P01"])
+# Connection exceptions (08), shutdown and start-up (57P01-57P03, 57P05), too many connections (53300).
+_UNAVAILABLE = re.compile(r"08...|57P0[1-35]|53300")
+_CAMEL_HUMP = re.compile(r"(?<!^)(?=[A-Z])")
+
+
+def error_from_result(result: PGresult) -> ServiceError:
+    """The error that a failed result stands for."""
+    sqlstate = _field(result, DiagnosticField.SQLSTATE) or ""
+    message = _field(result, DiagnosticField.MESSAGE_PRIMARY) or "The engine gave no message."
+    if not sqlstate:
+        # libpq itself speaks: the connection broke.
+        return connection_lost(result.get_error_message())
+    if sqlstate == _PROTOCOL_VIOLATION and message.startswith(_UNBOUND):
+        # A statement with $1 was sent without parameters.
+        return RequestError("wrong_parameter_count", "The statement takes parameters; the request has none.")
+    # A statement may raise any SQLSTATE as an ERROR; what ends the session is FATAL.
+    severity = _field(result, DiagnosticField.SEVERITY_NONLOCALIZED)
+    if severity != "ERROR" and _UNAVAILABLE.match(sqlstate):
+        return engine_away(f"{sqlstate} {message}", outcome=Outcome.ROLLED_BACK)
+    if sqlstate == _SYNTAX_ERROR and message == _MULTIPLE_STATEMENTS:
+        return multiple_statements()
+    return (RequestError if _is_parse_error(result, sqlstate) else StatementError)(
+        condition_name(sqlstate),
+        message,
+        hint=_field(result, DiagnosticField.MESSAGE_HINT),
+        diagnosis=_diagnosis(result, sqlstate),
+        retryable=_is_retryable(sqlstate, message),
+    )
+
+
+def multiple_statements() -> RequestError:
+    return RequestError(
+        "multiple_statements",
+        "The request holds more than one statement.",
+        hint="Send one statement, or several together to POST /v1/transaction.",
+    )
+
+
+def engine_away(context: str, *, outcome: Outcome = Outcome.NOT_EXECUTED) -> EngineError:
+    """The engine cannot be reached, or went away; `context` goes to the log only."""
+    return EngineError(
+        "engine_unavailable",
+        "The database is not available at the moment.",
+        retryable=True,
+        retry_after_ms=_RETRY_AFTER_MS,
+        outcome=outcome,
+        internal_context=context,
+    )
+
+
+def connection_lost(context: str) -> EngineError:
+    """The connection broke while a statement was under way: whether it took effect is not known."""
+    return EngineError(
+        "connection_lost",
+        "The connection to the database was lost while the statement ran; it may or may not have taken effect.",
+        retry_after_ms=_RETRY_AFTER_MS,
+        outcome=Outcome.UNKNOWN,
+        internal_context=context,
+    )
+
+
+def is_stale_plan(error: ServiceError) -> bool:
+    """Whether a prepared statement must be prepared anew because the schema changed under it."""
+    if error.diagnosis.sqlstate == "XX000":
+        # A parameter's type was dropped, and perhaps made anew under the same name.
+        return error.message.startswith(_TYPE_IS_GONE)
+    return error.diagnosis.sqlstate == "0A000" and error.message == _CHANGED_RESULT_TYPE
+
+
+def condition_name(sqlstate: str) -> str:
+    """PostgreSQL's name of a condition (`undefined_table`), or a general one for a customer's own SQLSTATE."""
+    try:
+        name = driver_errors.lookup(sqlstate).__name__
+    except KeyError:
+        return "statement_failed"
+    return _CAMEL_HUMP.sub("_", name).strip("_").lower().removesuffix("_ext")
+
+
+def _is_parse_error(result: PGresult, sqlstate: str) -> bool:
+    # The lexer has SQLSTATEs of its own that functions use as well; the file that raised one tells them apart.
+    return sqlstate == _SYNTAX_ERROR or _field(result, DiagnosticField.SOURCE_FILE) == "scan.l"
+
+
+def _is_retryable(sqlstate: str, message: str) -> bool:
+    return sqlstate in _RETRYABLE or (sqlstate == _SSI_OUT_OF_MEMORY and "RWConflictPool" in message)
+
+
+def _diagnosis(result: PGresult, sqlstate: str) -> Diagnosis:
+    position = _field(result, DiagnosticField.STATEMENT_POSITION)
+    return Diagnosis(
+        sqlstate=sqlstate,
+        detail=_field(result, DiagnosticField.MESSAGE_DETAIL),
+        position=int(position) if position else None,
+        schema=_field(result, DiagnosticField.SCHEMA_NAME),
+        table=_field(result, DiagnosticField.TABLE_NAME),
+        column=_field(result, DiagnosticField.COLUMN_NAME),
+        constraint=_field(result, DiagnosticField.CONSTRAINT_NAME),
+    )
+
+
+def _field(result: PGresult, field: DiagnosticField) -> str | None:
+    value = result.error_field(field)
+    return None if value is None else value.decode(errors="replace")

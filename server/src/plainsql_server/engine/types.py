@@ -1,0 +1,39 @@
+"""The engine's types, as far as encoding needs them.
+
+Owns the mapping from a type's OID to its name and shape. Types that PostgreSQL ships with come from a
+table in memory; those that a customer made are looked up (see `catalog.py`). Refuses to encode anything.
+"""
+
+from dataclasses import dataclass
+
+from psycopg import adapters
+
+# OIDs below this number are PostgreSQL's own: the same in every database and never given to another type.
+FIRST_CUSTOMER_OID = 16384
+
+
+@dataclass(frozen=True, slots=True)
+class EngineType:
+    """A type: `element` is set for arrays, `base` for domains."""
+
+    oid: int
+    name: str
+    element: "EngineType | None" = None
+    base: "EngineType | None" = None
+    delimiter: str = ","
+
+    def resolved(self) -> "EngineType":
+        """The type itself, or what a domain (of a domain …) stands for."""
+        return self if self.base is None else self.base.resolved()
+
+
+def _shipped_types() -> dict[int, EngineType]:
+    types: dict[int, EngineType] = {}
+    for info in adapters.types:
+        name = info.name.strip('"')
+        plain = types[info.oid] = EngineType(info.oid, name)
+        types[info.array_oid] = EngineType(info.array_oid, f"{name}[]", element=plain, delimiter=info.delimiter)
+    return types
+
+
+SHIPPED_TYPES = _shipped_types()

@@ -1,0 +1,103 @@
+"""Engine values to JSON, chosen by the column's type and never by looking at the value.
+
+Owns the contract's table of encodings. The engine sends text in the ISO styles that `conninfo.py` asks
+for, so most values need no decoding: digits are JSON already. Refuses to know columns and rows.
+"""
+
+import base64
+import re
+from collections.abc import Callable
+
+import msgspec
+from psycopg.pq import Escaping
+
+from plainsql_server.core.errors import Outcome, StatementError
+from plainsql_server.engine.arrays import literal_to_json
+from plainsql_server.engine.types import EngineType
+
+Encoder = Callable[[bytes], bytes]
+
+_NOT_A_NUMBER = frozenset([b"NaN", b"Infinity", b"-Infinity"])
+_UTC = re.compile(rb"\+00(?::00)?(?= BC|\Z)")
+_OFFSET = re.compile(rb"([+-]\d\d)(:\d\d)?(?::\d\d)?(?= BC|\Z)")
+_to_json_string = msgspec.json.Encoder().encode
+
+
+def encoder_for(type_: EngineType, *, big_numbers_as_strings: bool) -> Encoder | None:
+    """How values of a type become JSON. None means: as they are, because the engine's text is JSON."""
+    resolved = type_.resolved()
+    if resolved.element is not None:
+        return _array_encoder(resolved, big_numbers_as_strings)
+    if big_numbers_as_strings and resolved.name in ("int8", "numeric"):
+        return _text
+    return _ENCODERS.get(resolved.name, _text) if resolved.oid in _SHIPPED_OIDS else _text
+
+
+def _array_encoder(array: EngineType, big_numbers_as_strings: bool) -> Encoder:
+    assert array.element is not None
+    element = encoder_for(array.element, big_numbers_as_strings=big_numbers_as_strings) or _as_is
+    delimiter = array.delimiter
+    return lambda literal: literal_to_json(literal, element, delimiter)
+
+
+def _as_is(value: bytes) -> bytes:
+    return value
+
+
+def _text(value: bytes) -> bytes:
+    try:
+        return _to_json_string(value.decode())
+    except UnicodeDecodeError as error:
+        raise StatementError(
+            "untranslatable_character",
+            "The statement changed client_encoding, so its text is not UTF-8.",
+            hint="Leave client_encoding at UTF8.",
+            # The engine is done or nearly done with the statement when its rows are looked at.
+            outcome=Outcome.UNKNOWN,
+        ) from error
+
+
+def _bool(value: bytes) -> bytes:
+    return b"true" if value == b"t" else b"false"
+
+
+def _number(value: bytes) -> bytes:
+    return b'"' + value + b'"' if value in _NOT_A_NUMBER else value
+
+
+def _timestamp(value: bytes) -> bytes:
+    return b'"' + value.replace(b" ", b"T", 1) + b'"' if value[:1].isdigit() else _text(value)
+
+
+def _timestamptz(value: bytes) -> bytes:
+    if not value[:1].isdigit():
+        return _text(value)
+    zoned = _UTC.sub(b"Z", value) if b"+00" in value else _OFFSET.sub(_full_offset, value)
+    return b'"' + zoned.replace(b" ", b"T", 1) + b'"'
+
+
+def _full_offset(match: re.Match[bytes]) -> bytes:
+    # Only a statement that changes TimeZone itself gets here; RFC 3339 wants the minutes, too.
+    return match[1] + (match[2] or b":00")
+
+
+def _json(value: bytes) -> bytes:
+    # In valid JSON a raw line break can only be white space; events and lines of NDJSON must not hold one.
+    return value.replace(b"\n", b" ").replace(b"\r", b" ") if b"\n" in value or b"\r" in value else value
+
+
+def _bytea(value: bytes) -> bytes:
+    raw = bytes.fromhex(value[2:].decode()) if value[:2] == b"\\x" else Escaping().unescape_bytea(value)
+    return b'"' + base64.b64encode(raw) + b'"'
+
+
+_ENCODERS: dict[str, Encoder | None] = {
+    "bool": _bool,
+    "int2": None, "int4": None, "int8": None, "oid": None,
+    "numeric": _number, "float4": _number, "float8": _number,
+    "timestamptz": _timestamptz, "timestamp": _timestamp,
+    "json": _json, "jsonb": _json,
+    "bytea": _bytea,
+}  # fmt: skip
+# A customer may name a type "int4"; only PostgreSQL's own OIDs have the encodings above.
+_SHIPPED_OIDS = frozenset([16, 17, 20, 21, 23, 26, 114, 700, 701, 1114, 1184, 1700, 3802])

@@ -1,0 +1,74 @@
+"""GET / and GET /health: what this service is, and whether it can work.
+
+Owns the banner's shape. Both are open to everyone, so they say nothing about any customer.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from plainsql_server import VERSION
+from plainsql_server.core.clock import monotonic_us
+from plainsql_server.core.errors import ServiceError
+from plainsql_server.core.principal import Principal
+from plainsql_server.http.requests import Request
+from plainsql_server.http.responses import Response, json_response
+from plainsql_server.http.routes import Route
+
+Check = Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Urls:
+    """The public addresses of the three hosts."""
+
+    data_url: str
+    control_url: str
+    alias_url: str | None
+
+
+class Banner:
+    """The two open routes of a plane."""
+
+    def __init__(self, urls: Urls, checks: Mapping[str, Check]) -> None:
+        self._urls = urls
+        self._checks = checks
+        self._started_us = monotonic_us()
+        self.routes: tuple[Route, ...] = ()
+
+    async def get_root(self, request: Request, _principal: Principal | None) -> Response:
+        listed = [{"method": route.method, "path": route.path, "purpose": route.purpose} for route in self.routes]
+        return json_response(
+            200,
+            {
+                "service": "plainsql",
+                "version": VERSION,
+                "routes": listed,
+                # There is none yet.
+                "docs": None,
+                "data_url": self._urls.data_url,
+                "control_url": self._urls.control_url,
+                "alias_url": self._urls.alias_url,
+                "request_id": request.id,
+            },
+        )
+
+    async def get_health(self, request: Request, _principal: Principal | None) -> Response:
+        asked = {} if request.has_option("live") else self._checks
+        checks = {name: await _state(check) for name, check in asked.items()}
+        ready = all(state == "ok" for state in checks.values())
+        content = {
+            "status": "ok" if ready else "unavailable",
+            "version": VERSION,
+            "uptime_s": (monotonic_us() - self._started_us) // 1_000_000,
+            "checks": checks,
+            "request_id": request.id,
+        }
+        return json_response(200 if ready else 503, content, [] if ready else [(b"retry-after", b"1")])
+
+
+async def _state(check: Check) -> str:
+    try:
+        await check()
+    except ServiceError as error:
+        return error.code
+    return "ok"

@@ -1,0 +1,92 @@
+"""Errors to responses: the one table that gives an error its status, and the one shape that it is told in.
+
+Owns statuses. Nothing below `http/` knows them, and no route builds an error body by itself.
+"""
+
+from typing import Any
+
+import msgspec
+
+from plainsql_server.core.errors import (
+    AccessError,
+    ConflictError,
+    EngineError,
+    InternalError,
+    LimitError,
+    RequestError,
+    ServiceError,
+    StatementError,
+)
+from plainsql_server.http.responses import Header, Response
+
+# The status of a class of errors, and of the codes that differ from their class.
+STATUS_OF_CLASS: dict[type[ServiceError], int] = {
+    RequestError: 400,
+    AccessError: 404,
+    ConflictError: 409,
+    LimitError: 503,
+    StatementError: 200,
+    EngineError: 503,
+    InternalError: 500,
+}
+STATUS_OF_CODE: dict[str, int] = {
+    "unauthenticated": 401,
+    "forbidden": 403,
+    "method_not_allowed": 405,
+    "request_too_large": 413,
+    "statement_too_large": 413,
+    "unsupported_content_type": 415,
+    "unsupported_content_encoding": 415,
+    "idempotency_key_reused": 422,
+    "rate_limited": 429,
+    # The engine began the statement, and a limit of the tier ended it.
+    "statement_timeout": 200,
+    "result_too_large": 200,
+}
+_DEFAULT_RETRY_AFTER_MS = 1_000
+
+
+def status_of(error: ServiceError) -> int:
+    return STATUS_OF_CODE.get(error.code) or STATUS_OF_CLASS[type(error)]
+
+
+def error_response(error: ServiceError, request_id: str, *, query_timings: dict[str, int] | None = None) -> Response:
+    """The response to a failed request; a query's failure also keeps the fields of a query's answer."""
+    content: dict[str, Any] = {"success": False, "error": _error_object(error)}
+    if query_timings is not None:
+        content |= {"columns": [], "rows": [], "affected_rows": 0, "timings": query_timings}
+    content["request_id"] = request_id
+    status = status_of(error)
+    return Response(
+        status, msgspec.json.encode(content), headers=_headers(status, error), error_code=error.code
+    )  # fmt: skip
+
+
+def _error_object(error: ServiceError) -> dict[str, Any]:
+    said = error.diagnosis
+    fields: dict[str, Any] = {
+        "code": error.code,
+        "message": error.message,
+        "sqlstate": said.sqlstate,
+        "detail": said.detail,
+        "hint": error.hint,
+        "position": said.position,
+        "statement_index": error.statement_index,
+        "schema": said.schema,
+        "table": said.table,
+        "column": said.column,
+        "constraint": said.constraint,
+        "retryable": error.retryable,
+        "retry_after_ms": error.retry_after_ms,
+        "outcome": error.outcome,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _headers(status: int, error: ServiceError) -> list[Header]:
+    if status == 401:
+        return [(b"www-authenticate", b"Bearer")]
+    if status in (429, 503):
+        seconds = -(-(error.retry_after_ms or _DEFAULT_RETRY_AFTER_MS) // 1000)
+        return [(b"retry-after", b"%d" % seconds)]
+    return []

@@ -1,0 +1,116 @@
+"""POST /v1/query and POST /query: one statement in, its result out.
+
+Owns the two request shapes and the one answer shape. The answer is put together as bytes, because the
+rows arrive as bytes.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from plainsql_server.core.clock import monotonic_us
+from plainsql_server.core.errors import RequestError
+from plainsql_server.core.principal import Principal
+from plainsql_server.core.result import Result
+from plainsql_server.core.statement import Statement
+from plainsql_server.data_plane.query import Queries, QueryRequest
+from plainsql_server.engine.execution import Encoding
+from plainsql_server.http.requests import Request, decode_json, text_of
+from plainsql_server.http.responses import Response
+from plainsql_server.limits.tiers import TIERS
+
+MaxRows = Annotated[int, Meta(ge=0)]
+TimeoutMs = Annotated[int, Meta(ge=1)]
+
+
+class QueryOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What both routes take beside the statement."""
+
+    row_format: Literal["object", "array"] = "object"
+    big_numbers: Literal["number", "string"] = "number"
+    max_rows: MaxRows | None = None
+    timeout_ms: TimeoutMs | None = None
+
+
+class QueryBody(QueryOptions, kw_only=True, forbid_unknown_fields=True):
+    """The JSON body of POST /v1/query. Parameters stay raw, so that numbers keep their digits."""
+
+    sql: str
+    params: list[msgspec.Raw] = []
+    database: str | None = None
+    read_only: bool = False
+
+
+_decoder = msgspec.json.Decoder(QueryBody)
+_to_json = msgspec.json.Encoder().encode
+
+
+class QueryRoutes:
+    """The handlers of the two query routes."""
+
+    def __init__(self, queries: Queries) -> None:
+        self._queries = queries
+
+    async def post_json(self, request: Request, principal: Principal) -> Response:
+        body = await _body(request, principal, "application/json")
+        query = decode_json(body, _decoder)
+        statement = Statement(query.sql, [bytes(raw).strip() for raw in query.params])
+        query_request = _query_request(request, statement, query)
+        if query.database is not None:
+            query_request.database = query.database
+        query_request.read_only = query.read_only
+        return await self._run(request, principal, query_request)
+
+    async def post_text(self, request: Request, principal: Principal) -> Response:
+        body = await _body(request, principal, "text/plain")
+        options = request.options(QueryOptions)
+        return await self._run(request, principal, _query_request(request, Statement(text_of(body)), options))
+
+    async def _run(self, request: Request, principal: Principal, query_request: QueryRequest) -> Response:
+        return _render(await self._queries.run(principal, query_request), request)
+
+
+async def _body(request: Request, principal: Principal, content_type: str) -> bytes:
+    _require_content_type(request, content_type)
+    return await request.body(TIERS[principal.tier].request_bytes, principal.tier)
+
+
+def _query_request(request: Request, statement: Statement, options: QueryOptions) -> QueryRequest:
+    return QueryRequest(
+        statement,
+        database=request.header(b"x-database"),
+        encoding=Encoding(options.row_format == "array", options.big_numbers == "string"),
+        max_rows=options.max_rows,
+        timeout_ms=options.timeout_ms,
+    )
+
+
+def _require_content_type(request: Request, wanted: str) -> None:
+    content_type = request.content_type()
+    if content_type not in ("", wanted) or request.charset() not in ("", "utf-8", "utf8"):
+        raise RequestError(
+            "unsupported_content_type",
+            f"{request.path} takes {wanted}, not {content_type}.",
+            hint=f"Send the header Content-Type: {wanted}.",
+        )
+
+
+def _render(result: Result, request: Request) -> Response:
+    completion = result.completion
+    total_us = monotonic_us() - request.started_us
+    body = b"".join(
+        [
+            b'{"success":true,"columns":', _to_json(result.columns), b',"types":', _to_json(result.types),
+            b',"rows":[', b",".join(result.rows),
+            b'],"row_count":%d,"truncated":%b,"affected_rows":%d,"command":%b,"timings":{"total_us":%d,"exec_us":%d}'
+            % (
+                len(result.rows), b"true" if result.truncated else b"false", completion.affected_rows,
+                _to_json(completion.command), total_us, completion.exec_us,
+            ),
+            b',"request_id":', _to_json(request.id), b"}",
+        ]
+    )  # fmt: skip
+    return Response(
+        200, body, exec_us=completion.exec_us, command=completion.command, row_count=len(result.rows)
+    )  # fmt: skip

@@ -1,0 +1,32 @@
+"""A response, before it is sent.
+
+Owns the bytes of JSON answers and the headers that every response has. Refuses to decide a status.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+JSON = b"application/json"
+
+Header = tuple[bytes, bytes]
+
+
+@dataclass(slots=True)
+class Response:
+    """Status, body and headers of one answer."""
+
+    status: int
+    body: bytes
+    content_type: bytes = JSON
+    headers: list[Header] = field(default_factory=list)
+    # What the log says about it; never the customer's data.
+    exec_us: int = 0
+    command: str | None = None
+    row_count: int = 0
+    error_code: str | None = None
+
+
+def json_response(status: int, content: dict[str, Any], headers: list[Header] | None = None) -> Response:
+    return Response(status, msgspec.json.encode(content), headers=headers or [])

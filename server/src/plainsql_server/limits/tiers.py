@@ -1,0 +1,79 @@
+"""The tiers and their limits: the one table that the code and `/capabilities` read.
+
+Owns the numbers, which are those of the HTTP contract. Refuses to enforce them: whoever meets a limit does.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+_MIB = 1024 * 1024
+
+# The wire protocol counts a statement's parameters in 16 bits.
+_PARAMETERS = 65_535
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What an organization of one tier may use. None means that there is no limit."""
+
+    requests_per_minute: int | None
+    statement_bytes: int
+    request_bytes: int
+    transaction_statements: int
+    parameters: int
+    result_rows: int
+    result_bytes: int
+    statement_timeout_ms: int
+    transaction_timeout_ms: int
+    stream_life_ms: int
+    concurrent_statements: int
+    databases: int | None
+
+
+_FREE = Limits(
+    requests_per_minute=200,
+    statement_bytes=1 * _MIB,
+    request_bytes=4 * _MIB,
+    transaction_statements=100,
+    parameters=_PARAMETERS,
+    result_rows=10_000,
+    result_bytes=10 * _MIB,
+    statement_timeout_ms=10_000,
+    transaction_timeout_ms=10_000,
+    stream_life_ms=60_000,
+    concurrent_statements=8,
+    databases=3,
+)
+
+_STANDARD = Limits(
+    requests_per_minute=6_000,
+    statement_bytes=1 * _MIB,
+    request_bytes=16 * _MIB,
+    transaction_statements=1_000,
+    parameters=_PARAMETERS,
+    result_rows=100_000,
+    result_bytes=64 * _MIB,
+    statement_timeout_ms=30_000,
+    transaction_timeout_ms=30_000,
+    stream_life_ms=600_000,
+    concurrent_statements=64,
+    databases=100,
+)
+
+_DEDICATED = Limits(
+    requests_per_minute=None,
+    statement_bytes=1 * _MIB,
+    request_bytes=64 * _MIB,
+    transaction_statements=10_000,
+    parameters=_PARAMETERS,
+    result_rows=100_000,
+    result_bytes=64 * _MIB,
+    statement_timeout_ms=300_000,
+    transaction_timeout_ms=60_000,
+    stream_life_ms=3_600_000,
+    concurrent_statements=512,
+    databases=None,
+)
+
+TIERS: Mapping[str, Limits] = MappingProxyType({"free": _FREE, "standard": _STANDARD, "dedicated": _DEDICATED})

@@ -1,0 +1,73 @@
+"""The service's configuration, read from the environment once, at start.
+
+Owns every PLAINSQL_… variable: no other module reads the environment. A setting without a description
+fails a test, and `plainsql-server settings` prints them all.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+PREFIX = "PLAINSQL_"
+
+# How msgspec names a field in its messages.
+_FIELD = re.compile(r"`(?:\$\.)?([a-z_]+)`(?=\.|$)")
+
+
+class SettingsError(Exception):
+    """The environment holds a value that a setting cannot take; the message names it."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that an operator may set. Field `data_port` is the variable `PLAINSQL_DATA_PORT`."""
+
+    directory_dsn: Annotated[str, Meta(description="libpq connection string of the directory database.")]
+    data_url: Annotated[str, Meta(description="Public address of the data plane.")] = ""
+    control_url: Annotated[str, Meta(description="Public address of the control plane.")] = ""
+    alias_url: Annotated[str | None, Meta(description="Public address of the alias, if there is one.")] = None
+    data_host: Annotated[str, Meta(description="Address that the data plane listens on.")] = "127.0.0.1"
+    data_port: Annotated[int, Meta(description="Port that the data plane listens on.", ge=0, le=65535)] = 8400
+    control_host: Annotated[str, Meta(description="Address that the control plane listens on.")] = "127.0.0.1"
+    control_port: Annotated[int, Meta(description="Port that the control plane listens on.", ge=0, le=65535)] = 8401
+    tls_cert_file: Annotated[str | None, Meta(description="Certificate chain (PEM); without it, plain HTTP.")] = None
+    tls_key_file: Annotated[str | None, Meta(description="Private key (PEM) of the certificate.")] = None
+    workers: Annotated[int, Meta(description="Processes that serve the data plane.", ge=1, le=64)] = 1
+    pool_max_connections: Annotated[
+        int, Meta(description="Engine connections that one process opens per database and role.", ge=1)
+    ] = 16
+    connect_timeout_ms: Annotated[
+        int, Meta(description="How long opening an engine connection may take before the cell counts as away.", ge=1)
+    ] = 5_000
+    principal_cache_ms: Annotated[
+        int, Meta(description="How long a key's look-up is trusted; so how long a revoked key may still work.", ge=0)
+    ] = 1_000
+
+
+def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
+    """Settings from the environment. Raises SettingsError naming the variable that is wrong or missing."""
+    known = {PREFIX + name.upper(): name for name in Settings.__struct_fields__}
+    values: dict[str, Any] = {name: environ[variable] for variable, name in known.items() if environ.get(variable)}
+    try:
+        return msgspec.convert(values, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        raise SettingsError(_FIELD.sub(lambda match: f"`{PREFIX}{match[1].upper()}`", f"{error}.")) from error
+
+
+def describe_settings() -> list[tuple[str, str, str]]:
+    """Every setting as (variable, default, description)."""
+    hints = get_type_hints(Settings, include_extras=True)
+    defaults = dict(zip(reversed(Settings.__struct_fields__), reversed(Settings.__struct_defaults__), strict=False))
+    return [
+        (PREFIX + name.upper(), _shown(defaults, name), hints[name].__metadata__[0].description or "")
+        for name in Settings.__struct_fields__
+    ]
+
+
+def _shown(defaults: Mapping[str, object], name: str) -> str:
+    if name not in defaults:
+        return "required"
+    return "" if defaults[name] is None else str(defaults[name])

@@ -1,0 +1,153 @@
+"""Rules about databases: creating them, and finishing what was begun."""
+
+import asyncio
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from plainsql_server.control_plane import cells, databases
+from plainsql_server.core.errors import ConflictError, EngineError, InternalError, LimitError, RequestError
+from plainsql_server.directory import cells as stored_cells
+from plainsql_server.directory import databases as stored
+from plainsql_server.directory.cells import CellRecord
+from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
+from plainsql_server.directory.organizations import OrganizationRecord
+from plainsql_server.engine import provisioning
+from plainsql_server.engine.provisioning import TEMPLATE, EngineNames
+from server.tests.postgres import SUPERUSER, Postgres
+
+
+def _works(postgres: Postgres, database: DatabaseRecord) -> bool:
+    with postgres.connect(database.owner_role, database.engine_name) as owner:
+        owner.execute("CREATE TABLE t AS SELECT 1 AS one")
+    with postgres.connect(database.reader_role, database.engine_name) as reader:
+        return reader.execute("SELECT one FROM t").fetchall() == [(1,)]
+
+
+async def test_the_first_database_is_ready_and_the_default(
+    directory: Directory, organization: OrganizationRecord, cell: CellRecord, postgres: Postgres
+) -> None:
+    first = await databases.create(directory, organization.id, "main")
+    second = await databases.create(directory, organization.id, "other")
+    assert (first.state, first.is_default, second.is_default) == (DatabaseState.READY, True, False)
+    assert await stored.find(directory, organization.id, None) == first
+    assert await stored.find(directory, organization.id, "other") == second
+    assert await stored.find(directory, organization.id, "neither") is None
+    assert await databases.list_(directory, organization.id) == [first, second]
+    assert first.cell_conninfo == cell.conninfo
+    assert _works(postgres, first)
+
+
+async def test_a_taken_name_is_a_conflict(
+    directory: Directory, organization: OrganizationRecord, cell: CellRecord
+) -> None:
+    await databases.create(directory, organization.id, "main")
+    with pytest.raises(ConflictError):
+        await databases.create(directory, organization.id, "main")
+
+
+async def test_a_name_that_cannot_be_is_refused(directory: Directory, organization: OrganizationRecord) -> None:
+    for name in ("", "Main", "1st", "a b", "x" * 64, "main\n"):
+        with pytest.raises(RequestError):
+            await databases.create(directory, organization.id, name)
+
+
+async def test_the_tiers_number_of_databases_holds_even_for_creations_at_once(
+    directory: Directory, organization: OrganizationRecord, cell: CellRecord
+) -> None:
+    creations = [databases.create(directory, organization.id, f"db{number}") for number in range(5)]
+    results = await asyncio.gather(*creations, return_exceptions=True)
+    refused = [result for result in results if isinstance(result, LimitError)]
+    made = [result for result in results if isinstance(result, DatabaseRecord)]
+    assert (len(made), len(refused)) == (3, 2)
+    assert sum(record.is_default for record in made) == 1
+    assert "free" in refused[0].message
+    assert "3" in refused[0].message
+
+
+async def test_without_a_cell_there_is_no_database(directory: Directory, organization: OrganizationRecord) -> None:
+    with pytest.raises(EngineError) as failure:
+        await databases.create(directory, organization.id, "main")
+    assert failure.value.code == "no_active_cell"
+    assert await databases.list_(directory, organization.id) == []
+
+
+async def test_a_cell_that_is_away_leaves_a_failed_database_which_a_second_try_finishes(
+    directory: Directory, organization: OrganizationRecord, cell: CellRecord, postgres: Postgres
+) -> None:
+    await stored_cells.set_address(directory, cell.id, "host=/nowhere", SUPERUSER)
+    with pytest.raises(EngineError) as failure:
+        await databases.create(directory, organization.id, "main")
+    assert failure.value.code == "engine_unavailable"
+    assert [each.state for each in await databases.list_(directory, organization.id)] == [DatabaseState.FAILED]
+    await cells.move(directory, "local", cell.conninfo, SUPERUSER)
+    finished = await databases.create(directory, organization.id, "main")
+    assert finished.state is DatabaseState.READY
+    assert _works(postgres, finished)
+
+
+async def test_a_failure_midway_is_finished_by_a_second_try(
+    directory: Directory, organization: OrganizationRecord, cell: CellRecord, postgres: Postgres
+) -> None:
+    template = sql.Identifier(TEMPLATE)
+    with postgres.connect() as admin:
+        admin.execute(sql.SQL("ALTER DATABASE {} RENAME TO hidden").format(template))
+    try:
+        with pytest.raises(InternalError):
+            await databases.create(directory, organization.id, "main")
+    finally:
+        with postgres.connect() as admin:
+            admin.execute(sql.SQL("ALTER DATABASE hidden RENAME TO {}").format(template))
+    (begun,) = await databases.list_(directory, organization.id)
+    assert begun.state is DatabaseState.FAILED
+    with postgres.connect() as admin:
+        assert admin.execute("SELECT FROM pg_roles WHERE rolname = %s", (begun.owner_role,)).rowcount == 1
+    finished = await databases.create(directory, organization.id, "main")
+    assert (finished.id, finished.state) == (begun.id, DatabaseState.READY)
+    assert _works(postgres, finished)
+
+
+async def test_a_creation_cut_short_anywhere_is_finished_by_the_next(
+    directory: Directory, organization: OrganizationRecord, cell: CellRecord, postgres: Postgres
+) -> None:
+    creation = asyncio.ensure_future(databases.create(directory, organization.id, "main"))
+    delay_ms = 5
+    while not (await asyncio.wait([creation], timeout=delay_ms / 1000))[0]:
+        creation.cancel()
+        await asyncio.wait([creation])
+        creation = asyncio.ensure_future(databases.create(directory, organization.id, "main"))
+        delay_ms += 10
+    assert delay_ms > 5, "at least one attempt was cut short"
+    finished = await creation
+    assert finished.state is DatabaseState.READY
+    assert _works(postgres, finished)
+
+
+async def test_the_emptiest_active_cell_takes_a_new_database(
+    directory: Directory, organization: OrganizationRecord, cell: CellRecord, postgres: Postgres
+) -> None:
+    await databases.create(directory, organization.id, "main")
+    second = await cells.add(directory, "second", postgres.conninfo, SUPERUSER)
+    assert (await databases.create(directory, organization.id, "other")).cell_id == second.id
+
+
+async def test_a_dropped_database_leaves_nothing_on_its_cell_even_while_in_use(
+    directory: Directory, organization: OrganizationRecord, cell: CellRecord, postgres: Postgres
+) -> None:
+    database = await databases.create(directory, organization.id, "main")
+    names = EngineNames(database.engine_name, database.owner_role, database.reader_role)
+    with postgres.connect(database.owner_role, database.engine_name) as owner:
+        owner.execute("CREATE TABLE t ()")
+        await provisioning.drop_database(cell.conninfo, SUPERUSER, names)
+        with pytest.raises(psycopg.OperationalError):
+            owner.execute("SELECT 1")
+    await provisioning.drop_database(cell.conninfo, SUPERUSER, names)
+    with postgres.connect() as admin:
+        left = admin.execute(
+            "SELECT rolname FROM pg_roles WHERE rolname = ANY(%(names)s)"
+            " UNION ALL SELECT datname FROM pg_database WHERE datname = ANY(%(names)s)",
+            {"names": [names.database, names.owner_role, names.reader_role]},
+        )
+        assert left.fetchall() == []

@@ -1,0 +1,114 @@
+"""Rules about API keys."""
+
+from datetime import UTC, datetime, timedelta
+
+import psycopg
+import pytest
+
+from plainsql_server.control_plane import databases, keys, organizations
+from plainsql_server.core import credential
+from plainsql_server.core.errors import AccessError, RequestError
+from plainsql_server.core.principal import Scope
+from plainsql_server.directory import keys as stored
+from plainsql_server.directory.cells import CellRecord
+from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.organizations import OrganizationRecord
+
+
+async def test_a_new_key_is_found_by_the_digest_of_its_secret(
+    directory: Directory, organization: OrganizationRecord
+) -> None:
+    record, secret = await keys.create(directory, organization.id, "app", [Scope.READ, Scope.WRITE])
+    assert credential.is_well_formed(secret.text)
+    assert await stored.find_by_digest(directory, credential.digest(secret.text)) == record
+    assert (record.tier, record.scopes) == ("free", frozenset([Scope.READ, Scope.WRITE]))
+    assert (record.database_id, record.expires_at, record.revoked_at) == (None, None, None)
+
+
+async def test_an_unknown_secret_finds_no_key(directory: Directory) -> None:
+    assert await stored.find_by_digest(directory, credential.new_key().digest) is None
+
+
+async def test_the_secret_is_nowhere_in_the_directory(
+    directory: Directory, organization: OrganizationRecord, dsn: str
+) -> None:
+    _, secret = await keys.create(directory, organization.id, "app", [Scope.READ])
+    everything = _dump(dsn)
+    assert secret.digest.hex() in everything, "the dump holds the key's row"
+    assert secret.text not in everything
+    assert secret.text.encode().hex() not in everything
+    # The random part between the shown first and last characters is not there either, not even in pieces.
+    hidden = secret.text[len(secret.shown_prefix) : -4]
+    assert not any(hidden[start : start + 8] in everything for start in range(len(hidden) - 7))
+
+
+def _dump(dsn: str) -> str:
+    with psycopg.connect(dsn) as connection:
+        tables = connection.execute(
+            "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
+        )
+        return "\n".join(
+            str(row) for (table,) in tables.fetchall() for row in connection.execute(f'SELECT t::text FROM "{table}" t')
+        )
+
+
+async def test_a_key_bound_to_a_database_says_which(
+    directory: Directory, organization: OrganizationRecord, cell: CellRecord
+) -> None:
+    database = await databases.create(directory, organization.id, "main")
+    record, _ = await keys.create(directory, organization.id, "app", [Scope.READ], database="main")
+    assert (record.database_id, record.database_name) == (database.id, "main")
+
+
+async def test_a_key_cannot_be_bound_to_a_database_of_another_organization(
+    directory: Directory, organization: OrganizationRecord, cell: CellRecord
+) -> None:
+    await databases.create(directory, organization.id, "main")
+    other = await organizations.create(directory, "Other", "free")
+    with pytest.raises(AccessError) as failure:
+        await keys.create(directory, other.id, "app", [Scope.READ], database="main")
+    assert failure.value.code == "database_not_found"
+
+
+async def test_revoking_twice_keeps_the_first_time(directory: Directory, organization: OrganizationRecord) -> None:
+    record, secret = await keys.create(directory, organization.id, "app", [Scope.READ])
+    first = await keys.revoke(directory, record.id)
+    assert first.revoked_at is not None
+    assert await keys.revoke(directory, record.id) == first
+    assert await stored.find_by_digest(directory, secret.digest) == first
+    assert await keys.list_(directory, organization.id) == [first]
+
+
+async def test_another_organizations_key_does_not_exist_for_a_caller(
+    directory: Directory, organization: OrganizationRecord
+) -> None:
+    record, secret = await keys.create(directory, organization.id, "app", [Scope.READ])
+    other = await organizations.create(directory, "Other", "free")
+    with pytest.raises(AccessError):
+        await keys.revoke(directory, record.id, other.id)
+    found = await stored.find_by_digest(directory, secret.digest)
+    assert found is not None
+    assert found.revoked_at is None
+
+
+async def test_a_key_expires_in_the_future_or_never(directory: Directory, organization: OrganizationRecord) -> None:
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    record, _ = await keys.create(directory, organization.id, "app", [Scope.READ], expires_at=tomorrow)
+    assert record.expires_at == tomorrow
+    for refused in (tomorrow - timedelta(days=2), tomorrow.replace(tzinfo=None)):
+        with pytest.raises(RequestError) as failure:
+            await keys.create(directory, organization.id, "app", [Scope.READ], expires_at=refused)
+        assert failure.value.code == "invalid_expiry"
+
+
+@pytest.mark.parametrize("name", ["", " app", "x" * 101, "two\nlines"])
+async def test_a_key_without_a_proper_name_is_refused(
+    directory: Directory, organization: OrganizationRecord, name: str
+) -> None:
+    with pytest.raises(RequestError):
+        await keys.create(directory, organization.id, name, [Scope.READ])
+
+
+async def test_a_key_without_scopes_is_refused(directory: Directory, organization: OrganizationRecord) -> None:
+    with pytest.raises(RequestError):
+        await keys.create(directory, organization.id, "app", [])

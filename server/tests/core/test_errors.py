@@ -1,0 +1,51 @@
+import pytest
+
+from plainsql_server.core.errors import (
+    AccessError,
+    ConflictError,
+    Diagnosis,
+    EngineError,
+    InternalError,
+    LimitError,
+    Outcome,
+    RequestError,
+    ServiceError,
+    StatementError,
+)
+
+
+@pytest.mark.parametrize("kind", [RequestError, AccessError, ConflictError, LimitError, EngineError])
+def test_an_error_before_the_engine_says_that_nothing_was_executed(kind: type[ServiceError]) -> None:
+    assert kind("a_code", "A message.").outcome is Outcome.NOT_EXECUTED
+
+
+def test_a_failed_statement_was_rolled_back() -> None:
+    assert StatementError("undefined_table", "no such table").outcome is Outcome.ROLLED_BACK
+
+
+def test_an_outcome_that_is_known_replaces_the_usual_one() -> None:
+    assert LimitError("result_too_large", "Too large.", outcome=Outcome.COMMITTED).outcome is Outcome.COMMITTED
+
+
+def test_an_internal_error_tells_its_context_to_nobody_but_the_log() -> None:
+    error = InternalError("secret context")
+    assert error.internal_context == "secret context"
+    assert "secret" not in f"{error} {error.message} {error.hint} {error.code} {error.diagnosis}"
+    assert error.outcome is Outcome.UNKNOWN
+
+
+def test_an_error_is_not_worth_a_retry_unless_it_says_so() -> None:
+    assert RequestError("a_code", "A message.").retryable is False
+    assert EngineError("a_code", "A message.", retryable=True).retryable is True
+
+
+def test_an_error_of_which_the_engine_said_nothing_has_an_empty_diagnosis() -> None:
+    assert RequestError("a_code", "A message.").diagnosis == Diagnosis()
+
+
+def test_an_error_reads_as_its_message() -> None:
+    assert str(AccessError("a_code", "A message.")) == "A message."
+
+
+def test_outcomes_are_the_four_words_of_the_contract() -> None:
+    assert {str(outcome) for outcome in Outcome} == {"committed", "rolled_back", "not_executed", "unknown"}

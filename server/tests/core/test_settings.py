@@ -1,0 +1,64 @@
+import pytest
+
+from plainsql_server.settings import PREFIX, Settings, SettingsError, describe_settings, read_settings
+
+REQUIRED = {"PLAINSQL_DIRECTORY_DSN": "dbname=directory"}
+
+
+def test_one_variable_is_enough() -> None:
+    settings = read_settings(REQUIRED)
+    assert settings.directory_dsn == "dbname=directory"
+    assert settings == Settings(directory_dsn="dbname=directory")
+
+
+def test_a_variable_becomes_the_type_of_its_setting() -> None:
+    settings = read_settings({**REQUIRED, "PLAINSQL_DATA_PORT": "9000", "PLAINSQL_ALIAS_URL": "https://alias"})
+    assert settings.data_port == 9000
+    assert settings.alias_url == "https://alias"
+
+
+def test_an_empty_variable_counts_as_not_set() -> None:
+    settings = read_settings({**REQUIRED, "PLAINSQL_DATA_PORT": "", "PLAINSQL_ALIAS_URL": ""})
+    assert settings.data_port == Settings(directory_dsn="").data_port
+    assert settings.alias_url is None
+
+
+def test_variables_of_others_are_ignored() -> None:
+    others = {"PATH": "/bin", "DATA_PORT": "1", "PLAINSQL_": "x", "PLAINSQLX": "y"}
+    assert read_settings({**REQUIRED, **others}) == read_settings(REQUIRED)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("DATA_PORT", "many"), ("DATA_PORT", "65536"), ("DATA_PORT", "-1"), ("WORKERS", "0"), ("WORKERS", "65"),
+     ("WORKERS", "1.5"), ("POOL_MAX_CONNECTIONS", "0"), ("CONNECT_TIMEOUT_MS", "0"), ("PRINCIPAL_CACHE_MS", "-1")],
+)  # fmt: skip
+def test_a_value_that_a_setting_cannot_take_is_refused_by_name(variable: str, value: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        read_settings({**REQUIRED, f"PLAINSQL_{variable}": value})
+    assert f"PLAINSQL_{variable}" in str(refused.value)
+
+
+def test_a_missing_variable_is_named() -> None:
+    with pytest.raises(SettingsError) as refused:
+        read_settings({})
+    assert "PLAINSQL_DIRECTORY_DSN" in str(refused.value)
+
+
+def test_a_wrong_value_is_not_repeated_because_it_may_be_a_secret_in_the_wrong_place() -> None:
+    with pytest.raises(SettingsError) as refused:
+        read_settings({**REQUIRED, "PLAINSQL_DATA_PORT": "hunter2"})
+    assert "hunter2" not in str(refused.value)
+
+
+def test_settings_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        read_settings(REQUIRED).data_port = 1  # type: ignore[misc]
+
+
+def test_every_setting_is_listed_with_its_variable_and_default() -> None:
+    listed = {variable: default for variable, default, _ in describe_settings()}
+    assert listed["PLAINSQL_DIRECTORY_DSN"] == "required"
+    assert listed["PLAINSQL_DATA_PORT"] == "8400"
+    assert listed["PLAINSQL_ALIAS_URL"] == ""
+    assert set(listed) == {PREFIX + name.upper() for name in Settings.__struct_fields__}

@@ -1,0 +1,159 @@
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plainsql_server.core.errors import RequestError
+from plainsql_server.core.statement import first_words, refuse_what_has_no_place
+
+TRANSACTION_CONTROL = [
+    "BEGIN", "BEGIN WORK", "BEGIN ISOLATION LEVEL SERIALIZABLE", "START TRANSACTION", "COMMIT", "COMMIT AND CHAIN",
+    "COMMIT PREPARED 'a'", "END", "END WORK", "ROLLBACK", "ROLLBACK TO SAVEPOINT a", "ROLLBACK PREPARED 'a'", "ABORT",
+    "SAVEPOINT a", "RELEASE SAVEPOINT a", "RELEASE a", "PREPARE TRANSACTION 'a'", "SET TRANSACTION READ WRITE",
+]  # fmt: skip
+
+# What PostgreSQL's parser skips before a statement, so what a forbidden word can hide behind.
+DISGUISES = [
+    "{}", "  {}", "\t\r\n\f{}", ";{}", " ; ;;\n{}", "--\n{}", "-- SELECT\n{}", "-- SELECT\r{}", "/**/{}", "/* */ {}",
+    "/* SELECT */{}", "/* a /* nested */ SELECT */{}", "/***/{}", "/* ' */{}", "/* -- */{}", "-- /*\n{}",
+    "/* a */ -- b\n /* c */ ; {}", "/* é 😀 */{}", "{};", "{}--", "{}/**/",
+]  # fmt: skip
+
+
+def code_of(sql: str) -> str:
+    with pytest.raises(RequestError) as refused:
+        refuse_what_has_no_place(sql)
+    return refused.value.code
+
+
+@pytest.mark.parametrize(
+    ("sql", "words"),
+    [
+        ("select 1", ["SELECT"]),
+        ("SeLeCt now", ["SELECT", "NOW"]),
+        ("insert into t values (1)", ["INSERT", "INTO"]),
+        ("", []),
+        ("   ", []),
+        (";;;", []),
+        ("-- only a comment", []),
+        ("/* only a comment */", []),
+        ("/* never closed", []),
+        ("/* closed /* once */ begin", []),
+        ("(select 1)", []),
+        ("'begin'", []),
+        ('"begin"', []),
+        ('U&"begin"', ["U"]),
+        ("$$begin$$", []),
+        ("$1", []),
+        ("1 begin", []),
+        ("- - begin", []),
+        ("/ * begin */", []),
+        ("-- a\r\nselect 1", ["SELECT"]),
+        ("-- a\u2028begin", []),
+        ("-- a\vbegin", []),
+        ("select/**/distinct 1", ["SELECT", "DISTINCT"]),
+        ("select--\ndistinct", ["SELECT", "DISTINCT"]),
+        ("select'x'", ["SELECT"]),
+        ("begin_ now", ["BEGIN_", "NOW"]),
+        ("begin$1", ["BEGIN$1"]),
+        ("start\ntransaction", ["START", "TRANSACTION"]),
+        ("/*/ begin */select", ["SELECT"]),
+        ("/*/*/ begin */*/select", ["SELECT"]),
+        ("/****/select", ["SELECT"]),
+        ("\ufeffselect", []),
+    ],
+)
+def test_the_first_words_are_those_that_the_engine_would_read(sql: str, words: list[str]) -> None:
+    assert first_words(sql) == words
+
+
+@pytest.mark.parametrize("blank", ["\u00a0", "\u2003", "\u3000", "\x85", "\x1c", "\x1f"])
+def test_what_is_white_space_in_unicode_only_is_none_for_the_engine(blank: str) -> None:
+    assert first_words(f"{blank}select") == []
+
+
+@pytest.mark.parametrize("word", ["beginé", "begin😀", "commité", "copyé"])
+def test_a_word_that_goes_on_with_letters_beyond_ascii_is_another_word(word: str) -> None:
+    assert first_words(word) == []
+
+
+def test_as_many_words_are_read_as_asked_for() -> None:
+    assert first_words("a b c d", 3) == ["A", "B", "C"]
+    assert first_words("a b c d", 0) == []
+
+
+nested = st.recursive(
+    st.sampled_from(["", " ", "x", "'", '"', "--", ";", "\n", "begin", "* /", "$$"]),
+    lambda inner: st.lists(inner, max_size=3).map(lambda parts: f"/* {' '.join(parts)} */"),
+    max_leaves=8,
+).map(lambda inside: f"/* {inside} */")
+skipped = st.one_of(nested, st.sampled_from([" ", "\t", "\n", "\r", "\f", ";", "-- begin '\n", "-- /*\r"]))
+
+
+@given(st.lists(skipped, max_size=8))
+def test_nothing_that_the_engine_skips_hides_the_first_word(parts: list[str]) -> None:
+    assert first_words("".join(parts) + "commit work") == ["COMMIT", "WORK"]
+
+
+@given(st.text())
+def test_any_text_has_first_words_or_none_and_raises_nothing(sql: str) -> None:
+    assert all(word == word.upper() and word.isascii() for word in first_words(sql))
+
+
+def test_a_megabyte_of_comment_edges_is_read_in_linear_time() -> None:
+    started_s = time.process_time()
+    assert first_words("/*" * 500_000) == []
+    assert first_words("/**/" * 250_000 + "select") == ["SELECT"]
+    assert first_words("-- \n" * 250_000 + "select") == ["SELECT"]
+    assert first_words("-- \r" * 250_000 + "select") == ["SELECT"]
+    assert time.process_time() - started_s < 3
+
+
+@pytest.mark.parametrize("disguise", DISGUISES)
+@pytest.mark.parametrize("command", TRANSACTION_CONTROL)
+def test_transaction_control_is_refused_in_any_disguise(command: str, disguise: str) -> None:
+    assert code_of(disguise.format(command)) == "transaction_control"
+    assert code_of(disguise.format(command.lower())) == "transaction_control"
+
+
+def test_the_refusal_of_transaction_control_names_the_route_for_it() -> None:
+    with pytest.raises(RequestError) as refused:
+        refuse_what_has_no_place("begin")
+    assert "/v1/transaction" in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize("sql", ["LISTEN a", "unlisten *", "/* */ NOTIFY a, 'b'", ";notify a"])
+def test_notifications_are_refused(sql: str) -> None:
+    assert code_of(sql) == "notification"
+
+
+@pytest.mark.parametrize("sql", ["COPY t FROM STDIN", "copy (select 1) to stdout", "-- x\ncopy t to '/tmp/x'"])
+def test_copy_is_refused(sql: str) -> None:
+    assert code_of(sql) == "copy"
+
+
+@pytest.mark.parametrize("sql", ["\0", "select '\0'", "select 1\0", "\0begin"])
+def test_a_nul_character_is_refused(sql: str) -> None:
+    assert code_of(sql) == "null_character"
+
+
+@pytest.mark.parametrize(
+    ("sql", "first"),
+    [
+        ("select 1", "SELECT"),
+        ("select 'begin; commit'", "SELECT"),
+        ("prepare p as select 1", "PREPARE"),
+        ("prepare transactions as select 1", "PREPARE"),
+        ("set local x.y = 1", "SET"),
+        ("set transactions.x = 1", "SET"),
+        ("beginning", "BEGINNING"),
+        ("(select 1)", ""),
+        ("", ""),
+        ("do $$begin commit; end$$", "DO"),
+        ("create table copy (listen int)", "CREATE"),
+        ("/* begin */ select 1 -- commit", "SELECT"),
+    ],
+)
+def test_everything_else_is_let_through_with_its_first_word(sql: str, first: str) -> None:
+    assert refuse_what_has_no_place(sql) == first

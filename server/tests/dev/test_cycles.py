@@ -1,0 +1,105 @@
+"""Starting and stopping again and again: nothing is left over, and nothing committed is lost.
+
+PLAINSQL_TEST_CYCLES sets the number of ordinary cycles (3 unless given; a release is tested with 20); there
+is a kill -9 cycle for every four of them.
+"""
+
+import os
+import signal
+import socket
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from server.tests.dev.running import Dev, Starter, processes_of, wait_for
+
+CYCLES = int(os.environ.get("PLAINSQL_TEST_CYCLES", "3"))
+KILLS = max(2, CYCLES // 4)
+
+
+def add_row(run: Dev, number: int) -> None:
+    with run.connect() as connection:
+        connection.execute("CREATE TABLE IF NOT EXISTS cycles (number int)")
+        connection.execute("INSERT INTO cycles VALUES (%s)", (number,))
+
+
+def rows(run: Dev) -> list[int]:
+    with run.connect() as connection:
+        return [row[0] for row in connection.execute("SELECT number FROM cycles ORDER BY number")]
+
+
+def assert_ports_free(description: dict[str, str]) -> None:
+    for name in ("data_url", "control_url"):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", urlsplit(description[name]).port))
+
+
+@pytest.mark.timeout(30 * CYCLES)
+def test_start_and_stop_cycles_keep_every_row_and_leave_nothing(state: Path, start: Starter) -> None:
+    for number in range(CYCLES):
+        run = start(state)
+        run.wait_ready()
+        add_row(run, number)
+        assert rows(run) == list(range(number + 1))
+        description = run.description()
+        assert run.stop(signal.SIGINT if number % 2 else signal.SIGTERM) == 0
+        assert processes_of(state) == []
+        assert_ports_free(description)
+        assert not (state / "dev.json").exists()
+
+
+@pytest.mark.timeout(30 * KILLS)
+def test_kill_9_cycles_keep_every_row_and_the_next_start_works(state: Path, start: Starter) -> None:
+    for number in range(KILLS):
+        run = start(state)
+        run.wait_ready()
+        add_row(run, number)
+        description = run.description()
+        run.kill()
+        wait_for(lambda: not processes_of(state), 5, lambda: f"left: {processes_of(state)}")
+        assert_ports_free(description)
+    run = start(state)
+    run.wait_ready()
+    assert rows(run) == list(range(KILLS))
+    assert run.stop() == 0
+
+
+@pytest.mark.timeout(90)
+def test_a_start_right_after_kill_9_works(state: Path, start: Starter) -> None:
+    first = start(state)
+    first.wait_ready()
+    add_row(first, 7)
+    first.kill()
+    second = start(state)
+    second.wait_ready()
+    assert rows(second) == [7]
+    assert second.stop() == 0
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("sign", ["log/cluster.log", "log/postgres.log", "log/provisioning.log", "api_key"])
+def test_a_first_start_that_was_killed_is_finished_by_the_next(fresh_state: Path, start: Starter, sign: str) -> None:
+    first = start(fresh_state)
+    wait_for((fresh_state / sign).exists, 30, lambda: first.output)
+    first.kill()
+    second = start(fresh_state)
+    second.wait_ready()
+    with second.connect() as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+    assert second.stop() == 0
+
+
+@pytest.mark.timeout(90)
+def test_everything_killed_at_once_is_cleaned_up_by_the_next_start(state: Path, start: Starter) -> None:
+    first = start(state)
+    first.wait_ready()
+    add_row(first, 1)
+    for pid in sorted(first.description()["pids"].values(), reverse=True):
+        os.kill(pid, signal.SIGKILL)
+    first.process.wait()
+    second = start(state)
+    second.wait_ready()
+    assert rows(second) == [1]
+    assert second.stop() == 0

@@ -1,0 +1,116 @@
+"""What the next start ends, and what it must never touch."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from plainsql_server.core import clock
+from plainsql_server.dev.certificates import ensure_certificates
+from plainsql_server.dev.folder import Folder, Recorded, State, read_state
+from plainsql_server.dev.options import DevError
+from plainsql_server.dev.ports import choose_ports
+from plainsql_server.dev.processes import RUN_ID_VARIABLE, end_leftovers, started
+from server.tests.dev.running import Starter
+
+SLEEPER = [sys.executable, "-c", "import signal; signal.pause()"]
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(SLEEPER)
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_recorded_process_is_ended(sleeper: subprocess.Popen[bytes]) -> None:
+    end_leftovers(State(processes=[Recorded("data", sleeper.pid, started(sleeper.pid) or "")]))
+    assert sleeper.wait(5) == -signal.SIGKILL
+
+
+def test_a_stranger_with_a_reused_number_is_left_alone(sleeper: subprocess.Popen[bytes]) -> None:
+    earlier = started(os.getpid())
+    assert earlier != started(sleeper.pid)
+    end_leftovers(State(processes=[Recorded("data", sleeper.pid, earlier or "")]))
+    end_leftovers(State(processes=[Recorded("data", sleeper.pid, "")]))
+    assert sleeper.poll() is None
+
+
+def test_a_worker_that_outlived_its_parent_is_ended_by_its_mark() -> None:
+    state = State()
+    worker = subprocess.Popen(SLEEPER, env={**os.environ, RUN_ID_VARIABLE: state.run_id}, start_new_session=True)
+    end_leftovers(state)
+    assert worker.wait(5) == -signal.SIGKILL
+
+
+def test_the_record_survives_being_written_and_read(tmp_path: Path) -> None:
+    state = State(socket_directory="/tmp/plainsql-x", processes=[Recorded("data", 1, "boot/2")])
+    state.save(Folder(tmp_path))
+    assert read_state(Folder(tmp_path)) == state
+
+
+@pytest.mark.timeout(90)
+def test_a_lock_file_with_a_strangers_number_does_not_stop_a_start(state: Path, start: Starter) -> None:
+    data = state / "postgres" / "data"
+    # PostgreSQL minds only strangers that it could signal, so this one is of its own user.
+    stranger = subprocess.Popen(["/bin/sleep", "300"], user=data.stat().st_uid, cwd="/")
+    try:
+        (data / "postmaster.pid").write_text(f"{stranger.pid}\n{data}\n1\n5432\n\n\n 1 1\nready\n")
+        os.chown(data / "postmaster.pid", data.stat().st_uid, data.stat().st_gid)
+        run = start(state)
+        run.wait_ready()
+        assert run.stop() == 0
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+@pytest.mark.timeout(90)
+def test_a_shell_inside_the_data_folder_is_left_alone(state: Path, start: Starter) -> None:
+    run = start(state)
+    run.wait_ready()
+    shell = subprocess.Popen(SLEEPER, cwd=state / "postgres" / "data")
+    try:
+        run.kill()
+        run = start(state)
+        run.wait_ready()
+        assert run.stop() == 0
+        assert shell.poll() is None
+    finally:
+        shell.kill()
+        shell.wait()
+
+
+def test_certificates_are_kept_until_they_end_soon(tmp_path: Path) -> None:
+    files = ensure_certificates(tmp_path)
+    ca, issued = files.ca_file.read_text(), files.cert_file.read_text()
+    assert ensure_certificates(tmp_path).cert_file.read_text() == issued
+    (tmp_path / "expires").write_text((clock.now() + timedelta(days=20)).isoformat())
+    assert ensure_certificates(tmp_path).cert_file.read_text() != issued
+    assert files.ca_file.read_text() == ca
+
+
+def test_a_ca_without_its_key_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    files = ensure_certificates(tmp_path)
+    ca = files.ca_file.read_text()
+    (tmp_path / "ca.key").unlink()
+    (tmp_path / "expires").unlink()
+    assert ensure_certificates(tmp_path).ca_file.read_text() != ca
+
+
+def test_free_ports_differ_from_each_other() -> None:
+    chosen = choose_ports({f"--{number}": 0 for number in range(50)})
+    assert len(set(chosen.values())) == 50
+
+
+def test_one_port_for_two_is_refused() -> None:
+    port = choose_ports({"--data-port": 0})["--data-port"]
+    with pytest.raises(DevError, match=f"Port {port}"):
+        choose_ports({"--data-port": port, "--control-port": port})

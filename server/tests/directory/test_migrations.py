@@ -1,0 +1,69 @@
+"""The directory's schema, from nothing and again."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+
+from plainsql_server.core.errors import EngineError
+from plainsql_server.directory.migrations import migrate
+from plainsql_server.limits.tiers import TIERS
+from server.tests.postgres import Postgres
+
+_TABLES = "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'"
+
+
+def _tables(dsn: str) -> set[str]:
+    with psycopg.connect(dsn) as connection:
+        return {name for (name,) in connection.execute(_TABLES)}
+
+
+def test_an_empty_database_gets_every_table(empty_dsn: str) -> None:
+    migrate(empty_dsn)
+    tables = {"tiers", "organizations", "cells", "databases", "roles", "api_keys", "alembic_version"}
+    assert _tables(empty_dsn) == tables
+
+
+def test_migrating_again_changes_nothing(dsn: str) -> None:
+    with psycopg.connect(dsn) as connection:
+        connection.execute("INSERT INTO organizations (id, name, tier) VALUES ('org_1', 'kept', 'free')")
+    migrate(dsn)
+    with psycopg.connect(dsn) as connection:
+        assert connection.execute("SELECT name FROM organizations").fetchall() == [("kept",)]
+
+
+def test_two_migrations_at_once_take_turns(empty_dsn: str) -> None:
+    with ThreadPoolExecutor(1) as pool, psycopg.connect(empty_dsn) as first:
+        first.execute("SELECT pg_advisory_xact_lock(7040320155210118711)")
+        second = pool.submit(migrate, empty_dsn)
+        with pytest.raises(TimeoutError):
+            second.result(timeout=1)
+        first.rollback()
+        second.result(timeout=30)
+    assert "api_keys" in _tables(empty_dsn)
+
+
+def test_a_migration_that_fails_changes_nothing(empty_dsn: str) -> None:
+    with psycopg.connect(empty_dsn) as connection:
+        connection.execute("CREATE TABLE roles ()")
+    with pytest.raises(Exception, match="The service failed") as failure:
+        migrate(empty_dsn)
+    assert 'relation "roles" already exists' in failure.value.internal_context  # type: ignore[attr-defined]
+    assert _tables(empty_dsn) == {"roles"}
+
+
+def test_a_directory_that_is_away_is_an_engine_error() -> None:
+    with pytest.raises(EngineError) as failure:
+        migrate("host=/nowhere dbname=directory")
+    assert failure.value.code == "directory_unavailable"
+
+
+def test_the_directory_knows_the_same_tiers_as_the_code(dsn: str) -> None:
+    with psycopg.connect(dsn) as connection:
+        assert {name for (name,) in connection.execute("SELECT name FROM tiers")} == set(TIERS)
+
+
+def test_a_percent_sign_in_the_connection_string_is_harmless(postgres: Postgres) -> None:
+    dsn = f"{postgres.fresh_database()} application_name='100%(x)s'"
+    migrate(dsn)
+    assert "api_keys" in _tables(dsn)

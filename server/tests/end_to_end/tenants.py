@@ -1,0 +1,44 @@
+"""Keys and organizations that several files need, made once for each service, because making one takes a second.
+
+Owns their names. A test that changes one makes its own instead.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from server.tests.service import Service
+
+_made: dict[tuple[Path, str], str] = {}
+
+
+def read_key(service: Service) -> str:
+    """A key of the organization `dev` that may read."""
+    return _once(service, "read", lambda: service.new_key("read"))
+
+
+def second_database(service: Service) -> str:
+    """The name of another database of the organization `dev`, which is not its default."""
+
+    def make() -> str:
+        service.operate("database", "create", "--org", "dev", "second")
+        return "second"
+
+    return _once(service, "second", make)
+
+
+def free_key(service: Service) -> str:
+    """A key of another organization, of the tier free, whose only database is `theirs`."""
+
+    def make() -> str:
+        service.operate("org", "create", "other", "--tier", "free")
+        service.operate("database", "create", "--org", "other", "theirs")
+        return service.new_key("write", org="other")
+
+    return _once(service, "free", make)
+
+
+def _once(service: Service, name: str, make: Callable[[], str]) -> str:
+    place = (service.folder, name)
+    if place not in _made:
+        _made[place] = make()
+    return _made[place]

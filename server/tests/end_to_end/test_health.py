@@ -1,0 +1,160 @@
+"""GET / and GET /health, and what happens when a part that the service needs is away."""
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import httpx
+import pytest
+
+from plainsql_server.core.credential import new_key
+from server.tests.end_to_end.error_shape import error_of
+from server.tests.service import Service, running_service
+
+# Look-ups are trusted for a second and a health check takes two; the rest is for a busy machine.
+NOTICED_WITHIN_S = 15
+NOWHERE = "host=127.0.0.1 port=1"
+
+
+@pytest.fixture(scope="module")
+def fragile() -> Iterator[Service]:
+    """A service of its own, whose parts are taken away and given back; it does not wait long for a cell."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PLAINSQL_CONNECT_TIMEOUT_MS", "1000")
+        with running_service() as service:
+            yield service
+
+
+def wait_for(ask: Callable[[], httpx.Response], status: int) -> httpx.Response:
+    end = time.monotonic() + NOTICED_WITHIN_S
+    while (response := ask()).status_code != status and time.monotonic() < end:
+        time.sleep(0.05)
+    assert response.status_code == status, response.text
+    return response
+
+
+@contextmanager
+def cell_at(service: Service, conninfo: str) -> Iterator[None]:
+    """The only cell is reached at another address for the length of the block."""
+    with service.engine("plainsql_directory") as directory:
+        before = directory.execute("SELECT conninfo FROM cells").fetchone()
+        assert before is not None
+        directory.execute("UPDATE cells SET conninfo = %s", (conninfo,))
+        try:
+            yield
+        finally:
+            directory.execute("UPDATE cells SET conninfo = %s", before)
+
+
+@contextmanager
+def directory_closed(service: Service) -> Iterator[None]:
+    """Nobody reaches the directory for the length of the block."""
+    with service.engine("postgres") as engine:
+        engine.execute("ALTER DATABASE plainsql_directory WITH ALLOW_CONNECTIONS false")
+        try:
+            engine.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'plainsql_directory'"
+            )
+            yield
+        finally:
+            engine.execute("ALTER DATABASE plainsql_directory WITH ALLOW_CONNECTIONS true")
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """A port that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield int(server.getsockname()[1])
+
+
+def test_the_banner_has_the_fields_of_the_contract(service: Service) -> None:
+    banner = service.call("GET", "/", key=None).json()
+    assert set(banner) == {
+        "service", "version", "routes", "docs", "data_url", "control_url", "alias_url", "request_id",
+    }  # fmt: skip
+    assert banner["service"] == "plainsql"
+    assert banner["data_url"] == service.data_url
+    assert banner["control_url"] == service.control_url
+    assert banner["alias_url"] is None
+    assert {(route["method"], route["path"]) for route in banner["routes"]} >= {
+        ("POST", "/v1/query"), ("POST", "/query"), ("GET", "/"), ("GET", "/health"),
+    }  # fmt: skip
+    assert all(set(route) == {"method", "path", "purpose"} and route["purpose"] for route in banner["routes"])
+
+
+def test_every_route_that_the_banner_lists_is_there(service: Service) -> None:
+    for url in (service.data_url, service.control_url):
+        for route in service.http.get(url).json()["routes"]:
+            assert service.http.request(route["method"], url + route["path"]).status_code not in (404, 405)
+
+
+def test_a_healthy_service_says_so_on_both_planes(service: Service) -> None:
+    for url, checks in ((service.data_url, {"engine", "directory"}), (service.control_url, {"directory"})):
+        response = service.http.get(f"{url}/health")
+        health = response.json()
+        assert (response.status_code, health["status"]) == (200, "ok"), health
+        assert set(health) == {"status", "version", "uptime_s", "checks", "request_id"}
+        assert set(health["checks"]) >= checks
+        assert set(health["checks"].values()) == {"ok"}
+        assert isinstance(health["uptime_s"], int)
+        assert response.headers["x-request-id"] == health["request_id"]
+
+
+def test_a_live_check_asks_no_other_part(service: Service) -> None:
+    health = service.call("GET", "/health", key=None, params={"live": ""}).json()
+    assert (health["status"], health["checks"]) == ("ok", {})
+
+
+def test_health_tells_nothing_about_customers(service: Service) -> None:
+    text = service.call("GET", "/health", key=None).text + service.call("GET", "/", key=None).text
+    assert service.dev["postgres"]["database"] not in text
+    assert service.dev["postgres"]["socket"] not in text
+    assert service.api_key not in text
+
+
+def test_a_cell_that_is_away_is_503_and_the_service_recovers_when_it_is_back(fragile: Service) -> None:
+    with cell_at(fragile, NOWHERE):
+        for ask in (lambda: fragile.post_query("select 1"), lambda: fragile.post_text("select 1")):
+            error = error_of(wait_for(ask, 503), 503, "engine_unavailable")
+            assert (error["retryable"], error["outcome"]) == (True, "not_executed")
+            assert error["retry_after_ms"] > 0
+            assert "127.0.0.1" not in str(error), "where a cell is, is for the log"
+        health = wait_for(lambda: fragile.call("GET", "/health", key=None), 503)
+        assert health.json()["status"] == "unavailable"
+        assert health.json()["checks"]["engine"] == "engine_unavailable"
+        assert health.json()["checks"]["directory"] == "ok"
+        assert int(health.headers["retry-after"]) > 0
+        assert fragile.call("GET", "/health?live", key=None).status_code == 200
+    assert wait_for(lambda: fragile.post_query("select 1"), 200).json()["success"]
+    wait_for(lambda: fragile.call("GET", "/health", key=None), 200)
+
+
+def test_a_cell_that_does_not_answer_is_503_within_seconds(fragile: Service, silent_port: int) -> None:
+    with cell_at(fragile, f"host=127.0.0.1 port={silent_port}"):
+        error_of(wait_for(lambda: fragile.post_query("select 1"), 503), 503, "engine_unavailable")
+    assert wait_for(lambda: fragile.post_query("select 1"), 200).json()["success"]
+
+
+def test_a_directory_that_is_away_is_503_and_the_service_recovers_when_it_is_back(fragile: Service) -> None:
+    assert fragile.query("select 1")["success"]
+    with directory_closed(fragile):
+        unknown = new_key().text
+        response = fragile.call("POST", "/v1/query", key=unknown, json={"sql": "select 1"})
+        error = error_of(response, 503, "directory_unavailable")
+        assert (error["retryable"], error["outcome"]) == (True, "not_executed")
+        error_of(wait_for(lambda: fragile.post_query("select 1"), 503), 503, "directory_unavailable")
+        for url in (fragile.data_url, fragile.control_url):
+            health = fragile.http.get(f"{url}/health")
+            assert health.status_code == 503
+            assert health.json()["checks"]["directory"] == "directory_unavailable"
+    assert wait_for(lambda: fragile.post_query("select 1"), 200).json()["success"]
+
+
+def test_a_connection_that_the_engine_ends_mid_statement_is_503_with_an_unknown_or_rolled_back_outcome(
+    fragile: Service,
+) -> None:
+    response = fragile.post_query("select pg_terminate_backend(pg_backend_pid())")
+    assert response.status_code == 503
+    assert response.json()["error"]["outcome"] in ("unknown", "rolled_back")
+    assert fragile.query("select 1")["success"]

@@ -1,0 +1,168 @@
+"""A key with the scope read cannot write, whatever it sends; nor can a request that says `read_only`."""
+
+import secrets
+from typing import Any
+
+import pytest
+
+from server.tests.end_to_end import tenants
+from server.tests.end_to_end.error_shape import check_shape
+from server.tests.service import Service
+
+WRITES = [
+    "insert into {s}.t values (2)",
+    "update {s}.t set id = 3",
+    "delete from {s}.t",
+    "truncate {s}.t",
+    "merge into {s}.t using (select 9 as id) as n on n.id = t.id when not matched then insert values (n.id)",
+    "create table {s}.u ()",
+    "create table {s}.u as select 1",
+    "select * into {s}.u from {s}.t",
+    "create temp table u ()",
+    "create view {s}.v as select 1",
+    "create schema {s}_more",
+    "drop table {s}.t",
+    "alter table {s}.t add column more int",
+    "comment on table {s}.t is 'mine'",
+    "grant all on {s}.t to public",
+    "with new as (insert into {s}.t values (4) returning id) select * from new",
+    "explain analyze insert into {s}.t values (5)",
+    "select * from {s}.t for update",
+    "select {s}.insert_as_owner()",
+    "select {s}.insert_after_set_config()",
+    "select nextval('{s}.numbers')",
+    "select setval('{s}.numbers', 7)",
+    "do $$begin insert into {s}.t values (6); end$$",
+    "do $$begin set transaction_read_only = off; insert into {s}.t values (7); end$$",
+    "do $$begin commit; set transaction_read_only = off; insert into {s}.t values (8); end$$",
+    "call {s}.insert_in_a_new_transaction()",
+    "select set_config('transaction_read_only', 'off', false)",
+    "refresh materialized view {s}.copied",
+    "vacuum {s}.t",
+    "create function {s}.f() returns int language sql as 'select 1'",
+    "alter role current_user set search_path = nowhere",
+    "alter role current_user password 'mine'",
+    "set transaction read write",
+    *(LARGE_OBJECTS := ["select lo_create(0)", "select lo_from_bytea(0, 'mine')"]),
+]
+
+# None of these writes, and none may open the way for a write in a later request.
+PREPARATIONS = [
+    "set default_transaction_read_only = off",
+    "set transaction_read_only = off",
+    "set session characteristics as transaction read write",
+    "select set_config('default_transaction_read_only', 'off', false)",
+    "select SET_CONFIG('default_transaction_read_only', 'off', false)",
+    "reset all",
+    "prepare write_it as insert into {s}.t values (10)",
+    "set session authorization default",
+    "reset role",
+]
+
+
+@pytest.fixture(scope="module")
+def schema(service: Service) -> str:
+    name = f"read_only_{secrets.token_hex(4)}"
+    for sql in (
+        "create schema {s}",
+        "create table {s}.t (id int)",
+        "insert into {s}.t values (1)",
+        "create sequence {s}.numbers",
+        "create materialized view {s}.copied as select * from {s}.t",
+        "create function {s}.insert_as_owner() returns void language sql security definer as"
+        " 'insert into {s}.t values (11)'",
+        "create function {s}.insert_after_set_config() returns void language plpgsql security definer as"
+        " $$begin perform set_config('transaction_read_only', 'off', true); insert into {s}.t values (12); end$$",
+        "create procedure {s}.insert_in_a_new_transaction() language plpgsql as"
+        " $$begin commit; insert into {s}.t values (13); end$$",
+    ):
+        service.query(sql.format(s=name))
+    return name
+
+
+@pytest.fixture
+def read_key(service: Service) -> str:
+    return tenants.read_key(service)
+
+
+def state(service: Service, schema: str) -> list[Any]:
+    """Everything that a write could have changed, seen past the service."""
+    with service.engine() as engine:
+        return [
+            engine.execute(f"select id from {schema}.t").fetchall(),
+            engine.execute(f"select last_value, is_called from {schema}.numbers").fetchall(),
+            engine.execute("select count(*) from pg_largeobject_metadata").fetchall(),
+            engine.execute("select relname, relacl from pg_class where oid >= 16384 order by oid").fetchall(),
+            engine.execute("select nspname from pg_namespace order by 1").fetchall(),
+            engine.execute("select rolname, rolpassword from pg_authid order by 1").fetchall(),
+            engine.execute("select * from pg_db_role_setting").fetchall(),
+        ]
+
+
+def ask(service: Service, key: str, sql: str, **fields: Any) -> dict[str, Any]:
+    response = service.call("POST", "/v1/query", key=key, json={"sql": sql, **fields})
+    if not response.json()["success"]:
+        return check_shape(response)
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+@pytest.mark.parametrize("sql", WRITES)
+def test_a_read_key_cannot_write(service: Service, schema: str, read_key: str, sql: str) -> None:
+    before = state(service, schema)
+    answer = ask(service, read_key, sql.format(s=schema))
+    assert state(service, schema) == before
+    assert answer["success"] is False
+
+
+# PostgreSQL 15 lets a read-only transaction write large objects. A read key may not call those functions at all;
+# a key that may write is told of it in the reference.
+@pytest.mark.parametrize("sql", [write for write in WRITES if write not in LARGE_OBJECTS])
+def test_a_read_only_request_of_a_write_key_cannot_write(service: Service, schema: str, sql: str) -> None:
+    before = state(service, schema)
+    answer = ask(service, "", sql.format(s=schema), read_only=True)
+    assert state(service, schema) == before
+    assert answer["success"] is False
+
+
+@pytest.mark.parametrize("preparation", PREPARATIONS)
+def test_a_read_key_cannot_open_the_way_for_a_later_write(
+    service: Service, schema: str, read_key: str, preparation: str
+) -> None:
+    before = state(service, schema)
+    ask(service, read_key, preparation.format(s=schema))
+    for write in ("insert into {s}.t values (20)", "execute write_it", "create temp table mine ()"):
+        assert ask(service, read_key, write.format(s=schema))["success"] is False
+    assert state(service, schema) == before
+
+
+def test_a_read_key_cannot_become_the_owner(service: Service, schema: str, read_key: str) -> None:
+    owner = service.value("select current_user")
+    for sql in (f'set role "{owner}"', f'set session authorization "{owner}"'):
+        assert ask(service, read_key, sql)["error"]["code"] == "insufficient_privilege"
+    assert ask(service, read_key, "select current_user as who")["rows"] != [{"who": owner}]
+
+
+def test_a_read_key_reads_whatever_the_owner_makes_at_once(service: Service, schema: str, read_key: str) -> None:
+    assert ask(service, read_key, f"select id from {schema}.t")["rows"] == [{"id": 1}]
+    service.query(f"create table {schema}.later as select 42 as answer")
+    service.query(f"create schema {schema}_later")
+    service.query(f"create table {schema}_later.t as select 43 as answer")
+    service.query(f"create view {schema}_later.seen as select answer + 1 as answer from {schema}_later.t")
+    assert ask(service, read_key, f"select answer from {schema}.later")["rows"] == [{"answer": 42}]
+    assert ask(service, read_key, f"select answer from {schema}_later.seen")["rows"] == [{"answer": 44}]
+    assert ask(service, read_key, f"select last_value from {schema}.numbers")["success"]
+
+
+def test_a_read_key_reads_by_the_text_route_as_well(service: Service, schema: str, read_key: str) -> None:
+    text = {"Content-Type": "text/plain"}
+    read = service.call("POST", "/query", key=read_key, headers=text, content=f"select id from {schema}.t".encode())
+    assert read.json()["rows"] == [{"id": 1}]
+    write = service.call("POST", "/query", key=read_key, headers=text, content=f"delete from {schema}.t".encode())
+    assert check_shape(write)["error"]["code"] == "read_only_sql_transaction"
+
+
+def test_a_read_only_request_reads_and_leaves_the_next_one_free_to_write(service: Service, schema: str) -> None:
+    assert service.query(f"select id from {schema}.t where id = $1", 1, read_only=True)["rows"] == [{"id": 1}]
+    assert service.query(f"create table {schema}.written as select 1 as a", read_only=False)["success"]
+    assert service.query(f"insert into {schema}.written values (2)")["affected_rows"] == 1

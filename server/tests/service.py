@@ -1,0 +1,141 @@
+"""The real service for tests: `plainsql-server dev` in a temporary folder, called over HTTPS.
+
+Owns starting, stopping and the calling of it. Nothing of the service is imported: tests see what users see.
+"""
+
+import json
+import os
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+
+_START_LIMIT_S = 60
+_STOP_LIMIT_S = 15
+
+
+@dataclass(frozen=True)
+class Service:
+    """A running service. `call` and its kin use the key that `dev` made, unless told otherwise."""
+
+    folder: Path
+    dev: Mapping[str, Any]
+    http: httpx.Client
+
+    @property
+    def data_url(self) -> str:
+        return str(self.dev["data_url"])
+
+    @property
+    def control_url(self) -> str:
+        return str(self.dev["control_url"])
+
+    @property
+    def api_key(self) -> str:
+        return Path(self.dev["api_key_file"]).read_text().strip()
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        key: str | None = "",
+        headers: Mapping[str, str] | None = None,
+        **arguments: Any,
+    ) -> httpx.Response:
+        """Any request to the data plane. `key=None` sends no Authorization header."""
+        sent = dict(headers or {})
+        if key is not None:
+            sent.setdefault("Authorization", f"Bearer {key or self.api_key}")
+        return self.http.request(method, f"{self.data_url}{path}", headers=sent, **arguments)
+
+    def post_query(self, sql: str, *params: Any, **fields: Any) -> httpx.Response:
+        """POST /v1/query."""
+        body = {"sql": sql, **({"params": list(params)} if params else {}), **fields}
+        return self.call("POST", "/v1/query", json=body)
+
+    def post_text(self, sql: str, **options: Any) -> httpx.Response:
+        """POST /query."""
+        return self.call("POST", "/query", content=sql.encode(), headers={"Content-Type": "text/plain"}, params=options)
+
+    def query(self, sql: str, *params: Any, **fields: Any) -> dict[str, Any]:
+        """The answer to a statement that must succeed. Numbers that JSON writes with a point are kept as text."""
+        response = self.post_query(sql, *params, **fields)
+        answer: dict[str, Any] = json.loads(response.content, parse_float=str)
+        assert answer["success"], answer
+        return answer
+
+    def value(self, sql: str, *params: Any, **fields: Any) -> Any:
+        """The only value of the only row."""
+        (row,) = self.query(sql, *params, **fields)["rows"]
+        (value,) = row.values()
+        return value
+
+    def engine(self, database: str | None = None) -> psycopg.Connection:
+        """A superuser's connection past the service."""
+        postgres = self.dev["postgres"]
+        return psycopg.connect(
+            host=postgres["socket"], port=postgres["port"], user=postgres["superuser"],
+            dbname=database or postgres["database"], autocommit=True,
+        )  # fmt: skip
+
+    def operate(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """`plainsql-server …` as this service's operator."""
+        postgres = self.dev["postgres"]
+        dsn = (
+            f"host={postgres['socket']} port={postgres['port']} user={postgres['superuser']} dbname=plainsql_directory"
+        )
+        command = [sys.executable, "-m", "plainsql_server", *arguments]
+        environment = {**os.environ, "PLAINSQL_DIRECTORY_DSN": dsn}
+        return subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+
+    def new_key(self, *scopes: str, org: str = "dev", **options: str) -> str:
+        """A fresh key with these scopes."""
+        arguments = ["key", "create", "--org", org, "--name", "test"]
+        for scope in scopes:
+            arguments += ["--scope", scope]
+        for name, value in options.items():
+            arguments += [f"--{name}", value]
+        return self.operate(*arguments).stdout.strip()
+
+
+@contextmanager
+def running_service(*options: str, tier: str = "dedicated", workers: int = 1) -> Iterator[Service]:
+    """A fresh service for the length of the block."""
+    folder = Path(tempfile.mkdtemp(prefix="plainsql-test-"))
+    command = [sys.executable, "-m", "plainsql_server", "dev", "--dir", str(folder), "--tier", tier]
+    process = subprocess.Popen(
+        [*command, "--workers", str(workers), *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        dev = _wait_until_ready(folder, process)
+        trust = ssl.create_default_context(cafile=dev["ca_file"]) if dev["ca_file"] else False
+        with httpx.Client(verify=trust, timeout=60) as http:
+            yield Service(folder, dev, http)
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=_STOP_LIMIT_S)
+        shutil.rmtree(folder)
+
+
+def _wait_until_ready(folder: Path, process: "subprocess.Popen[bytes]") -> Mapping[str, Any]:
+    described = folder / "dev.json"
+    end = time.monotonic() + _START_LIMIT_S
+    while not described.exists():
+        if process.poll() is not None or time.monotonic() > end:
+            process.kill()
+            raise AssertionError(process.communicate()[0].decode())
+        time.sleep(0.02)
+    dev: Mapping[str, Any] = json.loads(described.read_text())
+    return dev
