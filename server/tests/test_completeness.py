@@ -18,7 +18,7 @@ import pytest
 from msgspec import Meta
 
 import plainsql_server
-from plainsql_server.assembly import build_control_application, build_data_application
+from plainsql_server.assembly import Observer, build_control_application, build_data_application
 from plainsql_server.core import errors
 from plainsql_server.core.errors import ServiceError
 from plainsql_server.core.principal import Principal, Scope
@@ -47,7 +47,7 @@ async def declared_routes() -> dict[str, Sequence[Route]]:
     planes = {"data": build_data_application, "control": build_control_application}
     routes: dict[str, Sequence[Route]] = {}
     for name, build in planes.items():
-        async with build(settings, lambda _: None)._lifespan() as (table, _):
+        async with build(settings, Observer())._lifespan() as (table, _):
             routes[name] = table.routes
     return routes
 

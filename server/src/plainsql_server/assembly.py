@@ -9,19 +9,21 @@ from contextlib import asynccontextmanager, suppress
 
 import uvicorn
 
-from plainsql_server.core.observation import Observe
+from plainsql_server.core.observation import Observation
 from plainsql_server.core.principal import Scope
 from plainsql_server.data_plane.databases import Databases
 from plainsql_server.data_plane.health import Health
 from plainsql_server.data_plane.query import Queries
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.principals import Principals
-from plainsql_server.engine.pool import Pools
+from plainsql_server.engine.pool import PoolLimits, Pools
 from plainsql_server.http.application import Application, signed_in
 from plainsql_server.http.banner import Banner, Check, Urls
+from plainsql_server.http.protocol import ShortWayProtocol
 from plainsql_server.http.query import QueryRoutes
 from plainsql_server.http.routes import Route, RouteTable
-from plainsql_server.logs import log_to
+from plainsql_server.logs import Log
+from plainsql_server.metrics import Metrics
 from plainsql_server.settings import Settings, read_settings
 
 # An answer takes at most the dedicated tier's deadline; a stop does not wait that long.
@@ -30,20 +32,43 @@ _SHUTDOWN_TIMEOUT_S = 3
 _KEEP_ALIVE_S = 75
 
 
+class Observer:
+    """The one exit of observations: the log and the metrics."""
+
+    def __init__(self) -> None:
+        self.log = Log()
+        self.metrics = Metrics()
+
+    @classmethod
+    def serving(cls, settings: Settings, host: str, processes: int) -> "Observer":
+        """With its metrics on the first free of the ports that the processes of a plane share."""
+        observer = cls()
+        if settings.metrics_port:
+            first = settings.metrics_port
+            observer.metrics.serve(host, range(first, first + processes))
+        return observer
+
+    def __call__(self, observation: Observation) -> None:
+        self.log(observation)
+        self.metrics(observation)
+
+
 def data_application() -> Application:
     """The data plane, configured by the environment; each worker process makes its own."""
-    return build_data_application(read_settings(), log_to())
+    settings = read_settings()
+    return build_data_application(settings, Observer.serving(settings, settings.data_host, settings.workers))
 
 
 def control_application() -> Application:
     """The control plane, configured by the environment."""
-    return build_control_application(read_settings(), log_to())
+    return build_control_application(read_settings(), Observer())
 
 
-def build_data_application(settings: Settings, observe: Observe) -> Application:
+def build_data_application(settings: Settings, observe: Observer) -> Application:
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[tuple[RouteTable, Principals]]:
         async with Directory.open(settings.directory_dsn) as directory, _pools(settings, observe) as pools:
+            observe.metrics.watch(pools.loads)
             databases = Databases(directory, settings.principal_cache_ms)
             health = Health(directory)
             checks: dict[str, Check] = {"engine": health.engine, "directory": health.directory}
@@ -56,7 +81,7 @@ def build_data_application(settings: Settings, observe: Observe) -> Application:
     return Application(lifespan, observe)
 
 
-def build_control_application(settings: Settings, observe: Observe) -> Application:
+def build_control_application(settings: Settings, observe: Observer) -> Application:
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[tuple[RouteTable, Principals]]:
         async with Directory.open(settings.directory_dsn) as directory:
@@ -104,8 +129,9 @@ def _banner_routes(settings: Settings, checks: dict[str, Check], routes: list[Ro
 
 
 @asynccontextmanager
-async def _pools(settings: Settings, observe: Observe) -> AsyncIterator[Pools]:
-    pools = Pools(settings.pool_max_connections, settings.connect_timeout_ms, observe)
+async def _pools(settings: Settings, observe: Observer) -> AsyncIterator[Pools]:
+    limits = PoolLimits(settings.pool_max_connections, settings.cell_max_connections, settings.cell_max_waiting)
+    pools = Pools(limits, settings.connect_timeout_ms, observe)
     sweeping = asyncio.create_task(pools.sweep())
     try:
         yield pools
@@ -126,12 +152,13 @@ def _serve(factory: str, settings: Settings, host: str, port: int, workers: int)
         ssl_certfile=settings.tls_cert_file,
         ssl_keyfile=settings.tls_key_file,
         loop="uvloop",
-        http="httptools",
+        http=ShortWayProtocol,
         ws="none",
         lifespan="on",
         access_log=False,
         log_level="warning",
         server_header=False,
+        proxy_headers=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
     )

@@ -39,6 +39,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     pool_max_connections: Annotated[
         int, Meta(description="Engine connections that one process opens per database and role.", ge=1)
     ] = 16
+    cell_max_connections: Annotated[
+        int, Meta(description="Engine connections that one process opens per cell, over all databases.", ge=1)
+    ] = 64
+    cell_max_waiting: Annotated[
+        int, Meta(description="Requests of one process that may wait for a connection to one cell.", ge=0)
+    ] = 1_000
+    metrics_port: Annotated[
+        int,
+        Meta(
+            description="First port for metrics; each worker process takes the next free one. 0: none.", ge=0, le=65535
+        ),
+    ] = 0
     connect_timeout_ms: Annotated[
         int, Meta(description="How long opening an engine connection may take before the cell counts as away.", ge=1)
     ] = 5_000

@@ -13,7 +13,7 @@ _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
 
 # A caller's own request id is kept if it could be one of ours, or any id as short and as plain.
-_REQUEST_ID = re.compile(r"req_[0-9A-Za-z]{8,64}\Z")
+_REQUEST_ID = re.compile(rb"req_[0-9A-Za-z]{8,64}\Z")
 
 
 class Kind(StrEnum):
@@ -36,6 +36,6 @@ def new_id(kind: Kind) -> str:
     return f"{kind.value}_{body}"
 
 
-def is_request_id(text: str) -> bool:
+def is_request_id(text: bytes) -> bool:
     """Whether a request id sent by a client may be kept as it is."""
     return _REQUEST_ID.match(text) is not None

@@ -22,12 +22,14 @@ class RequestFinished(Observation):
     route: str
     status: int
     total_us: int
+    queue_us: int = 0
     exec_us: int = 0
     organization_id: str | None = None
     database: str | None = None
     command: str | None = None
     row_count: int = 0
     error_code: str | None = None
+    trace_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,17 @@ class Failure(Observation):
     where: str
     context: str
     request_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CellLoad:
+    """What one process uses of one cell, at one moment."""
+
+    cell: str
+    open_connections: int
+    running: int
+    waiting: int
+    pools: int
 
 
 Observe = Callable[[Observation], None]

@@ -1,6 +1,6 @@
 """What a statement gives back.
 
-Owns the words: columns, batches of rows, one completion. Rows are already encoded (see `engine/values.py`),
+Owns the words: a shape, rows, one completion. Rows and the shape are JSON already (see `engine/values.py`),
 so that nothing between the engine and the wire looks at them again.
 """
 
@@ -8,11 +8,15 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a result: its name as the engine gave it, and the engine's name of its type."""
+class Shape:
+    """The columns of a result: their names, the engine's names of their types, and both as JSON members."""
 
-    name: str
-    type: str
+    columns: tuple[str, ...]
+    types: tuple[str, ...]
+    json: bytes
+
+
+NO_COLUMNS = Shape((), (), b'"columns":[],"types":[]')
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +32,8 @@ class Completion:
 class Result:
     """A whole, buffered result: a collected stream."""
 
-    columns: list[str]
-    types: list[str]
+    shape: Shape
     rows: list[bytes]
     truncated: bool
     completion: Completion
+    queue_us: int

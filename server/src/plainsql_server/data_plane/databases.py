@@ -4,6 +4,8 @@ Owns the choice between a key's own database, the request's and the organization
 is another organization's exactly as what does not exist.
 """
 
+import asyncio
+
 from plainsql_server.core.errors import AccessError, EngineError
 from plainsql_server.core.principal import Principal, Scope
 from plainsql_server.directory import databases
@@ -11,6 +13,7 @@ from plainsql_server.directory.cache import Cache
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
 from plainsql_server.engine.address import Address
+from plainsql_server.engine.leftovers import may_store_code
 
 
 class Databases:
@@ -18,6 +21,7 @@ class Databases:
 
     def __init__(self, directory: Directory, trusted_ms: int) -> None:
         self._directory = directory
+        self._trusted_ms = trusted_ms
         self._by_name: Cache[tuple[str, str | None], DatabaseRecord | None] = Cache(self._look_up, trusted_ms)
 
     async def find(self, principal: Principal, name: str | None) -> DatabaseRecord:
@@ -32,6 +36,19 @@ class Databases:
         if record.state is not DatabaseState.READY:
             raise _not_ready(record)
         return record
+
+    async def stays_plain(self, record: DatabaseRecord, sql: str) -> bool:
+        """Whether a plain database is still plain when this statement runs.
+
+        Returns False after every process has had the time to learn it: the record is changed first, and only
+        when nobody can remember the old one any more may the statement run. That happens once in a
+        database's life, with its first function, view or trigger.
+        """
+        if not may_store_code(sql):
+            return True
+        await databases.set_not_plain(self._directory, record.id)
+        await asyncio.sleep(self._trusted_ms / 1000)
+        return False
 
     async def _look_up(self, key: tuple[str, str | None]) -> DatabaseRecord | None:
         organization_id, name = key

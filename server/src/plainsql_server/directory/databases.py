@@ -15,7 +15,7 @@ from plainsql_server.core.errors import ConflictError
 from plainsql_server.directory.connection import Connection, Directory
 
 _SELECT = """
-    SELECT d.id, d.organization_id, d.name, d.state, d.is_default, d.engine_name, d.created_at,
+    SELECT d.id, d.organization_id, d.name, d.state, d.is_default, d.plain, d.engine_name, d.created_at,
            o.engine_name AS owner_role, r.engine_name AS reader_role,
            d.cell_id, c.conninfo AS cell_conninfo
     FROM databases d
@@ -45,6 +45,8 @@ class DatabaseRecord:
     name: str
     state: DatabaseState
     is_default: bool
+    plain: bool
+    """Whether it holds nothing that could run code unseen; decides how sessions are cleaned."""
     engine_name: str
     owner_role: str
     reader_role: str
@@ -106,6 +108,12 @@ async def set_state(
     async with directory.connection() as connection:
         cursor = await connection.execute(statement, (state, database_id, [str(each) for each in only_from]))
     return cursor.rowcount == 1
+
+
+async def set_not_plain(directory: Directory, database_id: str) -> None:
+    """Notes that the database may hold code from now on; there is no way back."""
+    async with directory.connection() as connection:
+        await connection.execute("UPDATE databases SET plain = false WHERE id = %s AND plain", (database_id,))
 
 
 async def _find_where(directory: Directory, condition: str, arguments: tuple[str, ...]) -> DatabaseRecord | None:

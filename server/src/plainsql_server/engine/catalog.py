@@ -5,8 +5,11 @@ middle of a result, when the statement's connection is busy. Refuses to trust na
 qualified, and it runs as the tenant, so that nothing laid in its way gains anything.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+from psycopg.pq.abc import PGresult
+
+from plainsql_server.engine.shapes import Description, Encoding, Rendering, describe, rendering_of
 from plainsql_server.engine.types import FIRST_CUSTOMER_OID, SHIPPED_TYPES, EngineType
 
 # An element's array type points back at it; int2vector and its kin do not, and are text.
@@ -25,34 +28,44 @@ from wanted join pg_catalog.pg_type t on t.oid operator(pg_catalog.=) wanted.oid
 left join pg_catalog.pg_type e on e.oid operator(pg_catalog.=) t.typelem
 """
 
+# Each is some kilobytes; an application has as many as it has different questions.
+_MAX_RENDERINGS = 500
+
 Rows = list[tuple[int, str, int, str, int]]
 LookUp = Callable[[str, bytes], Awaitable[list[list[str]]]]
 
 
 class Catalog:
-    """The types of one database: PostgreSQL's own, and those met so far."""
+    """The types of one database, PostgreSQL's own and those met so far, and the renderings made of them."""
 
     def __init__(self, look_up: LookUp) -> None:
         self._look_up = look_up
         self._met: dict[int, EngineType] = {}
+        self._renderings: dict[tuple[Description, Encoding], Rendering] = {}
 
-    def known(self, oids: Iterable[int]) -> list[EngineType] | None:
-        """The types, or None where one is unknown and `resolve` must be awaited."""
-        types = [SHIPPED_TYPES.get(oid) or self._met.get(oid) for oid in oids]
-        return None if None in types else [type_ for type_ in types if type_ is not None]
-
-    async def resolve(self, oids: Iterable[int]) -> list[EngineType]:
+    async def types(self, oids: Sequence[int]) -> list[EngineType]:
         """The types, looked up where needed. One that does not exist any more is text named `unknown`."""
-        wanted = list(oids)
-        if (known := self.known(wanted)) is not None:
-            return known
-        rows = await self._look_up(_LOOK_UP, b"{%b}" % b",".join(b"%d" % oid for oid in wanted))
-        self._met.update(_types_from_rows([(int(o), n, int(b), d, int(e)) for o, n, b, d, e in rows]))
-        return [SHIPPED_TYPES.get(oid) or self._met.get(oid) or EngineType(oid, "unknown") for oid in wanted]
+        types = [SHIPPED_TYPES.get(oid) or self._met.get(oid) for oid in oids]
+        if None in types:
+            rows = await self._look_up(_LOOK_UP, b"{%b}" % b",".join(b"%d" % oid for oid in oids))
+            self._met.update(_types_from_rows([(int(o), n, int(b), d, int(e)) for o, n, b, d, e in rows]))
+        return [SHIPPED_TYPES.get(oid) or self._met.get(oid) or EngineType(oid, "unknown") for oid in oids]
+
+    async def rendering(self, result: PGresult, encoding: Encoding) -> Rendering:
+        """How this result is told; remembered, because applications ask the same questions again."""
+        key = (describe(result), encoding)
+        known = self._renderings.get(key)
+        if known is None:
+            types = await self.types([oid for _, oid in key[0]])
+            if len(self._renderings) >= _MAX_RENDERINGS:
+                self._renderings.clear()
+            known = self._renderings[key] = rendering_of(key[0], types, encoding)
+        return known
 
     def forget(self) -> None:
         """Drops what customers may have changed."""
         self._met = {oid: type_ for oid, type_ in self._met.items() if oid < FIRST_CUSTOMER_OID}
+        self._renderings.clear()
 
 
 def _types_from_rows(rows: Rows) -> dict[int, EngineType]:

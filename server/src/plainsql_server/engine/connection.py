@@ -9,6 +9,7 @@ instead of filling our memory.
 """
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import Sequence
 
@@ -22,6 +23,18 @@ from plainsql_server.engine.sqlstate import connection_lost, engine_away
 
 # Stands among the queued steps for a `sync`, where others say how many rows make a chunk.
 _SYNC = -1
+
+
+# Where memory is first looked at: each piece is some 100 kB to 5 MB.
+_PIECES_OF_A_LARGE_RESULT = 3
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class ResultTooLarge(Exception):
+    """The engine sent more than was wanted before a result was complete. The connection is closed.
+
+    The engine cannot have committed: it had not even sent all of the rows.
+    """
 
 
 class Connection:
@@ -40,6 +53,13 @@ class Connection:
         # What was queued and not yet read to its end, as rows per chunk (0: all rows in one result).
         self._steps: deque[int] = deque()
         self.prepared = PreparedStatements()
+        # Set by a request that may have called nextval; undone in the flush of the next one.
+        self.must_discard_sequences = False
+        # How much memory a result may take before it is complete, and the memory there was when it began to come.
+        self.max_result_bytes = 0
+        self._partial_reads = 0
+        self._memory_before_bytes = 0
+        self._takes_too_much = False
 
     @classmethod
     async def open(cls, conninfo: bytes, timeout_s: float) -> "Connection":
@@ -123,6 +143,7 @@ class Connection:
         """
         while self._pg.is_busy():
             await self._readable()
+        self._partial_reads = 0
         result = self._pg.get_result()
         if result is None:
             self._end_of_results()
@@ -190,6 +211,9 @@ class Connection:
             self._waiter = None
         if not self.is_open:
             raise connection_lost(self._pg.get_error_message())
+        if self._takes_too_much:
+            self.close()
+            raise ResultTooLarge
 
     def _on_readable(self) -> None:
         if self._waiter is None:
@@ -203,8 +227,21 @@ class Connection:
             # The status is bad now; whoever waits turns that into an error.
             self._wake()
             return
-        if not self._pg.is_busy():
+        if self._pg.is_busy():
+            self._watch_memory()
+        else:
             self._wake()
+
+    def _watch_memory(self) -> None:
+        # libpq holds a result (a row, or a chunk of rows) until it is whole and does not say how large it is by
+        # then, so the process's memory has to tell. Only results that come in many pieces get this far.
+        self._partial_reads += 1
+        if self._partial_reads == _PIECES_OF_A_LARGE_RESULT:
+            self._memory_before_bytes = _resident_bytes()
+        elif self._partial_reads > _PIECES_OF_A_LARGE_RESULT and self.max_result_bytes:
+            self._takes_too_much = _resident_bytes() - self._memory_before_bytes > self.max_result_bytes
+            if self._takes_too_much:
+                self._wake()
 
     def _on_writable(self) -> None:
         try:
@@ -223,6 +260,11 @@ class Connection:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm", "rb") as statm:
+        return int(statm.read().split()[1]) * _PAGE_BYTES
 
 
 async def _finish_connecting(pgconn: PGconn) -> None:

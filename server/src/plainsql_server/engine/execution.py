@@ -1,7 +1,7 @@
 """Running one statement on a lent connection: sending, preparing, reading results to the end.
 
-Owns the order of an exchange and the reading of command tags. A statement's rows come as a ResultStream;
-a buffered answer is that stream collected, so there is one path and not two.
+Owns the order of an exchange. A statement's rows come as a ResultStream; a buffered answer is that stream
+collected, so there is one path and not two.
 """
 
 from collections.abc import Sequence
@@ -13,33 +13,38 @@ from psycopg.pq.abc import PGresult
 
 from plainsql_server.core.clock import monotonic_us
 from plainsql_server.core.errors import EngineError, InternalError, RequestError, ServiceError
-from plainsql_server.core.result import Column, Completion
+from plainsql_server.core.result import NO_COLUMNS, Completion, Shape
 from plainsql_server.core.statement import Statement
 from plainsql_server.engine.catalog import Catalog
 from plainsql_server.engine.connection import Connection
 from plainsql_server.engine.parameters import encode_parameter
 from plainsql_server.engine.prepared import Prepared
-from plainsql_server.engine.rows import RowRenderer, distinct_names
+from plainsql_server.engine.rows import RowRenderer
+from plainsql_server.engine.shapes import PLAIN, Encoding
 from plainsql_server.engine.sqlstate import error_from_result, is_stale_plan
-from plainsql_server.engine.values import encoder_for
 
 # Rows that libpq gathers before we see them: enough to make the calls cheap, few enough to bound memory.
 CHUNK_ROWS = 256
 
+_BEGIN = {
+    False: b"begin isolation level serializable read write",
+    True: b"begin isolation level serializable read only",
+}
+_CURSOR = "plainsql_cursor"
 _CHANGES_ROWS = frozenset(["INSERT", "UPDATE", "DELETE", "MERGE", "COPY"])
 _HAS_ROWS = frozenset([ExecStatus.TUPLES_CHUNK, ExecStatus.TUPLES_OK])
 _COPIES = frozenset([ExecStatus.COPY_IN, ExecStatus.COPY_OUT, ExecStatus.COPY_BOTH])
 
 
 @dataclass(frozen=True, slots=True)
-class Encoding:
-    """How the caller wants values and rows."""
+class Run:
+    """How a statement is to be run and its result told."""
 
-    rows_as_arrays: bool = False
-    big_numbers_as_strings: bool = False
-
-
-PLAIN = Encoding()
+    encoding: Encoding = PLAIN
+    read_only: bool = False
+    chunk_rows: int = CHUNK_ROWS
+    # Ask the engine for this many rows only, through a cursor; for SELECT and its kin.
+    first_rows: int | None = None
 
 
 class ResultStream:
@@ -50,27 +55,27 @@ class ResultStream:
     cancelled, the connection is not idle and must not be used again.
     """
 
-    def __init__(self, connection: Connection, catalog: Catalog, encoding: Encoding) -> None:
+    def __init__(self, connection: Connection, catalog: Catalog, run: Run) -> None:
         self._connection = connection
         self._catalog = catalog
-        self._encoding = encoding
+        self._run = run
         self._started_us = monotonic_us()
         self._pending: PGresult | None = None
         self._renderer: RowRenderer | None = None
         self._tag = b""
-        self.columns: Sequence[Column] = ()
+        self.shape: Shape = NO_COLUMNS
         self.completion: Completion | None = None
 
-    async def start(self, statement: Statement, *, read_only: bool = False) -> None:
+    async def start(self, statement: Statement) -> None:
         """Sends the statement. Raises what the engine says to it before its first row."""
         try:
-            await self._start(statement, read_only)
+            await self._start(statement)
         except ServiceError as error:
             if not is_stale_plan(error):
                 raise
             # The schema changed under a prepared statement. Nothing was done or sent: prepare it anew.
             await _close_prepared(self._connection, self._connection.prepared.forget(statement.sql))
-            await self._start(statement, read_only)
+            await self._start(statement)
 
     async def next_batch(self) -> list[bytes] | None:
         """The next rows, at least one, or None at the end, when the engine has committed."""
@@ -87,63 +92,75 @@ class ResultStream:
         await self._finish()
         return None
 
-    async def _start(self, statement: Statement, read_only: bool) -> None:
-        connection = self._connection
-        prepared, values = None, None
-        if statement.params:
-            prepared = await self._prepare(statement)
-            values = await self._encode(statement, prepared)
-        if read_only:
-            connection.send_query(b"begin isolation level serializable read only")
-        if prepared is None or values is None:
-            connection.send_query(statement.sql.encode(), CHUNK_ROWS)
+    def elapsed_ms(self) -> int:
+        """Milliseconds since the statement began."""
+        return (monotonic_us() - self._started_us) // 1000
+
+    async def _start(self, statement: Statement) -> None:
+        connection, run = self._connection, self._run
+        if run.first_rows is not None:
+            statement = Statement(f"declare {_CURSOR} no scroll cursor for {statement.sql}", statement.params)
+        prepared = await self._prepare(statement) if statement.params else None
+        values = await self._encode(statement, prepared) if prepared else ()
+        skipped = self._send_preamble()
+        if prepared is None:
+            connection.send_query(statement.sql.encode(), run.chunk_rows)
         else:
-            connection.send_prepared(prepared.name, values, CHUNK_ROWS)
-        if read_only:
+            connection.send_prepared(prepared.name, values, run.chunk_rows)
+        if run.first_rows is not None:
+            connection.send_query(b"fetch forward %d from %b" % (run.first_rows, _CURSOR.encode()), run.chunk_rows)
+            skipped += 1
+        if run.read_only or run.first_rows is not None:
             connection.send_query(b"commit")
         connection.sync()
-        if read_only:
+        for _ in range(skipped):
             await self._skip_step()
         self._pending = await self._first_result()
 
-    async def _first_result(self) -> PGresult:
-        result = await self._connection.fetch()
-        if result is None:
-            raise InternalError("a statement without a result")
-        if result.status == ExecStatus.FATAL_ERROR:
-            await _fail(self._connection, result)
-        if result.status == ExecStatus.EMPTY_QUERY:
-            await drain(self._connection)
-            raise RequestError("empty_statement", "The request holds no statement.")
-        if result.status in _COPIES:
-            self._connection.close()
-            raise RequestError("copy", "COPY needs a connection of its own, which this service does not have.")
-        if result.status in _HAS_ROWS:
-            await self._describe(result)
-        return result
-
-    async def _describe(self, result: PGresult) -> None:
-        fields = range(result.nfields)
-        names = [(result.fname(field) or b"").decode() for field in fields]
-        oids = [result.ftype(field) for field in fields]
-        types = self._catalog.known(oids) or await self._catalog.resolve(oids)
-        if not self._encoding.rows_as_arrays:
-            names = distinct_names(names)
-        big_as_strings = self._encoding.big_numbers_as_strings
-        encoders = [encoder_for(type_, big_numbers_as_strings=big_as_strings) for type_ in types]
-        self.columns = [Column(name, type_.name) for name, type_ in zip(names, types, strict=True)]
-        self._renderer = RowRenderer(None if self._encoding.rows_as_arrays else names, encoders)
-
-    async def _finish(self) -> None:
-        # Reads on to the answer of `sync`: only there has the engine committed, or failed to.
-        await drain(self._connection)
-        command, affected = read_command_tag(self._tag)
-        self.completion = Completion(command, affected, monotonic_us() - self._started_us)
+    def _send_preamble(self) -> int:
+        """Queues what goes before the statement, in the same flush, and says how many steps that were."""
+        connection, run = self._connection, self._run
+        steps = 0
+        if connection.must_discard_sequences:
+            connection.send_query(b"discard sequences")
+            connection.sync()
+            connection.must_discard_sequences = False
+            steps += 2
+        if run.read_only or run.first_rows is not None:
+            connection.send_query(_BEGIN[run.read_only])
+            steps += 1
+        return steps
 
     async def _skip_step(self) -> None:
         while (result := await self._connection.fetch()) is not None:
             if result.status == ExecStatus.FATAL_ERROR:
                 await _fail(self._connection, result)
+            if result.status == ExecStatus.PIPELINE_SYNC:
+                return
+
+    async def _first_result(self) -> PGresult:
+        result = await self._connection.fetch()
+        if result is None:
+            raise InternalError("a statement without a result")
+        if result.status in _HAS_ROWS:
+            rendering = await self._catalog.rendering(result, self._run.encoding)
+            self.shape, self._renderer = rendering.shape, rendering.rows
+        elif result.status == ExecStatus.FATAL_ERROR:
+            await _fail(self._connection, result)
+        elif result.status == ExecStatus.EMPTY_QUERY:
+            await drain(self._connection)
+            raise RequestError("empty_statement", "The request holds no statement.")
+        elif result.status in _COPIES:
+            self._connection.close()
+            raise RequestError("copy", "COPY needs a connection of its own, which this service does not have.")
+        return result
+
+    async def _finish(self) -> None:
+        # Reads on to the answer of `sync`: only there has the engine committed, or failed to.
+        await drain(self._connection)
+        command, affected = read_command_tag(self._tag)
+        command = command if self._run.first_rows is None else "SELECT"
+        self.completion = Completion(command, affected, monotonic_us() - self._started_us)
 
     async def _prepare(self, statement: Statement) -> Prepared:
         connection = self._connection
@@ -152,8 +169,7 @@ class ResultStream:
         name = connection.prepared.new_name()
         connection.send_prepare(name, statement.sql.encode())
         connection.sync()
-        oids = await _read_parameter_oids(connection)
-        prepared = Prepared(name, oids)
+        prepared = Prepared(name, await _read_parameter_oids(connection))
         await _close_prepared(connection, connection.prepared.add(statement.sql, prepared))
         return prepared
 
@@ -164,7 +180,7 @@ class ResultStream:
                 "wrong_parameter_count",
                 f"The statement takes {_counted(expected)}; the request has {_counted(given)}.",
             )
-        types = self._catalog.known(prepared.parameter_oids) or await self._catalog.resolve(prepared.parameter_oids)
+        types = await self._catalog.types(prepared.parameter_oids)
         return [
             encode_parameter(raw, type_, number)
             for number, (raw, type_) in enumerate(zip(statement.params, types, strict=True), start=1)
@@ -182,35 +198,49 @@ def read_command_tag(tag: bytes) -> tuple[str, int]:
     return command, int(words[-1]) if command in _CHANGES_ROWS else 0
 
 
-async def _read_parameter_oids(connection: Connection) -> tuple[int, ...]:
-    oids: tuple[int, ...] = ()
-    while (result := await connection.fetch()) is None or result.status != ExecStatus.PIPELINE_SYNC:
+async def drain(connection: Connection) -> None:
+    """Reads the exchange to its end. Raises the first error on the way, after having read everything."""
+    await read_row_count(connection)
+
+
+async def read_row_count(connection: Connection) -> int:
+    """Like `drain`, and says how many rows there were."""
+    count = 0
+    while connection.syncs_due:
+        result = await connection.fetch()
         if result is None:
             continue
         if result.status == ExecStatus.FATAL_ERROR:
             await _fail(connection, result)
-        oids = tuple(result.param_type(index) for index in range(result.nparams))
+        count += result.ntuples
+    return count
+
+
+async def run_command(connection: Connection, sql: bytes) -> None:
+    """Runs one of our own commands and reads it to its end."""
+    connection.send_query(sql)
+    connection.sync()
+    await drain(connection)
+
+
+async def _read_parameter_oids(connection: Connection) -> tuple[int, ...]:
+    oids: tuple[int, ...] = ()
+    while connection.syncs_due:
+        result = await connection.fetch()
+        if result is None or result.status == ExecStatus.PIPELINE_SYNC:
+            continue
+        if result.status == ExecStatus.FATAL_ERROR:
+            await _fail(connection, result)
+        oids = tuple([result.param_type(index) for index in range(result.nparams)])
     return oids
 
 
 async def _close_prepared(connection: Connection, names: Sequence[bytes]) -> None:
-    # The answers are read with the next exchange's drain only if they share its sync; so sync here.
     for name in names:
         connection.send_close_prepared(name)
     if names:
         connection.sync()
         await drain(connection)
-
-
-async def drain(connection: Connection) -> None:
-    """Reads the exchange to its end. Raises the first error on the way, after having read everything."""
-    failed: PGresult | None = None
-    while connection.syncs_due:
-        result = await connection.fetch()
-        if result is not None and result.status == ExecStatus.FATAL_ERROR:
-            failed = failed or result
-    if failed is not None:
-        raise error_from_result(failed)
 
 
 async def _fail(connection: Connection, result: PGresult) -> NoReturn:
@@ -221,10 +251,3 @@ async def _fail(connection: Connection, result: PGresult) -> NoReturn:
     except EngineError as lost:
         raise error_from_result(result) from lost
     raise error_from_result(result)
-
-
-async def run_command(connection: Connection, sql: bytes) -> None:
-    """Runs one of our own commands and reads it to its end."""
-    connection.send_query(sql)
-    connection.sync()
-    await drain(connection)

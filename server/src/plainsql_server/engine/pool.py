@@ -1,32 +1,37 @@
 """Pools of engine connections: one pool per address, which is a database and a role.
 
-Owns who may use which connection and when one is thrown away: always, unless the borrower's request left
+Owns who uses which connection and when one is thrown away: always, unless the borrower's request left
 it idle and it was proven or made clean. Never shared between tenants, so what a request leaves behind
 could only be seen by the same tenant, and is removed all the same.
 """
 
 import asyncio
 import time
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
 from typing import Any
 
 from plainsql_server.core.clock import Deadline
-from plainsql_server.core.errors import LimitError, ServiceError
-from plainsql_server.core.observation import Failure, Observe
+from plainsql_server.core.errors import ServiceError
+from plainsql_server.core.observation import CellLoad, Failure, Observe
 from plainsql_server.engine.address import Address
 from plainsql_server.engine.catalog import Catalog
-from plainsql_server.engine.connection import Connection
-from plainsql_server.engine.execution import drain, run_command
+from plainsql_server.engine.cleaning import clean
+from plainsql_server.engine.connection import Connection, ResultTooLarge
+from plainsql_server.engine.execution import drain
+from plainsql_server.engine.gate import Gate, Party, Turn
 from plainsql_server.engine.interrupt import interrupt
+from plainsql_server.engine.leftovers import Leftovers
 from plainsql_server.engine.queries import query_values
 
 # How long cleaning may take; it runs after the answer has left.
 _CLEAN_TIMEOUT_S = 5.0
 # An idle backend costs the cell some 4 MB, opening one some 3 ms: a minute keeps what is in use.
 _IDLE_LIFE_S = 60.0
+_SWEEP_EVERY_S = 5.0
 
 
 class Reason(StrEnum):
@@ -34,27 +39,37 @@ class Reason(StrEnum):
 
     DEADLINE = "deadline"
     TOO_LARGE = "too large"
+    CUT_SHORT = "the rows that are wanted have come"
     GONE = "nobody waits for it"
 
 
 class Lease:
-    """The loan of one connection to one request: `async with pool.lease(deadline) as lease`.
+    """The loan of one connection to one request: `async with pool.lease(…) as lease`.
 
-    On leaving, the connection goes back to its pool if the exchange was read to its end and nothing can
-    have been left behind, is cleaned where `leave_unclean` said so, and is closed in every other case.
+    On leaving, the connection goes back to its pool if the exchange was read to its end and nothing was
+    left behind, is cleaned first where `leftovers` says so, and is closed in every other case.
     """
 
-    def __init__(self, pool: "Pool", deadline: Deadline) -> None:
+    def __init__(self, pool: "Pool", organization_id: str, organization_limit: int, deadline: Deadline) -> None:
         self._pool = pool
+        self._party = Party(organization_id, organization_limit, pool.address, pool.cell.pool_limit)
         self._deadline = deadline
         self._interruption: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._unclean = False
+        self._timer: asyncio.TimerHandle
+        self._turn: Turn
+        # Until the borrower has judged its statement, everything must be expected.
+        self.leftovers = Leftovers.EVERYTHING
         self.ended_for: Reason | None = None
         self.connection: Connection
 
     async def __aenter__(self) -> "Lease":
-        self.connection = await self._pool.take(self._deadline)
+        gate = self._pool.cell.gate
+        self._turn = gate.try_enter(self._party) or await gate.enter(self._party, self._deadline)
+        try:
+            self.connection = await self._pool.take()
+        except BaseException:
+            gate.leave(self._turn)
+            raise
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._deadline.left_s(), self.interrupt, Reason.DEADLINE)
         return self
@@ -62,183 +77,216 @@ class Lease:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        assert self._timer is not None
         self._timer.cancel()
         connection = self.connection
-        if not connection.is_settled:
+        if connection.is_open and not connection.is_settled:
             # The request was given up while the engine still worked on it, so nobody reads the rest.
-            self._pool.start(_read_out(connection))
+            self._pool.cell.start(_read_out(connection))
             self.interrupt(Reason.GONE)
         if self._interruption is not None:
-            self._pool.discard_after(self._interruption, connection)
-        elif self._unclean or not connection.is_idle:
-            self._pool.clean_and_return(connection)
+            # A late cancel must not hit another request, so this connection has had its last.
+            self._interruption.add_done_callback(lambda _: self._pool.discard(connection, self._turn))
+        elif not connection.is_open:
+            self._pool.discard(connection, self._turn)
+        elif self.leftovers <= Leftovers.SEQUENCES and connection.is_idle:
+            connection.must_discard_sequences |= self.leftovers is Leftovers.SEQUENCES
+            self._pool.give_back(connection, self._turn)
         else:
-            self._pool.give_back(connection)
+            self._pool.clean_and_give_back(connection, self.leftovers, self._turn)
 
-    def leave_unclean(self) -> None:
-        """Says that the statement may leave something behind in the session."""
-        self._unclean = True
+    def interrupt_after(self, delay_ms: int, reason: Reason) -> None:
+        """Ends the statement unless it is done by then; takes the place of the deadline where it comes before it."""
+        delay_s = delay_ms / 1000
+        if delay_s < self._deadline.left_s():
+            self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self.interrupt, reason)
 
     def interrupt(self, reason: Reason) -> None:
         """Ends what the engine is doing for this request. Its results are still to be read; the first reason stays."""
         if self._interruption is None:
             self.ended_for = reason
-            self._interruption = self._pool.start(interrupt(self.connection, self._pool.conninfo))
+            self._interruption = self._pool.cell.start(interrupt(self.connection, self._pool.conninfo))
 
 
 class Pool:
     """The connections to one address."""
 
-    def __init__(self, address: Address, max_connections: int, connect_timeout_ms: int, observe: Observe) -> None:
+    def __init__(self, address: Address, cell: "CellPools") -> None:
         self.address = address
-        self.conninfo = address.conninfo(connect_timeout_ms)
+        self.cell = cell
+        self.conninfo = address.conninfo(cell.connect_timeout_ms)
         self.catalog = Catalog(self._look_up)
-        self._connect_timeout_s = connect_timeout_ms / 1000
-        self._max_connections = max_connections
-        self._observe = observe
         # Last in, first out: the warmest connection is used and the rest grow idle and are closed.
-        self._idle: list[tuple[Connection, float]] = []
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._open_count = 0
+        self.idle: list[Connection] = []
+        self.open_count = 0
+
+    def lease(self, organization_id: str, organization_limit: int, deadline: Deadline) -> Lease:
+        """A connection for one statement of an organization, which may run `organization_limit` at once."""
+        return Lease(self, organization_id, organization_limit, deadline)
+
+    async def take(self) -> Connection:
+        """A connection for a request that has its turn. Raises EngineError if none can be opened."""
+        while self.idle:
+            connection = self.idle.pop()
+            self.cell.no_longer_idle(connection)
+            if connection.check():
+                return connection
+            self._close(connection)
+        self.cell.make_room()
+        self._count(+1)
+        try:
+            return await Connection.open(self.conninfo, self.cell.connect_timeout_ms / 1000)
+        except BaseException:
+            self._count(-1)
+            raise
+
+    def give_back(self, connection: Connection, turn: Turn) -> None:
+        """Takes a clean connection back."""
+        self.idle.append(connection)
+        self.cell.now_idle(connection, self)
+        self.cell.gate.leave(turn)
+
+    def discard(self, connection: Connection, turn: Turn) -> None:
+        """Closes a connection that nobody may use again."""
+        self._close(connection)
+        self.cell.gate.leave(turn)
+
+    def clean_and_give_back(self, connection: Connection, leftovers: Leftovers, turn: Turn) -> None:
+        """Cleans a connection after its answer has left, then takes it back, or closes it if that fails."""
+        self.cell.start(self._clean(connection, leftovers, turn))
+
+    def close_idle(self, connection: Connection) -> None:
+        """Closes one of the idle connections."""
+        self.idle.remove(connection)
+        self._close(connection)
+
+    async def _clean(self, connection: Connection, leftovers: Leftovers, turn: Turn) -> None:
+        try:
+            async with asyncio.timeout(_CLEAN_TIMEOUT_S):
+                await clean(connection, leftovers)
+        except (TimeoutError, ServiceError) as error:
+            self.cell.observe(Failure("engine.pool", f"cleaning failed: {error}"))
+        if leftovers is Leftovers.EVERYTHING:
+            self.catalog.forget()
+        if connection.is_open and connection.is_idle:
+            self.give_back(connection, turn)
+        else:
+            self.discard(connection, turn)
+
+    def _close(self, connection: Connection) -> None:
+        connection.close()
+        self._count(-1)
+
+    def _count(self, change: int) -> None:
+        self.open_count += change
+        self.cell.open_count += change
+
+    async def _look_up(self, sql: str, parameter: bytes) -> list[list[str]]:
+        return await query_values(self.conninfo, sql, parameter, self.cell.connect_timeout_ms / 1000)
+
+
+class CellPools:
+    """The pools of one cell, which share its connections and its gate."""
+
+    def __init__(self, limits: "PoolLimits", connect_timeout_ms: int, observe: Observe) -> None:
+        self.gate = Gate(limits.cell_connections, limits.cell_waiting)
+        self.pool_limit = limits.pool_connections
+        self.connect_timeout_ms = connect_timeout_ms
+        self.observe = observe
+        self.open_count = 0
+        self._max_open = limits.cell_connections
+        self._pools: dict[Address, Pool] = {}
+        # Every idle connection of the cell, the one that was used longest ago first.
+        self._idle: OrderedDict[Connection, tuple[Pool, float]] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def lease(self, deadline: Deadline) -> Lease:
-        return Lease(self, deadline)
+    def pool(self, address: Address) -> Pool:
+        pool = self._pools.get(address)
+        if pool is None:
+            pool = self._pools[address] = Pool(address, self)
+        return pool
 
-    async def take(self, deadline: Deadline) -> Connection:
-        """A connection for one request. Raises EngineError if none can be opened, LimitError if none is free."""
-        while True:
-            while self._idle:
-                connection, _ = self._idle.pop()
-                if connection.check():
-                    return connection
-                self._discard(connection)
-            if self._open_count < self._max_connections:
-                return await self._open()
-            await self._wait(deadline)
+    def now_idle(self, connection: Connection, pool: Pool) -> None:
+        self._idle[connection] = (pool, time.monotonic())
 
-    def give_back(self, connection: Connection) -> None:
-        self._idle.append((connection, time.monotonic()))
-        self._wake_next()
+    def no_longer_idle(self, connection: Connection) -> None:
+        del self._idle[connection]
 
-    def clean_and_return(self, connection: Connection) -> None:
-        """Cleans a connection after its answer has left, then gives it back, or closes it if that fails."""
-        self.start(self._clean(connection))
+    def make_room(self) -> None:
+        """Closes the connection that was idle longest, if the cell has as many as it may have."""
+        if self.open_count >= self._max_open and self._idle:
+            connection, (pool, _) = self._idle.popitem(last=False)
+            pool.close_idle(connection)
 
-    def discard_after(self, interruption: asyncio.Task[None], connection: Connection) -> None:
-        """Closes a connection when its interruption is over; a late cancel must not hit another request."""
-        interruption.add_done_callback(lambda _: self._discard(connection))
+    def close_idle(self, idle_life_s: float) -> None:
+        """Closes connections that nobody used for so long, and forgets pools that have none left."""
+        too_old = time.monotonic() - idle_life_s
+        while self._idle:
+            connection, (pool, since) = next(iter(self._idle.items()))
+            if since > too_old:
+                break
+            del self._idle[connection]
+            pool.close_idle(connection)
+        self._pools = {address: pool for address, pool in self._pools.items() if pool.open_count}
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Runs something beside the requests, kept alive until done or until the pool closes."""
+        """Runs something beside the requests, kept alive until done or until the pools close."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def close_idle(self, idle_life_s: float = _IDLE_LIFE_S) -> None:
-        """Closes connections that nobody used for a while."""
-        too_old = time.monotonic() - idle_life_s
-        stay = [(connection, since) for connection, since in self._idle if since > too_old]
-        for connection, since in self._idle:
-            if since <= too_old:
-                self._discard(connection)
-        self._idle = stay
+    def load(self, name: str) -> CellLoad:
+        return CellLoad(name, self.open_count, self.gate.running, self.gate.waiting, len(self._pools))
 
     async def close(self) -> None:
-        """Closes what is idle and waits for what runs beside the requests."""
+        """Waits for what runs beside the requests, then closes what is idle."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.close_idle(idle_life_s=-1)
 
-    async def _open(self) -> Connection:
-        self._open_count += 1
-        try:
-            return await Connection.open(self.conninfo, self._connect_timeout_s)
-        except BaseException:
-            self._open_count -= 1
-            self._wake_next()
-            raise
 
-    async def _wait(self, deadline: Deadline) -> None:
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        try:
-            async with asyncio.timeout(deadline.left_s()):
-                await turn
-        except TimeoutError:
-            raise LimitError(
-                "no_connection_free", "Every connection to this database stayed in use until the deadline.",
-                retryable=True, retry_after_ms=1_000,
-            ) from None  # fmt: skip
-        finally:
-            if turn in self._waiting:
-                self._waiting.remove(turn)
-            elif turn.cancelled():
-                self._wake_next()
+@dataclass(frozen=True, slots=True)
+class PoolLimits:
+    """How much one process may use: connections per pool and per cell, and requests that may wait per cell."""
 
-    def _wake_next(self) -> None:
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
-
-    def _discard(self, connection: Connection) -> None:
-        connection.close()
-        self._open_count -= 1
-        self._wake_next()
-
-    async def _clean(self, connection: Connection) -> None:
-        try:
-            async with asyncio.timeout(_CLEAN_TIMEOUT_S):
-                if connection.in_failed_transaction:
-                    await run_command(connection, b"rollback")
-                await run_command(connection, b"discard all")
-                connection.prepared.clear()
-                self.catalog.forget()
-        except (TimeoutError, ServiceError) as error:
-            self._observe(Failure("engine.pool", f"cleaning failed: {error}"))
-            self._discard(connection)
-            return
-        if connection.is_idle:
-            self.give_back(connection)
-        else:
-            self._discard(connection)
-
-    async def _look_up(self, sql: str, parameter: bytes) -> list[list[str]]:
-        return await query_values(self.conninfo, sql, parameter, self._connect_timeout_s)
-
-
-async def _read_out(connection: Connection) -> None:
-    try:
-        await drain(connection)
-    except ServiceError:
-        # The cancel's own error, or a lost connection: the request is given up, nobody is left to tell.
-        return
+    pool_connections: int
+    cell_connections: int
+    cell_waiting: int
 
 
 class Pools:
     """Every pool of this process, made when first asked for."""
 
-    def __init__(self, max_connections: int, connect_timeout_ms: int, observe: Observe) -> None:
-        self._max_connections = max_connections
+    def __init__(self, limits: PoolLimits, connect_timeout_ms: int, observe: Observe) -> None:
+        self._limits = limits
         self._connect_timeout_ms = connect_timeout_ms
         self._observe = observe
-        self._pools: dict[Address, Pool] = {}
+        self._cells: dict[str, CellPools] = {}
 
     def for_address(self, address: Address) -> Pool:
-        pool = self._pools.get(address)
-        if pool is None:
-            pool = self._pools[address] = Pool(address, self._max_connections, self._connect_timeout_ms, self._observe)
-        return pool
+        cell = self._cells.get(address.cell_conninfo)
+        if cell is None:
+            cell = self._cells[address.cell_conninfo] = CellPools(self._limits, self._connect_timeout_ms, self._observe)
+        return cell.pool(address)
 
-    async def sweep(self, every_s: float = 10.0) -> None:
+    async def sweep(self) -> None:
         """Closes idle connections for ever; cancelled at shutdown."""
         while True:
-            await asyncio.sleep(every_s)
-            for pool in self._pools.values():
-                pool.close_idle()
+            await asyncio.sleep(_SWEEP_EVERY_S)
+            for cell in self._cells.values():
+                cell.close_idle(_IDLE_LIFE_S)
+
+    def loads(self) -> list[CellLoad]:
+        """What this process uses of each cell now."""
+        return [cell.load(name) for name, cell in self._cells.items()]
 
     async def close(self) -> None:
-        await asyncio.gather(*(pool.close() for pool in self._pools.values()))
+        await asyncio.gather(*(cell.close() for cell in self._cells.values()))
+
+
+async def _read_out(connection: Connection) -> None:
+    try:
+        await drain(connection)
+    except (ServiceError, ResultTooLarge):
+        # The cancel's own error, or a lost connection: the request is given up, nobody is left to tell.
+        return

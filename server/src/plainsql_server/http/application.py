@@ -3,6 +3,7 @@
 Owns the order of the steps. A bare ASGI callable, because on the query routes the framework shows.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from http import HTTPStatus
@@ -19,6 +20,8 @@ from plainsql_server.http.responses import Response
 from plainsql_server.http.routes import Route, RouteTable
 
 UNKNOWN_ROUTE = "(none)"
+# Seen in logs only: the client went away before it was answered.
+_GONE = Response(499, b"", error_code="client_gone")
 
 # What an application needs while it runs, opened at start and closed at stop.
 Lifespan = Callable[[], AbstractAsyncContextManager[tuple[RouteTable, Principals]]]
@@ -37,9 +40,15 @@ class Application:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "http":
-            await self._answer(Request(scope, receive), send)
+            response = await self.respond(Request.from_asgi(scope, receive))
+            if response is not None:
+                await _send(response, send)
 
-    async def _answer(self, request: Request, send: Send) -> None:
+    async def respond(self, request: Request) -> Response | None:
+        """The answer to a request, whatever happens; None where the client went away.
+
+        Cancelling it, which the server does when the client goes away, cancels the statement that it runs.
+        """
         route: Route | None = None
         principal: Principal | None = None
         try:
@@ -47,14 +56,16 @@ class Application:
             if route.scope is not None:
                 principal = await authenticate(request, self._principals, route.scope)
             response = await route.handle(request, principal)
-        except ClientGone:
-            return
+        except (ClientGone, asyncio.CancelledError):
+            self._observe_finished(request, route, principal, _GONE)
+            return None
         except ServiceError as error:
             response = self._failed(error, request, route)
         except Exception as error:
             response = self._failed(InternalError(f"{type(error).__name__}: {error}"), request, route)
-        await _send(response, request, send)
+        _complete(response, request)
         self._observe_finished(request, route, principal, response)
+        return response
 
     def _failed(self, error: ServiceError, request: Request, route: Route | None) -> Response:
         if error.internal_context is not None:
@@ -77,11 +88,13 @@ class Application:
                 route=UNKNOWN_ROUTE if route is None else route.path,
                 status=response.status,
                 total_us=monotonic_us() - request.started_us,
+                queue_us=response.queue_us,
                 exec_us=response.exec_us,
                 organization_id=None if principal is None else principal.organization_id,
                 command=response.command,
                 row_count=response.row_count,
                 error_code=response.error_code,
+                trace_id=request.trace_id(),
             )
         )
 
@@ -93,16 +106,20 @@ class Application:
         await send({"type": "lifespan.shutdown.complete"})
 
 
-async def _send(response: Response, request: Request, send: Send) -> None:
-    total_us = monotonic_us() - request.started_us
-    headers = [
+def _complete(response: Response, request: Request) -> None:
+    timing = b"queue;dur=%.3f, engine;dur=%.3f, total;dur=%.3f" % (
+        response.queue_us / 1000, response.exec_us / 1000, (monotonic_us() - request.started_us) / 1000,
+    )  # fmt: skip
+    response.headers += (
         (b"content-type", response.content_type),
         (b"content-length", b"%d" % len(response.body)),
         (b"x-request-id", request.id.encode()),
-        (b"server-timing", b"engine;dur=%.3f, total;dur=%.3f" % (response.exec_us / 1000, total_us / 1000)),
-        *response.headers,
-    ]
-    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        (b"server-timing", timing),
+    )
+
+
+async def _send(response: Response, send: Send) -> None:
+    await send({"type": "http.response.start", "status": response.status, "headers": response.headers})
     await send({"type": "http.response.body", "body": response.body})
 
 

@@ -15,7 +15,7 @@ from plainsql_server.core.principal import Principal
 from plainsql_server.core.result import Result
 from plainsql_server.core.statement import Statement
 from plainsql_server.data_plane.query import Queries, QueryRequest
-from plainsql_server.engine.execution import Encoding
+from plainsql_server.engine.shapes import Encoding
 from plainsql_server.http.requests import Request, decode_json, text_of
 from plainsql_server.http.responses import Response
 from plainsql_server.limits.tiers import TIERS
@@ -43,7 +43,6 @@ class QueryBody(QueryOptions, kw_only=True, forbid_unknown_fields=True):
 
 
 _decoder = msgspec.json.Decoder(QueryBody)
-_to_json = msgspec.json.Encoder().encode
 
 
 class QueryRoutes:
@@ -99,18 +98,17 @@ def _require_content_type(request: Request, wanted: str) -> None:
 def _render(result: Result, request: Request) -> Response:
     completion = result.completion
     total_us = monotonic_us() - request.started_us
-    body = b"".join(
-        [
-            b'{"success":true,"columns":', _to_json(result.columns), b',"types":', _to_json(result.types),
-            b',"rows":[', b",".join(result.rows),
-            b'],"row_count":%d,"truncated":%b,"affected_rows":%d,"command":%b,"timings":{"total_us":%d,"exec_us":%d}'
-            % (
-                len(result.rows), b"true" if result.truncated else b"false", completion.affected_rows,
-                _to_json(completion.command), total_us, completion.exec_us,
-            ),
-            b',"request_id":', _to_json(request.id), b"}",
-        ]
+    body = b'{"success":true,%b,"rows":[%b],"row_count":%d,"truncated":%b,"affected_rows":%d,"command":"%b",' % (
+        result.shape.json, b",".join(result.rows), len(result.rows), b"true" if result.truncated else b"false",
+        completion.affected_rows, completion.command.encode(),
+    ) + b'"timings":{"total_us":%d,"exec_us":%d},"request_id":"%b"}' % (
+        total_us, completion.exec_us, request.id.encode(),
     )  # fmt: skip
     return Response(
-        200, body, exec_us=completion.exec_us, command=completion.command, row_count=len(result.rows)
-    )  # fmt: skip
+        200,
+        body,
+        queue_us=result.queue_us,
+        exec_us=completion.exec_us,
+        command=completion.command,
+        row_count=len(result.rows),
+    )

@@ -3,7 +3,8 @@
 Owns reading from the client. Every limit is applied before what it guards is parsed.
 """
 
-from collections.abc import Awaitable, Callable, MutableMapping
+import re
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -19,6 +20,9 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Decoded = TypeVar("Decoded")
 
 
+_TRACEPARENT = re.compile(rb"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-|\Z)")
+
+
 class ClientGone(Exception):
     """The client closed the connection before its request was complete; there is nobody to answer."""
 
@@ -26,19 +30,34 @@ class ClientGone(Exception):
 class Request:
     """One HTTP request."""
 
-    def __init__(self, scope: Scope, receive: Receive) -> None:
+    def __init__(
+        self, method: str, path: str, query_string: bytes, headers: Mapping[bytes, bytes],
+        *, body: bytes = b"", receive: Receive | None = None,
+    ) -> None:  # fmt: skip
+        """A request whose body is there already, or is received in pieces."""
         self.started_us = monotonic_us()
-        self.method: str = scope["method"]
-        self.path: str = scope["path"]
-        self._query_string: bytes = scope["query_string"]
+        self.method = method
+        self.path = path
+        self._query_string = query_string
+        self._headers = headers
+        self._body = body
         self._receive = receive
-        self._headers: dict[bytes, bytes] = dict(scope["headers"])
-        sent_id = self.header(b"x-request-id") or ""
-        self.id = sent_id if is_request_id(sent_id) else new_id(Kind.REQUEST)
+        sent_id = headers.get(b"x-request-id")
+        self.id = sent_id.decode() if sent_id and is_request_id(sent_id) else new_id(Kind.REQUEST)
+
+    @classmethod
+    def from_asgi(cls, scope: Scope, receive: Receive) -> "Request":
+        return cls(scope["method"], scope["path"], scope["query_string"], dict(scope["headers"]), receive=receive)
 
     def header(self, name: bytes) -> str | None:
         value = self._headers.get(name)
         return None if value is None else value.decode("latin-1")
+
+    def trace_id(self) -> str | None:
+        """The caller's W3C trace, if it sent a well-formed traceparent."""
+        sent = self._headers.get(b"traceparent")
+        match = _TRACEPARENT.match(sent) if sent else None
+        return match[1].decode() if match else None
 
     def content_type(self) -> str:
         """The media type without parameters, in lower case; '' if the client named none."""
@@ -70,17 +89,21 @@ class Request:
             raise RequestError("unsupported_content_encoding", "Send the body uncompressed.")
         if int(self.header(b"content-length") or 0) > max_bytes:
             raise _too_large(max_bytes, tier)
-        message = await self._receive()
-        # Appending to bytes would copy all that came before, each time.
-        body = bytearray(message.get("body", b""))
-        while message.get("more_body"):
-            message = await self._receive()
-            body += message.get("body", b"")
-            if len(body) > max_bytes:
-                raise _too_large(max_bytes, tier)
+        return self._body if self._receive is None else await _received(self._receive, max_bytes, tier)
+
+
+async def _received(receive: Receive, max_bytes: int, tier: str) -> bytes:
+    body = bytearray()
+    more = True
+    while more:
+        message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientGone
-        return bytes(body)
+        body += message["body"]
+        more = message["more_body"]
+        if len(body) > max_bytes:
+            raise _too_large(max_bytes, tier)
+    return bytes(body)
 
 
 def text_of(body: bytes) -> str:

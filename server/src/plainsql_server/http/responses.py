@@ -22,6 +22,7 @@ class Response:
     content_type: bytes = JSON
     headers: list[Header] = field(default_factory=list)
     # What the log says about it; never the customer's data.
+    queue_us: int = 0
     exec_us: int = 0
     command: str | None = None
     row_count: int = 0

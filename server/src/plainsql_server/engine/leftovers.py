@@ -1,0 +1,126 @@
+"""What a statement can leave behind in its session, judged before it runs.
+
+Owns the proof behind 'clean or thrown away'. A statement proves itself harmless if it is a query or a
+change of rows, every function that its text calls is known to touch no session state, and the database
+holds no code of its customer's that could run unseen (functions, triggers, views with calls: a 'plain'
+database). Whatever cannot be proven is cleaned up after. The text is judged by patterns that err on the
+side of cleaning, never by a parser.
+"""
+
+import re
+from enum import IntEnum
+
+from plainsql_server.core.statement import first_words
+
+
+class Leftovers(IntEnum):
+    """How much cleaning a session needs, from nothing to everything."""
+
+    NOTHING = 0
+    SEQUENCES = 1
+    """A column's default may have called nextval, so that lastval() would answer the next request."""
+    SESSION = 2
+    """Code that we cannot see into may have changed settings, made temporary tables and the like."""
+    EVERYTHING = 3
+    """The statement is not one that only reads or changes rows."""
+
+
+_READS = frozenset(["SELECT", "VALUES", "TABLE"])
+_CHANGES = frozenset(["INSERT", "UPDATE", "DELETE", "MERGE", "WITH"])
+
+# A name, or the end of a quoted one, before a parenthesis; a comment between the two is caught by _COMMENT.
+_CALL = re.compile(r"([A-Za-z_\u0080-\U0010ffff][\w$]*|\")\s*\(")
+_COMMENT = re.compile(r"--|/\*")
+_INTO = re.compile(r"(?:\b(insert|merge)\s+)?\binto\b", re.IGNORECASE)
+
+# Names before a parenthesis that are no calls: the target of an INSERT, and in DDL the tables, access methods
+# and columns that are named before a list. A pattern that is only safe in DDL is only used there.
+_NAME = r'(?:"(?:[^"]|"")+"|[\w$]+)'
+_QUALIFIED = rf"{_NAME}(?:\s*\.\s*{_NAME})*"
+_INSERT_TARGET = re.compile(rf"\s*insert\s+into\s+{_QUALIFIED}\s*(?=\()", re.IGNORECASE)
+_DDL_TARGET = re.compile(
+    rf"\b(?:table(?:\s+if\s+not\s+exists)?|references|on(?:\s+only)?|using)\s+{_QUALIFIED}\s*(?=\()", re.IGNORECASE
+)
+
+# What may stand before a parenthesis without calling anything: keywords and types with a modifier.
+_NOT_CALLS = """
+    all always and any array as asc between bit bpchar by case cast cascade char character check conflict cube decimal
+    default desc distinct else end except exists extract filter first float foreign from group grouping having
+    ilike in include index insert intersect interval into is join key last lateral like limit materialized not
+    nothing numeric nulls identity of offset on only or order over overlay partition position precision primary
+    recursive references returning rollup row rows select set sets similar some start substring table then time
+    timestamp trim union unique update using values varbit varchar varying when where window with within zone
+"""
+# PostgreSQL's own functions that touch no session state; the ones that people use, not all of them.
+_PURE = """
+    abs age array_agg array_append array_cat array_length array_position array_prepend array_remove array_replace
+    array_to_json array_to_string ascii avg bit_and bit_length bit_or bool_and bool_or btrim cardinality cbrt ceil
+    ceiling char_length character_length chr clock_timestamp coalesce concat concat_ws cos count cume_dist
+    date_bin date_part date_trunc decode degrees dense_rank div encode every exp first_value floor format
+    gen_random_uuid generate_series generate_subscripts greatest initcap int4range int8range isfinite json_agg
+    json_array_elements json_array_elements_text json_array_length json_build_array json_build_object json_each
+    json_each_text json_extract_path json_extract_path_text json_object json_object_agg json_object_keys
+    json_strip_nulls json_to_record json_to_recordset json_typeof jsonb_agg jsonb_array_elements
+    jsonb_array_elements_text jsonb_array_length jsonb_build_array jsonb_build_object jsonb_each jsonb_each_text
+    jsonb_extract_path jsonb_extract_path_text jsonb_insert jsonb_object jsonb_object_agg jsonb_object_keys
+    jsonb_path_exists jsonb_path_match jsonb_path_query jsonb_path_query_array jsonb_path_query_first
+    jsonb_pretty jsonb_set jsonb_strip_nulls jsonb_to_record jsonb_to_recordset jsonb_typeof justify_days
+    justify_hours justify_interval lag last_value lead least left length ln log lower lpad ltrim make_date
+    make_interval make_time make_timestamp make_timestamptz max md5 min mod mode now nth_value ntile nullif
+    num_nonnulls num_nulls numrange octet_length percent_rank percentile_cont percentile_disc phraseto_tsquery pi
+    plainto_tsquery power quote_ident quote_literal quote_nullable radians random range_agg rank regexp_count
+    regexp_like regexp_match regexp_matches regexp_replace regexp_split_to_array regexp_split_to_table
+    regexp_substr repeat replace reverse right round row_number row_to_json rpad rtrim sha224 sha256 sha384
+    sha512 sign sin split_part sqrt starts_with statement_timestamp stddev string_agg string_to_array
+    string_to_table strpos substr sum tan timeofday to_char to_date to_hex to_json to_jsonb to_number
+    to_timestamp to_tsquery to_tsvector transaction_timestamp translate trim_array trunc ts_headline ts_rank
+    tsrange tstzrange unnest upper var_pop var_samp variance websearch_to_tsquery width_bucket
+"""
+_HARMLESS = frozenset((_NOT_CALLS + _PURE).split())
+
+
+def leftovers_of(sql: str, *, plain_database: bool) -> Leftovers:
+    """The cleaning that a session needs after a statement, at least."""
+    first = next(iter(first_words(sql, 1)), "")
+    if first not in _READS and first not in _CHANGES:
+        return Leftovers.EVERYTHING
+    # SELECT … INTO makes a table, perhaps a temporary one, and answers like any SELECT.
+    if any(into[1] is None for into in _INTO.finditer(sql)):
+        return Leftovers.EVERYTHING
+    if not plain_database or not _calls_only_harmless(sql):
+        return Leftovers.SESSION
+    return Leftovers.NOTHING if first in _READS else Leftovers.SEQUENCES
+
+
+def may_store_code(sql: str) -> bool:
+    """Whether a statement could make a plain database one that runs code unseen."""
+    first, second = [*first_words(sql, 2), "", ""][:2]
+    if first in _READS or first in _CHANGES:
+        # It runs no code of the customer's that is stored already, because there is none.
+        return False
+    if first in _STORES_NOTHING:
+        return False
+    # nextval in a column's default is what Leftovers.SEQUENCES is for.
+    return (first, second) not in _STORES_EXPRESSIONS_ONLY or not _calls_only_harmless(
+        _DDL_TARGET.sub("as", sql), _HARMLESS | {"nextval"}
+    )
+
+
+# Commands that store nothing that could run later, and those that store only the expressions in their text.
+_STORES_NOTHING = frozenset(
+    ["SET", "RESET", "SHOW", "ANALYZE", "VACUUM", "DROP", "TRUNCATE", "DISCARD", "DEALLOCATE", "GRANT",
+     "REVOKE", "LOCK", "DECLARE", "FETCH", "CLOSE", "REINDEX", "CLUSTER", "CHECKPOINT", "REFRESH"]
+)  # fmt: skip
+_STORES_EXPRESSIONS_ONLY = frozenset(
+    [("CREATE", "TABLE"), ("CREATE", "UNLOGGED"), ("CREATE", "TEMP"), ("CREATE", "TEMPORARY"), ("CREATE", "INDEX"),
+     ("CREATE", "UNIQUE"), ("CREATE", "SEQUENCE"), ("CREATE", "SCHEMA"), ("CREATE", "TYPE"), ("CREATE", "STATISTICS"),
+     ("ALTER", "TABLE"), ("ALTER", "INDEX"), ("ALTER", "SEQUENCE"), ("ALTER", "SCHEMA"), ("COMMENT", "ON")]
+)  # fmt: skip
+
+
+def _calls_only_harmless(sql: str, harmless: frozenset[str] = _HARMLESS) -> bool:
+    if _COMMENT.search(sql):
+        return False
+    target = _INSERT_TARGET.match(sql)
+    start = target.end() if target else 0
+    return all(call[1].lower() in harmless for call in _CALL.finditer(sql, start))

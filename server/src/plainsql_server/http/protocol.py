@@ -1,0 +1,151 @@
+"""The HTTP/1.1 connection: uvicorn's protocol, with a short way for small, whole requests.
+
+Owns the difference to uvicorn: a request with a small body of known length is handed over when it is
+complete, as one object, and its answer is written at once, without ASGI's messages in between; measured,
+that is what a query's HTTP costs most. Everything else (large or chunked bodies, pipelining) takes
+uvicorn's way. On both ways a client that goes away has its request cancelled. Parsing, keep-alive, flow
+control and shutdown are uvicorn's. Refuses to know routes.
+"""
+
+import asyncio
+from typing import Any, Protocol, cast
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from plainsql_server.http.requests import Request
+from plainsql_server.http.responses import Response
+
+# A body this small is held whole before its sender is authenticated.
+MAX_SHORT_BODY_BYTES = 64 * 1024
+
+
+class Responder(Protocol):
+    """What answers requests: the application of a plane."""
+
+    async def respond(self, request: Request) -> Response | None:
+        """The answer, or None where nobody is left to read one."""
+
+
+class _ShortCycle:
+    """A request on the short way, with the names that uvicorn's protocol knows a cycle by."""
+
+    __slots__ = ("body", "disconnected", "keep_alive", "message_event", "more_body", "response_complete")
+
+    def __init__(self, keep_alive: bool) -> None:
+        self.body = bytearray()
+        self.more_body = True
+        self.keep_alive = keep_alive
+        self.disconnected = False
+        self.response_complete = False
+        self.message_event = _NEVER_AWAITED
+
+
+class _Unwatched:
+    """Stands for the event that uvicorn sets when a body arrives; on the short way nobody waits for it."""
+
+    def set(self) -> None:
+        return
+
+
+_NEVER_AWAITED = _Unwatched()
+
+
+class ShortWayProtocol(HttpToolsProtocol):
+    """One client's connection."""
+
+    _short: _ShortCycle | None = None
+    _task: "asyncio.Task[None] | None" = None
+    _headers_by_name: dict[bytes, bytes]
+
+    def on_message_begin(self) -> None:
+        self.url = b""
+        self.expect_100_continue = False
+        self.headers = []
+        self._headers_by_name = {}
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        self._headers_by_name[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        if self._is_short():
+            keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
+            self._short = _ShortCycle(keep_alive)
+            self.cycle = self._short  # type: ignore[assignment]
+            return
+        self._short = None
+        self._begin_uvicorns_way()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        if (short := self._short) is not None:
+            self._short = None
+            self._run(self._answer(short, self._request(short)))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._task is not None:
+            self._task.cancel()
+
+    def _is_short(self) -> bool:
+        headers = self._headers_by_name
+        length = headers.get(b"content-length", b"0")
+        return (
+            not self._owes_an_answer()
+            and b"transfer-encoding" not in headers
+            and b"upgrade" not in headers
+            and not self.expect_100_continue
+            and self.url.startswith(b"/")
+            and int(length) <= MAX_SHORT_BODY_BYTES
+        )
+
+    def _owes_an_answer(self) -> bool:
+        # uvicorn declares that there always is a cycle, and starts without one.
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        return cycle is not None and not cycle.response_complete
+
+    def _request(self, short: _ShortCycle) -> Request:
+        path, _, query_string = self.url.partition(b"?")
+        return Request(
+            self.parser.get_method().decode("ascii"), path.decode("ascii"), query_string,
+            self._headers_by_name, body=bytes(short.body),
+        )  # fmt: skip
+
+    async def _answer(self, short: _ShortCycle, request: Request) -> None:
+        responder: Responder = self.app
+        response = await responder.respond(request)
+        if response is None or short.disconnected:
+            return
+        self.transport.write(self._rendered(response, short.keep_alive))
+        short.response_complete = True
+        if not short.keep_alive:
+            self.transport.close()
+        self.on_response_complete()
+
+    def _rendered(self, response: Response, keep_alive: bool) -> bytes:
+        lines = [STATUS_LINE[response.status]]
+        for name, value in (*self.server_state.default_headers, *response.headers):
+            lines += (name, b": ", value, b"\r\n")
+        lines.append(b"\r\n" if keep_alive else b"connection: close\r\n\r\n")
+        lines.append(response.body)
+        return b"".join(lines)
+
+    def _begin_uvicorns_way(self) -> None:
+        url, headers, expected = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url, self.expect_100_continue = url, expected
+        self.headers += headers
+        super().on_headers_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._run(cycle.run_asgi(app))
+
+    def _run(self, work: Any) -> None:
+        task = self._task = self.loop.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: "asyncio.Task[None]") -> None:
+        self.tasks.discard(task)
+        if self._task is task:
+            self._task = None
