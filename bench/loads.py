@@ -1,6 +1,6 @@
-"""The load generators: pgbench for the bare engine, wrk for the service, both doing the same work.
+"""The load generators: pgbench for the bare engine, wrk for what speaks HTTP, all doing the same work.
 
-Owns the workloads. Each is the same statement on both sides, serializable on both sides.
+Owns the workloads. Each is the same statement on every side, serializable on every side.
 """
 
 import json
@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from bench.stack import Stack
 
@@ -26,59 +27,85 @@ class Workload:
     # pgbench's query mode, which is the fair counterpart of how the service is asked.
     pgbench_mode: str
     with_parameter: bool
+    writes: bool = False
 
 
+_LOOKUP = "select abalance from pgbench_accounts where aid = {key}"
+_UPDATE = "update pgbench_accounts set abalance = abalance + 1 where aid = {key}"
 WORKLOADS = (
-    Workload("lookup, $1", "select abalance from pgbench_accounts where aid = {key}", "prepared", True),
-    Workload("lookup, literal", "select abalance from pgbench_accounts where aid = {key}", "extended", False),
-    Workload("update, $1", "update pgbench_accounts set abalance = abalance + 1 where aid = {key}", "prepared", True),
+    Workload("lookup, $1", _LOOKUP, "prepared", True),
+    Workload("lookup, literal", _LOOKUP, "extended", False),
+    Workload("update, $1", _UPDATE, "prepared", True, writes=True),
 )
 
 
-def pgbench_rate(stack: Stack, workload: Workload, rows: int, clients: int, seconds: float) -> float:
-    """Statements per second straight on the engine."""
-    script = f"\\set key random(1, {rows})\n{workload.sql.format(key=':key')};\n"
-    with tempfile.NamedTemporaryFile("w", suffix=".sql") as file:
-        file.write(script)
-        file.flush()
+@dataclass(frozen=True)
+class Measured:
+    """Statements per second, and the median latency of one."""
+
+    per_second: float
+    median_us: float
+
+
+def pgbench(stack: Stack, workload: Workload, rows: int, clients: int, seconds: float) -> Measured:
+    """Straight on the engine."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "load.sql"
+        script.write_text(f"\\set key random(1, {rows})\n{workload.sql.format(key=':key')};\n")
         arguments = [
-            "pgbench", *stack.engine_arguments(stack.owner_role), "-n", "-f", file.name, "-M", workload.pgbench_mode,
-            "-c", str(clients), "-j", "2", "-T", str(round(seconds)), stack.database,
+            "pgbench", *stack.engine_arguments(stack.owner_role), "-n", "-f", str(script), "-M", workload.pgbench_mode,
+            "-c", str(clients), "-j", str(min(2, clients)), "-T", str(round(seconds)),
+            *(["--log", "--log-prefix", f"{folder}/log"] if clients == 1 else []), stack.database,
         ]  # fmt: skip
         environment = {**os.environ, "PGOPTIONS": _SERIALIZABLE}
         output = subprocess.run(arguments, check=True, capture_output=True, text=True, env=environment).stdout
-    return float(_found(r"tps = ([\d.]+)", output))
+        latencies = [
+            float(line.split()[2]) for log in Path(folder).glob("log*") for line in log.read_text().splitlines()
+        ]
+    mean_us = float(_found(r"latency average = ([\d.]+) ms", output)) * 1000
+    return Measured(float(_found(r"tps = ([\d.]+)", output)), median(latencies) if latencies else mean_us)
 
 
-def wrk_rate(stack: Stack, workload: Workload, rows: int, connections: int, seconds: float) -> float:
-    """Statements per second through the service. Refuses to count answers that are not 200."""
-    with tempfile.TemporaryDirectory() as folder:
-        script = Path(folder) / "load.lua"
-        script.write_text(_wrk_script(stack, workload, rows))
-        arguments = [
-            "wrk", "-t", "1", "-c", str(connections), "-d", f"{round(seconds)}s", "-s", str(script),
-            f"{stack.data_url}/v1/query",
-        ]  # fmt: skip
-        output = subprocess.run(arguments, check=True, capture_output=True, text=True).stdout
-    if "Non-2xx" in output or "Socket errors" in output:
-        raise SystemExit(f"the service failed under load:\n{output}")
-    return float(_found(r"Requests/sec:\s+([\d.]+)", output))
-
-
-def _wrk_script(stack: Stack, workload: Workload, rows: int) -> str:
+def service(stack: Stack, workload: Workload, rows: int, connections: int, seconds: float) -> Measured:
+    """Through PlainSQL."""
+    headers = {"Authorization": f"Bearer {stack.api_key}", "Content-Type": "application/json"}
     if workload.with_parameter:
         body = json.dumps({"sql": workload.sql.format(key="$1"), "params": ["KEY"]}).replace('"KEY"', "%d")
     else:
         body = json.dumps({"sql": workload.sql.format(key="KEY")}).replace("KEY", "%d")
-    return f"""
-wrk.method = "POST"
-wrk.headers["Authorization"] = "Bearer {stack.api_key}"
-wrk.headers["Content-Type"] = "application/json"
-local body = [[{body}]]
-request = function()
-    return wrk.format(nil, nil, nil, string.format(body, math.random(1, {rows})))
-end
-"""
+    return _wrk(f"{stack.data_url}/v1/query", headers, _with_random_key(body, rows), connections, seconds)
+
+
+def rqlite(url: str, workload: Workload, rows: int, connections: int, seconds: float) -> Measured:
+    """Through rqlite."""
+    if workload.with_parameter:
+        body = json.dumps([[workload.sql.format(key="?"), "KEY"]]).replace('"KEY"', "%d")
+    else:
+        body = json.dumps([workload.sql.format(key="KEY")]).replace("KEY", "%d")
+    path = "/db/execute" if workload.writes else "/db/query?level=none"
+    headers = {"Content-Type": "application/json"}
+    return _wrk(f"{url}{path}", headers, _with_random_key(body, rows), connections, seconds)
+
+
+def _with_random_key(body: str, rows: int) -> str:
+    """wrk's expression for a body with `%d` in it."""
+    return f"string.format([[{body}]], math.random(1, {rows}))"
+
+
+def _wrk(url: str, headers: dict[str, str], body: str, connections: int, seconds: float) -> Measured:
+    lines = [f'wrk.headers["{name}"] = "{value}"' for name, value in headers.items()]
+    request = f"request = function() return wrk.format(nil, nil, nil, {body}) end"
+    script_text = "\n".join(['wrk.method = "POST"', *lines, request])
+    with tempfile.NamedTemporaryFile("w", suffix=".lua") as script:
+        script.write(script_text)
+        script.flush()
+        arguments = ["wrk", "--latency", "-t", "1", "-c", str(connections), "-d", f"{round(seconds)}s"]
+        output = subprocess.run([*arguments, "-s", script.name, url], check=True, capture_output=True, text=True).stdout
+    if "Non-2xx" in output or "Socket errors" in output:
+        raise SystemExit(f"{url} failed under load:\n{output}")
+    value, unit = re.findall(r"50%\s+([\d.]+)(us|ms|s)", output)[0]
+    median_us = float(value) * {"us": 1, "ms": 1_000, "s": 1_000_000}[unit]
+    return Measured(float(_found(r"Requests/sec:\s+([\d.]+)", output)), median_us)
 
 
 def _found(pattern: str, output: str) -> str:

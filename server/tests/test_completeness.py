@@ -21,12 +21,11 @@ import plainsql_server
 from plainsql_server.assembly import Observer, build_control_application, build_data_application
 from plainsql_server.core import errors
 from plainsql_server.core.errors import ServiceError
-from plainsql_server.core.principal import Principal, Scope
+from plainsql_server.core.principal import Scope
 from plainsql_server.engine.sqlstate import condition_name
 from plainsql_server.http.errors import STATUS_OF_CLASS, STATUS_OF_CODE
-from plainsql_server.http.requests import Request
 from plainsql_server.http.responses import Response
-from plainsql_server.http.routes import Route
+from plainsql_server.http.routes import Route, open_route, scoped_route
 from plainsql_server.settings import Settings
 
 SOURCE = Path(plainsql_server.__file__).parent
@@ -139,11 +138,11 @@ async def test_every_route_says_what_it_is_for_and_is_declared_once() -> None:
 
 
 def test_a_route_without_a_scope_is_noticed() -> None:
-    async def handle(request: Request, principal: Principal | None) -> Response:
+    async def answer(*_: object) -> Response:
         raise AssertionError("never called")
 
-    closed = Route("GET", "/tables", Scope.READ, "List tables", handle)
-    forgotten = Route("POST", "/health", None, "Open by mistake", handle)
+    closed = scoped_route("GET", "/tables", Scope.READ, "List tables", answer)
+    forgotten = open_route("POST", "/health", "Open by mistake", answer)
     assert routes_without_scope([closed, forgotten]) == ["POST /health"]
 
 

@@ -17,17 +17,18 @@ from plainsql_server.data_plane.query import Queries
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.principals import Principals
 from plainsql_server.engine.pool import PoolLimits, Pools
-from plainsql_server.http.application import Application, signed_in
+from plainsql_server.http.application import Application
 from plainsql_server.http.banner import Banner, Check, Urls
-from plainsql_server.http.protocol import ShortWayProtocol
+from plainsql_server.http.protocol import LAST_ANSWERS_AFTER_S, ShortWayProtocol
 from plainsql_server.http.query import QueryRoutes
-from plainsql_server.http.routes import Route, RouteTable
+from plainsql_server.http.readiness import Readiness
+from plainsql_server.http.routes import Route, RouteTable, open_route, scoped_route
 from plainsql_server.logs import Log
 from plainsql_server.metrics import Metrics
 from plainsql_server.settings import Settings, read_settings
 
-# An answer takes at most the dedicated tier's deadline; a stop does not wait that long.
-_SHUTDOWN_TIMEOUT_S = 3
+# A little more than running requests are given to finish, so that their last answers leave.
+_SHUTDOWN_TIMEOUT_S = int(LAST_ANSWERS_AFTER_S) + 1
 # Idle keep-alive connections cost a descriptor each; clients that poll every minute keep theirs.
 _KEEP_ALIVE_S = 75
 
@@ -65,45 +66,51 @@ def control_application() -> Application:
 
 
 def build_data_application(settings: Settings, observe: Observer) -> Application:
+    readiness = Readiness(settings.drain_ms)
+
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[tuple[RouteTable, Principals]]:
         async with Directory.open(settings.directory_dsn) as directory, _pools(settings, observe) as pools:
             observe.metrics.watch(pools.loads)
+            readiness.heed_signals()
             databases = Databases(directory, settings.principal_cache_ms)
             health = Health(directory)
             checks: dict[str, Check] = {"engine": health.engine, "directory": health.directory}
             routes = QueryRoutes(Queries(databases, pools))
             yield (
-                RouteTable([*_banner_routes(settings, checks, data_routes(routes))]),
+                RouteTable(_banner_routes(settings, checks, readiness, data_routes(routes))),
                 Principals(directory, settings.principal_cache_ms),
             )
 
-    return Application(lifespan, observe)
+    return Application(lifespan, observe, readiness)
 
 
 def build_control_application(settings: Settings, observe: Observer) -> Application:
+    readiness = Readiness(settings.drain_ms)
+
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[tuple[RouteTable, Principals]]:
         async with Directory.open(settings.directory_dsn) as directory:
+            readiness.heed_signals()
             checks: dict[str, Check] = {"directory": directory.check}
             yield (
-                RouteTable(_banner_routes(settings, checks, [])),
+                RouteTable(_banner_routes(settings, checks, readiness, [])),
                 Principals(directory, settings.principal_cache_ms),
             )
 
-    return Application(lifespan, observe)
+    return Application(lifespan, observe, readiness)
 
 
 def data_routes(queries: QueryRoutes) -> list[Route]:
     """The data plane's own routes."""
     return [
-        Route(
+        scoped_route(
             "POST", "/v1/query", Scope.READ, "Run one SQL statement, sent as JSON",
-            signed_in(queries.post_json), answers_queries=True,
+            queries.post_json, answers_queries=True,
         ),
-        Route(
+        scoped_route(
             "POST", "/query", Scope.READ, "Run one SQL statement, sent as plain text",
-            signed_in(queries.post_text), answers_queries=True,
+            queries.post_text, answers_queries=True,
         ),
     ]  # fmt: skip
 
@@ -118,11 +125,13 @@ def serve_control(settings: Settings) -> None:
     _serve("control_application", settings, settings.control_host, settings.control_port, workers=1)
 
 
-def _banner_routes(settings: Settings, checks: dict[str, Check], routes: list[Route]) -> list[Route]:
-    banner = Banner(Urls(settings.data_url, settings.control_url, settings.alias_url), checks)
+def _banner_routes(
+    settings: Settings, checks: dict[str, Check], readiness: Readiness, routes: list[Route]
+) -> list[Route]:
+    banner = Banner(Urls(settings.data_url, settings.control_url, settings.alias_url), checks, readiness)
     banner_routes = [
-        Route("GET", "/", None, "This list of routes", banner.get_root),
-        Route("GET", "/health", None, "Health check", banner.get_health),
+        open_route("GET", "/", "This list of routes", banner.get_root),
+        open_route("GET", "/health", "Health check", banner.get_health),
     ]
     banner.routes = (*routes, *banner_routes)
     return [*routes, *banner_routes]

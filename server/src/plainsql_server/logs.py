@@ -1,8 +1,8 @@
 """Observations to log lines: one JSON object a line on standard error.
 
-Owns the format and the writing. Lines are gathered for a moment and written together, because a write a
-request costs as much as rendering its answer; a crash loses at most that moment. Observations hold no
-secrets and no customer data, so there is nothing to redact here.
+Owns the format and the writing. Lines are gathered for a moment, then encoded and written together, because
+a write a request costs as much as rendering its answer; a crash loses at most that moment. Observations
+hold no secrets and no customer data, so there is nothing to redact here.
 """
 
 import asyncio
@@ -11,13 +11,12 @@ from typing import BinaryIO
 
 import msgspec
 
-from plainsql_server.core.clock import now
 from plainsql_server.core.observation import Observation
 
 _GATHER_S = 0.1
-_MAX_GATHERED_LINES = 500
+_MAX_GATHERED = 1_000
 
-_encode = msgspec.json.Encoder().encode
+_encode_lines = msgspec.json.Encoder().encode_lines
 
 
 class Log:
@@ -25,21 +24,20 @@ class Log:
 
     def __init__(self, stream: BinaryIO = sys.stderr.buffer) -> None:
         self._stream = stream
-        self._lines: list[bytes] = []
+        self._gathered: list[Observation] = []
 
     def __call__(self, observation: Observation) -> None:
-        head = b'{"at":"%b","event":"%b",' % (now().isoformat().encode(), type(observation).__name__.encode())
-        self._lines.append(head + _encode(observation)[1:])
-        if len(self._lines) == 1:
+        self._gathered.append(observation)
+        if len(self._gathered) == 1:
             self._write_soon()
-        elif len(self._lines) >= _MAX_GATHERED_LINES:
+        elif len(self._gathered) >= _MAX_GATHERED:
             self.write()
 
     def write(self) -> None:
         """Writes what is gathered."""
-        lines, self._lines = self._lines, []
-        if lines:
-            self._stream.write(b"\n".join(lines) + b"\n")
+        gathered, self._gathered = self._gathered, []
+        if gathered:
+            self._stream.write(_encode_lines(gathered))
             self._stream.flush()
 
     def _write_soon(self) -> None:

@@ -1,38 +1,62 @@
 """Observations to Prometheus metrics, on a port of their own that is not public.
 
 Owns the names and labels of metrics. Labels come from our own lists (routes, codes, cells), never from a
-customer, so their number is bounded.
+customer, so their number is bounded. Counting is plain arithmetic on our side, made into Prometheus' words
+only when somebody asks: its own counters take a lock each, which showed.
 """
 
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from plainsql_server.core.observation import CellLoad, Observation, RequestFinished
 
 # From a quarter of a millisecond, which a point lookup takes, to the longest deadline.
-_BUCKETS_S = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+_BUCKETS_US = (
+    250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
+    1_000_000, 2_500_000, 5_000_000, 10_000_000, 30_000_000, 60_000_000, 300_000_000,
+)  # fmt: skip
 
 Loads = Callable[[], Iterable[CellLoad]]
 
 
-class Metrics:
+class _Durations:
+    """How long something took, in buckets."""
+
+    __slots__ = ("counts", "sum_us")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(_BUCKETS_US) + 1)
+        self.sum_us = 0
+
+    def add(self, duration_us: int) -> None:
+        self.counts[bisect_left(_BUCKETS_US, duration_us)] += 1
+        self.sum_us += duration_us
+
+    def buckets(self) -> list[tuple[str, float]]:
+        total = 0
+        buckets = []
+        for edge, count in zip([*(str(us / 1e6) for us in _BUCKETS_US), "+Inf"], self.counts, strict=True):
+            total += count
+            buckets.append((edge, float(total)))
+        return buckets
+
+
+class Metrics(Collector):
     """An exit for observations that counts them."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._requests = Counter("plainsql_requests", "Requests answered.", ["route", "status"], registry=self.registry)
-        self._seconds = Histogram(
-            "plainsql_request_seconds", "Time a request took, by stage.", ["route", "stage"],
-            buckets=_BUCKETS_S, registry=self.registry,
-        )  # fmt: skip
-        self._errors = Counter("plainsql_errors", "Requests that failed, by code.", ["code"], registry=self.registry)
-        self._rows = Counter("plainsql_rows", "Rows sent to clients.", registry=self.registry)
-        # Looking a child up by its labels costs more than counting; there are few of each.
-        self._children: dict[tuple[str, int], Counter] = {}
-        self._stages: dict[tuple[str, str], Histogram] = {}
+        self.registry.register(self)
+        self._loads: Loads = list
+        self._requests: Counter[tuple[str, int]] = Counter()
+        self._errors: Counter[str] = Counter()
+        self._rows = 0
+        self._stages: dict[str, tuple[_Durations, _Durations, _Durations]] = {}
 
     def __call__(self, observation: Observation) -> None:
         if isinstance(observation, RequestFinished):
@@ -40,9 +64,9 @@ class Metrics:
 
     def watch(self, loads: Loads) -> None:
         """Shows the pools' state whenever somebody asks."""
-        self.registry.register(_CellCollector(loads))
+        self._loads = loads
 
-    def serve(self, host: str, ports: Iterable[int]) -> int:
+    def serve(self, host: str, ports: range) -> int:
         """Serves the metrics on the first free port, and says which; each worker process takes one."""
         for port in ports:
             try:
@@ -51,37 +75,45 @@ class Metrics:
                 # Taken by another worker of ours: the next one is for us.
                 continue
             return port
-        raise OSError(f"no free port for metrics among {list(ports)}")
+        raise OSError(f"no free port for metrics from {ports.start} to {ports.stop - 1}")
+
+    def collect(self) -> Iterator[Metric]:
+        requests = CounterMetricFamily("plainsql_requests", "Requests answered.", labels=["route", "status"])
+        for (route, status), count in list(self._requests.items()):
+            requests.add_metric([route, str(status)], count)
+        yield requests
+        errors = CounterMetricFamily("plainsql_errors", "Requests that failed, by code.", labels=["code"])
+        for code, count in list(self._errors.items()):
+            errors.add_metric([code], count)
+        yield errors
+        yield CounterMetricFamily("plainsql_rows", "Rows sent to clients.", self._rows)
+        yield self._durations()
+        yield from self._cells()
 
     def _count(self, finished: RequestFinished) -> None:
         route = finished.route
-        counter = self._children.get((route, finished.status))
-        if counter is None:
-            counter = self._children[route, finished.status] = self._requests.labels(route, finished.status)
-        counter.inc()
-        self._observe(route, "total", finished.total_us)
+        self._requests[route, finished.status] += 1
+        stages = self._stages.get(route)
+        if stages is None:
+            stages = self._stages[route] = (_Durations(), _Durations(), _Durations())
+        stages[0].add(finished.total_us)
         if finished.exec_us:
-            self._observe(route, "engine", finished.exec_us)
-            self._observe(route, "queue", finished.queue_us)
-        if finished.row_count:
-            self._rows.inc(finished.row_count)
+            stages[1].add(finished.queue_us)
+            stages[2].add(finished.exec_us)
+            self._rows += finished.row_count
         if finished.error_code is not None:
-            self._errors.labels(finished.error_code).inc()
+            self._errors[finished.error_code] += 1
 
-    def _observe(self, route: str, stage: str, duration_us: int) -> None:
-        histogram = self._stages.get((route, stage))
-        if histogram is None:
-            histogram = self._stages[route, stage] = self._seconds.labels(route, stage)
-        histogram.observe(duration_us / 1_000_000)
+    def _durations(self) -> Metric:
+        family = HistogramMetricFamily(
+            "plainsql_request_seconds", "Time that requests took, by stage.", labels=["route", "stage"]
+        )
+        for route, stages in list(self._stages.items()):
+            for stage, durations in zip(("total", "queue", "engine"), stages, strict=True):
+                family.add_metric([route, stage], durations.buckets(), durations.sum_us / 1e6)
+        return family
 
-
-class _CellCollector(Collector):
-    """The state of every cell's pools at the moment of asking."""
-
-    def __init__(self, loads: Loads) -> None:
-        self._loads = loads
-
-    def collect(self) -> Iterator[Metric]:
+    def _cells(self) -> Iterator[Metric]:
         loads = list(self._loads())
         for name, text in (
             ("open_connections", "Engine connections open."),

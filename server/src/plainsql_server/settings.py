@@ -51,6 +51,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             description="First port for metrics; each worker process takes the next free one. 0: none.", ge=0, le=65535
         ),
     ] = 0
+    drain_ms: Annotated[
+        int,
+        Meta(description="How long a process goes on after it was told to stop, with /health failing already.", ge=0),
+    ] = 1_000
     connect_timeout_ms: Annotated[
         int, Meta(description="How long opening an engine connection may take before the cell counts as away.", ge=1)
     ] = 5_000

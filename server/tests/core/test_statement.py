@@ -156,4 +156,4 @@ def test_a_nul_character_is_refused(sql: str) -> None:
     ],
 )
 def test_everything_else_is_let_through_with_its_first_word(sql: str, first: str) -> None:
-    assert refuse_what_has_no_place(sql) == first
+    assert refuse_what_has_no_place(sql)[:1] == ([first] if first else [])

@@ -6,16 +6,15 @@ Owns the shapes, which the directory's CHECK constraints repeat. Refuses to know
 import re
 
 from plainsql_server.core.errors import RequestError
+from plainsql_server.core.names import DATABASE_NAME
 
-# A database's name travels in a header and a URL, so it is plain ASCII; 63 is the engine's own longest name.
-_DATABASE = re.compile(r"[a-z][a-z0-9_-]{0,62}\Z")
 _CELL = re.compile(r"[a-z][a-z0-9-]{0,62}\Z")
 _TITLE_LENGTH = 100
 
 
 def check_database_name(name: str) -> None:
     """Raises RequestError unless a database may be called that."""
-    if not _DATABASE.match(name):
+    if not DATABASE_NAME.match(name):
         raise RequestError(
             "invalid_name",
             f"A database cannot be named {name!r}.",

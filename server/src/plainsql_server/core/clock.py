@@ -18,7 +18,7 @@ def monotonic_us() -> int:
     return time.perf_counter_ns() // 1000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Deadline:
     """A moment after which an answer is of no use any more."""
 

@@ -6,14 +6,18 @@ decided once, in `assembly.py`. An observation never holds SQL text, parameters,
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Observation:
     """Base of every event."""
 
+    at: datetime
+    event: str
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class RequestFinished(Observation):
     """One HTTP request was answered."""
 
@@ -22,17 +26,17 @@ class RequestFinished(Observation):
     route: str
     status: int
     total_us: int
-    queue_us: int = 0
-    exec_us: int = 0
-    organization_id: str | None = None
-    database: str | None = None
-    command: str | None = None
-    row_count: int = 0
-    error_code: str | None = None
-    trace_id: str | None = None
+    queue_us: int
+    exec_us: int
+    row_count: int
+    command: str | None
+    error_code: str | None
+    organization_id: str | None
+    key_id: str | None
+    trace_id: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Failure(Observation):
     """Something failed on our side and was handled; `context` is for operators only."""
 

@@ -3,8 +3,8 @@
 Owns scopes and the identity that a request carries. Refuses to know how it was proven.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Scope(StrEnum):
@@ -15,8 +15,7 @@ class Scope(StrEnum):
     ADMIN = "admin"
 
 
-@dataclass(frozen=True, slots=True)
-class Principal:
+class Principal(NamedTuple):
     """The caller of one request: an API key or a session of an organization."""
 
     organization_id: str

@@ -19,7 +19,7 @@ class Shape:
 NO_COLUMNS = Shape((), (), b'"columns":[],"types":[]')
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Completion:
     """How a statement ended."""
 

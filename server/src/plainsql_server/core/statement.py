@@ -21,9 +21,11 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9$]*+(?![^\x00-\x7f])")
 _TRANSACTION_HINT = "Send the statements together to POST /v1/transaction; it begins and commits for you."
 _TRANSACTION_CONTROL = frozenset(["BEGIN", "START", "COMMIT", "END", "ROLLBACK", "ABORT", "SAVEPOINT", "RELEASE"])
 _NOTIFICATION = frozenset(["LISTEN", "UNLISTEN", "NOTIFY"])
+_HAS_NO_PLACE = _TRANSACTION_CONTROL | _NOTIFICATION | {"COPY"}
+_HAVE_NO_PLACE = (["PREPARE", "TRANSACTION"], ["SET", "TRANSACTION"])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Statement:
     """One SQL statement. A parameter is the raw JSON that the caller sent for it."""
 
@@ -45,8 +47,8 @@ def first_words(sql: str, count: int = 2) -> list[str]:
     return words
 
 
-def refuse_what_has_no_place(sql: str) -> str:
-    """The statement's first keyword ('' if it has none).
+def refuse_what_has_no_place(sql: str) -> list[str]:
+    """The statement's first two keywords, or as many as it has.
 
     Raises RequestError for transaction control, notifications and COPY, which mean nothing without a
     connection of one's own, and for text that PostgreSQL cannot hold.
@@ -55,19 +57,25 @@ def refuse_what_has_no_place(sql: str) -> str:
         raise RequestError("null_character", "The SQL text contains a NUL character; PostgreSQL has no place for it.")
     words = first_words(sql)
     first = words[0] if words else ""
-    if first in _TRANSACTION_CONTROL or words in (["PREPARE", "TRANSACTION"], ["SET", "TRANSACTION"]):
-        raise RequestError(
-            "transaction_control", f"{' '.join(words)} is transaction control, which a single request cannot carry.",
-            hint=_TRANSACTION_HINT,
-        )  # fmt: skip
-    if first in _NOTIFICATION:
-        raise RequestError("notification", f"{first} needs a lasting connection, which this service does not have.")
-    if first == "COPY":
-        raise RequestError(
-            "copy", "COPY needs a connection of its own, which this service does not have.",
+    if first in _HAS_NO_PLACE or words in _HAVE_NO_PLACE:
+        raise _no_place(words)
+    return words
+
+
+def _no_place(words: list[str]) -> RequestError:
+    if words[0] in _NOTIFICATION:
+        return RequestError("notification", f"{words[0]} needs a lasting connection, which this service does not have.")
+    if words[0] == "COPY":
+        return RequestError(
+            "copy",
+            "COPY needs a connection of its own, which this service does not have.",
             hint="Send INSERT with parameters, or read with SELECT.",
-        )  # fmt: skip
-    return first
+        )
+    return RequestError(
+        "transaction_control",
+        f"{' '.join(words)} is transaction control, which a single request cannot carry.",
+        hint=_TRANSACTION_HINT,
+    )
 
 
 def _skip_blanks_and_comments(sql: str, position: int) -> int:

@@ -5,15 +5,29 @@ is another organization's exactly as what does not exist.
 """
 
 import asyncio
+from dataclasses import dataclass
 
-from plainsql_server.core.errors import AccessError, EngineError
+from plainsql_server.core.clock import Deadline
+from plainsql_server.core.errors import AccessError, EngineError, LimitError
+from plainsql_server.core.names import DATABASE_NAME
 from plainsql_server.core.principal import Principal, Scope
 from plainsql_server.directory import databases
 from plainsql_server.directory.cache import Cache
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
 from plainsql_server.engine.address import Address
-from plainsql_server.engine.leftovers import may_store_code
+
+# How long a statement may take and still count on what was known of its database when it began.
+PLAIN_FOR_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a principal's statements go: to a database, as its owner if it may write, else as its reader."""
+
+    database_id: str
+    plain: bool
+    address: Address
 
 
 class Databases:
@@ -22,41 +36,56 @@ class Databases:
     def __init__(self, directory: Directory, trusted_ms: int) -> None:
         self._directory = directory
         self._trusted_ms = trusted_ms
-        self._by_name: Cache[tuple[str, str | None], DatabaseRecord | None] = Cache(self._look_up, trusted_ms)
+        self._places: Cache[tuple[Principal, str | None], Place] = Cache(self._look_up, trusted_ms)
 
-    async def find(self, principal: Principal, name: str | None) -> DatabaseRecord:
-        """The database that the request means. Raises AccessError or, while it is not ready, EngineError."""
-        if principal.database is not None:
-            if name is not None and name != principal.database:
-                raise AccessError("forbidden", f"This key is bound to the database {principal.database!r}.")
-            name = principal.database
-        record = await self._by_name.get((principal.organization_id, name))
+    def remembered(self, principal: Principal, name: str | None) -> Place | None:
+        """What `find` answered a moment ago, else None: then `find` must say."""
+        return self._places.remembered((principal, name))
+
+    async def find(self, principal: Principal, name: str | None) -> Place:
+        """The place that the request means. Raises AccessError or, while the database is not ready, EngineError."""
+        if name is not None and not DATABASE_NAME.match(name):
+            # No database is called that, and nothing that is sent to us goes into the memory of look-ups.
+            raise AccessError("database_not_found", "There is no database of that name.")
+        return await self._places.get((principal, name))
+
+    async def prepare_for_code(self, place: Place, deadline: Deadline) -> None:
+        """Makes a plain database one that is not, before the statement runs that may store code in it.
+
+        Returns when every process has had the time to learn it: the record is changed first, and only when
+        nobody can remember the old one any more may the statement run. That happens once in a database's
+        life, with its first function, view or trigger. Raises LimitError if the deadline comes first.
+        """
+        try:
+            async with asyncio.timeout(deadline.left_s()):
+                await databases.set_not_plain(self._directory, place.database_id)
+                await asyncio.sleep(self._trusted_ms / 1000 + PLAIN_FOR_S)
+        except TimeoutError:
+            raise LimitError(
+                "statement_timeout",
+                "The deadline passed before the statement could run.",
+                hint=f"The first statement that stores code in a database takes about {self._trusted_ms} ms longer.",
+            ) from None
+
+    async def _look_up(self, key: tuple[Principal, str | None]) -> Place:
+        principal, name = key
+        record = await databases.find(self._directory, principal.organization_id, _allowed_name(principal, name))
         if record is None:
             raise AccessError("database_not_found", _not_found_message(name))
         if record.state is not DatabaseState.READY:
             raise _not_ready(record)
-        return record
-
-    async def stays_plain(self, record: DatabaseRecord, sql: str) -> bool:
-        """Whether a plain database is still plain when this statement runs.
-
-        Returns False after every process has had the time to learn it: the record is changed first, and only
-        when nobody can remember the old one any more may the statement run. That happens once in a
-        database's life, with its first function, view or trigger.
-        """
-        if not may_store_code(sql):
-            return True
-        await databases.set_not_plain(self._directory, record.id)
-        await asyncio.sleep(self._trusted_ms / 1000)
-        return False
-
-    async def _look_up(self, key: tuple[str, str | None]) -> DatabaseRecord | None:
-        organization_id, name = key
-        return await databases.find(self._directory, organization_id, name)
+        return Place(record.id, record.plain, _address(record, principal))
 
 
-def address_of(record: DatabaseRecord, principal: Principal) -> Address:
-    """Where the principal's statements go: as the owner if it may write, else as the reader."""
+def _allowed_name(principal: Principal, name: str | None) -> str | None:
+    if principal.database is None:
+        return name
+    if name is not None and name != principal.database:
+        raise AccessError("forbidden", f"This key is bound to the database {principal.database!r}.")
+    return principal.database
+
+
+def _address(record: DatabaseRecord, principal: Principal) -> Address:
     if principal.may(Scope.WRITE):
         return Address(record.cell_conninfo, record.engine_name, record.owner_role)
     return Address(record.cell_conninfo, record.engine_name, record.reader_role, read_only=True)

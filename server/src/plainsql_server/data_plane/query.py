@@ -5,17 +5,20 @@ Refuses to render: rows come encoded from the engine room, and the envelope is `
 """
 
 import re
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from plainsql_server.core.clock import Deadline, monotonic_us
-from plainsql_server.core.errors import EngineError, LimitError, Outcome, RequestError, StatementError
-from plainsql_server.core.principal import Principal, Scope
+from plainsql_server.core.clock import Deadline
+from plainsql_server.core.errors import EngineError, LimitError, Outcome, RequestError, ServiceError, StatementError
+from plainsql_server.core.principal import Principal
 from plainsql_server.core.result import Result
-from plainsql_server.core.statement import Statement, refuse_what_has_no_place
-from plainsql_server.data_plane.databases import Databases, address_of
+from plainsql_server.core.statement import Statement
+from plainsql_server.data_plane.databases import PLAIN_FOR_S, Databases
+from plainsql_server.data_plane.judgement import Judgement, judge
 from plainsql_server.engine.connection import ResultTooLarge
 from plainsql_server.engine.execution import CHUNK_ROWS, ResultStream, Run
-from plainsql_server.engine.leftovers import Leftovers, leftovers_of
+from plainsql_server.engine.leftovers import Leftovers
 from plainsql_server.engine.pool import Lease, Pool, Pools, Reason
 from plainsql_server.engine.shapes import PLAIN, Encoding
 from plainsql_server.limits.tiers import TIERS, Limits
@@ -33,7 +36,8 @@ _DROP_REST_MS = 100
 class QueryRequest:
     """What the caller asked for; None where it left the choice to us."""
 
-    statement: Statement
+    sql: str
+    params: Sequence[bytes] = ()
     database: str | None = None
     encoding: Encoding = PLAIN
     max_rows: int | None = None
@@ -41,19 +45,21 @@ class QueryRequest:
     read_only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Job:
-    """A checked request, with everything that running it needs."""
+    """A request that may run, with everything that running it needs."""
 
     statement: Statement
-    command: str
+    judgement: Judgement
     run: Run
-    leftovers: Leftovers
     max_rows: int
     timeout_ms: int
+    began_s: float
     deadline: Deadline
-    principal: Principal
     limits: Limits
+    tier: str
+    # Whether the database held no code when its place was looked up.
+    plain: bool = False
 
 
 class Queries:
@@ -66,75 +72,79 @@ class Queries:
     async def run(self, principal: Principal, request: QueryRequest) -> Result:
         """The statement's whole result. Raises ServiceError; cancelling it cancels the statement."""
         limits = TIERS[principal.tier]
-        command = _check(request.statement, limits, principal.tier)
-        record = await self._databases.find(principal, request.database)
-        plain = record.plain and await self._databases.stays_plain(record, request.statement.sql)
-        job = _job(request, principal, limits, command, plain_database=plain)
-        pool = self._pools.for_address(address_of(record, principal))
-        try:
-            return await _collected(job, pool)
-        except _CutShort:
-            # The statement was rolled back on the way; run it for no more rows than are wanted.
-            again = replace(job, run=replace(job.run, first_rows=job.max_rows + 1))
-            return await _collected(again, pool)
+        _check(request, limits, principal.tier)
+        job = _job(request, judge(request.sql), limits, principal.tier)
+        place = self._databases.remembered(principal, request.database) or await self._databases.find(
+            principal, request.database
+        )
+        job.run.read_only |= place.address.read_only
+        job.plain = place.plain
+        if job.plain and job.judgement.may_store_code and not job.run.read_only:
+            await self._databases.prepare_for_code(place, job.deadline)
+            job.plain = False
+        pool = self._pools.for_address(place.address, principal.organization_id)
+        while True:
+            async with pool.lease(limits.concurrent_statements, job.deadline) as lease:
+                try:
+                    return await _collect(job, pool, lease)
+                except (ServiceError, ResultTooLarge) as error:
+                    if lease.ended_for is not Reason.CUT_SHORT or not _was_rolled_back(error):
+                        told = _told(error, lease.ended_for, job)
+                        raise told from (None if told is error else error)
+                finally:
+                    lease.leftovers = _leftovers(job)
+            # The rows that are wanted had come, and the statement was ended: ask again, for no more than those.
+            job.run = replace(job.run, first_rows=job.max_rows + 1)
 
 
-class _CutShort(Exception):
-    """A long result was ended because the rows that are wanted had come."""
-
-
-def _job(request: QueryRequest, principal: Principal, limits: Limits, command: str, *, plain_database: bool) -> _Job:
-    max_rows = limits.result_rows if request.max_rows is None else min(request.max_rows, limits.result_rows)
-    timeout_ms = min(request.timeout_ms or limits.statement_timeout_ms, limits.statement_timeout_ms)
-    read_only = request.read_only or not principal.may(Scope.WRITE)
+def _job(request: QueryRequest, judgement: Judgement, limits: Limits, tier: str) -> _Job:
+    max_rows = limits.result_rows
+    if request.max_rows is not None and request.max_rows < max_rows:
+        max_rows = request.max_rows
+    timeout_ms = limits.statement_timeout_ms
+    if request.timeout_ms is not None and request.timeout_ms < timeout_ms:
+        timeout_ms = request.timeout_ms
     return _Job(
-        statement=request.statement,
-        command=command,
-        run=Run(request.encoding, read_only, chunk_rows=min(CHUNK_ROWS, max_rows + 1)),
-        leftovers=leftovers_of(request.statement.sql, plain_database=plain_database),
-        max_rows=max_rows,
-        timeout_ms=timeout_ms,
-        deadline=Deadline.after_ms(timeout_ms),
-        principal=principal,
-        limits=limits,
+        Statement(request.sql, request.params),
+        judgement,
+        Run(request.encoding, request.read_only, CHUNK_ROWS if max_rows >= CHUNK_ROWS else max_rows + 1),
+        max_rows,
+        timeout_ms,
+        time.monotonic(),
+        Deadline(time.monotonic() + timeout_ms / 1000),
+        limits,
+        tier,
     )
 
 
-def _check(statement: Statement, limits: Limits, tier: str) -> str:
-    if len(statement.sql) > limits.statement_bytes or len(statement.sql.encode()) > limits.statement_bytes:
+def _leftovers(job: _Job) -> Leftovers:
+    # A database may stop being plain while a statement waits for its turn or for a lock, so only what was quick
+    # counts on what was known when it began.
+    quick = time.monotonic() - job.began_s < PLAIN_FOR_S
+    return job.judgement.leftovers_if_plain if job.plain and quick else job.judgement.leftovers
+
+
+def _check(request: QueryRequest, limits: Limits, tier: str) -> None:
+    length = len(request.sql)
+    # A character has at most four bytes, so that counting them is rarely needed.
+    if length * 4 > limits.statement_bytes and (
+        length > limits.statement_bytes or len(request.sql.encode()) > limits.statement_bytes
+    ):
         raise RequestError(
             "statement_too_large", f"A statement may have {limits.statement_bytes} bytes in the tier {tier!r}."
         )
-    if len(statement.params) > limits.parameters:
+    if len(request.params) > limits.parameters:
         raise RequestError(
             "too_many_parameters",
             f"A statement may have {limits.parameters} parameters in the tier {tier!r}; this one has"
-            f" {len(statement.params)}.",
+            f" {len(request.params)}.",
         )
-    return refuse_what_has_no_place(statement.sql)
 
 
-async def _collected(job: _Job, pool: Pool) -> Result:
-    asked_us = monotonic_us()
-    principal = job.principal
-    async with pool.lease(principal.organization_id, job.limits.concurrent_statements, job.deadline) as lease:
-        lease.leftovers = job.leftovers
-        queue_us = monotonic_us() - asked_us
-        try:
-            return await _collect(job, pool, lease, queue_us)
-        except ResultTooLarge:
-            raise _too_large(job, Outcome.ROLLED_BACK) from None
-        except (StatementError, EngineError) as error:
-            if lease.ended_for is not None and error.outcome is Outcome.ROLLED_BACK:
-                raise _ended(lease.ended_for, job) from error
-            if job.command in ("DO", "CALL") and _COMMITS.search(job.statement.sql):
-                error.outcome = Outcome.UNKNOWN
-            raise
-
-
-async def _collect(job: _Job, pool: Pool, lease: Lease, queue_us: int) -> Result:
-    lease.connection.max_result_bytes = job.limits.result_bytes
-    stream = ResultStream(lease.connection, pool.catalog, job.run)
+async def _collect(job: _Job, pool: Pool, lease: Lease) -> Result:
+    connection = lease.connection
+    connection.max_result_bytes = job.limits.result_bytes
+    stream = ResultStream(connection, pool.catalog, job.run)
     await stream.start(job.statement)
     rows: list[bytes] = []
     size_bytes = 0
@@ -143,7 +153,7 @@ async def _collect(job: _Job, pool: Pool, lease: Lease, queue_us: int) -> Result
         if truncated or len(rows) + len(batch) > job.max_rows:
             # One row more than wanted proves that there are more. The rest is read and dropped, so that a
             # statement that also writes still commits; a mere reader is ended if that takes long.
-            if not truncated and job.command in _READS and job.run.first_rows is None:
+            if not truncated and job.judgement.command in _READS and job.run.first_rows is None:
                 lease.interrupt_after(max(_DROP_REST_MS, stream.elapsed_ms()), Reason.CUT_SHORT)
             truncated = True
             batch = batch[: job.max_rows - len(rows)]
@@ -156,26 +166,35 @@ async def _collect(job: _Job, pool: Pool, lease: Lease, queue_us: int) -> Result
     if lease.ended_for is Reason.TOO_LARGE:
         raise _too_large(job, Outcome.COMMITTED)
     assert stream.completion is not None
-    return Result(stream.shape, rows, truncated, stream.completion, queue_us)
+    return Result(stream.shape, rows, truncated, stream.completion, lease.queue_us)
 
 
-def _ended(reason: Reason, job: _Job) -> Exception:
-    if reason is Reason.CUT_SHORT:
-        return _CutShort()
-    if reason is Reason.TOO_LARGE:
+def _was_rolled_back(error: ServiceError | ResultTooLarge) -> bool:
+    return isinstance(error, (StatementError, EngineError)) and error.outcome is Outcome.ROLLED_BACK
+
+
+def _told(error: ServiceError | ResultTooLarge, reason: Reason | None, job: _Job) -> ServiceError:
+    """The error as the caller is told it: what we ended ourselves is not the engine's doing."""
+    if isinstance(error, ResultTooLarge):
+        return _too_large(job, Outcome.UNKNOWN)
+    if _was_rolled_back(error) and reason is Reason.TOO_LARGE:
         return _too_large(job, Outcome.ROLLED_BACK)
-    return LimitError(
-        "statement_timeout",
-        f"The statement did not finish within {job.timeout_ms} ms and was cancelled (tier {job.principal.tier!r}).",
-        outcome=Outcome.ROLLED_BACK,
-    )
+    if _was_rolled_back(error) and reason is Reason.DEADLINE:
+        return LimitError(
+            "statement_timeout",
+            f"The statement did not finish within {job.timeout_ms} ms and was cancelled (tier {job.tier!r}).",
+            outcome=Outcome.ROLLED_BACK,
+        )
+    if job.judgement.command in ("DO", "CALL") and _COMMITS.search(job.statement.sql):
+        error.outcome = Outcome.UNKNOWN
+    return error
 
 
 def _too_large(job: _Job, outcome: Outcome) -> LimitError:
     return LimitError(
         "result_too_large",
         f"The result is larger than {job.limits.result_bytes} bytes, the limit of a buffered result in the tier"
-        f" {job.principal.tier!r}.",
+        f" {job.tier!r}.",
         hint="Ask for fewer rows or columns.",
         outcome=outcome,
     )

@@ -49,6 +49,8 @@ _SETTINGS = {
     "timezone": "UTC",
     "log_timezone": "UTC",
     "log_checkpoints": "off",
+    # A customer's statement has no place in a log.
+    "log_min_error_statement": "panic",
     "log_line_prefix": "%m [%p] %q%u@%d ",
     "cluster_name": "plainsql dev",
 }

@@ -24,8 +24,6 @@ from plainsql_server.dev.service import Addresses, Plane, Provisioning, plane_se
 from plainsql_server.dev.signals import Signals
 from plainsql_server.limits.tiers import TIERS
 
-__all__ = ["DevError", "DevOptions", "run"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Run:

@@ -26,9 +26,6 @@ class Screen:
     def part_ready(self, name: str, elapsed_s: float, detail: str) -> None:
         self.say(f"  {name:<{_NAME_WIDTH}}ready  {elapsed_s:5.2f} s  {detail}".rstrip())
 
-    def part_failed(self, name: str) -> None:
-        self.say(f"  {name:<{_NAME_WIDTH}}failed")
-
     def failed(self, text: str) -> None:
         _write(self._errors, f"plainsql-server dev: {text}")
 

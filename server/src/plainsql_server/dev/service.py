@@ -151,6 +151,8 @@ def plane_settings(cluster: Cluster, addresses: Addresses, workers: int) -> dict
         "control_host": HOST,
         "control_port": str(addresses.control_port),
         "workers": str(workers),
+        # Nobody has to be told before a stop on one's own machine.
+        "drain_ms": "0",
         # An empty variable counts as one that is not set, and hides one that the user's shell has.
         "tls_cert_file": str(addresses.certificates.cert_file) if addresses.certificates else "",
         "tls_key_file": str(addresses.certificates.key_file) if addresses.certificates else "",

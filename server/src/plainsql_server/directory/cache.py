@@ -24,11 +24,17 @@ class Cache(Generic[Key, Value]):
         self._kept: dict[Key, tuple[float, Value]] = {}
         self._asking: dict[Key, asyncio.Task[Value]] = {}
 
+    def remembered(self, key: Key) -> Value | None:
+        """What is remembered and still trusted, else None: then `get` must say."""
+        kept = self._kept.get(key)
+        return None if kept is None or kept[0] < time.monotonic() else kept[1]
+
     async def get(self, key: Key) -> Value:
         """The answer, remembered or fresh. Raises what the look-up raises; cancelling one caller harms no other."""
         kept = self._kept.get(key)
         if kept is not None and kept[0] >= time.monotonic():
             return kept[1]
+        # Those who ask the same at the same time share one look-up.
         task = self._asking.get(key)
         if task is None:
             task = self._asking[key] = asyncio.ensure_future(self._ask(key))

@@ -4,7 +4,7 @@ Owns the settings that every engine connection is started with. They are given a
 win over what a tenant may have stored with ALTER ROLE, and DISCARD ALL comes back to them.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from psycopg.conninfo import make_conninfo
 
@@ -25,8 +25,7 @@ _STARTUP = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(NamedTuple):
     """A database on a cell, and the role to log in as: what one pool is for."""
 
     cell_conninfo: str

@@ -42,6 +42,7 @@ class Catalog:
         self._look_up = look_up
         self._met: dict[int, EngineType] = {}
         self._renderings: dict[tuple[Description, Encoding], Rendering] = {}
+        self.generation = 0
 
     async def types(self, oids: Sequence[int]) -> list[EngineType]:
         """The types, looked up where needed. One that does not exist any more is text named `unknown`."""
@@ -64,6 +65,7 @@ class Catalog:
 
     def forget(self) -> None:
         """Drops what customers may have changed."""
+        self.generation += 1
         self._met = {oid: type_ for oid, type_ in self._met.items() if oid < FIRST_CUSTOMER_OID}
         self._renderings.clear()
 

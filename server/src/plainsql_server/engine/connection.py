@@ -9,7 +9,7 @@ instead of filling our memory.
 """
 
 import asyncio
-import os
+import select
 from collections import deque
 from collections.abc import Sequence
 
@@ -20,20 +20,19 @@ from psycopg.pq.abc import PGconn, PGresult
 
 from plainsql_server.engine.prepared import PreparedStatements
 from plainsql_server.engine.sqlstate import connection_lost, engine_away
+from plainsql_server.engine.valve import Valve
 
+_PIPELINE_SYNC = int(ExecStatus.PIPELINE_SYNC)
+# A piece is what had arrived when we looked, up to some megabytes; ordinary results come in one.
+_PIECES_BEFORE_VALVE = 2
 # Stands among the queued steps for a `sync`, where others say how many rows make a chunk.
 _SYNC = -1
-
-
-# Where memory is first looked at: each piece is some 100 kB to 5 MB.
-_PIECES_OF_A_LARGE_RESULT = 3
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class ResultTooLarge(Exception):
     """The engine sent more than was wanted before a result was complete. The connection is closed.
 
-    The engine cannot have committed: it had not even sent all of the rows.
+    Whether the engine has committed is not known: its last bytes may have been on their way.
     """
 
 
@@ -45,8 +44,12 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
         self._socket = pgconn.socket
+        self._inbox = select.poll()
+        self._inbox.register(self._socket, select.POLLIN)
         # While set, the loop tells us when the socket has something to read.
         self._reading = False
+        # While set, the loop tells us when the socket takes more.
+        self._writing = False
         # How many `sync` calls are not yet answered: while there are any, the exchange is not over.
         self.syncs_due = 0
         self._settled: asyncio.Future[None] | None = None
@@ -55,11 +58,10 @@ class Connection:
         self.prepared = PreparedStatements()
         # Set by a request that may have called nextval; undone in the flush of the next one.
         self.must_discard_sequences = False
-        # How much memory a result may take before it is complete, and the memory there was when it began to come.
+        # How much the engine may send before a result is complete, and in how many pieces it has come so far.
         self.max_result_bytes = 0
-        self._partial_reads = 0
-        self._memory_before_bytes = 0
-        self._takes_too_much = False
+        self._pieces = 0
+        self._valve: Valve | None = None
 
     @classmethod
     async def open(cls, conninfo: bytes, timeout_s: float) -> "Connection":
@@ -107,33 +109,50 @@ class Connection:
 
     def send_query(self, sql: bytes, chunk_rows: int = 0) -> None:
         """Queues an unprepared statement without parameters."""
-        self._pg.send_query_params(sql, None)
+        try:
+            self._pg.send_query_params(sql, None)
+        except DriverError as error:
+            raise self._broken(error) from error
         self._queued(chunk_rows)
 
     def send_prepare(self, name: bytes, sql: bytes) -> None:
         """Queues the preparation of a statement and the description of its parameters."""
-        self._pg.send_prepare(name, sql)
-        self._queued()
-        self._pg.send_describe_prepared(name)
+        try:
+            self._pg.send_prepare(name, sql)
+            self._queued()
+            self._pg.send_describe_prepared(name)
+        except DriverError as error:
+            raise self._broken(error) from error
         self._queued()
 
     def send_prepared(self, name: bytes, params: Sequence[bytes | None], chunk_rows: int = 0) -> None:
         """Queues a prepared statement's execution."""
-        self._pg.send_query_prepared(name, params)
+        try:
+            self._pg.send_query_prepared(name, params)
+        except DriverError as error:
+            raise self._broken(error) from error
         self._queued(chunk_rows)
 
     def send_close_prepared(self, name: bytes) -> None:
         """Queues the forgetting of a prepared statement."""
-        self._pg.send_close_prepared(name)
+        try:
+            self._pg.send_close_prepared(name)
+        except DriverError as error:
+            raise self._broken(error) from error
         self._queued()
 
     def sync(self) -> None:
         """Ends the exchange and sends what is queued; the engine commits when it gets here."""
-        self._pg.pipeline_sync()
-        self._queued(_SYNC)
-        self.syncs_due += 1
-        if self._pg.flush():
+        try:
+            self._pg.pipeline_sync()
+            self._queued(_SYNC)
+            self.syncs_due += 1
+            unsent = self._pg.flush()
+        except DriverError as error:
+            raise self._broken(error) from error
+        if unsent:
             self._loop.add_writer(self._socket, self._on_writable)
+            self._writing = True
 
     async def fetch(self) -> PGresult | None:
         """The next result of the exchange; None is the end of one statement's results.
@@ -143,25 +162,25 @@ class Connection:
         """
         while self._pg.is_busy():
             await self._readable()
-        self._partial_reads = 0
+        self._pieces = 0
+        if self._valve is not None:
+            self._valve.passed_bytes = 0
         result = self._pg.get_result()
         if result is None:
             self._end_of_results()
-        elif result.status == ExecStatus.PIPELINE_SYNC:
+        elif result.status == _PIPELINE_SYNC:
             self.syncs_due -= 1
             self._next_step()
             if self.syncs_due == 0:
+                self._remove_valve()
                 self._announce_settled()
         return result
 
     def check(self) -> bool:
-        """Whether an idle connection can still be used; reads what the engine said meanwhile."""
-        if not self._reading:
-            try:
-                self._pg.consume_input()
-            except DriverError:
-                return False
-        return self.is_open and self.is_idle
+        """Whether an idle connection can still be used. A sound engine has nothing to say to it, so what says
+        something has said goodbye; or its settings were reloaded, for which a new connection does as well.
+        """
+        return self.is_open and self.is_idle and not self._inbox.poll(0)
 
     async def settled(self) -> None:
         """Waits until every exchange was read to its end, or the connection is gone.
@@ -174,10 +193,9 @@ class Connection:
 
     def close(self) -> None:
         """Closes the socket. Does not end what the engine is running: cancel that first."""
-        if self._reading:
-            self._loop.remove_reader(self._socket)
-            self._reading = False
-        self._loop.remove_writer(self._socket)
+        self._stop_watching()
+        if self._valve is not None:
+            self._valve.close()
         self._pg.finish()
         self._wake()
         self._announce_settled()
@@ -187,8 +205,44 @@ class Connection:
         if chunk_rows > 0 and len(self._steps) == 1:
             self._pg.set_chunked_rows_mode(chunk_rows)
 
+    def _broken(self, error: DriverError) -> Exception:
+        # libpq found out while sending, and may have closed the socket; what was sent before may have arrived.
+        self.close()
+        return connection_lost(str(error))
+
+    def _stop_watching(self) -> None:
+        # At once where libpq found the connection broken: it has closed the socket by then, and the next
+        # connection may get the same descriptor, whose watchers must not be taken away later.
+        self._stop_reading()
+        if self._writing:
+            self._loop.remove_writer(self._socket)
+            self._writing = False
+
+    def _stop_reading(self) -> None:
+        if self._reading:
+            self._loop.remove_reader(self._socket if self._valve is None else self._valve)
+            self._reading = False
+
+    def _start_reading(self) -> None:
+        if not self._reading:
+            self._loop.add_reader(self._socket if self._valve is None else self._valve, self._on_readable)
+            self._reading = True
+
+    def _insert_valve(self) -> None:
+        # The loop knows a descriptor by the socket behind it, so it must look away while that is exchanged.
+        self._stop_reading()
+        self._valve = Valve(self._socket)
+        self._start_reading()
+
+    def _remove_valve(self) -> None:
+        if self._valve is not None:
+            self._stop_reading()
+            self._valve.remove()
+            self._valve = None
+
     def _end_of_results(self) -> None:
         if not self.is_open:
+            self._stop_watching()
             raise connection_lost(self._pg.get_error_message())
         # A commit that fails answers the sync with an error first, which ends like a statement of its own.
         if self._steps[0] != _SYNC:
@@ -201,9 +255,7 @@ class Connection:
             self._pg.set_chunked_rows_mode(self._steps[0])
 
     async def _readable(self) -> None:
-        if not self._reading:
-            self._loop.add_reader(self._socket, self._on_readable)
-            self._reading = True
+        self._start_reading()
         self._waiter = self._loop.create_future()
         try:
             await self._waiter
@@ -211,37 +263,36 @@ class Connection:
             self._waiter = None
         if not self.is_open:
             raise connection_lost(self._pg.get_error_message())
-        if self._takes_too_much:
+        if self._valve is not None and self._valve.passed_bytes > self.max_result_bytes:
             self.close()
             raise ResultTooLarge
 
     def _on_readable(self) -> None:
         if self._waiter is None:
             # Nobody wants it yet: stop watching, or a level-triggered loop would spin.
-            self._loop.remove_reader(self._socket)
-            self._reading = False
+            self._stop_reading()
             return
+        if self._valve is not None:
+            self._valve.pass_on()
         try:
             self._pg.consume_input()
         except DriverError:
             # The status is bad now; whoever waits turns that into an error.
+            self._stop_watching()
             self._wake()
             return
-        if self._pg.is_busy():
-            self._watch_memory()
-        else:
+        if not self._pg.is_busy():
             self._wake()
+        else:
+            self._count_piece()
 
-    def _watch_memory(self) -> None:
-        # libpq holds a result (a row, or a chunk of rows) until it is whole and does not say how large it is by
-        # then, so the process's memory has to tell. Only results that come in many pieces get this far.
-        self._partial_reads += 1
-        if self._partial_reads == _PIECES_OF_A_LARGE_RESULT:
-            self._memory_before_bytes = _resident_bytes()
-        elif self._partial_reads > _PIECES_OF_A_LARGE_RESULT and self.max_result_bytes:
-            self._takes_too_much = _resident_bytes() - self._memory_before_bytes > self.max_result_bytes
-            if self._takes_too_much:
-                self._wake()
+    def _count_piece(self) -> None:
+        self._pieces += 1
+        if self._valve is None:
+            if self._pieces == _PIECES_BEFORE_VALVE and self.max_result_bytes and not self._writing:
+                self._insert_valve()
+        elif self._valve.passed_bytes > self.max_result_bytes:
+            self._wake()
 
     def _on_writable(self) -> None:
         try:
@@ -251,6 +302,7 @@ class Connection:
             self._wake()
         if not unsent:
             self._loop.remove_writer(self._socket)
+            self._writing = False
 
     def _announce_settled(self) -> None:
         if self._settled is not None:
@@ -260,11 +312,6 @@ class Connection:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-
-
-def _resident_bytes() -> int:
-    with open("/proc/self/statm", "rb") as statm:
-        return int(statm.read().split()[1]) * _PAGE_BYTES
 
 
 async def _finish_connecting(pgconn: PGconn) -> None:

@@ -23,20 +23,25 @@ from plainsql_server.engine.rows import RowRenderer
 from plainsql_server.engine.shapes import PLAIN, Encoding
 from plainsql_server.engine.sqlstate import error_from_result, is_stale_plan
 
-# Rows that libpq gathers before we see them: enough to make the calls cheap, few enough to bound memory.
-CHUNK_ROWS = 256
+# Rows that libpq gathers before we see them: enough to make the calls cheap, few enough that even large rows
+# do not fill the memory before their limit is noticed.
+CHUNK_ROWS = 32
 
 _BEGIN = {
     False: b"begin isolation level serializable read write",
     True: b"begin isolation level serializable read only",
 }
+DISCARD_SEQUENCES = b"discard sequences"
 _CURSOR = "plainsql_cursor"
 _CHANGES_ROWS = frozenset(["INSERT", "UPDATE", "DELETE", "MERGE", "COPY"])
-_HAS_ROWS = frozenset([ExecStatus.TUPLES_CHUNK, ExecStatus.TUPLES_OK])
-_COPIES = frozenset([ExecStatus.COPY_IN, ExecStatus.COPY_OUT, ExecStatus.COPY_BOTH])
+# Plain numbers: looking a member up in its enumeration shows, at this many look-ups a request.
+_HAS_ROWS = frozenset([int(ExecStatus.TUPLES_CHUNK), int(ExecStatus.TUPLES_OK)])
+_COMMAND_OK = int(ExecStatus.COMMAND_OK)
+_FATAL_ERROR = int(ExecStatus.FATAL_ERROR)
+_PIPELINE_SYNC = int(ExecStatus.PIPELINE_SYNC)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Run:
     """How a statement is to be run and its result told."""
 
@@ -81,15 +86,21 @@ class ResultStream:
         """The next rows, at least one, or None at the end, when the engine has committed."""
         if self.completion is not None:
             return None
+        fetch = self._connection.fetch
         result, self._pending = self._pending, None
-        while (result := result or await self._connection.fetch()) is not None:
-            if result.status == ExecStatus.FATAL_ERROR:
+        while (result := result or await fetch()) is not None:
+            if result.status == _FATAL_ERROR:
                 await _fail(self._connection, result)
             self._tag = result.command_status or self._tag
             if result.ntuples and self._renderer is not None:
                 return self._renderer.render(result)
             result = None
-        await self._finish()
+        # Reads on to the answer of `sync`: only there has the engine committed, or failed to.
+        await drain(self._connection)
+        command, affected = read_command_tag(self._tag)
+        if self._run.first_rows is not None:
+            command = "SELECT"
+        self.completion = Completion(command, affected, monotonic_us() - self._started_us)
         return None
 
     def elapsed_ms(self) -> int:
@@ -100,13 +111,15 @@ class ResultStream:
         connection, run = self._connection, self._run
         if run.first_rows is not None:
             statement = Statement(f"declare {_CURSOR} no scroll cursor for {statement.sql}", statement.params)
-        prepared = await self._prepare(statement) if statement.params else None
-        values = await self._encode(statement, prepared) if prepared else ()
-        skipped = self._send_preamble()
-        if prepared is None:
-            connection.send_query(statement.sql.encode(), run.chunk_rows)
-        else:
+        prepared: Prepared | None = None
+        if statement.params:
+            prepared = connection.prepared.find(statement.sql) or await self._prepare(statement)
+            values = _encoded(statement, prepared)
+            skipped = self._send_preamble()
             connection.send_prepared(prepared.name, values, run.chunk_rows)
+        else:
+            skipped = self._send_preamble()
+            connection.send_query(statement.sql.encode(), run.chunk_rows)
         if run.first_rows is not None:
             connection.send_query(b"fetch forward %d from %b" % (run.first_rows, _CURSOR.encode()), run.chunk_rows)
             skipped += 1
@@ -115,14 +128,14 @@ class ResultStream:
         connection.sync()
         for _ in range(skipped):
             await self._skip_step()
-        self._pending = await self._first_result()
+        self._pending = await self._first_result(prepared if run.first_rows is None else None)
 
     def _send_preamble(self) -> int:
         """Queues what goes before the statement, in the same flush, and says how many steps that were."""
         connection, run = self._connection, self._run
         steps = 0
         if connection.must_discard_sequences:
-            connection.send_query(b"discard sequences")
+            connection.send_query(DISCARD_SEQUENCES)
             connection.sync()
             connection.must_discard_sequences = False
             steps += 2
@@ -133,58 +146,59 @@ class ResultStream:
 
     async def _skip_step(self) -> None:
         while (result := await self._connection.fetch()) is not None:
-            if result.status == ExecStatus.FATAL_ERROR:
+            if result.status == _FATAL_ERROR:
                 await _fail(self._connection, result)
-            if result.status == ExecStatus.PIPELINE_SYNC:
+            if result.status == _PIPELINE_SYNC:
                 return
 
-    async def _first_result(self) -> PGresult:
+    async def _first_result(self, prepared: Prepared | None) -> PGresult:
         result = await self._connection.fetch()
         if result is None:
             raise InternalError("a statement without a result")
         if result.status in _HAS_ROWS:
-            rendering = await self._catalog.rendering(result, self._run.encoding)
-            self.shape, self._renderer = rendering.shape, rendering.rows
-        elif result.status == ExecStatus.FATAL_ERROR:
-            await _fail(self._connection, result)
-        elif result.status == ExecStatus.EMPTY_QUERY:
-            await drain(self._connection)
-            raise RequestError("empty_statement", "The request holds no statement.")
-        elif result.status in _COPIES:
-            self._connection.close()
-            raise RequestError("copy", "COPY needs a connection of its own, which this service does not have.")
+            await self._choose_rendering(result, prepared)
+        elif result.status != _COMMAND_OK:
+            await self._refuse(result)
         return result
 
-    async def _finish(self) -> None:
-        # Reads on to the answer of `sync`: only there has the engine committed, or failed to.
-        await drain(self._connection)
-        command, affected = read_command_tag(self._tag)
-        command = command if self._run.first_rows is None else "SELECT"
-        self.completion = Completion(command, affected, monotonic_us() - self._started_us)
+    async def _choose_rendering(self, result: PGresult, prepared: Prepared | None) -> None:
+        key = (self._catalog.generation, self._run.encoding)
+        rendering = prepared.renderings.get(key) if prepared else None
+        if rendering is None:
+            rendering = await self._catalog.rendering(result, self._run.encoding)
+            if prepared:
+                prepared.renderings[key] = rendering
+        self.shape, self._renderer = rendering.shape, rendering.rows
+
+    async def _refuse(self, result: PGresult) -> NoReturn:
+        if result.status == _FATAL_ERROR:
+            await _fail(self._connection, result)
+        if result.status == ExecStatus.EMPTY_QUERY:
+            await drain(self._connection)
+            raise RequestError("empty_statement", "The request holds no statement.")
+        # COPY in one of its forms, or what a newer libpq may bring: there is no way on from here.
+        self._connection.close()
+        raise RequestError("copy", "COPY needs a connection of its own, which this service does not have.")
 
     async def _prepare(self, statement: Statement) -> Prepared:
         connection = self._connection
-        if (known := connection.prepared.find(statement.sql)) is not None:
-            return known
         name = connection.prepared.new_name()
         connection.send_prepare(name, statement.sql.encode())
         connection.sync()
-        prepared = Prepared(name, await _read_parameter_oids(connection))
+        oids = await _read_parameter_oids(connection)
+        prepared = Prepared(name, await self._catalog.types(oids))
         await _close_prepared(connection, connection.prepared.add(statement.sql, prepared))
         return prepared
 
-    async def _encode(self, statement: Statement, prepared: Prepared) -> list[bytes | None]:
-        expected, given = len(prepared.parameter_oids), len(statement.params)
-        if expected != given:
-            raise RequestError(
-                "wrong_parameter_count",
-                f"The statement takes {_counted(expected)}; the request has {_counted(given)}.",
-            )
-        types = await self._catalog.types(prepared.parameter_oids)
-        return [
-            encode_parameter(raw, type_, number)
-            for number, (raw, type_) in enumerate(zip(statement.params, types, strict=True), start=1)
-        ]
+
+def _encoded(statement: Statement, prepared: Prepared) -> list[bytes | None]:
+    params, types = statement.params, prepared.parameter_types
+    if len(types) != len(params):
+        raise RequestError(
+            "wrong_parameter_count",
+            f"The statement takes {_counted(len(types))}; the request has {_counted(len(params))}.",
+        )
+    return [encode_parameter(raw, types[index], index + 1) for index, raw in enumerate(params)]
 
 
 def _counted(parameters: int) -> str:
@@ -193,6 +207,8 @@ def _counted(parameters: int) -> str:
 
 def read_command_tag(tag: bytes) -> tuple[str, int]:
     """The command of a tag like `INSERT 0 5`, and how many rows it changed."""
+    if tag.startswith(b"SELECT"):
+        return "SELECT", 0
     words = tag.decode().split(" ")
     command = " ".join(word for word in words if not word.isdigit())
     return command, int(words[-1]) if command in _CHANGES_ROWS else 0
@@ -210,7 +226,7 @@ async def read_row_count(connection: Connection) -> int:
         result = await connection.fetch()
         if result is None:
             continue
-        if result.status == ExecStatus.FATAL_ERROR:
+        if result.status == _FATAL_ERROR:
             await _fail(connection, result)
         count += result.ntuples
     return count
@@ -227,9 +243,9 @@ async def _read_parameter_oids(connection: Connection) -> tuple[int, ...]:
     oids: tuple[int, ...] = ()
     while connection.syncs_due:
         result = await connection.fetch()
-        if result is None or result.status == ExecStatus.PIPELINE_SYNC:
+        if result is None or result.status == _PIPELINE_SYNC:
             continue
-        if result.status == ExecStatus.FATAL_ERROR:
+        if result.status == _FATAL_ERROR:
             await _fail(connection, result)
         oids = tuple([result.param_type(index) for index in range(result.nparams)])
     return oids

@@ -9,9 +9,6 @@ more than a late one. Refuses to know connections; see `pool.py`.
 import asyncio
 import time
 from collections import OrderedDict, deque
-from collections.abc import Hashable
-from dataclasses import dataclass, field
-from typing import TypeVar
 
 from plainsql_server.core.clock import Deadline
 from plainsql_server.core.errors import LimitError
@@ -20,32 +17,35 @@ from plainsql_server.core.errors import LimitError
 _MEAN_WEIGHT = 0.02
 _RETRY_AFTER_MS = 1_000
 
-_Counted = TypeVar("_Counted", bound=Hashable)
+
+class Organization:
+    """One organization at the gate: how many turns it has, how many it may have, and who of it waits."""
+
+    __slots__ = ("lines", "max_running", "name", "running", "waiting")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.running = 0
+        self.max_running = 0
+        self.waiting = 0
+        # Who waits, by pool, so that a full pool does not hold up the others. No line in it is empty.
+        self.lines: dict[Party, deque[asyncio.Future[None]]] = {}
 
 
-@dataclass(frozen=True, slots=True)
 class Party:
-    """For whom a statement runs: the organization with its limit, and the pool with its own."""
+    """For whom turns are taken: the users of one pool, who belong to one organization."""
 
-    organization_id: str
-    organization_limit: int
-    pool: Hashable
-    pool_limit: int
+    __slots__ = ("max_running", "organization", "running")
 
+    def __init__(self, organization: Organization, max_running: int) -> None:
+        self.organization = organization
+        self.max_running = max_running
+        self.running = 0
 
-@dataclass(slots=True)
-class Turn:
-    """The right to use one connection, from `enter` to `leave`."""
-
-    party: Party
-    started_s: float
-
-
-@dataclass(slots=True)
-class _Waiting:
-    """One organization's line. It stands in the round only while it has somebody in it."""
-
-    line: deque[tuple[Party, "asyncio.Future[Turn]"]] = field(default_factory=deque)
+    @property
+    def is_here(self) -> bool:
+        """Whether it has a turn or waits for one."""
+        return self.running > 0 or self in self.organization.lines
 
 
 class Gate:
@@ -56,109 +56,143 @@ class Gate:
         self._max_waiting = max_waiting
         # No organization may hold more than half of the turns, so that a second one always finds room.
         self._organization_ceiling = max(1, max_running // 2)
-        self._running_by_organization: dict[str, int] = {}
-        self._running_by_pool: dict[Hashable, int] = {}
+        # Nor more than half of the places in the queue, for the same reason.
+        self._waiting_ceiling = max(1, max_waiting // 2)
+        self._organizations: dict[str, Organization] = {}
         # The round: organizations that wait, the one whose turn is next at the front.
-        self._round: OrderedDict[str, _Waiting] = OrderedDict()
+        self._round: OrderedDict[Organization, None] = OrderedDict()
         self._mean_turn_s = 0.001
         self.running = 0
         self.waiting = 0
 
-    def try_enter(self, party: Party) -> Turn | None:
-        """A turn if one is free and nobody of the same organization waits, else None."""
-        if party.organization_id in self._round or not self._has_room(party):
-            return None
-        return self._begin(party)
+    def party(self, organization_id: str, max_running: int) -> Party:
+        """A new party of an organization, which may have `max_running` turns at once."""
+        organization = self._organizations.get(organization_id)
+        if organization is None:
+            organization = self._organizations[organization_id] = Organization(organization_id)
+        return Party(organization, max_running)
 
-    async def enter(self, party: Party, deadline: Deadline) -> Turn:
-        """A turn, waited for. Raises LimitError when it cannot come in time; cancelling it gives up the place."""
-        if (turn := self.try_enter(party)) is not None:
-            return turn
+    def forget_the_idle(self, in_use: set[Organization]) -> None:
+        """Drops organizations that have no pool any more."""
+        self._organizations = {org.name: org for org in self._organizations.values() if org in in_use or org.lines}
+
+    def limit(self, party: Party, max_running: int) -> None:
+        """Sets how many turns the party's organization may have, as its tier says now."""
+        party.organization.max_running = min(max_running, self._organization_ceiling)
+
+    def try_enter(self, party: Party) -> bool:
+        """Takes a turn if one is free and nobody waits for the same pool."""
+        organization = party.organization
+        if party in organization.lines or not (
+            self.running < self._max_running
+            and organization.running < organization.max_running
+            and party.running < party.max_running
+        ):
+            return False
+        self.running += 1
+        organization.running += 1
+        party.running += 1
+        return True
+
+    async def enter(self, party: Party, deadline: Deadline) -> None:
+        """Waits for a turn. Raises LimitError when it cannot come in time; cancelling it gives up the place."""
+        if self.try_enter(party):
+            return
         self._refuse_what_cannot_start(party, deadline)
-        place: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
-        self._round.setdefault(party.organization_id, _Waiting()).line.append((party, place))
-        self.waiting += 1
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._stand_in_line(party, place)
         try:
-            async with asyncio.timeout(deadline.left_s()):
-                return await place
+            async with asyncio.timeout(self._may_wait_s(deadline)):
+                await place
         except BaseException as error:
             if place.done() and not place.cancelled():
-                self.leave(place.result())
+                self.leave(party, 0.0)
             else:
                 self._step_out(party, place)
             if isinstance(error, TimeoutError):
                 raise _overloaded("No connection became free before the deadline.") from None
             raise
 
-    def leave(self, turn: Turn) -> None:
-        """Ends a turn and gives what is free now to those who wait."""
-        self._mean_turn_s += _MEAN_WEIGHT * (time.monotonic() - turn.started_s - self._mean_turn_s)
-        self._count(turn.party, -1)
+    def leave(self, party: Party, started_s: float) -> None:
+        """Ends a turn (begun at `started_s`; 0 if it was not used) and gives what is free now to those who wait."""
+        if started_s:
+            self._mean_turn_s += _MEAN_WEIGHT * (time.monotonic() - started_s - self._mean_turn_s)
+        self.running -= 1
+        party.organization.running -= 1
+        party.running -= 1
         if self._round:
             self._serve_waiting()
 
-    def _has_room(self, party: Party) -> bool:
-        held = self._running_by_organization.get(party.organization_id, 0)
-        return (
-            self.running < self._max_running
-            and held < min(party.organization_limit, self._organization_ceiling)
-            and self._running_by_pool.get(party.pool, 0) < party.pool_limit
-        )
+    def _stand_in_line(self, party: Party, place: "asyncio.Future[None]") -> None:
+        organization = party.organization
+        organization.lines.setdefault(party, deque()).append(place)
+        organization.waiting += 1
+        self._round.setdefault(organization)
+        self.waiting += 1
 
-    def _begin(self, party: Party) -> Turn:
-        self._count(party, +1)
-        return Turn(party, time.monotonic())
-
-    def _count(self, party: Party, change: int) -> None:
-        self.running += change
-        _change(self._running_by_organization, party.organization_id, change)
-        _change(self._running_by_pool, party.pool, change)
+    def _step_out(self, party: Party, place: "asyncio.Future[None]") -> None:
+        organization = party.organization
+        line = organization.lines[party]
+        line.remove(place)
+        organization.waiting -= 1
+        self.waiting -= 1
+        if not line:
+            del organization.lines[party]
+        if not organization.lines:
+            del self._round[organization]
 
     def _serve_waiting(self) -> None:
-        # Once around at most: an organization that is served goes to the back, one that is blocked by its
-        # own limits or its pool's keeps its place for the next time.
-        for organization_id in list(self._round):
-            if self.running >= self._max_running:
-                return
-            line = self._round[organization_id].line
-            party, place = line[0]
-            if self._has_room(party):
-                self._take_from_line(organization_id, (party, place))
-                if organization_id in self._round:
-                    self._round.move_to_end(organization_id)
-                if not place.done():
-                    place.set_result(self._begin(party))
+        # An organization that is served goes to the back; one that is blocked by its own limits or its pools' keeps
+        # its place for the next time. One end of a turn may make room for several, so around until nobody has any.
+        served = True
+        while served:
+            served = False
+            for organization in list(self._round):
+                if self.running >= self._max_running:
+                    return
+                if (found := _first_with_room(organization)) is not None:
+                    self._serve(*found)
+                    served = True
 
-    def _step_out(self, party: Party, place: "asyncio.Future[Turn]") -> None:
-        self._take_from_line(party.organization_id, (party, place))
-
-    def _take_from_line(self, organization_id: str, entry: "tuple[Party, asyncio.Future[Turn]]") -> None:
-        waiting = self._round[organization_id]
-        waiting.line.remove(entry)
-        self.waiting -= 1
-        if not waiting.line:
-            del self._round[organization_id]
+    def _serve(self, party: Party, place: "asyncio.Future[None]") -> None:
+        organization = party.organization
+        self._step_out(party, place)
+        if organization.lines:
+            self._round.move_to_end(organization)
+        if party in organization.lines:
+            organization.lines[party] = organization.lines.pop(party)
+        self.running += 1
+        organization.running += 1
+        party.running += 1
+        place.set_result(None)
 
     def _refuse_what_cannot_start(self, party: Party, deadline: Deadline) -> None:
-        waiting = self._round.get(party.organization_id)
-        ahead = len(waiting.line) if waiting else 0
-        if self.waiting >= self._max_waiting:
+        organization = party.organization
+        if self.waiting >= self._max_waiting or organization.waiting >= self._waiting_ceiling:
             raise _overloaded("Too many requests wait for this database's cell.")
         # In a fair round, each of ours that is ahead waits for one of every other organization's.
-        expected_s = (ahead + 1) * max(1, len(self._round)) * self._mean_turn_s / self._parallel(party)
-        if expected_s > deadline.left_s():
+        ahead = (organization.waiting + 1) * max(1, len(self._round))
+        parallel = max(1, min(self._max_running, organization.max_running, party.max_running))
+        if ahead * self._mean_turn_s / parallel > self._may_wait_s(deadline):
             raise _overloaded("The request could not start before its deadline.")
 
-    def _parallel(self, party: Party) -> int:
-        return max(1, min(self._max_running, party.organization_limit, self._organization_ceiling, party.pool_limit))
+    def _may_wait_s(self, deadline: Deadline) -> float:
+        # Who starts too late to finish is work for nothing, and costs the connection that it is cancelled on.
+        # Where turns are long in the mean, half of the time is left to wait: the next statement may be a short one.
+        left_s = deadline.left_s()
+        return left_s - min(2 * self._mean_turn_s, left_s / 2)
 
 
-def _change(counts: dict[_Counted, int], key: _Counted, change: int) -> None:
-    # What nobody uses is not kept, or every organization ever seen would stay in memory.
-    if left := counts.get(key, 0) + change:
-        counts[key] = left
-    else:
-        del counts[key]
+def _first_with_room(organization: Organization) -> "tuple[Party, asyncio.Future[None]] | None":
+    if organization.running >= organization.max_running:
+        return None
+    for party, line in organization.lines.items():
+        if party.running < party.max_running:
+            # Who gave up stands in line until its task gets to run, and steps out by itself.
+            place = next((place for place in line if not place.done()), None)
+            if place is not None:
+                return party, place
+    return None
 
 
 def _overloaded(reason: str) -> LimitError:

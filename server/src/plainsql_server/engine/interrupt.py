@@ -8,16 +8,18 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from psycopg import Error as DriverError
 from psycopg.pq import PollingStatus
 
-from plainsql_server.core.errors import EngineError
+from plainsql_server.core.errors import ServiceError
 from plainsql_server.engine.connection import Connection, wait_for_socket
 from plainsql_server.engine.queries import query_values
 
 # How long an ordinary statement takes to notice a cancel, with a wide margin; only traps take longer.
 CANCEL_GRACE_S = 0.3
-# The other connection's opening and the engine's own check for interrupts.
-TERMINATE_GRACE_S = 2.0
+# The other connection's opening and the engine's own check for interrupts. Both graces together stay below the
+# second that a statement may outlive its limit by, even where the engine says nothing at all.
+TERMINATE_GRACE_S = 0.6
 
 
 async def interrupt(connection: Connection, conninfo: bytes) -> None:
@@ -37,7 +39,8 @@ async def _settles(connection: Connection, attempt: Coroutine[Any, Any, None], g
         async with asyncio.timeout(grace_s):
             await attempt
             await connection.settled()
-    except (TimeoutError, EngineError):
+    except (TimeoutError, ServiceError, DriverError):
+        # The engine cannot be reached, or its answer is no use: the next step, or closing, must follow all the same.
         return False
     return True
 

@@ -8,9 +8,8 @@ side of cleaning, never by a parser.
 """
 
 import re
+from collections.abc import Sequence
 from enum import IntEnum
-
-from plainsql_server.core.statement import first_words
 
 
 class Leftovers(IntEnum):
@@ -28,14 +27,18 @@ class Leftovers(IntEnum):
 _READS = frozenset(["SELECT", "VALUES", "TABLE"])
 _CHANGES = frozenset(["INSERT", "UPDATE", "DELETE", "MERGE", "WITH"])
 
-# A name, or the end of a quoted one, before a parenthesis; a comment between the two is caught by _COMMENT.
+# A name, or the end of a quoted one, before a parenthesis; a comment between the two is caught by _HIDES.
 _CALL = re.compile(r"([A-Za-z_\u0080-\U0010ffff][\w$]*|\")\s*\(")
-_COMMENT = re.compile(r"--|/\*")
-_INTO = re.compile(r"(?:\b(insert|merge)\s+)?\binto\b", re.IGNORECASE)
+# What a text can hide a call behind: comments, names in Unicode escapes, and the built-in names that act without a
+# parenthesis. x.nextval is nextval(x), ts_stat runs the query that it is given, and an UPDATE of pg_settings is
+# set_config. None of the other built-in functions with one parameter changes a session.
+_HIDES = re.compile(r"--|/\*|u&[\"']|\b(?:pg_settings|ts_stat|setseed|currval)\b|\bnextval\b(?!\s*\()", re.IGNORECASE)
+_INTO = re.compile(r"\binto\b", re.IGNORECASE)
 
 # Names before a parenthesis that are no calls: the target of an INSERT, and in DDL the tables, access methods
 # and columns that are named before a list. A pattern that is only safe in DDL is only used there.
-_NAME = r'(?:"(?:[^"]|"")+"|[\w$]+)'
+# No quotation mark of a string's within a quoted name: the match could begin in one string and end in the next.
+_NAME = r'(?:"[^"\'$]+"|\w[\w$]*)'
 _QUALIFIED = rf"{_NAME}(?:\s*\.\s*{_NAME})*"
 _INSERT_TARGET = re.compile(rf"\s*insert\s+into\s+{_QUALIFIED}\s*(?=\()", re.IGNORECASE)
 _DDL_TARGET = re.compile(
@@ -45,7 +48,7 @@ _DDL_TARGET = re.compile(
 # What may stand before a parenthesis without calling anything: keywords and types with a modifier.
 _NOT_CALLS = """
     all always and any array as asc between bit bpchar by case cast cascade char character check conflict cube decimal
-    default desc distinct else end except exists extract filter first float foreign from group grouping having
+    default desc distinct else end enum except exists extract filter first float foreign from group grouping having
     ilike in include index insert intersect interval into is join key last lateral like limit materialized not
     nothing numeric nulls identity of offset on only or order over overlay partition position precision primary
     recursive references returning rollup row rows select set sets similar some start substring table then time
@@ -79,26 +82,24 @@ _PURE = """
 _HARMLESS = frozenset((_NOT_CALLS + _PURE).split())
 
 
-def leftovers_of(sql: str, *, plain_database: bool) -> Leftovers:
-    """The cleaning that a session needs after a statement, at least."""
-    first = next(iter(first_words(sql, 1)), "")
+def leftovers_of(words: Sequence[str], sql: str, *, plain_database: bool) -> Leftovers:
+    """The cleaning that a session needs after a statement, at least; `words` are its first keywords."""
+    first = words[0] if words else ""
     if first not in _READS and first not in _CHANGES:
         return Leftovers.EVERYTHING
-    # SELECT … INTO makes a table, perhaps a temporary one, and answers like any SELECT.
-    if any(into[1] is None for into in _INTO.finditer(sql)):
+    # SELECT … INTO makes a table, perhaps a temporary one, and answers like any SELECT. In a WITH, an INSERT INTO
+    # cannot be told from it, because `insert` is also a name that a column may have.
+    if (first in _READS or first == "WITH") and _INTO.search(sql):
         return Leftovers.EVERYTHING
     if not plain_database or not _calls_only_harmless(sql):
         return Leftovers.SESSION
     return Leftovers.NOTHING if first in _READS else Leftovers.SEQUENCES
 
 
-def may_store_code(sql: str) -> bool:
+def may_store_code(words: Sequence[str], sql: str) -> bool:
     """Whether a statement could make a plain database one that runs code unseen."""
-    first, second = [*first_words(sql, 2), "", ""][:2]
-    if first in _READS or first in _CHANGES:
-        # It runs no code of the customer's that is stored already, because there is none.
-        return False
-    if first in _STORES_NOTHING:
+    first, second = [*words, "", ""][:2]
+    if first not in _STORES:
         return False
     # nextval in a column's default is what Leftovers.SEQUENCES is for.
     return (first, second) not in _STORES_EXPRESSIONS_ONLY or not _calls_only_harmless(
@@ -106,20 +107,18 @@ def may_store_code(sql: str) -> bool:
     )
 
 
-# Commands that store nothing that could run later, and those that store only the expressions in their text.
-_STORES_NOTHING = frozenset(
-    ["SET", "RESET", "SHOW", "ANALYZE", "VACUUM", "DROP", "TRUNCATE", "DISCARD", "DEALLOCATE", "GRANT",
-     "REVOKE", "LOCK", "DECLARE", "FETCH", "CLOSE", "REINDEX", "CLUSTER", "CHECKPOINT", "REFRESH"]
-)  # fmt: skip
+# Commands that can store what runs later. Others can only run what is stored, which in a plain database is nothing.
+_STORES = frozenset(["CREATE", "ALTER", "DO", "IMPORT"])
+# Those of them that store only the expressions in their text.
 _STORES_EXPRESSIONS_ONLY = frozenset(
     [("CREATE", "TABLE"), ("CREATE", "UNLOGGED"), ("CREATE", "TEMP"), ("CREATE", "TEMPORARY"), ("CREATE", "INDEX"),
      ("CREATE", "UNIQUE"), ("CREATE", "SEQUENCE"), ("CREATE", "SCHEMA"), ("CREATE", "TYPE"), ("CREATE", "STATISTICS"),
-     ("ALTER", "TABLE"), ("ALTER", "INDEX"), ("ALTER", "SEQUENCE"), ("ALTER", "SCHEMA"), ("COMMENT", "ON")]
+     ("ALTER", "TABLE"), ("ALTER", "INDEX"), ("ALTER", "SEQUENCE"), ("ALTER", "SCHEMA")]
 )  # fmt: skip
 
 
 def _calls_only_harmless(sql: str, harmless: frozenset[str] = _HARMLESS) -> bool:
-    if _COMMENT.search(sql):
+    if _HIDES.search(sql):
         return False
     target = _INSERT_TARGET.match(sql)
     start = target.end() if target else 0

@@ -14,7 +14,7 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Any
 
-from plainsql_server.core.clock import Deadline
+from plainsql_server.core.clock import Deadline, now
 from plainsql_server.core.errors import ServiceError
 from plainsql_server.core.observation import CellLoad, Failure, Observe
 from plainsql_server.engine.address import Address
@@ -22,7 +22,7 @@ from plainsql_server.engine.catalog import Catalog
 from plainsql_server.engine.cleaning import clean
 from plainsql_server.engine.connection import Connection, ResultTooLarge
 from plainsql_server.engine.execution import drain
-from plainsql_server.engine.gate import Gate, Party, Turn
+from plainsql_server.engine.gate import Gate
 from plainsql_server.engine.interrupt import interrupt
 from plainsql_server.engine.leftovers import Leftovers
 from plainsql_server.engine.queries import query_values
@@ -50,28 +50,39 @@ class Lease:
     left behind, is cleaned first where `leftovers` says so, and is closed in every other case.
     """
 
-    def __init__(self, pool: "Pool", organization_id: str, organization_limit: int, deadline: Deadline) -> None:
+    __slots__ = (
+        "_deadline", "_interruption", "_pool", "_started_s", "_timer",
+        "connection", "ended_for", "leftovers", "queue_us",
+    )  # fmt: skip
+
+    _timer: asyncio.TimerHandle
+    connection: Connection
+    queue_us: int
+
+    def __init__(self, pool: "Pool", deadline: Deadline) -> None:
         self._pool = pool
-        self._party = Party(organization_id, organization_limit, pool.address, pool.cell.pool_limit)
         self._deadline = deadline
         self._interruption: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle
-        self._turn: Turn
+        self._started_s = 0.0
         # Until the borrower has judged its statement, everything must be expected.
         self.leftovers = Leftovers.EVERYTHING
         self.ended_for: Reason | None = None
-        self.connection: Connection
 
     async def __aenter__(self) -> "Lease":
-        gate = self._pool.cell.gate
-        self._turn = gate.try_enter(self._party) or await gate.enter(self._party, self._deadline)
+        pool = self._pool
+        gate = pool.cell.gate
+        asked_s = time.monotonic()
+        if not gate.try_enter(pool.party):
+            await gate.enter(pool.party, self._deadline)
+        self._started_s = time.monotonic()
         try:
-            self.connection = await self._pool.take()
+            self.connection = pool.take_idle() or await pool.open(self._deadline)
         except BaseException:
-            gate.leave(self._turn)
+            gate.leave(pool.party, self._started_s)
             raise
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._deadline.left_s(), self.interrupt, Reason.DEADLINE)
+        lent_s = time.monotonic()
+        self.queue_us = int((lent_s - asked_s) * 1_000_000)
+        self._timer = pool.loop.call_later(self._deadline.at_s - lent_s, self.interrupt, Reason.DEADLINE)
         return self
 
     async def __aexit__(
@@ -79,20 +90,28 @@ class Lease:
     ) -> None:
         self._timer.cancel()
         connection = self.connection
+        if self._interruption is None and self.leftovers <= Leftovers.SEQUENCES and connection.is_idle:
+            connection.must_discard_sequences |= self.leftovers is Leftovers.SEQUENCES
+            self._pool.give_back(connection, self._started_s)
+        else:
+            self._give_back_with_care(connection)
+
+    def _give_back_with_care(self, connection: Connection) -> None:
+        pool, started_s = self._pool, self._started_s
+        if self.leftovers is Leftovers.EVERYTHING:
+            # It may have renamed a type; the next request must know.
+            pool.catalog.forget()
         if connection.is_open and not connection.is_settled:
             # The request was given up while the engine still worked on it, so nobody reads the rest.
-            self._pool.cell.start(_read_out(connection))
+            pool.cell.start(_read_out(connection))
             self.interrupt(Reason.GONE)
         if self._interruption is not None:
             # A late cancel must not hit another request, so this connection has had its last.
-            self._interruption.add_done_callback(lambda _: self._pool.discard(connection, self._turn))
+            self._interruption.add_done_callback(lambda _: pool.discard(connection, started_s))
         elif not connection.is_open:
-            self._pool.discard(connection, self._turn)
-        elif self.leftovers <= Leftovers.SEQUENCES and connection.is_idle:
-            connection.must_discard_sequences |= self.leftovers is Leftovers.SEQUENCES
-            self._pool.give_back(connection, self._turn)
+            pool.discard(connection, started_s)
         else:
-            self._pool.clean_and_give_back(connection, self.leftovers, self._turn)
+            pool.clean_and_give_back(connection, self.leftovers, started_s)
 
     def interrupt_after(self, delay_ms: int, reason: Reason) -> None:
         """Ends the statement unless it is done by then; takes the place of the deadline where it comes before it."""
@@ -111,67 +130,73 @@ class Lease:
 class Pool:
     """The connections to one address."""
 
-    def __init__(self, address: Address, cell: "CellPools") -> None:
+    def __init__(self, address: Address, organization_id: str, cell: "CellPools") -> None:
         self.address = address
         self.cell = cell
+        self.party = cell.gate.party(organization_id, cell.pool_limit)
+        self.loop = asyncio.get_running_loop()
         self.conninfo = address.conninfo(cell.connect_timeout_ms)
         self.catalog = Catalog(self._look_up)
         # Last in, first out: the warmest connection is used and the rest grow idle and are closed.
         self.idle: list[Connection] = []
         self.open_count = 0
 
-    def lease(self, organization_id: str, organization_limit: int, deadline: Deadline) -> Lease:
-        """A connection for one statement of an organization, which may run `organization_limit` at once."""
-        return Lease(self, organization_id, organization_limit, deadline)
+    def lease(self, organization_limit: int, deadline: Deadline) -> Lease:
+        """A connection for one statement of the pool's organization, which may run so many at once."""
+        self.cell.gate.limit(self.party, organization_limit)
+        return Lease(self, deadline)
 
-    async def take(self) -> Connection:
-        """A connection for a request that has its turn. Raises EngineError if none can be opened."""
+    def take_idle(self) -> Connection | None:
+        """An idle connection that still works, for a request that has its turn; None if there is none."""
         while self.idle:
             connection = self.idle.pop()
             self.cell.no_longer_idle(connection)
             if connection.check():
                 return connection
             self._close(connection)
+        return None
+
+    async def open(self, deadline: Deadline) -> Connection:
+        """A new connection, for a request that has its turn. Raises EngineError if it cannot be opened."""
         self.cell.make_room()
         self._count(+1)
         try:
-            return await Connection.open(self.conninfo, self.cell.connect_timeout_ms / 1000)
+            timeout_s = min(self.cell.connect_timeout_ms / 1000, deadline.left_s())
+            return await Connection.open(self.conninfo, timeout_s)
         except BaseException:
             self._count(-1)
             raise
 
-    def give_back(self, connection: Connection, turn: Turn) -> None:
-        """Takes a clean connection back."""
+    def give_back(self, connection: Connection, started_s: float) -> None:
+        """Takes a clean connection back, and ends the turn that began at `started_s`."""
         self.idle.append(connection)
         self.cell.now_idle(connection, self)
-        self.cell.gate.leave(turn)
+        self.cell.gate.leave(self.party, started_s)
 
-    def discard(self, connection: Connection, turn: Turn) -> None:
-        """Closes a connection that nobody may use again."""
+    def discard(self, connection: Connection, started_s: float) -> None:
+        """Closes a connection that nobody may use again, and ends the turn."""
         self._close(connection)
-        self.cell.gate.leave(turn)
+        self.cell.gate.leave(self.party, started_s)
 
-    def clean_and_give_back(self, connection: Connection, leftovers: Leftovers, turn: Turn) -> None:
+    def clean_and_give_back(self, connection: Connection, leftovers: Leftovers, started_s: float) -> None:
         """Cleans a connection after its answer has left, then takes it back, or closes it if that fails."""
-        self.cell.start(self._clean(connection, leftovers, turn))
+        self.cell.start(self._clean(connection, leftovers, started_s))
 
     def close_idle(self, connection: Connection) -> None:
         """Closes one of the idle connections."""
         self.idle.remove(connection)
         self._close(connection)
 
-    async def _clean(self, connection: Connection, leftovers: Leftovers, turn: Turn) -> None:
+    async def _clean(self, connection: Connection, leftovers: Leftovers, started_s: float) -> None:
         try:
             async with asyncio.timeout(_CLEAN_TIMEOUT_S):
                 await clean(connection, leftovers)
         except (TimeoutError, ServiceError) as error:
-            self.cell.observe(Failure("engine.pool", f"cleaning failed: {error}"))
-        if leftovers is Leftovers.EVERYTHING:
-            self.catalog.forget()
+            self.cell.observe(Failure(now(), "failure", "engine.pool", f"cleaning failed: {error}"))
         if connection.is_open and connection.is_idle:
-            self.give_back(connection, turn)
+            self.give_back(connection, started_s)
         else:
-            self.discard(connection, turn)
+            self.discard(connection, started_s)
 
     def _close(self, connection: Connection) -> None:
         connection.close()
@@ -200,10 +225,10 @@ class CellPools:
         self._idle: OrderedDict[Connection, tuple[Pool, float]] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def pool(self, address: Address) -> Pool:
+    def pool(self, address: Address, organization_id: str) -> Pool:
         pool = self._pools.get(address)
         if pool is None:
-            pool = self._pools[address] = Pool(address, self)
+            pool = self._pools[address] = Pool(address, organization_id, self)
         return pool
 
     def now_idle(self, connection: Connection, pool: Pool) -> None:
@@ -227,7 +252,8 @@ class CellPools:
                 break
             del self._idle[connection]
             pool.close_idle(connection)
-        self._pools = {address: pool for address, pool in self._pools.items() if pool.open_count}
+        self._pools = {address: pool for address, pool in self._pools.items() if pool.open_count or pool.party.is_here}
+        self.gate.forget_the_idle({pool.party.organization for pool in self._pools.values()})
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Runs something beside the requests, kept alive until done or until the pools close."""
@@ -263,11 +289,12 @@ class Pools:
         self._observe = observe
         self._cells: dict[str, CellPools] = {}
 
-    def for_address(self, address: Address) -> Pool:
+    def for_address(self, address: Address, organization_id: str) -> Pool:
+        """The pool of an address, all of whose users belong to one organization."""
         cell = self._cells.get(address.cell_conninfo)
         if cell is None:
             cell = self._cells[address.cell_conninfo] = CellPools(self._limits, self._connect_timeout_ms, self._observe)
-        return cell.pool(address)
+        return cell.pool(address, organization_id)
 
     async def sweep(self) -> None:
         """Closes idle connections for ever; cancelled at shutdown."""

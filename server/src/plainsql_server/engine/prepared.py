@@ -4,18 +4,27 @@ Owns names and the memory of parameter types. Refuses to talk to the engine: it 
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from plainsql_server.engine.shapes import Encoding, Rendering
+from plainsql_server.engine.types import EngineType
 
 # Each prepared statement costs the backend some 10 to 100 kB of plan; 100 serve an ordinary application whole.
 MAX_PREPARED = 100
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Prepared:
-    """A statement known to the engine by name, and the OIDs of its parameters' types."""
+    """A statement known to the engine by name, its parameters' types, and how its results are rendered.
+
+    The engine refuses to execute it once its result would have another description, so that a rendering
+    stays right as long as the catalog's generation lasts, which ends when names may have changed.
+    """
 
     name: bytes
-    parameter_oids: tuple[int, ...]
+    parameter_types: Sequence[EngineType]
+    renderings: dict[tuple[int, Encoding], Rendering] = field(default_factory=dict)
 
 
 class PreparedStatements:
@@ -25,6 +34,9 @@ class PreparedStatements:
         self._max_prepared = max_prepared
         self._by_sql: OrderedDict[str, Prepared] = OrderedDict()
         self._count = 0
+
+    def __len__(self) -> int:
+        return len(self._by_sql)
 
     def find(self, sql: str) -> Prepared | None:
         prepared = self._by_sql.get(sql)

@@ -5,6 +5,7 @@ Owns the names that columns get in an answer and the choice of an encoder for ea
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 from psycopg.pq.abc import PGresult
@@ -15,8 +16,7 @@ from plainsql_server.engine.types import EngineType
 from plainsql_server.engine.values import encoder_for
 
 
-@dataclass(frozen=True, slots=True)
-class Encoding:
+class Encoding(NamedTuple):
     """How the caller wants values and rows."""
 
     rows_as_arrays: bool = False

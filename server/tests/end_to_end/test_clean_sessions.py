@@ -1,0 +1,303 @@
+"""Clean or thrown away: whatever a request does to its session, the next request of the same pool sees nothing of it.
+
+Every kind of session state is left behind in every way that there is: by a command, by set_config, in a function, a
+trigger, a view, a column's default and a DO block. The pools here have one connection, so that the next request is
+served by the one that was just made dirty. PLAINSQL_TEST_SWITCHES says how often each kind is tried in the long test.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from server.tests.service import Service, running_service
+
+SWITCHES = int(os.environ.get("PLAINSQL_TEST_SWITCHES", "40"))
+
+# The twelve kinds, and some settings more whose change would be felt.
+KINDS = {
+    "setting": "set work_mem = '9MB'",
+    "custom setting": "set app.secret = 'leaked'",
+    "prepared statement": "prepare leaked as select 'leaked'",
+    "temporary table": "create temp table leaked as select 1 as a",
+    "cursor": "declare leaked cursor with hold for select 'leaked'",
+    "listening": "listen leaked",
+    "advisory lock": "select pg_advisory_lock(42)",
+    "role": "set role {owner}",
+    "sequence": "select nextval('numbers')",
+    "search path": "set search_path = pg_temp, public",
+    "isolation": "set session characteristics as transaction isolation level read uncommitted",
+    "commit": "set synchronous_commit = off",
+}
+MORE_KINDS = {
+    "timeout": "set statement_timeout = 1234567",
+    "date style": "set datestyle = 'German'",
+    "time zone": "set timezone = 'Asia/Tokyo'",
+    "encoding": "set client_encoding = 'LATIN1'",
+    "read only": "set default_transaction_read_only = on",
+    "session authorization": "set session authorization {owner}",
+    "plan": "set enable_seqscan = off",
+}
+ALL_KINDS = KINDS | MORE_KINDS
+SETTINGS = {
+    "setting": ("work_mem", "9MB"),
+    "custom setting": ("app.secret", "leaked"),
+    "role": ("role", "{owner}"),
+    "search path": ("search_path", "pg_temp, public"),
+    "isolation": ("default_transaction_isolation", "read uncommitted"),
+    "commit": ("synchronous_commit", "off"),
+    "timeout": ("statement_timeout", "1234567"),
+    "date style": ("datestyle", "German"),
+    "time zone": ("timezone", "Asia/Tokyo"),
+    "encoding": ("client_encoding", "LATIN1"),
+    "read only": ("default_transaction_read_only", "on"),
+    "session authorization": ("session_authorization", "{owner}"),
+    "plan": ("enable_seqscan", "off"),
+}
+WAYS = ("command", "set_config", "function", "trigger", "view", "default", "do", "with parameters", "update of a view")
+
+# Everything that a session can hold, in one row.
+STATE = """
+    select current_user::text as current_user, session_user::text as session_user, current_setting('role') as role,
+        (select json_object_agg(name, setting order by name) from pg_settings
+         where name not like 'transaction%' and not (name like '%.%' and setting = boot_val)) as settings,
+        (select count(*) from pg_prepared_statements where from_sql) as prepared,
+        (select count(*) from pg_class where relnamespace = pg_my_temp_schema()) as temporary,
+        (select count(*) from pg_cursors where name <> '') as cursors,
+        (select count(*) from pg_listening_channels()) as channels,
+        (select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()) as locks,
+        coalesce(current_setting('app.secret', true), '') as secret
+"""
+REFUSED = {"notification", "insufficient_privilege"}
+
+
+@dataclass
+class Tenant:
+    """One key, and what its sessions look like when nobody has done anything to them."""
+
+    service: Service
+    key: str
+    owner: str = ""
+    clean: dict[str, Any] = field(default_factory=dict)
+
+    def ask(self, sql: str, *params: Any) -> dict[str, Any]:
+        body = {"sql": sql, "params": list(params)}
+        answer: dict[str, Any] = self.service.call("POST", "/v1/query", key=self.key, json=body).json()
+        return answer
+
+    def state(self) -> dict[str, Any]:
+        answer = self.ask(STATE)
+        assert answer["success"], answer
+        state: dict[str, Any] = answer["rows"][0]
+        # A custom setting has an entry of its own once it was set, but no value any more.
+        state["settings"].pop("app.secret", None)
+        return state
+
+    def leaks(self, kind: str = "") -> dict[str, Any]:
+        """What a request sees that a fresh session would not show. The one question that comes first counts."""
+        if kind == "sequence":
+            # Not in the row of everything, because it is an error in a fresh session.
+            answer = self.ask("select lastval()")
+            return {"lastval": answer["rows"]} if answer["success"] else {}
+        state = self.state()
+        leaked = {name: value for name, value in state.items() if value != self.clean[name]}
+        if "settings" in leaked:
+            leaked["settings"] = dict(set(state["settings"].items()) - set(self.clean["settings"].items()))
+        return leaked
+
+    def leave_behind(self, kind: str, way: str) -> bool:
+        """Whether the engine did it; some is refused, which leaves nothing behind either."""
+        sql, *params = spelled(kind, way, self.owner)
+        answer = self.ask(sql, *params)
+        if not answer["success"]:
+            assert answer["error"]["code"] in REFUSED or not self.may_write, (kind, way, answer["error"])
+        return bool(answer["success"])
+
+    @property
+    def may_write(self) -> bool:
+        return "default_transaction_read_only" in self.clean["settings"] and (
+            self.clean["settings"]["default_transaction_read_only"] == "off"
+        )
+
+
+def spelled(kind: str, way: str, owner: str) -> tuple[str, ...]:
+    """The statement that leaves this kind of state behind in this way, and its parameters."""
+    command = ALL_KINDS[kind].format(owner=owner)
+    quoted = command.replace("'", "''")
+    name, value = SETTINGS.get(kind, ("app.secret", "leaked"))
+    value = value.format(owner=owner)
+    table = kind.replace(" ", "_")
+    return {
+        "command": (command,),
+        "set_config": (f"select set_config('{name}', '{value}', false)",),
+        "function": (f"select leave('{quoted}')",),
+        "trigger": (f"insert into triggered values ('{quoted}')",),
+        "view": (f"select * from viewed_{table}",),
+        "default": (f"insert into defaulted_{table} (a) values (1)",),
+        "do": (f"do $do$begin execute '{quoted}'; end$do$",),
+        "with parameters": ("select leave($1)", command),
+        "update of a view": (f"update pg_settings set setting = '{value}' where name = '{name}'",),
+    }[way]
+
+
+def make_code(tenant: Tenant) -> None:
+    """The customer's own code, which runs unseen."""
+    setup = [
+        "create sequence numbers",
+        "create function leave(command text) returns int language plpgsql as $$begin execute command; return 1; end$$",
+        "create table triggered (command text)",
+        "create function leave_by_trigger() returns trigger language plpgsql as"
+        " $$begin execute new.command; return null; end$$",
+        "create trigger leaving before insert on triggered for each row execute function leave_by_trigger()",
+    ]
+    for kind, command in ALL_KINDS.items():
+        quoted = command.format(owner=tenant.owner).replace("'", "''")
+        table = kind.replace(" ", "_")
+        setup.append(f"create view viewed_{table} as select leave('{quoted}')")
+        setup.append(f"create table defaulted_{table} (a int, b int default leave('{quoted}'))")
+    for sql in setup:
+        answer = tenant.ask(sql)
+        assert answer["success"], answer
+
+
+@contextmanager
+def small_service(workers: int) -> Iterator[Service]:
+    """One connection to each pool of each worker, and little time to remember that a database was plain."""
+    variables = {"PLAINSQL_POOL_MAX_CONNECTIONS": "1", "PLAINSQL_PRINCIPAL_CACHE_MS": "20"}
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        with running_service(workers=workers) as service:
+            yield service
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def tenant_of(service: Service, key: str) -> Tenant:
+    tenant = Tenant(service, key)
+    tenant.owner = str(tenant.ask("select current_user::text as who")["rows"][0]["who"])
+    tenant.clean = tenant.state()
+    return tenant
+
+
+@contextmanager
+def three_tenants(workers: int) -> Iterator[list[Tenant]]:
+    """Two keys that may write and share a pool, and one that may read."""
+    with small_service(workers) as service:
+        writer = tenant_of(service, service.api_key)
+        make_code(writer)
+        yield [writer, tenant_of(service, service.new_key("write")), tenant_of(service, service.new_key("read"))]
+
+
+@pytest.fixture(scope="module")
+def tenants() -> Iterator[list[Tenant]]:
+    with three_tenants(workers=1) as made:
+        yield made
+
+
+def ways_of(kind: str) -> list[str]:
+    return [way for way in WAYS if kind in SETTINGS or way not in ("set_config", "update of a view")]
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS)
+def test_the_next_request_of_the_same_pool_sees_nothing(tenants: list[Tenant], kind: str) -> None:
+    first, second, reader = tenants
+    done = Counter[str]()
+    for way in ways_of(kind):
+        done[way] += first.leave_behind(kind, way)
+        assert second.leaks(kind) == {}, way
+        reader.leave_behind(kind, way)
+        assert reader.leaks(kind) == {}, way
+    # The advisory lock is refused in every way, LISTEN only by name; the rest must have happened, or nothing is proven.
+    expected = 0 if kind == "advisory lock" else len(ways_of(kind)) - (kind == "listening")
+    assert done.total() == expected, done
+
+
+@pytest.mark.timeout(1_800)
+def test_twelve_kinds_of_state_in_many_switches_leak_nothing(tenants: list[Tenant]) -> None:
+    assert leaks_of_many_switches(tenants, SWITCHES) == (SWITCHES * len(KINDS), [])
+
+
+@pytest.mark.timeout(1_800)
+def test_nor_do_they_with_two_workers() -> None:
+    switches = -(-SWITCHES // 4)
+    with three_tenants(workers=2) as tenants:
+        assert leaks_of_many_switches(tenants, switches) == (switches * len(KINDS), [])
+
+
+def leaks_of_many_switches(tenants: list[Tenant], switches: int) -> tuple[int, list[dict[str, Any]]]:
+    """Several clients at once, who take turns on the same connections with different keys: how often, what was seen."""
+    first, second, _ = tenants
+    work = [(kind, ways_of(kind)[number % len(ways_of(kind))]) for number in range(switches) for kind in KINDS]
+
+    def switch(job: tuple[int, tuple[str, str]]) -> dict[str, Any]:
+        number, (kind, way) = job
+        one, other = (first, second) if number % 2 else (second, first)
+        one.leave_behind(kind, way)
+        return other.leaks(kind)
+
+    with ThreadPoolExecutor(4) as clients:
+        return len(work), [found for found in clients.map(switch, enumerate(work)) if found]
+
+
+def test_random_numbers_are_not_foretold_by_an_earlier_request(tenants: list[Tenant]) -> None:
+    first, second, _ = tenants
+    for way in ("select setseed(0.5)", "set seed = 0.5", "select leave('set seed = 0.5')"):
+        foretold = []
+        for _ in range(2):
+            assert first.ask(way)["success"]
+            foretold.append(second.ask("select random() as r")["rows"][0]["r"])
+        assert foretold[0] != foretold[1], way
+
+
+def test_code_that_forgets_our_prepared_statements_is_not_felt(tenants: list[Tenant]) -> None:
+    first, second, _ = tenants
+    for command in ("deallocate all", "discard plans", "prepare plainsql_1 as select 1"):
+        for _ in range(3):
+            assert second.ask("select $1::int as a", 7)["rows"] == [{"a": 7}]
+            first.ask("select leave($1)", command)
+            assert second.ask("select $1::int as a", 7)["rows"] == [{"a": 7}]
+
+
+def test_a_plain_database_leaks_nothing_through_what_looks_harmless(tenants: list[Tenant]) -> None:
+    """The statements that hide what they do, in a database where ordinary ones are not cleaned after."""
+    service = tenants[0].service
+    service.operate("database", "create", "--org", "dev", "plain")
+    tenant = tenant_of(service, service.new_key("write", database="plain"))
+    assert tenant.ask("create sequence numbers")["success"]
+    hidden: list[tuple[str, ...]] = [
+        ("select U&\"set!005fconfig\" uescape '!' ('app.secret', 'leaked', false)",),
+        ("select 1 as insert into temp leaked",),
+        ("with x as (select 1 as a) select a as merge into temp leaked from x",),
+        ("update pg_settings set setting = '9MB' where name = 'work_mem'",),
+        ("select ('numbers'::regclass).nextval",),
+        ("select s.nextval from unnest(array['numbers'::regclass]) as s",),
+        ("select $1.ts_stat", "select to_tsvector(set_config('app.secret', 'leaked', false))"),
+        ("create table d (a int, b text default ' on \"' || set_config('app.secret', 'leaked', false) || '\"(')",),
+        ("insert into d (a) values (1)",),
+    ]
+    found = {}
+    for sql, *params in hidden:
+        assert tenant.ask(sql, *params)["success"], sql
+        if leaks := tenant.leaks("sequence" if "nextval" in sql else ""):
+            found[sql] = leaks
+    assert found == {}
+
+
+def test_a_slip_of_the_pen_costs_a_plain_database_nothing(tenants: list[Tenant]) -> None:
+    service = tenants[0].service
+    service.operate("database", "create", "--org", "dev", "typed")
+    tenant = tenant_of(service, service.new_key("write", database="typed"))
+    for sql in ("selec 1", "(select 1) union (select 2)", "explain select 1", ""):
+        tenant.ask(sql)
+    with service.engine("plainsql_directory") as directory:
+        assert directory.execute("select plain from databases where name = 'typed'").fetchone() == (True,)

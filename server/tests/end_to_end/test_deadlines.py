@@ -1,0 +1,167 @@
+"""A deadline holds whatever the statement does about it: it is answered, and gone from the engine.
+
+`PLAINSQL_TEST_REPEATS=100` is the full size.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from server.tests.load import Activity, Answer, Node, all_of, directory_dsn, new_tag, percentile, running_node, size
+from server.tests.service import Service
+
+REPEATS = size("PLAINSQL_TEST_REPEATS", 5)
+LIMIT_MS = 500
+# What the contract of the engine room adds to a statement's limit.
+ENDED_WITHIN_S = LIMIT_MS / 1000 + 1.0
+
+SLEEP = "select pg_sleep(3600)"
+TIGHT_LOOP = "do $$ begin loop end loop; end $$"
+TRAP = """do $$ begin loop
+  begin perform pg_sleep(0.01); exception when query_canceled then null; end;
+end loop; end $$"""
+TIGHT_TRAP = """do $$ begin loop
+  begin loop end loop; exception when query_canceled then null; end;
+end loop; end $$"""
+NO_TIMEOUT = "do $$ begin set statement_timeout = 0; perform pg_sleep(3600); end $$"
+
+
+@pytest.fixture(scope="module")
+def node(service: Service) -> Iterator[Node]:
+    # The first statement that may store code makes a database wait once in its life; see the test of that.
+    service.query("do $$ begin end $$")
+    with running_node(directory_dsn(service)) as running:
+        yield running
+
+
+class Record:
+    """What was measured about statements that met their deadline."""
+
+    def __init__(self) -> None:
+        self.answered_s: list[float] = []
+        self.gone_s: list[float] = []
+        self.pids: set[int] = set()
+
+    def judge(self, kind: str) -> None:
+        for name, values in (("answered", self.answered_s), ("gone", self.gone_s)):
+            print(f"{kind}: {name} {len(values)} times, median {percentile(values, 50):.3f} s, max {max(values):.3f} s")
+            assert len(values) == REPEATS
+            assert max(values) <= ENDED_WITHIN_S
+
+
+def check_answer(answer: Answer) -> None:
+    assert (answer.status, answer.code, answer.outcome) == (200, "statement_timeout", "rolled_back"), answer
+    assert str(LIMIT_MS) in answer.body["error"]["message"]
+
+
+async def meet_deadline(node: Node, activity: Activity, key: str, sql: str, record: Record) -> None:
+    tag = new_tag()
+    async with node.client(key) as client:
+        began_s = time.monotonic()
+        await client.send(f"/* {tag} */ {sql}", timeout_ms=LIMIT_MS)
+        record.pids.add(await activity.begun(tag))
+        answer = await client.answer()
+        record.answered_s.append(answer.elapsed_s)
+        record.gone_s.append(await activity.gone(tag, began_s))
+    check_answer(answer)
+
+
+async def check_others(node: Node, key: str, record: Record) -> None:
+    """Connections that met a deadline have had their last request, and those that follow get what they asked for."""
+
+    async def ask(number: int) -> None:
+        async with node.client(key) as client:
+            answer = await client.query("select $1::int, pg_backend_pid() as pid", number)
+            assert answer.value == number
+            assert answer.body["rows"][0]["pid"] not in record.pids
+
+    await all_of(40, ask)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sql"),
+    [("sleep", SLEEP), ("loop", TIGHT_LOOP), ("trap", TRAP), ("tight trap", TIGHT_TRAP), ("own timeout", NO_TIMEOUT)],
+)
+async def test_a_statement_is_answered_and_gone_within_a_second_of_its_limit(
+    service: Service, node: Node, kind: str, sql: str
+) -> None:
+    record = Record()
+    key = service.api_key
+    # A loop takes a whole core, so a crowd of them would measure the machine.
+    parallel = 5 if kind in ("sleep", "own timeout") else 2
+    async with Activity.of(service) as activity:
+        await all_of(REPEATS, lambda _: meet_deadline(node, activity, key, sql, record), parallel)
+    await check_others(node, key, record)
+    record.judge(kind)
+
+
+async def test_a_wait_for_a_lock_is_answered_and_gone_within_a_second_of_its_limit(
+    service: Service, node: Node
+) -> None:
+    service.query("create table if not exists locked (id int primary key, n int)")
+    service.query("insert into locked select g, 0 from generate_series(1, 5) g on conflict do nothing")
+    record = Record()
+    holder_tag = new_tag()
+    hold = f"/* {holder_tag} */ select pg_sleep(600) from (select count(*) from (select id from locked for update) l) c"
+    async with Activity.of(service) as activity, node.client(service.api_key) as holder:
+        await holder.send(hold)
+        await activity.begun(holder_tag, "wait_event = 'PgSleep'")
+        update = "update locked set n = n + 1 where id = 1"
+        await all_of(REPEATS, lambda _: meet_deadline(node, activity, service.api_key, update, record))
+        holder.drop()
+        await activity.gone(holder_tag, time.monotonic())
+    await check_others(node, service.api_key, record)
+    record.judge("lock")
+    assert service.value("select sum(n) from locked") == 0, "a statement that met its deadline did its work"
+
+
+async def test_a_statement_that_ends_just_before_its_limit_keeps_its_answer(service: Service, node: Node) -> None:
+    """Around the limit a statement either has its answer or its timeout, and an update says which is true."""
+    service.query("create table if not exists near (id int primary key, n int)")
+    service.query("truncate near")
+    outcomes: dict[int, str] = {}
+
+    async def insert(number: int) -> None:
+        async with node.client(service.api_key) as client:
+            sleep_s = 0.080 + 0.002 * (number % 20)
+            answer = await client.query(
+                f"insert into near select {number}, 0 from (select pg_sleep({sleep_s})) s", timeout_ms=100
+            )
+            # A connection that could not be opened in so short a time is a refusal, and did nothing either.
+            assert answer.succeeded or answer.code == "statement_timeout" or answer.is_refusal(), answer
+            outcomes[number] = answer.outcome
+
+    await all_of(REPEATS * 20, insert, parallel=8)
+    there = {row["id"] for row in service.query("select id from near")["rows"]}
+    assert {number for number, outcome in outcomes.items() if outcome == "committed"} == there
+    print("near the limit:", {kind: list(outcomes.values()).count(kind) for kind in set(outcomes.values())})
+
+
+async def test_time_spent_waiting_for_a_turn_counts(service: Service) -> None:
+    """One connection, taken for long: the next request is answered within its own limit all the same."""
+    with running_node(directory_dsn(service), pool_max_connections=1) as narrow:
+        tag = new_tag()
+        async with narrow.client(service.api_key) as first, Activity.of(service) as activity:
+            await first.send(f"/* {tag} */ select pg_sleep(600)")
+            await activity.begun(tag)
+            async with narrow.client(service.api_key) as second:
+                answer = await second.query("select 1", timeout_ms=LIMIT_MS)
+            assert answer.is_refusal(), answer
+            assert (answer.code, answer.outcome) == ("overloaded", "not_executed")
+            assert answer.elapsed_s <= ENDED_WITHIN_S
+            first.drop()
+            await activity.gone(tag, time.monotonic())
+            async with asyncio.timeout(5), narrow.client(service.api_key) as third:
+                assert (await third.query("select 2 as n")).value == 2
+
+
+async def test_the_first_statement_of_a_database_that_stores_code_is_answered_within_its_limit(
+    service: Service, node: Node
+) -> None:
+    """A node waits until all nodes know that the database holds code. That wait is part of the request's time."""
+    service.operate("database", "create", "--org", "dev", "coded")
+    async with node.client(service.api_key) as client:
+        answer = await client.query(TIGHT_LOOP, timeout_ms=LIMIT_MS, database="coded")
+    assert answer.elapsed_s <= ENDED_WITHIN_S - 0.5, "the limit began after the wait"

@@ -1,0 +1,157 @@
+"""Round trips between the service and PostgreSQL, counted on the wire: an ordinary statement costs exactly one."""
+
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.tests.end_to_end import tenants
+from server.tests.end_to_end.relay import PORT, Relay
+from server.tests.service import Service, running_service
+
+REQUESTS = 4
+ORDINARY: list[tuple[str, list[Any]]] = [
+    ("select 1", []),
+    ("select * from ledger where id = 1", []),
+    ("select * from ledger where id = $1", [1]),
+    ("select count(*), max(lower(note)) from ledger where id in ($1, $2)", [1, 2]),
+    ("insert into ledger (note) values ('a')", []),
+    ("insert into ledger (note) values ($1) returning id", ["a"]),
+    ("insert into ledger (note) values ($1) on conflict (id) do nothing", ["went into the night"]),
+    ("update ledger set note = 'b' where id = 1", []),
+    ("update ledger set note = $2 where id = $1", [1, "b"]),
+    ("delete from ledger where id = -1", []),
+    ("delete from ledger where id = $1 returning *", [-1]),
+    ("with old as (select id from ledger) select * from old where id = $1", [1]),
+]
+
+
+@dataclass(frozen=True)
+class Wired:
+    """A database of its own that the service reaches through the relay only."""
+
+    service: Service
+    relay: Relay
+
+    def query(self, sql: str, *params: Any, **fields: Any) -> dict[str, Any]:
+        return self.service.query(sql, *params, database="wired", **fields)
+
+    def bursts_of(self, sql: str, params: list[Any], times: int = REQUESTS) -> int:
+        self.relay.bursts.clear()
+        for _ in range(times):
+            self.query(sql, *params)
+        return len(self.relay.bursts)
+
+    def read(self, key: str, sql: str) -> None:
+        response = self.service.call("POST", "/v1/query", key=key, json={"sql": sql, "database": "wired"})
+        assert response.json()["success"], response.text
+
+
+@pytest.fixture(scope="module")
+def wired() -> Iterator[Wired]:
+    # A service of its own: its directory gets a cell that is gone afterwards, which would fail others' health.
+    with running_service() as service:
+        yield from _wired(service)
+
+
+def _wired(service: Service) -> Iterator[Wired]:
+    service.operate("database", "create", "--org", "dev", "wired")
+    folder = Path(tempfile.mkdtemp(prefix="plainsql-test-"))
+    with Relay(folder, service.dev["postgres"]["socket"]) as relay:
+        _move_to_cell(service, f"host={folder} port={PORT}")
+        running = Wired(service, relay)
+        running.query("create table ledger (id serial primary key, note text)")
+        running.query("insert into ledger (note) values ('first')")
+        yield running
+    shutil.rmtree(folder)
+
+
+def _move_to_cell(service: Service, conninfo: str) -> None:
+    """The same server under another address is another cell to the service. Nothing knows the database yet."""
+    with service.engine("plainsql_directory") as directory:
+        directory.execute(
+            "insert into cells (id, name, conninfo, admin_role, state)"
+            " select id || 'x', 'relay', %s, admin_role, state from cells where name = 'dev'",
+            (conninfo,),
+        )
+        directory.execute(
+            "update databases set cell_id = (select id from cells where name = 'relay') where name = 'wired'"
+        )
+
+
+@pytest.mark.parametrize(("sql", "params"), ORDINARY)
+def test_an_ordinary_statement_costs_one_round_trip(wired: Wired, sql: str, params: list[Any]) -> None:
+    wired.query(sql, *params)
+    assert wired.bursts_of(sql, params) == REQUESTS
+
+
+@pytest.mark.parametrize(("sql", "params"), ORDINARY[:4])
+def test_so_does_one_after_an_insert_that_took_a_number_from_a_sequence(
+    wired: Wired, sql: str, params: list[Any]
+) -> None:
+    insert = "insert into ledger (note) values ($1)"
+    wired.query(insert, "a")
+    wired.query(sql, *params)
+    wired.relay.bursts.clear()
+    for _ in range(REQUESTS):
+        wired.query(insert, "a")
+        wired.query(sql, *params)
+    assert len(wired.relay.bursts) == 2 * REQUESTS
+
+
+def test_preparing_a_statement_costs_one_round_trip_more_once(wired: Wired) -> None:
+    wired.query("select 1")
+    assert wired.bursts_of("select id + $1 from ledger", [1], times=1) == 2
+    assert wired.bursts_of("select id + $1 from ledger", [1], times=1) == 1
+
+
+def test_a_read_only_request_costs_one_round_trip_though_it_is_a_transaction(wired: Wired) -> None:
+    wired.query("select 1", read_only=True)
+    wired.relay.bursts.clear()
+    for _ in range(REQUESTS):
+        wired.query("select 1", read_only=True)
+    assert len(wired.relay.bursts) == REQUESTS
+
+
+def test_a_read_key_costs_one_round_trip_as_well(wired: Wired) -> None:
+    key = tenants.read_key(wired.service)
+    wired.read(key, "select * from ledger where id = 1")
+    wired.relay.bursts.clear()
+    for _ in range(REQUESTS):
+        wired.read(key, "select * from ledger where id = 1")
+    assert len(wired.relay.bursts) == REQUESTS
+
+
+def test_a_statement_that_fails_costs_one_round_trip(wired: Wired) -> None:
+    wired.query("select 1")
+    wired.relay.bursts.clear()
+    for _ in range(REQUESTS):
+        assert not wired.service.post_query("select 1 / 0", database="wired").json()["success"]
+    assert len(wired.relay.bursts) == REQUESTS
+
+
+@pytest.mark.parametrize(
+    "sql", ["select set_config('app.x', '1', false)", "set work_mem = '1MB'", "create temp table gone ()"]
+)
+def test_the_answer_leaves_before_the_session_is_cleaned(wired: Wired, sql: str) -> None:
+    wired.query("select 1")
+    with wired.relay.holding_after(1):
+        began_s = time.monotonic()
+        answer = wired.query(sql)
+        assert time.monotonic() - began_s < 2
+        # The answer is here, and the cleaning has not even reached the engine.
+        assert answer["success"]
+        assert wired.relay.held.wait(5)
+    assert wired.service.value("select current_setting('app.x', true)", database="wired") in (None, "")
+
+
+def test_nothing_follows_the_answer_of_an_ordinary_statement(wired: Wired) -> None:
+    """Whatever came late would be counted with the next request."""
+    wired.query("insert into ledger (note) values ('a')")
+    for sql in ("select 1", "insert into ledger (note) values ('a')", "delete from ledger where id = -1", "select 1"):
+        assert wired.bursts_of(sql, [], times=1) == 1

@@ -1,0 +1,330 @@
+"""Pools on a real PostgreSQL: how they grow and shrink, what they lend, and what they throw away."""
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import psycopg
+import pytest
+
+from plainsql_server.core.clock import Deadline
+from plainsql_server.core.errors import EngineError, LimitError, ServiceError
+from plainsql_server.core.observation import Failure, Observation
+from plainsql_server.core.statement import Statement, first_words
+from plainsql_server.engine.address import Address
+from plainsql_server.engine.execution import ResultStream, Run
+from plainsql_server.engine.leftovers import Leftovers, leftovers_of
+from plainsql_server.engine.pool import Lease, Pool, PoolLimits, Pools
+from server.tests.postgres import SUPERUSER, Postgres
+
+ROLE = "tenant"
+ORGANIZATION = "organization"
+WAIT_LIMIT_S = 5
+
+
+@pytest.fixture
+def database(postgres: Postgres, engine: psycopg.Connection) -> Iterator[str]:
+    """An empty database of a role that is no superuser."""
+    name = psycopg.conninfo.conninfo_to_dict(postgres.fresh_database())["dbname"]
+    if not engine.execute("select from pg_roles where rolname = %s", (ROLE,)).rowcount:
+        engine.execute(f"create role {ROLE} login")
+    engine.execute(f"alter database {name} owner to {ROLE}")
+    yield str(name)
+    engine.execute(f"drop database {name} with (force)")
+
+
+class Cell:
+    """The pools of one process, and one of them to run statements on."""
+
+    def __init__(self, postgres: Postgres, database: str, limits: PoolLimits) -> None:
+        self.observed: list[Observation] = []
+        self.pools = Pools(limits, 2_000, self.observed.append)
+        self.pool = self.pool_as(postgres, database, ROLE)
+
+    def pool_as(self, postgres: Postgres, database: str, role: str) -> Pool:
+        return self.pools.for_address(Address(postgres.conninfo, database, role), ORGANIZATION)
+
+    @property
+    def open_connections(self) -> int:
+        return sum(load.open_connections for load in self.pools.loads())
+
+    @property
+    def running(self) -> int:
+        return sum(load.running for load in self.pools.loads())
+
+
+@asynccontextmanager
+async def cell_of(
+    postgres: Postgres, database: str, *, per_pool: int = 4, per_cell: int = 8, waiting: int = 100
+) -> AsyncIterator[Cell]:
+    cell = Cell(postgres, database, PoolLimits(per_pool, per_cell, waiting))
+    try:
+        yield cell
+    finally:
+        await cell.pools.close()
+
+
+def lease_of(pool: Pool, timeout_ms: int = 5_000) -> Lease:
+    return pool.lease(100, Deadline.after_ms(timeout_ms))
+
+
+async def run(lease: Lease, pool: Pool, sql: str, *params: str) -> list[Any]:
+    stream = ResultStream(lease.connection, pool.catalog, Run())
+    await stream.start(Statement(sql, [param.encode() for param in params]))
+    rows: list[bytes] = []
+    while (batch := await stream.next_batch()) is not None:
+        rows += batch
+    return rows
+
+
+async def ask(pool: Pool, sql: str, *params: str, plain: bool = True, timeout_ms: int = 5_000) -> list[Any]:
+    """One request's worth: a lease, its judgement, the rows as JSON."""
+    async with lease_of(pool, timeout_ms) as lease:
+        lease.leftovers = leftovers_of(first_words(sql), sql, plain_database=plain)
+        return await run(lease, pool, sql, *params)
+
+
+async def until(cell: Cell, *, running: int) -> None:
+    end_s = time.monotonic() + WAIT_LIMIT_S
+    while cell.running != running:
+        assert time.monotonic() < end_s, cell.running
+        await asyncio.sleep(0.005)
+
+
+def backends(engine: psycopg.Connection, database: str) -> set[int]:
+    found = engine.execute("select pid from pg_stat_activity where datname = %s", (database,)).fetchall()
+    return {pid for (pid,) in found}
+
+
+def wait_for_backends(engine: psycopg.Connection, database: str, count: int) -> None:
+    """A backend that was told to go takes a moment."""
+    end_s = time.monotonic() + WAIT_LIMIT_S
+    while len(backends(engine, database)) != count:
+        assert time.monotonic() < end_s, backends(engine, database)
+        time.sleep(0.005)
+
+
+async def test_a_pool_opens_nothing_until_it_is_asked_and_then_only_what_it_needs(
+    postgres: Postgres, engine: psycopg.Connection, database: str
+) -> None:
+    async with cell_of(postgres, database) as cell:
+        assert backends(engine, database) == set()
+        for _ in range(20):
+            await ask(cell.pool, "select 1")
+        assert len(backends(engine, database)) == 1
+        async with lease_of(cell.pool) as one, lease_of(cell.pool) as other:
+            one.leftovers = other.leftovers = Leftovers.NOTHING
+            assert len(backends(engine, database)) == 2
+        assert cell.open_connections == 2
+    wait_for_backends(engine, database, 0)
+
+
+async def test_a_pool_opens_no_more_than_its_limit_and_the_next_one_waits(
+    postgres: Postgres, engine: psycopg.Connection, database: str
+) -> None:
+    async with cell_of(postgres, database, per_pool=2) as cell:
+        asked = [ask(cell.pool, "select count(*) from generate_series(1, 20000)") for _ in range(8)]
+        await asyncio.gather(*asked)
+        assert len(backends(engine, database)) == 2
+
+
+async def test_a_request_that_finds_no_connection_in_time_is_refused(postgres: Postgres, database: str) -> None:
+    async with cell_of(postgres, database, per_pool=1) as cell, lease_of(cell.pool) as lease:
+        lease.leftovers = Leftovers.NOTHING
+        with pytest.raises(LimitError) as refused:
+            await ask(cell.pool, "select 1", timeout_ms=50)
+        assert refused.value.code == "overloaded"
+
+
+async def test_idle_connections_are_closed_and_used_ones_stay(
+    postgres: Postgres, engine: psycopg.Connection, database: str
+) -> None:
+    async with cell_of(postgres, database) as cell:
+        async with lease_of(cell.pool) as one, lease_of(cell.pool) as other:
+            one.leftovers = other.leftovers = Leftovers.NOTHING
+        await asyncio.sleep(0.1)
+        await ask(cell.pool, "select 1")
+        cell.pool.cell.close_idle(0.08)
+        wait_for_backends(engine, database, 1)
+        assert cell.open_connections == 1
+        await ask(cell.pool, "select 1")
+        assert cell.open_connections == 1
+        await asyncio.sleep(0.1)
+        cell.pool.cell.close_idle(0.08)
+        wait_for_backends(engine, database, 0)
+        assert await ask(cell.pool, "select 1 as a") == [b'{"a":1}']
+
+
+async def test_a_full_cell_closes_what_is_idle_longest_for_whoever_needs_a_connection(
+    postgres: Postgres, engine: psycopg.Connection, database: str
+) -> None:
+    async with cell_of(postgres, database, per_pool=2, per_cell=4) as cell:
+        others = [cell.pool_as(postgres, database, role) for role in (ROLE, SUPERUSER)]
+        for pool in others:
+            async with lease_of(pool) as one, lease_of(pool) as other:
+                one.leftovers = other.leftovers = Leftovers.NOTHING
+        before = backends(engine, database)
+        assert len(before) == 4
+        third = cell.pool_as(postgres, "postgres", SUPERUSER)
+        assert await ask(third, "select 1 as a") == [b'{"a":1}']
+        wait_for_backends(engine, database, 3)
+        assert (others[0].open_count, others[1].open_count, third.open_count) == (1, 2, 1)
+        assert cell.open_connections == 4
+
+
+async def test_a_connection_that_was_killed_while_idle_is_not_lent(
+    postgres: Postgres, engine: psycopg.Connection, database: str
+) -> None:
+    async with cell_of(postgres, database) as cell:
+        for _ in range(5):
+            await ask(cell.pool, "select $1::int", "1")
+            (pid,) = backends(engine, database)
+            engine.execute("select pg_terminate_backend(%s, 5000)", (pid,))
+            assert await ask(cell.pool, "select $1::int as a", "1") == [b'{"a":1}']
+            assert backends(engine, database) != {pid}
+        assert cell.open_connections == 1
+
+
+async def test_all_connections_killed_while_idle_cost_no_request_its_answer(
+    postgres: Postgres, engine: psycopg.Connection, database: str
+) -> None:
+    async with cell_of(postgres, database) as cell:
+        await asyncio.gather(*(ask(cell.pool, "select pg_sleep(0.05)") for _ in range(4)))
+        await until(cell, running=0)
+        for pid in backends(engine, database):
+            engine.execute("select pg_terminate_backend(%s, 5000)", (pid,))
+        answers = await asyncio.gather(*(ask(cell.pool, "select 1 as a") for _ in range(4)))
+        assert answers == [[b'{"a":1}']] * 4
+
+
+async def test_an_address_that_nobody_answers_at_frees_its_turn(postgres: Postgres, database: str) -> None:
+    async with cell_of(postgres, database) as cell:
+        nowhere = cell.pool_as(postgres, "no such database", ROLE)
+        for _ in range(10):
+            with pytest.raises(EngineError):
+                await ask(nowhere, "select 1")
+        assert (cell.running, cell.open_connections) == (0, 0)
+
+
+async def test_opening_a_connection_ends_with_the_deadline(postgres: Postgres, database: str) -> None:
+    with TemporaryDirectory(prefix="plainsql-test-") as folder, socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(Path(folder) / ".s.PGSQL.5432"))
+        silent.listen()
+        async with cell_of(postgres, database) as cell:
+            pool = cell.pools.for_address(Address(f"host={folder} port=5432", database, ROLE), ORGANIZATION)
+            began_s = time.monotonic()
+            with pytest.raises(ServiceError):
+                await ask(pool, "select 1", timeout_ms=200)
+            assert time.monotonic() - began_s < 1
+
+
+CHANGES = [
+    ("select * from t where id = $1", "alter table t add column more int default 7", b'{"id":1,"a":"x","more":7}'),
+    ("select * from t where id = $1", "alter table t drop column a", b'{"id":1}'),
+    ("select a from t where id = $1", "alter table t alter a type int using 5", b'{"a":5}'),
+    ("select * from t where id = $1", "alter table t rename a to b", b'{"id":1,"b":"x"}'),
+    ("update t set id = id where id = $1 returning *", "alter table t drop column a", b'{"id":1}'),
+    ("select a from t where id = $1", "alter table t alter id type bigint", b'{"a":"x"}'),
+    ("select * from v where id = $1", "create or replace view v as select id, a, 2 as b from t",
+     b'{"id":1,"a":"x","b":2}'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CHANGES)
+@pytest.mark.parametrize("uses", [1, 7])
+async def test_a_schema_change_under_a_prepared_statement_is_invisible(
+    postgres: Postgres, database: str, case: tuple[str, str, bytes], uses: int
+) -> None:
+    """Seven uses, because PostgreSQL may keep a generic plan from the sixth on."""
+    sql, change, expected = case
+    async with cell_of(postgres, database, per_pool=1) as cell:
+        await ask(cell.pool, "create table t (id int, a text)")
+        await ask(cell.pool, "create view v as select id, a from t")
+        if "view" not in change:
+            await ask(cell.pool, "drop view v")
+        await ask(cell.pool, "insert into t values (1, 'x')")
+        for _ in range(uses):
+            await ask(cell.pool, sql, "1")
+        with postgres.connect(ROLE, database) as past_the_pool:
+            past_the_pool.execute(change)
+        for _ in range(3):
+            assert await ask(cell.pool, sql, "1") == [expected]
+        assert cell.observed == []
+
+
+async def test_a_type_that_was_dropped_and_made_again_is_met_anew(postgres: Postgres, database: str) -> None:
+    sql = "select $1::mood as m"
+    async with cell_of(postgres, database, per_pool=1) as cell:
+        await ask(cell.pool, "create type mood as enum ('sad')")
+        assert await ask(cell.pool, sql, '"sad"') == [b'{"m":"sad"}']
+        with postgres.connect(ROLE, database) as past_the_pool:
+            past_the_pool.execute("drop type mood")
+            past_the_pool.execute("create type mood as enum ('glad')")
+        for _ in range(2):
+            assert await ask(cell.pool, sql, '"glad"') == [b'{"m":"glad"}']
+
+
+async def test_code_that_discards_our_prepared_statements_does_no_harm(postgres: Postgres, database: str) -> None:
+    async with cell_of(postgres, database, per_pool=1) as cell:
+        await ask(cell.pool, "create function forget(command text) returns int language plpgsql as"
+                             " $$begin execute command; return 1; end$$")  # fmt: skip
+        for command in ('"deallocate all"', '"discard plans"', '"prepare plainsql_1000 as select 1"'):
+            for _ in range(2):
+                assert await ask(cell.pool, "select $1::int as a", "5", plain=False) == [b'{"a":5}']
+                await ask(cell.pool, "select forget($1)", command, plain=False)
+                assert await ask(cell.pool, "select $1::int as a", "5", plain=False) == [b'{"a":5}']
+
+
+async def test_a_connection_keeps_a_bounded_number_of_prepared_statements(postgres: Postgres, database: str) -> None:
+    held = "select count(*)::int as n from pg_prepared_statements"
+    async with cell_of(postgres, database, per_pool=1) as cell:
+        for number in range(130):
+            assert await ask(cell.pool, f"select $1::int + {number} as a", "1") == [b'{"a":%d}' % (number + 1)]
+        (answer,) = await ask(cell.pool, held)
+        assert answer == b'{"n":100}'
+
+
+async def test_a_statement_that_fails_leaves_its_connection_in_use(
+    postgres: Postgres, engine: psycopg.Connection, database: str
+) -> None:
+    async with cell_of(postgres, database, per_pool=1) as cell:
+        await ask(cell.pool, "select 1")
+        before = backends(engine, database)
+        for sql in ("select 1 / 0", "selec", "select $1::int", "select nowhere()", "set no_such_setting = 1"):
+            with pytest.raises(ServiceError):
+                await ask(cell.pool, sql)
+            assert await ask(cell.pool, "select 1 as a") == [b'{"a":1}']
+        assert backends(engine, database) == before
+        assert not [each for each in cell.observed if isinstance(each, Failure)]
+
+
+async def test_a_request_that_is_given_up_costs_its_connection_and_frees_its_turn(
+    postgres: Postgres, engine: psycopg.Connection, database: str
+) -> None:
+    async with cell_of(postgres, database, per_pool=1) as cell:
+        for _ in range(3):
+            asked = asyncio.create_task(ask(cell.pool, "select pg_sleep(600)"))
+            await until(cell, running=1)
+            await asyncio.sleep(0.02)
+            asked.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asked
+            await until(cell, running=0)
+        assert await ask(cell.pool, "select 1 as a") == [b'{"a":1}']
+        wait_for_backends(engine, database, 1)
+        assert cell.open_connections == 1
+
+
+@pytest.mark.parametrize("sql", ["select 1", "set work_mem = '1MB'", "select set_config('app.x', '1', false)"])
+async def test_a_session_is_as_clean_after_a_request_as_before(postgres: Postgres, database: str, sql: str) -> None:
+    seen = "select current_setting('work_mem') as w, current_setting('app.x', true) as x"
+    async with cell_of(postgres, database, per_pool=1) as cell:
+        await ask(cell.pool, sql)
+        (row,) = await ask(cell.pool, seen)
+        assert row in (b'{"w":"4MB","x":null}', b'{"w":"4MB","x":""}')
+        assert cell.open_connections == 1

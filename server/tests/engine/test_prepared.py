@@ -1,0 +1,82 @@
+"""The memory of what a connection has prepared: bounded, least recently used first out, names never used twice."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plainsql_server.engine.prepared import Prepared, PreparedStatements
+
+
+def filled(*texts: str, max_prepared: int = 3) -> PreparedStatements:
+    statements = PreparedStatements(max_prepared)
+    for text in texts:
+        statements.add(text, Prepared(statements.new_name(), ()))
+    return statements
+
+
+def test_a_statement_is_found_by_its_text_and_by_nothing_else() -> None:
+    statements = PreparedStatements()
+    prepared = Prepared(statements.new_name(), ())
+    assert statements.add("select $1", prepared) == []
+    assert statements.find("select $1") is prepared
+    assert statements.find("select  $1") is None
+    assert statements.find("SELECT $1") is None
+
+
+def test_names_are_never_used_twice_even_after_everything_was_forgotten() -> None:
+    statements = PreparedStatements(2)
+    names = [statements.new_name() for _ in range(5)]
+    statements.clear()
+    names += [statements.new_name() for _ in range(5)]
+    assert len(set(names)) == 10
+
+
+def test_one_more_than_fits_pushes_out_the_one_that_was_not_used_for_longest() -> None:
+    statements = filled("a", "b", "c")
+    oldest = statements.find("b")
+    statements.find("a")
+    statements.find("c")
+    assert oldest is not None
+    assert statements.add("d", Prepared(b"d", ())) == [oldest.name]
+    assert statements.find("b") is None
+    assert all(statements.find(text) for text in "acd")
+
+
+def test_what_is_forgotten_must_be_closed_once() -> None:
+    statements = filled("a")
+    prepared = statements.find("a")
+    assert prepared is not None
+    assert statements.forget("a") == [prepared.name]
+    assert statements.forget("a") == []
+    assert statements.find("a") is None
+
+
+def test_after_the_engine_discarded_everything_nothing_is_left_to_close() -> None:
+    statements = filled("a", "b", "c")
+    statements.clear()
+    assert [statements.find(text) for text in "abc"] == [None, None, None]
+    assert statements.add("d", Prepared(b"d", ())) == []
+
+
+@given(st.lists(st.tuples(st.sampled_from(["use", "forget"]), st.integers(0, 9)), max_size=60))
+def test_what_the_engine_holds_is_what_is_remembered_and_never_more_than_the_limit(
+    steps: list[tuple[str, int]],
+) -> None:
+    statements = PreparedStatements(4)
+    held: dict[bytes, str] = {}
+    for action, number in steps:
+        text = f"select {number}"
+        closed: list[bytes] = []
+        if action == "forget":
+            closed = statements.forget(text)
+        elif statements.find(text) is None:
+            name = statements.new_name()
+            assert name not in held
+            held[name] = text
+            closed = statements.add(text, Prepared(name, ()))
+        for name in closed:
+            del held[name]
+        assert len(held) <= 4
+        for name, held_text in held.items():
+            found = statements.find(held_text)
+            assert found is not None
+            assert found.name == name
