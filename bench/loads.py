@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import tempfile
+import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -73,7 +74,9 @@ def service(stack: Stack, workload: Workload, rows: int, connections: int, secon
         body = json.dumps({"sql": workload.sql.format(key="$1"), "params": ["KEY"]}).replace('"KEY"', "%d")
     else:
         body = json.dumps({"sql": workload.sql.format(key="KEY")}).replace("KEY", "%d")
-    return _wrk(f"{stack.data_url}/v1/query", headers, _with_random_key(body, rows), connections, seconds)
+    url = f"{stack.data_url}/v1/query"
+    _check_one(url, headers, body)
+    return _wrk(url, headers, _with_random_key(body, rows), connections, seconds)
 
 
 def rqlite(url: str, workload: Workload, rows: int, connections: int, seconds: float) -> Measured:
@@ -84,12 +87,21 @@ def rqlite(url: str, workload: Workload, rows: int, connections: int, seconds: f
         body = json.dumps([workload.sql.format(key="KEY")]).replace("KEY", "%d")
     path = "/db/execute" if workload.writes else "/db/query?level=none"
     headers = {"Content-Type": "application/json"}
+    _check_one(f"{url}{path}", headers, body)
     return _wrk(f"{url}{path}", headers, _with_random_key(body, rows), connections, seconds)
+
+
+def _check_one(url: str, headers: dict[str, str], body: str) -> None:
+    """Refuses to measure failures: both services answer a failed statement with 200 as well."""
+    request = urllib.request.Request(url, (body % 1).encode(), headers)
+    answer = urllib.request.urlopen(request, timeout=10).read().decode()
+    if '"success":false' in answer or '"error"' in answer:
+        raise SystemExit(f"{url} failed: {answer}")
 
 
 def _with_random_key(body: str, rows: int) -> str:
     """wrk's expression for a body with `%d` in it."""
-    return f"string.format([[{body}]], math.random(1, {rows}))"
+    return f"string.format([==[{body}]==], math.random(1, {rows}))"
 
 
 def _wrk(url: str, headers: dict[str, str], body: str, connections: int, seconds: float) -> Measured:
