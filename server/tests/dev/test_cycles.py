@@ -7,9 +7,11 @@ is a kill -9 cycle for every four of them.
 import os
 import signal
 import socket
+import ssl
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 
 from server.tests.dev.running import Dev, Starter, processes_of, wait_for
@@ -18,15 +20,29 @@ CYCLES = int(os.environ.get("PLAINSQL_TEST_CYCLES", "3"))
 KILLS = max(2, CYCLES // 4)
 
 
+def ask(run: Dev, sql: str, *params: int) -> list[dict[str, int]]:
+    """What a customer is told; a row counts as committed because the service said so."""
+    described = run.description()
+    response = httpx.post(
+        f"{described['data_url']}/v1/query",
+        json={"sql": sql, "params": list(params)},
+        headers={"Authorization": f"Bearer {Path(described['api_key_file']).read_text().strip()}"},
+        verify=ssl.create_default_context(cafile=described["ca_file"]),
+        timeout=10,
+    )
+    answer = response.json()
+    assert answer["success"], answer
+    told: list[dict[str, int]] = answer["rows"]
+    return told
+
+
 def add_row(run: Dev, number: int) -> None:
-    with run.connect() as connection:
-        connection.execute("CREATE TABLE IF NOT EXISTS cycles (number int)")
-        connection.execute("INSERT INTO cycles VALUES (%s)", (number,))
+    ask(run, "create table if not exists cycles (number int)")
+    ask(run, "insert into cycles values ($1)", number)
 
 
 def rows(run: Dev) -> list[int]:
-    with run.connect() as connection:
-        return [row[0] for row in connection.execute("SELECT number FROM cycles ORDER BY number")]
+    return [row["number"] for row in ask(run, "select number from cycles order by number")]
 
 
 def assert_ports_free(description: dict[str, str]) -> None:
