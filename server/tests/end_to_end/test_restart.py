@@ -143,7 +143,8 @@ class Writer:
             await client.send(
                 "insert into restarted select $1::bigint from (select pg_sleep(0.005)) s", number, request_id=request_id
             )
-        except ConnectionRefusedError:
+        except (ConnectionRefusedError, ConnectionResetError):
+            # Nobody listens, or stopped to while we connected: nothing was sent.
             self.refused += 1
             return
         self.sent[request_id] = number

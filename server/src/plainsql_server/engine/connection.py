@@ -23,8 +23,6 @@ from plainsql_server.engine.sqlstate import connection_lost, engine_away
 from plainsql_server.engine.valve import Valve
 
 _PIPELINE_SYNC = int(ExecStatus.PIPELINE_SYNC)
-# A piece is what had arrived when we looked, up to some megabytes; ordinary results come in one.
-_PIECES_BEFORE_VALVE = 2
 # Stands among the queued steps for a `sync`, where others say how many rows make a chunk.
 _SYNC = -1
 
@@ -58,9 +56,8 @@ class Connection:
         self.prepared = PreparedStatements()
         # Set by a request that may have called nextval; undone in the flush of the next one.
         self.must_discard_sequences = False
-        # How much the engine may send before a result is complete, and in how many pieces it has come so far.
+        # How much the engine may send before a result is complete, counted from its second piece on.
         self.max_result_bytes = 0
-        self._pieces = 0
         self._valve: Valve | None = None
 
     @classmethod
@@ -162,7 +159,6 @@ class Connection:
         """
         while self._pg.is_busy():
             await self._readable()
-        self._pieces = 0
         if self._valve is not None:
             self._valve.passed_bytes = 0
         result = self._pg.get_result()
@@ -287,12 +283,12 @@ class Connection:
             self._count_piece()
 
     def _count_piece(self) -> None:
-        self._pieces += 1
-        if self._valve is None:
-            if self._pieces == _PIECES_BEFORE_VALVE and self.max_result_bytes and not self._writing:
-                self._insert_valve()
-        elif self._valve.passed_bytes > self.max_result_bytes:
-            self._wake()
+        # Ordinary results come in one piece: what had arrived when we looked, up to some megabytes.
+        if self._valve is not None:
+            if self._valve.passed_bytes > self.max_result_bytes:
+                self._wake()
+        elif self.max_result_bytes and not self._writing:
+            self._insert_valve()
 
     def _on_writable(self) -> None:
         try:
