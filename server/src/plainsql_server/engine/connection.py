@@ -251,12 +251,20 @@ class Connection:
             self._pg.set_chunked_rows_mode(self._steps[0])
 
     async def _readable(self) -> None:
+        if self._valve is not None and self._inbox.poll(0):
+            # libpq did not take all of the last piece, and the engine may have no more to say.
+            self._consume()
+            self._check_sound()
+            return
         self._start_reading()
         self._waiter = self._loop.create_future()
         try:
             await self._waiter
         finally:
             self._waiter = None
+        self._check_sound()
+
+    def _check_sound(self) -> None:
         if not self.is_open:
             raise connection_lost(self._pg.get_error_message())
         if self._valve is not None and self._valve.passed_bytes > self.max_result_bytes:
@@ -268,8 +276,11 @@ class Connection:
             # Nobody wants it yet: stop watching, or a level-triggered loop would spin.
             self._stop_reading()
             return
-        if self._valve is not None:
+        if self._valve is not None and not self._inbox.poll(0):
             self._valve.pass_on()
+        self._consume()
+
+    def _consume(self) -> None:
         try:
             self._pg.consume_input()
         except DriverError:
@@ -279,6 +290,10 @@ class Connection:
             return
         if not self._pg.is_busy():
             self._wake()
+        elif self._valve is not None and self._inbox.poll(0):
+            # libpq reads as much as its buffer has room for. Nothing tells us again of what it left behind the
+            # valve, so it must take that before the engine is watched for more.
+            self._consume()
         else:
             self._count_piece()
 
