@@ -13,16 +13,20 @@ from plainsql_server.core.observation import Observation
 from plainsql_server.core.principal import Scope
 from plainsql_server.data_plane.databases import Databases
 from plainsql_server.data_plane.health import Health
+from plainsql_server.data_plane.idempotency import Idempotency
 from plainsql_server.data_plane.query import Queries
+from plainsql_server.data_plane.transaction import Transactions
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.principals import Principals
 from plainsql_server.engine.pool import PoolLimits, Pools
 from plainsql_server.http.application import Application
 from plainsql_server.http.banner import Banner, Check, Urls
+from plainsql_server.http.idempotency import IdempotencyRoutes
 from plainsql_server.http.protocol import LAST_ANSWERS_AFTER_S, ShortWayProtocol
 from plainsql_server.http.query import QueryRoutes
 from plainsql_server.http.readiness import Readiness
 from plainsql_server.http.routes import Route, RouteTable, open_route, scoped_route
+from plainsql_server.http.transaction import TransactionRoutes
 from plainsql_server.logs import Log
 from plainsql_server.metrics import Metrics
 from plainsql_server.settings import Settings, read_settings
@@ -76,9 +80,15 @@ def build_data_application(settings: Settings, observe: Observer) -> Application
             databases = Databases(directory, settings.principal_cache_ms)
             health = Health(directory)
             checks: dict[str, Check] = {"engine": health.engine, "directory": health.directory}
-            routes = QueryRoutes(Queries(databases, pools))
+            transactions = Transactions(databases, pools)
+            idempotency = IdempotencyRoutes(Idempotency(databases, pools, transactions))
+            routes = data_routes(
+                QueryRoutes(Queries(databases, pools), idempotency),
+                TransactionRoutes(transactions, idempotency),
+                idempotency,
+            )
             yield (
-                RouteTable(_banner_routes(settings, checks, readiness, data_routes(routes))),
+                RouteTable(_banner_routes(settings, checks, readiness, routes)),
                 Principals(directory, settings.principal_cache_ms),
             )
 
@@ -101,7 +111,7 @@ def build_control_application(settings: Settings, observe: Observer) -> Applicat
     return Application(lifespan, observe, readiness)
 
 
-def data_routes(queries: QueryRoutes) -> list[Route]:
+def data_routes(queries: QueryRoutes, transactions: TransactionRoutes, idempotency: IdempotencyRoutes) -> list[Route]:
     """The data plane's own routes."""
     return [
         scoped_route(
@@ -111,6 +121,12 @@ def data_routes(queries: QueryRoutes) -> list[Route]:
         scoped_route(
             "POST", "/query", Scope.READ, "Run one SQL statement, sent as plain text",
             queries.post_text, answers_queries=True,
+        ),
+        scoped_route(
+            "POST", "/v1/transaction", Scope.READ, "Run several SQL statements as one transaction", transactions.post
+        ),
+        scoped_route(
+            "GET", "/v1/requests/{id}", Scope.READ, "Was a request with an idempotency key done?", idempotency.get
         ),
     ]  # fmt: skip
 

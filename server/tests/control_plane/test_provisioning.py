@@ -39,7 +39,7 @@ def probed(cell: Postgres) -> EngineNames:
 
 async def _create(cell: Postgres) -> EngineNames:
     names = provisioning.new_names()
-    await provisioning.create_database(cell.conninfo, SUPERUSER, names)
+    await provisioning.create_database(cell.conninfo, SUPERUSER, names, "s")
     return names
 
 
@@ -187,7 +187,7 @@ async def test_preparing_and_creating_again_changes_nothing(cell: Postgres, name
     with _owner(cell, names) as owner:
         owner.execute("CREATE TABLE kept AS SELECT 1 AS one")
         await provisioning.prepare_cell(cell.conninfo, SUPERUSER)
-        await provisioning.create_database(cell.conninfo, SUPERUSER, names)
+        await provisioning.create_database(cell.conninfo, SUPERUSER, names, "s")
         assert owner.execute("SELECT one FROM kept").fetchall() == [(1,)]
 
 

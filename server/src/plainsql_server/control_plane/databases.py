@@ -4,6 +4,8 @@ Owns the order of steps between directory and cell. The directory knows a databa
 anything of it exists on a cell, so that nothing on a cell is ever unknown to the directory.
 """
 
+import secrets
+
 from plainsql_server.control_plane.names import check_database_name
 from plainsql_server.core.errors import AccessError, ConflictError, EngineError, LimitError, ServiceError
 from plainsql_server.core.ids import Kind, new_id
@@ -53,6 +55,7 @@ async def _insert(directory: Directory, organization_id: str, name: str) -> Data
         name=name,
         cell_id=cell.id,
         engine_name=names.database,
+        record_secret=secrets.token_hex(32),
         owner_role=names.owner_role,
         reader_role=names.reader_role,
     )
@@ -68,7 +71,7 @@ async def _finish(directory: Directory, database: DatabaseRecord) -> DatabaseRec
     cell = await cells.find(directory, database.cell_id)
     assert cell is not None, "a foreign key keeps a cell that has databases"
     try:
-        await provisioning.create_database(cell.conninfo, cell.admin_role, names)
+        await provisioning.create_database(cell.conninfo, cell.admin_role, names, database.record_secret)
     except ServiceError as error:
         await _note_failure(directory, database, error)
         raise

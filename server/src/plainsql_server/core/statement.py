@@ -18,7 +18,7 @@ _COMMENT_EDGE = re.compile(r"/\*|\*/")
 # A word that runs on into letters beyond ASCII is a name, never a keyword.
 _WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9$]*+(?![^\x00-\x7f])")
 
-_TRANSACTION_HINT = "Send the statements together to POST /v1/transaction; it begins and commits for you."
+_TRANSACTION_HINT = "Send the statements alone, together, to POST /v1/transaction; it begins and commits for you."
 _TRANSACTION_CONTROL = frozenset(["BEGIN", "START", "COMMIT", "END", "ROLLBACK", "ABORT", "SAVEPOINT", "RELEASE"])
 _NOTIFICATION = frozenset(["LISTEN", "UNLISTEN", "NOTIFY"])
 _HAS_NO_PLACE = _TRANSACTION_CONTROL | _NOTIFICATION | {"COPY"}
@@ -71,10 +71,9 @@ def _no_place(words: list[str]) -> RequestError:
             "COPY needs a connection of its own, which this service does not have.",
             hint="Send INSERT with parameters, or read with SELECT.",
         )
+    command = words[0] if words[0] in _TRANSACTION_CONTROL else " ".join(words)
     return RequestError(
-        "transaction_control",
-        f"{' '.join(words)} is transaction control, which a single request cannot carry.",
-        hint=_TRANSACTION_HINT,
+        "transaction_control", f"{command} is transaction control, which a statement cannot be.", hint=_TRANSACTION_HINT
     )
 
 

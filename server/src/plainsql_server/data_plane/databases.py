@@ -28,6 +28,8 @@ class Place:
     database_id: str
     plain: bool
     address: Address
+    # What the database's own record of requests asks for; see `engine/records.py`.
+    record_secret: str = ""
 
 
 class Databases:
@@ -74,7 +76,7 @@ class Databases:
             raise AccessError("database_not_found", _not_found_message(name))
         if record.state is not DatabaseState.READY:
             raise _not_ready(record)
-        return Place(record.id, record.plain, _address(record, principal))
+        return Place(record.id, record.plain, _address(record, principal), record.record_secret)
 
 
 def _allowed_name(principal: Principal, name: str | None) -> str | None:

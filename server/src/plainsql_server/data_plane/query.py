@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from plainsql_server.core.clock import Deadline
-from plainsql_server.core.errors import EngineError, LimitError, Outcome, RequestError, ServiceError, StatementError
+from plainsql_server.core.errors import Outcome, ServiceError
 from plainsql_server.core.principal import Principal
 from plainsql_server.core.result import Result
 from plainsql_server.core.statement import Statement
+from plainsql_server.data_plane.admission import check_statement, result_too_large, statement_timed_out, was_rolled_back
 from plainsql_server.data_plane.databases import PLAIN_FOR_S, Databases
 from plainsql_server.data_plane.judgement import Judgement, judge
+from plainsql_server.data_plane.retry import DEFAULT_RETRIES, Retries
 from plainsql_server.engine.connection import ResultTooLarge
 from plainsql_server.engine.execution import CHUNK_ROWS, ResultStream, Run
 from plainsql_server.engine.leftovers import Leftovers
@@ -25,6 +27,8 @@ from plainsql_server.limits.tiers import TIERS, Limits
 
 # Statements that a cursor can stand for, so that what nobody wants to see need not be computed.
 _READS = frozenset(["SELECT", "VALUES", "TABLE"])
+# What is all or nothing, so that it can be tried again.
+_RETRIED = _READS | {"WITH", "INSERT", "UPDATE", "DELETE", "MERGE"}
 # What can commit on its way, so that a failure does not tell what stayed: procedures, and blocks that say so.
 _COMMITS = re.compile(r"\b(commit|rollback|call)\b", re.IGNORECASE)
 # How long the rest of a cut result is read and dropped before it is worth the while to ask again for less: this
@@ -72,7 +76,7 @@ class Queries:
     async def run(self, principal: Principal, request: QueryRequest) -> Result:
         """The statement's whole result. Raises ServiceError; cancelling it cancels the statement."""
         limits = TIERS[principal.tier]
-        _check(request, limits, principal.tier)
+        check_statement(request.sql, request.params, limits, principal.tier)
         job = _job(request, judge(request.sql), limits, principal.tier)
         place = self._databases.remembered(principal, request.database) or await self._databases.find(
             principal, request.database
@@ -83,18 +87,39 @@ class Queries:
             await self._databases.prepare_for_code(place, job.deadline)
             job.plain = False
         pool = self._pools.for_address(place.address, principal.organization_id)
-        while True:
-            async with pool.lease(limits.concurrent_statements, job.deadline) as lease:
-                try:
-                    return await _collect(job, pool, lease)
-                except (ServiceError, ResultTooLarge) as error:
-                    if lease.ended_for is not Reason.CUT_SHORT or not _was_rolled_back(error):
-                        told = _told(error, lease.ended_for, job)
-                        raise told from (None if told is error else error)
-                finally:
-                    lease.leftovers = _leftovers(job)
-            # The rows that are wanted had come, and the statement was ended: ask again, for no more than those.
-            job.run = replace(job.run, first_rows=job.max_rows + 1)
+        try:
+            return await _run(job, pool)
+        except ServiceError as error:
+            if not error.retryable or job.judgement.command not in _RETRIED:
+                raise
+        return await _run_again(job, pool)
+
+
+async def _run_again(job: _Job, pool: Pool) -> Result:
+    """Tries a statement again that the engine rolled back for others' sake, which the caller need not know."""
+    retries = Retries(pool.retry_lane, DEFAULT_RETRIES, job.deadline, attempts=1)
+    while True:
+        async with retries.attempt():
+            try:
+                return await _run(job, pool)
+            except ServiceError as error:
+                if not retries.allow(error):
+                    raise
+
+
+async def _run(job: _Job, pool: Pool) -> Result:
+    while True:
+        async with pool.lease(job.limits.concurrent_statements, job.deadline) as lease:
+            try:
+                return await _collect(job, pool, lease)
+            except (ServiceError, ResultTooLarge) as error:
+                if lease.ended_for is not Reason.CUT_SHORT or not was_rolled_back(error):
+                    told = _told(error, lease.ended_for, job)
+                    raise told from (None if told is error else error)
+            finally:
+                lease.leftovers = _leftovers(job)
+        # The rows that are wanted had come, and the statement was ended: ask again, for no more than those.
+        job.run = replace(job.run, first_rows=job.max_rows + 1)
 
 
 def _job(request: QueryRequest, judgement: Judgement, limits: Limits, tier: str) -> _Job:
@@ -124,23 +149,6 @@ def _leftovers(job: _Job) -> Leftovers:
     return job.judgement.leftovers_if_plain if job.plain and quick else job.judgement.leftovers
 
 
-def _check(request: QueryRequest, limits: Limits, tier: str) -> None:
-    length = len(request.sql)
-    # A character has at most four bytes, so that counting them is rarely needed.
-    if length * 4 > limits.statement_bytes and (
-        length > limits.statement_bytes or len(request.sql.encode()) > limits.statement_bytes
-    ):
-        raise RequestError(
-            "statement_too_large", f"A statement may have {limits.statement_bytes} bytes in the tier {tier!r}."
-        )
-    if len(request.params) > limits.parameters:
-        raise RequestError(
-            "too_many_parameters",
-            f"A statement may have {limits.parameters} parameters in the tier {tier!r}; this one has"
-            f" {len(request.params)}.",
-        )
-
-
 async def _collect(job: _Job, pool: Pool, lease: Lease) -> Result:
     connection = lease.connection
     connection.max_result_bytes = job.limits.result_bytes
@@ -164,37 +172,19 @@ async def _collect(job: _Job, pool: Pool, lease: Lease) -> Result:
             batch = []
         rows += batch
     if lease.ended_for is Reason.TOO_LARGE:
-        raise _too_large(job, Outcome.COMMITTED)
+        raise result_too_large(job.limits, job.tier, Outcome.COMMITTED)
     assert stream.completion is not None
     return Result(stream.shape, rows, truncated, stream.completion, lease.queue_us)
-
-
-def _was_rolled_back(error: ServiceError | ResultTooLarge) -> bool:
-    return isinstance(error, (StatementError, EngineError)) and error.outcome is Outcome.ROLLED_BACK
 
 
 def _told(error: ServiceError | ResultTooLarge, reason: Reason | None, job: _Job) -> ServiceError:
     """The error as the caller is told it: what we ended ourselves is not the engine's doing."""
     if isinstance(error, ResultTooLarge):
-        return _too_large(job, Outcome.UNKNOWN)
-    if _was_rolled_back(error) and reason is Reason.TOO_LARGE:
-        return _too_large(job, Outcome.ROLLED_BACK)
-    if _was_rolled_back(error) and reason is Reason.DEADLINE:
-        return LimitError(
-            "statement_timeout",
-            f"The statement did not finish within {job.timeout_ms} ms and was cancelled (tier {job.tier!r}).",
-            outcome=Outcome.ROLLED_BACK,
-        )
+        return result_too_large(job.limits, job.tier, Outcome.UNKNOWN)
+    if was_rolled_back(error) and reason is Reason.TOO_LARGE:
+        return result_too_large(job.limits, job.tier, Outcome.ROLLED_BACK)
+    if was_rolled_back(error) and reason is Reason.DEADLINE:
+        return statement_timed_out(job.timeout_ms, job.tier)
     if job.judgement.command in ("DO", "CALL") and _COMMITS.search(job.statement.sql):
         error.outcome = Outcome.UNKNOWN
     return error
-
-
-def _too_large(job: _Job, outcome: Outcome) -> LimitError:
-    return LimitError(
-        "result_too_large",
-        f"The result is larger than {job.limits.result_bytes} bytes, the limit of a buffered result in the tier"
-        f" {job.tier!r}.",
-        hint="Ask for fewer rows or columns.",
-        outcome=outcome,
-    )

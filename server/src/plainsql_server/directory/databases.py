@@ -15,7 +15,8 @@ from plainsql_server.core.errors import ConflictError
 from plainsql_server.directory.connection import Connection, Directory
 
 _SELECT = """
-    SELECT d.id, d.organization_id, d.name, d.state, d.is_default, d.plain, d.engine_name, d.created_at,
+    SELECT d.id, d.organization_id, d.name, d.state, d.is_default, d.plain, d.engine_name, d.record_secret,
+           d.created_at,
            o.engine_name AS owner_role, r.engine_name AS reader_role,
            d.cell_id, c.conninfo AS cell_conninfo
     FROM databases d
@@ -48,6 +49,8 @@ class DatabaseRecord:
     plain: bool
     """Whether it holds nothing that could run code unseen; decides how sessions are cleaned."""
     engine_name: str
+    record_secret: str
+    """What the database's record of requests asks for; see `engine/records.py`."""
     owner_role: str
     reader_role: str
     cell_id: str
@@ -64,6 +67,7 @@ class NewDatabase:
     name: str
     cell_id: str
     engine_name: str
+    record_secret: str
     owner_role: str
     reader_role: str
 
@@ -132,16 +136,17 @@ async def _count(connection: Connection, organization_id: str) -> int:
 
 async def _insert_rows(connection: Connection, new: NewDatabase) -> None:
     database = """
-        INSERT INTO databases (id, organization_id, name, state, is_default, engine_name, cell_id)
+        INSERT INTO databases (id, organization_id, name, state, is_default, engine_name, record_secret, cell_id)
         SELECT %(id)s, %(organization_id)s, %(name)s, 'creating',
                NOT EXISTS (SELECT FROM databases WHERE organization_id = %(organization_id)s AND is_default),
-               %(engine_name)s, %(cell_id)s
+               %(engine_name)s, %(record_secret)s, %(cell_id)s
     """
     arguments = {
         "id": new.id,
         "organization_id": new.organization_id,
         "name": new.name,
         "engine_name": new.engine_name,
+        "record_secret": new.record_secret,
         "cell_id": new.cell_id,
     }
     try:

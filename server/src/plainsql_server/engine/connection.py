@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from psycopg import Error as DriverError
 from psycopg import pq
-from psycopg.pq import ConnStatus, ExecStatus, PollingStatus, TransactionStatus
+from psycopg.pq import ConnStatus, ExecStatus, PipelineStatus, PollingStatus, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
 
 from plainsql_server.engine.prepared import PreparedStatements
@@ -104,10 +104,10 @@ class Connection:
         """The libpq connection, for `interrupt.py`, which must reach the engine past what runs here."""
         return self._pg
 
-    def send_query(self, sql: bytes, chunk_rows: int = 0) -> None:
-        """Queues an unprepared statement without parameters."""
+    def send_query(self, sql: bytes, chunk_rows: int = 0, params: Sequence[bytes | None] | None = None) -> None:
+        """Queues an unprepared statement; its parameters' types are for the engine to infer."""
         try:
-            self._pg.send_query_params(sql, None)
+            self._pg.send_query_params(sql, params)
         except DriverError as error:
             raise self._broken(error) from error
         self._queued(chunk_rows)
@@ -246,8 +246,9 @@ class Connection:
 
     def _next_step(self) -> None:
         self._steps.popleft()
-        # libpq takes the mode for the statement at the head of the pipeline only, before it reads its rows.
-        if self._steps and self._steps[0] > 0:
+        # libpq takes the mode for the statement at the head of the pipeline only, before it reads its rows; and not
+        # for one that the engine skips because of an earlier error.
+        if self._steps and self._steps[0] > 0 and self._pg.pipeline_status != PipelineStatus.ABORTED:
             self._pg.set_chunked_rows_mode(self._steps[0])
 
     async def _readable(self) -> None:

@@ -21,13 +21,14 @@ from plainsql_server.engine.parameters import encode_parameter
 from plainsql_server.engine.prepared import Prepared
 from plainsql_server.engine.rows import RowRenderer
 from plainsql_server.engine.shapes import PLAIN, Encoding
-from plainsql_server.engine.sqlstate import error_from_result, is_stale_plan
+from plainsql_server.engine.sqlstate import connection_lost, error_from_result, is_stale_plan
+from plainsql_server.engine.types import EngineType
 
 # Rows that libpq gathers before we see them: enough to make the calls cheap, few enough that even large rows
 # do not fill the memory before their limit is noticed.
 CHUNK_ROWS = 32
 
-_BEGIN = {
+BEGIN = {
     False: b"begin isolation level serializable read write",
     True: b"begin isolation level serializable read only",
 }
@@ -79,7 +80,7 @@ class ResultStream:
             if not is_stale_plan(error):
                 raise
             # The schema changed under a prepared statement. Nothing was done or sent: prepare it anew.
-            await _close_prepared(self._connection, self._connection.prepared.forget(statement.sql))
+            await close_prepared(self._connection, self._connection.prepared.forget(statement.sql))
             await self._start(statement)
 
     async def next_batch(self) -> list[bytes] | None:
@@ -90,13 +91,13 @@ class ResultStream:
         result, self._pending = self._pending, None
         while (result := result or await fetch()) is not None:
             if result.status == _FATAL_ERROR:
-                await _fail(self._connection, result)
+                await fail(self._connection, result)
             self._tag = result.command_status or self._tag
             if result.ntuples and self._renderer is not None:
                 return self._renderer.render(result)
             result = None
         # Reads on to the answer of `sync`: only there has the engine committed, or failed to.
-        await drain(self._connection)
+        await drain_commit(self._connection)
         command, affected = read_command_tag(self._tag)
         if self._run.first_rows is not None:
             command = "SELECT"
@@ -114,7 +115,7 @@ class ResultStream:
         prepared: Prepared | None = None
         if statement.params:
             prepared = connection.prepared.find(statement.sql) or await self._prepare(statement)
-            values = _encoded(statement, prepared)
+            values = encode_parameters(statement.params, prepared.parameter_types)
             skipped = self._send_preamble()
             connection.send_prepared(prepared.name, values, run.chunk_rows)
         else:
@@ -133,21 +134,16 @@ class ResultStream:
     def _send_preamble(self) -> int:
         """Queues what goes before the statement, in the same flush, and says how many steps that were."""
         connection, run = self._connection, self._run
-        steps = 0
-        if connection.must_discard_sequences:
-            connection.send_query(DISCARD_SEQUENCES)
-            connection.sync()
-            connection.must_discard_sequences = False
-            steps += 2
+        steps = queue_discard_sequences(connection)
         if run.read_only or run.first_rows is not None:
-            connection.send_query(_BEGIN[run.read_only])
+            connection.send_query(BEGIN[run.read_only])
             steps += 1
         return steps
 
     async def _skip_step(self) -> None:
         while (result := await self._connection.fetch()) is not None:
             if result.status == _FATAL_ERROR:
-                await _fail(self._connection, result)
+                await fail(self._connection, result)
             if result.status == _PIPELINE_SYNC:
                 return
 
@@ -172,7 +168,7 @@ class ResultStream:
 
     async def _refuse(self, result: PGresult) -> NoReturn:
         if result.status == _FATAL_ERROR:
-            await _fail(self._connection, result)
+            await fail(self._connection, result)
         if result.status == ExecStatus.EMPTY_QUERY:
             await drain(self._connection)
             raise RequestError("empty_statement", "The request holds no statement.")
@@ -187,18 +183,23 @@ class ResultStream:
         connection.sync()
         oids = await _read_parameter_oids(connection)
         prepared = Prepared(name, await self._catalog.types(oids))
-        await _close_prepared(connection, connection.prepared.add(statement.sql, prepared))
+        await close_prepared(connection, connection.prepared.add(statement.sql, prepared))
         return prepared
 
 
-def _encoded(statement: Statement, prepared: Prepared) -> list[bytes | None]:
-    params, types = statement.params, prepared.parameter_types
+def encode_parameters(params: Sequence[bytes], types: Sequence[EngineType]) -> list[bytes | None]:
+    """The parameters as the engine takes them. Raises RequestError where they do not fit the statement."""
+    check_parameter_count(params, types)
+    return [encode_parameter(raw, types[index], index + 1) for index, raw in enumerate(params)]
+
+
+def check_parameter_count(params: Sequence[object], types: Sequence[EngineType]) -> None:
+    """Raises RequestError unless there are as many parameters as the statement takes."""
     if len(types) != len(params):
         raise RequestError(
             "wrong_parameter_count",
             f"The statement takes {_counted(len(types))}; the request has {_counted(len(params))}.",
         )
-    return [encode_parameter(raw, types[index], index + 1) for index, raw in enumerate(params)]
 
 
 def _counted(parameters: int) -> str:
@@ -214,9 +215,27 @@ def read_command_tag(tag: bytes) -> tuple[str, int]:
     return command, int(words[-1]) if command in _CHANGES_ROWS else 0
 
 
+def queue_discard_sequences(connection: Connection) -> int:
+    """Queues what the request before left to be undone, and says how many steps that were: a command and its sync."""
+    if not connection.must_discard_sequences:
+        return 0
+    connection.send_query(DISCARD_SEQUENCES)
+    connection.sync()
+    connection.must_discard_sequences = False
+    return 2
+
+
 async def drain(connection: Connection) -> None:
     """Reads the exchange to its end. Raises the first error on the way, after having read everything."""
     await read_row_count(connection)
+
+
+async def drain_commit(connection: Connection) -> None:
+    """Like `drain`, where the engine is committing: if it goes away now, nobody knows whether it has."""
+    try:
+        await drain(connection)
+    except EngineError as error:
+        raise connection_lost(error.internal_context or "") from error
 
 
 async def read_row_count(connection: Connection) -> int:
@@ -227,7 +246,7 @@ async def read_row_count(connection: Connection) -> int:
         if result is None:
             continue
         if result.status == _FATAL_ERROR:
-            await _fail(connection, result)
+            await fail(connection, result)
         count += result.ntuples
     return count
 
@@ -246,12 +265,13 @@ async def _read_parameter_oids(connection: Connection) -> tuple[int, ...]:
         if result is None or result.status == _PIPELINE_SYNC:
             continue
         if result.status == _FATAL_ERROR:
-            await _fail(connection, result)
+            await fail(connection, result)
         oids = tuple([result.param_type(index) for index in range(result.nparams)])
     return oids
 
 
-async def _close_prepared(connection: Connection, names: Sequence[bytes]) -> None:
+async def close_prepared(connection: Connection, names: Sequence[bytes]) -> None:
+    """Forgets prepared statements on the engine."""
     for name in names:
         connection.send_close_prepared(name)
     if names:
@@ -259,7 +279,8 @@ async def _close_prepared(connection: Connection, names: Sequence[bytes]) -> Non
         await drain(connection)
 
 
-async def _fail(connection: Connection, result: PGresult) -> NoReturn:
+async def fail(connection: Connection, result: PGresult) -> NoReturn:
+    """Raises the error that a result stands for, after having read the exchange to its end."""
     # The answer of `sync` follows an error; after a fatal one the engine hangs up instead.
     try:
         while connection.syncs_due:

@@ -140,6 +140,8 @@ class Pool:
         # Last in, first out: the warmest connection is used and the rest grow idle and are closed.
         self.idle: list[Connection] = []
         self.open_count = 0
+        # Whoever holds it is the one request that is tried again now; see `data_plane/retry.py`.
+        self.retry_lane = asyncio.Lock()
 
     def lease(self, organization_limit: int, deadline: Deadline) -> Lease:
         """A connection for one statement of the pool's organization, which may run so many at once."""

@@ -16,6 +16,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from plainsql_server.core.errors import InternalError, RequestError
 from plainsql_server.engine.health import PROBE_DATABASE, PROBE_ROLE
+from plainsql_server.engine.records import schema_for
 from plainsql_server.engine.sqlstate import engine_away
 
 # The oldest minor release of each major that a cell may run. 15.19 fixes 30 CVEs over 15.18; PostgreSQL
@@ -92,7 +93,7 @@ async def prepare_cell(conninfo: str, admin_role: str) -> None:
         await _allow_connections(cell, TEMPLATE, False)
 
 
-async def create_database(conninfo: str, admin_role: str, names: EngineNames) -> None:
+async def create_database(conninfo: str, admin_role: str, names: EngineNames, record_secret: str) -> None:
     """Makes a customer's database and its two login roles. May be run again until it succeeds.
 
     Raises EngineError if the cell is away, InternalError if it refuses a step. Cancelling it leaves steps
@@ -108,6 +109,8 @@ async def create_database(conninfo: str, admin_role: str, names: EngineNames) ->
         await _allow_connections(cell, names.database, True)
         async with _admin(conninfo, admin_role, names.database) as database:
             await _grant_schemas(database, names)
+            for statement in schema_for((names.owner_role, names.reader_role), record_secret):
+                await database.execute(statement)
 
 
 async def drop_database(conninfo: str, admin_role: str, names: EngineNames) -> None:

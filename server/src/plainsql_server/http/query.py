@@ -14,7 +14,9 @@ from plainsql_server.core.errors import RequestError
 from plainsql_server.core.principal import Principal
 from plainsql_server.core.result import Result
 from plainsql_server.data_plane.query import Queries, QueryRequest
+from plainsql_server.data_plane.transaction import TransactionRequest, TransactionStatement
 from plainsql_server.engine.shapes import Encoding
+from plainsql_server.http.idempotency import IDEMPOTENCY_KEY, IdempotencyRoutes
 from plainsql_server.http.requests import Request, decode_json, text_of
 from plainsql_server.http.responses import Response
 from plainsql_server.limits.tiers import TIERS
@@ -41,7 +43,7 @@ class QueryBody(QueryOptions, kw_only=True, forbid_unknown_fields=True):
     read_only: bool = False
 
 
-_ENCODINGS = {
+ENCODINGS = {
     (rows, numbers): Encoding(rows == "array", numbers == "string")
     for rows in ("object", "array")
     for numbers in ("number", "string")
@@ -52,26 +54,39 @@ _decoder = msgspec.json.Decoder(QueryBody)
 class QueryRoutes:
     """The handlers of the two query routes."""
 
-    def __init__(self, queries: Queries) -> None:
+    def __init__(self, queries: Queries, idempotency: IdempotencyRoutes) -> None:
         self._queries = queries
+        self._idempotency = idempotency
 
     async def post_json(self, request: Request, principal: Principal) -> Response:
-        body = await _body(request, principal, b"application/json")
+        body = await read_body(request, principal, b"application/json")
         sent = decode_json(body, _decoder)
         query = _query_request(request, sent.sql, sent)
         query.params = [bytes(raw).strip() for raw in sent.params]
         query.read_only = sent.read_only
         if sent.database is not None:
             query.database = sent.database
-        return _render(await self._queries.run(principal, query), request)
+        return await self._answer(request, principal, query, body)
 
     async def post_text(self, request: Request, principal: Principal) -> Response:
-        body = await _body(request, principal, b"text/plain")
+        body = await read_body(request, principal, b"text/plain")
         query = _query_request(request, text_of(body), request.options(QueryOptions))
-        return _render(await self._queries.run(principal, query), request)
+        return await self._answer(request, principal, query, body)
+
+    async def _answer(self, request: Request, principal: Principal, query: QueryRequest, body: bytes) -> Response:
+        if IDEMPOTENCY_KEY not in request.headers:
+            return _render(await self._queries.run(principal, query), request)
+        return await self._idempotency.run(
+            request,
+            principal,
+            _as_transaction(query),
+            body,
+            lambda transaction: _body(transaction.results[0], request),
+        )
 
 
-async def _body(request: Request, principal: Principal, content_type: bytes) -> bytes:
+async def read_body(request: Request, principal: Principal, content_type: bytes) -> bytes:
+    """The bounded body. Raises RequestError where it is of another type than the route takes."""
     if request.headers.get(b"content-type") != content_type:
         _require_content_type(request, content_type.decode())
     return await request.body(TIERS[principal.tier].request_bytes, principal.tier)
@@ -81,7 +96,7 @@ def _query_request(request: Request, sql: str, options: QueryOptions) -> QueryRe
     return QueryRequest(
         sql,
         database=request.header(b"x-database"),
-        encoding=_ENCODINGS[options.row_format, options.big_numbers],
+        encoding=ENCODINGS[options.row_format, options.big_numbers],
         max_rows=options.max_rows,
         timeout_ms=options.timeout_ms,
     )
@@ -97,20 +112,36 @@ def _require_content_type(request: Request, wanted: str) -> None:
         )
 
 
+def _as_transaction(query: QueryRequest) -> TransactionRequest:
+    """The same statement as a transaction of its own, which its record can be a part of."""
+    return TransactionRequest(
+        [TransactionStatement(query.sql, query.params)],
+        query.database,
+        query.encoding,
+        query.read_only,
+        query.max_rows,
+        timeout_ms=query.timeout_ms,
+    )
+
+
 def _render(result: Result, request: Request) -> Response:
     completion = result.completion
-    total_us = monotonic_us() - request.started_us
-    body = b'{"success":true,%b,"rows":[%b],"row_count":%d,"truncated":%b,"affected_rows":%d,"command":"%b",' % (
-        result.shape.json, b",".join(result.rows), len(result.rows), b"true" if result.truncated else b"false",
-        completion.affected_rows, completion.command.encode(),
-    ) + b'"timings":{"total_us":%d,"exec_us":%d},"request_id":"%b"}' % (
-        total_us, completion.exec_us, request.id.encode(),
-    )  # fmt: skip
     return Response(
         200,
-        body,
+        _body(result, request),
         queue_us=result.queue_us,
         exec_us=completion.exec_us,
         command=completion.command,
         row_count=len(result.rows),
     )
+
+
+def _body(result: Result, request: Request) -> bytes:
+    completion = result.completion
+    total_us = monotonic_us() - request.started_us
+    return b'{"success":true,%b,"rows":[%b],"row_count":%d,"truncated":%b,"affected_rows":%d,"command":"%b",' % (
+        result.shape.json, b",".join(result.rows), len(result.rows), b"true" if result.truncated else b"false",
+        completion.affected_rows, completion.command.encode(),
+    ) + b'"timings":{"total_us":%d,"exec_us":%d},"request_id":"%b"}' % (
+        total_us, completion.exec_us, request.id.encode(),
+    )  # fmt: skip

@@ -30,7 +30,7 @@ class ClientGone(Exception):
 class Request:
     """One HTTP request."""
 
-    __slots__ = ("_body", "_query_string", "_receive", "headers", "id", "method", "path", "started_us")
+    __slots__ = ("_body", "_receive", "headers", "id", "method", "path", "query_string", "started_us")
 
     def __init__(
         self, method: str, path: str, query_string: bytes, headers: Mapping[bytes, bytes],
@@ -41,7 +41,7 @@ class Request:
         self.method = method
         self.path = path
         self.headers = headers
-        self._query_string = query_string
+        self.query_string = query_string
         self._body = body
         self._receive = receive
         sent_id = headers.get(b"x-request-id")
@@ -75,7 +75,7 @@ class Request:
 
     def options(self, model: type[Decoded]) -> Decoded:
         """The query string as a model. Raises RequestError naming what does not fit."""
-        pairs = parse_qsl(self._query_string.decode("latin-1"), keep_blank_values=True)
+        pairs = parse_qsl(self.query_string.decode("latin-1"), keep_blank_values=True)
         try:
             return msgspec.convert(dict(pairs), model, strict=False)
         except msgspec.ValidationError as error:
@@ -83,7 +83,7 @@ class Request:
 
     def has_option(self, name: str) -> bool:
         """Whether the query string names an option, with or without a value."""
-        return any(key == name for key, _ in parse_qsl(self._query_string.decode("latin-1"), keep_blank_values=True))
+        return any(key == name for key, _ in parse_qsl(self.query_string.decode("latin-1"), keep_blank_values=True))
 
     async def body(self, max_bytes: int, tier: str) -> bytes:
         """The whole body. Raises RequestError where it is too large, or compressed; ClientGone if it breaks off."""

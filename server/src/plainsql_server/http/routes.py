@@ -52,7 +52,7 @@ class RouteTable:
         self.routes = tuple(routes)
         self._by_path: dict[str, dict[str, Route]] = {}
         for route in routes:
-            methods = self._by_path.setdefault(route.path, {})
+            methods = self._by_path.setdefault(_key(route.path), {})
             methods[route.method] = route
             if route.method == "GET":
                 # HEAD is GET without the body, which the server leaves out.
@@ -60,8 +60,8 @@ class RouteTable:
 
     def find(self, method: str, path: str) -> Route:
         """The route. Raises AccessError for an unknown path, RequestError for a wrong method."""
-        methods = self._by_path.get(path)
-        if methods is None:
+        methods = self._methods(path)
+        if not methods:
             raise AccessError("route_not_found", f"There is no route {path}.", hint="GET / lists the routes.")
         route = methods.get(method)
         if route is None:
@@ -70,4 +70,16 @@ class RouteTable:
 
     def methods_of(self, path: str) -> list[str]:
         """The methods that a path takes; none if there is no such path."""
-        return sorted(self._by_path.get(path, ()))
+        return sorted(self._methods(path))
+
+    def _methods(self, path: str) -> dict[str, Route]:
+        return self._by_path.get(path) or self._by_path.get(_any_last(path), {})
+
+
+def _key(path: str) -> str:
+    """What a route is found by: its path, whatever its last segment is called if that is for the caller to name."""
+    return _any_last(path) if path.endswith("}") else path
+
+
+def _any_last(path: str) -> str:
+    return path[: path.rfind("/") + 1] + "{}"

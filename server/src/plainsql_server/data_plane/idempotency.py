@@ -1,0 +1,187 @@
+"""Requests that are done once however often they are sent, and the question whether one was done.
+
+Owns what is made of an idempotency key: the work and its record are one engine transaction, so that the
+record tells the truth whatever was lost on the way. Keys belong to a database. What only reads is not
+recorded: there is nothing to do twice.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from plainsql_server.core.clock import Deadline, now
+from plainsql_server.core.errors import AccessError, ConflictError, EngineError, LimitError, Outcome, ServiceError
+from plainsql_server.core.observation import Failure
+from plainsql_server.core.principal import Principal
+from plainsql_server.core.result import Result
+from plainsql_server.data_plane.databases import Databases
+from plainsql_server.data_plane.transaction import (
+    Job,
+    TransactionRequest,
+    TransactionResult,
+    Transactions,
+    run_attempts,
+)
+from plainsql_server.engine.leftovers import Leftovers
+from plainsql_server.engine.pool import Pool, Pools
+from plainsql_server.engine.records import AlreadyRecorded, Found, Record, look_up, purge
+from plainsql_server.engine.sqlstate import engine_away
+from plainsql_server.limits.tiers import TIERS
+
+# Between two looks at what became of a commit: the engine may need seconds to come back.
+_LOOK_AGAIN_S = 0.05
+# Old records are removed now and then, by whoever writes new ones.
+_PURGE_EVERY_S = 600.0
+
+
+class RequestOutcome(StrEnum):
+    """What became of a request."""
+
+    COMMITTED = "committed"
+    NOT_EXECUTED = "not_executed"
+    IN_PROGRESS = "in_progress"
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """The caller's wish that a request be done once: under which key, and how its answer is written down."""
+
+    key: str
+    request_id: str
+    body_hash: bytes
+    render: Callable[[TransactionResult], bytes]
+
+
+@dataclass(slots=True)
+class Recorded:
+    """A recorded answer: of this request, or of one before it."""
+
+    body: bytes
+    replayed: bool
+    transaction: TransactionResult
+
+
+@dataclass(frozen=True, slots=True)
+class RequestStatus:
+    """Whether a request was done, and when."""
+
+    outcome: RequestOutcome
+    finished_at: str | None = None
+
+
+class Idempotency:
+    """Runs transactions once, and says what became of them."""
+
+    def __init__(self, databases: Databases, pools: Pools, transactions: Transactions) -> None:
+        self._databases = databases
+        self._pools = pools
+        self._transactions = transactions
+        self._purged_s: dict[str, float] = {}
+
+    async def run(self, principal: Principal, request: TransactionRequest, wish: Wish) -> Recorded:
+        """The answer of the one time that the request was done. Raises ConflictError where the key is another's."""
+        job = await self._transactions.prepare(principal, request)
+        transaction = TransactionResult()
+        if job.plan.read_only:
+            await run_attempts(job, transaction)
+            return Recorded(wish.render(transaction), False, transaction)
+        record = job.plan.record = _record(wish, job, transaction)
+        while True:
+            try:
+                await run_attempts(job, transaction)
+                self._purge_now_and_then(job)
+                return Recorded(record.body, False, transaction)
+            except AlreadyRecorded:
+                if (found := await _look_up(job.pool, job, wish.key)).body is not None:
+                    return _replayed(found, wish)
+                # The record is older than records are kept: it must make room.
+                await _purge(job.pool, job)
+            except EngineError as error:
+                if error.outcome is not Outcome.UNKNOWN:
+                    raise
+                return _replayed(await _resolve(job, wish.key, error), wish)
+
+    async def find(self, principal: Principal, database: str | None, wanted: str, *, is_key: bool) -> RequestStatus:
+        """What became of a request, by its id or its key. Raises AccessError where nothing is known of that id."""
+        place = await self._databases.find(principal, database)
+        limits = TIERS[principal.tier]
+        pool = self._pools.for_address(place.address, principal.organization_id)
+        deadline = Deadline.after_ms(limits.statement_timeout_ms)
+        async with pool.lease(limits.concurrent_statements, deadline) as lease:
+            found = await look_up(lease.connection, place.record_secret, wanted)
+            lease.leftovers = Leftovers.NOTHING
+        if found.body is not None:
+            return RequestStatus(RequestOutcome.COMMITTED, found.finished_at)
+        if found.in_progress:
+            return RequestStatus(RequestOutcome.IN_PROGRESS)
+        if is_key:
+            return RequestStatus(RequestOutcome.NOT_EXECUTED)
+        raise AccessError(
+            "request_not_found",
+            f"Nothing is recorded of the request {wanted}.",
+            hint="Requests are recorded for 24 hours, if they wrote and had an Idempotency-Key.",
+        )
+
+    def _purge_now_and_then(self, job: Job) -> None:
+        now_s = time.monotonic()
+        if self._purged_s.get(job.place.database_id, 0.0) + _PURGE_EVERY_S < now_s:
+            self._purged_s[job.place.database_id] = now_s
+            job.pool.cell.start(_purge_quietly(job))
+
+
+def _record(wish: Wish, job: Job, transaction: TransactionResult) -> Record:
+    def render(results: Sequence[Result]) -> bytes:
+        transaction.results = results
+        return wish.render(transaction)
+
+    return Record(job.place.record_secret, wish.key, wish.request_id, wish.body_hash, render)
+
+
+def _replayed(found: Found, wish: Wish) -> Recorded:
+    assert found.body is not None
+    if found.body_hash != wish.body_hash:
+        raise ConflictError(
+            "idempotency_key_reused",
+            "The idempotency key was used before, with another request.",
+            hint="Use a new key for each request that is to be done.",
+        )
+    return Recorded(found.body, True, TransactionResult())
+
+
+async def _look_up(pool: Pool, job: Job, key: str) -> Found:
+    async with pool.lease(job.limits.concurrent_statements, job.deadline) as lease:
+        found = await look_up(lease.connection, job.place.record_secret, key)
+        lease.leftovers = Leftovers.NOTHING
+        return found
+
+
+async def _purge(pool: Pool, job: Job) -> None:
+    async with pool.lease(job.limits.concurrent_statements, job.deadline) as lease:
+        await purge(lease.connection, job.place.record_secret)
+        lease.leftovers = Leftovers.NOTHING
+
+
+async def _purge_quietly(job: Job) -> None:
+    try:
+        await _purge(job.pool, job)
+    except ServiceError as error:
+        # The answer has left; the next request that is recorded tries again.
+        job.pool.cell.observe(Failure(now(), "failure", "data_plane.idempotency", f"purging: {error.message}"))
+
+
+async def _resolve(job: Job, key: str, lost: EngineError) -> Found:
+    """What became of a commit whose answer was lost. Raises the loss itself if the deadline comes first."""
+    while job.deadline.left_s() > 0:
+        try:
+            found = await _look_up(job.pool, job, key)
+        except (EngineError, LimitError):
+            # The engine is not back yet; only the deadline ends the waiting.
+            found = None
+        if found is not None and found.body is not None:
+            return found
+        if found is not None and not found.in_progress:
+            raise engine_away(lost.internal_context or "", outcome=Outcome.ROLLED_BACK) from lost
+        await asyncio.sleep(min(_LOOK_AGAIN_S, job.deadline.left_s()))
+    raise lost

@@ -1,0 +1,45 @@
+"""`{"$ref": "0.rows.0.id"}`: a parameter that is a value of an earlier statement's result.
+
+Owns the notation. What can be wrong about it without running anything is refused before anything runs.
+"""
+
+import re
+
+import msgspec
+
+from plainsql_server.core.errors import RequestError
+from plainsql_server.engine.transaction import Count, Reference
+
+_PATH = re.compile(r"(\d{1,5})\.(?:(row_count|affected_rows)|rows\.(\d{1,6})\.(.+))", re.DOTALL)
+
+
+class _Sent(msgspec.Struct, forbid_unknown_fields=True):
+    ref: str = msgspec.field(name="$ref")
+
+
+_decoder = msgspec.json.Decoder(_Sent)
+
+
+def read_parameter(raw: bytes, statement_index: int) -> bytes | Reference:
+    """The parameter as it was sent, or the reference that it is. Raises RequestError for one that cannot hold."""
+    if not raw.startswith(b"{") or b"$ref" not in raw:
+        return raw
+    try:
+        path = _decoder.decode(raw).ref
+    except msgspec.ValidationError:
+        # Something else that has `$ref` in it: JSON of the caller's.
+        return raw
+    match = _PATH.fullmatch(path)
+    if match is None:
+        raise _wrong(
+            statement_index, f"{path!r} is no reference.", "A reference is like 0.rows.0.id, or 0.affected_rows."
+        )
+    if int(match[1]) >= statement_index:
+        raise _wrong(statement_index, f"{path!r} refers to a statement that has not run by then.", None)
+    if match[2] is not None:
+        return Reference(int(match[1]), path, Count(match[2]))
+    return Reference(int(match[1]), path, row=int(match[3]), column=match[4])
+
+
+def _wrong(statement_index: int, message: str, hint: str | None) -> RequestError:
+    return RequestError("invalid_reference", message, hint=hint, statement_index=statement_index)

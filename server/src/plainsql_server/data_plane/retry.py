@@ -1,0 +1,63 @@
+"""When work that the engine refused for others' sake is tried again.
+
+Owns the number of attempts and the waiting between them. Nothing was sent to the caller yet and the engine
+has rolled back, so that trying again is invisible. Refuses to know what is tried.
+
+Two requests that are tried again at once would meet again. So those of one pool go through a lane, one
+after the other, and a request waits there at most for its backoff: alone it is tried again at once, in a
+crowd the crowd is taken apart, and a long transaction in the lane holds nobody up for long.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from plainsql_server.core.clock import Deadline
+from plainsql_server.core.errors import ServiceError
+
+DEFAULT_RETRIES = 50
+MAX_RETRIES = 100
+
+# Longer than most transactions take, so that the lane does its work; doubled each time, for the few that meet again.
+_FIRST_BACKOFF_S = 0.05
+_MAX_BACKOFF_S = 1.0
+
+
+class Retries:
+    """The attempts at one piece of work."""
+
+    def __init__(self, lane: asyncio.Lock, max_retries: int, deadline: Deadline, *, attempts: int = 0) -> None:
+        self._lane = lane
+        self._max_retries = max_retries
+        self._deadline = deadline
+        self.attempts = attempts
+
+    def allow(self, error: ServiceError) -> bool:
+        """Whether the work that failed so is to be tried again."""
+        return error.retryable and self.attempts <= self._max_retries and self._deadline.left_s() > 0
+
+    @asynccontextmanager
+    async def attempt(self) -> AsyncIterator[None]:
+        """Waits until it is time for the next attempt, which happens inside."""
+        self.attempts += 1
+        if self.attempts == 1:
+            yield
+            return
+        has_lane = await self._waited_for_lane()
+        try:
+            yield
+        finally:
+            if has_lane:
+                self._lane.release()
+
+    async def _waited_for_lane(self) -> bool:
+        """Whether the lane became free before the backoff was over."""
+        longest_s = min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** (self.attempts - 2))
+        backoff_s = min(longest_s * random.uniform(0.5, 1.0), self._deadline.left_s())
+        try:
+            async with asyncio.timeout(backoff_s):
+                await self._lane.acquire()
+        except TimeoutError:
+            return False
+        return True

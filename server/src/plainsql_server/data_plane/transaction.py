@@ -1,0 +1,223 @@
+"""Several statements, run for one principal as one serializable transaction.
+
+Owns the steps between an authenticated request and the engine: limits, judgement, database, attempts, and
+what is made of an idempotency key. Refuses to render.
+
+All statements go to one database. Statements of several databases are refused in `_one_database`, which is
+where spanning transactions will part from the one-phase way.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from plainsql_server.core.clock import Deadline
+from plainsql_server.core.errors import Outcome, RequestError, ServiceError
+from plainsql_server.core.ids import Kind, new_id
+from plainsql_server.core.principal import Principal
+from plainsql_server.core.result import Result
+from plainsql_server.data_plane.admission import (
+    check_statement,
+    result_too_large,
+    transaction_timed_out,
+    was_rolled_back,
+)
+from plainsql_server.data_plane.databases import PLAIN_FOR_S, Databases, Place
+from plainsql_server.data_plane.judgement import Judgement, judge
+from plainsql_server.data_plane.references import read_parameter
+from plainsql_server.data_plane.retry import DEFAULT_RETRIES, Retries
+from plainsql_server.engine.connection import ResultTooLarge
+from plainsql_server.engine.leftovers import Leftovers
+from plainsql_server.engine.pool import Lease, Pool, Pools, Reason
+from plainsql_server.engine.shapes import PLAIN, Encoding
+from plainsql_server.engine.sqlstate import is_stale_plan
+from plainsql_server.engine.transaction import Attempt, Expectation, Plan, Step
+from plainsql_server.limits.tiers import TIERS, Limits
+
+# Statements whose planning takes a snapshot; before any other, the isolation could still be changed.
+_TAKES_SNAPSHOT = frozenset(["SELECT", "VALUES", "TABLE", "WITH", "INSERT", "UPDATE", "DELETE", "MERGE"])
+
+
+@dataclass(slots=True)
+class TransactionStatement:
+    """One statement as it was asked for."""
+
+    sql: str
+    params: Sequence[bytes] = ()
+    expect: Expectation | None = None
+    database: str | None = None
+
+
+@dataclass(slots=True)
+class TransactionRequest:
+    """What the caller asked for; None where it left the choice to us."""
+
+    statements: Sequence[TransactionStatement]
+    database: str | None = None
+    encoding: Encoding = PLAIN
+    read_only: bool = False
+    max_rows: int | None = None
+    max_retries: int | None = None
+    timeout_ms: int | None = None
+
+
+@dataclass(slots=True)
+class TransactionResult:
+    """What comes of a transaction; all that there is to tell once it has committed."""
+
+    results: Sequence[Result] = ()
+    attempts: int = 0
+    commit_us: int = 0
+    queue_us: int = 0
+    id: str = field(default_factory=lambda: new_id(Kind.TRANSACTION))
+
+    @property
+    def affected_rows(self) -> int:
+        return sum(result.completion.affected_rows for result in self.results)
+
+    @property
+    def exec_us(self) -> int:
+        return sum(result.completion.exec_us for result in self.results) + self.commit_us
+
+
+@dataclass(slots=True)
+class Job:
+    """A transaction that may run, with everything that running it needs."""
+
+    plan: Plan
+    judgements: Sequence[Judgement]
+    max_retries: int
+    timeout_ms: int
+    began_s: float
+    deadline: Deadline
+    limits: Limits
+    tier: str
+    place: Place
+    pool: Pool
+
+    def leftovers(self) -> Leftovers:
+        """What the statements may have left behind together."""
+        # Only what was quick counts on what was known of the database when it began.
+        plain = self.place.plain and time.monotonic() - self.began_s < PLAIN_FOR_S
+        return max(each.leftovers_if_plain if plain else each.leftovers for each in self.judgements)
+
+
+class Transactions:
+    """Runs transactions."""
+
+    def __init__(self, databases: Databases, pools: Pools) -> None:
+        self._databases = databases
+        self._pools = pools
+
+    async def run(self, principal: Principal, request: TransactionRequest) -> TransactionResult:
+        """The results of all statements, once committed. Raises ServiceError; cancelling it cancels the statement."""
+        transaction = TransactionResult()
+        await run_attempts(await self.prepare(principal, request), transaction)
+        return transaction
+
+    async def prepare(self, principal: Principal, request: TransactionRequest) -> Job:
+        """The transaction, checked as far as can be without running it."""
+        limits = TIERS[principal.tier]
+        timeout_ms = min(request.timeout_ms or limits.transaction_timeout_ms, limits.transaction_timeout_ms)
+        began_s = time.monotonic()
+        deadline = Deadline(began_s + timeout_ms / 1000)
+        judgements = _judge(request, limits, principal.tier)
+        place = await self._databases.find(principal, _one_database(request))
+        plan = _plan(request, judgements, limits)
+        plan.read_only |= place.address.read_only
+        if place.plain and not plan.read_only and any(each.may_store_code for each in judgements):
+            await self._databases.prepare_for_code(place, deadline)
+            place = replace(place, plain=False)
+        pool = self._pools.for_address(place.address, principal.organization_id)
+        max_retries = DEFAULT_RETRIES if request.max_retries is None else request.max_retries
+        return Job(
+            plan, judgements, max_retries, timeout_ms, began_s, deadline, limits, principal.tier, place, pool
+        )  # fmt: skip
+
+
+async def run_attempts(job: Job, transaction: TransactionResult) -> None:
+    """Runs the transaction until it commits, fails for good, or has used up its attempts or its time."""
+    retries = Retries(job.pool.retry_lane, job.max_retries, job.deadline)
+    while True:
+        async with retries.attempt():
+            transaction.attempts = retries.attempts
+            try:
+                return await _run_once(job, transaction)
+            except ServiceError as error:
+                if not (retries.allow(error) or (is_stale_plan(error) and job.deadline.left_s())):
+                    raise
+
+
+async def _run_once(job: Job, transaction: TransactionResult) -> None:
+    async with job.pool.lease(job.limits.concurrent_statements, job.deadline) as lease:
+        lease.connection.max_result_bytes = job.limits.result_bytes
+        attempt = Attempt(lease, job.pool.catalog, job.plan)
+        try:
+            transaction.results = await attempt.run()
+        except (ServiceError, ResultTooLarge) as error:
+            told = _told(error, lease, job)
+            raise told from (None if told is error else error)
+        finally:
+            lease.leftovers = job.leftovers()
+        transaction.commit_us = attempt.commit_us
+        transaction.queue_us = lease.queue_us
+        if lease.ended_for is Reason.TOO_LARGE:
+            raise result_too_large(job.limits, job.tier, Outcome.COMMITTED)
+
+
+def _told(error: ServiceError | ResultTooLarge, lease: Lease, job: Job) -> ServiceError:
+    """The error as the caller is told it: what we ended ourselves is not the engine's doing."""
+    if isinstance(error, ResultTooLarge):
+        return result_too_large(job.limits, job.tier, Outcome.UNKNOWN)
+    if was_rolled_back(error) and lease.ended_for is Reason.TOO_LARGE:
+        return result_too_large(job.limits, job.tier, Outcome.ROLLED_BACK)
+    if was_rolled_back(error) and lease.ended_for is Reason.DEADLINE:
+        return transaction_timed_out(job.timeout_ms, job.tier)
+    return error
+
+
+def _judge(request: TransactionRequest, limits: Limits, tier: str) -> list[Judgement]:
+    count = len(request.statements)
+    if count == 0:
+        raise RequestError("empty_transaction", "The transaction holds no statement.")
+    if count > limits.transaction_statements:
+        raise RequestError(
+            "too_many_statements",
+            f"A transaction may have {limits.transaction_statements} statements in the tier {tier!r};"
+            f" this one has {count}.",
+        )
+    judgements = []
+    for index, statement in enumerate(request.statements):
+        try:
+            check_statement(statement.sql, statement.params, limits, tier)
+            judgements.append(judge(statement.sql))
+        except ServiceError as error:
+            error.statement_index = index
+            raise
+    return judgements
+
+
+def _one_database(request: TransactionRequest) -> str | None:
+    names = {statement.database or request.database for statement in request.statements}
+    if len(names) > 1:
+        raise RequestError(
+            "several_databases",
+            "The statements name more than one database; a transaction runs on one.",
+            hint="Name the same database everywhere, or send a transaction for each.",
+        )
+    return names.pop()
+
+
+def _plan(request: TransactionRequest, judgements: Sequence[Judgement], limits: Limits) -> Plan:
+    steps = [
+        Step(each.sql, [read_parameter(raw, index) for raw in each.params], each.expect)
+        for index, each in enumerate(request.statements)
+    ]
+    return Plan(
+        steps,
+        request.encoding,
+        request.read_only,
+        min(limits.result_rows, limits.result_rows if request.max_rows is None else request.max_rows),
+        limits.result_bytes,
+        judgements[0].command not in _TAKES_SNAPSHOT,
+    )
