@@ -16,7 +16,7 @@ from statistics import median
 from bench.stack import Stack
 
 ROWS_PER_SCALE = 100_000
-_SERIALIZABLE = "-c default_transaction_isolation=serializable"
+SERIALIZABLE = "-c default_transaction_isolation=serializable"
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,13 @@ def pgbench(stack: Stack, workload: Workload, rows: int, clients: int, seconds: 
             "-c", str(clients), "-j", str(min(2, clients)), "-T", str(round(seconds)),
             *(["--log", "--log-prefix", f"{folder}/log"] if clients == 1 else []), stack.database,
         ]  # fmt: skip
-        environment = {**os.environ, "PGOPTIONS": _SERIALIZABLE}
+        environment = {**os.environ, "PGOPTIONS": SERIALIZABLE}
         output = subprocess.run(arguments, check=True, capture_output=True, text=True, env=environment).stdout
         latencies = [
             float(line.split()[2]) for log in Path(folder).glob("log*") for line in log.read_text().splitlines()
         ]
-    mean_us = float(_found(r"latency average = ([\d.]+) ms", output)) * 1000
-    return Measured(float(_found(r"tps = ([\d.]+)", output)), median(latencies) if latencies else mean_us)
+    mean_us = float(found(r"latency average = ([\d.]+) ms", output)) * 1000
+    return Measured(float(found(r"tps = ([\d.]+)", output)), median(latencies) if latencies else mean_us)
 
 
 def service(stack: Stack, workload: Workload, rows: int, connections: int, seconds: float) -> Measured:
@@ -75,8 +75,8 @@ def service(stack: Stack, workload: Workload, rows: int, connections: int, secon
     else:
         body = json.dumps({"sql": workload.sql.format(key="KEY")}).replace("KEY", "%d")
     url = f"{stack.data_url}/v1/query"
-    _check_one(url, headers, body)
-    return _wrk(url, headers, _with_random_key(body, rows), connections, seconds)
+    check_one(url, headers, body % 1)
+    return wrk(url, headers, _with_random_key(body, rows), connections, seconds)
 
 
 def rqlite(url: str, workload: Workload, rows: int, connections: int, seconds: float) -> Measured:
@@ -87,13 +87,13 @@ def rqlite(url: str, workload: Workload, rows: int, connections: int, seconds: f
         body = json.dumps([workload.sql.format(key="KEY")]).replace("KEY", "%d")
     path = "/db/execute" if workload.writes else "/db/query?level=none"
     headers = {"Content-Type": "application/json"}
-    _check_one(f"{url}{path}", headers, body)
-    return _wrk(f"{url}{path}", headers, _with_random_key(body, rows), connections, seconds)
+    check_one(f"{url}{path}", headers, body % 1)
+    return wrk(f"{url}{path}", headers, _with_random_key(body, rows), connections, seconds)
 
 
-def _check_one(url: str, headers: dict[str, str], body: str) -> None:
+def check_one(url: str, headers: dict[str, str], body: str) -> None:
     """Refuses to measure failures: both services answer a failed statement with 200 as well."""
-    request = urllib.request.Request(url, (body % 1).encode(), headers)
+    request = urllib.request.Request(url, body.encode(), headers)
     answer = urllib.request.urlopen(request, timeout=10).read().decode()
     if '"success":false' in answer or '"error"' in answer:
         raise SystemExit(f"{url} failed: {answer}")
@@ -104,9 +104,12 @@ def _with_random_key(body: str, rows: int) -> str:
     return f"string.format([==[{body}]==], math.random(1, {rows}))"
 
 
-def _wrk(url: str, headers: dict[str, str], body: str, connections: int, seconds: float) -> Measured:
+def wrk(
+    url: str, headers: dict[str, str], body: str, connections: int, seconds: float, *, prelude: str = ""
+) -> Measured:
+    """wrk's measure of posting a body, which is an expression in Lua that `prelude` may prepare."""
     lines = [f'wrk.headers["{name}"] = "{value}"' for name, value in headers.items()]
-    request = f"request = function() return wrk.format(nil, nil, nil, {body}) end"
+    request = f"request = function() {prelude} return wrk.format(nil, nil, nil, {body}) end"
     script_text = "\n".join(['wrk.method = "POST"', *lines, request])
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as script:
         script.write(script_text)
@@ -117,10 +120,11 @@ def _wrk(url: str, headers: dict[str, str], body: str, connections: int, seconds
         raise SystemExit(f"{url} failed under load:\n{output}")
     value, unit = re.findall(r"50%\s+([\d.]+)(us|ms|s)", output)[0]
     median_us = float(value) * {"us": 1, "ms": 1_000, "s": 1_000_000}[unit]
-    return Measured(float(_found(r"Requests/sec:\s+([\d.]+)", output)), median_us)
+    return Measured(float(found(r"Requests/sec:\s+([\d.]+)", output)), median_us)
 
 
-def _found(pattern: str, output: str) -> str:
+def found(pattern: str, output: str) -> str:
+    """What the pattern's group matches in a load generator's answer."""
     match = re.search(pattern, output)
     if match is None:
         raise SystemExit(f"cannot read the load generator's answer:\n{output}")

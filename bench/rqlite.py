@@ -17,8 +17,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _START_LIMIT_S = 30
-_FILL = """
-    insert into pgbench_accounts(aid, abalance)
+_CREATE = (
+    "create table pgbench_accounts(aid integer primary key, abalance integer)",
+    "create table pgbench_tellers(tid integer primary key, tbalance integer)",
+    "create table pgbench_branches(bid integer primary key, bbalance integer)",
+    "create table pgbench_history(tid integer, bid integer, aid integer, delta integer, mtime text)",
+)
+# pgbench's proportions: a branch has 10 tellers and 100,000 accounts.
+_ROWS_PER_ROW = {"pgbench_accounts": 1, "pgbench_tellers": 10_000, "pgbench_branches": 100_000}
+_INSERT = """
+    insert into {table}
     with recursive numbers(n) as (select 1 union all select n + 1 from numbers where n < {rows})
     select n, 0 from numbers
 """
@@ -26,7 +34,7 @@ _FILL = """
 
 @contextmanager
 def running_rqlite(rows: int) -> Iterator[str]:
-    """The address of a fresh rqlite with pgbench's accounts in it, gone afterwards."""
+    """The address of a fresh rqlite with pgbench's tables in it, gone afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="plainsql-bench-rqlite-"))
     binary = _fetched(folder)
     http, raft = _free_port(), _free_port()
@@ -35,8 +43,7 @@ def running_rqlite(rows: int) -> Iterator[str]:
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         _wait_until_ready(url)
-        _execute(url, "create table pgbench_accounts(aid integer primary key, abalance integer)")
-        _execute(url, _FILL.format(rows=rows))
+        _fill(url, rows)
         yield url
     finally:
         process.terminate()
@@ -70,6 +77,13 @@ def _wait_until_ready(url: str) -> None:
             time.sleep(0.1)
         else:
             return
+
+
+def _fill(url: str, rows: int) -> None:
+    for statement in _CREATE:
+        _execute(url, statement)
+    for table, per_row in _ROWS_PER_ROW.items():
+        _execute(url, _INSERT.format(table=table, rows=rows // per_row))
 
 
 def _execute(url: str, statement: str) -> None:
