@@ -16,6 +16,7 @@ from plainsql_server.core.errors import Outcome, RequestError, ServiceError
 from plainsql_server.core.ids import Kind, new_id
 from plainsql_server.core.principal import Principal
 from plainsql_server.core.result import Result
+from plainsql_server.core.statement import is_empty
 from plainsql_server.data_plane.admission import (
     check_statement,
     result_too_large,
@@ -155,7 +156,7 @@ async def _run_once(job: Job, transaction: TransactionResult) -> None:
         try:
             transaction.results = await attempt.run()
         except (ServiceError, ResultTooLarge) as error:
-            told = _told(error, lease, job)
+            told = _told(error, lease, job, committing=attempt.committing)
             raise told from (None if told is error else error)
         finally:
             lease.leftovers = job.leftovers()
@@ -165,10 +166,10 @@ async def _run_once(job: Job, transaction: TransactionResult) -> None:
             raise result_too_large(job.limits, job.tier, Outcome.COMMITTED)
 
 
-def _told(error: ServiceError | ResultTooLarge, lease: Lease, job: Job) -> ServiceError:
+def _told(error: ServiceError | ResultTooLarge, lease: Lease, job: Job, *, committing: bool) -> ServiceError:
     """The error as the caller is told it: what we ended ourselves is not the engine's doing."""
     if isinstance(error, ResultTooLarge):
-        return result_too_large(job.limits, job.tier, Outcome.UNKNOWN)
+        return result_too_large(job.limits, job.tier, Outcome.UNKNOWN if committing else Outcome.ROLLED_BACK)
     if was_rolled_back(error) and lease.ended_for is Reason.TOO_LARGE:
         return result_too_large(job.limits, job.tier, Outcome.ROLLED_BACK)
     if was_rolled_back(error) and lease.ended_for is Reason.DEADLINE:
@@ -191,6 +192,9 @@ def _judge(request: TransactionRequest, limits: Limits, tier: str) -> list[Judge
         try:
             check_statement(statement.sql, statement.params, limits, tier)
             judgements.append(judge(statement.sql))
+            if is_empty(statement.sql):
+                # The engine does not call this an error, so that it would go on and commit.
+                raise RequestError("empty_statement", "The statement is empty.")
         except ServiceError as error:
             error.statement_index = index
             raise

@@ -139,7 +139,8 @@ class Attempt:
         self._parameter_oids: tuple[int, ...] = ()
         self._size_bytes = 0
         self._read_until_us = monotonic_us()
-        self._committing = False
+        # Whether the commit may have reached the engine.
+        self.committing = False
         self.results: list[Result] = []
         self.commit_us = 0
 
@@ -148,10 +149,11 @@ class Attempt:
         try:
             await self._run()
         except EngineError as error:
-            if self._committing:
-                raise
-            # No commit was sent, so nothing can have come of it.
-            raise engine_away(error.internal_context or "", outcome=Outcome.ROLLED_BACK) from error
+            if not self.committing:
+                # No commit was sent, so nothing can have come of it.
+                raise engine_away(error.internal_context or "", outcome=Outcome.ROLLED_BACK) from error
+            await self._see_what_came_of(error)
+            raise
         except AlreadyRecorded:
             await self._roll_back()
             raise
@@ -172,9 +174,11 @@ class Attempt:
             self._due.append((_Due.OURS, 0))
         elif any(step.expect is not None for step in plan.steps):
             await self._settle()
+        # The last moment at which nothing has happened yet.
+        self._check_not_ended()
+        self.committing = True
         self._connection.send_query(b"commit")
         self._due.append((_Due.COMMIT, 0))
-        self._committing = True
         await self._settle()
 
     def _begin(self) -> None:
@@ -239,7 +243,8 @@ class Attempt:
 
     async def _settle(self) -> None:
         """Sends what is queued and reads every answer that is due."""
-        self._check_not_ended()
+        if not self.committing:
+            self._check_not_ended()
         self._connection.sync()
         self._due.append((_Due.SYNC, 0))
         while self._due:
@@ -250,7 +255,7 @@ class Attempt:
                 await self._read_commit()
             else:
                 await self._read_ours(due, index)
-        if not self._committing:
+        if not self.committing:
             self._check_not_ended()
 
     def _check_not_ended(self) -> None:
@@ -334,7 +339,6 @@ class Attempt:
             if result.status == _FATAL_ERROR:
                 await fail(self._connection, result)
             if result.status == _EMPTY_QUERY:
-                await drain(self._connection)
                 raise RequestError("empty_statement", "The statement is empty.")
             # COPY in one of its forms: there is no way on from here.
             self._connection.close()
@@ -344,6 +348,19 @@ class Attempt:
                 error.statement_index = index
             raise
 
+    async def _see_what_came_of(self, error: ServiceError) -> None:
+        """Reads on where something of our own failed while the commit was on its way, as a look-up of types can."""
+        if not self._connection.is_open or self._connection.is_settled:
+            return
+        error.retryable = False
+        try:
+            await drain_commit(self._connection)
+            error.outcome = Outcome.COMMITTED
+        except EngineError:
+            error.outcome = Outcome.UNKNOWN
+        except ServiceError:
+            error.outcome = Outcome.ROLLED_BACK
+
     async def _undo(self, error: ServiceError) -> None:
         """Rolls back, so that the connection can be used again."""
         connection = self._connection
@@ -351,6 +368,8 @@ class Attempt:
             self._pushed_out += connection.prepared.forget(self._plan.steps[error.statement_index].sql)
         if not isinstance(error, ConflictError):
             error.outcome = Outcome.ROLLED_BACK
+        if self.committing:
+            await self._see_what_came_of(error)
         await self._roll_back()
         if connection.is_open and connection.is_idle:
             await close_prepared(connection, self._pushed_out)
