@@ -31,7 +31,6 @@ from plainsql_server.engine.connection import ResultTooLarge
 from plainsql_server.engine.leftovers import Leftovers
 from plainsql_server.engine.pool import Lease, Pool, Pools, Reason
 from plainsql_server.engine.shapes import PLAIN, Encoding
-from plainsql_server.engine.sqlstate import is_stale_plan
 from plainsql_server.engine.transaction import Attempt, Expectation, Plan, Step
 from plainsql_server.limits.tiers import TIERS, Limits
 
@@ -142,10 +141,13 @@ async def run_attempts(job: Job, transaction: TransactionResult) -> None:
     while True:
         async with retries.attempt():
             transaction.attempts = retries.attempts
+            fresh_before = len(job.plan.fresh)
             try:
                 return await _run_once(job, transaction)
             except ServiceError as error:
-                if not (retries.allow(error) or (is_stale_plan(error) and job.deadline.left_s())):
+                # A step whose plan was stale is prepared anew, which helps once or never.
+                was_stale = len(job.plan.fresh) > fresh_before
+                if not (retries.allow(error) or (was_stale and job.deadline.left_s())):
                     raise
 
 

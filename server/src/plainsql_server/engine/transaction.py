@@ -8,7 +8,7 @@ has not prepared yet, or a record of the answer. Refuses to judge SQL text and t
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import NoReturn
 
@@ -95,6 +95,8 @@ class Plan:
     # Whether the first step could come before the first snapshot, and so could change the isolation.
     first_takes_no_snapshot: bool = False
     record: Record | None = None
+    # Steps whose plan was stale in an earlier attempt: prepared anew at their place, after what changed the schema.
+    fresh: set[int] = field(default_factory=set)
 
 
 class _Due(Enum):
@@ -198,6 +200,8 @@ class Attempt:
         if any(isinstance(param, Reference) for param in step.params):
             await self._settle()
         if step.params:
+            if index in self._plan.fresh:
+                self._pushed_out += self._connection.prepared.forget(step.sql)
             prepared = self._connection.prepared.find(step.sql) or await self._prepare(index, step.sql)
             values = self._encoded(index, step, prepared)
             self._connection.send_prepared(prepared.name, values, CHUNK_ROWS)
@@ -365,7 +369,7 @@ class Attempt:
         """Rolls back, so that the connection can be used again."""
         connection = self._connection
         if error.statement_index is not None and is_stale_plan(error):
-            self._pushed_out += connection.prepared.forget(self._plan.steps[error.statement_index].sql)
+            self._prepare_anew(error.statement_index)
         if not isinstance(error, ConflictError):
             error.outcome = Outcome.ROLLED_BACK
         if self.committing:
@@ -373,6 +377,12 @@ class Attempt:
         await self._roll_back()
         if connection.is_open and connection.is_idle:
             await close_prepared(connection, self._pushed_out)
+
+    def _prepare_anew(self, index: int) -> None:
+        step = self._plan.steps[index]
+        if step.params:
+            self._pushed_out += self._connection.prepared.forget(step.sql)
+            self._plan.fresh.add(index)
 
     async def _roll_back(self) -> None:
         connection = self._connection
