@@ -5,6 +5,7 @@ depends on an earlier answer: a reference, an expectation, a statement with para
 has not prepared yet, or a record of the answer. Refuses to judge SQL text and to retry.
 """
 
+import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -43,6 +44,9 @@ _COMMAND_OK = int(ExecStatus.COMMAND_OK)
 _FATAL_ERROR = int(ExecStatus.FATAL_ERROR)
 _EMPTY_QUERY = int(ExecStatus.EMPTY_QUERY)
 _PIPELINE_SYNC = int(ExecStatus.PIPELINE_SYNC)
+
+# PostgreSQL has at most 1,664 columns in a result.
+_COLUMN_NUMBER = re.compile(r"[0-9]{1,4}")
 
 # The isolation of a transaction can be changed until its first snapshot is taken. This takes one.
 _TAKE_SNAPSHOT = b"select"
@@ -313,7 +317,7 @@ class Attempt:
         if reference.column in reading.shape.columns:
             column = reading.shape.columns.index(reference.column)
         else:
-            column = int(reference.column) if reference.column.isdecimal() else result.nfields
+            column = int(reference.column) if _COLUMN_NUMBER.fullmatch(reference.column) else result.nfields
         if 0 <= row < result.ntuples and column < result.nfields:
             self._values[reference] = result.get_value(row, column)
 
