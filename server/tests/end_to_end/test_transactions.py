@@ -10,7 +10,7 @@ import pytest
 
 from server.tests.end_to_end import tenants
 from server.tests.end_to_end.error_shape import error_of
-from server.tests.end_to_end.transactions import fresh_table, last_row, numbers, post, run, with_params
+from server.tests.end_to_end.transactions import Sent, fresh_table, last_row, numbers, post, run, with_params
 from server.tests.load import new_tag
 from server.tests.service import Service
 
@@ -114,7 +114,7 @@ def test_a_read_key_reads_and_does_not_write(service: Service) -> None:
 def test_a_deadline_ends_all_of_it(service: Service, slow: str, position: int) -> None:
     table, tag = fresh_table(service), new_tag()
     service.query("do $$ begin end $$")
-    statements = [f"insert into {table} values (1)", with_params(f"insert into {table} values ($1)", 2)]
+    statements: list[Sent] = [f"insert into {table} values (1)", with_params(f"insert into {table} values ($1)", 2)]
     statements.insert(position, f"/* {tag} */ {slow}")
     began_s = time.monotonic()
     error = error_of(post(service, *statements, timeout_ms=400), 200, "transaction_timed_out")
@@ -160,7 +160,7 @@ class Interference:
                 end_s = time.monotonic() + 10
                 while not running_with(engine, self.tag) and time.monotonic() < end_s:
                     time.sleep(0.005)
-                engine.execute(f"update {self.table} set n = n + 100 where id = 1")  # type: ignore[call-overload]
+                engine.execute(f"update {self.table} set n = n + 100 where id = 1")
                 while running_with(engine, self.tag) and time.monotonic() < end_s:
                     time.sleep(0.005)
 
@@ -216,14 +216,14 @@ def test_a_deadlock_is_tried_again(service: Service) -> None:
     update = f"update {table} set n = n + 1 where id = "
     with service.engine() as other, ThreadPoolExecutor(1) as client:
         other.autocommit = False
-        other.execute(f"{update} 2")  # type: ignore[call-overload]
+        other.execute(f"{update} 2")
         tag = new_tag()
         waiting = client.submit(run, service, f"{update} 1", f"/* {tag} */ {update} 2")
         with service.engine() as engine:
             while not running_with(engine, tag):
                 time.sleep(0.005)
         # It waits for us, and now we for it: it waited first, and so it is the one that the engine ends.
-        other.execute(f"{update} 1")  # type: ignore[call-overload]
+        other.execute(f"{update} 1")
         other.commit()
         assert waiting.result()["transaction"]["attempts"] >= 2
     assert service.query(f"select n from {table}")["rows"] == [{"n": 2}, {"n": 2}]
