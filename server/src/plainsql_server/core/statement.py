@@ -47,6 +47,11 @@ def first_words(sql: str, count: int = 2) -> list[str]:
     return words
 
 
+def is_empty(sql: str) -> bool:
+    """Whether a text holds no statement: nothing but white space, comments and semicolons."""
+    return _skip_blanks_and_comments(sql, 0) == len(sql)
+
+
 def refuse_what_has_no_place(sql: str) -> list[str]:
     """The statement's first two keywords, or as many as it has.
 
