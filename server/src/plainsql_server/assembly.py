@@ -14,6 +14,7 @@ from plainsql_server.core.principal import Scope
 from plainsql_server.data_plane.databases import Databases
 from plainsql_server.data_plane.health import Health
 from plainsql_server.data_plane.query import Queries
+from plainsql_server.data_plane.stream import Streams
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.principals import Principals
 from plainsql_server.engine.pool import PoolLimits, Pools
@@ -23,6 +24,7 @@ from plainsql_server.http.protocol import LAST_ANSWERS_AFTER_S, ShortWayProtocol
 from plainsql_server.http.query import QueryRoutes
 from plainsql_server.http.readiness import Readiness
 from plainsql_server.http.routes import Route, RouteTable, open_route, scoped_route
+from plainsql_server.http.streams import Pace, StreamedAnswers
 from plainsql_server.logs import Log
 from plainsql_server.metrics import Metrics
 from plainsql_server.settings import Settings, read_settings
@@ -76,7 +78,9 @@ def build_data_application(settings: Settings, observe: Observer) -> Application
             databases = Databases(directory, settings.principal_cache_ms)
             health = Health(directory)
             checks: dict[str, Check] = {"engine": health.engine, "directory": health.directory}
-            routes = QueryRoutes(Queries(databases, pools))
+            queries = Queries(databases, pools)
+            pace = Pace(settings.stream_ping_ms, settings.stream_stall_ms)
+            routes = QueryRoutes(queries, StreamedAnswers(Streams(databases, pools, queries), pace))
             yield (
                 RouteTable(_banner_routes(settings, checks, readiness, data_routes(routes))),
                 Principals(directory, settings.principal_cache_ms),

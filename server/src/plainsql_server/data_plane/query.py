@@ -72,7 +72,7 @@ class Queries:
     async def run(self, principal: Principal, request: QueryRequest) -> Result:
         """The statement's whole result. Raises ServiceError; cancelling it cancels the statement."""
         limits = TIERS[principal.tier]
-        _check(request, limits, principal.tier)
+        check_request(request, limits, principal.tier)
         job = _job(request, judge(request.sql), limits, principal.tier)
         place = self._databases.remembered(principal, request.database) or await self._databases.find(
             principal, request.database
@@ -124,7 +124,7 @@ def _leftovers(job: _Job) -> Leftovers:
     return job.judgement.leftovers_if_plain if job.plain and quick else job.judgement.leftovers
 
 
-def _check(request: QueryRequest, limits: Limits, tier: str) -> None:
+def check_request(request: QueryRequest, limits: Limits, tier: str) -> None:
     length = len(request.sql)
     # A character has at most four bytes, so that counting them is rarely needed.
     if length * 4 > limits.statement_bytes and (

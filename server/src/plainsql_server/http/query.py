@@ -17,6 +17,7 @@ from plainsql_server.data_plane.query import Queries, QueryRequest
 from plainsql_server.engine.shapes import Encoding
 from plainsql_server.http.requests import Request, decode_json, text_of
 from plainsql_server.http.responses import Response
+from plainsql_server.http.streams import StreamedAnswers, wanted_form
 from plainsql_server.limits.tiers import TIERS
 
 MaxRows = Annotated[int, Meta(ge=0)]
@@ -52,8 +53,9 @@ _decoder = msgspec.json.Decoder(QueryBody)
 class QueryRoutes:
     """The handlers of the two query routes."""
 
-    def __init__(self, queries: Queries) -> None:
+    def __init__(self, queries: Queries, streamed: StreamedAnswers) -> None:
         self._queries = queries
+        self._streamed = streamed
 
     async def post_json(self, request: Request, principal: Principal) -> Response:
         body = await _body(request, principal, b"application/json")
@@ -63,11 +65,17 @@ class QueryRoutes:
         query.read_only = sent.read_only
         if sent.database is not None:
             query.database = sent.database
-        return _render(await self._queries.run(principal, query), request)
+        return await self._answer(request, principal, query)
 
     async def post_text(self, request: Request, principal: Principal) -> Response:
         body = await _body(request, principal, b"text/plain")
         query = _query_request(request, text_of(body), request.options(QueryOptions))
+        return await self._answer(request, principal, query)
+
+    async def _answer(self, request: Request, principal: Principal, query: QueryRequest) -> Response:
+        form = wanted_form(request, query)
+        if form is not None:
+            return await self._streamed.answer(request, principal, query, form)
         return _render(await self._queries.run(principal, query), request)
 
 
