@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from plainsql_server.core.clock import Deadline
-from plainsql_server.core.errors import LimitError, Outcome, ServiceError, StatementError
+from plainsql_server.core.errors import LimitError, Outcome, RequestError, ServiceError, StatementError
 from plainsql_server.core.principal import Principal
 from plainsql_server.core.result import Completion, Shape
 from plainsql_server.core.statement import Statement
@@ -20,7 +20,7 @@ from plainsql_server.data_plane.databases import PLAIN_FOR_S, Databases, Place
 from plainsql_server.data_plane.judgement import Judgement, judge
 from plainsql_server.data_plane.query import Queries, QueryRequest, check_request
 from plainsql_server.engine.connection import ResultTooLarge
-from plainsql_server.engine.execution import drain, run_command
+from plainsql_server.engine.execution import run_command
 from plainsql_server.engine.leftovers import Leftovers
 from plainsql_server.engine.pool import Lease, Pool, Pools, Reason
 from plainsql_server.engine.read_stream import NoSafeSnapshot, ReadStream, is_refused_write
@@ -29,13 +29,11 @@ from plainsql_server.limits.tiers import TIERS, Limits
 # How long a stream waits for a safe snapshot. Beside short transactions one comes within some milliseconds; what
 # takes longer waits for somebody's long transaction, which may be minutes (measured for decision 0009).
 SAFE_SNAPSHOT_BUDGET_MS = 15
-# How long the rest of a cut result may take to come to its end by itself before the statement is ended.
-_DROP_REST_MS = 100
 # Rows of a result in memory that are passed on at once.
 _ROWS_AT_ONCE = 500
 
-# Commands that may turn out to only read; every other one is known to do something else.
-_MAY_ONLY_READ = frozenset(["SELECT", "VALUES", "TABLE", "WITH", "EXPLAIN", "SHOW"])
+# Commands that may turn out to only read, and for which a cursor can stand.
+_MAY_ONLY_READ = frozenset(["SELECT", "VALUES", "TABLE", "WITH"])
 
 
 class Receiver(Protocol):
@@ -74,8 +72,8 @@ class _Job:
         return Deadline(self.began_s + min(life_ms, self.life_ms) / 1000)
 
 
-class _Writes(Exception):
-    """The statement turned out to write; nothing was done and nothing was passed on."""
+class _NotARead(Exception):
+    """The statement writes, or no cursor can stand for it. Nothing was done, and nothing was passed on."""
 
 
 class Streams:
@@ -97,11 +95,11 @@ class Streams:
             principal, request.database
         )
         job = _job(principal, request, judgement, place)
-        if job.read_only or judgement.command in _MAY_ONLY_READ:
+        if judgement.command in _MAY_ONLY_READ:
             try:
                 return await self._read(job, principal, receiver)
-            except _Writes:
-                # Nothing happened yet, so it can be run again, as what it is.
+            except _NotARead:
+                # Run as what it is, it gives its result, or the error that tells its caller what is wrong with it.
                 pass
         return await self._collect(principal, request, receiver)
 
@@ -137,56 +135,59 @@ def _job(principal: Principal, request: QueryRequest, judgement: Judgement, plac
 
 
 async def _begin(job: _Job, pool: Pool, lease: Lease) -> ReadStream:
-    connection, request = lease.connection, job.request
-    statement = Statement(request.sql, request.params)
-    # Each row is a result of its own, so this is how large one row may be.
-    connection.max_result_bytes = job.limits.result_bytes
+    # The rows that are in memory at once: one, or some small ones.
+    lease.connection.max_result_bytes = job.limits.result_bytes
     lease.live_until(job.deadline(job.limits.stream_life_ms))
-    stream = ReadStream(connection, pool.catalog, request.encoding, SAFE_SNAPSHOT_BUDGET_MS)
     try:
-        try:
-            await stream.start(statement)
-        except NoSafeSnapshot:
-            await run_command(connection, b"rollback")
-            # Until it happens to become safe, this transaction can make others fail, so that it may not live longer
-            # than any other.
-            lease.live_until(job.deadline(job.limits.statement_timeout_ms))
-            stream = ReadStream(connection, pool.catalog, request.encoding)
-            await stream.start(statement)
+        stream = await _open(job, pool, lease)
+    except (RequestError, StatementError) as error:
+        _check_time(job, lease)
+        raise _NotARead from error
+    try:
+        await stream.begin()
     except StatementError as error:
         if job.read_only or not is_refused_write(error):
             raise
-        raise _Writes from error
+        raise _NotARead from error
+    return stream
+
+
+async def _open(job: _Job, pool: Pool, lease: Lease) -> ReadStream:
+    connection, request = lease.connection, job.request
+    statement = Statement(request.sql, request.params)
+    stream = ReadStream(connection, pool.catalog, request.encoding, request.max_rows, SAFE_SNAPSHOT_BUDGET_MS)
+    try:
+        await stream.open(statement)
+    except NoSafeSnapshot:
+        _check_time(job, lease)
+        await run_command(connection, b"rollback")
+        # Until it happens to become safe, this transaction can make others fail, so that it may not live longer than
+        # any other.
+        lease.live_until(job.deadline(job.limits.statement_timeout_ms))
+        stream = ReadStream(connection, pool.catalog, request.encoding, request.max_rows)
+        await stream.open(statement)
     return stream
 
 
 async def _pass_on(job: _Job, lease: Lease, stream: ReadStream, receiver: Receiver) -> StreamEnd:
     max_rows = job.request.max_rows
     count = 0
-    while (rows := await stream.ready_rows()) is not None:
+    truncated = False
+    while (rows := await stream.next_rows()) is not None:
+        # Between two FETCHes the engine has nothing to cancel.
+        _check_time(job, lease)
         if max_rows is not None and count + len(rows) > max_rows:
             # One row more than wanted proves that there are more.
+            truncated = True
             rows = rows[: max_rows - count]
-            if rows:
-                await receiver.take(rows)
-            return await _cut_short(job, lease, stream)
         count += len(rows)
         await receiver.take(rows)
-    assert stream.completion is not None
-    return StreamEnd(stream.completion, count, truncated=False)
+    return StreamEnd(await stream.close(), count, truncated)
 
 
-async def _cut_short(job: _Job, lease: Lease, stream: ReadStream) -> StreamEnd:
-    """Drops the rest of a result, whose statement can only have read."""
-    lease.interrupt_after(_DROP_REST_MS, Reason.CUT_SHORT)
-    try:
-        await drain(lease.connection)
-    except ServiceError:
-        if lease.ended_for is not Reason.CUT_SHORT:
-            raise
-    command = job.judgement.command if job.judgement.command in ("EXPLAIN", "SHOW") else "SELECT"
-    completion = Completion(command, 0, stream.elapsed_ms() * 1000)
-    return StreamEnd(completion, job.request.max_rows or 0, truncated=True)
+def _check_time(job: _Job, lease: Lease) -> None:
+    if lease.ended_for is not None:
+        raise _timeout(job)
 
 
 def _leftovers(job: _Job) -> Leftovers:
@@ -199,14 +200,16 @@ def _told(error: ServiceError | ResultTooLarge, reason: Reason | None, job: _Job
     if isinstance(error, ResultTooLarge):
         return LimitError(
             "result_too_large",
-            f"A row is larger than {job.limits.result_bytes} bytes, the limit of a row in the tier {job.tier!r}.",
+            f"A row is larger than {job.limits.result_bytes} bytes, the limit in the tier {job.tier!r}.",
             outcome=Outcome.ROLLED_BACK,
         )
-    if reason is Reason.DEADLINE:
-        return LimitError(
-            "statement_timeout",
-            f"The stream did not end within {round((time.monotonic() - job.began_s) * 1000)} ms, its longest life here,"
-            f" and was cancelled (tier {job.tier!r}).",
-            outcome=Outcome.ROLLED_BACK,
-        )
-    return error
+    return _timeout(job) if reason is Reason.DEADLINE else error
+
+
+def _timeout(job: _Job) -> LimitError:
+    return LimitError(
+        "statement_timeout",
+        f"The stream did not end within {round((time.monotonic() - job.began_s) * 1000)} ms, its longest life here,"
+        f" and was cancelled (tier {job.tier!r}).",
+        outcome=Outcome.ROLLED_BACK,
+    )

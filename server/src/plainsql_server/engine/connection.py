@@ -172,14 +172,6 @@ class Connection:
                 self._announce_settled()
         return result
 
-    def take_ready(self) -> PGresult | None:
-        """The next result if it is there already, else None. Only between the chunks of one statement's rows."""
-        if self._pg.is_busy():
-            return None
-        if self._valve is not None:
-            self._valve.passed_bytes = 0
-        return self._pg.get_result()
-
     def check(self) -> bool:
         """Whether an idle connection can still be used. A sound engine has nothing to say to it, so what says
         something has said goodbye; or its settings were reloaded, for which a new connection does as well.
@@ -237,6 +229,12 @@ class Connection:
         self._stop_reading()
         self._valve = Valve(self._socket)
         self._start_reading()
+
+    def make_way(self) -> None:
+        """To be called before more is sent while results are still to be read: a valve lets through one way only."""
+        while self._valve is not None and self.is_open and self._inbox.poll(0):
+            self._consume()
+        self._remove_valve()
 
     def _remove_valve(self) -> None:
         if self._valve is not None:

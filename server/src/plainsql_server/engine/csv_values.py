@@ -13,8 +13,9 @@ from plainsql_server.engine.values import Encoder, encoder_for
 NULL = b""
 
 _NEEDS_QUOTES = re.compile(rb'[",\r\n]|\A\s|\s\Z|\A\Z')
-_TEXT_OID = 25
+_TEXT_OID, _JSON_OID = 25, 114
 _text_to_json = encoder_for(SHIPPED_TYPES[_TEXT_OID], big_numbers_as_strings=False)
+_json_to_json = encoder_for(SHIPPED_TYPES[_JSON_OID], big_numbers_as_strings=False)
 _decode_json = msgspec.json.Decoder(str).decode
 
 
@@ -28,7 +29,9 @@ def csv_encoder(to_json: Encoder | None) -> Encoder:
 
     def encode(value: bytes) -> bytes:
         json = to_json(value)
-        return quoted(_decode_json(json).encode() if json[:1] == b'"' else json)
+        # What is JSON itself stays JSON; elsewhere a JSON string stands for its text.
+        is_text = json[:1] == b'"' and to_json is not _json_to_json
+        return quoted(_decode_json(json).encode() if is_text else json)
 
     return encode
 

@@ -50,16 +50,6 @@ class RowRenderer:
         renderer._template = renderer._template[1:-1] + after
         return renderer
 
-    def render_row(self, result: PGresult, row: int) -> bytes:
-        value_at = result.get_value
-        null = self._null
-        return self._template % tuple(
-            [
-                null if (value := value_at(row, column)) is None else encode(value) if encode else value
-                for column, encode in self._encoders
-            ]
-        )
-
     def render(self, result: PGresult) -> list[bytes]:
         value_at = result.get_value
         template = self._template
