@@ -9,13 +9,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from plainsql_server.core.clock import Deadline
+from plainsql_server.core.clock import Deadline, monotonic_us
 from plainsql_server.core.errors import EngineError, LimitError, Outcome, RequestError, ServiceError, StatementError
 from plainsql_server.core.principal import Principal
 from plainsql_server.core.result import Result
 from plainsql_server.core.statement import Statement
-from plainsql_server.data_plane.databases import PLAIN_FOR_S, Databases
+from plainsql_server.data_plane.databases import PLAIN_FOR_S, Databases, Place
 from plainsql_server.data_plane.judgement import Judgement, judge
+from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.connection import ResultTooLarge
 from plainsql_server.engine.execution import CHUNK_ROWS, ResultStream, Run
 from plainsql_server.engine.leftovers import Leftovers
@@ -65,9 +66,10 @@ class _Job:
 class Queries:
     """Runs single statements."""
 
-    def __init__(self, databases: Databases, pools: Pools) -> None:
+    def __init__(self, databases: Databases, pools: Pools, tally: Tally) -> None:
         self._databases = databases
         self._pools = pools
+        self._tally = tally
 
     async def run(self, principal: Principal, request: QueryRequest) -> Result:
         """The statement's whole result. Raises ServiceError; cancelling it cancels the statement."""
@@ -82,19 +84,35 @@ class Queries:
         if job.plain and job.judgement.may_store_code and not job.run.read_only:
             await self._databases.prepare_for_code(place, job.deadline)
             job.plain = False
+        job.plain &= place.certain
         pool = self._pools.for_address(place.address, principal.organization_id)
-        while True:
-            async with pool.lease(limits.concurrent_statements, job.deadline) as lease:
-                try:
-                    return await _collect(job, pool, lease)
-                except (ServiceError, ResultTooLarge) as error:
-                    if lease.ended_for is not Reason.CUT_SHORT or not _was_rolled_back(error):
-                        told = _told(error, lease.ended_for, job)
-                        raise told from (None if told is error else error)
-                finally:
-                    lease.leftovers = _leftovers(job)
-            # The rows that are wanted had come, and the statement was ended: ask again, for no more than those.
-            job.run = replace(job.run, first_rows=job.max_rows + 1)
+        began_us, result = 0, None
+        try:
+            while True:
+                async with pool.lease(limits.concurrent_statements, job.deadline) as lease:
+                    began_us = began_us or monotonic_us()
+                    try:
+                        result = await _collect(job, pool, lease)
+                        return result
+                    except (ServiceError, ResultTooLarge) as error:
+                        if lease.ended_for is not Reason.CUT_SHORT or not _was_rolled_back(error):
+                            told = _told(error, lease.ended_for, job)
+                            raise told from (None if told is error else error)
+                    finally:
+                        lease.leftovers = _leftovers(job)
+                # The rows that are wanted had come, and the statement was ended: ask again, for no more than those.
+                job.run = replace(job.run, first_rows=job.max_rows + 1)
+        finally:
+            if began_us:
+                self._count(principal, place, result, began_us)
+
+    def _count(self, principal: Principal, place: Place, result: Result | None, began_us: int) -> None:
+        note = self._tally.note_usage
+        if result is None:
+            note(principal.organization_id, place.database_id, 0, monotonic_us() - began_us, 0)
+        else:
+            exec_us, size_bytes = result.completion.exec_us, result.size_bytes
+            note(principal.organization_id, place.database_id, len(result.rows), exec_us, size_bytes)
 
 
 def _job(request: QueryRequest, judgement: Judgement, limits: Limits, tier: str) -> _Job:
@@ -166,7 +184,7 @@ async def _collect(job: _Job, pool: Pool, lease: Lease) -> Result:
     if lease.ended_for is Reason.TOO_LARGE:
         raise _too_large(job, Outcome.COMMITTED)
     assert stream.completion is not None
-    return Result(stream.shape, rows, truncated, stream.completion, lease.queue_us)
+    return Result(stream.shape, rows, truncated, stream.completion, lease.queue_us, size_bytes)
 
 
 def _was_rolled_back(error: ServiceError | ResultTooLarge) -> bool:

@@ -10,12 +10,11 @@ import msgspec
 from msgspec import Meta
 
 from plainsql_server.core.clock import monotonic_us
-from plainsql_server.core.errors import RequestError
 from plainsql_server.core.principal import Principal
 from plainsql_server.core.result import Result
 from plainsql_server.data_plane.query import Queries, QueryRequest
 from plainsql_server.engine.shapes import Encoding
-from plainsql_server.http.requests import Request, decode_json, text_of
+from plainsql_server.http.requests import Request, decode_json, require_content_type, text_of
 from plainsql_server.http.responses import Response
 from plainsql_server.limits.tiers import TIERS
 
@@ -73,7 +72,7 @@ class QueryRoutes:
 
 async def _body(request: Request, principal: Principal, content_type: bytes) -> bytes:
     if request.headers.get(b"content-type") != content_type:
-        _require_content_type(request, content_type.decode())
+        require_content_type(request, content_type.decode())
     return await request.body(TIERS[principal.tier].request_bytes, principal.tier)
 
 
@@ -85,16 +84,6 @@ def _query_request(request: Request, sql: str, options: QueryOptions) -> QueryRe
         max_rows=options.max_rows,
         timeout_ms=options.timeout_ms,
     )
-
-
-def _require_content_type(request: Request, wanted: str) -> None:
-    content_type = request.content_type()
-    if content_type not in ("", wanted) or request.charset() not in ("", "utf-8", "utf8"):
-        raise RequestError(
-            "unsupported_content_type",
-            f"{request.path} takes {wanted}, not {content_type}.",
-            hint=f"Send the header Content-Type: {wanted}.",
-        )
 
 
 def _render(result: Result, request: Request) -> Response:
