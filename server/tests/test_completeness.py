@@ -34,12 +34,14 @@ SOURCE = Path(plainsql_server.__file__).parent
 OPEN_ROUTES = frozenset({("GET", "/"), ("GET", "/health")})
 
 # What any valid key or session may ask, whatever its scopes.
-KNOWN_CALLERS_ROUTES = frozenset({
-    ("POST", "/v1/session"),
-    ("POST", "/v1/session/refresh"),
-    ("DELETE", "/v1/session"),
-    ("GET", "/v1/organizations/current"),
-})
+KNOWN_CALLERS_ROUTES = frozenset(
+    {
+        ("POST", "/v1/session"),
+        ("POST", "/v1/session/refresh"),
+        ("DELETE", "/v1/session"),
+        ("GET", "/v1/organizations/current"),
+    }
+)
 
 # Codes whose status the contract gives and which nothing raises yet. The list only shrinks.
 NOT_RAISED_YET = frozenset({"idempotency_key_reused", "rate_limited"})
