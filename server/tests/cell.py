@@ -84,21 +84,26 @@ def children_of(pid: int) -> list[int]:
     return [int(child) for child in children]
 
 
+def new_cell(postgres: Postgres, conninfo: str) -> Cell:
+    """A directory, an organization, a database and a key in a cluster that the service reaches so."""
+    dsn = postgres.fresh_database()
+    migrate(dsn)
+    environment = {**os.environ, "PLAINSQL_DIRECTORY_DSN": dsn}
+
+    def operate(*arguments: str) -> str:
+        command = [sys.executable, "-m", "plainsql_server", *arguments]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+        return done.stdout.strip()
+
+    operate("cell", "add", "local", "--conninfo", conninfo, "--admin-role", SUPERUSER)
+    operate("org", "create", "acme", "--tier", "dedicated")
+    operate("database", "create", "--org", "acme", "main")
+    key = operate("key", "create", "--org", "acme", "--name", "test", "--scope", "write")
+    return Cell(postgres, dsn, key)
+
+
 @contextmanager
 def running_cell() -> Iterator[Cell]:
     """A cell for the length of the block."""
     with running_postgres() as postgres:
-        dsn = postgres.fresh_database()
-        migrate(dsn)
-        environment = {**os.environ, "PLAINSQL_DIRECTORY_DSN": dsn}
-
-        def operate(*arguments: str) -> str:
-            command = [sys.executable, "-m", "plainsql_server", *arguments]
-            done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
-            return done.stdout.strip()
-
-        operate("cell", "add", "local", "--conninfo", postgres.conninfo, "--admin-role", SUPERUSER)
-        operate("org", "create", "acme", "--tier", "dedicated")
-        operate("database", "create", "--org", "acme", "main")
-        key = operate("key", "create", "--org", "acme", "--name", "test", "--scope", "write")
-        yield Cell(postgres, dsn, key)
+        yield new_cell(postgres, postgres.conninfo)

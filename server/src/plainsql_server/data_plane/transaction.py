@@ -133,6 +133,10 @@ class Transactions:
         if place.plain and not plan.read_only and any(each.may_store_code for each in judgements):
             await self._databases.prepare_for_code(place, deadline)
             place = replace(place, plain=False)
+        # What only reads and changes rows, without code of the customer's, cannot.
+        plan.guarded = any(
+            (each.leftovers_if_plain if place.plain else each.leftovers) > Leftovers.SEQUENCES for each in judgements
+        )
         pool = self._pools.for_address(place.address, principal.organization_id)
         max_retries = DEFAULT_RETRIES if request.max_retries is None else request.max_retries
         count = partial(self._tally.note_usage, principal.organization_id, place.database_id)
