@@ -28,7 +28,7 @@ from plainsql_server.dev.ports import choose_ports
 from server.tests.processes import kill_with_children
 from server.tests.service import Service
 
-_START_LIMIT_S = 30
+_START_LIMIT_S = 60
 _STOP_LIMIT_S = 20
 # No answer may take longer than this, or the test would hang instead of failing.
 ANSWER_LIMIT_S = 30.0
