@@ -6,7 +6,6 @@ Owns making it, ending it as a power cut would, and starting it again.
 import os
 import pwd
 import shlex
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import psycopg
 
 from plainsql_server.directory.migrations import migrate
 from server.tests.postgres import SUPERUSER, Postgres, running_postgres
+from server.tests.processes import kill_with_children
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,7 @@ class Cell:
 
     def kill(self) -> None:
         """Ends every process of it at once, as a power cut would."""
-        postmaster = self.postmaster_pid()
-        os.kill(postmaster, signal.SIGSTOP)
-        for pid in [*children_of(postmaster), postmaster]:
-            os.kill(pid, signal.SIGKILL)
+        kill_with_children(self.postmaster_pid())
 
     def start(self) -> None:
         """Starts it again, with the options that it was started with; returns when it takes connections."""
@@ -77,11 +74,6 @@ class Cell:
     def _move_to(self, conninfo: str) -> None:
         with psycopg.connect(self.directory_dsn) as directory:
             directory.execute("update cells set conninfo = %s", (conninfo,))
-
-
-def children_of(pid: int) -> list[int]:
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(child) for child in children]
 
 
 def new_cell(postgres: Postgres, conninfo: str) -> Cell:
