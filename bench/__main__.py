@@ -4,7 +4,7 @@ import argparse
 from contextlib import ExitStack
 from pathlib import Path
 
-from bench import loads
+from bench import loads, streams
 from bench.loads import ROWS_PER_SCALE, WORKLOADS
 from bench.report import Line, print_line, write
 from bench.rqlite import running_rqlite
@@ -39,6 +39,13 @@ def main() -> None:
             for line in (rates, latencies):
                 print_line(line)
                 lines.append(line)
+        for form in streams.FORMS:
+            line = Line(f"stream, {form}", "rows")
+            for _ in range(arguments.rounds):
+                line.add("psql", streams.psql(stack, rows))
+                line.add("PlainSQL", streams.service(stack, rows, form))
+            print_line(line)
+            lines.append(line)
     write(lines, arguments.output)
     print(f"written to {arguments.output}/bench.json and bench.svg")
 

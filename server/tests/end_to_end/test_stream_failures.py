@@ -21,7 +21,7 @@ __all__ = ["cell"]
 
 KILLS = size("PLAINSQL_TEST_STREAM_KILLS", 5)
 GONE_WITHIN_S = 2.0
-ENDLESS = "select n, repeat('x', 100) as text from generate_series(1, 100000000) n"
+ENDLESS = "select a.n, repeat('x', 100) as text from generate_series(1, 10000) a(n), generate_series(1, 10000) b(n)"
 SLOW = "select n, pg_sleep(0.01) from generate_series(1, 100000) n"
 
 

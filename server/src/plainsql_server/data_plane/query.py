@@ -195,6 +195,6 @@ def _too_large(job: _Job, outcome: Outcome) -> LimitError:
         "result_too_large",
         f"The result is larger than {job.limits.result_bytes} bytes, the limit of a buffered result in the tier"
         f" {job.tier!r}.",
-        hint="Ask for fewer rows or columns.",
+        hint="Ask for fewer rows or columns, or for a stream: begin the statement with /*+ STREAM */.",
         outcome=outcome,
     )
