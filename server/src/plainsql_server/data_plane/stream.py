@@ -34,8 +34,8 @@ SAFE_SNAPSHOT_BUDGET_MS = 15
 # Rows of a result in memory that are passed on at once.
 _ROWS_AT_ONCE = 500
 
-# Commands that may turn out to only read, and for which a cursor can stand.
-_MAY_ONLY_READ = frozenset(["SELECT", "VALUES", "TABLE", "WITH"])
+# Commands that may turn out to only read, and for which a cursor can stand; without a word there is a parenthesis.
+_MAY_ONLY_READ = frozenset(["SELECT", "VALUES", "TABLE", "WITH", ""])
 
 
 class Receiver(Protocol):
