@@ -196,7 +196,7 @@ async def _tally(directory: Directory, settings: Settings, observe: Observer) ->
     async with _in_background(tally.run(), observe):
         yield tally
     try:
-        await tally.write()
+        await tally.finish()
     except ServiceError as error:
         observe(Failure(now(), "failure", "usage", f"lost at the stop: {error.internal_context}"))
 

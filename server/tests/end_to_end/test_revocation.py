@@ -139,3 +139,29 @@ def look_ups(service: Service) -> int:
         ).fetchone()
     assert row is not None
     return int(row[0])
+
+
+LEAK = """
+    create function leak() returns trigger language plpgsql as
+    $$ begin perform set_config('app.secret', 'leaked', false); return new; end $$
+"""
+
+
+@pytest.mark.parametrize("channels", ["sound", "silent"])
+async def test_no_node_believes_a_database_to_be_plain_once_it_holds_code(
+    service: Service, nodes: list[Node], channels: str
+) -> None:
+    """Decision 0006: what ordinary statements leave behind is cleaned from then on, on every node."""
+    name = f"plain-{channels}"
+    await asyncio.to_thread(answer, service, "POST", "/v1/databases", status=201, json={"name": name})
+    key = await asyncio.to_thread(lambda: new_key(service, "write", database=name))
+    async with clients(nodes, key["secret"]) as (first, second):
+        assert (await first.query("create table t (n int)")).succeeded
+        for number in range(3):
+            assert (await second.query("insert into t values ($1)", number)).succeeded
+        with silenced(service) if channels == "silent" else ExitStack():
+            assert (await first.query(LEAK)).succeeded
+            trigger = "create trigger t before insert on t for each row execute function leak()"
+            assert (await first.query(trigger)).succeeded
+            assert (await second.query("insert into t values (7)")).succeeded
+            assert (await second.query("select current_setting('app.secret', true) as s")).value in (None, "")

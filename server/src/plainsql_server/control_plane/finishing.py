@@ -6,6 +6,7 @@ directory says what is unfinished, and `control_plane/databases.py` knows the st
 """
 
 import asyncio
+import time
 from datetime import timedelta
 
 from plainsql_server.control_plane import databases
@@ -22,6 +23,7 @@ _LOOK_EVERY_S = 2.0
 _AT_ONCE = 4
 # The rows of sessions that ended are of no use but to answer "what was that?" for a while.
 _SESSIONS_KEPT = timedelta(days=7)
+_TIDY_EVERY_S = 600.0
 
 
 class Finisher:
@@ -31,6 +33,7 @@ class Finisher:
         self._directory = directory
         self._observe = observe
         self._there_is_work = asyncio.Event()
+        self._tidy_at_s = 0.0
 
     def there_is_work(self) -> None:
         """Has it look at once."""
@@ -43,7 +46,7 @@ class Finisher:
             try:
                 while await self.finish_some():
                     pass
-                await sessions.delete_ended_before(self._directory, now() - _SESSIONS_KEPT)
+                await self._tidy()
             except ServiceError as error:
                 self._report(error)
             try:
@@ -57,6 +60,11 @@ class Finisher:
         unfinished = await stored.claim_unfinished(self._directory, _AT_ONCE, CLAIM_S)
         await asyncio.gather(*(self._finish(database) for database in unfinished))
         return len(unfinished)
+
+    async def _tidy(self) -> None:
+        if time.monotonic() >= self._tidy_at_s:
+            await sessions.delete_expired_before(self._directory, now() - _SESSIONS_KEPT)
+            self._tidy_at_s = time.monotonic() + _TIDY_EVERY_S
 
     async def _finish(self, database: DatabaseRecord) -> None:
         try:

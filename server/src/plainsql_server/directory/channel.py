@@ -62,7 +62,7 @@ class Channel:
             while True:
                 await self._prove(connection)
                 self._retry_s, self._reported = _RETRY_FIRST_S, False
-                await self._hear(connection, self._trust.short_s / _PROOFS_PER_TRUST)
+                await self._hear(connection, max(self._trust.short_s / _PROOFS_PER_TRUST, _RETRY_FIRST_S))
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:

@@ -140,10 +140,10 @@ async def end(directory: Directory, session_id: str, at: datetime, by: Actor) ->
     return True
 
 
-async def delete_ended_before(directory: Directory, moment: datetime) -> None:
-    """Removes the rows of sessions that ended before that moment; the audit log still knows them."""
+async def delete_expired_before(directory: Directory, moment: datetime) -> None:
+    """Removes the rows of sessions that would have expired by then; the audit log still knows them."""
     async with directory.connection() as connection:
-        await connection.execute("DELETE FROM sessions WHERE expires_at < %s OR ended_at < %s", (moment, moment))
+        await connection.execute("DELETE FROM sessions WHERE expires_at < %s", (moment,))
 
 
 def _record(row: dict[str, Any]) -> SessionRecord:

@@ -17,7 +17,7 @@ from plainsql_server.directory.usage import UsageSum
 
 
 class Tally:
-    """Counts; `run` writes down until it is cancelled, and `write` what is left then."""
+    """Counts; `run` writes down until it is cancelled, and `finish` what is left then."""
 
     def __init__(self, directory: Directory, every_ms: int, observe: Observe) -> None:
         self._directory = directory
@@ -26,6 +26,7 @@ class Tally:
         self._sums: dict[str, UsageSum] = {}
         self._used_keys: set[str] = set()
         self._since = now()
+        self._writing: asyncio.Task[None] | None = None
 
     def note_request(self, observation: Observation) -> None:
         """Notes which key was used, from what is observed of every request."""
@@ -46,10 +47,18 @@ class Tally:
         """Writes down again and again."""
         while True:
             await asyncio.sleep(min(self._every_s, _until_midnight_s(now())))
+            self._writing = asyncio.ensure_future(self.write())
             try:
-                await self.write()
+                # Cutting it off in the middle would leave it open whether it was written.
+                await asyncio.shield(self._writing)
             except ServiceError as error:
                 self._observe(Failure(now(), "failure", "usage", error.internal_context or error.message))
+
+    async def finish(self) -> None:
+        """Writes what is left, after `run` was cancelled. Raises ServiceError if that fails."""
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
+        await self.write()
 
     async def write(self) -> None:
         """Writes what was counted since the last time. Raises ServiceError, and keeps it, if that fails."""
@@ -64,7 +73,7 @@ class Tally:
                     await usage.add(connection, since.date(), list(sums.values()))
                 if used_keys:
                     await keys.note_used(connection, used_keys, self._since)
-        except BaseException:
+        except ServiceError:
             self._put_back(since, sums, used_keys)
             raise
 

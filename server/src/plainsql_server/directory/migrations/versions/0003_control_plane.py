@@ -87,8 +87,12 @@ _CHANGES = """
         AFTER UPDATE OF digest, scopes, database_id, expires_at, revoked_at OR DELETE ON api_keys
         FOR EACH ROW EXECUTE FUNCTION tell_of_change('organization_id');
     CREATE TRIGGER tell_of_change
-        AFTER UPDATE OF digest, scopes, database_id, expires_at, ended_at OR DELETE ON sessions
+        AFTER UPDATE OF digest, scopes, database_id, expires_at, ended_at ON sessions
         FOR EACH ROW EXECUTE FUNCTION tell_of_change('organization_id');
+    CREATE TRIGGER tell_of_deletion
+        AFTER DELETE ON sessions
+        FOR EACH ROW WHEN (OLD.ended_at IS NULL AND OLD.expires_at > now())
+        EXECUTE FUNCTION tell_of_change('organization_id');
     CREATE TRIGGER tell_of_change
         AFTER UPDATE OF name, state, is_default, plain, engine_name, cell_id OR DELETE ON databases
         FOR EACH ROW EXECUTE FUNCTION tell_of_change('organization_id');
