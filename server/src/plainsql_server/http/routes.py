@@ -94,9 +94,10 @@ class RouteTable:
 
     def _methods_with_id(self, path: str) -> Mapping[str, Route]:
         segments = path.split("/")
-        if not self._with_id or len(segments) <= ID_SEGMENT or not segments[ID_SEGMENT]:
+        if not self._with_id or len(segments) <= ID_SEGMENT or not any(segments[ID_SEGMENT:]):
             return {}
-        segments[ID_SEGMENT] = "{id}"
+        # No id is empty; a key may begin with a slash.
+        segments[ID_SEGMENT] = segments[ID_SEGMENT] and "{id}"
         return self._by_path.get("/".join(segments)) or self._by_path.get(
             "/".join([*segments[:ID_SEGMENT], "{key}"]), {}
         )
