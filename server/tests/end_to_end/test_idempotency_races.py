@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import httpx
+import pytest
 
 from server.tests.end_to_end.transactions import fresh_table
 from server.tests.load import Node, directory_dsn, running_node, size
@@ -89,6 +90,7 @@ async def kill_often(nodes: Sequence[Node], senders: Senders) -> None:
     senders.killing = False
 
 
+@pytest.mark.timeout(1_800)
 async def test_each_key_has_one_effect_though_it_is_sent_five_times_and_processes_are_killed(service: Service) -> None:
     table = fresh_table(service, "n serial, k text")
     with ExitStack() as stack:

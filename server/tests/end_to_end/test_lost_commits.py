@@ -108,6 +108,7 @@ def cut_often(line: Line, first: int, *, keyed: bool, route: str = "/v1/transact
     return outcomes
 
 
+@pytest.mark.timeout(1_800)
 @pytest.mark.parametrize(("route", "first"), [("/v1/transaction", 1_000_000), ("/v1/query", 2_000_000)])
 def test_with_a_key_the_truth_is_told(line: Line, route: str, first: int) -> None:
     line.insert(first - 1, keyed=True, route=route)
@@ -133,6 +134,7 @@ def check_sent_again(line: Line, outcomes: dict[int, str], route: str) -> None:
     assert {there[number] for number in outcomes} == {1}
 
 
+@pytest.mark.timeout(1_800)
 @pytest.mark.parametrize(("route", "first"), [("/v1/transaction", 3_000_000), ("/v1/query", 4_000_000)])
 def test_without_a_key_nothing_untrue_is_told(line: Line, route: str, first: int) -> None:
     line.insert(first - 1, keyed=False, route=route)
@@ -168,6 +170,7 @@ def test_a_loss_before_the_commit_was_sent_is_no_riddle(line: Line) -> None:
     assert line.there()[first + 1] == line.there()[first + 2] == 0
 
 
+@pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("keyed", [True, False], ids=["with a key", "without a key"])
 def test_postgresql_killed_at_that_moment_changes_nothing_about_it(line: Line, keyed: bool) -> None:
     first = 6_000_000 + 1_000 * keyed
