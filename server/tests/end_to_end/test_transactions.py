@@ -340,3 +340,12 @@ def test_the_route_wants_a_key_json_and_post(service: Service) -> None:
     error_of(text, 415, "unsupported_content_type")
     error_of(service.call("POST", "/v1/transaction", content=b"{", headers={"Content-Type": "application/json"}),
              400, "malformed_request")  # fmt: skip
+
+
+def test_each_statement_is_told_its_own_time(service: Service) -> None:
+    table = fresh_table(service)
+    results = run(service, f"insert into {table} values (1)", "select pg_sleep(0.6)", "select 1")["results"]
+    first, slow, last = (result["timings"]["exec_us"] for result in results)
+    assert slow > 400_000
+    assert first < 200_000
+    assert last < 200_000

@@ -138,6 +138,13 @@ class Connection:
             raise self._broken(error) from error
         self._queued()
 
+    def ask_to_flush(self) -> None:
+        """Queues the wish that the engine sends what it has by here, instead of gathering it until the `sync`."""
+        try:
+            self._pg.send_flush_request()
+        except DriverError as error:
+            raise self._broken(error) from error
+
     def sync(self) -> None:
         """Ends the exchange and sends what is queued; the engine commits when it gets here."""
         try:

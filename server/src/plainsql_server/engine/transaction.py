@@ -225,6 +225,8 @@ class Attempt:
             self._connection.send_prepared(prepared.name, values, CHUNK_ROWS)
         else:
             self._connection.send_query(step.sql.encode(), CHUNK_ROWS)
+        # So that each statement's time is its own, and not that of all.
+        self._connection.ask_to_flush()
         self._due.append((_Due.STEP, index))
 
     def _queue_guards(self) -> None:
