@@ -115,6 +115,8 @@ class StreamClient:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.drop()
+        # The loop closes the socket at its next turn, if there is one.
+        await asyncio.sleep(0)
 
     async def send(self, sql: str, *, accept: str = "text/event-stream", **fields: Any) -> None:
         """Sends the request and does not wait."""

@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,8 @@ from server.tests.load import Activity, Node, directory_dsn, new_tag, running_no
 from server.tests.service import Service
 
 KILLS = size("PLAINSQL_TEST_STREAM_KILLS", 5)
-GONE_WITHIN_S = 2.0
+# The short form runs beside other tests on the same cores.
+GONE_WITHIN_S = 2.0 if KILLS >= 50 else 6.0
 ENDLESS = "select a.n, repeat('x', 100) as text from generate_series(1, 10000) a(n), generate_series(1, 10000) b(n)"
 SLOW = "select n, pg_sleep(0.01) from generate_series(1, 100000) n"
 
@@ -55,7 +57,7 @@ async def test_a_client_that_goes_away_leaves_nothing_behind(service: Service, n
                 await read_some(client)
             gone_s.append(await _backends_gone(activity))
     print(f"clients gone: max {max(gone_s):.2f} s")
-    assert max(gone_s) <= 1.0
+    assert max(gone_s) <= GONE_WITHIN_S / 2
 
 
 async def test_a_killed_backend_ends_its_stream_with_an_error(service: Service, node: Node) -> None:
@@ -99,10 +101,9 @@ async def test_a_client_that_does_not_read_is_given_up(service: Service, node: N
             async for _ in client.pieces():
                 pass
         assert time.monotonic() - began_s < 10
-    lines = [json.loads(line) for line in node.log.read_text().splitlines() if "client_stalled" in line]
-    assert lines
-    assert lines[-1]["row_count"] > 0
-    assert lines[-1]["sent_bytes"] > 0
+    line = await _logged(node, "client_stalled")
+    assert line["row_count"] > 0
+    assert line["sent_bytes"] > 0
 
 
 async def test_a_stream_that_runs_when_the_process_stops_is_told_so(service: Service) -> None:
@@ -121,14 +122,23 @@ async def test_a_stream_that_runs_when_the_process_stops_is_told_so(service: Ser
 async def test_the_deadline_ends_a_stream_whose_client_does_not_read(service: Service) -> None:
     with running_node(directory_dsn(service), stream_stall_ms=20_000) as patient:
         async with Activity.of(service) as activity, StreamClient(patient.port, service.api_key) as client:
-            await client.send(ENDLESS, timeout_ms=1_000)
+            await client.send(ENDLESS, timeout_ms=5_000)
             await client.read_head()
+            assert client.headers["content-type"] == "text/event-stream"
             began_s = time.monotonic()
             await _backends_gone(activity)
-            assert time.monotonic() - began_s <= 1.0 + GONE_WITHIN_S
+            assert time.monotonic() - began_s <= 5.0 + GONE_WITHIN_S
             end = await client.last_event()
             assert end is not None
             assert (end.type, end.content["code"]) == ("error", "statement_timeout")
+
+
+async def _logged(node: Node, code: str) -> dict[str, Any]:
+    async with asyncio.timeout(5):
+        while not (lines := [line for line in node.log.read_text().splitlines() if f'"{code}"' in line]):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    line: dict[str, Any] = json.loads(lines[-1])
+    return line
 
 
 async def _streaming_pids(activity: Activity) -> set[int]:

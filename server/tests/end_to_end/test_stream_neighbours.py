@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, suppress
@@ -39,14 +40,14 @@ async def stalled_streams(stack: AsyncExitStack, node: Node, key: str, count: in
     return clients
 
 
-async def slow_senders(stack: AsyncExitStack, node: Node, count: int) -> None:
+def slow_senders(stack: AsyncExitStack, node: Node, count: int) -> None:
     """Clients that have sent the beginning of a request and never send its end."""
     for number in range(count):
-        _, writer = await asyncio.open_connection("127.0.0.1", node.port)
-        stack.callback(writer.transport.abort)
-        writer.write(b"POST /v1/query HTTP/1.1\r\nhost: x\r\n")
+        sender = socket.create_connection(("127.0.0.1", node.port))
+        stack.callback(sender.close)
+        sender.sendall(b"POST /v1/query HTTP/1.1\r\nhost: x\r\n")
         if number % 2:
-            writer.write(b"content-type: application/json\r\ncontent-length: 50000\r\n\r\n{" + b" " * 20_000)
+            sender.sendall(b"content-type: application/json\r\ncontent-length: 50000\r\n\r\n{" + b" " * 20_000)
 
 
 async def healthy_p99_s(node: Node, key: str) -> float:
@@ -71,9 +72,11 @@ async def test_clients_that_do_not_read_or_send_leave_the_others_alone(
     stalled_key = service.api_key if whose == "the same key" else free_key(service)
     alone_s = await healthy_p99_s(node, service.api_key)
     async with AsyncExitStack() as stack:
+        # The last to run: the loop closes the sockets at its next turn.
+        stack.push_async_callback(asyncio.sleep, 0)
         with watched_memory(node) as seen:
             await stalled_streams(stack, node, stalled_key, STALLED)
-            await slow_senders(stack, node, SLOW_SENDERS)
+            slow_senders(stack, node, SLOW_SENDERS)
             beside_s = await healthy_p99_s(node, service.api_key)
     grown = max(seen) - seen[0]
     print(f"{whose}: p99 {alone_s * 1000:.1f} -> {beside_s * 1000:.1f} ms, memory +{grown / MIB:.0f} MiB")
@@ -94,8 +97,8 @@ async def abort_rate(service: Service, database: str) -> float:
                 done += 1
                 try:
                     await connection.execute("begin isolation level serializable")
-                    await connection.execute("select v from neighbour where id = %s", (number,))
-                    await connection.execute("update neighbour set v = v + 1 where id = %s", (number,))
+                    await connection.execute("select v from neighbour where id = %s", (4_000 * number,))
+                    await connection.execute("update neighbour set v = v + 1 where id = %s", (4_000 * number,))
                     await connection.execute("commit")
                 except (psycopg.errors.SerializationFailure, psycopg.errors.OutOfMemory):
                     failed += 1
@@ -131,7 +134,7 @@ async def test_a_stalled_stream_makes_no_neighbours_transaction_fail(service: Se
         engine.execute("drop database if exists neighbour_probe")
         engine.execute("create database neighbour_probe")
     with service.engine("neighbour_probe") as engine:
-        engine.execute("create table neighbour as select g as id, 0 as v from generate_series(1, 400) g")
+        engine.execute("create table neighbour as select g as id, 0 as v from generate_series(1, 10000) g")
         engine.execute("alter table neighbour add primary key (id)")
         engine.execute("analyze neighbour")
     with service.engine(postgres) as engine:

@@ -107,7 +107,8 @@ async def test_the_first_row_of_a_long_scan_comes_as_soon_as_the_engines_own(ser
         ours_s.append(await _first_row_s(node, service.api_key))
     engine_s, our_s = statistics.median(engines_s), statistics.median(ours_s)
     print(f"first row: engine {engine_s * 1000:.1f} ms, stream {our_s * 1000:.1f} ms")
-    assert our_s - engine_s <= 0.02 * TOLERANCE
+    # Where the engine itself is held up by what runs beside it, so are we.
+    assert our_s - engine_s <= (0.02 if FULL else 0.06 + 2 * engine_s)
 
 
 async def _first_row_s(node: Node, key: str) -> float:
