@@ -128,7 +128,7 @@ def test_a_wrong_command_line_is_exit_code_2(run: Run, arguments: list[str]) -> 
         ["org"], ["org", "create"], ["org", "list"],
         ["key"], ["key", "create"], ["key", "list"], ["key", "revoke"],
         ["cell"], ["cell", "add"], ["cell", "list"],
-        ["database"], ["database", "create"], ["database", "list"],
+        ["database"], ["database", "create"], ["database", "list"], ["database", "suspend"], ["database", "resume"],
     ],
 )  # fmt: skip
 def test_every_command_has_help_and_needs_no_settings_for_it(command: list[str]) -> None:

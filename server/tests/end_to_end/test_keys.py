@@ -49,6 +49,7 @@ def test_a_key_may_be_bound_to_a_database_and_expire(service: Service) -> None:
         ({"name": 7}, 400, "malformed_request"),
         ({"expires_at": "2001-01-01T00:00:00Z"}, 400, "invalid_expiry"),
         ({"expires_at": "2999-01-01T00:00:00"}, 400, "invalid_expiry"),
+        ({"expires_at": "9999-12-31T23:59:59-12:00"}, 400, "invalid_expiry"),
         ({"expires_at": "tomorrow"}, 400, "malformed_request"),
         ({"database": "nowhere"}, 404, "database_not_found"),
         ({"database": "a\0b"}, 404, "database_not_found"),

@@ -20,6 +20,9 @@ from plainsql_server.directory import keys
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.keys import KeyRecord, NewKey
 
+# The last that is a date in every time zone and on both sides of the driver.
+_LAST_YEAR = 9_998
+
 
 async def create(
     directory: Directory,
@@ -132,6 +135,8 @@ def _check_expiry(expires_at: datetime | None) -> None:
         raise RequestError("invalid_expiry", "The time at which a key expires needs a time zone.")
     if expires_at <= now():
         raise RequestError("invalid_expiry", "The key would have expired already.")
+    if expires_at.year > _LAST_YEAR:
+        raise RequestError("invalid_expiry", f"A key expires in the year {_LAST_YEAR} at the latest, or never.")
 
 
 def _not_found(key_id: str) -> AccessError:

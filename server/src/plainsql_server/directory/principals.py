@@ -38,9 +38,10 @@ class Principals:
     def remembered(self, secret: str) -> Principal | None:
         """The principal of a secret that was looked up a moment ago, else None: then `find` must say."""
         kept = self._kept.get(secret)
-        if kept is None or kept[1] is None or not self._trust.holds(kept[0]) or kept[1][0] <= wall_s():
+        if kept is None or kept[1] is None or not self._trust.holds(kept[0]):
             return None
-        return kept[1][1]
+        good_until_s, principal = kept[1]
+        return principal if good_until_s == math.inf or good_until_s > wall_s() else None
 
     async def find(self, secret: str) -> Principal | None:
         """The principal of a secret, or None if it is malformed, unknown, expired or revoked."""
