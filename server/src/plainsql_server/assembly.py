@@ -6,6 +6,7 @@ Owns what is connected to what, and how a plane is served. Refuses rules of any 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from fractions import Fraction
 
 import uvicorn
 
@@ -27,6 +28,7 @@ from plainsql_server.http.query import QueryRoutes
 from plainsql_server.http.readiness import Readiness
 from plainsql_server.http.routes import Route, RouteTable, open_route, scoped_route
 from plainsql_server.http.transaction import TransactionRoutes
+from plainsql_server.limits.permits import Permits
 from plainsql_server.logs import Log
 from plainsql_server.metrics import Metrics
 from plainsql_server.settings import Settings, read_settings
@@ -35,6 +37,8 @@ from plainsql_server.settings import Settings, read_settings
 _SHUTDOWN_TIMEOUT_S = int(LAST_ANSWERS_AFTER_S) + 1
 # Idle keep-alive connections cost a descriptor each; clients that poll every minute keep theirs.
 _KEEP_ALIVE_S = 75
+# Where no Redis says what is left of a rate limit, the planes divide it; the control plane is called seldom.
+_DATA_PLANES_SHARE = Fraction(9, 10)
 
 
 class Observer:
@@ -73,13 +77,19 @@ def build_data_application(settings: Settings, observe: Observer) -> Application
     readiness = Readiness(settings.drain_ms)
 
     @asynccontextmanager
-    async def lifespan() -> AsyncIterator[tuple[RouteTable, Principals]]:
-        async with Directory.open(settings.directory_dsn) as directory, _pools(settings, observe) as pools:
+    async def lifespan() -> AsyncIterator[tuple[RouteTable, Principals, Permits]]:
+        async with (
+            Directory.open(settings.directory_dsn) as directory,
+            _permits(settings, observe, _DATA_PLANES_SHARE / settings.workers) as permits,
+            _pools(settings, observe) as pools,
+        ):
             observe.metrics.watch(pools.loads)
             readiness.heed_signals()
             databases = Databases(directory, settings.principal_cache_ms)
             health = Health(directory)
-            checks: dict[str, Check] = {"engine": health.engine, "directory": health.directory}
+            checks: dict[str, Check] = {
+                "engine": health.engine, "directory": health.directory, "limiter": permits.check,
+            }  # fmt: skip
             transactions = Transactions(databases, pools)
             idempotency = IdempotencyRoutes(Idempotency(databases, pools, transactions))
             routes = data_routes(
@@ -90,6 +100,7 @@ def build_data_application(settings: Settings, observe: Observer) -> Application
             yield (
                 RouteTable(_banner_routes(settings, checks, readiness, routes)),
                 Principals(directory, settings.principal_cache_ms),
+                permits,
             )
 
     return Application(lifespan, observe, readiness)
@@ -99,13 +110,17 @@ def build_control_application(settings: Settings, observe: Observer) -> Applicat
     readiness = Readiness(settings.drain_ms)
 
     @asynccontextmanager
-    async def lifespan() -> AsyncIterator[tuple[RouteTable, Principals]]:
-        async with Directory.open(settings.directory_dsn) as directory:
+    async def lifespan() -> AsyncIterator[tuple[RouteTable, Principals, Permits]]:
+        async with (
+            Directory.open(settings.directory_dsn) as directory,
+            _permits(settings, observe, 1 - _DATA_PLANES_SHARE) as permits,
+        ):
             readiness.heed_signals()
-            checks: dict[str, Check] = {"directory": directory.check}
+            checks: dict[str, Check] = {"directory": directory.check, "limiter": permits.check}
             yield (
                 RouteTable(_banner_routes(settings, checks, readiness, [])),
                 Principals(directory, settings.principal_cache_ms),
+                permits,
             )
 
     return Application(lifespan, observe, readiness)
@@ -154,8 +169,18 @@ def _banner_routes(
 
 
 @asynccontextmanager
+async def _permits(settings: Settings, observe: Observer, share: Fraction) -> AsyncIterator[Permits]:
+    async with Permits.open(observe, settings.redis_url, share / settings.nodes) as permits:
+        observe.metrics.watch_limiter(permits.load)
+        yield permits
+
+
+@asynccontextmanager
 async def _pools(settings: Settings, observe: Observer) -> AsyncIterator[Pools]:
-    limits = PoolLimits(settings.pool_max_connections, settings.cell_max_connections, settings.cell_max_waiting)
+    limits = PoolLimits(
+        settings.pool_max_connections, settings.cell_max_connections, settings.cell_max_waiting,
+        processes=settings.nodes * settings.workers,
+    )  # fmt: skip
     pools = Pools(limits, settings.connect_timeout_ms, observe)
     sweeping = asyncio.create_task(pools.sweep())
     try:

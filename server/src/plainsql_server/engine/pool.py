@@ -144,8 +144,9 @@ class Pool:
         self.retry_lane = asyncio.Lock()
 
     def lease(self, organization_limit: int, deadline: Deadline) -> Lease:
-        """A connection for one statement of the pool's organization, which may run so many at once."""
-        self.cell.gate.limit(self.party, organization_limit)
+        """A connection for one statement of the pool's organization, which may run so many at once on all nodes."""
+        # Each process has its share, so that the sum is never above the limit; one is the least that works.
+        self.cell.gate.limit(self.party, max(1, organization_limit // self.cell.processes))
         return Lease(self, deadline)
 
     def take_idle(self) -> Connection | None:
@@ -218,6 +219,7 @@ class CellPools:
     def __init__(self, limits: "PoolLimits", connect_timeout_ms: int, observe: Observe) -> None:
         self.gate = Gate(limits.cell_connections, limits.cell_waiting)
         self.pool_limit = limits.pool_connections
+        self.processes = limits.processes
         self.connect_timeout_ms = connect_timeout_ms
         self.observe = observe
         self.open_count = 0
@@ -275,11 +277,15 @@ class CellPools:
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """How much one process may use: connections per pool and per cell, and requests that may wait per cell."""
+    """How much one process may use: connections per pool and per cell, and requests that may wait per cell.
+
+    And of how many processes it is one, that share what an organization may have.
+    """
 
     pool_connections: int
     cell_connections: int
     cell_waiting: int
+    processes: int = 1
 
 
 class Pools:
