@@ -8,7 +8,7 @@ COMPILE := UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet -
 	--generate-hashes --no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test dev bench lock
+.PHONY: help setup check test soak dev bench lock
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1\t\2/' | expand -t 12
@@ -28,6 +28,11 @@ check:  ## lint, format, types and import contracts; changes nothing
 
 test:  ## every test (ARGS="-k name -x" to choose)
 	$(BIN)/pytest $(ARGS)
+
+soak:  ## the tests of consistency in full size, with a line of report for each run; about ten minutes
+	PLAINSQL_TEST_TRANSACTIONS=26000 PLAINSQL_TEST_FAULTS=5 PLAINSQL_TEST_TRANSACTIONS_BETWEEN_FAULTS=500 \
+	PLAINSQL_TEST_CONTROL_TRANSACTIONS=3000 PLAINSQL_TEST_INCREMENTS=5000 \
+		$(BIN)/pytest -q -s server/tests/consistency $(ARGS)
 
 dev:  ## start the whole service on this machine, its state in ./.plainsql (ARGS="--no-tls" for options)
 	$(BIN)/plainsql-server dev $(ARGS)

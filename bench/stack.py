@@ -25,6 +25,9 @@ class Stack:
     """A running service and the way past it to its engine."""
 
     data_url: str
+    control_url: str
+    data_pid: int
+    postgres_pid: int
     api_key: str
     socket: str
     port: int
@@ -72,6 +75,9 @@ def _describe(folder: Path, process: "subprocess.Popen[bytes]") -> Stack:
     postgres = dev["postgres"]
     stack = Stack(
         data_url=dev["data_url"],
+        control_url=dev["control_url"],
+        data_pid=dev["pids"]["data"],
+        postgres_pid=dev["pids"]["postgres"],
         api_key=Path(dev["api_key_file"]).read_text().strip(),
         socket=postgres["socket"],
         port=postgres["port"],

@@ -97,12 +97,16 @@ class Client:
 
     async def send(self, sql: str, *params: Any, request_id: str = "", **fields: Any) -> None:
         """Sends a query, whose answer is read with `answer` or given up with `drop`."""
+        await self.post("/v1/query", {"sql": sql, "params": list(params), **fields}, request_id=request_id)
+
+    async def post(self, path: str, fields: dict[str, Any], *, request_id: str = "") -> None:
+        """Sends a request, as `send` does."""
         if self._writer is None or self._reader is None or self._reader.at_eof() or self._writer.is_closing():
             self.drop()
             self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self.port)
-        body = json.dumps({"sql": sql, "params": list(params), **fields}).encode()
+        body = json.dumps(fields).encode()
         head = (
-            f"POST /v1/query HTTP/1.1\r\nhost: test\r\nauthorization: Bearer {self._key}\r\n"
+            f"POST {path} HTTP/1.1\r\nhost: test\r\nauthorization: Bearer {self._key}\r\n"
             f"content-type: application/json\r\nx-request-id: {request_id or new_request_id()}\r\n"
             f"content-length: {len(body)}\r\n\r\n"
         )

@@ -16,6 +16,7 @@ from plainsql_server.data_plane.databases import Databases
 from plainsql_server.data_plane.health import Health
 from plainsql_server.data_plane.idempotency import Idempotency
 from plainsql_server.data_plane.query import Queries
+from plainsql_server.data_plane.stream import Streams
 from plainsql_server.data_plane.transaction import Transactions
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.principals import Principals
@@ -27,6 +28,7 @@ from plainsql_server.http.protocol import LAST_ANSWERS_AFTER_S, ShortWayProtocol
 from plainsql_server.http.query import QueryRoutes
 from plainsql_server.http.readiness import Readiness
 from plainsql_server.http.routes import Route, RouteTable, open_route, scoped_route
+from plainsql_server.http.streams import Pace, StreamedAnswers
 from plainsql_server.http.transaction import TransactionRoutes
 from plainsql_server.limits.permits import Permits
 from plainsql_server.logs import Log
@@ -90,12 +92,12 @@ def build_data_application(settings: Settings, observe: Observer) -> Application
             checks: dict[str, Check] = {
                 "engine": health.engine, "directory": health.directory, "limiter": permits.check,
             }  # fmt: skip
-            transactions = Transactions(databases, pools)
+            queries, transactions = Queries(databases, pools), Transactions(databases, pools)
             idempotency = IdempotencyRoutes(Idempotency(databases, pools, transactions))
+            pace = Pace(settings.stream_ping_ms, settings.stream_stall_ms)
+            streamed = StreamedAnswers(Streams(databases, pools, queries), pace)
             routes = data_routes(
-                QueryRoutes(Queries(databases, pools), idempotency),
-                TransactionRoutes(transactions, idempotency),
-                idempotency,
+                QueryRoutes(queries, idempotency, streamed), TransactionRoutes(transactions, idempotency), idempotency
             )
             yield (
                 RouteTable(_banner_routes(settings, checks, readiness, routes)),

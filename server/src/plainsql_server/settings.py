@@ -64,6 +64,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     connect_timeout_ms: Annotated[
         int, Meta(description="How long opening an engine connection may take before the cell counts as away.", ge=1)
     ] = 5_000
+    stream_ping_ms: Annotated[
+        int, Meta(description="How long a stream of events is silent before a comment says that it is alive.", ge=1)
+    ] = 15_000
+    stream_stall_ms: Annotated[
+        int, Meta(description="How long a stream's client may not read before its connection is closed.", ge=1)
+    ] = 30_000
     principal_cache_ms: Annotated[
         int, Meta(description="How long a key's look-up is trusted; so how long a revoked key may still work.", ge=0)
     ] = 1_000

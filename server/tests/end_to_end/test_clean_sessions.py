@@ -222,6 +222,18 @@ def test_the_next_request_of_the_same_pool_sees_nothing(tenants: list[Tenant], k
     assert done.total() == expected, done
 
 
+@pytest.mark.parametrize("kind", ALL_KINDS)
+def test_nor_does_it_after_a_transaction(tenants: list[Tenant], kind: str) -> None:
+    first, second, _ = tenants
+    leave = ALL_KINDS[kind].format(owner=first.owner)
+    done = 0
+    for statements in (["select 1", leave], [leave, "select 1"], [leave, "select 1 / 0"]):
+        answer = first.service.call("POST", "/v1/transaction", key=first.key, json={"statements": statements}).json()
+        done += answer["success"]
+        assert second.leaks(kind) == {}, statements
+    assert done == (0 if kind in ("advisory lock", "listening") else 2)
+
+
 @pytest.mark.timeout(1_800)
 def test_twelve_kinds_of_state_in_many_switches_leak_nothing(tenants: list[Tenant]) -> None:
     assert leaks_of_many_switches(tenants, SWITCHES) == (SWITCHES * len(KINDS), [])

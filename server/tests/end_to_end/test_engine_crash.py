@@ -5,22 +5,18 @@
 
 import asyncio
 import os
-import pwd
-import shlex
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psycopg
 import pytest
 
-from plainsql_server.directory.migrations import migrate
+from server.tests.cell import Cell, children_of, running_cell
 from server.tests.load import Answer, Client, Node, new_tag, running_node, size
-from server.tests.postgres import SUPERUSER, Postgres, running_postgres
 
 CRASHES = size("PLAINSQL_TEST_CRASHES", 2)
 CLIENTS = 8
@@ -32,67 +28,10 @@ QUIET_S = 0.7
 AWAY_S = 0.5
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A cluster that tests may kill, with a directory, an organization and a database in it."""
-
-    postgres: Postgres
-    directory_dsn: str
-    key: str
-
-    @property
-    def _data(self) -> Path:
-        return Path(self.postgres.socket_dir) / "data"
-
-    def postmaster_pid(self) -> int:
-        return int((self._data / "postmaster.pid").read_text().split("\n")[0])
-
-    def kill(self) -> None:
-        """Ends every process of it at once, as a power cut would."""
-        postmaster = self.postmaster_pid()
-        os.kill(postmaster, signal.SIGSTOP)
-        for pid in [*children_of(postmaster), postmaster]:
-            os.kill(pid, signal.SIGKILL)
-
-    def start(self) -> None:
-        """Starts it again, with the options that it was started with; returns when it takes connections."""
-        # In a container nobody may have buried the dead, whose ids in these files then look alive.
-        (self._data / "postmaster.pid").unlink()
-        for lock in Path(self.postgres.socket_dir).glob(".s.PGSQL.*.lock"):
-            lock.unlink()
-        program, *options = shlex.split((self._data / "postmaster.opts").read_text())
-        log = Path(self.postgres.socket_dir) / "log"
-        pg_ctl = [str(Path(program).with_name("pg_ctl")), "-D", str(self._data), "-l", str(log), "-w", "-t", "30"]
-        user = pwd.getpwnam("postgres") if os.geteuid() == 0 else None
-        subprocess.run(
-            [*pg_ctl, "-o", shlex.join(options[2:] if options[0] == "-D" else options), "start"],
-            check=True, cwd="/", stdout=subprocess.DEVNULL, timeout=60,
-            user=user.pw_uid if user else None, group=user.pw_gid if user else None, extra_groups=[] if user else None,
-        )  # fmt: skip
-
-
-def children_of(pid: int) -> list[int]:
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(child) for child in children]
-
-
 @pytest.fixture(scope="module")
 def cell() -> Iterator[Cell]:
-    with running_postgres() as postgres:
-        dsn = postgres.fresh_database()
-        migrate(dsn)
-        environment = {**os.environ, "PLAINSQL_DIRECTORY_DSN": dsn}
-
-        def operate(*arguments: str) -> str:
-            command = [sys.executable, "-m", "plainsql_server", *arguments]
-            done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
-            return done.stdout.strip()
-
-        operate("cell", "add", "local", "--conninfo", postgres.conninfo, "--admin-role", SUPERUSER)
-        operate("org", "create", "acme", "--tier", "dedicated")
-        operate("database", "create", "--org", "acme", "main")
-        key = operate("key", "create", "--org", "acme", "--name", "test", "--scope", "write")
-        yield Cell(postgres, dsn, key)
+    with running_cell() as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -177,10 +116,7 @@ async def test_an_engine_killed_under_load_hangs_nobody_and_loses_nothing(cell: 
 
 
 def numbers_in(cell: Cell) -> set[int]:
-    with cell.postgres.connect() as admin:
-        row = admin.execute("select datname from pg_database where datname like 'd\\_%'").fetchone()
-    assert row is not None
-    with cell.postgres.connect(database=row[0]) as database:
+    with psycopg.connect(cell.customer_dsn()) as database:
         return {row[0] for row in database.execute("select n from acknowledged").fetchall()}
 
 

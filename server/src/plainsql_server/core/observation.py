@@ -34,6 +34,9 @@ class RequestFinished(Observation):
     organization_id: str | None
     key_id: str | None
     trace_id: str | None
+    # The form of a stream, and the bytes of its body; a stream that failed or was given up has an error code.
+    stream: str | None = None
+    sent_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -72,6 +75,7 @@ class CellLoad:
     running: int
     waiting: int
     pools: int
+    streams: int
 
 
 Observe = Callable[[Observation], None]

@@ -15,6 +15,7 @@ from plainsql_server.core.errors import RequestError
 _BLANK = re.compile(r"[ \t\n\r\f\v;]*")
 _END_OF_LINE = re.compile(r"[\n\r]")
 _COMMENT_EDGE = re.compile(r"/\*|\*/")
+_STREAM_HINT = re.compile(r"/\*\+\s*STREAM\s*\*/", re.IGNORECASE)
 # A word that runs on into letters beyond ASCII is a name, never a keyword.
 _WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9$]*+(?![^\x00-\x7f])")
 
@@ -45,6 +46,29 @@ def first_words(sql: str, count: int = 2) -> list[str]:
         words.append(match[0].upper())
         position = match.end()
     return words
+
+
+def is_empty(sql: str) -> bool:
+    """Whether a text holds no statement: nothing but white space, comments and semicolons."""
+    return _skip_blanks_and_comments(sql, 0) == len(sql)
+
+
+def without_stream_hint(sql: str) -> str | None:
+    """The statement with blanks where its streaming hint stood, so that positions stay; None if it has none.
+
+    The hint must come before the statement's first word; white space and other comments may come before it.
+    """
+    position = 0
+    while True:
+        position = _BLANK.match(sql, position).end()  # type: ignore[union-attr]  # the pattern matches nothing, too
+        if sql.startswith("--", position):
+            position = _end_of_line(sql, position)
+        elif (hint := _STREAM_HINT.match(sql, position)) is not None:
+            return sql[:position] + " " * len(hint[0]) + sql[hint.end() :]
+        elif sql.startswith("/*", position):
+            position = _end_of_comment(sql, position)
+        else:
+            return None
 
 
 def refuse_what_has_no_place(sql: str) -> list[str]:

@@ -90,14 +90,16 @@ class Queries:
         try:
             return await _run(job, pool)
         except ServiceError as error:
-            if not error.retryable or job.judgement.command not in _RETRIED:
+            if job.judgement.command not in _RETRIED:
                 raise
-        return await _run_again(job, pool)
+            retries = Retries(pool.retry_lane, DEFAULT_RETRIES, job.deadline, attempts=1)
+            if not retries.allow(error):
+                raise
+        return await _run_again(job, pool, retries)
 
 
-async def _run_again(job: _Job, pool: Pool) -> Result:
+async def _run_again(job: _Job, pool: Pool, retries: Retries) -> Result:
     """Tries a statement again that the engine rolled back for others' sake, which the caller need not know."""
-    retries = Retries(pool.retry_lane, DEFAULT_RETRIES, job.deadline, attempts=1)
     while True:
         async with retries.attempt():
             try:

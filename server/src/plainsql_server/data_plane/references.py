@@ -10,7 +10,7 @@ import msgspec
 from plainsql_server.core.errors import RequestError
 from plainsql_server.engine.transaction import Count, Reference
 
-_PATH = re.compile(r"(\d{1,5})\.(?:(row_count|affected_rows)|rows\.(\d{1,6})\.(.+))", re.DOTALL)
+_PATH = re.compile(r"(\d{1,5})\.(?:(row_count|affected_rows)|rows\.(\d{1,6})\.(.+))", re.ASCII | re.DOTALL)
 
 
 class _Sent(msgspec.Struct, forbid_unknown_fields=True):

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from plainsql_server.core.clock import Deadline
-from plainsql_server.core.errors import ServiceError
+from plainsql_server.core.errors import ServiceError, StatementError
 
 DEFAULT_RETRIES = 50
 MAX_RETRIES = 100
@@ -35,7 +35,10 @@ class Retries:
 
     def allow(self, error: ServiceError) -> bool:
         """Whether the work that failed so is to be tried again."""
-        return error.retryable and self.attempts <= self._max_retries and self._deadline.left_s() > 0
+        # Being refused for others' sake is what the engine says of a statement. What is overloaded, away or
+        # another's at the moment is told at once: to wait for that is the caller's choice.
+        is_conflict = isinstance(error, StatementError) and error.retryable
+        return is_conflict and self.attempts <= self._max_retries and self._deadline.left_s() > 0
 
     @asynccontextmanager
     async def attempt(self) -> AsyncIterator[None]:

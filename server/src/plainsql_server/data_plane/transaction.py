@@ -16,6 +16,7 @@ from plainsql_server.core.errors import Outcome, RequestError, ServiceError
 from plainsql_server.core.ids import Kind, new_id
 from plainsql_server.core.principal import Principal
 from plainsql_server.core.result import Result
+from plainsql_server.core.statement import is_empty
 from plainsql_server.data_plane.admission import (
     check_statement,
     result_too_large,
@@ -30,7 +31,6 @@ from plainsql_server.engine.connection import ResultTooLarge
 from plainsql_server.engine.leftovers import Leftovers
 from plainsql_server.engine.pool import Lease, Pool, Pools, Reason
 from plainsql_server.engine.shapes import PLAIN, Encoding
-from plainsql_server.engine.sqlstate import is_stale_plan
 from plainsql_server.engine.transaction import Attempt, Expectation, Plan, Step
 from plainsql_server.limits.tiers import TIERS, Limits
 
@@ -141,10 +141,13 @@ async def run_attempts(job: Job, transaction: TransactionResult) -> None:
     while True:
         async with retries.attempt():
             transaction.attempts = retries.attempts
+            fresh_before = len(job.plan.fresh)
             try:
                 return await _run_once(job, transaction)
             except ServiceError as error:
-                if not (retries.allow(error) or (is_stale_plan(error) and job.deadline.left_s())):
+                # A step whose plan was stale is prepared anew, which helps once or never.
+                was_stale = len(job.plan.fresh) > fresh_before
+                if not (retries.allow(error) or (was_stale and job.deadline.left_s())):
                     raise
 
 
@@ -155,7 +158,7 @@ async def _run_once(job: Job, transaction: TransactionResult) -> None:
         try:
             transaction.results = await attempt.run()
         except (ServiceError, ResultTooLarge) as error:
-            told = _told(error, lease, job)
+            told = _told(error, lease, job, committing=attempt.committing)
             raise told from (None if told is error else error)
         finally:
             lease.leftovers = job.leftovers()
@@ -165,10 +168,10 @@ async def _run_once(job: Job, transaction: TransactionResult) -> None:
             raise result_too_large(job.limits, job.tier, Outcome.COMMITTED)
 
 
-def _told(error: ServiceError | ResultTooLarge, lease: Lease, job: Job) -> ServiceError:
+def _told(error: ServiceError | ResultTooLarge, lease: Lease, job: Job, *, committing: bool) -> ServiceError:
     """The error as the caller is told it: what we ended ourselves is not the engine's doing."""
     if isinstance(error, ResultTooLarge):
-        return result_too_large(job.limits, job.tier, Outcome.UNKNOWN)
+        return result_too_large(job.limits, job.tier, Outcome.UNKNOWN if committing else Outcome.ROLLED_BACK)
     if was_rolled_back(error) and lease.ended_for is Reason.TOO_LARGE:
         return result_too_large(job.limits, job.tier, Outcome.ROLLED_BACK)
     if was_rolled_back(error) and lease.ended_for is Reason.DEADLINE:
@@ -191,6 +194,9 @@ def _judge(request: TransactionRequest, limits: Limits, tier: str) -> list[Judge
         try:
             check_statement(statement.sql, statement.params, limits, tier)
             judgements.append(judge(statement.sql))
+            if is_empty(statement.sql):
+                # The engine does not call this an error, so that it would go on and commit.
+                raise RequestError("empty_statement", "The statement is empty.")
         except ServiceError as error:
             error.statement_index = index
             raise

@@ -230,6 +230,12 @@ class Connection:
         self._valve = Valve(self._socket)
         self._start_reading()
 
+    def make_way(self) -> None:
+        """To be called before more is sent while results are still to be read: a valve lets through one way only."""
+        while self._valve is not None and self.is_open and self._inbox.poll(0):
+            self._consume()
+        self._remove_valve()
+
     def _remove_valve(self) -> None:
         if self._valve is not None:
             self._stop_reading()

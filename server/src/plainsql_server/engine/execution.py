@@ -161,7 +161,11 @@ class ResultStream:
         key = (self._catalog.generation, self._run.encoding)
         rendering = prepared.renderings.get(key) if prepared else None
         if rendering is None:
-            rendering = await self._catalog.rendering(result, self._run.encoding)
+            try:
+                rendering = await self._catalog.rendering(result, self._run.encoding)
+            except EngineError as error:
+                # The look-up's own connection failed, and this one is committing meanwhile.
+                raise connection_lost(error.internal_context or "") from error
             if prepared:
                 prepared.renderings[key] = rendering
         self.shape, self._renderer = rendering.shape, rendering.rows

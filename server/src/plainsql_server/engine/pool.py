@@ -8,7 +8,8 @@ could only be seen by the same tenant, and is removed all the same.
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
@@ -113,6 +114,13 @@ class Lease:
         else:
             pool.clean_and_give_back(connection, self.leftovers, started_s)
 
+    def live_until(self, deadline: Deadline) -> None:
+        """Sets another deadline. For streams, whose life says nothing about how long a turn takes."""
+        self._timer.cancel()
+        self._deadline = deadline
+        self._timer = self._pool.loop.call_later(deadline.left_s(), self.interrupt, Reason.DEADLINE)
+        self._started_s = 0.0
+
     def interrupt_after(self, delay_ms: int, reason: Reason) -> None:
         """Ends the statement unless it is done by then; takes the place of the deadline where it comes before it."""
         delay_s = delay_ms / 1000
@@ -134,6 +142,7 @@ class Pool:
         self.address = address
         self.cell = cell
         self.party = cell.gate.party(organization_id, cell.pool_limit)
+        self.stream_party = cell.stream_gate.party(organization_id, max(1, cell.pool_limit // 2))
         self.loop = asyncio.get_running_loop()
         self.conninfo = address.conninfo(cell.connect_timeout_ms)
         self.catalog = Catalog(self._look_up)
@@ -143,11 +152,27 @@ class Pool:
         # Whoever holds it is the one request that is tried again now; see `data_plane/retry.py`.
         self.retry_lane = asyncio.Lock()
 
+    @property
+    def is_in_use(self) -> bool:
+        return self.open_count > 0 or self.party.is_here or self.stream_party.is_here
+
     def lease(self, organization_limit: int, deadline: Deadline) -> Lease:
         """A connection for one statement of the pool's organization, which may run so many at once on all nodes."""
         # Each process has its share, so that the sum is never above the limit; one is the least that works.
         self.cell.gate.limit(self.party, max(1, organization_limit // self.cell.processes))
         return Lease(self, deadline)
+
+    @asynccontextmanager
+    async def stream_turn(self, organization_limit: int, deadline: Deadline) -> AsyncIterator[None]:
+        """The right to one stream, to be had before a lease: a slow reader may hold it for long."""
+        gate = self.cell.stream_gate
+        gate.limit(self.stream_party, max(1, organization_limit // 2))
+        await gate.enter(self.stream_party, deadline)
+        started_s = time.monotonic()
+        try:
+            yield
+        finally:
+            gate.leave(self.stream_party, started_s)
 
     def take_idle(self) -> Connection | None:
         """An idle connection that still works, for a request that has its turn; None if there is none."""
@@ -218,6 +243,9 @@ class CellPools:
 
     def __init__(self, limits: "PoolLimits", connect_timeout_ms: int, observe: Observe) -> None:
         self.gate = Gate(limits.cell_connections, limits.cell_waiting)
+        # Streams may have half of everything: of the cell's turns, of an organization's and of a pool's, so that
+        # clients that do not read leave room for the rest.
+        self.stream_gate = Gate(max(1, limits.cell_connections // 2), limits.cell_waiting)
         self.pool_limit = limits.pool_connections
         self.processes = limits.processes
         self.connect_timeout_ms = connect_timeout_ms
@@ -256,8 +284,9 @@ class CellPools:
                 break
             del self._idle[connection]
             pool.close_idle(connection)
-        self._pools = {address: pool for address, pool in self._pools.items() if pool.open_count or pool.party.is_here}
+        self._pools = {address: pool for address, pool in self._pools.items() if pool.is_in_use}
         self.gate.forget_the_idle({pool.party.organization for pool in self._pools.values()})
+        self.stream_gate.forget_the_idle({pool.stream_party.organization for pool in self._pools.values()})
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Runs something beside the requests, kept alive until done or until the pools close."""
@@ -267,7 +296,9 @@ class CellPools:
         return task
 
     def load(self, name: str) -> CellLoad:
-        return CellLoad(name, self.open_count, self.gate.running, self.gate.waiting, len(self._pools))
+        return CellLoad(
+            name, self.open_count, self.gate.running, self.gate.waiting, len(self._pools), self.stream_gate.running
+        )
 
     async def close(self) -> None:
         """Waits for what runs beside the requests, then closes what is idle."""

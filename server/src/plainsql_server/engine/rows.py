@@ -29,20 +29,37 @@ def distinct_names(names: Sequence[str]) -> list[str]:
 class RowRenderer:
     """Renders the rows of one result's chunks. The template does the joining in C."""
 
-    def __init__(self, names: Sequence[str] | None, encoders: Sequence[Encoder | None]) -> None:
-        """Names make rows objects; None makes them arrays."""
+    def __init__(
+        self,
+        names: Sequence[str] | None,
+        encoders: Sequence[Encoder | None],
+        before: bytes = b"",
+        after: bytes = b"",
+        null: bytes = b"null",
+    ) -> None:
+        """Names make rows objects; None makes them arrays. What goes before and after each row has no % in it."""
         self._encoders = list(enumerate(encoders))
-        self._template = _array_template(len(encoders)) if names is None else _object_template(names)
+        self._null = null
+        template = _array_template(len(encoders)) if names is None else _object_template(names)
+        self._template = before + template + after
+
+    @classmethod
+    def of_values(cls, encoders: Sequence[Encoder | None], after: bytes, null: bytes) -> "RowRenderer":
+        """Rows that are nothing but their values, with commas between."""
+        renderer = cls(None, encoders, null=null)
+        renderer._template = renderer._template[1:-1] + after
+        return renderer
 
     def render(self, result: PGresult) -> list[bytes]:
         value_at = result.get_value
         template = self._template
         encoders = self._encoders
+        null = self._null
         return [
             template
             % tuple(
                 [
-                    b"null" if (value := value_at(row, column)) is None else encode(value) if encode else value
+                    null if (value := value_at(row, column)) is None else encode(value) if encode else value
                     for column, encode in encoders
                 ]
             )

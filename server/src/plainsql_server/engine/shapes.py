@@ -11,6 +11,7 @@ import msgspec
 from psycopg.pq.abc import PGresult
 
 from plainsql_server.core.result import Shape
+from plainsql_server.engine.csv_values import NULL, csv_encoder
 from plainsql_server.engine.rows import RowRenderer, distinct_names
 from plainsql_server.engine.types import EngineType
 from plainsql_server.engine.values import encoder_for
@@ -21,6 +22,10 @@ class Encoding(NamedTuple):
 
     rows_as_arrays: bool = False
     big_numbers_as_strings: bool = False
+    # What stands before and after each row, where rows are not told apart by what is around them.
+    before: bytes = b""
+    after: bytes = b""
+    as_csv: bool = False
 
 
 PLAIN = Encoding()
@@ -48,7 +53,10 @@ def rendering_of(description: Description, types: Sequence[EngineType], encoding
     if not encoding.rows_as_arrays:
         names = distinct_names(names)
     encoders = [encoder_for(type_, big_numbers_as_strings=encoding.big_numbers_as_strings) for type_ in types]
-    renderer = RowRenderer(None if encoding.rows_as_arrays else names, encoders)
+    if encoding.as_csv:
+        renderer = RowRenderer.of_values([csv_encoder(each) for each in encoders], encoding.after, NULL)
+    else:
+        renderer = RowRenderer(None if encoding.rows_as_arrays else names, encoders, encoding.before, encoding.after)
     return Rendering(_shape(names, [type_.name for type_ in types]), renderer)
 
 

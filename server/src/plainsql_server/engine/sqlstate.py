@@ -15,6 +15,7 @@ from plainsql_server.core.errors import Diagnosis, EngineError, Outcome, Request
 _MULTIPLE_STATEMENTS = "cannot insert multiple commands into a prepared statement"
 _CHANGED_RESULT_TYPE = "cached plan must not change result type"
 _TYPE_IS_GONE = "cache lookup failed for type "
+_PREPARED_IS_GONE = 'prepared statement "plainsql_'
 _UNBOUND = "bind message supplies 0 parameters"
 _RETRY_AFTER_MS = 1_000
 
@@ -85,6 +86,9 @@ def connection_lost(context: str) -> EngineError:
 
 def is_stale_plan(error: ServiceError) -> bool:
     """Whether a prepared statement must be prepared anew because the schema changed under it."""
+    if error.diagnosis.sqlstate == "26000":
+        # DEALLOCATE ALL, earlier in the same transaction.
+        return error.message.startswith(_PREPARED_IS_GONE)
     if error.diagnosis.sqlstate == "XX000":
         # A parameter's type was dropped, and perhaps made anew under the same name.
         return error.message.startswith(_TYPE_IS_GONE)

@@ -5,10 +5,11 @@ depends on an earlier answer: a reference, an expectation, a statement with para
 has not prepared yet, or a record of the answer. Refuses to judge SQL text and to retry.
 """
 
+import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import NoReturn
 
@@ -43,6 +44,9 @@ _COMMAND_OK = int(ExecStatus.COMMAND_OK)
 _FATAL_ERROR = int(ExecStatus.FATAL_ERROR)
 _EMPTY_QUERY = int(ExecStatus.EMPTY_QUERY)
 _PIPELINE_SYNC = int(ExecStatus.PIPELINE_SYNC)
+
+# PostgreSQL has at most 1,664 columns in a result.
+_COLUMN_NUMBER = re.compile(r"[0-9]{1,4}")
 
 # The isolation of a transaction can be changed until its first snapshot is taken. This takes one.
 _TAKE_SNAPSHOT = b"select"
@@ -95,6 +99,8 @@ class Plan:
     # Whether the first step could come before the first snapshot, and so could change the isolation.
     first_takes_no_snapshot: bool = False
     record: Record | None = None
+    # Steps whose plan was stale in an earlier attempt: prepared anew at their place, after what changed the schema.
+    fresh: set[int] = field(default_factory=set)
 
 
 class _Due(Enum):
@@ -139,7 +145,8 @@ class Attempt:
         self._parameter_oids: tuple[int, ...] = ()
         self._size_bytes = 0
         self._read_until_us = monotonic_us()
-        self._committing = False
+        # Whether the commit may have reached the engine.
+        self.committing = False
         self.results: list[Result] = []
         self.commit_us = 0
 
@@ -148,10 +155,11 @@ class Attempt:
         try:
             await self._run()
         except EngineError as error:
-            if self._committing:
-                raise
-            # No commit was sent, so nothing can have come of it.
-            raise engine_away(error.internal_context or "", outcome=Outcome.ROLLED_BACK) from error
+            if not self.committing:
+                # No commit was sent, so nothing can have come of it.
+                raise engine_away(error.internal_context or "", outcome=Outcome.ROLLED_BACK) from error
+            await self._see_what_came_of(error)
+            raise
         except AlreadyRecorded:
             await self._roll_back()
             raise
@@ -172,9 +180,11 @@ class Attempt:
             self._due.append((_Due.OURS, 0))
         elif any(step.expect is not None for step in plan.steps):
             await self._settle()
+        # The last moment at which nothing has happened yet.
+        self._check_not_ended()
+        self.committing = True
         self._connection.send_query(b"commit")
         self._due.append((_Due.COMMIT, 0))
-        self._committing = True
         await self._settle()
 
     def _begin(self) -> None:
@@ -194,6 +204,8 @@ class Attempt:
         if any(isinstance(param, Reference) for param in step.params):
             await self._settle()
         if step.params:
+            if index in self._plan.fresh:
+                self._pushed_out += self._connection.prepared.forget(step.sql)
             prepared = self._connection.prepared.find(step.sql) or await self._prepare(index, step.sql)
             values = self._encoded(index, step, prepared)
             self._connection.send_prepared(prepared.name, values, CHUNK_ROWS)
@@ -239,7 +251,8 @@ class Attempt:
 
     async def _settle(self) -> None:
         """Sends what is queued and reads every answer that is due."""
-        self._check_not_ended()
+        if not self.committing:
+            self._check_not_ended()
         self._connection.sync()
         self._due.append((_Due.SYNC, 0))
         while self._due:
@@ -250,7 +263,7 @@ class Attempt:
                 await self._read_commit()
             else:
                 await self._read_ours(due, index)
-        if not self._committing:
+        if not self.committing:
             self._check_not_ended()
 
     def _check_not_ended(self) -> None:
@@ -304,7 +317,7 @@ class Attempt:
         if reference.column in reading.shape.columns:
             column = reading.shape.columns.index(reference.column)
         else:
-            column = int(reference.column) if reference.column.isdecimal() else result.nfields
+            column = int(reference.column) if _COLUMN_NUMBER.fullmatch(reference.column) else result.nfields
         if 0 <= row < result.ntuples and column < result.nfields:
             self._values[reference] = result.get_value(row, column)
 
@@ -334,7 +347,6 @@ class Attempt:
             if result.status == _FATAL_ERROR:
                 await fail(self._connection, result)
             if result.status == _EMPTY_QUERY:
-                await drain(self._connection)
                 raise RequestError("empty_statement", "The statement is empty.")
             # COPY in one of its forms: there is no way on from here.
             self._connection.close()
@@ -344,16 +356,37 @@ class Attempt:
                 error.statement_index = index
             raise
 
+    async def _see_what_came_of(self, error: ServiceError) -> None:
+        """Reads on where something of our own failed while the commit was on its way, as a look-up of types can."""
+        if not self._connection.is_open or self._connection.is_settled:
+            return
+        error.retryable = False
+        try:
+            await drain_commit(self._connection)
+            error.outcome = Outcome.COMMITTED
+        except EngineError:
+            error.outcome = Outcome.UNKNOWN
+        except ServiceError:
+            error.outcome = Outcome.ROLLED_BACK
+
     async def _undo(self, error: ServiceError) -> None:
         """Rolls back, so that the connection can be used again."""
         connection = self._connection
         if error.statement_index is not None and is_stale_plan(error):
-            self._pushed_out += connection.prepared.forget(self._plan.steps[error.statement_index].sql)
+            self._prepare_anew(error.statement_index)
         if not isinstance(error, ConflictError):
             error.outcome = Outcome.ROLLED_BACK
+        if self.committing:
+            await self._see_what_came_of(error)
         await self._roll_back()
         if connection.is_open and connection.is_idle:
             await close_prepared(connection, self._pushed_out)
+
+    def _prepare_anew(self, index: int) -> None:
+        step = self._plan.steps[index]
+        if step.params:
+            self._pushed_out += self._connection.prepared.forget(step.sql)
+            self._plan.fresh.add(index)
 
     async def _roll_back(self) -> None:
         connection = self._connection

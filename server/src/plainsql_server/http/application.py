@@ -14,6 +14,7 @@ from plainsql_server.core.observation import Failure, Observe, RequestFinished
 from plainsql_server.core.principal import Principal
 from plainsql_server.directory.principals import Principals
 from plainsql_server.http.authentication import authenticate
+from plainsql_server.http.cors import cors_headers, is_preflight, preflight_response
 from plainsql_server.http.errors import error_response
 from plainsql_server.http.protocol import SHUTDOWN
 from plainsql_server.http.rate_limit import take_permit
@@ -58,8 +59,9 @@ class Application:
         route: Route | None = None
         principal: Principal | None = None
         try:
-            route = self._routes.find(request.method, request.path)
-            if route.scope is None:
+            if is_preflight(request) and (methods := self._routes.methods_of(request.path)):
+                response = preflight_response(methods)
+            elif (route := self._routes.find(request.method, request.path)).scope is None:
                 response = await route.answer_anyone(request)
             else:
                 principal = await authenticate(request, self._principals, route.scope)
@@ -67,7 +69,7 @@ class Application:
                 response = await route.answer(request, principal)
         except asyncio.CancelledError as cancelled:
             if cancelled.args != (SHUTDOWN,):
-                self._observe_finished(request, route, principal, _GONE)
+                self._observe_finished(request, route, principal, request.streamed or _GONE)
                 return None
             response = self._failed(_shutting_down(), request, route)
         except ClientGone:
@@ -77,13 +79,18 @@ class Application:
             response = self._failed(error, request, route)
         except Exception as error:
             response = self._failed(InternalError(f"{type(error).__name__}: {error}"), request, route)
+        if response.stream is not None:
+            # It has left already.
+            if response.failure is not None:
+                self._observe_failure(response.failure, request)
+            self._observe_finished(request, route, principal, response)
+            return None
         _complete(response, request)
         self._observe_finished(request, route, principal, response)
         return response
 
     def _failed(self, error: ServiceError, request: Request, route: Route | None) -> Response:
-        if error.internal_context is not None:
-            self._observe(Failure(now(), "failure", "http", error.internal_context, request.id))
+        self._observe_failure(error, request)
         timings = None
         if route is not None and route.answers_queries:
             timings = {"total_us": monotonic_us() - request.started_us, "exec_us": 0}
@@ -91,6 +98,10 @@ class Application:
         if response.status == HTTPStatus.METHOD_NOT_ALLOWED:
             response.headers.append((b"allow", ", ".join(self._routes.methods_of(request.path)).encode()))
         return response
+
+    def _observe_failure(self, error: ServiceError, request: Request) -> None:
+        if error.internal_context is not None:
+            self._observe(Failure(now(), "failure", "http", error.internal_context, request.id))
 
     def _observe_finished(
         self, request: Request, route: Route | None, principal: Principal | None, response: Response
@@ -112,6 +123,8 @@ class Application:
                 None if principal is None else principal.organization_id,
                 None if principal is None else principal.key_id,
                 request.trace_id(),
+                response.stream,
+                response.sent_bytes,
             )
         )
 
@@ -144,6 +157,7 @@ def _complete(response: Response, request: Request) -> None:
             % (*divmod(response.queue_us, 1000), *divmod(response.exec_us, 1000), *divmod(total_us, 1000)),
         ),
         *request.rate_headers,
+        *cors_headers(request),
     )
 
 

@@ -53,7 +53,7 @@ def status_of(error: ServiceError) -> int:
 
 def error_response(error: ServiceError, request_id: str, *, query_timings: dict[str, int] | None = None) -> Response:
     """The response to a failed request; a query's failure also keeps the fields of a query's answer."""
-    content: dict[str, Any] = {"success": False, "error": _error_object(error)}
+    content: dict[str, Any] = {"success": False, "error": error_object(error)}
     if query_timings is not None:
         content |= {"columns": [], "rows": [], "affected_rows": 0, "timings": query_timings}
     content["request_id"] = request_id
@@ -63,7 +63,8 @@ def error_response(error: ServiceError, request_id: str, *, query_timings: dict[
     )  # fmt: skip
 
 
-def _error_object(error: ServiceError) -> dict[str, Any]:
+def error_object(error: ServiceError) -> dict[str, Any]:
+    """What callers are told about an error, in whatever answer it is told."""
     said = error.diagnosis
     fields: dict[str, Any] = {
         "code": error.code,

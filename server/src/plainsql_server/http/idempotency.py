@@ -7,7 +7,7 @@ import hashlib
 import re
 from collections.abc import Callable
 
-from plainsql_server.core.errors import RequestError
+from plainsql_server.core.errors import AccessError, RequestError
 from plainsql_server.core.ids import is_request_id
 from plainsql_server.core.principal import Principal
 from plainsql_server.data_plane.idempotency import Idempotency, Wish
@@ -45,6 +45,8 @@ class IdempotencyRoutes:
     async def get(self, request: Request, principal: Principal) -> Response:
         """GET /v1/requests/{request id or idempotency key}."""
         wanted = request.path.removeprefix(PATH_PREFIX)
+        if not _VALID_KEY.match(wanted.encode()):
+            raise AccessError("request_not_found", "No request has such an id or key.")
         is_key = not is_request_id(wanted.encode())
         status = await self._idempotency.find(principal, request.header(b"x-database"), wanted, is_key=is_key)
         told = {"id": wanted, "outcome": status.outcome}

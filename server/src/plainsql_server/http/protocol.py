@@ -18,7 +18,7 @@ from plainsql_server.core.errors import RequestError
 from plainsql_server.core.ids import Kind, new_id
 from plainsql_server.http.errors import error_response
 from plainsql_server.http.readiness import Readiness
-from plainsql_server.http.requests import Request
+from plainsql_server.http.requests import WAY, Request
 from plainsql_server.http.responses import Response
 
 # How long a running request may go on after the server was told to stop; then its caller is told so.
@@ -44,10 +44,11 @@ class Responder(Protocol):
 class _ShortCycle:
     """A request on the short way, with the names that uvicorn's protocol knows a cycle by."""
 
-    __slots__ = ("body", "disconnected", "keep_alive", "message_event", "more_body", "response_complete")
+    __slots__ = ("body", "chunked", "disconnected", "keep_alive", "message_event", "more_body", "response_complete")
 
-    def __init__(self, keep_alive: bool) -> None:
+    def __init__(self, keep_alive: bool, chunked: bool) -> None:
         self.body = bytearray()
+        self.chunked = chunked
         self.more_body = True
         self.keep_alive = keep_alive
         self.disconnected = False
@@ -88,8 +89,8 @@ class ShortWayProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         if self._is_short():
-            keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
-            self._short = _ShortCycle(keep_alive)
+            newer = self.parser.get_http_version() != "1.0"
+            self._short = _ShortCycle(newer and self.parser.should_keep_alive(), newer)
             self.cycle = self._short  # type: ignore[assignment]
             return
         self._short = None
@@ -146,13 +147,17 @@ class ShortWayProtocol(HttpToolsProtocol):
     def _request(self, short: _ShortCycle) -> Request:
         raw_path, _, query_string = self.url.partition(b"?")
         path = raw_path.decode("ascii")
-        return Request(
+        request = Request(
             self.parser.get_method().decode("ascii"), unquote(path) if "%" in path else path, query_string,
             self._headers_by_name, body=bytes(short.body),
         )  # fmt: skip
+        request.way = (self, short, short.chunked)
+        return request
 
     async def _answer(self, short: _ShortCycle, request: Request) -> None:
         responder: Responder = self.app
+        if responder.readiness.draining:
+            short.keep_alive = False
         response = await responder.respond(request)
         if response is None or short.disconnected:
             return
@@ -182,6 +187,7 @@ class ShortWayProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        cycle.scope["extensions"] = {WAY: {WAY: (self, cycle, cycle.scope["http_version"] != "1.0")}}
         self._run(cycle.run_asgi(app))
 
     def _run(self, work: Any) -> None:

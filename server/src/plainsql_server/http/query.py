@@ -16,9 +16,11 @@ from plainsql_server.core.result import Result
 from plainsql_server.data_plane.query import Queries, QueryRequest
 from plainsql_server.data_plane.transaction import TransactionRequest, TransactionStatement
 from plainsql_server.engine.shapes import Encoding
+from plainsql_server.http.forms import Form
 from plainsql_server.http.idempotency import IDEMPOTENCY_KEY, IdempotencyRoutes
 from plainsql_server.http.requests import Request, decode_json, text_of
 from plainsql_server.http.responses import Response
+from plainsql_server.http.streams import StreamedAnswers, wanted_form
 from plainsql_server.limits.tiers import TIERS
 
 MaxRows = Annotated[int, Meta(ge=0)]
@@ -54,9 +56,10 @@ _decoder = msgspec.json.Decoder(QueryBody)
 class QueryRoutes:
     """The handlers of the two query routes."""
 
-    def __init__(self, queries: Queries, idempotency: IdempotencyRoutes) -> None:
+    def __init__(self, queries: Queries, idempotency: IdempotencyRoutes, streamed: StreamedAnswers) -> None:
         self._queries = queries
         self._idempotency = idempotency
+        self._streamed = streamed
 
     async def post_json(self, request: Request, principal: Principal) -> Response:
         body = await read_body(request, principal, b"application/json")
@@ -74,14 +77,24 @@ class QueryRoutes:
         return await self._answer(request, principal, query, body)
 
     async def _answer(self, request: Request, principal: Principal, query: QueryRequest, body: bytes) -> Response:
-        if IDEMPOTENCY_KEY not in request.headers:
-            return _render(await self._queries.run(principal, query), request)
+        form = wanted_form(request, query)
+        if IDEMPOTENCY_KEY in request.headers:
+            return await self._answer_once(request, principal, query, body, form)
+        if form is not None:
+            return await self._streamed.answer(request, principal, query, form)
+        return _render(await self._queries.run(principal, query), request)
+
+    async def _answer_once(
+        self, request: Request, principal: Principal, query: QueryRequest, body: bytes, form: Form | None
+    ) -> Response:
+        if form is not None:
+            raise RequestError(
+                "idempotent_stream",
+                "A request with an Idempotency-Key is answered whole, not as a stream.",
+                hint="Leave out the key, or the streaming hint and the Accept header.",
+            )
         return await self._idempotency.run(
-            request,
-            principal,
-            _as_transaction(query),
-            body,
-            lambda transaction: _body(transaction.results[0], request),
+            request, principal, _as_transaction(query), body, lambda transaction: _body(transaction.results[0], request)
         )
 
 

@@ -13,11 +13,16 @@ import msgspec
 from plainsql_server.core.clock import monotonic_us
 from plainsql_server.core.errors import RequestError
 from plainsql_server.core.ids import Kind, is_request_id, new_id
+from plainsql_server.http.responses import Response
+from plainsql_server.http.sink import Way
 
 AsgiScope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Decoded = TypeVar("Decoded")
+
+# The extension of ASGI by which our protocol hands over where a stream can be written.
+WAY = "plainsql.way"
 
 
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-|\Z)")
@@ -32,7 +37,12 @@ class Request:
 
     __slots__ = (
         "_body", "_receive", "headers", "id", "method", "path", "query_string", "rate_headers", "started_us",
+        "streamed", "way",
     )  # fmt: skip
+
+    way: Way
+    # The response that is being sent in pieces, from its first byte on.
+    streamed: Response | None
 
     def __init__(
         self, method: str, path: str, query_string: bytes, headers: Mapping[bytes, bytes],
@@ -48,12 +58,15 @@ class Request:
         self._receive = receive
         # What its response says about the caller's rate limit.
         self.rate_headers: Sequence[tuple[bytes, bytes]] = ()
+        self.streamed = None
         sent_id = headers.get(b"x-request-id")
         self.id = sent_id.decode() if sent_id and is_request_id(sent_id) else new_id(Kind.REQUEST)
 
     @classmethod
     def from_asgi(cls, scope: AsgiScope, receive: Receive) -> "Request":
-        return cls(scope["method"], scope["path"], scope["query_string"], dict(scope["headers"]), receive=receive)
+        request = cls(scope["method"], scope["path"], scope["query_string"], dict(scope["headers"]), receive=receive)
+        request.way = scope["extensions"][WAY][WAY]
+        return request
 
     def header(self, name: bytes) -> str | None:
         value = self.headers.get(name)

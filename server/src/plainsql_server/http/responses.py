@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from plainsql_server.core.errors import ServiceError
+
 JSON = b"application/json"
 
 Header = tuple[bytes, bytes]
@@ -27,6 +29,10 @@ class Response:
     command: str | None = None
     row_count: int = 0
     error_code: str | None = None
+    # Of a stream, which was sent when its response is returned: its form, its bytes, and why it failed.
+    stream: str | None = None
+    sent_bytes: int = 0
+    failure: ServiceError | None = None
 
 
 def json_response(status: int, content: dict[str, Any], headers: list[Header] | None = None) -> Response:

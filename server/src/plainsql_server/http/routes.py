@@ -51,8 +51,10 @@ class RouteTable:
     def __init__(self, routes: Sequence[Route]) -> None:
         self.routes = tuple(routes)
         self._by_path: dict[str, dict[str, Route]] = {}
+        self._named: dict[str, dict[str, Route]] = {}
         for route in routes:
-            methods = self._by_path.setdefault(_key(route.path), {})
+            fixed, is_named, _ = route.path.partition("{")
+            methods = (self._named if is_named else self._by_path).setdefault(fixed, {})
             methods[route.method] = route
             if route.method == "GET":
                 # HEAD is GET without the body, which the server leaves out.
@@ -73,13 +75,7 @@ class RouteTable:
         return sorted(self._methods(path))
 
     def _methods(self, path: str) -> dict[str, Route]:
-        return self._by_path.get(path) or self._by_path.get(_any_last(path), {})
-
-
-def _key(path: str) -> str:
-    """What a route is found by: its path, whatever its last segment is called if that is for the caller to name."""
-    return _any_last(path) if path.endswith("}") else path
-
-
-def _any_last(path: str) -> str:
-    return path[: path.rfind("/") + 1] + "{}"
+        if methods := self._by_path.get(path):
+            return methods
+        # What the caller names comes last, and may have slashes in it.
+        return next((methods for prefix, methods in self._named.items() if path.startswith(prefix)), {})

@@ -1,0 +1,108 @@
+"""What more databases cost: the same look-ups spread over 1, 10, 100 and 1,000 of them on one cell.
+
+Owns that workload. Databases are drawn by Zipf's law, as customers are: few are busy, most are quiet. Told are
+throughput, connections to the cell, and the memory of the service's processes and of the cell's.
+"""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.loads import check_one, wrk
+from bench.stack import Stack
+
+STEPS = (1, 10, 100, 1_000)
+_ROWS = 1_000
+_MAKERS = 4
+_FILL = f"create table numbers as select n, n * 2 as double from generate_series(1, {_ROWS}) n"
+_INDEX = "alter table numbers add primary key (n)"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """What was measured with so many databases."""
+
+    databases: int
+    per_second: float
+    connections: int
+    worker_mib: float
+    cell_mib: float
+
+
+def spread_over(stack: Stack, steps: tuple[int, ...], connections: int, seconds: float) -> Iterator[Spread]:
+    """Each step's figures, cold connections first opened by a load that is not counted."""
+    made = 0
+    for step in steps:
+        _make(stack, range(made, step))
+        made = step
+        _load(stack, step, connections, seconds)
+        measured = _load(stack, step, connections, seconds)
+        yield Spread(step, measured, _connections(stack), _memory_mib(stack.data_pid), _memory_mib(stack.postgres_pid))
+
+
+def _make(stack: Stack, numbers: range) -> None:
+    with ThreadPoolExecutor(_MAKERS) as makers:
+        list(makers.map(lambda number: _make_one(stack, f"bench{number}"), numbers))
+
+
+def _make_one(stack: Stack, name: str) -> None:
+    _post(f"{stack.control_url}/v1/databases", stack.api_key, {"name": name})
+    for sql in (_FILL, _INDEX):
+        _post(f"{stack.data_url}/v1/query", stack.api_key, {"sql": sql, "database": name})
+
+
+def _post(url: str, api_key: str, body: dict[str, object]) -> None:
+    headers = {"Authorization": f"Bearer {api_key}", "Content-Type": "application/json"}
+    check_one(url, headers, json.dumps(body))
+
+
+def _load(stack: Stack, databases: int, connections: int, seconds: float) -> float:
+    body = json.dumps({"sql": "select double from numbers where n = $1", "params": ["N"], "database": "D"})
+    text = body.replace('"N"', "%d").replace('"D"', '"bench%d"')
+    headers = {"Authorization": f"Bearer {stack.api_key}", "Content-Type": "application/json"}
+    expression = f"string.format([==[{text}]==], math.random(1, {_ROWS}), zipf({databases}))"
+    return wrk(f"{stack.data_url}/v1/query", headers, expression, connections, seconds, head=_ZIPF).per_second
+
+
+# Draws 0 … n-1, the k-th with a probability as 1/(k+1): the inverse of the harmonic sum, by bisection.
+_ZIPF = """
+local sums = {}
+function zipf(n)
+  if not sums[n] then
+    local sum, all = 0, {}
+    for k = 1, n do sum = sum + 1 / k; all[k] = sum end
+    sums[n] = all
+  end
+  local all = sums[n]
+  local wanted = math.random() * all[n]
+  local low, high = 1, n
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if all[middle] < wanted then low = middle + 1 else high = middle end
+  end
+  return low - 1
+end
+"""
+
+
+def _connections(stack: Stack) -> int:
+    return int(stack.psql("select count(*) from pg_stat_activity where application_name = 'plainsql'"))
+
+
+def _memory_mib(pid: int) -> float:
+    """A process and its children: what they do not share with others, and their part of what they do."""
+    kib = 0
+    for each in [pid, *_children(pid)]:
+        for line in Path(f"/proc/{each}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                kib += int(line.split()[1])
+    return kib / 1024
+
+
+def _children(pid: int) -> list[int]:
+    found = subprocess.run(["pgrep", "-P", str(pid)], check=False, capture_output=True, text=True).stdout.split()
+    children = [int(each) for each in found]
+    return children + [below for child in children for below in _children(child)]

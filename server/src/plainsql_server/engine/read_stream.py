@@ -1,0 +1,184 @@
+"""A query that only reads, its rows given as the engine makes them.
+
+Owns two things. The transaction: read-only, on a safe snapshot, which is waited for a little (decision 0009).
+And the pace. The engine keeps the rows of an ordinary statement back until it has eight kilobytes of them, so
+a query that makes one row a second would show nothing for minutes; what a FETCH from a cursor has found it
+sends at once. So rows are fetched one by one at first, twice as many each time while they come promptly, and
+one by one again when they don't. Two FETCHes are always under way, so that the engine never waits for us.
+"""
+
+import time
+from collections import deque
+from contextlib import suppress
+
+from psycopg.pq import ExecStatus
+
+from plainsql_server.core.clock import monotonic_us
+from plainsql_server.core.errors import ServiceError, StatementError
+from plainsql_server.core.result import Completion
+from plainsql_server.core.statement import Statement
+from plainsql_server.engine.catalog import Catalog
+from plainsql_server.engine.connection import Connection
+from plainsql_server.engine.execution import CHUNK_ROWS, ResultStream, Run, drain, run_command
+from plainsql_server.engine.shapes import Encoding
+from plainsql_server.engine.sqlstate import error_from_result
+
+_CURSOR = b"plainsql_stream"
+_DECLARE = f"declare {_CURSOR.decode()} no scroll cursor for "
+_UNDER_WAY = 2
+# Larger FETCHes are hardly faster (measured for decision 0009), and when a query that was fast becomes slow, this
+# many rows may come late.
+_MAX_ROWS = 256
+# As much as waits for a slow client elsewhere, too.
+_MAX_BYTES = 64 * 1024
+# Rows above this size are taken from libpq one by one, so that few of them are in memory at once.
+_LARGE_ROW_BYTES = 4 * 1024
+# What came within the first is prompt. What took longer than the second would be late if it were more.
+_PROMPT_S = 0.005
+_LATE_S = 0.02
+
+_FATAL_ERROR = int(ExecStatus.FATAL_ERROR)
+_PIPELINE_SYNC = int(ExecStatus.PIPELINE_SYNC)
+_QUERY_CANCELED = "57014"
+_WRITES_IN_READ_ONLY = "25006"
+
+
+class NoSafeSnapshot(Exception):
+    """The engine had no safe snapshot in time. The transaction has failed and must be rolled back."""
+
+
+class ReadStream(ResultStream):
+    """The rows of one query, `max_rows` of them and one more if there are as many; None means all.
+
+    `open`, then `next_rows` until None, then `close`. Any of them may raise; then, as when one is cancelled,
+    the connection is in a transaction, or in the middle of an exchange.
+    """
+
+    def __init__(
+        self, connection: Connection, catalog: Catalog, encoding: Encoding, max_rows: int | None, budget_ms: int = 0
+    ) -> None:
+        # libpq takes no number of rows for what is skipped because something before it failed; DECLARE has none.
+        super().__init__(connection, catalog, Run(encoding, chunk_rows=0))
+        self._budget_ms = budget_ms
+        self._left = None if max_rows is None else max_rows + 1
+        self._size = 1
+        self._row_bytes = 0
+        # The sizes of the FETCHes under way.
+        self._asked: deque[int] = deque()
+        self._first: list[bytes] | None = None
+        self._is_over = False
+
+    async def open(self, statement: Statement) -> None:
+        """Begins the transaction and the query in it, of which nothing is computed yet.
+
+        Raises what the engine says to the text, where positions are not those of the caller's.
+        """
+        await self.start(Statement(_DECLARE + statement.sql, statement.params))
+        self._pending = None
+        await drain(self._connection)
+
+    async def begin(self) -> None:
+        """Waits for the first row, or for there being none; the shape is known then."""
+        self._first = await self._fetched()
+
+    async def next_rows(self) -> list[bytes] | None:
+        """The next rows, at least one, or None at the end."""
+        rows, self._first = self._first, None
+        while not rows:
+            if self._is_over:
+                return None
+            rows = await self._fetched()
+        return rows
+
+    async def close(self) -> Completion:
+        """Ends the transaction."""
+        await drain(self._connection)
+        await run_command(self._connection, b"commit")
+        return Completion("SELECT", 0, monotonic_us() - self._started_us)
+
+    def _send_preamble(self) -> int:
+        connection = self._connection
+        steps = super()._send_preamble()
+        commands = [
+            b"begin isolation level serializable read only",
+            # The whole result is wanted, not just its beginning, so that the plan should be the ordinary one.
+            b"set local cursor_tuple_fraction = 1",
+        ]
+        if self._budget_ms:
+            # The snapshot is waited for by a statement of its own, so that the engine itself ends the waiting, and
+            # a cancel, which would cost the connection, is not needed.
+            commands[0] += b", deferrable"
+            commands += [
+                b"set local statement_timeout = %d" % self._budget_ms,
+                b"select",
+                b"set local statement_timeout = 0",
+            ]
+        for command in commands:
+            connection.send_query(command)
+        return steps + len(commands)
+
+    async def _skip_step(self) -> None:
+        try:
+            await super()._skip_step()
+        except StatementError as error:
+            if self._budget_ms and error.diagnosis.sqlstate == _QUERY_CANCELED:
+                raise NoSafeSnapshot from error
+            raise
+
+    def _ask(self) -> bool:
+        size = self._size if self._left is None else min(self._size, self._left)
+        if size == 0:
+            return False
+        if self._left is not None:
+            self._left -= size
+        chunk_rows = 1 if self._row_bytes > _LARGE_ROW_BYTES else min(size, CHUNK_ROWS)
+        self._connection.make_way()
+        self._connection.send_query(b"fetch %d from %b" % (size, _CURSOR), chunk_rows)
+        self._connection.sync()
+        self._asked.append(size)
+        return True
+
+    async def _fetched(self) -> list[bytes]:
+        while len(self._asked) < _UNDER_WAY and self._ask():
+            pass
+        asked = self._asked.popleft()
+        began_s = time.monotonic()
+        rows = await self._read_one()
+        self._choose_size(time.monotonic() - began_s, rows)
+        self._is_over = len(rows) < asked or (self._left == 0 and not self._asked)
+        return rows
+
+    async def _read_one(self) -> list[bytes]:
+        connection = self._connection
+        fetch = connection.fetch
+        rows: list[bytes] = []
+        while True:
+            result = await fetch()
+            if result is None:
+                continue
+            if result.status == _FATAL_ERROR:
+                with suppress(ServiceError):
+                    # Those that are under way fail because this one did.
+                    await drain(connection)
+                raise error_from_result(result)
+            if result.status == _PIPELINE_SYNC:
+                break
+            if self._renderer is None:
+                await self._choose_rendering(result, None)
+            if result.ntuples and self._renderer is not None:
+                rows += self._renderer.render(result)
+        return rows
+
+    def _choose_size(self, took_s: float, rows: list[bytes]) -> None:
+        if took_s > _LATE_S:
+            self._size = 1
+        elif took_s < _PROMPT_S:
+            self._size = min(self._size * 2, _MAX_ROWS)
+        if rows:
+            self._row_bytes = len(rows[-1])
+            self._size = max(1, min(self._size, _MAX_BYTES // max(1, self._row_bytes)))
+
+
+def is_refused_write(error: Exception) -> bool:
+    """Whether the engine refused to write in a read-only transaction."""
+    return isinstance(error, StatementError) and error.diagnosis.sqlstate == _WRITES_IN_READ_ONLY

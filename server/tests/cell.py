@@ -1,0 +1,104 @@
+"""A cell that tests may kill: a PostgreSQL of their own with a directory, an organization and a database in it.
+
+Owns making it, ending it as a power cut would, and starting it again.
+"""
+
+import os
+import pwd
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+
+from plainsql_server.directory.migrations import migrate
+from server.tests.postgres import SUPERUSER, Postgres, running_postgres
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cluster that tests may kill, with a directory, an organization and a database in it."""
+
+    postgres: Postgres
+    directory_dsn: str
+    key: str
+
+    @property
+    def _data(self) -> Path:
+        return Path(self.postgres.socket_dir) / "data"
+
+    def postmaster_pid(self) -> int:
+        return int((self._data / "postmaster.pid").read_text().split("\n")[0])
+
+    def kill(self) -> None:
+        """Ends every process of it at once, as a power cut would."""
+        postmaster = self.postmaster_pid()
+        os.kill(postmaster, signal.SIGSTOP)
+        for pid in [*children_of(postmaster), postmaster]:
+            os.kill(pid, signal.SIGKILL)
+
+    def start(self) -> None:
+        """Starts it again, with the options that it was started with; returns when it takes connections."""
+        # In a container nobody may have buried the dead, whose ids in these files then look alive.
+        (self._data / "postmaster.pid").unlink()
+        for lock in Path(self.postgres.socket_dir).glob(".s.PGSQL.*.lock"):
+            lock.unlink()
+        program, *options = shlex.split((self._data / "postmaster.opts").read_text())
+        log = Path(self.postgres.socket_dir) / "log"
+        pg_ctl = [str(Path(program).with_name("pg_ctl")), "-D", str(self._data), "-l", str(log), "-w", "-t", "30"]
+        user = pwd.getpwnam("postgres") if os.geteuid() == 0 else None
+        subprocess.run(
+            [*pg_ctl, "-o", shlex.join(options[2:] if options[0] == "-D" else options), "start"],
+            check=True, cwd="/", stdout=subprocess.DEVNULL, timeout=60,
+            user=user.pw_uid if user else None, group=user.pw_gid if user else None, extra_groups=[] if user else None,
+        )  # fmt: skip
+
+    def customer_dsn(self) -> str:
+        """The customer's database, past the service, as the superuser."""
+        with self.postgres.connect() as admin:
+            row = admin.execute("select datname from pg_database where datname like 'd\\_%'").fetchone()
+        assert row is not None
+        return self.postgres.dsn(database=row[0])
+
+    @contextmanager
+    def reached_through(self, folder: str) -> Iterator[None]:
+        """Data planes that start within the block reach the cell by a socket in another folder, a relay's."""
+        self._move_to(self.postgres.conninfo.replace(self.postgres.socket_dir, folder))
+        try:
+            yield
+        finally:
+            self._move_to(self.postgres.conninfo)
+
+    def _move_to(self, conninfo: str) -> None:
+        with psycopg.connect(self.directory_dsn) as directory:
+            directory.execute("update cells set conninfo = %s", (conninfo,))
+
+
+def children_of(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in children]
+
+
+@contextmanager
+def running_cell() -> Iterator[Cell]:
+    """A cell for the length of the block."""
+    with running_postgres() as postgres:
+        dsn = postgres.fresh_database()
+        migrate(dsn)
+        environment = {**os.environ, "PLAINSQL_DIRECTORY_DSN": dsn}
+
+        def operate(*arguments: str) -> str:
+            command = [sys.executable, "-m", "plainsql_server", *arguments]
+            done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+            return done.stdout.strip()
+
+        operate("cell", "add", "local", "--conninfo", postgres.conninfo, "--admin-role", SUPERUSER)
+        operate("org", "create", "acme", "--tier", "dedicated")
+        operate("database", "create", "--org", "acme", "main")
+        key = operate("key", "create", "--org", "acme", "--name", "test", "--scope", "write")
+        yield Cell(postgres, dsn, key)

@@ -1,0 +1,51 @@
+"""The same transactions where nobody keeps them serializable: the checker must find what that leads to.
+
+A workload that shows nothing at a weaker isolation would prove nothing at SERIALIZABLE.
+`PLAINSQL_TEST_CONTROL_TRANSACTIONS=3000` is the full size.
+"""
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from server.tests.consistency.transports import DirectTransport
+from server.tests.consistency.workload import ARRAYS, ROWS, Table, Workload
+from server.tests.load import size
+from server.tests.postgres import running_postgres
+
+COMMITTED = size("PLAINSQL_TEST_CONTROL_TRANSACTIONS", 400)
+CLIENTS = 12
+TABLES = {"arrays": ARRAYS, "rows": ROWS}
+
+
+@pytest.fixture(scope="module")
+def dsn() -> Iterator[str]:
+    with running_postgres() as postgres:
+        yield postgres.fresh_database()
+
+
+async def direct_run(dsn: str, table: Table, isolation: str) -> Workload:
+    with psycopg.connect(dsn, autocommit=True) as admin:
+        admin.execute("drop table if exists lists, items")
+        for statement in table.create:
+            admin.execute(statement.encode())
+    workload = Workload(table, [DirectTransport(dsn, isolation) for _ in range(CLIENTS)])
+    await workload.run(lambda: workload.committed >= COMMITTED, limit_s=90)
+    return workload
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read"])
+async def test_a_weaker_isolation_shows_anomalies(dsn: str, table: str, isolation: str) -> None:
+    workload = await direct_run(dsn, TABLES[table], isolation)
+    report = workload.judge(f"{table} at {isolation}")
+    print(report.told(2))
+    assert report.anomalies
+
+
+@pytest.mark.parametrize("table", TABLES)
+async def test_the_engine_itself_is_serializable(dsn: str, table: str) -> None:
+    workload = await direct_run(dsn, TABLES[table], "serializable")
+    report = workload.judge(f"{table} at serializable")
+    assert report.anomalies == (), report.told()

@@ -1,0 +1,159 @@
+"""List-append through the service: whatever dies or is cut meanwhile, an order explains all that clients saw.
+
+`make soak` runs the full sizes: `PLAINSQL_TEST_TRANSACTIONS=25000` for each of the two tables, and
+`PLAINSQL_TEST_FAULTS=5` of each kind.
+"""
+
+import asyncio
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from server.tests.cell import Cell, running_cell
+from server.tests.consistency import history
+from server.tests.consistency.checker import Report
+from server.tests.consistency.faults import kill_engine, kill_worker, wait_until
+from server.tests.consistency.transports import DEADLOCK_TIMEOUT_MS, HttpTransport, Statement
+from server.tests.consistency.wire import wire_to_engine, wire_to_service
+from server.tests.consistency.workload import ARRAYS, ROWS, Table, Workload
+from server.tests.load import Client, Node, running_node, size
+
+TRANSACTIONS = size("PLAINSQL_TEST_TRANSACTIONS", 1_500)
+FAULTS = size("PLAINSQL_TEST_FAULTS", 1)
+# The transactions that are committed before each fault, and after the last.
+BETWEEN_FAULTS = size("PLAINSQL_TEST_TRANSACTIONS_BETWEEN_FAULTS", 150)
+CONTROL_TRANSACTIONS = size("PLAINSQL_TEST_CONTROL_TRANSACTIONS", 400)
+# Clients of two worker processes.
+CLIENTS = 16
+WORKERS = 2
+LIMIT_S = 60 + TRANSACTIONS / 50 + FAULTS * 30
+TABLES = {"arrays": ARRAYS, "rows": ROWS}
+
+pytestmark = pytest.mark.timeout(2 * LIMIT_S)
+
+
+@pytest.fixture(scope="module")
+def cell() -> Iterator[Cell]:
+    with running_cell() as running:
+        with running.postgres.connect() as admin:
+            admin.execute(f"alter system set deadlock_timeout = {DEADLOCK_TIMEOUT_MS}".encode())
+            admin.execute("select pg_reload_conf()")
+        yield running
+
+
+@pytest.fixture(scope="module")
+def node(cell: Cell) -> Iterator[Node]:
+    with serving(cell) as running:
+        yield running
+
+
+@contextmanager
+def serving(cell: Cell) -> Iterator[Node]:
+    with running_node(cell.directory_dsn, workers=WORKERS, cell_max_connections=24) as node:
+        yield node
+
+
+def new_workload(cell: Cell, table: Table, port: int) -> Workload:
+    with psycopg.connect(cell.customer_dsn(), autocommit=True) as admin:
+        admin.execute("drop table if exists lists, items")
+        for statement in table.create:
+            admin.execute(statement.encode())
+        admin.execute("grant all on all tables in schema public to public")
+    return Workload(table, [HttpTransport(Client(port, cell.key)) for _ in range(CLIENTS)])
+
+
+def has_committed(workload: Workload, count: int) -> bool:
+    return workload.committed >= count
+
+
+def require_clean(workload: Workload, report: Report) -> None:
+    """Fails if there is an anomaly, and keeps the history that has it."""
+    assert workload.complaints == []
+    if report.anomalies:
+        kept = Path(tempfile.mkdtemp(prefix="plainsql-history-")) / "history.jsonl"
+        history.save(workload.history, kept)
+        raise AssertionError(f"{report.told()}\nThe history is in {kept}.")
+
+
+@pytest.mark.parametrize("table", TABLES)
+async def test_an_order_explains_what_clients_saw(cell: Cell, node: Node, table: str) -> None:
+    workload = new_workload(cell, TABLES[table], node.port)
+    await workload.run(partial(has_committed, workload, TRANSACTIONS), LIMIT_S)
+    require_clean(workload, workload.judge(f"{table} over HTTP"))
+
+
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read"])
+async def test_with_a_weaker_isolation_put_under_the_service_anomalies_are_found(cell: Cell, isolation: str) -> None:
+    with (
+        wire_to_engine(cell.postgres.socket_dir, isolation) as (_, folder),
+        cell.reached_through(folder),
+        serving(cell) as node,
+    ):
+        for name, table in TABLES.items():
+            workload = new_workload(cell, table, node.port)
+            isolations = await workload.transports[0].run([Statement("show transaction_isolation")])
+            assert isolations.rows[0] == [[isolation]]
+            await workload.run(partial(has_committed, workload, CONTROL_TRANSACTIONS), LIMIT_S)
+            report = workload.judge(f"control: {name} over HTTP at {isolation}")
+            assert report.anomalies
+
+
+async def run_with_faults(workload: Workload, fault: Callable[[], Awaitable[None]]) -> None:
+    """The workload, in which a fault happens now and then; clients work before, during and after each."""
+    enough = asyncio.Event()
+
+    async def happen() -> None:
+        for _ in range(FAULTS):
+            await committed_more(workload)
+            await fault()
+        await committed_more(workload)
+        enough.set()
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(workload.run(enough.is_set, LIMIT_S))
+        group.create_task(happen())
+
+
+async def committed_more(workload: Workload) -> None:
+    await wait_until(partial(has_committed, workload, workload.committed + BETWEEN_FAULTS))
+
+
+@pytest.mark.parametrize("table", TABLES)
+async def test_an_engine_killed_meanwhile_loses_nothing_and_confuses_nobody(cell: Cell, node: Node, table: str) -> None:
+    workload = new_workload(cell, TABLES[table], node.port)
+    await run_with_faults(workload, lambda: kill_engine(cell))
+    require_clean(workload, workload.judge(f"{table}, engine killed {FAULTS} times"))
+
+
+@pytest.mark.parametrize("table", TABLES)
+async def test_a_worker_killed_meanwhile_loses_nothing_and_confuses_nobody(cell: Cell, node: Node, table: str) -> None:
+    workload = new_workload(cell, TABLES[table], node.port)
+    await run_with_faults(workload, lambda: kill_worker(node))
+    require_clean(workload, workload.judge(f"{table}, worker killed {FAULTS} times"))
+
+
+@pytest.mark.parametrize("table", TABLES)
+async def test_connections_cut_meanwhile_lose_nothing_and_confuse_nobody(cell: Cell, table: str) -> None:
+    """Cut between clients and service, and between service and engine; half of them when an answer is due."""
+    with (
+        wire_to_engine(cell.postgres.socket_dir) as (engine_wire, folder),
+        cell.reached_through(folder),
+        serving(cell) as node,
+        wire_to_service(node.port) as service_wire,
+    ):
+
+        async def cut() -> None:
+            engine_wire.cut()
+            await committed_more(workload)
+            service_wire.cut()
+
+        workload = new_workload(cell, TABLES[table], service_wire.port)
+        await run_with_faults(workload, cut)
+    report = workload.judge(f"{table}, connections cut {FAULTS} times on both sides")
+    require_clean(workload, report)
+    assert report.outcomes[history.Outcome.INFO] > 0, "nothing was cut while it mattered"

@@ -1,0 +1,60 @@
+import pytest
+
+from plainsql_server.http.accept import preferred
+
+SSE, NDJSON, CSV = b"text/event-stream", b"application/x-ndjson", b"text/csv"
+FORMS = (SSE, NDJSON, CSV)
+
+
+@pytest.mark.parametrize(
+    ("accept", "form"),
+    [
+        (None, None),
+        (b"", None),
+        (b"*/*", None),
+        (b"application/json", None),
+        (b"text/html", None),
+        (b"text/*", None),
+        (SSE, SSE),
+        (NDJSON, NDJSON),
+        (CSV, CSV),
+        (b"Text/Event-Stream", SSE),
+        (b"text/csv; charset=utf-8", CSV),
+        # As gladly JSON as a stream: JSON.
+        (b"application/json, text/event-stream", None),
+        (b"text/event-stream, application/json", None),
+        # JSON by a wildcard only, which is no better.
+        (b"text/event-stream, */*", SSE),
+        (b"text/csv, */*;q=0.8", CSV),
+        (b"text/csv;q=0.5, */*", None),
+        (b"text/csv;q=0.5, application/*;q=0.4", CSV),
+        # By their qualities.
+        (b"application/json;q=0.5, text/event-stream", SSE),
+        (b"application/json, text/event-stream;q=0.9", None),
+        (b"text/event-stream;q=0.5, application/x-ndjson;q=0.7", NDJSON),
+        (b"text/event-stream;q=0", None),
+        (b"text/event-stream;q=0, text/csv;q=0.1", CSV),
+        (b"text/event-stream ; Q=0.5 , application/x-ndjson ; q = 0.7", NDJSON),
+        (b"text/event-stream;q=high", None),
+        (b"text/event-stream;q=2", None),
+        (b",, ;q=1,text/csv", CSV),
+    ],
+)
+def test_a_client_gets_a_stream_only_where_it_prefers_one(accept: bytes | None, form: bytes | None) -> None:
+    assert preferred(accept, FORMS, must=False) == form
+
+
+@pytest.mark.parametrize(
+    ("accept", "form"),
+    [
+        (None, SSE),
+        (b"*/*", SSE),
+        (b"application/json", SSE),
+        (b"text/event-stream;q=0", SSE),
+        (b"text/csv", CSV),
+        (b"application/json, text/csv;q=0.1", CSV),
+        (b"application/x-ndjson, text/csv", NDJSON),
+    ],
+)
+def test_with_a_hint_the_header_only_chooses_the_form(accept: bytes | None, form: bytes) -> None:
+    assert preferred(accept, FORMS, must=True) == form
