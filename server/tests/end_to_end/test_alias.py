@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -18,6 +19,7 @@ from plainsql_server.dev.ports import choose_ports
 from plainsql_server.http.alias import Alias, TlsFiles, alias_config
 from server.tests.alias import CONTROL_URL, running_alias, streaming_upstream
 from server.tests.end_to_end.error_shape import check_shape, error_of
+from server.tests.events import StreamClient
 from server.tests.load import Activity, Client, new_tag
 from server.tests.service import Service, running_service
 
@@ -153,6 +155,18 @@ async def test_a_streams_pieces_pass_as_they_come_over_one_kept_connection() -> 
     assert upstream.connections == 1
     assert all(b"connection: close" not in head.lower() for head in upstream.heads)
     assert all(b" HTTP/1.1\r\n" in head for head in upstream.heads)
+
+
+async def test_a_real_streams_rows_pass_the_alias_one_by_one(plain: Service) -> None:
+    port = urlsplit(alias_url(plain)).port or 0
+    async with StreamClient(port, plain.api_key) as client:
+        await client.send("select n, pg_sleep(0.3)::text as s from generate_series(1, 4) n")
+        await client.read_head()
+        events = [event async for event in client.events()]
+    assert [event.type for event in events] == ["columns", "row", "row", "row", "row", "done"]
+    rows_s = [event.at_s for event in events if event.type == "row"]
+    # What was gathered on the way would come at once.
+    assert all(later - earlier > 0.1 for earlier, later in pairwise(rows_s)), rows_s
 
 
 async def test_a_client_that_goes_away_has_its_statement_cancelled_through_the_alias(plain: Service) -> None:

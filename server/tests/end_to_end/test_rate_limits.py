@@ -10,8 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
+from server.tests.alias import running_alias
 from server.tests.end_to_end.error_shape import error_of
-from server.tests.load import Node, directory_dsn, running_node, size
+from server.tests.load import Client, Node, directory_dsn, running_node, size
 from server.tests.redis_server import RedisServer, running_redis
 from server.tests.service import Service
 
@@ -27,6 +28,7 @@ class Stage:
     service: Service
     redis: RedisServer
     nodes: list[Node]
+    alias_port: int
     _made: list[str] = field(default_factory=list)
 
     def new_organization(self, tier: str = "free") -> str:
@@ -43,7 +45,8 @@ def stage(service: Service) -> Iterator[Stage]:
     with running_redis() as redis, ExitStack() as stack:
         settings = {"redis_url": redis.url, "nodes": 3, "metrics_port": 0}
         nodes = [stack.enter_context(running_node(directory_dsn(service), **settings)) for _ in range(3)]
-        yield Stage(service, redis, nodes)
+        alias_port = stack.enter_context(running_alias(*(node.port for node in nodes)))
+        yield Stage(service, redis, nodes, alias_port)
 
 
 def ask(node: Node, key: str, path: str = "/v1/query", **arguments: object) -> httpx.Response:
@@ -82,17 +85,19 @@ def test_a_dedicated_organization_has_no_limit_and_so_no_header(stage: Stage) ->
 
 
 @pytest.mark.parametrize("run", range(RUNS))
-async def test_exactly_200_of_1000_concurrent_requests_of_a_free_organization_are_accepted_by_three_nodes(
+async def test_exactly_200_of_1000_concurrent_requests_of_a_free_organization_are_accepted_by_three_nodes_and_the_alias(
     stage: Stage, run: int
 ) -> None:
     key = stage.new_organization()
 
-    async def one(node: Node) -> int:
-        async with node.client(key) as client:
+    ports = [*(node.port for node in stage.nodes), stage.alias_port]
+
+    async def one(port: int) -> int:
+        async with Client(port, key) as client:
             return (await client.query("select 1")).status
 
     async with asyncio.timeout(_ANSWER_LIMIT_S):
-        statuses = await asyncio.gather(*(one(stage.nodes[i % 3]) for i in range(1_000)))
+        statuses = await asyncio.gather(*(one(ports[i % 4]) for i in range(1_000)))
     assert len(statuses) == 1_000
     assert {status: statuses.count(status) for status in set(statuses)} == {200: 200, 429: 800}
 
