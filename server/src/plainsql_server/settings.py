@@ -40,7 +40,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(description="Machines that run the data plane; limits are divided by these where they must be.", ge=1)
     ] = 1
     redis_url: Annotated[
-        str | None, Meta(description="Redis that all nodes share, for rate limits; without it, each goes by its share.")
+        Annotated[str, Meta(pattern="^(redis|rediss|unix)://")] | None,
+        Meta(description="Redis that all nodes share, for rate limits; without it, each goes by its share."),
     ] = None
     pool_max_connections: Annotated[
         int, Meta(description="Engine connections that one process opens per database and role.", ge=1)

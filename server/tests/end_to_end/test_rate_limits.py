@@ -1,15 +1,19 @@
 """The rate limit as customers meet it: data-plane processes of the test's own, on a Redis of the test's own."""
 
 import asyncio
+import os
 import re
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from plainsql_server.dev.ports import choose_ports
 from server.tests.alias import running_alias
 from server.tests.end_to_end.error_shape import error_of
 from server.tests.load import Client, Node, directory_dsn, running_node, size
@@ -18,6 +22,8 @@ from server.tests.service import Service
 
 # The whole proof takes ten; one shows that it works.
 RUNS = size("PLAINSQL_TEST_LIMIT_RUNS", 1)
+# Rounds of 200 requests each, with the limiter and without: at most 29, so that a minute's permits are enough.
+ROUNDS = size("PLAINSQL_TEST_LIMITER_ROUNDS", 5)
 _ANSWER_LIMIT_S = 90
 
 
@@ -120,6 +126,52 @@ async def test_a_refused_request_says_so_in_the_one_shape_and_when_to_come_back(
     error_of(ask(stage.nodes[2], key, "/v1/transaction", json={"statements": ["select 1"]}), 429, "rate_limited")
     # Another organization is none of its business.
     assert ask(stage.nodes[1], stage.new_organization()).status_code == 200
+
+
+async def test_the_limiter_costs_a_busy_organization_little_and_seldom_a_round_trip(service: Service) -> None:
+    """The processor's time for a request of an organization with a limit, beside one of an organization without."""
+    name = f"busy-{time.monotonic_ns()}"
+    service.operate("org", "create", name, "--tier", "standard")
+    service.operate("database", "create", "--org", name, "main")
+    keys = {"limited": service.new_key("write", org=name), "unlimited": service.api_key}
+    spent_s = {"limited": 0.0, "unlimited": 0.0}
+    metrics_port = choose_ports({"metrics": 0})["metrics"]
+    with running_redis() as redis, running_node(
+        directory_dsn(service), redis_url=redis.url, metrics_port=metrics_port
+    ) as node:  # fmt: skip
+        for kind in ("unlimited", "limited"):
+            await lookups(node, keys[kind], 100)
+        before = round_trips(metrics_port)
+        for kind in ("limited", "unlimited") * ROUNDS:
+            began_s = processor_s(node)
+            await lookups(node, keys[kind], 200)
+            spent_s[kind] += processor_s(node) - began_s
+        asked = round_trips(metrics_port) - before
+    ratio = spent_s["unlimited"] / spent_s["limited"]
+    print(f"limiter: {ratio:.3f} of the requests per processor second, {asked:.0f} round trips for {ROUNDS * 200}")
+    assert asked < ROUNDS * 200 / 8
+    assert ratio >= (0.95 if ROUNDS >= 25 else 0.8)
+
+
+async def lookups(node: Node, key: str, count: int) -> None:
+    async def client(number: int) -> None:
+        async with node.client(key) as connection:
+            for _ in range(count // 8):
+                assert (await connection.query("select $1::int", number)).succeeded
+
+    await asyncio.gather(*(client(number) for number in range(8)))
+
+
+def processor_s(node: Node) -> float:
+    fields = Path(f"/proc/{node.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def round_trips(metrics_port: int) -> float:
+    text = httpx.get(f"http://127.0.0.1:{metrics_port}/metrics").text
+    match = re.search(r"^plainsql_limiter_round_trips_total (\S+)$", text, re.MULTILINE)
+    assert match, text
+    return float(match[1])
 
 
 def test_redis_killed_is_degraded_never_open_and_nobody_fails_because_of_it(stage: Stage) -> None:

@@ -40,8 +40,9 @@ http {{
 
 
 def find_nginx() -> str | None:
-    """The program, or None if it is not installed. It is in a folder that is not on every user's path."""
-    return shutil.which("nginx", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin")
+    """The program, or None if it is not installed. It is among the system's, which not every user's path names."""
+    path = os.environ.get("PATH", os.defpath)
+    return shutil.which("nginx", path=f"{path}{os.pathsep}{path.replace('/bin', '/sbin')}")
 
 
 def nginx_command(program: str, folder: Path) -> list[str]:

@@ -149,7 +149,10 @@ class Permits:
                     while True:
                         await self._settle(shared)
             except SharedLedgerLost as error:
-                self._go_by_shares(error)
+                self._go_by_shares(str(error))
+            except Exception as error:
+                # Whatever is wrong: requests that wait must be answered, and somebody must be told.
+                self._go_by_shares(f"{type(error).__name__}: {error}")
             tried.set()
             await asyncio.sleep(_RECONNECT_AFTER_S)
 
@@ -205,8 +208,9 @@ class Permits:
             self._warm(now_s + told.warming_ms / 1000)
             self._serve_of_share(account)
             return
-        account.ledger.add(told.granted, now_s)
-        self._given["shared"] += told.granted
+        if told.granted:
+            account.ledger.add(told.granted, now_s)
+            self._given["shared"] += told.granted
         self._serve(account, told, sent_s)
 
     def _serve(self, account: Account, told: Told, sent_s: float) -> None:
@@ -244,8 +248,8 @@ class Permits:
         self._warm_at_s = until_s
         self._enter(State.WARMING)
 
-    def _go_by_shares(self, reason: SharedLedgerLost) -> None:
-        self._enter(State.LOST, str(reason))
+    def _go_by_shares(self, reason: str) -> None:
+        self._enter(State.LOST, reason)
         accounts, self._asking = self._asking, {}
         for account in accounts:
             account.is_asking = False
