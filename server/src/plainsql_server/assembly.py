@@ -6,6 +6,7 @@ Owns what is connected to what, and how a plane is served. Refuses rules of any 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
+from fractions import Fraction
 from typing import Any
 
 import uvicorn
@@ -37,6 +38,7 @@ from plainsql_server.http.readiness import Readiness
 from plainsql_server.http.routes import Route, RouteTable, open_route, scoped_route
 from plainsql_server.http.streams import Pace, StreamedAnswers
 from plainsql_server.http.transaction import TransactionRoutes
+from plainsql_server.limits.permits import Permits
 from plainsql_server.logs import Log
 from plainsql_server.metrics import Metrics
 from plainsql_server.settings import Settings, read_settings
@@ -47,6 +49,8 @@ _SHUTDOWN_TIMEOUT_S = int(LAST_ANSWERS_AFTER_S) + 1
 _KEEP_ALIVE_S = 75
 # Every control request needs the directory, most of them for several statements.
 _CONTROL_DIRECTORY_CONNECTIONS = 8
+# Where no Redis says what is left of a rate limit, the planes divide it; the control plane is called seldom.
+_DATA_PLANES_SHARE = Fraction(9, 10)
 
 
 class Observer:
@@ -89,18 +93,21 @@ def build_data_application(settings: Settings, observe: Observer) -> Application
     readiness = Readiness(settings.drain_ms)
 
     @asynccontextmanager
-    async def lifespan() -> AsyncIterator[tuple[RouteTable, Principals]]:
+    async def lifespan() -> AsyncIterator[tuple[RouteTable, Principals, Permits]]:
         async with (
             Directory.open(settings.directory_dsn) as directory,
             _tally(directory, settings, observe) as tally,
             _trust(settings, observe) as trust,
+            _permits(settings, observe, _DATA_PLANES_SHARE / settings.workers) as permits,
             _pools(settings, observe) as pools,
         ):
             observe.metrics.watch(pools.loads)
             readiness.heed_signals()
             databases = Databases(directory, trust)
             health = Health(directory)
-            checks: dict[str, Check] = {"engine": health.engine, "directory": health.directory}
+            checks: dict[str, Check] = {
+                "engine": health.engine, "directory": health.directory, "limiter": permits.check,
+            }  # fmt: skip
             queries, transactions = Queries(databases, pools, tally), Transactions(databases, pools, tally)
             idempotency = IdempotencyRoutes(Idempotency(databases, pools, transactions))
             pace = Pace(settings.stream_ping_ms, settings.stream_stall_ms)
@@ -111,6 +118,7 @@ def build_data_application(settings: Settings, observe: Observer) -> Application
             yield (
                 RouteTable(_banner_routes(settings, checks, readiness, routes)),
                 Principals(directory, trust),
+                permits,
             )
 
     return Application(lifespan, observe, readiness)
@@ -120,17 +128,19 @@ def build_control_application(settings: Settings, observe: Observer) -> Applicat
     readiness = Readiness(settings.drain_ms)
 
     @asynccontextmanager
-    async def lifespan() -> AsyncIterator[tuple[RouteTable, Principals]]:
+    async def lifespan() -> AsyncIterator[tuple[RouteTable, Principals, Permits]]:
         async with (
             Directory.open(settings.directory_dsn, _CONTROL_DIRECTORY_CONNECTIONS) as directory,
             _tally(directory, settings, observe),
             _trust(settings, observe) as trust,
+            _permits(settings, observe, 1 - _DATA_PLANES_SHARE) as permits,
             _finisher(directory, observe) as finisher,
         ):
             readiness.heed_signals()
-            checks: dict[str, Check] = {"directory": directory.check}
+            checks: dict[str, Check] = {"directory": directory.check, "limiter": permits.check}
             routes = control_routes(directory, _urls(settings), settings.database_restore_s, finisher.there_is_work)
-            yield RouteTable(_banner_routes(settings, checks, readiness, routes)), Principals(directory, trust)
+            table = RouteTable(_banner_routes(settings, checks, readiness, routes))
+            yield table, Principals(directory, trust), permits
 
     return Application(lifespan, observe, readiness)
 
@@ -226,8 +236,18 @@ async def _in_background(work: Coroutine[Any, Any, None], observe: Observe) -> A
 
 
 @asynccontextmanager
+async def _permits(settings: Settings, observe: Observer, share: Fraction) -> AsyncIterator[Permits]:
+    async with Permits.open(observe, settings.redis_url, share / settings.nodes) as permits:
+        observe.metrics.watch_limiter(permits.load)
+        yield permits
+
+
+@asynccontextmanager
 async def _pools(settings: Settings, observe: Observer) -> AsyncIterator[Pools]:
-    limits = PoolLimits(settings.pool_max_connections, settings.cell_max_connections, settings.cell_max_waiting)
+    limits = PoolLimits(
+        settings.pool_max_connections, settings.cell_max_connections, settings.cell_max_waiting,
+        processes=settings.nodes * settings.workers,
+    )  # fmt: skip
     pools = Pools(limits, settings.connect_timeout_ms, observe)
     sweeping = asyncio.create_task(pools.sweep())
     try:

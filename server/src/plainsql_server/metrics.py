@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from plainsql_server.core.observation import CellLoad, Observation, RequestFinished
+from plainsql_server.core.observation import CellLoad, LimiterLoad, Observation, RequestFinished
 
 # From a quarter of a millisecond, which a point lookup takes, to the longest deadline.
 _BUCKETS_US = (
@@ -53,6 +53,7 @@ class Metrics(Collector):
         self.registry = CollectorRegistry()
         self.registry.register(self)
         self._loads: Loads = list
+        self._limiter: Callable[[], LimiterLoad] | None = None
         self._requests: Counter[tuple[str, int]] = Counter()
         self._errors: Counter[str] = Counter()
         self._rows = 0
@@ -67,6 +68,10 @@ class Metrics(Collector):
     def watch(self, loads: Loads) -> None:
         """Shows the pools' state whenever somebody asks."""
         self._loads = loads
+
+    def watch_limiter(self, load: Callable[[], LimiterLoad]) -> None:
+        """Shows the limiter's state whenever somebody asks."""
+        self._limiter = load
 
     def serve(self, host: str, ports: range) -> int:
         """Serves the metrics on the first free port, and says which; each worker process takes one."""
@@ -96,6 +101,8 @@ class Metrics(Collector):
         yield CounterMetricFamily("plainsql_rows", "Rows sent to clients.", self._rows)
         yield self._durations()
         yield from self._cells()
+        if self._limiter is not None:
+            yield from _limiter_metrics(self._limiter())
 
     def _count(self, finished: RequestFinished) -> None:
         route = finished.route
@@ -136,3 +143,14 @@ class Metrics(Collector):
             for load in loads:
                 family.add_metric([load.cell], getattr(load, name))
             yield family
+
+
+def _limiter_metrics(load: LimiterLoad) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "plainsql_limiter_degraded", "1 while rate limits are kept without Redis, by shares.", load.is_degraded
+    )
+    yield CounterMetricFamily("plainsql_limiter_round_trips", "Round trips to Redis.", load.round_trips)
+    permits = CounterMetricFamily("plainsql_permits", "Permits given or leased, by source.", labels=["source"])
+    permits.add_metric(["redis"], load.shared_permits)
+    permits.add_metric(["share"], load.share_permits)
+    yield permits

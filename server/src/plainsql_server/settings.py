@@ -36,6 +36,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tls_cert_file: Annotated[str | None, Meta(description="Certificate chain (PEM); without it, plain HTTP.")] = None
     tls_key_file: Annotated[str | None, Meta(description="Private key (PEM) of the certificate.")] = None
     workers: Annotated[int, Meta(description="Processes that serve the data plane.", ge=1, le=64)] = 1
+    nodes: Annotated[
+        int, Meta(description="Machines that run the data plane; limits are divided by these where they must be.", ge=1)
+    ] = 1
+    redis_url: Annotated[
+        Annotated[str, Meta(pattern="^(redis|rediss|unix)://")] | None,
+        Meta(description="Redis that all nodes share, for rate limits; without it, each goes by its share."),
+    ] = None
     pool_max_connections: Annotated[
         int, Meta(description="Engine connections that one process opens per database and role.", ge=1)
     ] = 16

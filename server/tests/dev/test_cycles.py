@@ -46,7 +46,7 @@ def rows(run: Dev) -> list[int]:
 
 
 def assert_ports_free(description: dict[str, str]) -> None:
-    for name in ("data_url", "control_url"):
+    for name in ("data_url", "control_url", "alias_url"):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("127.0.0.1", urlsplit(description[name]).port))

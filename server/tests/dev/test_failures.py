@@ -12,7 +12,7 @@ from server.tests.dev.running import Starter, processes_of, wait_for
 pytestmark = pytest.mark.timeout(90)
 
 
-@pytest.mark.parametrize("option", ["data_port", "control_port"])
+@pytest.mark.parametrize("option", ["data_port", "control_port", "alias_port"])
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
 def test_a_port_in_use_is_named(state: Path, start: Starter, option: str, address: str) -> None:
     with socket.socket() as taken:

@@ -65,7 +65,7 @@ def test_dev_json_has_every_promised_field_and_absolute_paths(state: Path, start
     fields = ["data_url", "control_url", "alias_url", "ca_file", "api_key_file", "database", "pids", "postgres"]
     assert list(description) == fields
     assert list(description["postgres"]) == ["socket", "port", "superuser", "database"]
-    assert description["alias_url"] is None
+    assert set(description["pids"]) == {"dev", "postgres", "redis", "data", "control", "alias"}
     assert description["database"] == "main"
     for path in (description["ca_file"], description["api_key_file"], description["postgres"]["socket"]):
         assert Path(path).is_absolute()

@@ -37,6 +37,17 @@ def free_key(service: Service) -> str:
     return _once(service, "free", make)
 
 
+def neighbour_key(service: Service) -> str:
+    """A key of an organization beside `dev` that may make as many requests, with a database of its own."""
+
+    def make() -> str:
+        service.operate("org", "create", "neighbour", "--tier", "dedicated")
+        service.operate("database", "create", "--org", "neighbour", "theirs")
+        return service.new_key("write", org="neighbour")
+
+    return _once(service, "neighbour", make)
+
+
 def _once(service: Service, name: str, make: Callable[[], str]) -> str:
     place = (service.folder, name)
     if place not in _made:

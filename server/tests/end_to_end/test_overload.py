@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from server.tests.end_to_end.tenants import free_key
+from server.tests.end_to_end.tenants import free_key, neighbour_key
 from server.tests.load import Answer, Node, directory_dsn, percentile, running_node, size
 from server.tests.service import Service
 
@@ -114,7 +114,7 @@ async def test_five_times_the_capacity_is_served_at_the_peak_rate_and_the_rest_r
 
 
 async def test_one_organization_that_floods_leaves_the_other_its_speed(service: Service, node: Node) -> None:
-    other = free_key(service)
+    other = neighbour_key(service)
     quiet = Load(node, other)
     await quiet.run(2, 1_000, SECONDS)
     flood, beside = Load(node, service.api_key), Load(node, other)

@@ -48,6 +48,24 @@ class Failure(Observation):
     request_id: str | None = None
 
 
+@dataclass(slots=True)
+class LimiterChanged(Observation):
+    """Permits come from somewhere else now: `shared` is Redis, `lost` and `warming` are this process' own share."""
+
+    state: str
+    context: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LimiterLoad:
+    """What the limiter of one process has done until one moment."""
+
+    is_degraded: bool
+    round_trips: int
+    shared_permits: int
+    share_permits: int
+
+
 @dataclass(frozen=True, slots=True)
 class CellLoad:
     """What one process uses of one cell, at one moment."""

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plainsql_server import VERSION
+from plainsql_server.dev.alias import MISSING as ALIAS_MISSING
+from plainsql_server.dev.alias import AliasPart, find_nginx
 from plainsql_server.dev.binaries import Binaries, find_binaries, made_reachable
 from plainsql_server.dev.certificates import ensure_certificates
 from plainsql_server.dev.cluster import PORT, SUPERUSER, Cluster, place_cluster, remove_socket_directory
@@ -19,6 +21,8 @@ from plainsql_server.dev.parts import Part, refuse_the_dead, start_all, stop_all
 from plainsql_server.dev.ports import choose_ports
 from plainsql_server.dev.postgres import NewCluster, Postgres, end_leftover_postgres
 from plainsql_server.dev.processes import Launcher, end_leftovers
+from plainsql_server.dev.redis import MISSING as REDIS_MISSING
+from plainsql_server.dev.redis import Redis, find_redis
 from plainsql_server.dev.screen import Screen, curl_line
 from plainsql_server.dev.service import Addresses, Plane, Provisioning, plane_settings
 from plainsql_server.dev.signals import Signals
@@ -51,12 +55,10 @@ def run(options: DevOptions) -> int:
 def _run(options: DevOptions, folder: Folder, signals: Signals, screen: Screen) -> int:
     began = time.monotonic()
     screen.say(f"PlainSQL {VERSION}, state in {folder.path}")
-    if options.alias_port:
-        screen.say("  --alias-port has no effect: this version runs no alias.")
     state = _clean_state(folder)
     parts: list[Part] = []
     try:
-        prepared = _prepare(options, folder, state)
+        prepared = _prepare(options, folder, state, screen)
         parts = prepared.parts
         if start_all(parts, signals, screen):
             write_json(folder.description_file, _description(prepared))
@@ -89,25 +91,44 @@ def _clean_state(folder: Folder) -> State:
     return state
 
 
-def _prepare(options: DevOptions, folder: Folder, state: State) -> _Run:
-    ports = choose_ports({"--data-port": options.data_port, "--control-port": options.control_port})
+def _prepare(options: DevOptions, folder: Folder, state: State, screen: Screen) -> _Run:
+    nginx = find_nginx()
+    ports = choose_ports({
+        "--data-port": options.data_port, "--control-port": options.control_port, "--alias-port": options.alias_port,
+    })  # fmt: skip
     cluster = place_cluster(folder, state)
     end_leftover_postgres(cluster, state)
     state.processes.clear()
     binaries = made_reachable(_binaries(options, cluster), cluster.account, cluster.home)
     certificates = ensure_certificates(folder.tls) if options.tls else None
-    addresses = Addresses(ports["--data-port"], ports["--control-port"], certificates)
+    alias_port = ports["--alias-port"] if nginx else None
+    addresses = Addresses(ports["--data-port"], ports["--control-port"], alias_port, certificates)
     launcher = Launcher(folder, state)
     provisioning = Provisioning(launcher, folder, cluster, options.tier)
-    settings = plane_settings(cluster, addresses, options.workers)
+    redis = _redis(launcher, cluster, screen)
+    settings = plane_settings(cluster, addresses, options.workers, redis[0].url if redis else None)
+    needed = [part.name for part in redis]
     parts: list[Part] = [
         NewCluster(launcher, cluster, binaries),
         Postgres(launcher, cluster, binaries),
+        *redis,
         provisioning,
-        Plane("data", launcher, addresses, settings),
-        Plane("control", launcher, addresses, settings),
+        Plane("data", launcher, addresses, settings, *needed),
+        Plane("control", launcher, addresses, settings, *needed),
     ]
+    if nginx:
+        parts.append(AliasPart(launcher, nginx, folder.alias, addresses))
+    else:
+        screen.say(f"  {ALIAS_MISSING}")
     return _Run(folder, cluster, addresses, provisioning, parts)
+
+
+def _redis(launcher: Launcher, cluster: Cluster, screen: Screen) -> list[Redis]:
+    program = find_redis()
+    if program is None:
+        screen.say(f"  {REDIS_MISSING}")
+        return []
+    return [Redis(launcher, program, cluster.socket_directory)]
 
 
 def _binaries(options: DevOptions, cluster: Cluster) -> Binaries:
@@ -146,7 +167,7 @@ def _description(run: _Run) -> dict[str, object]:
     return {
         "data_url": run.addresses.data_url,
         "control_url": run.addresses.control_url,
-        "alias_url": None,
+        "alias_url": run.addresses.alias_url,
         "ca_file": str(certificates.ca_file) if certificates else None,
         "api_key_file": str(run.folder.api_key_file),
         "database": provisioned.database,
@@ -166,6 +187,7 @@ def _say_ready(run: _Run, screen: Screen, elapsed_s: float) -> None:
     facts = [
         ("Data plane", run.addresses.data_url),
         ("Control plane", run.addresses.control_url),
+        ("Alias", run.addresses.alias_url or "none: nginx is not installed"),
         ("API key", str(run.folder.api_key_file)),
         ("CA", str(ca_file) if ca_file else "none: plain HTTP"),
         ("Database", run.provisioning.result().database),

@@ -7,6 +7,7 @@
     ├ api_key       the development key
     ├ tls/          the development CA and the server's certificate
     ├ log/          one file a part, and the one before it
+    ├ alias/        nginx' configuration and its temporary files
     └ postgres/     the cluster (or a link to it, see `cluster.py`)
 
 Owns these files. Every file that holds a secret is 0600 from the moment it exists. Refuses to follow
@@ -55,6 +56,10 @@ class Folder:
     @property
     def postgres(self) -> Path:
         return self.path / "postgres"
+
+    @property
+    def alias(self) -> Path:
+        return self.path / "alias"
 
     def log_file(self, name: str) -> Path:
         return self.path / "log" / f"{name}.log"

@@ -26,10 +26,11 @@ _PROBE_TIMEOUT_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where the planes listen. The alias has no address until there is one."""
+    """Where the planes and the alias listen, if there is an alias."""
 
     data_port: int
     control_port: int
+    alias_port: int | None
     certificates: Certificates | None
 
     @property
@@ -39,6 +40,10 @@ class Addresses:
     @property
     def control_url(self) -> str:
         return self._url(self.control_port)
+
+    @property
+    def alias_url(self) -> str | None:
+        return None if self.alias_port is None else self._url(self.alias_port)
 
     def _url(self, port: int) -> str:
         return f"{'https' if self.certificates else 'http'}://localhost:{port}"
@@ -103,8 +108,11 @@ class Plane(Part):
 
     needs = frozenset({Provisioning.name})
 
-    def __init__(self, name: str, launcher: Launcher, addresses: Addresses, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self, name: str, launcher: Launcher, addresses: Addresses, settings: Mapping[str, str], *needed: str
+    ) -> None:
         self.name = name
+        self.needs = type(self).needs.union(needed)
         self._launcher = launcher
         self._port = addresses.data_port if name == "data" else addresses.control_port
         self._url = addresses.data_url if name == "data" else addresses.control_url
@@ -140,7 +148,7 @@ class Plane(Part):
         return http.client.HTTPSConnection(HOST, self._port, timeout=_PROBE_TIMEOUT_S, context=self._trust)
 
 
-def plane_settings(cluster: Cluster, addresses: Addresses, workers: int) -> dict[str, str]:
+def plane_settings(cluster: Cluster, addresses: Addresses, workers: int, redis_url: str | None) -> dict[str, str]:
     """The settings of both planes, as environment variables."""
     values = {
         "directory_dsn": cluster.directory_dsn,
@@ -151,12 +159,14 @@ def plane_settings(cluster: Cluster, addresses: Addresses, workers: int) -> dict
         "control_host": HOST,
         "control_port": str(addresses.control_port),
         "workers": str(workers),
+        "nodes": "1",
         # Nobody has to be told before a stop on one's own machine.
         "drain_ms": "0",
         # An empty variable counts as one that is not set, and hides one that the user's shell has.
         "tls_cert_file": str(addresses.certificates.cert_file) if addresses.certificates else "",
         "tls_key_file": str(addresses.certificates.key_file) if addresses.certificates else "",
-        "alias_url": "",
+        "alias_url": addresses.alias_url or "",
+        "redis_url": redis_url or "",
     }
     return {PREFIX + name.upper(): value for name, value in values.items()}
 

@@ -157,8 +157,9 @@ class Pool:
         return self.open_count > 0 or self.party.is_here or self.stream_party.is_here
 
     def lease(self, organization_limit: int, deadline: Deadline) -> Lease:
-        """A connection for one statement of the pool's organization, which may run so many at once."""
-        self.cell.gate.limit(self.party, organization_limit)
+        """A connection for one statement of the pool's organization, which may run so many at once on all nodes."""
+        # Each process has its share, so that the sum is never above the limit; one is the least that works.
+        self.cell.gate.limit(self.party, max(1, organization_limit // self.cell.processes))
         return Lease(self, deadline)
 
     @asynccontextmanager
@@ -246,6 +247,7 @@ class CellPools:
         # clients that do not read leave room for the rest.
         self.stream_gate = Gate(max(1, limits.cell_connections // 2), limits.cell_waiting)
         self.pool_limit = limits.pool_connections
+        self.processes = limits.processes
         self.connect_timeout_ms = connect_timeout_ms
         self.observe = observe
         self.open_count = 0
@@ -306,11 +308,15 @@ class CellPools:
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """How much one process may use: connections per pool and per cell, and requests that may wait per cell."""
+    """How much one process may use: connections per pool and per cell, and requests that may wait per cell.
+
+    And of how many processes it is one, that share what an organization may have.
+    """
 
     pool_connections: int
     cell_connections: int
     cell_waiting: int
+    processes: int = 1
 
 
 class Pools:

@@ -17,17 +17,19 @@ from plainsql_server.http.authentication import authenticate
 from plainsql_server.http.cors import cors_headers, is_preflight, preflight_response
 from plainsql_server.http.errors import error_response
 from plainsql_server.http.protocol import SHUTDOWN
+from plainsql_server.http.rate_limit import take_permit
 from plainsql_server.http.readiness import Readiness
 from plainsql_server.http.requests import AsgiScope, ClientGone, Receive, Request, Send
 from plainsql_server.http.responses import Response
 from plainsql_server.http.routes import Route, RouteTable
+from plainsql_server.limits.permits import Permits
 
 UNKNOWN_ROUTE = "(none)"
 # Seen in logs only: the client went away before it was answered.
 _GONE = Response(499, b"", error_code="client_gone")
 
 # What an application needs while it runs, opened at start and closed at stop.
-Lifespan = Callable[[], AbstractAsyncContextManager[tuple[RouteTable, Principals]]]
+Lifespan = Callable[[], AbstractAsyncContextManager[tuple[RouteTable, Principals, Permits]]]
 
 
 class Application:
@@ -39,6 +41,7 @@ class Application:
         self._observe = observe
         self._routes: RouteTable
         self._principals: Principals
+        self._permits: Permits
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -62,6 +65,7 @@ class Application:
                 response = await route.answer_anyone(request)
             else:
                 principal = await authenticate(request, self._principals, route)
+                await take_permit(request, principal, self._permits)
                 response = await route.answer(request, principal)
         except asyncio.CancelledError as cancelled:
             if cancelled.args != (SHUTDOWN,):
@@ -126,7 +130,7 @@ class Application:
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
-        async with self._lifespan() as (self._routes, self._principals):
+        async with self._lifespan() as (self._routes, self._principals, self._permits):
             await send({"type": "lifespan.startup.complete"})
             await receive()
         await send({"type": "lifespan.shutdown.complete"})
@@ -155,6 +159,7 @@ def _complete(response: Response, request: Request) -> None:
             b"queue;dur=%d.%03d, engine;dur=%d.%03d, total;dur=%d.%03d"
             % (*divmod(response.queue_us, 1000), *divmod(response.exec_us, 1000), *divmod(total_us, 1000)),
         ),
+        *request.rate_headers,
         *cors_headers(request),
     )
 

@@ -15,6 +15,8 @@ from plainsql_server.http.responses import Response, json_response
 from plainsql_server.http.routes import Route
 
 Check = Callable[[], Awaitable[None]]
+# The code of a failed check that requests do not suffer from.
+DEGRADED = "degraded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +60,10 @@ class Banner:
         checks = {name: await _state(check) for name, check in asked.items()}
         if asked and self._readiness.draining:
             checks["process"] = "draining"
-        ready = all(state == "ok" for state in checks.values())
+        ready = set(checks.values()) <= {"ok", DEGRADED}
+        status = "ok" if DEGRADED not in checks.values() else DEGRADED
         content = {
-            "status": "ok" if ready else "unavailable",
+            "status": status if ready else "unavailable",
             "version": VERSION,
             "uptime_s": (monotonic_us() - self._started_us) // 1_000_000,
             "checks": checks,

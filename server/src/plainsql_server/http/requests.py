@@ -4,7 +4,7 @@ Owns reading from the client. Every limit is applied before what it guards is pa
 """
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -36,7 +36,8 @@ class Request:
     """One HTTP request."""
 
     __slots__ = (
-        "_body", "_receive", "headers", "id", "method", "path", "query_string", "started_us", "streamed", "way",
+        "_body", "_receive", "headers", "id", "method", "path", "query_string", "rate_headers", "started_us",
+        "streamed", "way",
     )  # fmt: skip
 
     way: Way
@@ -55,6 +56,8 @@ class Request:
         self.query_string = query_string
         self._body = body
         self._receive = receive
+        # What its response says about the caller's rate limit.
+        self.rate_headers: Sequence[tuple[bytes, bytes]] = ()
         self.streamed = None
         sent_id = headers.get(b"x-request-id")
         self.id = sent_id.decode() if sent_id and is_request_id(sent_id) else new_id(Kind.REQUEST)

@@ -106,6 +106,7 @@ class _Delivery:
                 b"server-timing",
                 b"queue;dur=%d.%03d, engine;dur=%d.%03d" % (*divmod(queue_us, 1000), *divmod(engine_us, 1000)),
             ),
+            *request.rate_headers,
             *cors_headers(request),
         )
         self._sink.begin(response.status, response.headers)

@@ -1,0 +1,109 @@
+"""The part that is the alias: nginx before the data plane, as it would run in production.
+
+Owns how nginx is called and what surrounds the alias' own configuration. Where nginx is not installed there is
+no such part.
+"""
+
+import http.client
+import os
+import shutil
+import ssl
+from pathlib import Path
+from signal import Signals as Signal
+
+from plainsql_server.dev.folder import write_public
+from plainsql_server.dev.parts import Part
+from plainsql_server.dev.processes import Launcher
+from plainsql_server.dev.service import HOST, Addresses
+from plainsql_server.http.alias import Alias, TlsFiles, alias_config
+
+MISSING = "nginx is not installed, so there is no alias. Install: apt install nginx-light"
+_PROBE_TIMEOUT_S = 1.0
+
+# One process in the foreground, so that it ends when `dev` does; everything that it writes is in its own folder.
+_MAIN = """\
+daemon off;
+master_process off;
+worker_rlimit_nofile 8192;
+pid "{folder}/nginx.pid";
+error_log stderr error;
+events {{ worker_connections 4096; }}
+http {{
+    client_body_temp_path "{folder}/client_body";
+    proxy_temp_path "{folder}/proxy";
+    fastcgi_temp_path "{folder}/unused";
+    uwsgi_temp_path "{folder}/unused";
+    scgi_temp_path "{folder}/unused";
+    include "{folder}/alias.conf";
+}}
+"""
+
+
+def find_nginx() -> str | None:
+    """The program, or None if it is not installed. It is among the system's, which not every user's path names."""
+    path = os.environ.get("PATH", os.defpath)
+    return shutil.which("nginx", path=f"{path}{os.pathsep}{path.replace('/bin', '/sbin')}")
+
+
+def nginx_command(program: str, folder: Path) -> list[str]:
+    """Runs the configuration in a folder."""
+    return [program, "-e", "stderr", "-p", str(folder), "-c", str(folder / "nginx.conf")]
+
+
+def write_config(folder: Path, alias: Alias) -> None:
+    """The whole configuration of an nginx that is nothing but this alias."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    write_public(folder / "alias.conf", alias_config(alias))
+    write_public(folder / "nginx.conf", _MAIN.format(folder=folder))
+
+
+class AliasPart(Part):
+    """nginx."""
+
+    name = "alias"
+    needs = frozenset({"data"})
+
+    def __init__(self, launcher: Launcher, program: str, folder: Path, addresses: Addresses) -> None:
+        self._launcher = launcher
+        self._program = program
+        self._folder = folder
+        self._addresses = addresses
+        files = addresses.certificates
+        self._trust = ssl.create_default_context(cafile=str(files.ca_file)) if files else None
+
+    def start(self) -> None:
+        files = self._addresses.certificates
+        alias = Alias(
+            listen=[f"{HOST}:{self._addresses.alias_port}"],
+            upstreams=[f"{HOST}:{self._addresses.data_port}"],
+            control_url=self._addresses.control_url,
+            tls=TlsFiles(files.cert_file, files.key_file) if files else None,
+            upstream_ca_file=files.ca_file if files else None,
+        )
+        write_config(self._folder, alias)
+        self.child = self._launcher.launch(
+            self.name,
+            nginx_command(self._program, self._folder),
+            environment={"PATH": os.environ.get("PATH", os.defpath)},
+            death_signal=Signal.SIGTERM,
+        )
+
+    def ready(self) -> bool:
+        connection = self._connection()
+        try:
+            connection.request("GET", "/health?live")
+            return connection.getresponse().status == http.HTTPStatus.OK
+        except (OSError, http.client.HTTPException):
+            # Not listening yet: the limit on starting turns a lasting silence into a failure.
+            return False
+        finally:
+            connection.close()
+
+    def detail(self) -> str:
+        return self._addresses.alias_url or ""
+
+    def _connection(self) -> http.client.HTTPConnection:
+        port = self._addresses.alias_port
+        if self._trust is None:
+            return http.client.HTTPConnection(HOST, port, timeout=_PROBE_TIMEOUT_S)
+        return http.client.HTTPSConnection(HOST, port, timeout=_PROBE_TIMEOUT_S, context=self._trust)

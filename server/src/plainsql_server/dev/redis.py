@@ -1,0 +1,63 @@
+"""The part that is Redis: private, on a socket, without a file of its own, because what it counts is a minute old.
+
+Owns how redis-server is called. Where it is not installed there is no such part, and the planes go by shares.
+"""
+
+import os
+import shutil
+import socket
+from pathlib import Path
+from signal import Signals as Signal
+
+from plainsql_server.dev.parts import Part
+from plainsql_server.dev.processes import Launcher
+
+MISSING = "Redis is not installed, so each process counts rate limits by itself. Install: apt install redis-server"
+_PROBE_TIMEOUT_S = 1.0
+
+
+def find_redis() -> str | None:
+    """The program, or None if it is not installed; Valkey speaks the same language."""
+    return shutil.which("redis-server") or shutil.which("valkey-server")
+
+
+class Redis(Part):
+    """The server that the planes share permits by."""
+
+    name = "redis"
+
+    def __init__(self, launcher: Launcher, program: str, socket_directory: Path) -> None:
+        self._launcher = launcher
+        self._program = program
+        self._socket = socket_directory / "redis.sock"
+
+    @property
+    def url(self) -> str:
+        return f"unix://{self._socket}"
+
+    def start(self) -> None:
+        settings = {
+            "port": "0", "unixsocket": str(self._socket), "unixsocketperm": "700", "save": "", "appendonly": "no",
+            "maxmemory-policy": "noeviction",
+        }  # fmt: skip
+        words = [word for name, value in settings.items() for word in (f"--{name}", value)]
+        self.child = self._launcher.launch(
+            self.name,
+            [self._program, *words],
+            environment={"PATH": os.environ.get("PATH", os.defpath)},
+            death_signal=Signal.SIGTERM,
+        )
+
+    def ready(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(_PROBE_TIMEOUT_S)
+            try:
+                probe.connect(str(self._socket))
+                probe.sendall(b"PING\r\n")
+                return probe.recv(16).startswith(b"+PONG")
+            except OSError:
+                # Not listening yet; the limit on starting turns a lasting silence into a failure.
+                return False
+
+    def detail(self) -> str:
+        return f"socket {self._socket}"

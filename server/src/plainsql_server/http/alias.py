@@ -1,0 +1,161 @@
+"""The alias' nginx configuration: the data plane through one more hop, and a redirect for control routes.
+
+Owns the text that nginx gets. Whatever is not a control route goes to the data plane, so that there is no second
+list of routes; errors that nginx makes by itself have the one shape that all errors have.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from plainsql_server.limits.tiers import TIERS
+
+# How much longer than the longest stream an answer may be silent.
+_BEYOND_THE_LONGEST_STREAM_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """The certificate that the alias shows, and its key."""
+
+    cert_file: Path
+    key_file: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """What an operator says about the alias."""
+
+    listen: Sequence[str]
+    upstreams: Sequence[str]
+    """Addresses of data planes: host:port."""
+    control_url: str
+    server_name: str = "_"
+    tls: TlsFiles | None = None
+    upstream_ca_file: Path | None = None
+    """With it, the data planes are spoken to over TLS, and must show a certificate for `upstream_name`."""
+    upstream_name: str = "localhost"
+
+
+@dataclass(frozen=True, slots=True)
+class _Error:
+    """An error that nginx makes by itself."""
+
+    place: str
+    status: int
+    code: str
+    message: str
+    outcome: str = "not_executed"
+    hint: str | None = None
+    retryable: bool = False
+
+
+def alias_config(alias: Alias) -> str:
+    """The configuration, for nginx' http block. Raises ValueError for an address that nginx would read differently."""
+    control_url = alias.control_url.rstrip("/")
+    for address in (*alias.listen, *alias.upstreams, control_url, alias.server_name, alias.upstream_name):
+        _refuse_strange(address)
+    if urlsplit(control_url).scheme not in ("http", "https"):
+        raise ValueError(f"The control plane's address is no URL: {control_url}")
+    text = files("plainsql_server.http").joinpath("alias.conf").read_text(encoding="utf-8")
+    for name, value in {
+        "UPSTREAMS": "\n".join(f"    server {upstream};" for upstream in alias.upstreams),
+        "LISTEN": _listen(alias),
+        "SERVER_NAME": alias.server_name,
+        "MAX_BODY_BYTES": str(max(limits.request_bytes for limits in TIERS.values())),
+        "SCHEME": "https" if alias.upstream_ca_file else "http",
+        "UPSTREAM_TLS": _upstream_tls(alias),
+        "READ_TIMEOUT_S": str(_longest_answer_s()),
+        "CONTROL_URL": control_url,
+        "ERRORS": "\n\n".join(_location(error, control_url) for error in _errors(control_url)),
+    }.items():
+        text = text.replace(f"@{name}@", value)
+    return text
+
+
+def _longest_answer_s() -> int:
+    return max(limits.stream_life_ms for limits in TIERS.values()) // 1000 + _BEYOND_THE_LONGEST_STREAM_S
+
+
+def _listen(alias: Alias) -> str:
+    lines = [f"    listen {address}{' ssl' if alias.tls else ''};" for address in alias.listen]
+    if alias.tls:
+        lines += [
+            f"    ssl_certificate {_quoted(alias.tls.cert_file)};",
+            f"    ssl_certificate_key {_quoted(alias.tls.key_file)};",
+            "    ssl_protocols TLSv1.2 TLSv1.3;",
+            "    ssl_session_cache shared:plainsql_alias:10m;",
+        ]
+    return "\n".join(lines)
+
+
+def _upstream_tls(alias: Alias) -> str:
+    if alias.upstream_ca_file is None:
+        return ""
+    return "\n".join([
+        "        proxy_ssl_verify on;",
+        f"        proxy_ssl_trusted_certificate {_quoted(alias.upstream_ca_file)};",
+        f"        proxy_ssl_name {alias.upstream_name};",
+        "        proxy_ssl_server_name on;",
+        "        proxy_ssl_protocols TLSv1.2 TLSv1.3;",
+        "        proxy_ssl_session_reuse on;",
+    ])  # fmt: skip
+
+
+def _errors(control_url: str) -> list[_Error]:
+    return [
+        _Error("@control", 308, "control_route", f"This route is on the control plane, {control_url}.",
+               hint=f"Send the request to {control_url}; browsers cannot follow this redirect to another origin."),
+        _Error("= /_alias/malformed", 400, "malformed_request", "Invalid HTTP request received."),
+        _Error("= /_alias/unknown", 404, "route_not_found", "There is no such route.", hint="GET / lists the routes."),
+        _Error("= /_alias/method", 405, "method_not_allowed", "No route takes this method."),
+        _Error("= /_alias/too_large", 413, "request_too_large", "The request is larger than any tier allows."),
+        # The request may have reached the data plane, and only its answer may be lost.
+        _Error("= /_alias/unavailable", 503, "data_plane_unavailable", "The data plane does not answer.",
+               outcome="unknown", retryable=True),
+    ]  # fmt: skip
+
+
+def _location(error: _Error, control_url: str) -> str:
+    """A place that answers with an error; its status was set on the way to it, by `error_page`."""
+    headers = [("X-Request-Id", "$plainsql_request_id"), ("Server-Timing", '"alias;dur=$plainsql_ms"')]
+    if error.status == 308:
+        # And no word to browsers on other origins: they must call the control plane itself.
+        headers.append(("Location", f"{control_url}$request_uri"))
+    else:
+        headers.append(("Access-Control-Allow-Origin", "$plainsql_allowed_origin"))
+    if error.status == 503:
+        headers.append(("Retry-After", "1"))
+    lines = [
+        "internal;",
+        "default_type application/json;",
+        *(f"add_header {name} {value} always;" for name, value in headers),
+        f"return 200 '{_body(error)}';",
+    ]
+    inner = "\n".join(f"        {line}" for line in lines)
+    return f"    location {error.place} {{\n{inner}\n    }}"
+
+
+def _body(error: _Error) -> str:
+    fields = {
+        "code": error.code, "message": error.message, "hint": error.hint, "retryable": error.retryable,
+        "retry_after_ms": 1_000 if error.status == 503 else None, "outcome": error.outcome,
+    }  # fmt: skip
+    told = msgspec.json.encode({name: value for name, value in fields.items() if value is not None}).decode()
+    return f'{{"success":false,"error":{told},$plainsql_query_fields"request_id":"$plainsql_request_id"}}'
+
+
+def _quoted(path: Path) -> str:
+    text = str(path)
+    if any(char in text for char in '"\\$\n\r'):
+        raise ValueError(f"nginx cannot be given this path: {text}")
+    return f'"{text}"'
+
+
+def _refuse_strange(text: str) -> None:
+    if not text or any(char in text for char in " \t\r\n;{}\"'\\$#"):
+        raise ValueError(f"nginx cannot be given this address: {text!r}")

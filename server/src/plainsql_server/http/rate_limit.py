@@ -1,0 +1,51 @@
+"""The rate limit of a request: a permit, the headers that tell of it, and the refusal where there is none.
+
+Owns the headers, which are those of the IETF's draft on rate limits. Refuses to count: `limits/permits.py` does.
+"""
+
+import time
+from functools import cache
+
+from plainsql_server.core.errors import LimitError
+from plainsql_server.core.principal import Principal
+from plainsql_server.http.requests import Request
+from plainsql_server.limits.permits import Permits
+from plainsql_server.limits.tiers import TIERS
+
+_WINDOW_S = 60
+
+
+async def take_permit(request: Request, principal: Principal, permits: Permits) -> None:
+    """Takes a permit, and leaves the headers for the response. Raises LimitError where the limit is used up.
+
+    A tier without a limit has no headers. What is left is what this process knows: exact where few requests
+    are made, behind by what other nodes leased in the last moment where many are.
+    """
+    limit = TIERS[principal.tier].requests_per_minute
+    if limit is None:
+        return
+    organization_id = principal.organization_id
+    permit = permits.take_held(organization_id) or await permits.take(organization_id, limit)
+    wait_s = max(0.0, permit.more_at_s - time.monotonic())
+    policy, name = _names(principal.tier, limit)
+    request.rate_headers = (
+        (b"ratelimit-policy", policy),
+        (b"ratelimit", b"%b;r=%d;t=%d" % (name, permit.left, -(-wait_s // 1))),
+    )
+    if not permit.granted:
+        raise _rate_limited(limit, principal.tier, wait_s)
+
+
+@cache
+def _names(tier: str, limit: int) -> tuple[bytes, bytes]:
+    name = f'"org-{tier}"'
+    return f"{name};q={limit};w={_WINDOW_S}".encode(), name.encode()
+
+
+def _rate_limited(limit: int, tier: str, wait_s: float) -> LimitError:
+    return LimitError(
+        "rate_limited",
+        f"An organization may make {limit} requests a minute in the tier {tier!r}, and yours has made them.",
+        retryable=True,
+        retry_after_ms=max(1, int(wait_s * 1000)),
+    )

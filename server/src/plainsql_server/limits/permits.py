@@ -1,0 +1,278 @@
+"""Permits: the right of an organization to one request, over all nodes never more than its tier's limit.
+
+Owns where a permit comes from. Where Redis answers, permits are leased there, ahead of need by those who are
+busy, so that most requests find theirs in this process. Where it does not, a process goes by its share of the
+limit, and says so; it never waves requests through. Refuses to know tiers, headers and statuses.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from enum import StrEnum
+from fractions import Fraction
+
+from plainsql_server.core.clock import now
+from plainsql_server.core.errors import EngineError
+from plainsql_server.core.observation import LimiterChanged, LimiterLoad, Observe
+from plainsql_server.limits.account import Account, Permit
+from plainsql_server.limits.shared import SharedLedger, SharedLedgerLost, Told
+from plainsql_server.limits.window import Window
+
+MINUTE = Window(60_000)
+_RECONNECT_AFTER_S = 0.25
+
+
+class State(StrEnum):
+    """Where permits come from."""
+
+    ALONE = "alone"
+    """No Redis is configured: each process gives its share."""
+    SHARED = "shared"
+    """Redis decides."""
+    LOST = "lost"
+    """Redis does not answer: each process gives its share."""
+    WARMING = "warming"
+    """Redis is back without its memory: shares, until it has seen a whole window."""
+
+
+class Permits:
+    """The permits that this process gives: whatever Redis grants it, or its `share` of each limit."""
+
+    def __init__(
+        self, observe: Observe, share: Fraction, window: Window = MINUTE, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._observe = observe
+        self._share = share
+        self._window = window
+        self._clock = clock
+        self._accounts: dict[str, Account] = {}
+        self.state = State.ALONE
+        self._warm_at_s = 0.0
+        # Accounts that have something to ask or tell, in the order in which that came up.
+        self._asking: dict[Account, None] = {}
+        self._there_is_work = asyncio.Event()
+        self._known_run: str | None = None
+        # Those with a lease, of which something may expire unused.
+        self._leased: dict[Account, None] = {}
+        self._swept_s = 0.0
+        self._forgot_s = clock()
+        self.round_trips = 0
+        self._given: dict[str, int] = {"shared": 0, "share": 0}
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls, observe: Observe, url: str | None, share: Fraction, window: Window = MINUTE
+    ) -> "AsyncIterator[Permits]":
+        """Permits for the length of the block, from the Redis at `url` if there is one."""
+        permits = cls(observe, share, window)
+        if url is None:
+            yield permits
+            return
+        tried = asyncio.Event()
+        keeping = asyncio.create_task(permits._keep_in_touch(url, tried))
+        # The first requests shall find Redis; if it is away, they are not kept waiting.
+        await tried.wait()
+        try:
+            yield permits
+        finally:
+            keeping.cancel()
+            await asyncio.wait([keeping])
+
+    def take_held(self, organization_id: str) -> Permit | None:
+        """A permit that is here already; None if `take` must see where one comes from."""
+        account = self._accounts.get(organization_id)
+        if account is None or not account.take_held(self._clock()):
+            return None
+        if account.wants_refill() and self.state is State.SHARED:
+            self._ask(account)
+        return Permit(True, account.left + account.held, account.more_at_s)
+
+    async def take(self, organization_id: str, limit: int) -> Permit:
+        """A permit, or a refusal. Waits for Redis at most a moment; cancelling it gives up the place."""
+        account = self._account(organization_id, limit)
+        if (permit := self.take_held(organization_id)) is not None:
+            return permit
+        if self.state is not State.SHARED:
+            return self._take_of_share(account)
+        now_s = self._clock()
+        if now_s < account.refused_until_s:
+            return Permit(False, 0, account.more_at_s)
+        place: asyncio.Future[Permit] = asyncio.get_running_loop().create_future()
+        account.waiting.append(place)
+        self._ask(account)
+        return await place
+
+    async def check(self) -> None:
+        """Raises EngineError where permits do not come from where they should."""
+        if self.state in (State.LOST, State.WARMING):
+            raise EngineError("degraded", "Rate limits are kept by each process by itself.")
+
+    def load(self) -> LimiterLoad:
+        """What the metrics say."""
+        is_degraded = self.state in (State.LOST, State.WARMING)
+        return LimiterLoad(is_degraded, self.round_trips, self._given["shared"], self._given["share"])
+
+    def _account(self, organization_id: str, limit: int) -> Account:
+        account = self._accounts.get(organization_id)
+        if account is None:
+            self._forget_the_idle()
+            account = self._accounts[organization_id] = Account(organization_id, limit, self._window)
+        account.limit = limit
+        return account
+
+    def _ask(self, account: Account) -> None:
+        account.is_asking = True
+        self._asking[account] = None
+        self._there_is_work.set()
+
+    def _take_of_share(self, account: Account) -> Permit:
+        now_s = self._clock()
+        share = max(1, int(account.limit * self._share))
+        left = share - account.ledger.used(now_s)
+        if left > 0:
+            account.ledger.add(1, now_s)
+            self._given["share"] += 1
+            if self.state is not State.ALONE:
+                account.untold += 1
+            if self.state is State.WARMING:
+                self._ask(account)
+        return Permit(left > 0, max(0, left - 1), now_s + account.ledger.next_back_s(now_s))
+
+    async def _keep_in_touch(self, url: str, tried: asyncio.Event) -> None:
+        while True:
+            try:
+                async with SharedLedger.open(url, self._window) as shared:
+                    await self._begin(shared)
+                    tried.set()
+                    while True:
+                        await self._settle(shared)
+            except SharedLedgerLost as error:
+                self._go_by_shares(str(error))
+            except Exception as error:
+                # Whatever is wrong: requests that wait must be answered, and somebody must be told.
+                self._go_by_shares(f"{type(error).__name__}: {error}")
+            tried.set()
+            await asyncio.sleep(_RECONNECT_AFTER_S)
+
+    async def _begin(self, shared: SharedLedger) -> None:
+        if self._known_run not in (None, shared.run_id):
+            # Another life of Redis, which may have forgotten what was given; others must hear it, too.
+            await shared.begin_warming()
+        self._known_run = shared.run_id
+        for account in self._accounts.values():
+            if account.untold or account.returned:
+                self._ask(account)
+        await self._exchange(shared)
+        if self.state is not State.WARMING:
+            self._enter(State.SHARED)
+
+    async def _settle(self, shared: SharedLedger) -> None:
+        """One round: waits for work, or looks after what is idle; then one round trip for all that came up."""
+        try:
+            async with asyncio.timeout(max(self._window.life_s, _RECONNECT_AFTER_S)):
+                await self._there_is_work.wait()
+        except TimeoutError:
+            self._sweep()
+        if self._clock() - self._swept_s > self._window.life_s:
+            self._sweep()
+        await self._exchange(shared)
+        if self.state is State.WARMING and self._clock() >= self._warm_at_s:
+            self._enter(State.SHARED)
+
+    async def _exchange(self, shared: SharedLedger) -> None:
+        self._there_is_work.clear()
+        accounts, self._asking = list(self._asking), {}
+        sent_s = self._clock()
+        asks = [account.ask(sent_s) for account in accounts]
+        try:
+            told = await shared.settle(asks)
+        except BaseException:
+            # Whether Redis heard it is not known. What was given is told again, what was returned is not: so
+            # the mistake is never in favour of too many.
+            for account, ask in zip(accounts, asks, strict=True):
+                account.untold += ask.given
+            self._asking = dict.fromkeys([*accounts, *self._asking])
+            raise
+        self.round_trips += 1
+        for account, answer in zip(accounts, told, strict=True):
+            self._hear(account, answer, sent_s)
+
+    def _hear(self, account: Account, told: Told, sent_s: float) -> None:
+        account.is_asking = False
+        now_s = self._clock()
+        account.left = told.left
+        account.more_at_s = now_s + (told.back_ms if told.back_ms >= 0 else self._window.length_ms) / 1000
+        if told.warming_ms >= 0:
+            self._warm(now_s + told.warming_ms / 1000)
+            self._serve_of_share(account)
+            return
+        if told.granted:
+            account.ledger.add(told.granted, now_s)
+            self._given["shared"] += told.granted
+        self._serve(account, told, sent_s)
+
+    def _serve(self, account: Account, told: Told, sent_s: float) -> None:
+        free = told.granted
+        while free and account.waiting:
+            place = account.waiting.popleft()
+            if not place.done():
+                free -= 1
+                account.used += 1
+                place.set_result(Permit(True, account.left + free, account.more_at_s))
+        if free:
+            # Counted from when they were asked for, since they cannot have been debited before.
+            account.lease(free, sent_s + self._window.life_s, told.slot)
+            self._leased[account] = None
+        if told.granted < account.needed:
+            self._refuse(account)
+        elif account.waiting:
+            self._ask(account)
+
+    def _refuse(self, account: Account) -> None:
+        # A flood of requests that cannot be granted shall not be a flood of questions.
+        account.refused_until_s = min(account.more_at_s, self._clock() + self._window.life_s)
+        while account.waiting:
+            place = account.waiting.popleft()
+            if not place.done():
+                place.set_result(Permit(False, 0, account.more_at_s))
+
+    def _serve_of_share(self, account: Account) -> None:
+        while account.waiting:
+            place = account.waiting.popleft()
+            if not place.done():
+                place.set_result(self._take_of_share(account))
+
+    def _warm(self, until_s: float) -> None:
+        self._warm_at_s = until_s
+        self._enter(State.WARMING)
+
+    def _go_by_shares(self, reason: str) -> None:
+        self._enter(State.LOST, reason)
+        accounts, self._asking = self._asking, {}
+        for account in accounts:
+            account.is_asking = False
+            self._serve_of_share(account)
+
+    def _sweep(self) -> None:
+        """Returns leases that expired unused."""
+        self._swept_s = now_s = self._clock()
+        for account in list(self._leased):
+            account.drop_expired(now_s)
+            if not account.held and account.next_lease is None:
+                del self._leased[account]
+            if account.returned:
+                self._ask(account)
+
+    def _forget_the_idle(self) -> None:
+        """Forgets, once a window, the organizations of which nothing counts any more."""
+        now_s = self._clock()
+        if now_s - self._forgot_s > self._window.length_ms / 1000:
+            self._forgot_s = now_s
+            self._accounts = {name: each for name, each in self._accounts.items() if not each.is_idle(now_s)}
+
+    def _enter(self, state: State, context: str | None = None) -> None:
+        if state is not self.state:
+            self.state = state
+            self._observe(LimiterChanged(now(), "limiter", state, context))

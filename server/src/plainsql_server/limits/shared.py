@@ -1,0 +1,147 @@
+"""The ledger that all nodes share, in Redis: permits are debited there when a node takes them.
+
+Owns the script, its arguments and the connection. The script decides alone and at once, by Redis' clock, so
+neither the order of nodes nor their clocks matter. Refuses to know what a node does with its permits.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from plainsql_server.limits.window import Window
+
+_PREFIX = "plainsql:permits:"
+# There while nodes must go by shares of their own, because this Redis does not know what they gave before.
+_WARMING = "plainsql:permits-warming"
+# A request may wait this long for Redis; then its process goes by a share of its own. Redis answers in a fraction of
+# a millisecond, so this is about stalls of either side's machine, which are no reason to stop trusting it.
+_TIMEOUT_S = 1.0
+
+# KEYS: the organization's ledger, a hash of slot to count; the mark of warming.
+# ARGV: limit, slot_ms, counted_slots, needed, wanted beyond that, given before without asking, (slot, returned)…
+# Answers: granted, left, slot of the grant, ms until the oldest permit stops to count (-1: none does), ms of warming.
+_SCRIPT = """
+local time = redis.call('TIME')
+local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+local limit, slot_ms, counted = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local needed, wanted, given = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local slot = math.floor(now_ms / slot_ms)
+for i = 7, #ARGV, 2 do
+  if redis.call('HEXISTS', KEYS[1], ARGV[i]) == 1 then
+    redis.call('HINCRBY', KEYS[1], ARGV[i], -ARGV[i + 1])
+  end
+end
+local used, oldest = 0, nil
+local ledger = redis.call('HGETALL', KEYS[1])
+for i = 1, #ledger, 2 do
+  local at, count = tonumber(ledger[i]), tonumber(ledger[i + 1])
+  -- A slot from the far future was written before the clock was set back.
+  if at <= slot - counted or at > slot + counted or count <= 0 then
+    redis.call('HDEL', KEYS[1], ledger[i])
+  else
+    used = used + count
+    if not oldest or at < oldest then oldest = at end
+  end
+end
+local left = limit - used - given
+local warming_ms = redis.call('PTTL', KEYS[2])
+local granted = 0
+if warming_ms < 0 and left > 0 then
+  granted = math.min(left, needed + math.min(wanted, math.floor(left / 8)))
+end
+if granted + given > 0 then
+  redis.call('HINCRBY', KEYS[1], slot, granted + given)
+  redis.call('PEXPIRE', KEYS[1], (counted + 1) * slot_ms)
+  oldest = oldest or slot
+end
+local back_ms = -1
+if oldest then back_ms = (oldest + counted) * slot_ms - now_ms end
+return {granted, math.max(0, left - granted), slot, back_ms, warming_ms}
+"""
+
+
+class SharedLedgerLost(Exception):
+    """Redis is away, answers too late, or refuses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What one node asks for one organization."""
+
+    organization_id: str
+    limit: int
+    needed: int
+    """Permits for requests that wait."""
+    wanted: int
+    """Permits to lease beyond that; fewer are granted when few are left."""
+    given: int
+    """Permits that the node gave by itself while it could not ask."""
+    returned: tuple[tuple[int, int], ...]
+    """Leased permits that nobody used: (slot, count)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The answer to an Ask."""
+
+    granted: int
+    left: int
+    slot: int
+    back_ms: int
+    warming_ms: int
+
+
+class SharedLedger:
+    """One connection to Redis, which belongs to one life of that Redis: `run_id` names it."""
+
+    def __init__(self, redis: "Redis", script: str, run_id: str, window: Window) -> None:
+        self._redis = redis
+        self._script = script
+        self._window = window
+        self.run_id = run_id
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, url: str, window: Window) -> "AsyncIterator[SharedLedger]":
+        """A connection. Raises SharedLedgerLost, also from the block, when it cannot be had or breaks."""
+        redis = Redis.from_url(
+            url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S, retry=Retry(NoBackoff(), 0),
+            max_connections=1, protocol=2,
+        )  # fmt: skip
+        try:
+            async with asyncio.timeout(2 * _TIMEOUT_S):
+                script = await redis.script_load(_SCRIPT)
+                run_id = (await redis.info("server"))["run_id"]
+            yield cls(redis, script, run_id, window)
+        except (RedisError, OSError, TimeoutError) as error:
+            raise SharedLedgerLost(f"{type(error).__name__}: {error}") from error
+        finally:
+            await redis.aclose()
+
+    async def begin_warming(self) -> None:
+        """Lets every node go by its share until this Redis has seen a whole window."""
+        await self._redis.set(_WARMING, 1, px=self._window.counted_slots * self._window.slot_ms)
+
+    async def settle(self, asks: Sequence[Ask]) -> list[Told]:
+        """The answers, in one round trip. With nothing to ask it only makes sure that Redis is there."""
+        async with asyncio.timeout(_TIMEOUT_S):
+            if not asks:
+                await self._redis.ping()
+                return []
+            pipeline = self._redis.pipeline(transaction=False)
+            for ask in asks:
+                pipeline.evalsha(self._script, 2, _PREFIX + ask.organization_id, _WARMING, *self._arguments(ask))
+            return [Told(*answer) for answer in await pipeline.execute()]
+
+    def _arguments(self, ask: Ask) -> list[int]:
+        window = self._window
+        return [
+            ask.limit, window.slot_ms, window.counted_slots, ask.needed, ask.wanted, ask.given,
+            *(number for pair in ask.returned for number in pair),
+        ]  # fmt: skip

@@ -1,0 +1,91 @@
+"""The alias for tests: a real nginx with the configuration that operators get, before whatever the test chooses.
+
+Owns starting and stopping it, and a stand-in for a data plane that shows what nginx sends on and when it passes
+answers back.
+"""
+
+import asyncio
+import contextlib
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from plainsql_server.dev.alias import find_nginx, nginx_command, write_config
+from plainsql_server.dev.ports import choose_ports
+from plainsql_server.http.alias import Alias
+
+CONTROL_URL = "https://control.example"
+_START_LIMIT_S = 10.0
+
+
+@contextmanager
+def running_alias(*upstream_ports: int) -> Iterator[int]:
+    """The port of an alias of these data planes, over plain HTTP."""
+    program = find_nginx()
+    assert program is not None, "these tests need nginx"
+    port = choose_ports({"alias": 0})["alias"]
+    folder = Path(tempfile.mkdtemp(prefix="plainsql-alias-"))
+    write_config(folder, Alias([f"127.0.0.1:{port}"], [f"127.0.0.1:{each}" for each in upstream_ports], CONTROL_URL))
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(nginx_command(program, folder), stderr=log)
+    try:
+        _wait_until_it_listens(port, process, folder / "log")
+        yield port
+    finally:
+        process.terminate()
+        process.wait(10)
+        shutil.rmtree(folder)
+
+
+def _wait_until_it_listens(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    end_s = time.monotonic() + _START_LIMIT_S
+    while True:
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < end_s, log.read_text()
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        time.sleep(0.02)
+
+
+@dataclass
+class Upstream:
+    """What a stand-in for a data plane saw."""
+
+    port: int = 0
+    connections: int = 0
+    heads: list[bytes] = field(default_factory=list)
+
+
+@asynccontextmanager
+async def streaming_upstream(pieces: int, every_s: float) -> AsyncIterator[Upstream]:
+    """Answers each request with a stream of so many pieces."""
+    seen = Upstream()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.connections += 1
+        with contextlib.closing(writer), contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                seen.heads.append(await reader.readuntil(b"\r\n\r\n"))
+                head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+                writer.write(head)
+                for number in range(pieces):
+                    piece = b"event: row\ndata: %d\n\n" % number
+                    writer.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+                    await writer.drain()
+                    await asyncio.sleep(every_s)
+                writer.write(b"0\r\n\r\n")
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    seen.port = server.sockets[0].getsockname()[1]
+    try:
+        yield seen
+    finally:
+        server.close()
+        # Its connections end when nginx is gone, which the block's own end sees to.
+        await asyncio.sleep(0.1)

@@ -1,0 +1,37 @@
+"""Redis and nginx, which `dev` runs where they are installed, and does without where they are not."""
+
+import ssl
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from server.tests.dev.running import Dev, Starter
+
+
+def get(run: Dev, url: str, path: str) -> dict[str, Any]:
+    trust = ssl.create_default_context(cafile=run.description()["ca_file"])
+    response = httpx.get(url + path, verify=trust, timeout=10)
+    assert response.status_code == 200
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+def test_with_both_installed_there_is_an_alias_and_permits_come_from_redis(state: Path, start: Starter) -> None:
+    run = start(state)
+    run.wait_ready()
+    described = run.description()
+    assert get(run, described["alias_url"], "/")["alias_url"] == described["alias_url"]
+    assert get(run, described["data_url"], "/health")["checks"]["limiter"] == "ok"
+    assert '"event":"limiter","state":"shared"' in (state / "log" / "data.log").read_text()
+
+
+def test_without_them_it_says_so_and_works(state: Path, start: Starter) -> None:
+    run = start(state, environment={"PATH": "/nonexistent"})
+    run.wait_ready()
+    described = run.description()
+    assert "apt install redis-server" in run.output
+    assert "apt install nginx-light" in run.output
+    assert described["alias_url"] is None
+    assert get(run, described["data_url"], "/")["alias_url"] is None
+    assert get(run, described["data_url"], "/health")["status"] == "ok"

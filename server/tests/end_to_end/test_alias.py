@@ -1,0 +1,222 @@
+"""The alias: nginx with our configuration, before a real data plane."""
+
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from plainsql_server.dev.alias import find_nginx
+from plainsql_server.dev.ports import choose_ports
+from plainsql_server.http.alias import Alias, TlsFiles, alias_config
+from server.tests.alias import CONTROL_URL, running_alias, streaming_upstream
+from server.tests.end_to_end.error_shape import check_shape, error_of
+from server.tests.events import StreamClient
+from server.tests.load import Activity, Client, new_tag
+from server.tests.service import Service, running_service
+
+SAMPLE = Path(__file__).resolve().parents[3] / "deploy/nginx/plainsql-alias.conf"
+
+CONTROL_PATHS = [
+    "/v1/session", "/v1/session/refresh", "/v1/keys", "/v1/keys/key_1", "/v1/keys/key_1/rotate", "/v1/databases",
+    "/v1/databases/db_1/restore", "/v1/organizations/current", "/v1/usage?from=2026-01-01&to=2026-02-01", "/v1/audit",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[Service]:
+    with running_service("--no-tls") as running:
+        yield running
+
+
+def alias_url(service: Service) -> str:
+    return str(service.dev["alias_url"])
+
+
+def through(service: Service, method: str, path: str, **arguments: object) -> httpx.Response:
+    """A request to the alias, with the service's key."""
+    headers = {"Authorization": f"Bearer {service.api_key}"} | arguments.pop("headers", {})  # type: ignore[operator]
+    return service.http.request(method, alias_url(service) + path, headers=headers, **arguments)  # type: ignore[arg-type]
+
+
+def durations(response: httpx.Response) -> dict[str, float]:
+    entries = re.findall(r"(\w+);dur=([\d.]+)", response.headers["server-timing"])
+    return {name: float(duration) for name, duration in entries}
+
+
+def test_the_banner_names_the_alias_and_the_alias_serves_the_same_banner(service: Service) -> None:
+    direct = service.call("GET", "/", key=None).json()
+    assert direct["alias_url"] == alias_url(service)
+    assert through(service, "GET", "/").json()["routes"] == direct["routes"]
+
+
+def test_the_data_planes_routes_work_through_the_alias(service: Service) -> None:
+    assert through(service, "POST", "/v1/query", json={"sql": "select 1 as one"}).json()["rows"] == [{"one": 1}]
+    text = {"content": b"select 2 as two", "headers": {"Content-Type": "text/plain"}}
+    assert through(service, "POST", "/query?row_format=array", **text).json()["rows"] == [[2]]
+    transaction = through(service, "POST", "/v1/transaction", json={"statements": ["select 1", "select 2"]})
+    assert transaction.json()["success"]
+    assert through(service, "GET", "/health").json()["status"] == "ok"
+
+
+def test_server_timing_shows_the_extra_hop_beside_what_the_data_plane_says(service: Service) -> None:
+    shown = durations(through(service, "POST", "/v1/query", json={"sql": "select pg_sleep(0.2)"}))
+    assert set(shown) == {"queue", "engine", "total", "alias"}
+    # nginx reads its clock once in a while, to the millisecond.
+    assert shown["alias"] >= shown["total"] - 5 > 190
+
+
+def test_a_request_has_one_id_on_both_sides_of_the_alias(service: Service) -> None:
+    kept = through(service, "GET", "/health?live", headers={"X-Request-Id": "req_chosen1234"})
+    assert kept.headers["x-request-id"] == kept.json()["request_id"] == "req_chosen1234"
+    made = through(service, "GET", "/health?live", headers={"X-Request-Id": "not ours"})
+    assert re.fullmatch(r"req_[0-9a-f]{32}", made.headers["x-request-id"])
+    assert made.json()["request_id"] == made.headers["x-request-id"]
+
+
+@pytest.mark.parametrize("path", CONTROL_PATHS)
+def test_a_control_route_is_answered_with_a_redirect_and_an_error_that_names_the_control_plane(
+    service: Service, path: str
+) -> None:
+    for method in ("GET", "POST", "DELETE", "PATCH", "OPTIONS"):
+        answer = through(service, method, path, headers={"Origin": "https://page.example"}, content=b"{}")
+        error = error_of(answer, 308, "control_route")
+        assert answer.headers["location"] == service.control_url + path
+        assert service.control_url in error["message"]
+        assert error["outcome"] == "not_executed"
+        assert not [name for name in answer.headers if name.startswith("access-control")]
+
+
+def test_a_client_that_follows_the_redirect_reaches_the_control_plane_with_its_method(service: Service) -> None:
+    followed = through(service, "DELETE", "/v1/keys/none", follow_redirects=True)
+    assert str(followed.url) == f"{service.control_url}/v1/keys/none"
+    assert followed.request.method == "DELETE"
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/v1/keysx", "/v2/query", "/_alias/unknown", "/_alias/unavailable"])
+def test_an_unknown_route_is_a_404_in_the_one_shape(service: Service, path: str) -> None:
+    error_of(through(service, "GET", path), 404, "route_not_found")
+
+
+def test_a_body_over_the_largest_tiers_limit_is_refused_before_it_is_sent(plain: Service) -> None:
+    address = urlsplit(alias_url(plain))
+    with socket.create_connection(("127.0.0.1", address.port or 80), timeout=10) as connection:
+        head = b"POST /v1/query HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (64 * 1024 * 1024 + 1)
+        connection.sendall(head)
+        answer = connection.recv(1 << 16)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b'"code":"request_too_large"' in answer
+
+
+def test_a_method_that_nginx_refuses_is_told_in_the_one_shape_and_without_nginxs_version(service: Service) -> None:
+    answer = through(service, "TRACE", "/v1/query")
+    error_of(answer, 405, "method_not_allowed")
+    assert answer.headers["server"] == "nginx"
+
+
+def test_no_secret_is_in_the_aliass_folder_or_log(service: Service) -> None:
+    through(service, "POST", "/v1/keys", json={"secret": service.api_key})
+    through(service, "TRACE", "/v1/query")
+    texts = [file.read_text() for file in (service.folder / "alias").glob("*.conf")]
+    texts.append((service.folder / "log" / "alias.log").read_text())
+    assert not [text for text in texts if service.api_key in text]
+
+
+def test_a_data_plane_that_is_away_is_a_503_in_the_one_shape_whose_outcome_is_unknown() -> None:
+    with running_alias(choose_ports({"nobody": 0})["nobody"]) as port:
+        answer = httpx.post(f"http://127.0.0.1:{port}/v1/query", json={}, headers={"Origin": "https://page.example"})
+    error = error_of(answer, 503, "data_plane_unavailable")
+    assert (error["outcome"], error["retryable"], answer.headers["retry-after"]) == ("unknown", True, "1")
+    assert answer.headers["access-control-allow-origin"] == "*"
+    assert check_shape(answer)["rows"] == []
+
+
+async def test_a_streams_pieces_pass_as_they_come_over_one_kept_connection() -> None:
+    async with streaming_upstream(pieces=10, every_s=0.1) as upstream:
+        with running_alias(upstream.port) as port:
+            for _ in range(3):
+                began_s, arrived_s = time.monotonic(), list[float]()
+                async with (
+                    httpx.AsyncClient() as http,
+                    http.stream("POST", f"http://127.0.0.1:{port}/v1/query", json={"sql": "x"}) as response,
+                ):
+                    arrived_s = [time.monotonic() async for piece in response.aiter_raw() if piece]
+                # The first is here long before the last was made, and they did not come together.
+                assert len(arrived_s) >= 8
+                assert arrived_s[0] - began_s < arrived_s[-1] - began_s - 0.5
+    assert upstream.connections == 1
+    assert all(b"connection: close" not in head.lower() for head in upstream.heads)
+    assert all(b" HTTP/1.1\r\n" in head for head in upstream.heads)
+
+
+async def test_a_real_streams_rows_pass_the_alias_one_by_one(plain: Service) -> None:
+    port = urlsplit(alias_url(plain)).port or 0
+    async with StreamClient(port, plain.api_key) as client:
+        await client.send("select n, pg_sleep(0.3)::text as s from generate_series(1, 4) n")
+        await client.read_head()
+        events = [event async for event in client.events()]
+    assert [event.type for event in events] == ["columns", "row", "row", "row", "row", "done"]
+    rows_s = [event.at_s for event in events if event.type == "row"]
+    # What was gathered on the way would come at once.
+    assert all(later - earlier > 0.1 for earlier, later in pairwise(rows_s)), rows_s
+
+
+async def test_a_client_that_goes_away_has_its_statement_cancelled_through_the_alias(plain: Service) -> None:
+    tag = new_tag()
+    client = Client(urlsplit(alias_url(plain)).port or 0, plain.api_key)
+    async with Activity.of(plain) as activity:
+        await client.send(f"/* {tag} */ select pg_sleep(60)")
+        await activity.begun(tag)
+        client.drop()
+        assert await activity.gone(tag, time.monotonic()) < 10
+
+
+def sample() -> str:
+    """What the operator's reference shows how to make."""
+    return alias_config(
+        Alias(
+            listen=["443", "[::]:443"],
+            upstreams=["10.0.0.11:8400", "10.0.0.12:8400", "10.0.0.13:8400"],
+            control_url=CONTROL_URL,
+            server_name="alias.example",
+            tls=TlsFiles(Path("/etc/plainsql/alias.pem"), Path("/etc/plainsql/alias.key")),
+            upstream_ca_file=Path("/etc/plainsql/ca.pem"),
+            upstream_name="data.example",
+        )
+    )
+
+
+def test_the_sample_in_deploy_is_what_the_command_prints_today() -> None:
+    assert SAMPLE.read_text() == sample()
+
+
+def test_nginx_takes_the_sample(service: Service) -> None:
+    program = find_nginx()
+    assert program is not None
+    text = SAMPLE.read_text()
+    for name, file in (("alias.pem", "server.pem"), ("alias.key", "server.key"), ("ca.pem", "ca.pem")):
+        text = text.replace(f"/etc/plainsql/{name}", str(service.folder / "tls" / file))
+    folder = Path(tempfile.mkdtemp(prefix="plainsql-alias-"))
+    try:
+        (folder / "nginx.conf").write_text(f"pid {folder}/pid; events {{}} http {{\n{text}\n}}")
+        checked = subprocess.run(
+            [program, "-t", "-e", "stderr", "-p", folder, "-c", folder / "nginx.conf"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    finally:
+        shutil.rmtree(folder)
+    assert checked.returncode == 0, checked.stderr
+
+
+@pytest.mark.parametrize("strange", ["https://x;}", "https://x y", "", "ftp://x", "https://x$uri", 'https://x"'])
+def test_an_address_that_nginx_would_read_differently_is_refused(strange: str) -> None:
+    with pytest.raises(ValueError, match=r"nginx cannot|no URL"):
+        alias_config(Alias(["80"], ["127.0.0.1:1"], strange))

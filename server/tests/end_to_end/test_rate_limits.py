@@ -1,0 +1,191 @@
+"""The rate limit as customers meet it: data-plane processes of the test's own, on a Redis of the test's own."""
+
+import asyncio
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from plainsql_server.dev.ports import choose_ports
+from server.tests.alias import running_alias
+from server.tests.end_to_end.error_shape import error_of
+from server.tests.load import Client, Node, directory_dsn, running_node, size
+from server.tests.redis_server import RedisServer, running_redis
+from server.tests.service import Service
+
+# The whole proof takes ten; one shows that it works.
+RUNS = size("PLAINSQL_TEST_LIMIT_RUNS", 1)
+# Rounds of 200 requests each, with the limiter and without: at most 29, so that a minute's permits are enough.
+ROUNDS = size("PLAINSQL_TEST_LIMITER_ROUNDS", 5)
+_ANSWER_LIMIT_S = 90
+
+
+@dataclass
+class Stage:
+    """Three nodes that share a Redis."""
+
+    service: Service
+    redis: RedisServer
+    nodes: list[Node]
+    alias_port: int
+    _made: list[str] = field(default_factory=list)
+
+    def new_organization(self, tier: str = "free") -> str:
+        """The key of a fresh organization with a database."""
+        name = f"limited-{id(self)}-{len(self._made)}"
+        self._made.append(name)
+        self.service.operate("org", "create", name, "--tier", tier)
+        self.service.operate("database", "create", "--org", name, "main")
+        return self.service.new_key("write", org=name)
+
+
+@pytest.fixture(scope="module")
+def stage(service: Service) -> Iterator[Stage]:
+    with running_redis() as redis, ExitStack() as stack:
+        settings = {"redis_url": redis.url, "nodes": 3, "metrics_port": 0}
+        nodes = [stack.enter_context(running_node(directory_dsn(service), **settings)) for _ in range(3)]
+        alias_port = stack.enter_context(running_alias(*(node.port for node in nodes)))
+        yield Stage(service, redis, nodes, alias_port)
+
+
+def ask(node: Node, key: str, path: str = "/v1/query", **arguments: object) -> httpx.Response:
+    url = f"http://127.0.0.1:{node.port}{path}"
+    body: dict[str, Any] = {"json": {"sql": "select 1"}} | arguments
+    return httpx.post(url, headers={"Authorization": f"Bearer {key}"}, timeout=30, **body)
+
+
+def left(response: httpx.Response) -> int:
+    match = re.fullmatch(r'"org-(\w+)";r=(\d+);t=(\d+)', response.headers["ratelimit"])
+    assert match, response.headers["ratelimit"]
+    assert 0 <= int(match[3]) <= 62
+    return int(match[2])
+
+
+def test_every_answer_of_an_authenticated_route_tells_the_policy_and_what_is_left(stage: Stage) -> None:
+    key = stage.new_organization()
+    answers = [ask(stage.nodes[i % 3], key) for i in range(4)]
+    assert {answer.headers["ratelimit-policy"] for answer in answers} == {'"org-free";q=200;w=60'}
+    assert [left(answer) for answer in answers] == [199, 198, 197, 196]
+    failed = ask(stage.nodes[0], key, json={"sql": "slect"})
+    assert (failed.status_code, left(failed)) == (400, 195)
+
+
+def test_an_open_route_and_an_unknown_caller_have_no_rate_limit(stage: Stage) -> None:
+    health = httpx.get(f"http://127.0.0.1:{stage.nodes[0].port}/health")
+    unknown = ask(stage.nodes[0], "svc_k_nobody")
+    assert unknown.status_code == 401
+    assert not {"ratelimit", "ratelimit-policy"} & (set(health.headers) | set(unknown.headers))
+
+
+def test_a_dedicated_organization_has_no_limit_and_so_no_header(stage: Stage) -> None:
+    answer = ask(stage.nodes[0], stage.service.api_key)
+    assert answer.status_code == 200
+    assert not {"ratelimit", "ratelimit-policy"} & set(answer.headers)
+
+
+@pytest.mark.parametrize("run", range(RUNS))
+async def test_exactly_200_of_1000_concurrent_requests_of_a_free_organization_are_accepted_by_three_nodes_and_the_alias(
+    stage: Stage, run: int
+) -> None:
+    key = stage.new_organization()
+
+    ports = [*(node.port for node in stage.nodes), stage.alias_port]
+
+    async def one(port: int) -> int:
+        async with Client(port, key) as client:
+            return (await client.query("select 1")).status
+
+    async with asyncio.timeout(_ANSWER_LIMIT_S):
+        statuses = await asyncio.gather(*(one(ports[i % 4]) for i in range(1_000)))
+    assert len(statuses) == 1_000
+    assert {status: statuses.count(status) for status in set(statuses)} == {200: 200, 429: 800}
+
+
+async def test_a_refused_request_says_so_in_the_one_shape_and_when_to_come_back(stage: Stage) -> None:
+    key = stage.new_organization()
+    async with stage.nodes[0].client(key) as client:
+        statuses = [(await client.query("select 1")).status for _ in range(200)]
+    assert set(statuses) == {200}
+    refused = ask(stage.nodes[1], key)
+    error = error_of(refused, 429, "rate_limited")
+    assert error["outcome"] == "not_executed"
+    assert error["retryable"] is True
+    assert "200" in error["message"]
+    assert "'free'" in error["message"]
+    assert 0 < error["retry_after_ms"] <= 61_200
+    assert int(refused.headers["retry-after"]) == -(-error["retry_after_ms"] // 1000)
+    assert left(refused) == 0
+    assert refused.headers["ratelimit-policy"] == '"org-free";q=200;w=60'
+    error_of(ask(stage.nodes[2], key, "/v1/transaction", json={"statements": ["select 1"]}), 429, "rate_limited")
+    # Another organization is none of its business.
+    assert ask(stage.nodes[1], stage.new_organization()).status_code == 200
+
+
+async def test_the_limiter_costs_a_busy_organization_little_and_seldom_a_round_trip(service: Service) -> None:
+    """The processor's time for a request of an organization with a limit, beside one of an organization without."""
+    name = f"busy-{time.monotonic_ns()}"
+    service.operate("org", "create", name, "--tier", "standard")
+    service.operate("database", "create", "--org", name, "main")
+    keys = {"limited": service.new_key("write", org=name), "unlimited": service.api_key}
+    spent_s = {"limited": 0.0, "unlimited": 0.0}
+    metrics_port = choose_ports({"metrics": 0})["metrics"]
+    with running_redis() as redis, running_node(
+        directory_dsn(service), redis_url=redis.url, metrics_port=metrics_port
+    ) as node:  # fmt: skip
+        for kind in ("unlimited", "limited"):
+            await lookups(node, keys[kind], 100)
+        before = round_trips(metrics_port)
+        for kind in ("limited", "unlimited") * ROUNDS:
+            began_s = processor_s(node)
+            await lookups(node, keys[kind], 200)
+            spent_s[kind] += processor_s(node) - began_s
+        asked = round_trips(metrics_port) - before
+    ratio = spent_s["unlimited"] / spent_s["limited"]
+    print(f"limiter: {ratio:.3f} of the requests per processor second, {asked:.0f} round trips for {ROUNDS * 200}")
+    assert asked < ROUNDS * 200 / 8
+    assert ratio >= (0.95 if ROUNDS >= 25 else 0.8)
+
+
+async def lookups(node: Node, key: str, count: int) -> None:
+    async def client(number: int) -> None:
+        async with node.client(key) as connection:
+            for _ in range(count // 8):
+                assert (await connection.query("select $1::int", number)).succeeded
+
+    await asyncio.gather(*(client(number) for number in range(8)))
+
+
+def processor_s(node: Node) -> float:
+    fields = Path(f"/proc/{node.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def round_trips(metrics_port: int) -> float:
+    text = httpx.get(f"http://127.0.0.1:{metrics_port}/metrics").text
+    match = re.search(r"^plainsql_limiter_round_trips_total (\S+)$", text, re.MULTILINE)
+    assert match, text
+    return float(match[1])
+
+
+def test_redis_killed_is_degraded_never_open_and_nobody_fails_because_of_it(stage: Stage) -> None:
+    key = stage.new_organization()
+    node = stage.nodes[0]
+    assert node.health().json()["checks"]["limiter"] == "ok"
+    stage.redis.kill()
+    try:
+        # The share of one of three nodes, with a tenth of the limit kept for the control plane.
+        answers = [ask(node, key) for _ in range(70)]
+        assert [answer.status_code for answer in answers] == [200] * 60 + [429] * 10
+        health = node.health()
+        assert (health.status_code, health.json()["status"]) == (200, "degraded")
+        assert health.json()["checks"] == {"engine": "ok", "directory": "ok", "limiter": "degraded"}
+    finally:
+        stage.redis.start()
+    assert '"event":"limiter","state":"lost"' in node.log.read_text()
