@@ -4,7 +4,7 @@ import argparse
 from contextlib import ExitStack
 from pathlib import Path
 
-from bench import databases, loads, transactions
+from bench import databases, loads, streams, transactions
 from bench.loads import ROWS_PER_SCALE, WORKLOADS
 from bench.report import Line, print_line, write
 from bench.rqlite import running_rqlite
@@ -23,10 +23,9 @@ def main() -> None:
             _measure_databases(stack, arguments)
             return
         rqlite_url = None
-        if not arguments.without_rqlite:
+        if not arguments.without_rqlite and arguments.what != "streams":
             rqlite_url = sides.enter_context(running_rqlite(arguments.scale * ROWS_PER_SCALE))
-        measure = _measure_transactions if arguments.what == "transactions" else _measure_statements
-        lines = measure(stack, rqlite_url, arguments)
+        lines = _MEASURES[arguments.what](stack, rqlite_url, arguments)
     write(lines, arguments.output)
     print(f"written to {arguments.output}/bench.json and bench.svg")
 
@@ -78,6 +77,22 @@ def _measure_transactions(stack: Stack, rqlite_url: str | None, arguments: argpa
     print_line(line)
     print("engine*: with the planner settings that PlainSQL uses")
     return [line]
+
+
+def _measure_streams(stack: Stack, _: str | None, arguments: argparse.Namespace) -> list[Line]:
+    rows = arguments.scale * ROWS_PER_SCALE
+    lines: list[Line] = []
+    for form in streams.FORMS:
+        line = Line(f"stream, {form}", "rows")
+        for _round in range(arguments.rounds):
+            line.add("psql", streams.psql(stack, rows))
+            line.add("PlainSQL", streams.service(stack, rows, form))
+        print_line(line)
+        lines.append(line)
+    return lines
+
+
+_MEASURES = {"statements": _measure_statements, "transactions": _measure_transactions, "streams": _measure_streams}
 
 
 def _arguments() -> argparse.Namespace:

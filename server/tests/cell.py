@@ -6,7 +6,6 @@ Owns making it, ending it as a power cut would, and starting it again.
 import os
 import pwd
 import shlex
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import psycopg
 
 from plainsql_server.directory.migrations import migrate
 from server.tests.postgres import SUPERUSER, Postgres, running_postgres
+from server.tests.processes import kill_with_children
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,7 @@ class Cell:
 
     def kill(self) -> None:
         """Ends every process of it at once, as a power cut would."""
-        postmaster = self.postmaster_pid()
-        os.kill(postmaster, signal.SIGSTOP)
-        for pid in [*children_of(postmaster), postmaster]:
-            os.kill(pid, signal.SIGKILL)
+        kill_with_children(self.postmaster_pid())
 
     def start(self) -> None:
         """Starts it again, with the options that it was started with; returns when it takes connections."""
@@ -79,26 +76,26 @@ class Cell:
             directory.execute("update cells set conninfo = %s", (conninfo,))
 
 
-def children_of(pid: int) -> list[int]:
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(child) for child in children]
+def new_cell(postgres: Postgres, conninfo: str) -> Cell:
+    """A directory, an organization, a database and a key in a cluster that the service reaches so."""
+    dsn = postgres.fresh_database()
+    migrate(dsn)
+    environment = {**os.environ, "PLAINSQL_DIRECTORY_DSN": dsn}
+
+    def operate(*arguments: str) -> str:
+        command = [sys.executable, "-m", "plainsql_server", *arguments]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+        return done.stdout.strip()
+
+    operate("cell", "add", "local", "--conninfo", conninfo, "--admin-role", SUPERUSER)
+    operate("org", "create", "acme", "--tier", "dedicated")
+    operate("database", "create", "--org", "acme", "main")
+    key = operate("key", "create", "--org", "acme", "--name", "test", "--scope", "write")
+    return Cell(postgres, dsn, key)
 
 
 @contextmanager
 def running_cell() -> Iterator[Cell]:
     """A cell for the length of the block."""
     with running_postgres() as postgres:
-        dsn = postgres.fresh_database()
-        migrate(dsn)
-        environment = {**os.environ, "PLAINSQL_DIRECTORY_DSN": dsn}
-
-        def operate(*arguments: str) -> str:
-            command = [sys.executable, "-m", "plainsql_server", *arguments]
-            done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
-            return done.stdout.strip()
-
-        operate("cell", "add", "local", "--conninfo", postgres.conninfo, "--admin-role", SUPERUSER)
-        operate("org", "create", "acme", "--tier", "dedicated")
-        operate("database", "create", "--org", "acme", "main")
-        key = operate("key", "create", "--org", "acme", "--name", "test", "--scope", "write")
-        yield Cell(postgres, dsn, key)
+        yield new_cell(postgres, postgres.conninfo)

@@ -25,9 +25,10 @@ import httpx
 import psycopg
 
 from plainsql_server.dev.ports import choose_ports
+from server.tests.processes import kill_with_children
 from server.tests.service import Service
 
-_START_LIMIT_S = 30
+_START_LIMIT_S = 60
 _STOP_LIMIT_S = 20
 # No answer may take longer than this, or the test would hang instead of failing.
 ANSWER_LIMIT_S = 30.0
@@ -215,7 +216,8 @@ def running_node(directory_dsn: str, **settings: object) -> Iterator[Node]:
             yield node
         finally:
             if node.process.poll() is None:
-                node.process.kill()
+                # Workers outlive a parent that is killed alone.
+                kill_with_children(node.process.pid)
                 node.process.wait(_STOP_LIMIT_S)
 
 

@@ -4,13 +4,17 @@ Owns what is connected to what, and how a plane is served. Refuses rules of any 
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from fractions import Fraction
+from typing import Any
 
 import uvicorn
 
-from plainsql_server.core.observation import Observation
+from plainsql_server.control_plane.finishing import Finisher
+from plainsql_server.core.clock import now
+from plainsql_server.core.errors import ServiceError
+from plainsql_server.core.observation import Failure, Observation, Observe
 from plainsql_server.core.principal import Scope
 from plainsql_server.data_plane.databases import Databases
 from plainsql_server.data_plane.health import Health
@@ -18,11 +22,15 @@ from plainsql_server.data_plane.idempotency import Idempotency
 from plainsql_server.data_plane.query import Queries
 from plainsql_server.data_plane.stream import Streams
 from plainsql_server.data_plane.transaction import Transactions
+from plainsql_server.directory.channel import Channel
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.principals import Principals
+from plainsql_server.directory.tally import Tally
+from plainsql_server.directory.trust import Trust
 from plainsql_server.engine.pool import PoolLimits, Pools
 from plainsql_server.http.application import Application
 from plainsql_server.http.banner import Banner, Check, Urls
+from plainsql_server.http.control_routes import control_routes
 from plainsql_server.http.idempotency import IdempotencyRoutes
 from plainsql_server.http.protocol import LAST_ANSWERS_AFTER_S, ShortWayProtocol
 from plainsql_server.http.query import QueryRoutes
@@ -39,6 +47,8 @@ from plainsql_server.settings import Settings, read_settings
 _SHUTDOWN_TIMEOUT_S = int(LAST_ANSWERS_AFTER_S) + 1
 # Idle keep-alive connections cost a descriptor each; clients that poll every minute keep theirs.
 _KEEP_ALIVE_S = 75
+# Every control request needs the directory, most of them for several statements.
+_CONTROL_DIRECTORY_CONNECTIONS = 8
 # Where no Redis says what is left of a rate limit, the planes divide it; the control plane is called seldom.
 _DATA_PLANES_SHARE = Fraction(9, 10)
 
@@ -49,6 +59,8 @@ class Observer:
     def __init__(self) -> None:
         self.log = Log()
         self.metrics = Metrics()
+        # Once the directory is open: which keys are used.
+        self.tally: Tally | None = None
 
     @classmethod
     def serving(cls, settings: Settings, host: str, processes: int) -> "Observer":
@@ -62,6 +74,8 @@ class Observer:
     def __call__(self, observation: Observation) -> None:
         self.log(observation)
         self.metrics(observation)
+        if self.tally is not None:
+            self.tally.note_request(observation)
 
 
 def data_application() -> Application:
@@ -82,26 +96,28 @@ def build_data_application(settings: Settings, observe: Observer) -> Application
     async def lifespan() -> AsyncIterator[tuple[RouteTable, Principals, Permits]]:
         async with (
             Directory.open(settings.directory_dsn) as directory,
+            _tally(directory, settings, observe) as tally,
+            _trust(settings, observe) as trust,
             _permits(settings, observe, _DATA_PLANES_SHARE / settings.workers) as permits,
             _pools(settings, observe) as pools,
         ):
             observe.metrics.watch(pools.loads)
             readiness.heed_signals()
-            databases = Databases(directory, settings.principal_cache_ms)
+            databases = Databases(directory, trust)
             health = Health(directory)
             checks: dict[str, Check] = {
                 "engine": health.engine, "directory": health.directory, "limiter": permits.check,
             }  # fmt: skip
-            queries, transactions = Queries(databases, pools), Transactions(databases, pools)
+            queries, transactions = Queries(databases, pools, tally), Transactions(databases, pools, tally)
             idempotency = IdempotencyRoutes(Idempotency(databases, pools, transactions))
             pace = Pace(settings.stream_ping_ms, settings.stream_stall_ms)
-            streamed = StreamedAnswers(Streams(databases, pools, queries), pace)
+            streamed = StreamedAnswers(Streams(databases, pools, queries, tally), pace)
             routes = data_routes(
                 QueryRoutes(queries, idempotency, streamed), TransactionRoutes(transactions, idempotency), idempotency
             )
             yield (
                 RouteTable(_banner_routes(settings, checks, readiness, routes)),
-                Principals(directory, settings.principal_cache_ms),
+                Principals(directory, trust),
                 permits,
             )
 
@@ -114,16 +130,17 @@ def build_control_application(settings: Settings, observe: Observer) -> Applicat
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[tuple[RouteTable, Principals, Permits]]:
         async with (
-            Directory.open(settings.directory_dsn) as directory,
+            Directory.open(settings.directory_dsn, _CONTROL_DIRECTORY_CONNECTIONS) as directory,
+            _tally(directory, settings, observe),
+            _trust(settings, observe) as trust,
             _permits(settings, observe, 1 - _DATA_PLANES_SHARE) as permits,
+            _finisher(directory, observe) as finisher,
         ):
             readiness.heed_signals()
             checks: dict[str, Check] = {"directory": directory.check, "limiter": permits.check}
-            yield (
-                RouteTable(_banner_routes(settings, checks, readiness, [])),
-                Principals(directory, settings.principal_cache_ms),
-                permits,
-            )
+            routes = control_routes(directory, _urls(settings), settings.database_restore_s, finisher.there_is_work)
+            table = RouteTable(_banner_routes(settings, checks, readiness, routes))
+            yield table, Principals(directory, trust), permits
 
     return Application(lifespan, observe, readiness)
 
@@ -143,7 +160,7 @@ def data_routes(queries: QueryRoutes, transactions: TransactionRoutes, idempoten
             "POST", "/v1/transaction", Scope.READ, "Run several SQL statements as one transaction", transactions.post
         ),
         scoped_route(
-            "GET", "/v1/requests/{id}", Scope.READ, "Was a request with an idempotency key done?", idempotency.get
+            "GET", "/v1/requests/{key}", Scope.READ, "Was a request with an idempotency key done?", idempotency.get
         ),
     ]  # fmt: skip
 
@@ -161,13 +178,61 @@ def serve_control(settings: Settings) -> None:
 def _banner_routes(
     settings: Settings, checks: dict[str, Check], readiness: Readiness, routes: list[Route]
 ) -> list[Route]:
-    banner = Banner(Urls(settings.data_url, settings.control_url, settings.alias_url), checks, readiness)
+    banner = Banner(_urls(settings), checks, readiness)
     banner_routes = [
         open_route("GET", "/", "This list of routes", banner.get_root),
         open_route("GET", "/health", "Health check", banner.get_health),
     ]
     banner.routes = (*routes, *banner_routes)
     return [*routes, *banner_routes]
+
+
+def _urls(settings: Settings) -> Urls:
+    return Urls(settings.data_url, settings.control_url, settings.alias_url)
+
+
+@asynccontextmanager
+async def _trust(settings: Settings, observe: Observe) -> AsyncIterator[Trust]:
+    """What memories of the directory's answers go by, kept told of changes."""
+    trust = Trust(settings.principal_cache_ms, settings.channel_cache_ms, settings.directory_grace_ms)
+    async with _in_background(Channel(settings.directory_dsn, trust, observe).run(), observe):
+        yield trust
+
+
+@asynccontextmanager
+async def _tally(directory: Directory, settings: Settings, observe: Observer) -> AsyncIterator[Tally]:
+    """Counts what is used; the last of it is written down when everything else has stopped."""
+    observe.tally = tally = Tally(directory, settings.usage_flush_ms, observe)
+    async with _in_background(tally.run(), observe):
+        yield tally
+    try:
+        await tally.finish()
+    except ServiceError as error:
+        observe(Failure(now(), "failure", "usage", f"lost at the stop: {error.internal_context}"))
+
+
+@asynccontextmanager
+async def _finisher(directory: Directory, observe: Observe) -> AsyncIterator[Finisher]:
+    finisher = Finisher(directory, observe)
+    async with _in_background(finisher.run(), observe):
+        yield finisher
+
+
+@asynccontextmanager
+async def _in_background(work: Coroutine[Any, Any, None], observe: Observe) -> AsyncIterator[None]:
+    """Runs what never ends by itself, for the length of the block. If it fails, that is at least said."""
+
+    def say(task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            observe(Failure(now(), "failure", "background", f"{task.get_coro()}: {type(error).__name__}: {error}"))
+
+    task = asyncio.create_task(work)
+    task.add_done_callback(say)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
 
 
 @asynccontextmanager

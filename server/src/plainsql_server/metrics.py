@@ -57,6 +57,8 @@ class Metrics(Collector):
         self._requests: Counter[tuple[str, int]] = Counter()
         self._errors: Counter[str] = Counter()
         self._rows = 0
+        self._streams: Counter[tuple[str, str]] = Counter()
+        self._stream_bytes = 0
         self._stages: dict[str, tuple[_Durations, _Durations, _Durations]] = {}
 
     def __call__(self, observation: Observation) -> None:
@@ -91,6 +93,11 @@ class Metrics(Collector):
         for code, count in list(self._errors.items()):
             errors.add_metric([code], count)
         yield errors
+        streams = CounterMetricFamily("plainsql_streams", "Streams that ended.", labels=["form", "end"])
+        for (form, end), count in list(self._streams.items()):
+            streams.add_metric([form, end], count)
+        yield streams
+        yield CounterMetricFamily("plainsql_stream_bytes", "Bytes of streams sent to clients.", self._stream_bytes)
         yield CounterMetricFamily("plainsql_rows", "Rows sent to clients.", self._rows)
         yield self._durations()
         yield from self._cells()
@@ -104,10 +111,13 @@ class Metrics(Collector):
         if stages is None:
             stages = self._stages[route] = (_Durations(), _Durations(), _Durations())
         stages[0].add(finished.total_us)
+        self._rows += finished.row_count
         if finished.exec_us:
             stages[1].add(finished.queue_us)
             stages[2].add(finished.exec_us)
-            self._rows += finished.row_count
+        if finished.stream is not None:
+            self._streams[finished.stream, finished.error_code or "done"] += 1
+            self._stream_bytes += finished.sent_bytes
         if finished.error_code is not None:
             self._errors[finished.error_code] += 1
 
@@ -127,6 +137,7 @@ class Metrics(Collector):
             ("running", "Statements running."),
             ("waiting", "Requests waiting for a connection."),
             ("pools", "Databases and roles with a pool."),
+            ("streams", "Streams open."),
         ):
             family = GaugeMetricFamily(f"plainsql_cell_{name}", text, labels=["cell"])
             for load in loads:

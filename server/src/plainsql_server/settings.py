@@ -72,8 +72,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(description="How long a stream's client may not read before its connection is closed.", ge=1)
     ] = 30_000
     principal_cache_ms: Annotated[
-        int, Meta(description="How long a key's look-up is trusted; so how long a revoked key may still work.", ge=0)
-    ] = 1_000
+        int, Meta(description="How long a look-up is trusted by itself, and how soon every node heeds a change.", ge=0)
+    ] = 900
+    channel_cache_ms: Annotated[
+        int, Meta(description="How long a look-up is trusted while the directory's channel of changes is sound.", ge=0)
+    ] = 60_000
+    directory_grace_ms: Annotated[
+        int, Meta(description="How long what is known is used when the directory is away; then requests fail.", ge=0)
+    ] = 10_000
+    usage_flush_ms: Annotated[
+        int, Meta(description="How often usage is written down; a crash loses what was counted since.", ge=10)
+    ] = 5_000
+    database_restore_s: Annotated[
+        int, Meta(description="How long a deleted database can be restored.", ge=0, le=3_650 * 86_400)
+    ] = 7 * 86_400
 
 
 def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:

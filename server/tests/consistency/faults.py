@@ -9,8 +9,9 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from server.tests.cell import Cell, children_of
+from server.tests.cell import Cell
 from server.tests.load import Node
+from server.tests.processes import children_of
 
 # How long an engine that died stays away.
 _AWAY_S = 0.3

@@ -1,6 +1,6 @@
 """List-append through the service: whatever dies or is cut meanwhile, an order explains all that clients saw.
 
-`make soak` runs the full sizes: `PLAINSQL_TEST_TRANSACTIONS=25000` for each of the two tables, and
+`make soak` runs the full sizes: `PLAINSQL_TEST_TRANSACTIONS=26000` for each of the two tables, and
 `PLAINSQL_TEST_FAULTS=5` of each kind.
 """
 

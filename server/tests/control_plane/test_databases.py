@@ -16,6 +16,7 @@ from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
 from plainsql_server.directory.organizations import OrganizationRecord
 from plainsql_server.engine import provisioning
 from plainsql_server.engine.provisioning import TEMPLATE, EngineNames
+from server.tests.control_plane.cell_state import yes
 from server.tests.postgres import SUPERUSER, Postgres
 
 
@@ -140,10 +141,10 @@ async def test_a_dropped_database_leaves_nothing_on_its_cell_even_while_in_use(
     names = EngineNames(database.engine_name, database.owner_role, database.reader_role)
     with postgres.connect(database.owner_role, database.engine_name) as owner:
         owner.execute("CREATE TABLE t ()")
-        await provisioning.drop_database(cell.conninfo, SUPERUSER, names)
+        await provisioning.drop_database(cell.conninfo, SUPERUSER, names, yes)
         with pytest.raises(psycopg.OperationalError):
             owner.execute("SELECT 1")
-    await provisioning.drop_database(cell.conninfo, SUPERUSER, names)
+    await provisioning.drop_database(cell.conninfo, SUPERUSER, names, yes)
     with postgres.connect() as admin:
         left = admin.execute(
             "SELECT rolname FROM pg_roles WHERE rolname = ANY(%(names)s)"

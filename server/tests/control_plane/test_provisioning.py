@@ -9,6 +9,7 @@ from psycopg import errors
 
 from plainsql_server.engine import provisioning
 from plainsql_server.engine.provisioning import EngineNames
+from server.tests.control_plane.cell_state import yes
 from server.tests.postgres import SUPERUSER, Postgres, running_postgres
 
 
@@ -39,7 +40,7 @@ def probed(cell: Postgres) -> EngineNames:
 
 async def _create(cell: Postgres) -> EngineNames:
     names = provisioning.new_names()
-    await provisioning.create_database(cell.conninfo, SUPERUSER, names, "s")
+    await provisioning.create_database(cell.conninfo, SUPERUSER, names, "s", yes)
     return names
 
 
@@ -187,7 +188,7 @@ async def test_preparing_and_creating_again_changes_nothing(cell: Postgres, name
     with _owner(cell, names) as owner:
         owner.execute("CREATE TABLE kept AS SELECT 1 AS one")
         await provisioning.prepare_cell(cell.conninfo, SUPERUSER)
-        await provisioning.create_database(cell.conninfo, SUPERUSER, names, "s")
+        await provisioning.create_database(cell.conninfo, SUPERUSER, names, "s", yes)
         assert owner.execute("SELECT one FROM kept").fetchall() == [(1,)]
 
 

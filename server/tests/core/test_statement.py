@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plainsql_server.core.errors import RequestError
-from plainsql_server.core.statement import first_words, refuse_what_has_no_place
+from plainsql_server.core.statement import first_words, is_empty, refuse_what_has_no_place
 
 TRANSACTION_CONTROL = [
     "BEGIN", "BEGIN WORK", "BEGIN ISOLATION LEVEL SERIALIZABLE", "START TRANSACTION", "COMMIT", "COMMIT AND CHAIN",
@@ -157,3 +157,13 @@ def test_a_nul_character_is_refused(sql: str) -> None:
 )
 def test_everything_else_is_let_through_with_its_first_word(sql: str, first: str) -> None:
     assert refuse_what_has_no_place(sql)[:1] == ([first] if first else [])
+
+
+@pytest.mark.parametrize("sql", ["", " \t\n\r\f\v", ";", " ; ;", "-- x", "-- x\r;", "/* x */", "/* /* x */ */;--"])
+def test_a_text_without_a_statement_is_empty(sql: str) -> None:
+    assert is_empty(sql)
+
+
+@pytest.mark.parametrize("sql", ["x", "(", "--\nx", "/* */x", ";;'", "/**/*/", "\ufeff", "\u00a0", "/* /* */ */ -"])
+def test_a_text_with_anything_else_is_not(sql: str) -> None:
+    assert not is_empty(sql)

@@ -1,21 +1,35 @@
-"""A relay between the service and PostgreSQL that counts what goes over the wire, and can hold it up.
+"""A relay between the service and PostgreSQL that counts what goes over the wire, and can hold it up or cut it.
 
-Owns the counting. A round trip is a burst of the service's that waits for an answer: everything that it sends
-before PostgreSQL says a word. To tell two bursts from one that came in two pieces, the relay waits a moment
+Owns the counting and the cutting. A round trip is a burst of the service's that waits for an answer: everything that
+it sends before PostgreSQL says a word. To tell two bursts from one that came in two pieces, the relay waits a moment
 before it passes anything on; whoever does not need an answer sends the rest meanwhile.
 """
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from select import select
 from types import TracebackType
 
 _QUIET_S = 0.02
 _PIECE_BYTES = 1 << 16
+_ANSWER_LIMIT_S = 10
 PORT = 5432
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Ends the connection that sends this: before PostgreSQL gets it, or after, or when it has given this answer."""
+
+    sent: bytes
+    forward: bool
+    answer: bytes = b""
+    # What else happens at that moment.
+    then: Callable[[], None] | None = None
 
 
 class Relay:
@@ -33,6 +47,8 @@ class Relay:
         self._holds_after: int | None = None
         self.bursts: list[bytes] = []
         self.held = threading.Event()
+        # One connection after the other, each as soon as one sends what the first of these waits for.
+        self.cuts: deque[Cut] = deque()
 
     def __enter__(self) -> "Relay":
         self._threads[0].start()
@@ -73,7 +89,13 @@ class Relay:
             except OSError:
                 return
             engine = socket.socket(socket.AF_UNIX)
-            engine.connect(self._engine_path)
+            try:
+                engine.connect(self._engine_path)
+            except OSError:
+                # PostgreSQL is away, and so are we to whoever wants it.
+                service.close()
+                engine.close()
+                continue
             self._sockets += [service, engine]
             self._threads.append(threading.Thread(target=self._pass_on, args=(service, engine)))
             self._threads[-1].start()
@@ -86,6 +108,8 @@ class Relay:
                 data = source.recv(_PIECE_BYTES)
                 if data and source is service:
                     data = self._burst(service, data)
+                    if self._cut(data, engine):
+                        data = b""
                 target.sendall(data)
             except OSError:
                 data = b""
@@ -101,6 +125,21 @@ class Relay:
             self.held.set()
             self._may_pass.wait()
         return data
+
+    def _cut(self, data: bytes, engine: socket.socket) -> bool:
+        """Whether the connection ends here, after everything was done that the cut says."""
+        if not self.cuts or self.cuts[0].sent not in data:
+            return False
+        cut = self.cuts.popleft()
+        if cut.forward:
+            engine.sendall(data)
+        answer = b""
+        engine.settimeout(_ANSWER_LIMIT_S)
+        while cut.answer not in answer and (piece := engine.recv(_PIECE_BYTES)):
+            answer += piece
+        if cut.then is not None:
+            cut.then()
+        return True
 
     def _hang_up(self, *sockets: socket.socket) -> None:
         for each in sockets:

@@ -15,8 +15,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from server.tests.cell import Cell, children_of, running_cell
+from server.tests.cell import Cell, running_cell
 from server.tests.load import Answer, Client, Node, new_tag, running_node, size
+from server.tests.processes import children_of
 
 CRASHES = size("PLAINSQL_TEST_CRASHES", 2)
 CLIENTS = 8

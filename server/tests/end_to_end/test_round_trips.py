@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from server.tests.end_to_end import tenants
+from server.tests.end_to_end import tenants, transactions
 from server.tests.end_to_end.relay import PORT, Relay
+from server.tests.end_to_end.transactions import Sent, ref, with_params
 from server.tests.service import Service, running_service
 
 REQUESTS = 4
@@ -125,6 +126,52 @@ def test_a_read_key_costs_one_round_trip_as_well(wired: Wired) -> None:
     for _ in range(REQUESTS):
         wired.read(key, "select * from ledger where id = 1")
     assert len(wired.relay.bursts) == REQUESTS
+
+
+FIVE: list[Sent] = [
+    with_params("update ledger set note = $2 where id = $1", 1, "b"),
+    with_params("select note from ledger where id = $1", 1),
+    with_params("insert into ledger (note) values ($1) returning id", "c"),
+    "select count(*) from ledger",
+    with_params("delete from ledger where id = $1", -1),
+]
+
+
+def bursts_of_transaction(wired: Wired, *statements: Sent, succeeds: bool = True, **fields: Any) -> list[bytes]:
+    """What goes over the wire when everything is prepared.
+
+    The fewest of some tries: a transaction that takes long on a busy machine is cleaned up after, which is counted
+    with the next one, or has that one open a connection.
+    """
+    tries = []
+    for _ in range(2 * REQUESTS):
+        wired.relay.bursts.clear()
+        response = transactions.post(wired.service, *statements, database="wired", **fields)
+        assert response.json()["success"] == succeeds, response.text
+        tries.append(list(wired.relay.bursts))
+    return min(tries, key=len)
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_transaction_costs_one_round_trip(wired: Wired, read_only: bool) -> None:
+    statements = FIVE if not read_only else [FIVE[1], FIVE[3], "select 1"]
+    (burst,) = bursts_of_transaction(wired, *statements, read_only=read_only)
+    assert b"begin isolation level serializable" in burst
+    assert b"\0commit\0" in burst
+
+
+def test_each_dependency_costs_a_transaction_one_round_trip_more(wired: Wired) -> None:
+    insert = with_params("insert into ledger (note) values ($1) returning id", "c")
+    refers = with_params("select * from ledger where id = $1", ref("0.rows.0.id"))
+    assert len(bursts_of_transaction(wired, insert, refers)) == 2
+    assert len(bursts_of_transaction(wired, insert | {"expect": {"affected_rows": 1}}, "select 1")) == 2
+    assert len(bursts_of_transaction(wired, insert, refers | {"expect": {"row_count": 1}})) == 3
+
+
+def test_a_transaction_that_fails_costs_two_round_trips(wired: Wired) -> None:
+    """The second one is the rollback: without it the connection could not be used again."""
+    statements = ("insert into ledger (note) values ('x')", "select 1 / 0", "select 1")
+    assert len(bursts_of_transaction(wired, *statements, succeeds=False)) == 2
 
 
 def test_a_statement_that_fails_costs_one_round_trip(wired: Wired) -> None:

@@ -202,6 +202,20 @@ def test_a_statement_without_a_result_is_an_empty_stream(service: Service) -> No
     assert events[1].content["command"] == "CREATE TABLE"
 
 
+@pytest.mark.parametrize("sql", ["(select 1 as n) union all (select 2)", "values (1), (2)", "table pair;"])
+def test_whatever_a_cursor_can_stand_for_streams(service: Service, sql: str) -> None:
+    service.query("create table if not exists pair as values (1), (2)")
+    rows, end = stream(service, sql)
+    assert [list(row.values()) for row in rows] == [[1], [2]]
+    assert end.type == "done"
+
+
+@pytest.mark.parametrize("sql", ["show transaction_isolation", "explain select 1"])
+def test_what_no_cursor_can_stand_for_streams_as_well(service: Service, sql: str) -> None:
+    rows, end = stream(service, sql)
+    assert (len(rows), end.type) == (1, "done")
+
+
 def test_no_rows_are_no_rows(service: Service) -> None:
     rows, end = stream(service, "select 1 as n where false")
     assert (rows, end.content["row_count"]) == ([], 0)

@@ -49,10 +49,11 @@ def test_a_failure_names_its_statement_and_nothing_stays(service: Service, kind:
     failing, status, code = FAILURES[kind]
     if isinstance(failing, str):
         failing = failing.replace("{}", table)
-    statements: list[Sent] = [f"insert into {table} values (1)", with_params(f"insert into {table} values ($1)", 2)]
-    statements.insert(position, failing)
-    # Twice: the second time everything is prepared, and goes to the engine together with the commit.
-    for _ in range(2):
+    statements: list[Sent] = []
+    # Text alone goes to the engine together with the commit; a new parameter must be asked about before.
+    for second in (f"insert into {table} values (2)", with_params(f"insert into {table} values ($1)", 2)):
+        statements = [f"insert into {table} values (1)", second]
+        statements.insert(position, failing)
         error = error_of(post(service, *statements), status, code)
         assert error["statement_index"] == position, error
         assert error["outcome"] in ("rolled_back", "not_executed")

@@ -24,7 +24,7 @@ _COMMANDS = {
     "org": ("org", "Organizations: create, list."),
     "key": ("key", "API keys: create, list, revoke."),
     "cell": ("cell", "Cells, the PostgreSQL clusters that hold databases: add, list."),
-    "database": ("database", "Customers' databases: create, list."),
+    "database": ("database", "Customers' databases: create, list, suspend, resume."),
     "alias": ("alias", "Print the alias' nginx configuration."),
     "settings": ("settings", "Every setting, with its default and what it does."),
 }

@@ -45,3 +45,25 @@ def _list(organization: str, as_json: bool) -> None:
 
     columns = ["id", "name", "state", "is_default", "cell_id", "engine_name", "created_at"]
     print_records(with_directory(list_databases), columns, as_json=as_json)
+
+
+@database_command.command("suspend")
+@click.argument("database_id", metavar="ID")
+def _suspend(database_id: str) -> None:
+    """Suspend the database ID (db_…): it keeps its data and refuses every request, from a second from now on."""
+
+    async def suspend(directory: Directory) -> DatabaseRecord:
+        return await databases.suspend(directory, await databases.get(directory, database_id))
+
+    remark(f"Suspended {with_directory(suspend).id}.")
+
+
+@database_command.command("resume")
+@click.argument("database_id", metavar="ID")
+def _resume(database_id: str) -> None:
+    """End the suspension of the database ID (db_…)."""
+
+    async def resume(directory: Directory) -> DatabaseRecord:
+        return await databases.resume(directory, await databases.get(directory, database_id))
+
+    remark(f"Resumed {with_directory(resume).id}.")

@@ -4,6 +4,7 @@ Owns adding, moving and listing cells. Refuses to move databases between them.
 """
 
 from plainsql_server.control_plane.names import check_cell_name
+from plainsql_server.core.actor import OPERATOR
 from plainsql_server.core.errors import AccessError
 from plainsql_server.core.ids import Kind, new_id
 from plainsql_server.directory import cells
@@ -21,7 +22,7 @@ async def add(directory: Directory, name: str, conninfo: str, admin_role: str) -
     check_cell_name(name)
     provisioning.check_conninfo(conninfo)
     await provisioning.prepare_cell(conninfo, admin_role)
-    return await cells.insert(directory, new_id(Kind.CELL), name, conninfo, admin_role)
+    return await cells.insert(directory, new_id(Kind.CELL), name, conninfo, admin_role, by=OPERATOR)
 
 
 async def move(directory: Directory, name: str, conninfo: str, admin_role: str) -> CellRecord:

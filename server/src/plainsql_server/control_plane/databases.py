@@ -1,14 +1,20 @@
-"""Rules about databases: where a new one goes, how many there may be, and how one comes to be ready.
+"""Rules about databases: where a new one goes, how many there may be, and what may be done with one in which state.
 
 Owns the order of steps between directory and cell. The directory knows a database, in state creating, before
-anything of it exists on a cell, so that nothing on a cell is ever unknown to the directory.
+anything of it exists on a cell, and marks it deleted after nothing of it does, so that nothing on a cell is
+ever unknown to the directory. `control_plane/finishing.py` finishes what a crash leaves half done.
 """
 
-import secrets
+import asyncio
+from collections.abc import Sequence
+from typing import NoReturn
 
 from plainsql_server.control_plane.names import check_database_name
+from plainsql_server.control_plane.states import RESTORABLE, DatabaseAction, sources
+from plainsql_server.core.actor import OPERATOR, SERVICE, Actor
 from plainsql_server.core.errors import AccessError, ConflictError, EngineError, LimitError, ServiceError
 from plainsql_server.core.ids import Kind, new_id
+from plainsql_server.core.names import DATABASE_NAME
 from plainsql_server.directory import cells, databases, organizations
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState, NewDatabase
@@ -16,10 +22,13 @@ from plainsql_server.engine import provisioning
 from plainsql_server.engine.provisioning import EngineNames
 from plainsql_server.limits.tiers import TIERS
 
-_UNFINISHED = frozenset([DatabaseState.CREATING, DatabaseState.FAILED])
+# How long whoever works on a database has it for itself. Creating takes a fraction of a second, so that longer means
+# that it died; and if it did not, the lock on the cell keeps the two apart.
+CLAIM_S = 10.0
+_SIZES_TIMEOUT_S = 1.0
 
 
-async def create(directory: Directory, organization_id: str, name: str) -> DatabaseRecord:
+async def create(directory: Directory, organization_id: str, name: str, by: Actor = OPERATOR) -> DatabaseRecord:
     """A new database, ready to use; the organization's default if it is its first.
 
     A database of that name whose creation failed or was cut short is finished instead. Raises RequestError
@@ -30,18 +39,164 @@ async def create(directory: Directory, organization_id: str, name: str) -> Datab
     check_database_name(name)
     database = await databases.find(directory, organization_id, name)
     if database is None:
-        database = await _insert(directory, organization_id, name)
-    elif database.state not in _UNFINISHED:
+        database = await _insert(directory, organization_id, name, by)
+    elif database.state not in sources(DatabaseAction.FINISH):
         raise ConflictError("name_taken", f"There is a database named {name!r} already.")
-    return await _finish(directory, database)
+    return await finish(directory, database, by)
 
 
-async def list_(directory: Directory, organization_id: str) -> list[DatabaseRecord]:
+async def finish(directory: Directory, database: DatabaseRecord, by: Actor = SERVICE) -> DatabaseRecord:
+    """The database, ready, whatever of it was made before; or as it is, if somebody deleted it meanwhile."""
+    possible = sources(DatabaseAction.FINISH)
+
+    async def is_wanted() -> bool:
+        now = await databases.find_by_id(directory, database.id)
+        return now is not None and now.state in possible
+
+    cell = await _cell(directory, database)
+    try:
+        await provisioning.create_database(
+            cell.conninfo, cell.admin_role, _names(database), database.record_secret, is_wanted
+        )
+    except ServiceError as error:
+        await _note_failure(directory, database, error)
+        raise
+    ready = await databases.set_state(
+        directory, database.id, DatabaseState.READY, only_from=possible, action="database.finish", by=by
+    )
+    return ready or await get(directory, database.id)
+
+
+async def drop(directory: Directory, database: DatabaseRecord) -> None:
+    """Takes a database off its cell, if its deletion is due; then nothing brings it back."""
+    cell = await _cell(directory, database)
+
+    async def is_due() -> bool:
+        return await databases.is_due_for_dropping(directory, database.id)
+
+    if await provisioning.drop_database(cell.conninfo, cell.admin_role, _names(database), is_due):
+        await databases.set_deleted(directory, database.id, SERVICE)
+
+
+async def get(directory: Directory, database_id: str, organization_id: str | None = None) -> DatabaseRecord:
+    """The database. Raises AccessError if there is none of that id, or not in that organization."""
+    found = await databases.find_by_id(directory, database_id, organization_id)
+    if found is None:
+        raise AccessError("database_not_found", f"There is no database {database_id!r}.")
+    return found
+
+
+async def get_by_name(directory: Directory, organization_id: str, name: str) -> DatabaseRecord:
+    """An organization's database of that name. Raises AccessError if there is none."""
+    found = await databases.find(directory, organization_id, name) if DATABASE_NAME.match(name) else None
+    if found is None:
+        raise AccessError("database_not_found", f"There is no database {name!r} in this organization.")
+    return found
+
+
+async def list_(
+    directory: Directory, organization_id: str, limit: int | None = None, after: str | None = None
+) -> list[DatabaseRecord]:
     """An organization's databases, oldest first."""
-    return await databases.list_(directory, organization_id)
+    return await databases.list_(directory, organization_id, limit, after)
 
 
-async def _insert(directory: Directory, organization_id: str, name: str) -> DatabaseRecord:
+async def sizes_bytes(directory: Directory, listed: Sequence[DatabaseRecord]) -> dict[str, int]:
+    """How much room each of these takes on its cell, by id; without those whose cell does not answer at once."""
+    sizes: dict[str, int] = {}
+    for cell_id in {database.cell_id for database in listed}:
+        names = {database.engine_name: database.id for database in listed if database.cell_id == cell_id}
+        cell = await cells.find(directory, cell_id)
+        assert cell is not None, "a foreign key keeps a cell that has databases"
+        try:
+            async with asyncio.timeout(_SIZES_TIMEOUT_S):
+                found = await provisioning.sizes_bytes(cell.conninfo, cell.admin_role, list(names))
+        except (ServiceError, TimeoutError):
+            # A size is worth neither an error nor a wait; health checks tell of a cell that is away.
+            continue
+        sizes |= {names[name]: size for name, size in found.items() if size is not None}
+    return sizes
+
+
+async def rename(directory: Directory, database: DatabaseRecord, name: str, by: Actor) -> DatabaseRecord:
+    """The database, renamed. Raises RequestError or ConflictError for the name, ConflictError in other states."""
+    check_database_name(name)
+    action = DatabaseAction.RENAME
+    changed = await databases.rename(directory, database.id, name, only_from=sources(action), by=by)
+    return changed or await _refuse(directory, database, action)
+
+
+async def make_default(directory: Directory, database: DatabaseRecord, by: Actor) -> DatabaseRecord:
+    """The database, now the one that requests go to which name none."""
+    action = DatabaseAction.MAKE_DEFAULT
+    changed = await databases.make_default(
+        directory, database.id, database.organization_id, only_from=sources(action), by=by
+    )
+    return changed or await _refuse(directory, database, action)
+
+
+async def suspend(directory: Directory, database: DatabaseRecord, by: Actor = OPERATOR) -> DatabaseRecord:
+    """The database, which refuses every request from now on, and keeps its data."""
+    return await _set_state(directory, database, DatabaseAction.SUSPEND, DatabaseState.SUSPENDED, by)
+
+
+async def resume(directory: Directory, database: DatabaseRecord, by: Actor = OPERATOR) -> DatabaseRecord:
+    """The database, no longer suspended."""
+    return await _set_state(directory, database, DatabaseAction.RESUME, DatabaseState.READY, by)
+
+
+async def delete(
+    directory: Directory, database: DatabaseRecord, *, restore_s: float, restorable: bool, by: Actor = OPERATOR
+) -> DatabaseRecord:
+    """The database, being deleted: it can be restored for `restore_s`, unless it never was ready or `restorable` is
+    false, and is dropped then. A second time changes nothing, unless it says that there shall be no way back."""
+    action = DatabaseAction.DELETE
+    deletable = sources(action) - {DatabaseState.DELETING}
+    if not restorable:
+        given_up = await databases.give_up(directory, database.id, by)
+        if given_up is not None:
+            return given_up
+    deleting = await databases.begin_deletion(
+        directory,
+        database.id,
+        only_from=deletable,
+        restorable=RESTORABLE if restorable else frozenset(),
+        restore_s=restore_s,
+        by=by,
+    )
+    if deleting is not None:
+        return deleting
+    current = await get(directory, database.id)
+    return current if current.state is DatabaseState.DELETING else await _refuse(directory, database, action)
+
+
+async def restore(directory: Directory, database: DatabaseRecord, by: Actor = OPERATOR) -> DatabaseRecord:
+    """The database, as it was before it was deleted. Raises ConflictError if it is not, or it is too late."""
+    restored = await databases.restore(directory, database.id, by)
+    return restored or await _refuse(directory, database, DatabaseAction.RESTORE)
+
+
+async def _set_state(
+    directory: Directory, database: DatabaseRecord, action: DatabaseAction, state: DatabaseState, by: Actor
+) -> DatabaseRecord:
+    changed = await databases.set_state(
+        directory, database.id, state, only_from=sources(action), action=f"database.{action}", by=by
+    )
+    return changed or await _refuse(directory, database, action)
+
+
+async def _refuse(directory: Directory, database: DatabaseRecord, action: DatabaseAction) -> NoReturn:
+    """Raises the error for an action that found nothing to change."""
+    current = await get(directory, database.id)
+    if current.state is DatabaseState.DELETED:
+        raise AccessError("database_not_found", f"There is no database {database.id!r}.")
+    reason = ""
+    if action is DatabaseAction.RESTORE and current.state is DatabaseState.DELETING:
+        reason = " and cannot be restored any more"
+    raise ConflictError("wrong_state", f"The database {current.name!r} is {current.state}{reason}.")
+
+
+async def _insert(directory: Directory, organization_id: str, name: str, by: Actor) -> DatabaseRecord:
     organization = await organizations.find(directory, organization_id)
     if organization is None:
         raise AccessError("organization_not_found", f"There is no organization {organization_id!r}.")
@@ -55,39 +210,32 @@ async def _insert(directory: Directory, organization_id: str, name: str) -> Data
         name=name,
         cell_id=cell.id,
         engine_name=names.database,
-        record_secret=secrets.token_hex(32),
         owner_role=names.owner_role,
         reader_role=names.reader_role,
     )
     at_most = TIERS[organization.tier].databases
-    inserted = await databases.insert(directory, new, at_most)
+    inserted = await databases.insert(directory, new, at_most, CLAIM_S, by)
     if inserted is None:
         raise LimitError("database_limit", f"The tier {organization.tier} allows {at_most} databases; all are used.")
     return inserted
 
 
-async def _finish(directory: Directory, database: DatabaseRecord) -> DatabaseRecord:
-    names = EngineNames(database.engine_name, database.owner_role, database.reader_role)
+async def _cell(directory: Directory, database: DatabaseRecord) -> cells.CellRecord:
     cell = await cells.find(directory, database.cell_id)
     assert cell is not None, "a foreign key keeps a cell that has databases"
-    try:
-        await provisioning.create_database(cell.conninfo, cell.admin_role, names, database.record_secret)
-    except ServiceError as error:
-        await _note_failure(directory, database, error)
-        raise
-    await _set_state(directory, database, DatabaseState.READY)
-    ready = await databases.find(directory, database.organization_id, database.name)
-    assert ready is not None, "only a ready database can be deleted, and not within the same moment"
-    return ready
+    return cell
+
+
+def _names(database: DatabaseRecord) -> EngineNames:
+    return EngineNames(database.engine_name, database.owner_role, database.reader_role)
 
 
 async def _note_failure(directory: Directory, database: DatabaseRecord, cause: ServiceError) -> None:
     try:
-        await _set_state(directory, database, DatabaseState.FAILED)
+        await databases.set_state(
+            directory, database.id, DatabaseState.FAILED,
+            only_from=sources(DatabaseAction.FAIL), action="database.fail", by=SERVICE,
+        )  # fmt: skip
     except ServiceError as error:
         # The caller gets the first cause. The state stays creating, which the next attempt finishes as well.
         cause.add_note(f"The state could not be set to failed: {error.internal_context}")
-
-
-async def _set_state(directory: Directory, database: DatabaseRecord, state: DatabaseState) -> None:
-    await databases.set_state(directory, database.id, state, only_from=_UNFINISHED)

@@ -1,18 +1,22 @@
 """Rules about API keys: what a key may be given, and that its secret is seen once.
 
-Owns creating, listing and revoking keys. Refuses to keep a secret: `create` returns it and forgets it.
+Owns creating, listing, rotating and revoking keys. Refuses to keep a secret: `create` and `rotate` return it
+and forget it.
 """
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 
+from plainsql_server.control_plane import databases
 from plainsql_server.control_plane.names import check_title
+from plainsql_server.control_plane.states import CredentialState
+from plainsql_server.core.actor import OPERATOR, Actor
 from plainsql_server.core.clock import now
 from plainsql_server.core.credential import Secret, new_key
-from plainsql_server.core.errors import AccessError, RequestError
+from plainsql_server.core.errors import AccessError, ConflictError, RequestError
 from plainsql_server.core.ids import Kind, new_id
 from plainsql_server.core.principal import Scope
-from plainsql_server.directory import databases, keys
+from plainsql_server.directory import keys
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.keys import KeyRecord, NewKey
 
@@ -25,6 +29,7 @@ async def create(
     *,
     database: str | None = None,
     expires_at: datetime | None = None,
+    by: Actor = OPERATOR,
 ) -> tuple[KeyRecord, Secret]:
     """A new key and its secret, which exists nowhere else; bound to one database if that is named.
 
@@ -32,42 +37,95 @@ async def create(
     """
     check_title("a key", name)
     granted = frozenset(scopes)
-    _check_use(granted, expires_at)
-    database_id = await _database_id(directory, organization_id, database) if database is not None else None
+    if not granted:
+        raise RequestError("no_scopes", "A key needs one scope or more.", hint=f"The scopes are {', '.join(Scope)}.")
+    _check_expiry(expires_at)
+    bound_to = None if database is None else await databases.get_by_name(directory, organization_id, database)
     secret = new_key()
-    new = NewKey(
+    database_id = bound_to.id if bound_to else None
+    new = _new(secret, organization_id, name, scopes=granted, database_id=database_id, expires_at=expires_at)
+    return await keys.insert(directory, new, by), secret
+
+
+async def rotate(
+    directory: Directory, organization_id: str, key_id: str, overlap: timedelta, by: Actor
+) -> tuple[KeyRecord, KeyRecord, Secret]:
+    """A new key with the same rights, the old one, which works until the overlap is over, and the new one's secret.
+
+    Raises AccessError if there is no such key, ConflictError if it does not work any more or was rotated before.
+    """
+    old = await get(directory, organization_id, key_id)
+    secret, at = new_key(), now()
+    new = _new(
+        secret, organization_id, old.name,
+        scopes=old.scopes, database_id=old.database_id, expires_at=old.expires_at, replaces=key_id,
+    )  # fmt: skip
+    replaced = await keys.replace(directory, new, at + overlap, at, by)
+    if replaced is None:
+        raise ConflictError("key_not_active", "This key is revoked or has expired; create a new one instead.")
+    return *replaced, secret
+
+
+async def get(directory: Directory, organization_id: str, key_id: str) -> KeyRecord:
+    """An organization's key. Raises AccessError if it has none of that id."""
+    found = await keys.find(directory, key_id, organization_id)
+    if found is None:
+        raise _not_found(key_id)
+    return found
+
+
+async def list_(
+    directory: Directory, organization_id: str, limit: int | None = None, after: str | None = None
+) -> list[KeyRecord]:
+    """An organization's keys, oldest first, revoked ones included."""
+    return await keys.list_(directory, organization_id, limit, after)
+
+
+async def revoke(
+    directory: Directory, key_id: str, organization_id: str | None = None, by: Actor = OPERATOR
+) -> KeyRecord:
+    """The key, revoked, and its sessions with it; a second time changes nothing. Raises AccessError if there is none.
+
+    An operator names no organization; a request names its caller's, so that others' keys do not exist for it.
+    """
+    revoked = await keys.revoke(directory, key_id, organization_id, by)
+    if revoked is None:
+        raise _not_found(key_id)
+    return revoked
+
+
+def state_of(key: KeyRecord) -> CredentialState:
+    """The key's state now."""
+    if key.revoked_at is not None:
+        return CredentialState.ENDED
+    return CredentialState.ACTIVE if key.is_active(now()) else CredentialState.EXPIRED
+
+
+def _new(
+    secret: Secret,
+    organization_id: str,
+    name: str,
+    *,
+    scopes: frozenset[Scope],
+    database_id: str | None,
+    expires_at: datetime | None,
+    replaces: str | None = None,
+) -> NewKey:
+    return NewKey(
         id=new_id(Kind.KEY),
         organization_id=organization_id,
         name=name,
         digest=secret.digest,
         shown_prefix=secret.shown_prefix,
         last_four=secret.last_four,
-        scopes=granted,
+        scopes=scopes,
         database_id=database_id,
         expires_at=expires_at,
+        replaces=replaces,
     )
-    return await keys.insert(directory, new), secret
 
 
-async def list_(directory: Directory, organization_id: str) -> list[KeyRecord]:
-    """An organization's keys, oldest first, revoked ones included."""
-    return await keys.list_(directory, organization_id)
-
-
-async def revoke(directory: Directory, key_id: str, organization_id: str | None = None) -> KeyRecord:
-    """The key, revoked; a second time changes nothing. Raises AccessError if there is no such key.
-
-    An operator names no organization; a request names its caller's, so that others' keys do not exist for it.
-    """
-    revoked = await keys.revoke(directory, key_id, organization_id)
-    if revoked is None:
-        raise AccessError("key_not_found", f"There is no key {key_id!r}.")
-    return revoked
-
-
-def _check_use(scopes: frozenset[Scope], expires_at: datetime | None) -> None:
-    if not scopes:
-        raise RequestError("no_scopes", "A key needs one scope or more.", hint=f"The scopes are {', '.join(Scope)}.")
+def _check_expiry(expires_at: datetime | None) -> None:
     if expires_at is None:
         return
     if expires_at.tzinfo is None:
@@ -76,8 +134,5 @@ def _check_use(scopes: frozenset[Scope], expires_at: datetime | None) -> None:
         raise RequestError("invalid_expiry", "The key would have expired already.")
 
 
-async def _database_id(directory: Directory, organization_id: str, name: str) -> str:
-    found = await databases.find(directory, organization_id, name)
-    if found is None:
-        raise AccessError("database_not_found", f"There is no database {name!r} in this organization.")
-    return found.id
+def _not_found(key_id: str) -> AccessError:
+    return AccessError("key_not_found", f"There is no key {key_id!r}.")

@@ -4,6 +4,7 @@ Owns what may be created and how one is found. Refuses to know how they are stor
 """
 
 from plainsql_server.control_plane.names import check_title
+from plainsql_server.core.actor import OPERATOR, Actor
 from plainsql_server.core.errors import AccessError, RequestError
 from plainsql_server.core.ids import Kind, new_id
 from plainsql_server.directory import organizations
@@ -14,12 +15,21 @@ from plainsql_server.limits.tiers import TIERS
 
 async def create(directory: Directory, name: str, tier: str) -> OrganizationRecord:
     """A new organization. Raises RequestError for a name or tier that cannot be, ConflictError for a taken name."""
-    check_title("an organization", name)
-    if name.startswith(f"{Kind.ORGANIZATION}_"):
-        raise RequestError("invalid_name", f"An organization's name cannot begin with {Kind.ORGANIZATION}_, as ids do.")
-    if tier not in TIERS:
-        raise RequestError("unknown_tier", f"There is no tier {tier!r}.", hint=f"The tiers are {', '.join(TIERS)}.")
-    return await organizations.insert(directory, new_id(Kind.ORGANIZATION), name, tier)
+    _check_name(name)
+    _check_tier(tier)
+    return await organizations.insert(directory, new_id(Kind.ORGANIZATION), name, tier, OPERATOR)
+
+
+async def rename(directory: Directory, organization_id: str, name: str, by: Actor) -> OrganizationRecord:
+    """The organization, renamed. Raises RequestError for a name that cannot be, ConflictError for a taken one."""
+    _check_name(name)
+    return await organizations.rename(directory, organization_id, name, by)
+
+
+async def set_tier(directory: Directory, organization_id: str, tier: str) -> OrganizationRecord:
+    """The organization, in that tier; nodes know it within a second. Raises RequestError if there is no such tier."""
+    _check_tier(tier)
+    return await organizations.set_tier(directory, organization_id, tier, OPERATOR)
 
 
 async def get(directory: Directory, name_or_id: str) -> OrganizationRecord:
@@ -33,3 +43,14 @@ async def get(directory: Directory, name_or_id: str) -> OrganizationRecord:
 async def list_(directory: Directory) -> list[OrganizationRecord]:
     """Every organization, oldest first."""
     return await organizations.list_(directory)
+
+
+def _check_name(name: str) -> None:
+    check_title("an organization", name)
+    if name.startswith(f"{Kind.ORGANIZATION}_"):
+        raise RequestError("invalid_name", f"An organization's name cannot begin with {Kind.ORGANIZATION}_, as ids do.")
+
+
+def _check_tier(tier: str) -> None:
+    if tier not in TIERS:
+        raise RequestError("unknown_tier", f"There is no tier {tier!r}.", hint=f"The tiers are {', '.join(TIERS)}.")

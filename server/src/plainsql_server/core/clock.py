@@ -13,6 +13,11 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
+def wall_s() -> float:
+    """The time of day in seconds since 1970: for whoever compares it on every request."""
+    return time.time()
+
+
 def monotonic_us() -> int:
     """Microseconds since some fixed moment; only differences mean anything."""
     return time.perf_counter_ns() // 1000

@@ -50,6 +50,11 @@ def new_key() -> Secret:
     return _new_secret(KEY_PREFIX)
 
 
+def new_session_token() -> Secret:
+    """A fresh session token."""
+    return _new_secret(SESSION_PREFIX)
+
+
 def digest(secret: str) -> bytes:
     """What is stored and looked up instead of the secret."""
     return hashlib.sha256(secret.encode()).digest()

@@ -12,6 +12,8 @@ from enum import StrEnum
 # A caller's own request id is kept if it could be one of ours, or any id as short and as plain.
 _REQUEST_ID = re.compile(rb"req_[0-9A-Za-z]{8,64}\Z")
 
+_ANY_ID = re.compile(r"([a-z]+)_[0-9a-z]{1,64}\Z")
+
 # Ids are names and no secrets; a generator in user space spares a system call for each. Processes are
 # started afresh, never forked, so that no two share its state.
 _fast = random.Random(int.from_bytes(os.urandom(32))).getrandbits
@@ -27,11 +29,18 @@ class Kind(StrEnum):
     KEY = "key"
     SESSION = "ses"
     TRANSACTION = "txn"
+    AUDIT = "aud"
 
 
 def new_id(kind: Kind) -> str:
     """A fresh id: 48 bits of milliseconds, then 80 random bits."""
     return f"{kind}_{time.time_ns() // 1_000_000:012x}{_fast(80):020x}"
+
+
+def is_id(text: str, kind: Kind) -> bool:
+    """Whether a text from outside could be an id of that kind; what could not need not be looked up."""
+    match = _ANY_ID.match(text)
+    return match is not None and match[1] == kind
 
 
 def is_request_id(text: bytes) -> bool:

@@ -24,6 +24,8 @@ class Principal(NamedTuple):
     scopes: frozenset[Scope]
     database: str | None = None
     """The database that the credential is bound to, or None where it may use any of its organization's."""
+    session_id: str | None = None
+    """The session that was shown, or None where it was the key itself."""
 
     def may(self, scope: Scope) -> bool:
         """Whether this caller holds a scope."""

@@ -37,3 +37,4 @@ class Result:
     truncated: bool
     completion: Completion
     queue_us: int
+    size_bytes: int = 0

@@ -49,7 +49,7 @@ def result_too_large(limits: Limits, tier: str, outcome: Outcome) -> LimitError:
     return LimitError(
         "result_too_large",
         f"The result is larger than {limits.result_bytes} bytes, the limit of a buffered result in the tier {tier!r}.",
-        hint="Ask for fewer rows or columns.",
+        hint="Ask for fewer rows or columns, or for a stream: begin the statement with /*+ STREAM */.",
         outcome=outcome,
     )
 

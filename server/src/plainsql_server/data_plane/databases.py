@@ -5,7 +5,7 @@ is another organization's exactly as what does not exist.
 """
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from plainsql_server.core.clock import Deadline
 from plainsql_server.core.errors import AccessError, EngineError, LimitError
@@ -15,6 +15,7 @@ from plainsql_server.directory import databases
 from plainsql_server.directory.cache import Cache
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
+from plainsql_server.directory.trust import Trust
 from plainsql_server.engine.address import Address
 
 # How long a statement may take and still count on what was known of its database when it began.
@@ -30,15 +31,19 @@ class Place:
     address: Address
     # What the database's own record of requests asks for; see `engine/records.py`.
     record_secret: str = ""
+    # Whether `plain` can be relied on. What was known before the directory went away cannot.
+    certain: bool = True
 
 
 class Databases:
     """The databases of all organizations, by name, remembered as long as principals are."""
 
-    def __init__(self, directory: Directory, trusted_ms: int) -> None:
+    def __init__(self, directory: Directory, trust: Trust) -> None:
         self._directory = directory
-        self._trusted_ms = trusted_ms
-        self._places: Cache[tuple[Principal, str | None], Place] = Cache(self._look_up, trusted_ms)
+        self._trust = trust
+        self._places: Cache[tuple[Principal, str | None], Place] = Cache(
+            self._look_up, trust, lambda key, _: key[0].organization_id
+        )
 
     def remembered(self, principal: Principal, name: str | None) -> Place | None:
         """What `find` answered a moment ago, else None: then `find` must say."""
@@ -49,24 +54,31 @@ class Databases:
         if name is not None and not DATABASE_NAME.match(name):
             # No database is called that, and nothing that is sent to us goes into the memory of look-ups.
             raise AccessError("database_not_found", "There is no database of that name.")
+        if self._trust.away:
+            known = await self._places.last_known((principal, name))
+            if known is not None:
+                return replace(known, certain=False)
         return await self._places.get((principal, name))
 
     async def prepare_for_code(self, place: Place, deadline: Deadline) -> None:
         """Makes a plain database one that is not, before the statement runs that may store code in it.
 
         Returns when every process has had the time to learn it: the record is changed first, and only when
-        nobody can remember the old one any more may the statement run. That happens once in a database's
-        life, with its first function, view or trigger. Raises LimitError if the deadline comes first.
+        nobody can believe the old one any more may the statement run. A process is told of the change, or has
+        no proof that it would have been, and then believes nothing for longer than the short time of `Trust`.
+        That happens once in a database's life, with its first function, view or trigger. Raises LimitError if
+        the deadline comes first.
         """
         try:
             async with asyncio.timeout(deadline.left_s()):
                 await databases.set_not_plain(self._directory, place.database_id)
-                await asyncio.sleep(self._trusted_ms / 1000 + PLAIN_FOR_S)
+                await asyncio.sleep(self._trust.short_s + PLAIN_FOR_S)
         except TimeoutError:
             raise LimitError(
                 "statement_timeout",
                 "The deadline passed before the statement could run.",
-                hint=f"The first statement that stores code in a database takes about {self._trusted_ms} ms longer.",
+                hint="The first statement that stores code in a database takes about"
+                f" {self._trust.short_s + PLAIN_FOR_S:.1f} s longer.",
             ) from None
 
     async def _look_up(self, key: tuple[Principal, str | None]) -> Place:
@@ -94,10 +106,16 @@ def _address(record: DatabaseRecord, principal: Principal) -> Address:
 
 
 def _not_found_message(name: str | None) -> str:
-    return "Your organization has no database yet." if name is None else f"There is no database named {name!r}."
+    return "Your organization has no default database." if name is None else f"There is no database named {name!r}."
 
 
-def _not_ready(record: DatabaseRecord) -> EngineError:
+def _not_ready(record: DatabaseRecord) -> EngineError | AccessError:
+    if record.state is DatabaseState.SUSPENDED:
+        return AccessError("database_suspended", f"The database {record.name!r} is suspended by the operator.")
+    if record.state is DatabaseState.DELETING:
+        return AccessError(
+            "database_not_found", f"The database {record.name!r} is deleted.", hint="It may still be restored."
+        )
     return EngineError(
         "database_not_ready",
         f"The database {record.name!r} is {record.state}, not ready.",

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from plainsql_server.core.clock import Deadline
+from plainsql_server.core.clock import Deadline, monotonic_us
 from plainsql_server.core.errors import Outcome, ServiceError
 from plainsql_server.core.principal import Principal
 from plainsql_server.core.result import Result
@@ -18,6 +18,7 @@ from plainsql_server.data_plane.admission import check_statement, result_too_lar
 from plainsql_server.data_plane.databases import PLAIN_FOR_S, Databases
 from plainsql_server.data_plane.judgement import Judgement, judge
 from plainsql_server.data_plane.retry import DEFAULT_RETRIES, Retries
+from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.connection import ResultTooLarge
 from plainsql_server.engine.execution import CHUNK_ROWS, ResultStream, Run
 from plainsql_server.engine.leftovers import Leftovers
@@ -69,9 +70,10 @@ class _Job:
 class Queries:
     """Runs single statements."""
 
-    def __init__(self, databases: Databases, pools: Pools) -> None:
+    def __init__(self, databases: Databases, pools: Pools, tally: Tally) -> None:
         self._databases = databases
         self._pools = pools
+        self._tally = tally
 
     async def run(self, principal: Principal, request: QueryRequest) -> Result:
         """The statement's whole result. Raises ServiceError; cancelling it cancels the statement."""
@@ -86,20 +88,32 @@ class Queries:
         if job.plain and job.judgement.may_store_code and not job.run.read_only:
             await self._databases.prepare_for_code(place, job.deadline)
             job.plain = False
+        job.plain &= place.certain
         pool = self._pools.for_address(place.address, principal.organization_id)
+        began_us, result = monotonic_us(), None
         try:
-            return await _run(job, pool)
-        except ServiceError as error:
-            if job.judgement.command not in _RETRIED:
-                raise
-            retries = Retries(pool.retry_lane, DEFAULT_RETRIES, job.deadline, attempts=1)
-            if not retries.allow(error):
-                raise
-        return await _run_again(job, pool, retries)
+            result = await _run_until_done(job, pool)
+            return result
+        finally:
+            if result is None:
+                self._tally.note_usage(principal.organization_id, place.database_id, 0, monotonic_us() - began_us, 0)
+            else:
+                exec_us, size_bytes = result.completion.exec_us, result.size_bytes
+                self._tally.note_usage(
+                    principal.organization_id, place.database_id, len(result.rows), exec_us, size_bytes
+                )
 
 
-async def _run_again(job: _Job, pool: Pool, retries: Retries) -> Result:
-    """Tries a statement again that the engine rolled back for others' sake, which the caller need not know."""
+async def _run_until_done(job: _Job, pool: Pool) -> Result:
+    """Runs a statement, again where the engine rolled it back for others' sake, which the caller need not know."""
+    try:
+        return await _run(job, pool)
+    except ServiceError as error:
+        if job.judgement.command not in _RETRIED:
+            raise
+        retries = Retries(pool.retry_lane, DEFAULT_RETRIES, job.deadline, attempts=1)
+        if not retries.allow(error):
+            raise
     while True:
         async with retries.attempt():
             try:
@@ -176,7 +190,7 @@ async def _collect(job: _Job, pool: Pool, lease: Lease) -> Result:
     if lease.ended_for is Reason.TOO_LARGE:
         raise result_too_large(job.limits, job.tier, Outcome.COMMITTED)
     assert stream.completion is not None
-    return Result(stream.shape, rows, truncated, stream.completion, lease.queue_us)
+    return Result(stream.shape, rows, truncated, stream.completion, lease.queue_us, size_bytes)
 
 
 def _told(error: ServiceError | ResultTooLarge, reason: Reason | None, job: _Job) -> ServiceError:

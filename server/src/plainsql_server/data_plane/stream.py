@@ -20,6 +20,7 @@ from plainsql_server.data_plane.admission import check_statement
 from plainsql_server.data_plane.databases import PLAIN_FOR_S, Databases, Place
 from plainsql_server.data_plane.judgement import Judgement, judge
 from plainsql_server.data_plane.query import Queries, QueryRequest
+from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.connection import ResultTooLarge
 from plainsql_server.engine.execution import run_command
 from plainsql_server.engine.leftovers import Leftovers
@@ -33,8 +34,8 @@ SAFE_SNAPSHOT_BUDGET_MS = 15
 # Rows of a result in memory that are passed on at once.
 _ROWS_AT_ONCE = 500
 
-# Commands that may turn out to only read, and for which a cursor can stand.
-_MAY_ONLY_READ = frozenset(["SELECT", "VALUES", "TABLE", "WITH"])
+# Commands that may turn out to only read, and for which a cursor can stand; without a word there is a parenthesis.
+_MAY_ONLY_READ = frozenset(["SELECT", "VALUES", "TABLE", "WITH", ""])
 
 
 class Receiver(Protocol):
@@ -68,6 +69,9 @@ class _Job:
     tier: str
     life_ms: int
     began_s: float
+    # What was passed on until now.
+    row_count: int = 0
+    size_bytes: int = 0
 
     def deadline(self, life_ms: int) -> Deadline:
         return Deadline(self.began_s + min(life_ms, self.life_ms) / 1000)
@@ -80,10 +84,11 @@ class _NotARead(Exception):
 class Streams:
     """Runs single statements whose rows are passed on."""
 
-    def __init__(self, databases: Databases, pools: Pools, queries: Queries) -> None:
+    def __init__(self, databases: Databases, pools: Pools, queries: Queries, tally: Tally) -> None:
         self._databases = databases
         self._pools = pools
         self._queries = queries
+        self._tally = tally
 
     async def run(self, principal: Principal, request: QueryRequest, receiver: Receiver) -> StreamEnd:
         """Passes the statement's result on. Raises ServiceError; cancelling it cancels the statement.
@@ -98,7 +103,7 @@ class Streams:
         job = _job(principal, request, judgement, place)
         if judgement.command in _MAY_ONLY_READ:
             try:
-                return await self._read(job, principal, receiver)
+                return await self._read_and_count(job, principal, receiver)
             except _NotARead:
                 # Run as what it is, it gives its result, or the error that tells its caller what is wrong with it.
                 pass
@@ -110,6 +115,21 @@ class Streams:
         for first in range(0, len(result.rows), _ROWS_AT_ONCE):
             await receiver.take(result.rows[first : first + _ROWS_AT_ONCE])
         return StreamEnd(result.completion, len(result.rows), result.truncated)
+
+    async def _read_and_count(self, job: _Job, principal: Principal, receiver: Receiver) -> StreamEnd:
+        is_read = True
+        try:
+            return await self._read(job, principal, receiver)
+        except _NotARead:
+            is_read = False
+            raise
+        finally:
+            if is_read:
+                # A connection is held as long as the stream lives, however slowly it is read.
+                held_us = int((time.monotonic() - job.began_s) * 1_000_000)
+                self._tally.note_usage(
+                    principal.organization_id, job.place.database_id, job.row_count, held_us, job.size_bytes
+                )
 
     async def _read(self, job: _Job, principal: Principal, receiver: Receiver) -> StreamEnd:
         pool = self._pools.for_address(job.place.address, principal.organization_id)
@@ -182,6 +202,7 @@ async def _pass_on(job: _Job, lease: Lease, stream: ReadStream, receiver: Receiv
             truncated = True
             rows = rows[: max_rows - count]
         count += len(rows)
+        job.row_count, job.size_bytes = count, job.size_bytes + sum(map(len, rows))
         await receiver.take(rows)
     return StreamEnd(await stream.close(), count, truncated)
 
@@ -193,7 +214,9 @@ def _check_time(job: _Job, lease: Lease) -> None:
 
 def _leftovers(job: _Job) -> Leftovers:
     quick = time.monotonic() - job.began_s < PLAIN_FOR_S
-    return job.judgement.leftovers_if_plain if job.place.plain and quick else job.judgement.leftovers
+    return (
+        job.judgement.leftovers_if_plain if job.place.plain and job.place.certain and quick else job.judgement.leftovers
+    )
 
 
 def _told(error: ServiceError | ResultTooLarge, reason: Reason | None, job: _Job) -> ServiceError:

@@ -8,10 +8,11 @@ where spanning transactions will part from the one-phase way.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
-from plainsql_server.core.clock import Deadline
+from plainsql_server.core.clock import Deadline, monotonic_us
 from plainsql_server.core.errors import Outcome, RequestError, ServiceError
 from plainsql_server.core.ids import Kind, new_id
 from plainsql_server.core.principal import Principal
@@ -27,6 +28,7 @@ from plainsql_server.data_plane.databases import PLAIN_FOR_S, Databases, Place
 from plainsql_server.data_plane.judgement import Judgement, judge
 from plainsql_server.data_plane.references import read_parameter
 from plainsql_server.data_plane.retry import DEFAULT_RETRIES, Retries
+from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.connection import ResultTooLarge
 from plainsql_server.engine.leftovers import Leftovers
 from plainsql_server.engine.pool import Lease, Pool, Pools, Reason
@@ -94,20 +96,23 @@ class Job:
     tier: str
     place: Place
     pool: Pool
+    # Counts what was used: rows, microseconds with the engine, bytes.
+    note_usage: Callable[[int, int, int], None]
 
     def leftovers(self) -> Leftovers:
         """What the statements may have left behind together."""
         # Only what was quick counts on what was known of the database when it began.
-        plain = self.place.plain and time.monotonic() - self.began_s < PLAIN_FOR_S
+        plain = self.place.plain and self.place.certain and time.monotonic() - self.began_s < PLAIN_FOR_S
         return max(each.leftovers_if_plain if plain else each.leftovers for each in self.judgements)
 
 
 class Transactions:
     """Runs transactions."""
 
-    def __init__(self, databases: Databases, pools: Pools) -> None:
+    def __init__(self, databases: Databases, pools: Pools, tally: Tally) -> None:
         self._databases = databases
         self._pools = pools
+        self._tally = tally
 
     async def run(self, principal: Principal, request: TransactionRequest) -> TransactionResult:
         """The results of all statements, once committed. Raises ServiceError; cancelling it cancels the statement."""
@@ -128,15 +133,29 @@ class Transactions:
         if place.plain and not plan.read_only and any(each.may_store_code for each in judgements):
             await self._databases.prepare_for_code(place, deadline)
             place = replace(place, plain=False)
+        # What only reads and changes rows, without code of the customer's, cannot.
+        plan.guarded = any(
+            (each.leftovers_if_plain if place.plain else each.leftovers) > Leftovers.SEQUENCES for each in judgements
+        )
         pool = self._pools.for_address(place.address, principal.organization_id)
         max_retries = DEFAULT_RETRIES if request.max_retries is None else request.max_retries
+        count = partial(self._tally.note_usage, principal.organization_id, place.database_id)
         return Job(
-            plan, judgements, max_retries, timeout_ms, began_s, deadline, limits, principal.tier, place, pool
+            plan, judgements, max_retries, timeout_ms, began_s, deadline, limits, principal.tier, place, pool, count
         )  # fmt: skip
 
 
 async def run_attempts(job: Job, transaction: TransactionResult) -> None:
     """Runs the transaction until it commits, fails for good, or has used up its attempts or its time."""
+    began_us = monotonic_us()
+    try:
+        await _run_attempts(job, transaction)
+    finally:
+        rows = [row for result in transaction.results for row in result.rows]
+        job.note_usage(len(rows), transaction.exec_us or monotonic_us() - began_us, sum(map(len, rows)))
+
+
+async def _run_attempts(job: Job, transaction: TransactionResult) -> None:
     retries = Retries(job.pool.retry_lane, job.max_retries, job.deadline)
     while True:
         async with retries.attempt():

@@ -132,13 +132,8 @@ async def _ensure_organization(directory: Directory, tier: str) -> OrganizationR
     if found is None:
         return await organizations.create(directory, ORGANIZATION, tier)
     if found.tier != tier:
-        await _set_tier(directory, found.id, tier)
+        return await organizations.set_tier(directory, found.id, tier)
     return found
-
-
-async def _set_tier(directory: Directory, organization_id: str, tier: str) -> None:
-    async with directory.connection() as connection:
-        await connection.execute("UPDATE organizations SET tier = %s WHERE id = %s", (tier, organization_id))
 
 
 async def _ensure_database(directory: Directory, organization_id: str) -> DatabaseRecord:

@@ -1,4 +1,4 @@
-"""A small memory of look-ups: each answer is trusted for a stated time, and asked for once at a time.
+"""A small memory of look-ups: each answer is believed as long as `Trust` says, and asked for once at a time.
 
 Owns ages and the joining of equal questions. Refuses to know what is looked up. An error is never kept.
 """
@@ -8,42 +8,85 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
+from plainsql_server.directory.trust import Trust
+
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 # Entries are some hundred bytes: this bounds a node's memory whatever is asked for.
 _MAX_ENTRIES = 100_000
 
+# How long a request waits for a directory that seems to be away, if it has an answer to fall back on. A look-up takes
+# about a millisecond.
+_PATIENCE_S = 0.05
+
 
 class Cache(Generic[Key, Value]):
-    """Remembers what `look_up` answered, None included, for `trusted_ms`."""
+    """Remembers what `look_up` answered. `organization_of` says whose changes make it forget; None: do not keep it."""
 
-    def __init__(self, look_up: Callable[[Key], Awaitable[Value]], trusted_ms: int) -> None:
+    def __init__(
+        self,
+        look_up: Callable[[Key], Awaitable[Value]],
+        trust: Trust,
+        organization_of: Callable[[Key, Value], str | None],
+    ) -> None:
         self._look_up = look_up
-        self._trusted_s = trusted_ms / 1000
-        self._kept: dict[Key, tuple[float, Value]] = {}
+        self._trust = trust
+        self._organization_of = organization_of
+        # When it was asked for, and the answer.
+        self.kept: dict[Key, tuple[float, Value]] = {}
+        self._keys_of: dict[str, set[Key]] = {}
         self._asking: dict[Key, asyncio.Task[Value]] = {}
+        trust.on_change(self._forget)
 
     def remembered(self, key: Key) -> Value | None:
-        """What is remembered and still trusted, else None: then `get` must say."""
-        kept = self._kept.get(key)
-        return None if kept is None or kept[0] < time.monotonic() else kept[1]
+        """What is remembered and still believed, else None: then `get` must say."""
+        kept = self.kept.get(key)
+        return None if kept is None or not self._trust.holds(kept[0]) else kept[1]
 
     async def get(self, key: Key) -> Value:
         """The answer, remembered or fresh. Raises what the look-up raises; cancelling one caller harms no other."""
-        kept = self._kept.get(key)
-        if kept is not None and kept[0] >= time.monotonic():
-            return kept[1]
+        remembered = self.remembered(key)
+        return await asyncio.shield(self._task(key)) if remembered is None else remembered
+
+    async def last_known(self, key: Key) -> Value | None:
+        """While the directory is away: what was known when it was last heard, unless a look-up works after all."""
+        kept = self.kept.get(key)
+        if kept is None or not self._trust.bears_with(kept[0]):
+            return None
+        task = self._task(key)
+        done, _ = await asyncio.wait([task], timeout=_PATIENCE_S)
+        return None if done and task.exception() is None else kept[1]
+
+    def _task(self, key: Key) -> "asyncio.Task[Value]":
         # Those who ask the same at the same time share one look-up.
         task = self._asking.get(key)
         if task is None:
             task = self._asking[key] = asyncio.ensure_future(self._ask(key))
-            task.add_done_callback(lambda _: self._asking.pop(key, None))
-        return await asyncio.shield(task)
+            task.add_done_callback(lambda done: self._asked(key, done))
+        return task
+
+    def _asked(self, key: Key, task: "asyncio.Task[Value]") -> None:
+        del self._asking[key]
+        if not task.cancelled():
+            # Whoever waits gets it; this says that nobody having waited is no failure by itself.
+            task.exception()
 
     async def _ask(self, key: Key) -> Value:
+        asked_s, changes = time.monotonic(), self._trust.changes
         value = await self._look_up(key)
-        if len(self._kept) >= _MAX_ENTRIES:
-            self._kept.clear()
-        self._kept[key] = (time.monotonic() + self._trusted_s, value)
+        organization_id = self._organization_of(key, value)
+        if organization_id is not None and changes == self._trust.changes:
+            if len(self.kept) >= _MAX_ENTRIES:
+                self._forget(None)
+            self.kept[key] = (asked_s, value)
+            self._keys_of.setdefault(organization_id, set()).add(key)
         return value
+
+    def _forget(self, organization_id: str | None) -> None:
+        if organization_id is None:
+            self.kept.clear()
+            self._keys_of.clear()
+            return
+        for key in self._keys_of.pop(organization_id, ()):
+            self.kept.pop(key, None)

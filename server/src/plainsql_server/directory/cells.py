@@ -10,7 +10,9 @@ from typing import Any
 
 from psycopg import errors
 
+from plainsql_server.core.actor import OPERATOR, Actor
 from plainsql_server.core.errors import ConflictError
+from plainsql_server.directory import audit
 from plainsql_server.directory.connection import Directory
 
 _COLUMNS = "id, name, conninfo, admin_role, state, created_at"
@@ -35,17 +37,20 @@ class CellRecord:
     created_at: datetime
 
 
-async def insert(directory: Directory, cell_id: str, name: str, conninfo: str, admin_role: str) -> CellRecord:
+async def insert(
+    directory: Directory, cell_id: str, name: str, conninfo: str, admin_role: str, *, by: Actor
+) -> CellRecord:
     """The stored cell, active. Raises ConflictError if the name is taken."""
     statement = f"""
         INSERT INTO cells (id, name, conninfo, admin_role, state) VALUES (%s, %s, %s, %s, %s)
         RETURNING {_COLUMNS}
     """
-    async with directory.connection() as connection:
+    async with directory.connection() as connection, connection.transaction():
         try:
             cursor = await connection.execute(statement, (cell_id, name, conninfo, admin_role, CellState.ACTIVE))
         except errors.UniqueViolation as error:
             raise ConflictError("name_taken", f"There is a cell named {name!r} already.") from error
+        await audit.note(connection, by, "cell.add", None, cell_id, name=name)
         return _record(await cursor.fetchone())
 
 
@@ -58,10 +63,13 @@ async def find(directory: Directory, name_or_id: str) -> CellRecord | None:
     return _record(row) if row else None
 
 
-async def set_address(directory: Directory, cell_id: str, conninfo: str, admin_role: str) -> CellRecord:
+async def set_address(
+    directory: Directory, cell_id: str, conninfo: str, admin_role: str, by: Actor = OPERATOR
+) -> CellRecord:
     """The cell, now reached another way (its server moved)."""
     statement = f"UPDATE cells SET conninfo = %s, admin_role = %s WHERE id = %s RETURNING {_COLUMNS}"
-    async with directory.connection() as connection:
+    async with directory.connection() as connection, connection.transaction():
+        await audit.note(connection, by, "cell.move", None, cell_id)
         cursor = await connection.execute(statement, (conninfo, admin_role, cell_id))
         return _record(await cursor.fetchone())
 

@@ -116,18 +116,26 @@ def _away(context: str) -> EngineError:
     )
 
 
-def _new_pool(dsn: str, max_connections: int) -> _Pool:
-    arguments: dict[str, Any] = {
+async def connect_alone(dsn: str, application_name: str) -> Connection:
+    """A connection outside the pool, for whoever needs one for a long time. Raises psycopg.Error."""
+    return await Connection.connect(dsn, **_arguments(application_name))
+
+
+def _arguments(application_name: str) -> dict[str, Any]:
+    return {
         "autocommit": True,
         "row_factory": dict_row,
         "connect_timeout": _CONNECT_TIMEOUT_S,
-        "application_name": "plainsql-directory",
+        "application_name": application_name,
         **_KEEPALIVE,
     }
+
+
+def _new_pool(dsn: str, max_connections: int) -> _Pool:
     return AsyncConnectionPool(
         dsn,
         connection_class=Connection,
-        kwargs=arguments,
+        kwargs=_arguments("plainsql-directory"),
         configure=_configure,
         # One round trip per checkout, so that a directory that was restarted does not fail the next request.
         check=AsyncConnectionPool.check_connection,

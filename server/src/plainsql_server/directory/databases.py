@@ -1,9 +1,11 @@
 """Databases in the directory: customers' databases, where they live and their two engine roles.
 
 Owns the tables `databases` and `roles`, which are always written together. Refuses to touch a cell, and to
-decide which state may follow which beyond what the tables' constraints say.
+decide which state may follow which: whoever asks for a change says from which states it may start, and the
+change is one conditional UPDATE, so that of two that contradict each other one finds nothing to change.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -11,14 +13,16 @@ from typing import Any
 
 from psycopg import errors
 
+from plainsql_server.core.actor import Actor
 from plainsql_server.core.errors import ConflictError
+from plainsql_server.directory import audit
 from plainsql_server.directory.connection import Connection, Directory
 
 _SELECT = """
     SELECT d.id, d.organization_id, d.name, d.state, d.is_default, d.plain, d.engine_name, d.record_secret,
            d.created_at,
            o.engine_name AS owner_role, r.engine_name AS reader_role,
-           d.cell_id, c.conninfo AS cell_conninfo
+           d.cell_id, c.conninfo AS cell_conninfo, d.restorable_until, d.restores_to
     FROM databases d
     JOIN cells c ON c.id = d.cell_id
     JOIN roles o ON o.database_id = d.id AND o.kind = 'owner'
@@ -35,6 +39,9 @@ class DatabaseState(StrEnum):
     DELETING = "deleting"
     DELETED = "deleted"
     FAILED = "failed"
+
+
+States = Collection[DatabaseState]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,9 @@ class DatabaseRecord:
     cell_id: str
     cell_conninfo: str
     created_at: datetime
+    restorable_until: datetime | None
+    restores_to: DatabaseState | None
+    """The state that restoring brings back; None once there is no way back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,25 +77,26 @@ class NewDatabase:
     name: str
     cell_id: str
     engine_name: str
-    record_secret: str
     owner_role: str
     reader_role: str
 
 
-async def insert(directory: Directory, new: NewDatabase, at_most: int | None) -> DatabaseRecord | None:
+async def insert(
+    directory: Directory, new: NewDatabase, at_most: int | None, claim_s: float, by: Actor
+) -> DatabaseRecord | None:
     """The stored database, in state creating; the organization's default if it has none yet.
 
-    Returns None, and stores nothing, if the organization has `at_most` databases already. Raises
-    ConflictError if the name is taken.
+    For `claim_s` it is its creator's alone to finish. Returns None, and stores nothing, if the organization
+    has `at_most` databases already. Raises ConflictError if the name is taken.
     """
     async with directory.connection() as connection, connection.transaction():
         # Creations of one organization wait for each other here, so that the count stays true.
-        await connection.execute("SELECT FROM organizations WHERE id = %s FOR UPDATE", (new.organization_id,))
+        await _lock_organization(connection, new.organization_id)
         if at_most is not None and await _count(connection, new.organization_id) >= at_most:
             return None
-        await _insert_rows(connection, new)
-        cursor = await connection.execute(f"{_SELECT} WHERE d.id = %s", (new.id,))
-        return _record(await cursor.fetchone())
+        await _insert_rows(connection, new, claim_s)
+        await audit.note(connection, by, "database.create", new.organization_id, new.id, name=new.name)
+        return await _get(connection, new.id)
 
 
 async def find(directory: Directory, organization_id: str, name: str | None) -> DatabaseRecord | None:
@@ -96,28 +107,177 @@ async def find(directory: Directory, organization_id: str, name: str | None) -> 
     return await _find_where(directory, condition, (organization_id, name))
 
 
-async def list_(directory: Directory, organization_id: str) -> list[DatabaseRecord]:
-    """An organization's databases, oldest first, without the deleted ones."""
-    statement = f"{_SELECT} WHERE d.organization_id = %s AND d.state <> 'deleted' ORDER BY d.id"
+async def find_by_id(
+    directory: Directory, database_id: str, organization_id: str | None = None
+) -> DatabaseRecord | None:
+    """The database of that id, deleted ones included; None if there is none, or not in that organization."""
+    found = await _find_where(directory, "d.id = %s", (database_id,))
+    return found if found is None or organization_id in (None, found.organization_id) else None
+
+
+async def list_(
+    directory: Directory, organization_id: str, limit: int | None = None, after: str | None = None
+) -> list[DatabaseRecord]:
+    """An organization's databases, oldest first, without the deleted ones; those after `after`, if it is given."""
+    statement = f"""
+        {_SELECT} WHERE d.organization_id = %s AND d.state <> 'deleted' AND (%s::text IS NULL OR d.id > %s)
+        ORDER BY d.id LIMIT %s
+    """
     async with directory.connection() as connection:
-        cursor = await connection.execute(statement, (organization_id,))
+        cursor = await connection.execute(statement, (organization_id, after, after, limit))
         return [_record(row) for row in await cursor.fetchall()]
 
 
 async def set_state(
-    directory: Directory, database_id: str, state: DatabaseState, *, only_from: frozenset[DatabaseState]
-) -> bool:
-    """Whether the database was in one of the states `only_from` and is now in `state`."""
-    statement = "UPDATE databases SET state = %s WHERE id = %s AND state = ANY(%s)"
+    directory: Directory, database_id: str, state: DatabaseState, *, only_from: States, action: str, by: Actor
+) -> DatabaseRecord | None:
+    """The database, now in `state`; None if it was in none of the states `only_from`, and nothing changed."""
+    statement = "UPDATE databases SET state = %s, work_after = NULL WHERE id = %s AND state = ANY(%s)"
+    arguments = (state, database_id, _names(only_from))
+    return await _change(directory, database_id, statement, arguments, action, by=by)
+
+
+async def begin_deletion(
+    directory: Directory, database_id: str, *, only_from: States, restorable: States, restore_s: float, by: Actor
+) -> DatabaseRecord | None:
+    """The database, now being deleted: really dropped `restore_s` from now, or soon if it was not `restorable`.
+
+    None if it was in none of the states `only_from`.
+    """
+    statement = """
+        UPDATE databases
+        SET state = 'deleting',
+            restores_to = CASE WHEN state = ANY(%(restorable)s) THEN state END,
+            restorable_until = CASE WHEN state = ANY(%(restorable)s) THEN now() + %(restore_s)s * interval '1 s' END,
+            work_after = CASE WHEN state = ANY(%(restorable)s) THEN now() + %(restore_s)s * interval '1 s'
+                              ELSE now() END
+        WHERE id = %(id)s AND state = ANY(%(from)s)
+    """
+    arguments = {
+        "id": database_id, "from": _names(only_from), "restorable": _names(restorable), "restore_s": restore_s,
+    }  # fmt: skip
+    return await _change(directory, database_id, statement, arguments, "database.delete", by=by)
+
+
+async def give_up(directory: Directory, database_id: str, by: Actor) -> DatabaseRecord | None:
+    """The database, with no way back any more; None if it is not being deleted or could not be restored anyway."""
+    statement = """
+        UPDATE databases SET restores_to = NULL, restorable_until = NULL, work_after = now()
+        WHERE id = %s AND state = 'deleting' AND restores_to IS NOT NULL
+    """
+    return await _change(directory, database_id, statement, (database_id,), "database.give_up", by=by)
+
+
+async def restore(directory: Directory, database_id: str, by: Actor) -> DatabaseRecord | None:
+    """The database, as it was before its deletion; None if it is not being deleted or there is no way back."""
+    statement = """
+        UPDATE databases SET state = restores_to, restores_to = NULL, restorable_until = NULL, work_after = NULL
+        WHERE id = %s AND state = 'deleting' AND restores_to IS NOT NULL AND restorable_until > now()
+    """
+    return await _change(directory, database_id, statement, (database_id,), "database.restore", by=by)
+
+
+async def set_deleted(directory: Directory, database_id: str, by: Actor) -> DatabaseRecord | None:
+    """The database, gone: its name is free, and keys and sessions that were bound to it end. None if it was not due."""
+    statement = """
+        UPDATE databases SET state = 'deleted', is_default = false, work_after = NULL
+        WHERE id = %s AND state = 'deleting' AND restores_to IS NULL
+    """
+    async with directory.connection() as connection, connection.transaction():
+        changed = await connection.execute(statement, (database_id,))
+        if changed.rowcount == 0:
+            return None
+        ended = "UPDATE {} SET {} = now() WHERE database_id = %s AND {} IS NULL"
+        for table, column in (("api_keys", "revoked_at"), ("sessions", "ended_at")):
+            await connection.execute(ended.format(table, column, column), (database_id,))
+        record = await _get(connection, database_id)
+        await audit.note(connection, by, "database.drop", record.organization_id, database_id)
+        return record
+
+
+async def rename(
+    directory: Directory, database_id: str, name: str, *, only_from: States, by: Actor
+) -> DatabaseRecord | None:
+    """The database, now called that; None if it is in none of those states. Raises ConflictError for a taken name."""
+    statement = "UPDATE databases SET name = %s WHERE id = %s AND state = ANY(%s)"
+    arguments = (name, database_id, _names(only_from))
+    try:
+        return await _change(directory, database_id, statement, arguments, "database.rename", by=by, name=name)
+    except ConflictError:
+        raise _taken(name) from None
+
+
+async def make_default(
+    directory: Directory, database_id: str, organization_id: str, *, only_from: States, by: Actor
+) -> DatabaseRecord | None:
+    """The database, from now on its organization's default; None if it is in none of those states."""
+    possible = "SELECT FROM databases WHERE id = %s AND organization_id = %s AND state = ANY(%s) FOR NO KEY UPDATE"
+    async with directory.connection() as connection, connection.transaction():
+        await _lock_organization(connection, organization_id)
+        found = await connection.execute(possible, (database_id, organization_id, _names(only_from)))
+        if found.rowcount == 0:
+            return None
+        await connection.execute(
+            "UPDATE databases SET is_default = false WHERE organization_id = %s AND is_default", (organization_id,)
+        )
+        await connection.execute("UPDATE databases SET is_default = true WHERE id = %s", (database_id,))
+        await audit.note(connection, by, "database.make_default", organization_id, database_id)
+        return await _get(connection, database_id)
+
+
+async def claim_unfinished(directory: Directory, limit: int, claim_s: float) -> list[DatabaseRecord]:
+    """Databases whose creation or deletion waits for somebody, taken by the caller for `claim_s`.
+
+    Several may ask at once; each gets others. Whoever dies with some of them gives them up when the time is over.
+    """
+    statement = """
+        UPDATE databases SET work_after = now() + %s * interval '1 s'
+        WHERE id IN (
+            SELECT id FROM databases
+            WHERE state IN ('creating', 'deleting') AND work_after <= now()
+            ORDER BY work_after LIMIT %s FOR UPDATE SKIP LOCKED)
+        RETURNING id
+    """
     async with directory.connection() as connection:
-        cursor = await connection.execute(statement, (state, database_id, [str(each) for each in only_from]))
-    return cursor.rowcount == 1
+        rows = await (await connection.execute(statement, (claim_s, limit))).fetchall()
+        cursor = await connection.execute(f"{_SELECT} WHERE d.id = ANY(%s)", ([row["id"] for row in rows],))
+        return [_record(row) for row in await cursor.fetchall()]
+
+
+async def is_due_for_dropping(directory: Directory, database_id: str) -> bool:
+    """Whether a database is to be dropped now; from this answer on there is no way back for it."""
+    statement = """
+        UPDATE databases SET restores_to = NULL
+        WHERE id = %s AND state = 'deleting' AND (restores_to IS NULL OR restorable_until <= now())
+    """
+    async with directory.connection() as connection:
+        return (await connection.execute(statement, (database_id,))).rowcount == 1
 
 
 async def set_not_plain(directory: Directory, database_id: str) -> None:
     """Notes that the database may hold code from now on; there is no way back."""
     async with directory.connection() as connection:
         await connection.execute("UPDATE databases SET plain = false WHERE id = %s AND plain", (database_id,))
+
+
+async def _change(
+    directory: Directory, database_id: str, statement: str, arguments: Any, action: str, *, by: Actor, **details: Any
+) -> DatabaseRecord | None:
+    """Runs an UPDATE of one database and notes it; None if it changed nothing."""
+    async with directory.connection() as connection, connection.transaction():
+        try:
+            changed = await connection.execute(statement, arguments)
+        except errors.UniqueViolation as error:
+            raise ConflictError("name_taken", "That name is taken.") from error
+        if changed.rowcount == 0:
+            return None
+        record = await _get(connection, database_id)
+        await audit.note(connection, by, action, record.organization_id, database_id, **details)
+        return record
+
+
+async def _lock_organization(connection: Connection, organization_id: str) -> None:
+    await connection.execute("SELECT FROM organizations WHERE id = %s FOR UPDATE", (organization_id,))
 
 
 async def _find_where(directory: Directory, condition: str, arguments: tuple[str, ...]) -> DatabaseRecord | None:
@@ -127,6 +287,12 @@ async def _find_where(directory: Directory, condition: str, arguments: tuple[str
     return _record(row) if row else None
 
 
+async def _get(connection: Connection, database_id: str) -> DatabaseRecord:
+    row = await (await connection.execute(f"{_SELECT} WHERE d.id = %s", (database_id,))).fetchone()
+    assert row is not None
+    return _record(row)
+
+
 async def _count(connection: Connection, organization_id: str) -> int:
     statement = "SELECT count(*) AS n FROM databases WHERE organization_id = %s AND state <> 'deleted'"
     row = await (await connection.execute(statement, (organization_id,))).fetchone()
@@ -134,29 +300,38 @@ async def _count(connection: Connection, organization_id: str) -> int:
     return int(row["n"])
 
 
-async def _insert_rows(connection: Connection, new: NewDatabase) -> None:
+async def _insert_rows(connection: Connection, new: NewDatabase, claim_s: float) -> None:
     database = """
-        INSERT INTO databases (id, organization_id, name, state, is_default, engine_name, record_secret, cell_id)
+        INSERT INTO databases (id, organization_id, name, state, is_default, engine_name, cell_id, work_after)
         SELECT %(id)s, %(organization_id)s, %(name)s, 'creating',
                NOT EXISTS (SELECT FROM databases WHERE organization_id = %(organization_id)s AND is_default),
-               %(engine_name)s, %(record_secret)s, %(cell_id)s
+               %(engine_name)s, %(cell_id)s, now() + %(claim_s)s * interval '1 s'
     """
     arguments = {
-        "id": new.id,
-        "organization_id": new.organization_id,
-        "name": new.name,
-        "engine_name": new.engine_name,
-        "record_secret": new.record_secret,
-        "cell_id": new.cell_id,
-    }
+        "id": new.id, "organization_id": new.organization_id, "name": new.name, "engine_name": new.engine_name,
+        "cell_id": new.cell_id, "claim_s": claim_s,
+    }  # fmt: skip
     try:
         await connection.execute(database, arguments)
     except errors.UniqueViolation as error:
-        raise ConflictError("name_taken", f"There is a database named {new.name!r} already.") from error
+        raise _taken(new.name) from error
     roles = "INSERT INTO roles (database_id, kind, engine_name) VALUES (%s, 'owner', %s), (%s, 'reader', %s)"
     await connection.execute(roles, (new.id, new.owner_role, new.id, new.reader_role))
 
 
+def _taken(name: str) -> ConflictError:
+    return ConflictError(
+        "name_taken",
+        f"There is a database named {name!r} already.",
+        hint="A database that is being deleted keeps its name until it is gone; you can rename it.",
+    )
+
+
+def _names(states: States) -> list[str]:
+    return [str(state) for state in states]
+
+
 def _record(row: dict[str, Any] | None) -> DatabaseRecord:
     assert row is not None
-    return DatabaseRecord(**{**row, "state": DatabaseState(row["state"])})
+    restores_to = None if row["restores_to"] is None else DatabaseState(row["restores_to"])
+    return DatabaseRecord(**{**row, "state": DatabaseState(row["state"]), "restores_to": restores_to})

@@ -4,16 +4,22 @@ Owns the table `api_keys`. Refuses the secret itself: it never comes here, only 
 characters and the last four, by which people tell their keys apart.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from plainsql_server.core.principal import Scope
-from plainsql_server.directory.connection import Directory
+from psycopg import errors
+
+from plainsql_server.core.actor import Actor
+from plainsql_server.core.errors import ConflictError
+from plainsql_server.core.principal import Principal, Scope
+from plainsql_server.directory import audit
+from plainsql_server.directory.connection import Connection, Directory
 
 _SELECT = """
     SELECT k.id, k.organization_id, k.name, o.tier, k.scopes, k.database_id, d.name AS database_name,
-           k.shown_prefix, k.last_four, k.created_at, k.expires_at, k.revoked_at
+           k.shown_prefix, k.last_four, k.created_at, k.last_used_at, k.expires_at, k.revoked_at, k.replaces
     FROM api_keys k
     JOIN organizations o ON o.id = k.organization_id
     LEFT JOIN databases d ON d.id = k.database_id
@@ -34,8 +40,22 @@ class KeyRecord:
     shown_prefix: str
     last_four: str
     created_at: datetime
+    last_used_at: datetime | None
     expires_at: datetime | None
     revoked_at: datetime | None
+    replaces: str | None
+
+    @property
+    def ends_at(self) -> datetime | None:
+        """When it stops working by itself."""
+        return self.expires_at
+
+    def is_active(self, at: datetime) -> bool:
+        return self.revoked_at is None and (self.expires_at is None or self.expires_at > at)
+
+    def principal(self) -> Principal:
+        """Whom it stands for."""
+        return Principal(self.organization_id, self.id, self.tier, self.scopes, self.database_name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,26 +71,39 @@ class NewKey:
     scopes: frozenset[Scope]
     database_id: str | None
     expires_at: datetime | None
+    replaces: str | None = None
 
 
-async def insert(directory: Directory, new: NewKey) -> KeyRecord:
+async def insert(directory: Directory, new: NewKey, by: Actor) -> KeyRecord:
     """The stored key."""
-    statement = """
-        INSERT INTO api_keys
-            (id, organization_id, name, digest, shown_prefix, last_four, scopes, database_id, expires_at)
-        VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)
-    """
-    scopes = sorted(str(scope) for scope in new.scopes)
-    arguments = (
-        new.id, new.organization_id, new.name, new.digest, new.shown_prefix, new.last_four, scopes,
-        new.database_id, new.expires_at,
-    )  # fmt: skip
     async with directory.connection() as connection, connection.transaction():
-        await connection.execute(statement, arguments)
-        cursor = await connection.execute(f"{_SELECT} WHERE k.id = %s", (new.id,))
-        row = await cursor.fetchone()
-    assert row is not None
-    return _record(row)
+        await _insert_row(connection, new)
+        await audit.note(connection, by, "key.create", new.organization_id, new.id, **_told(new))
+        return await _get(connection, new.id)
+
+
+async def replace(
+    directory: Directory, new: NewKey, old_ends_at: datetime, at: datetime, by: Actor
+) -> tuple[KeyRecord, KeyRecord] | None:
+    """The new key, and the one that it replaces, which now ends at that time or earlier. None if that is not active.
+
+    Raises ConflictError if it has been replaced before.
+    """
+    end = """
+        UPDATE api_keys SET expires_at = least(expires_at, %(ends_at)s)
+        WHERE id = %(id)s AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > %(at)s)
+    """
+    assert new.replaces is not None
+    async with directory.connection() as connection, connection.transaction():
+        ended = await connection.execute(end, {"id": new.replaces, "ends_at": old_ends_at, "at": at})
+        if ended.rowcount == 0:
+            return None
+        try:
+            await _insert_row(connection, new)
+        except errors.UniqueViolation as error:
+            raise ConflictError("key_replaced", "This key has been rotated already.") from error
+        await audit.note(connection, by, "key.rotate", new.organization_id, new.replaces, replaced_by=new.id)
+        return await _get(connection, new.id), await _get(connection, new.replaces)
 
 
 async def find_by_digest(directory: Directory, digest: bytes) -> KeyRecord | None:
@@ -81,29 +114,88 @@ async def find_by_digest(directory: Directory, digest: bytes) -> KeyRecord | Non
     return _record(row) if row else None
 
 
-async def list_(directory: Directory, organization_id: str) -> list[KeyRecord]:
-    """An organization's keys, oldest first, revoked ones included."""
+async def find(directory: Directory, key_id: str, organization_id: str) -> KeyRecord | None:
+    """An organization's key, or None."""
     async with directory.connection() as connection:
-        cursor = await connection.execute(f"{_SELECT} WHERE k.organization_id = %s ORDER BY k.id", (organization_id,))
+        cursor = await connection.execute(
+            f"{_SELECT} WHERE k.id = %s AND k.organization_id = %s", (key_id, organization_id)
+        )
+        row = await cursor.fetchone()
+    return _record(row) if row else None
+
+
+async def list_(
+    directory: Directory, organization_id: str, limit: int | None = None, after: str | None = None
+) -> list[KeyRecord]:
+    """An organization's keys, oldest first, revoked ones included; those after the key `after`, if it is given."""
+    statement = f"""
+        {_SELECT} WHERE k.organization_id = %s AND (%s::text IS NULL OR k.id > %s) ORDER BY k.id LIMIT %s
+    """
+    async with directory.connection() as connection:
+        cursor = await connection.execute(statement, (organization_id, after, after, limit))
         return [_record(row) for row in await cursor.fetchall()]
 
 
-async def revoke(directory: Directory, key_id: str, organization_id: str | None = None) -> KeyRecord | None:
+async def revoke(directory: Directory, key_id: str, organization_id: str | None, by: Actor) -> KeyRecord | None:
     """The key, revoked from now on (a second revocation changes nothing); None if there is no such key.
 
     An operator passes no organization; a request passes its caller's, so that others' keys do not exist for it.
     """
     statement = """
-        UPDATE api_keys SET revoked_at = coalesce(revoked_at, now())
-        WHERE id = %(id)s AND (%(organization_id)s::text IS NULL OR organization_id = %(organization_id)s)
+        UPDATE api_keys SET revoked_at = now()
+        WHERE id = %(id)s AND revoked_at IS NULL
+          AND (%(organization_id)s::text IS NULL OR organization_id = %(organization_id)s)
+        RETURNING organization_id
     """
     async with directory.connection() as connection, connection.transaction():
-        changed = await connection.execute(statement, {"id": key_id, "organization_id": organization_id})
-        if changed.rowcount == 0:
-            return None
-        cursor = await connection.execute(f"{_SELECT} WHERE k.id = %s", (key_id,))
-        row = await cursor.fetchone()
-    return _record(row) if row else None
+        arguments = {"id": key_id, "organization_id": organization_id}
+        changed = await (await connection.execute(statement, arguments)).fetchone()
+        if changed is not None:
+            await audit.note(connection, by, "key.revoke", changed["organization_id"], key_id)
+        row = await (await connection.execute(f"{_SELECT} WHERE k.id = %s", (key_id,))).fetchone()
+    if row is None or organization_id not in (None, row["organization_id"]):
+        return None
+    return _record(row)
+
+
+async def note_used(connection: Connection, key_ids: Collection[str], at: datetime) -> None:
+    """Notes that these keys were used, just now."""
+    # In one order, so that two nodes that do this at once do not wait for each other in a circle.
+    statement = """
+        UPDATE api_keys k SET last_used_at = %(at)s
+        FROM (SELECT id FROM api_keys WHERE id = ANY(%(ids)s) ORDER BY id FOR NO KEY UPDATE) used
+        WHERE k.id = used.id AND (k.last_used_at IS NULL OR k.last_used_at < %(at)s)
+    """
+    await connection.execute(statement, {"ids": list(key_ids), "at": at})
+
+
+async def _insert_row(connection: Connection, new: NewKey) -> None:
+    statement = """
+        INSERT INTO api_keys
+            (id, organization_id, name, digest, shown_prefix, last_four, scopes, database_id, expires_at, replaces)
+        VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+    """
+    scopes = sorted(str(scope) for scope in new.scopes)
+    arguments = (
+        new.id, new.organization_id, new.name, new.digest, new.shown_prefix, new.last_four, scopes,
+        new.database_id, new.expires_at, new.replaces,
+    )  # fmt: skip
+    await connection.execute(statement, arguments)
+
+
+def _told(new: NewKey) -> dict[str, Any]:
+    return {
+        "name": new.name,
+        "scopes": sorted(str(scope) for scope in new.scopes),
+        "database_id": new.database_id,
+        "expires_at": None if new.expires_at is None else new.expires_at.isoformat(),
+    }
+
+
+async def _get(connection: Connection, key_id: str) -> KeyRecord:
+    row = await (await connection.execute(f"{_SELECT} WHERE k.id = %s", (key_id,))).fetchone()
+    assert row is not None
+    return _record(row)
 
 
 def _record(row: dict[str, Any]) -> KeyRecord:

@@ -9,7 +9,9 @@ from typing import Any
 
 from psycopg import errors
 
+from plainsql_server.core.actor import Actor
 from plainsql_server.core.errors import ConflictError
+from plainsql_server.directory import audit
 from plainsql_server.directory.connection import Directory
 
 _SELECT = "SELECT id, name, tier, created_at FROM organizations"
@@ -25,14 +27,36 @@ class OrganizationRecord:
     created_at: datetime
 
 
-async def insert(directory: Directory, organization_id: str, name: str, tier: str) -> OrganizationRecord:
+async def insert(directory: Directory, organization_id: str, name: str, tier: str, by: Actor) -> OrganizationRecord:
     """The stored organization. Raises ConflictError if the name is taken."""
     statement = "INSERT INTO organizations (id, name, tier) VALUES (%s, %s, %s) RETURNING id, name, tier, created_at"
-    async with directory.connection() as connection:
+    async with directory.connection() as connection, connection.transaction():
         try:
             cursor = await connection.execute(statement, (organization_id, name, tier))
         except errors.UniqueViolation as error:
-            raise ConflictError("name_taken", f"There is an organization named {name!r} already.") from error
+            raise _taken(name) from error
+        await audit.note(connection, by, "organization.create", organization_id, organization_id, name=name, tier=tier)
+        return _record(await cursor.fetchone())
+
+
+async def rename(directory: Directory, organization_id: str, name: str, by: Actor) -> OrganizationRecord:
+    """The organization, now called that. Raises ConflictError if the name is taken."""
+    statement = "UPDATE organizations SET name = %s WHERE id = %s RETURNING id, name, tier, created_at"
+    async with directory.connection() as connection, connection.transaction():
+        try:
+            cursor = await connection.execute(statement, (name, organization_id))
+        except errors.UniqueViolation as error:
+            raise _taken(name) from error
+        await audit.note(connection, by, "organization.rename", organization_id, organization_id, name=name)
+        return _record(await cursor.fetchone())
+
+
+async def set_tier(directory: Directory, organization_id: str, tier: str, by: Actor) -> OrganizationRecord:
+    """The organization, now of that tier."""
+    statement = "UPDATE organizations SET tier = %s WHERE id = %s RETURNING id, name, tier, created_at"
+    async with directory.connection() as connection, connection.transaction():
+        cursor = await connection.execute(statement, (tier, organization_id))
+        await audit.note(connection, by, "organization.set_tier", organization_id, organization_id, tier=tier)
         return _record(await cursor.fetchone())
 
 
@@ -50,6 +74,10 @@ async def list_(directory: Directory) -> list[OrganizationRecord]:
     async with directory.connection() as connection:
         cursor = await connection.execute(f"{_SELECT} ORDER BY id")
         return [_record(row) for row in await cursor.fetchall()]
+
+
+def _taken(name: str) -> ConflictError:
+    return ConflictError("name_taken", f"There is an organization named {name!r} already.")
 
 
 def _record(row: dict[str, Any] | None) -> OrganizationRecord:

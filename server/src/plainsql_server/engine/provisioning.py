@@ -6,7 +6,7 @@ Every step may be run again, so that what a crash left half done is finished by 
 """
 
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -39,6 +39,8 @@ _CONNECT_TIMEOUT_S = 5
 _MAINTENANCE_DATABASE = "postgres"
 # Advisory locks taken in the maintenance database, where tenants cannot connect.
 _TEMPLATE_LOCK = 7_040_320_155_210_118_712
+# Work on one database takes a second at the most; whoever waits longer for it had better try again later.
+_LOCK_TIMEOUT_MS = 20_000
 _REFUSED_IN_CONNINFO = ("user", "dbname", "password")
 
 
@@ -93,15 +95,24 @@ async def prepare_cell(conninfo: str, admin_role: str) -> None:
         await _allow_connections(cell, TEMPLATE, False)
 
 
-async def create_database(conninfo: str, admin_role: str, names: EngineNames, record_secret: str) -> None:
+# Whether the work is still to be done: asked when nobody else can do it any more.
+Ask = Callable[[], Awaitable[bool]]
+
+
+async def create_database(
+    conninfo: str, admin_role: str, names: EngineNames, record_secret: str, is_wanted: Ask
+) -> None:
     """Makes a customer's database and its two login roles. May be run again until it succeeds.
 
-    Raises EngineError if the cell is away, InternalError if it refuses a step. Cancelling it leaves steps
-    undone, which running it again does.
+    Does nothing if it is no longer wanted. That is asked under a lock that `drop_database` takes, too, so that
+    a creation which was held up cannot bring back what was dropped meanwhile. Raises EngineError if the cell is
+    away, InternalError if it refuses a step. Cancelling it leaves steps undone, which running it again does.
     """
     async with _admin(conninfo, admin_role, _MAINTENANCE_DATABASE) as cell:
         await cell.execute("SELECT pg_advisory_lock_shared(%s)", (_TEMPLATE_LOCK,))
-        await cell.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", (names.database,))
+        await _lock(cell, names)
+        if not await is_wanted():
+            return
         await _create_role(cell, names.owner_role)
         await _create_role(cell, names.reader_role)
         await _create_closed_database(cell, names.database)
@@ -113,13 +124,28 @@ async def create_database(conninfo: str, admin_role: str, names: EngineNames, re
                 await database.execute(statement)
 
 
-async def drop_database(conninfo: str, admin_role: str, names: EngineNames) -> None:
-    """Drops a customer's database, ending its connections, and its roles. May be run again."""
+async def drop_database(conninfo: str, admin_role: str, names: EngineNames, is_due: Ask) -> bool:
+    """Drops a customer's database, ending its connections, and its roles; False if it is not due. May be run again."""
     async with _admin(conninfo, admin_role, _MAINTENANCE_DATABASE) as cell:
-        await cell.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", (names.database,))
+        await _lock(cell, names)
+        if not await is_due():
+            return False
         await cell.execute(_fill("DROP DATABASE IF EXISTS {} WITH (FORCE)", names.database))
         for role in (names.owner_role, names.reader_role):
             await cell.execute(_fill("DROP ROLE IF EXISTS {}", role))
+    return True
+
+
+async def sizes_bytes(conninfo: str, admin_role: str, databases: list[str]) -> dict[str, int | None]:
+    """The size on disk of each of these databases that is there. Raises EngineError if the cell is away."""
+    query = "SELECT datname, pg_database_size(oid) FROM pg_database WHERE datname = ANY(%s)"
+    async with _admin(conninfo, admin_role, _MAINTENANCE_DATABASE) as cell:
+        return dict(await (await cell.execute(query, (databases,))).fetchall())
+
+
+async def _lock(cell: AsyncConnection, names: EngineNames) -> None:
+    """Makes this connection the only one that works on a customer's database, as long as it lives."""
+    await cell.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", (names.database,))
 
 
 @asynccontextmanager
@@ -136,6 +162,7 @@ async def _admin(conninfo: str, admin_role: str, database: str) -> AsyncIterator
         )
         async with connection:
             await connection.execute("SET search_path = pg_catalog, pg_temp")
+            await connection.execute(f"SET lock_timeout = {_LOCK_TIMEOUT_MS}")
             yield connection
     except psycopg.OperationalError as error:
         raise engine_away(f"provisioning in {database}: {str(error).strip()}") from error

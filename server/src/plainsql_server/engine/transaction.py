@@ -51,6 +51,15 @@ _COLUMN_NUMBER = re.compile(r"[0-9]{1,4}")
 # The isolation of a transaction can be changed until its first snapshot is taken. This takes one.
 _TAKE_SNAPSHOT = b"select"
 
+# Before PostgreSQL 16, RESET changes the isolation of a transaction under way, and makes a read-only one write. What
+# runs unseen could do it as well, so these ask at the end, and fail if it was done.
+_STILL_SERIALIZABLE = b"set transaction isolation level serializable"
+_STILL_READ_ONLY = (
+    b"select 1 operator(pg_catalog./) (pg_catalog.current_setting('transaction_read_only')"
+    b" operator(pg_catalog.=) 'on')::pg_catalog.int4"
+)
+_CHANGED_MODE = frozenset(["25001", "22012"])
+
 
 class Count(Enum):
     """A number that a result has beside its rows."""
@@ -98,6 +107,8 @@ class Plan:
     max_bytes: int = 0
     # Whether the first step could come before the first snapshot, and so could change the isolation.
     first_takes_no_snapshot: bool = False
+    # Whether a step could change the transaction's isolation or its being read-only.
+    guarded: bool = False
     record: Record | None = None
     # Steps whose plan was stale in an earlier attempt: prepared anew at their place, after what changed the schema.
     fresh: set[int] = field(default_factory=set)
@@ -110,6 +121,7 @@ class _Due(Enum):
     CLAIM = auto()
     PREPARE = auto()
     STEP = auto()
+    GUARD = auto()
     COMMIT = auto()
     SYNC = auto()
 
@@ -174,6 +186,8 @@ class Attempt:
         self._begin()
         for index, step in enumerate(plan.steps):
             await self._queue_step(index, step)
+        if plan.guarded:
+            self._queue_guards()
         if plan.record is not None:
             await self._settle()
             self._connection.send_query(*plan.record.finish(self.results))
@@ -212,6 +226,11 @@ class Attempt:
         else:
             self._connection.send_query(step.sql.encode(), CHUNK_ROWS)
         self._due.append((_Due.STEP, index))
+
+    def _queue_guards(self) -> None:
+        for guard in (_STILL_SERIALIZABLE, _STILL_READ_ONLY)[: 1 + self._plan.read_only]:
+            self._connection.send_query(guard)
+            self._due.append((_Due.GUARD, 0))
 
     async def _prepare(self, index: int, sql: str) -> Prepared:
         # Within the transaction and at its place in it: the statement may need what an earlier one made.
@@ -354,6 +373,10 @@ class Attempt:
         except ServiceError as error:
             if due in (_Due.STEP, _Due.PREPARE):
                 error.statement_index = index
+            if due is _Due.GUARD and error.diagnosis.sqlstate in _CHANGED_MODE:
+                raise RequestError(
+                    "transaction_control", "A statement changed the transaction's isolation, or that it only reads."
+                ) from error
             raise
 
     async def _see_what_came_of(self, error: ServiceError) -> None:

@@ -64,7 +64,7 @@ class Application:
             elif (route := self._routes.find(request.method, request.path)).scope is None:
                 response = await route.answer_anyone(request)
             else:
-                principal = await authenticate(request, self._principals, route.scope)
+                principal = await authenticate(request, self._principals, route)
                 await take_permit(request, principal, self._permits)
                 response = await route.answer(request, principal)
         except asyncio.CancelledError as cancelled:
@@ -147,9 +147,12 @@ def _shutting_down() -> EngineError:
 
 def _complete(response: Response, request: Request) -> None:
     total_us = monotonic_us() - request.started_us
+    if response.status != HTTPStatus.NO_CONTENT:
+        response.headers += (
+            (b"content-type", response.content_type),
+            (b"content-length", b"%d" % len(response.body)),
+        )
     response.headers += (
-        (b"content-type", response.content_type),
-        (b"content-length", b"%d" % len(response.body)),
         (b"x-request-id", request.id.encode()),
         (
             b"server-timing",

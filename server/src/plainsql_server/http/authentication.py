@@ -3,23 +3,49 @@
 Owns the reading of the header. Refuses to tell a malformed secret from an unknown or a revoked one.
 """
 
-from plainsql_server.core.errors import AccessError
-from plainsql_server.core.principal import Principal, Scope
+import msgspec
+
+from plainsql_server.core.errors import AccessError, RequestError
+from plainsql_server.core.principal import Principal
 from plainsql_server.directory.principals import Principals
-from plainsql_server.http.requests import Request
+from plainsql_server.http.requests import Request, decode_json
+from plainsql_server.http.routes import Caller, Route
 
 _HINT = "Send the header Authorization: Bearer svc_k_…"
+# A key and little else: nobody is authenticated yet.
+_MAX_BODY_BYTES = 64 * 1024
 
 
-async def authenticate(request: Request, principals: Principals, scope: Scope) -> Principal:
+class _BodyWithKey(msgspec.Struct):
+    api_key: str | None = None
+
+
+_body_with_key = msgspec.json.Decoder(_BodyWithKey)
+
+
+async def authenticate(request: Request, principals: Principals, route: Route) -> Principal:
     """Who calls. Raises AccessError where nobody that we know does, or they may not."""
-    secret = _secret(request)
+    secret = await _secret_in_body(request) if route.key_in_body else None
+    if secret is None:
+        secret = _secret(request)
     principal = principals.remembered(secret) or await principals.find(secret)
     if principal is None:
         raise AccessError("unauthenticated", "The API key is not valid.")
-    if not principal.may(scope):
+    scope = route.scope
+    if scope is not Caller.ANYBODY_KNOWN and not (scope is not None and principal.may(scope)):
         raise AccessError("forbidden", f"This route needs the scope {scope!s}, which the key does not have.")
     return principal
+
+
+async def _secret_in_body(request: Request) -> str | None:
+    if b"authorization" in request.headers:
+        return None
+    body = await request.body(_MAX_BODY_BYTES, "any")
+    try:
+        return decode_json(body, _body_with_key).api_key
+    except RequestError:
+        # That there is no key comes first; what else is wrong with the body is for those who have one.
+        return None
 
 
 def _secret(request: Request) -> str:

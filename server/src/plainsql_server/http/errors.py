@@ -32,6 +32,9 @@ STATUS_OF_CLASS: dict[type[ServiceError], int] = {
 STATUS_OF_CODE: dict[str, int] = {
     "unauthenticated": 401,
     "forbidden": 403,
+    "database_suspended": 403,
+    # It does not pass by waiting, as other limits do.
+    "database_limit": 403,
     "method_not_allowed": 405,
     "request_too_large": 413,
     "statement_too_large": 413,

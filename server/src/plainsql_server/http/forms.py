@@ -41,7 +41,7 @@ class Events:
     """Server-Sent Events: `columns`, `row` …, and one of `done` and `error`."""
 
     name = "sse"
-    content_type = b"text/event-stream; charset=utf-8"
+    content_type = b"text/event-stream"
     ping = b": ping\n\n"
 
     def encoding(self, asked: Encoding) -> Encoding:

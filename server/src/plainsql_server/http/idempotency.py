@@ -1,4 +1,4 @@
-"""The Idempotency-Key header, and GET /v1/requests/{id}: was it done?
+"""The Idempotency-Key header, and GET /v1/requests/{key}: was it done?
 
 Owns the header, what counts as the same request, and the answer to the question.
 """

@@ -18,7 +18,7 @@ from plainsql_server.data_plane.transaction import TransactionRequest, Transacti
 from plainsql_server.engine.shapes import Encoding
 from plainsql_server.http.forms import Form
 from plainsql_server.http.idempotency import IDEMPOTENCY_KEY, IdempotencyRoutes
-from plainsql_server.http.requests import Request, decode_json, text_of
+from plainsql_server.http.requests import Request, decode_json, require_content_type, text_of
 from plainsql_server.http.responses import Response
 from plainsql_server.http.streams import StreamedAnswers, wanted_form
 from plainsql_server.limits.tiers import TIERS
@@ -101,7 +101,7 @@ class QueryRoutes:
 async def read_body(request: Request, principal: Principal, content_type: bytes) -> bytes:
     """The bounded body. Raises RequestError where it is of another type than the route takes."""
     if request.headers.get(b"content-type") != content_type:
-        _require_content_type(request, content_type.decode())
+        require_content_type(request, content_type.decode())
     return await request.body(TIERS[principal.tier].request_bytes, principal.tier)
 
 
@@ -113,16 +113,6 @@ def _query_request(request: Request, sql: str, options: QueryOptions) -> QueryRe
         max_rows=options.max_rows,
         timeout_ms=options.timeout_ms,
     )
-
-
-def _require_content_type(request: Request, wanted: str) -> None:
-    content_type = request.content_type()
-    if content_type not in ("", wanted) or request.charset() not in ("", "utf-8", "utf8"):
-        raise RequestError(
-            "unsupported_content_type",
-            f"{request.path} takes {wanted}, not {content_type}.",
-            hint=f"Send the header Content-Type: {wanted}.",
-        )
 
 
 def _as_transaction(query: QueryRequest) -> TransactionRequest:

@@ -113,7 +113,10 @@ class Request:
             return self._body
         if int(self.headers.get(b"content-length", b"0")) > max_bytes:
             raise _too_large(max_bytes, tier)
-        return await _received(self._receive, max_bytes, tier)
+        # Kept, because who calls may stand in the body, which is then read twice.
+        self._body = await _received(self._receive, max_bytes, tier)
+        self._receive = None
+        return self._body
 
 
 async def _received(receive: Receive, max_bytes: int, tier: str) -> bytes:
@@ -128,6 +131,17 @@ async def _received(receive: Receive, max_bytes: int, tier: str) -> bytes:
         if len(body) > max_bytes:
             raise _too_large(max_bytes, tier)
     return bytes(body)
+
+
+def require_content_type(request: Request, wanted: str) -> None:
+    """Raises RequestError unless the body is of that type, or of none that is named."""
+    content_type = request.content_type()
+    if content_type not in ("", wanted) or request.charset() not in ("", "utf-8", "utf8"):
+        raise RequestError(
+            "unsupported_content_type",
+            f"{request.path} takes {wanted}, not {content_type}.",
+            hint=f"Send the header Content-Type: {wanted}.",
+        )
 
 
 def text_of(body: bytes) -> str:

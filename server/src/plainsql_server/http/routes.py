@@ -1,15 +1,24 @@
 """Routes: a method, a path, the scope that a caller needs, and what it is for.
 
-Owns the finding of a route. A route cannot be declared without saying who may call it.
+Owns the finding of a route. A route cannot be declared without saying who may call it. A path may have a segment
+`{id}`, which stands for any text without a slash.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from plainsql_server.core.errors import AccessError, RequestError
 from plainsql_server.core.principal import Principal, Scope
 from plainsql_server.http.requests import Request
 from plainsql_server.http.responses import Response
+
+
+class Caller(Enum):
+    """Who may call a route that needs no scope in particular."""
+
+    ANYBODY_KNOWN = "any valid key or session"
+
 
 Answer = Callable[[Request, Principal], Awaitable[Response]]
 AnswerAnyone = Callable[[Request], Awaitable[Response]]
@@ -21,12 +30,14 @@ class Route:
 
     method: str
     path: str
-    scope: Scope | None
+    scope: Scope | Caller | None
     purpose: str
     answer: Answer
     answer_anyone: AnswerAnyone
     # A query's failure is told with the fields of a query's answer, so that clients read one shape.
     answers_queries: bool = False
+    # The key may also be the field `api_key` of the body, where there is no Authorization header.
+    key_in_body: bool = False
 
 
 def open_route(method: str, path: str, purpose: str, answer: AnswerAnyone) -> Route:
@@ -41,28 +52,35 @@ def scoped_route(
     return Route(method, path, scope, purpose, answer, _never, answers_queries)
 
 
+def known_callers_route(method: str, path: str, purpose: str, answer: Answer, *, key_in_body: bool = False) -> Route:
+    """A route that needs a key or a session, whatever its scopes."""
+    return Route(method, path, Caller.ANYBODY_KNOWN, purpose, answer, _never, key_in_body=key_in_body)
+
+
 async def _never(*_: object) -> Response:
     raise AssertionError("the other kind of answer belongs to this route")
 
 
 class RouteTable:
-    """The routes of one plane, found by a dictionary look-up."""
+    """The routes of one plane, found by a dictionary look-up; those with an {id} by a second one.
+
+    A path that ends with {key} takes whatever follows, slashes too.
+    """
 
     def __init__(self, routes: Sequence[Route]) -> None:
         self.routes = tuple(routes)
         self._by_path: dict[str, dict[str, Route]] = {}
-        self._named: dict[str, dict[str, Route]] = {}
         for route in routes:
-            fixed, is_named, _ = route.path.partition("{")
-            methods = (self._named if is_named else self._by_path).setdefault(fixed, {})
+            methods = self._by_path.setdefault(route.path, {})
             methods[route.method] = route
             if route.method == "GET":
                 # HEAD is GET without the body, which the server leaves out.
                 methods["HEAD"] = route
+        self._with_id = any("{" in route.path for route in routes)
 
     def find(self, method: str, path: str) -> Route:
         """The route. Raises AccessError for an unknown path, RequestError for a wrong method."""
-        methods = self._methods(path)
+        methods = self._by_path.get(path) or self._methods_with_id(path)
         if not methods:
             raise AccessError("route_not_found", f"There is no route {path}.", hint="GET / lists the routes.")
         route = methods.get(method)
@@ -72,10 +90,23 @@ class RouteTable:
 
     def methods_of(self, path: str) -> list[str]:
         """The methods that a path takes; none if there is no such path."""
-        return sorted(self._methods(path))
+        return sorted(self._by_path.get(path) or self._methods_with_id(path))
 
-    def _methods(self, path: str) -> dict[str, Route]:
-        if methods := self._by_path.get(path):
-            return methods
-        # What the caller names comes last, and may have slashes in it.
-        return next((methods for prefix, methods in self._named.items() if path.startswith(prefix)), {})
+    def _methods_with_id(self, path: str) -> Mapping[str, Route]:
+        segments = path.split("/")
+        if not self._with_id or len(segments) <= ID_SEGMENT or not any(segments[ID_SEGMENT:]):
+            return {}
+        # No id is empty; a key may begin with a slash.
+        segments[ID_SEGMENT] = segments[ID_SEGMENT] and "{id}"
+        return self._by_path.get("/".join(segments)) or self._by_path.get(
+            "/".join([*segments[:ID_SEGMENT], "{key}"]), {}
+        )
+
+
+# Where an id stands in every path that has one: /v1/keys/{id}/rotate.
+ID_SEGMENT = 3
+
+
+def id_in_path(request: Request) -> str:
+    """What stands for {id} in the path of a request."""
+    return request.path.split("/")[ID_SEGMENT]

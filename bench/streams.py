@@ -1,0 +1,38 @@
+"""Streams: rows per second of one large result, beside psql, which reads the same statement from the same engine.
+
+Owns the statement and both readers. Ours counts bytes and nothing else, as psql's output goes nowhere.
+"""
+
+import json
+import subprocess
+import time
+import urllib.request
+
+from bench.stack import Stack
+
+FORMS = {"events": "text/event-stream", "NDJSON": "application/x-ndjson", "CSV": "text/csv"}
+_STATEMENT = "select aid, bid, abalance, filler from pgbench_accounts"
+_PIECE_BYTES = 1 << 18
+
+
+def psql(stack: Stack, rows: int) -> float:
+    """Rows per second straight from the engine."""
+    command = ["psql", *stack.engine_arguments(stack.owner_role), "-qAtX", "-o", "/dev/null", "-d", stack.database]
+    began_s = time.perf_counter()
+    subprocess.run([*command, "-c", _STATEMENT], check=True)
+    return rows / (time.perf_counter() - began_s)
+
+
+def service(stack: Stack, rows: int, form: str) -> float:
+    """Rows per second through PlainSQL. Refuses to measure a stream that did not come to its end."""
+    headers = {"Authorization": f"Bearer {stack.api_key}", "Content-Type": "application/json", "Accept": FORMS[form]}
+    request = urllib.request.Request(f"{stack.data_url}/v1/query", json.dumps({"sql": _STATEMENT}).encode(), headers)
+    began_s = time.perf_counter()
+    last = b""
+    with urllib.request.urlopen(request, timeout=600) as response:
+        while piece := response.read1(_PIECE_BYTES):
+            last = (last + piece)[-500:]
+    took_s = time.perf_counter() - began_s
+    if form != "CSV" and b'"row_count":%d' % rows not in last:
+        raise SystemExit(f"the stream failed: {last.decode()}")
+    return rows / took_s

@@ -1,0 +1,80 @@
+"""Finishing what was begun: creations that a crash cut short, and deletions that are due.
+
+Owns the loop that every control process runs. Several may run at once: each takes work that nobody has, for a
+limited time, and the lock on the cell keeps two from working on one database. Refuses to decide anything: the
+directory says what is unfinished, and `control_plane/databases.py` knows the steps.
+"""
+
+import asyncio
+import time
+from datetime import timedelta
+
+from plainsql_server.control_plane import databases
+from plainsql_server.control_plane.databases import CLAIM_S
+from plainsql_server.core.clock import now
+from plainsql_server.core.errors import ServiceError
+from plainsql_server.core.observation import Failure, Observe
+from plainsql_server.directory import databases as stored
+from plainsql_server.directory import sessions
+from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
+
+_LOOK_EVERY_S = 2.0
+_AT_ONCE = 4
+# The rows of sessions that ended are of no use but to answer "what was that?" for a while.
+_SESSIONS_KEPT = timedelta(days=7)
+_TIDY_EVERY_S = 600.0
+
+
+class Finisher:
+    """Looks for unfinished work now and then, and at once when it is told that there is some."""
+
+    def __init__(self, directory: Directory, observe: Observe) -> None:
+        self._directory = directory
+        self._observe = observe
+        self._there_is_work = asyncio.Event()
+        self._tidy_at_s = 0.0
+
+    def there_is_work(self) -> None:
+        """Has it look at once."""
+        self._there_is_work.set()
+
+    async def run(self) -> None:
+        """Works for ever."""
+        while True:
+            self._there_is_work.clear()
+            try:
+                while await self.finish_some():
+                    pass
+                await self._tidy()
+            except ServiceError as error:
+                self._report(error)
+            try:
+                async with asyncio.timeout(_LOOK_EVERY_S):
+                    await self._there_is_work.wait()
+            except TimeoutError:
+                continue
+
+    async def finish_some(self) -> int:
+        """Works on some of what is unfinished; how many that were, so that 0 means that nothing is."""
+        unfinished = await stored.claim_unfinished(self._directory, _AT_ONCE, CLAIM_S)
+        await asyncio.gather(*(self._finish(database) for database in unfinished))
+        return len(unfinished)
+
+    async def _tidy(self) -> None:
+        if time.monotonic() >= self._tidy_at_s:
+            await sessions.delete_expired_before(self._directory, now() - _SESSIONS_KEPT)
+            self._tidy_at_s = time.monotonic() + _TIDY_EVERY_S
+
+    async def _finish(self, database: DatabaseRecord) -> None:
+        try:
+            if database.state is DatabaseState.CREATING:
+                await databases.finish(self._directory, database)
+            else:
+                await databases.drop(self._directory, database)
+        except ServiceError as error:
+            # A failed creation is marked as such. A deletion is tried again when the claim is over.
+            self._report(error)
+
+    def _report(self, error: ServiceError) -> None:
+        self._observe(Failure(now(), "failure", "finishing", error.internal_context or error.message))

@@ -1,0 +1,26 @@
+"""Who changes something on the control plane, as the audit log will say it.
+
+Owns the kinds of actors. Refuses to decide what they may do: `http/` has asked for that already.
+"""
+
+from typing import NamedTuple
+
+from plainsql_server.core.principal import Principal
+
+
+class Actor(NamedTuple):
+    """A key, a session, the operator, or the service itself where nobody asked."""
+
+    kind: str
+    id: str | None = None
+    request_id: str | None = None
+
+    @classmethod
+    def of(cls, principal: Principal, request_id: str) -> "Actor":
+        if principal.session_id is not None:
+            return cls("session", principal.session_id, request_id)
+        return cls("key", principal.key_id, request_id)
+
+
+OPERATOR = Actor("operator")
+SERVICE = Actor("service")

@@ -1,0 +1,55 @@
+"""The audit log in the directory: who changed what on the control plane, and when.
+
+Owns the table `audit`. An entry is written on the connection, and so in the transaction, of the change that it
+tells of: there is no change without its entry and no entry without its change. Refuses secrets.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from psycopg.types.json import Jsonb
+
+from plainsql_server.core.actor import Actor
+from plainsql_server.core.ids import Kind, new_id
+from plainsql_server.directory.connection import Connection, Directory
+
+_COLUMNS = "id, at, organization_id, actor_kind, actor_id, action, target_id, details, request_id"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """One change, as stored."""
+
+    id: str
+    at: datetime
+    organization_id: str | None
+    actor_kind: str
+    actor_id: str | None
+    action: str
+    target_id: str
+    details: dict[str, Any]
+    request_id: str | None
+
+
+async def note(
+    connection: Connection, by: Actor, action: str, organization_id: str | None, target_id: str, **details: Any
+) -> None:
+    """Writes an entry. The connection is in the transaction of the change."""
+    statement = f"INSERT INTO audit ({_COLUMNS}) VALUES (%s, now(), %s, %s, %s, %s, %s, %s, %s)"
+    values = (
+        new_id(Kind.AUDIT), organization_id, by.kind, by.id, action, target_id, Jsonb(details), by.request_id,
+    )  # fmt: skip
+    await connection.execute(statement, values)
+
+
+async def list_(directory: Directory, organization_id: str, limit: int, before: str | None) -> list[AuditRecord]:
+    """An organization's entries, newest first; those older than the entry `before`, if it is given."""
+    statement = f"""
+        SELECT {_COLUMNS} FROM audit
+        WHERE organization_id = %s AND (%s::text IS NULL OR id < %s)
+        ORDER BY id DESC LIMIT %s
+    """
+    async with directory.connection() as connection:
+        cursor = await connection.execute(statement, (organization_id, before, before, limit))
+        return [AuditRecord(**row) for row in await cursor.fetchall()]

@@ -1,0 +1,107 @@
+"""The channel of changes: one connection per process on which the directory says whose records changed.
+
+The directory's triggers NOTIFY with each commit that changes a key, a session, a database, a tier or a cell.
+This connection LISTENs, and asks a small question again and again. Its answer proves that the connection still
+listens, and that every change committed before the question was sent has been told: PostgreSQL delivers what
+is pending before it is ready for the next question. A connection that fails or falls silent is replaced.
+
+Owns that connection. Refuses to know what is forgotten on a change: `Trust` tells the memories.
+"""
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import psycopg
+
+from plainsql_server.core.clock import now
+from plainsql_server.core.observation import Failure, Observe
+from plainsql_server.directory.connection import Connection, connect_alone
+from plainsql_server.directory.trust import Trust
+
+APPLICATION_NAME = "plainsql-changes"
+_LISTEN = "LISTEN plainsql_changes"
+_EVERY_ORGANIZATION = "*"
+
+# A few proofs fit into the time that one counts, so that one that is late does no harm.
+_PROOFS_PER_TRUST = 3
+_RETRY_FIRST_S = 0.1
+_RETRY_LONGEST_S = 1.0
+
+
+class Channel:
+    """Keeps `trust` told of changes until it is cancelled."""
+
+    def __init__(self, dsn: str, trust: Trust, observe: Observe) -> None:
+        self._dsn = dsn
+        self._trust = trust
+        self._observe = observe
+        self._retry_s = _RETRY_FIRST_S
+        self._reported = False
+
+    async def run(self) -> None:
+        """Listens for ever. A loss is reported once, however many attempts it takes to listen again."""
+        while True:
+            try:
+                await self._listen()
+            except psycopg.Error as error:
+                if not self._reported:
+                    self._observe(Failure(now(), "failure", "channel of changes", f"{type(error).__name__}: {error}"))
+                    self._reported = True
+            await asyncio.sleep(self._retry_s)
+            self._retry_s = min(self._retry_s * 2, _RETRY_LONGEST_S)
+
+    async def _listen(self) -> None:
+        async with self._connection() as connection:
+            with self._cut_if_silent(connection):
+                await connection.execute(_LISTEN)
+            self._trust.listening()
+            while True:
+                await self._prove(connection)
+                self._retry_s, self._reported = _RETRY_FIRST_S, False
+                await self._hear(connection, max(self._trust.short_s / _PROOFS_PER_TRUST, _RETRY_FIRST_S))
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Connection]:
+        try:
+            connection = await connect_alone(self._dsn, APPLICATION_NAME)
+        except psycopg.Error:
+            self._trust.away = True
+            raise
+        self._trust.away = False
+        try:
+            yield connection
+        finally:
+            await connection.close()
+
+    async def _prove(self, connection: Connection) -> None:
+        asked_s = time.monotonic()
+        with self._cut_if_silent(connection):
+            cursor = await connection.execute("SELECT pg_listening_channels()")
+            if not await cursor.fetchall():
+                raise psycopg.OperationalError("the connection does not listen: is there a pooler in between?")
+            # What was told on the way comes first: only then is it true that all has been heard.
+            await self._hear(connection, 0)
+        self._trust.proven(asked_s)
+
+    async def _hear(self, connection: Connection, for_s: float) -> None:
+        async for heard in connection.notifies(timeout=for_s):
+            self._trust.announce(None if heard.payload == _EVERY_ORGANIZATION else heard.payload)
+
+    @contextmanager
+    def _cut_if_silent(self, connection: Connection) -> Iterator[None]:
+        # Cancelling would have the driver wait for the server's last word, which may never come.
+        limit_s = max(self._trust.short_s, _RETRY_FIRST_S)
+        timer = asyncio.get_running_loop().call_later(limit_s, _cut, connection.fileno())
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+
+def _cut(descriptor: int) -> None:
+    with socket.socket(fileno=os.dup(descriptor)) as duplicate:
+        duplicate.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,151 @@
+"""Sessions in the directory: tokens that stand for a key for a while, with its rights or fewer.
+
+Owns the table `sessions`. Refuses the token itself: only its SHA-256 comes here.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from plainsql_server.core.actor import Actor
+from plainsql_server.core.principal import Principal, Scope
+from plainsql_server.directory import audit
+from plainsql_server.directory.connection import Directory
+
+_SELECT = """
+    SELECT s.id, s.organization_id, s.key_id, o.tier, s.scopes, s.database_id, d.name AS database_name,
+           s.created_at, s.expires_at, s.ended_at,
+           k.scopes AS key_scopes, k.expires_at AS key_expires_at, k.revoked_at AS key_revoked_at
+    FROM sessions s
+    JOIN api_keys k ON k.id = s.key_id
+    JOIN organizations o ON o.id = s.organization_id
+    LEFT JOIN databases d ON d.id = s.database_id
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """A session as stored, with what its key still allows it."""
+
+    id: str
+    organization_id: str
+    key_id: str
+    tier: str
+    scopes: frozenset[Scope]
+    database_id: str | None
+    database_name: str | None
+    created_at: datetime
+    expires_at: datetime
+    ended_at: datetime | None
+    key_scopes: frozenset[Scope]
+    key_expires_at: datetime | None
+    key_revoked_at: datetime | None
+
+    @property
+    def ends_at(self) -> datetime:
+        """When it stops working by itself: a session does not outlive its key."""
+        return self.expires_at if self.key_expires_at is None else min(self.expires_at, self.key_expires_at)
+
+    def is_active(self, at: datetime) -> bool:
+        return self.ended_at is None and self.key_revoked_at is None and self.ends_at > at
+
+    def principal(self) -> Principal:
+        """Whom it stands for: what its key may no longer do, it may not do either."""
+        key = Principal(self.organization_id, self.key_id, self.tier, self.key_scopes)
+        scopes = frozenset(scope for scope in self.scopes if key.may(scope))
+        return key._replace(scopes=scopes, database=self.database_name, session_id=self.id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSession:
+    """What is decided about a session before it is stored."""
+
+    id: str
+    organization_id: str
+    key_id: str
+    digest: bytes
+    scopes: frozenset[Scope]
+    database_id: str | None
+    created_at: datetime
+    expires_at: datetime
+
+
+async def insert(directory: Directory, new: NewSession, by: Actor) -> SessionRecord | None:
+    """The stored session; None if its key was revoked or expired meanwhile, or is bound to another database."""
+    statement = """
+        INSERT INTO sessions (id, organization_id, key_id, digest, scopes, database_id, created_at, expires_at)
+        SELECT %(id)s, k.organization_id, k.id, %(digest)s, %(scopes)s, coalesce(%(database_id)s, k.database_id),
+               %(created_at)s, least(%(expires_at)s, k.expires_at)
+        FROM api_keys k
+        WHERE k.id = %(key_id)s AND k.organization_id = %(organization_id)s AND k.revoked_at IS NULL
+          AND (k.expires_at IS NULL OR k.expires_at > %(created_at)s)
+          AND (k.database_id IS NULL OR k.database_id = coalesce(%(database_id)s, k.database_id))
+        FOR SHARE
+    """
+    arguments = {
+        "id": new.id, "organization_id": new.organization_id, "key_id": new.key_id, "digest": new.digest,
+        "scopes": sorted(str(scope) for scope in new.scopes), "database_id": new.database_id,
+        "created_at": new.created_at, "expires_at": new.expires_at,
+    }  # fmt: skip
+    async with directory.connection() as connection, connection.transaction():
+        stored = await connection.execute(statement, arguments)
+        if stored.rowcount == 0:
+            return None
+        await audit.note(connection, by, "session.create", new.organization_id, new.id, key_id=new.key_id)
+        row = await (await connection.execute(f"{_SELECT} WHERE s.id = %s", (new.id,))).fetchone()
+    assert row is not None
+    return _record(row)
+
+
+async def find_by_digest(directory: Directory, digest: bytes) -> SessionRecord | None:
+    """The session with that digest, or None. One that has ended is returned too: the caller judges."""
+    async with directory.connection() as connection:
+        row = await (await connection.execute(f"{_SELECT} WHERE s.digest = %s", (digest,))).fetchone()
+    return _record(row) if row else None
+
+
+async def extend(
+    directory: Directory, session_id: str, by_time: timedelta, *, at: datetime, at_most: datetime, by: Actor
+) -> SessionRecord | None:
+    """The session, which now ends that much later than before, but not after `at_most`, nor after its key.
+
+    None if it is not active at the time `at`.
+    """
+    statement = """
+        UPDATE sessions s
+        SET expires_at = greatest(s.expires_at, least(s.expires_at + %(by)s, %(at_most)s, k.expires_at))
+        FROM api_keys k
+        WHERE s.id = %(id)s AND k.id = s.key_id AND s.ended_at IS NULL AND s.expires_at > %(at)s
+          AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > %(at)s)
+        RETURNING s.organization_id
+    """
+    arguments = {"id": session_id, "by": by_time, "at": at, "at_most": at_most}
+    async with directory.connection() as connection, connection.transaction():
+        changed = await (await connection.execute(statement, arguments)).fetchone()
+        if changed is None:
+            return None
+        await audit.note(connection, by, "session.refresh", changed["organization_id"], session_id)
+        row = await (await connection.execute(f"{_SELECT} WHERE s.id = %s", (session_id,))).fetchone()
+    return _record(row) if row else None
+
+
+async def end(directory: Directory, session_id: str, at: datetime, by: Actor) -> bool:
+    """Whether the session was there and not ended yet; it is ended now."""
+    statement = "UPDATE sessions SET ended_at = %s WHERE id = %s AND ended_at IS NULL RETURNING organization_id"
+    async with directory.connection() as connection, connection.transaction():
+        row = await (await connection.execute(statement, (at, session_id))).fetchone()
+        if row is None:
+            return False
+        await audit.note(connection, by, "session.end", row["organization_id"], session_id)
+    return True
+
+
+async def delete_expired_before(directory: Directory, moment: datetime) -> None:
+    """Removes the rows of sessions that would have expired by then; the audit log still knows them."""
+    async with directory.connection() as connection:
+        await connection.execute("DELETE FROM sessions WHERE expires_at < %s", (moment,))
+
+
+def _record(row: dict[str, Any]) -> SessionRecord:
+    scopes = {name: frozenset(Scope(scope) for scope in row[name]) for name in ("scopes", "key_scopes")}
+    return SessionRecord(**{**row, **scopes})

@@ -1,0 +1,72 @@
+"""Usage in the directory: what each database was used for, by day.
+
+Owns the table `usage`. Refuses to count: `directory/tally.py` does, and hands over sums.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+
+from plainsql_server.directory.connection import Connection, Directory
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRecord:
+    """What one database was used for on one day."""
+
+    day: date
+    database_id: str
+    database: str
+    requests: int
+    rows: int
+    engine_us: int
+    bytes: int
+
+
+@dataclass(slots=True)
+class UsageSum:
+    """What was used of one database since it was last written down."""
+
+    organization_id: str
+    database_id: str
+    requests: int = 0
+    rows: int = 0
+    engine_us: int = 0
+    bytes: int = 0
+
+
+async def add(connection: Connection, day: date, sums: Sequence[UsageSum]) -> None:
+    """Adds to what is stored for that day."""
+    # In one order, so that two nodes that do this at once do not wait for each other in a circle.
+    statement = """
+        INSERT INTO usage (organization_id, day, database_id, requests, rows, engine_us, bytes)
+        SELECT organization_id, %s, database_id, requests, rows, engine_us, bytes
+        FROM unnest(%s::text[], %s::text[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[])
+             AS used (organization_id, database_id, requests, rows, engine_us, bytes)
+        ORDER BY organization_id, database_id
+        ON CONFLICT (organization_id, day, database_id) DO UPDATE
+        SET requests = usage.requests + excluded.requests, rows = usage.rows + excluded.rows,
+            engine_us = usage.engine_us + excluded.engine_us, bytes = usage.bytes + excluded.bytes
+    """
+    columns = ("organization_id", "database_id", "requests", "rows", "engine_us", "bytes")
+    await connection.execute(statement, (day, *([getattr(each, column) for each in sums] for column in columns)))
+
+
+async def list_(
+    directory: Directory, organization_id: str, first: date, last: date, *, limit: int, after: tuple[date, str] | None
+) -> list[UsageRecord]:
+    """An organization's usage from the day `first` to the day `last`, by day and database; that after `after`."""
+    statement = """
+        SELECT u.day, u.database_id, d.name AS database, u.requests, u.rows, u.engine_us, u.bytes
+        FROM usage u JOIN databases d ON d.id = u.database_id
+        WHERE u.organization_id = %(organization_id)s AND u.day BETWEEN %(first)s AND %(last)s
+          AND (%(day)s::date IS NULL OR (u.day, u.database_id) > (%(day)s, %(database_id)s))
+        ORDER BY u.day, u.database_id LIMIT %(limit)s
+    """
+    day, database_id = after or (None, None)
+    arguments = {
+        "organization_id": organization_id, "first": first, "last": last, "limit": limit,
+        "day": day, "database_id": database_id,
+    }  # fmt: skip
+    async with directory.connection() as connection:
+        return [UsageRecord(**row) for row in await (await connection.execute(statement, arguments)).fetchall()]

@@ -1,0 +1,140 @@
+"""Rules about sessions: what they may do, and how long they live."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import psycopg
+import pytest
+
+from plainsql_server.control_plane import databases, keys, sessions
+from plainsql_server.core.actor import OPERATOR
+from plainsql_server.core.credential import SESSION_PREFIX, is_well_formed
+from plainsql_server.core.errors import AccessError, RequestError
+from plainsql_server.core.principal import Principal, Scope
+from plainsql_server.directory.cells import CellRecord
+from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.organizations import OrganizationRecord
+from plainsql_server.directory.principals import Principals
+from plainsql_server.directory.sessions import SessionRecord
+from plainsql_server.directory.trust import Trust
+
+DAY = timedelta(hours=24)
+
+
+async def key_of(directory: Directory, organization: OrganizationRecord, *scopes: Scope, **options: str) -> Principal:
+    record, _ = await keys.create(directory, organization.id, "app", scopes, database=options.get("database"))
+    return record.principal()
+
+
+async def made(directory: Directory, key: Principal) -> tuple[SessionRecord, Principal]:
+    session, _ = await sessions.create(directory, key, OPERATOR, None, None)
+    return session, session.principal()
+
+
+async def test_a_session_lives_24_hours_and_has_its_keys_rights(
+    directory: Directory, organization: OrganizationRecord
+) -> None:
+    key = await key_of(directory, organization, Scope.READ, Scope.ADMIN)
+    session, token = await sessions.create(directory, key, OPERATOR, None, None)
+    assert session.expires_at - session.created_at == DAY
+    assert abs(session.created_at - datetime.now(UTC)) < timedelta(seconds=10)
+    assert (session.key_id, session.scopes) == (key.key_id, key.scopes)
+    assert token.text.startswith(SESSION_PREFIX)
+    assert is_well_formed(token.text)
+    found = await Principals(directory, Trust(0, 0, 0)).find(token.text)
+    assert found == key._replace(session_id=session.id)
+
+
+@pytest.mark.parametrize(
+    ("held", "asked", "allowed"),
+    [
+        ([Scope.WRITE], [Scope.READ], True),
+        ([Scope.READ, Scope.ADMIN], [Scope.ADMIN], True),
+        ([Scope.READ], [Scope.WRITE], False),
+        ([Scope.WRITE], [Scope.ADMIN], False),
+        ([Scope.ADMIN], [Scope.READ], False),
+    ],
+)
+async def test_a_session_may_have_fewer_rights_than_its_key_and_never_more(
+    directory: Directory, organization: OrganizationRecord, held: list[Scope], asked: list[Scope], allowed: bool
+) -> None:
+    key = await key_of(directory, organization, *held)
+    if allowed:
+        session, _ = await sessions.create(directory, key, OPERATOR, asked, None)
+        assert session.principal().scopes == set(asked)
+    else:
+        with pytest.raises(AccessError):
+            await sessions.create(directory, key, OPERATOR, asked, None)
+
+
+async def test_a_session_without_any_scope_is_refused(directory: Directory, organization: OrganizationRecord) -> None:
+    with pytest.raises(RequestError):
+        await sessions.create(directory, await key_of(directory, organization, Scope.READ), OPERATOR, [], None)
+
+
+async def test_a_session_may_be_bound_to_a_database_unless_its_key_is_bound_to_another(
+    directory: Directory, organization: OrganizationRecord, cell: CellRecord
+) -> None:
+    for name in ("main", "other"):
+        await databases.create(directory, organization.id, name)
+    free = await key_of(directory, organization, Scope.READ)
+    bound = await key_of(directory, organization, Scope.READ, database="main")
+    for key, named, expected in ((free, "other", "other"), (bound, None, "main"), (bound, "main", "main")):
+        session, _ = await sessions.create(directory, key, OPERATOR, None, named)
+        assert session.principal().database == expected
+    for key, named in ((bound, "other"), (free, "neither"), (free, "\0")):
+        with pytest.raises(AccessError):
+            await sessions.create(directory, key, OPERATOR, None, named)
+
+
+async def test_a_refresh_adds_24_hours_to_what_was_left_and_refreshes_at_once_add_up(
+    directory: Directory, organization: OrganizationRecord
+) -> None:
+    session, principal = await made(directory, await key_of(directory, organization, Scope.READ))
+    refreshed = await sessions.refresh(directory, principal, OPERATOR)
+    assert refreshed.expires_at - session.expires_at == DAY
+    await asyncio.gather(*(sessions.refresh(directory, principal, OPERATOR) for _ in range(5)))
+    last = await sessions.refresh(directory, principal, OPERATOR)
+    assert last.expires_at - session.expires_at == 7 * DAY
+
+
+async def test_no_refresh_reaches_further_than_30_days_from_now(
+    directory: Directory, organization: OrganizationRecord
+) -> None:
+    refreshed, principal = await made(directory, await key_of(directory, organization, Scope.READ))
+    for _ in range(32):
+        refreshed = await sessions.refresh(directory, principal, OPERATOR)
+    ahead = refreshed.expires_at - datetime.now(UTC)
+    assert timedelta(days=30, seconds=-30) < ahead <= timedelta(days=30)
+
+
+async def test_a_session_ends_no_later_than_its_key(
+    directory: Directory, organization: OrganizationRecord, dsn: str
+) -> None:
+    soon = datetime.now(UTC) + timedelta(hours=1)
+    record, _ = await keys.create(directory, organization.id, "app", [Scope.READ], expires_at=soon)
+    session, principal = await made(directory, record.principal())
+    assert session.expires_at == soon
+    assert (await sessions.refresh(directory, principal, OPERATOR)).expires_at == soon
+
+
+async def test_what_a_key_loses_its_sessions_lose_too(
+    directory: Directory, organization: OrganizationRecord, dsn: str
+) -> None:
+    key = await key_of(directory, organization, Scope.WRITE, Scope.ADMIN)
+    _, token = await sessions.create(directory, key, OPERATOR, None, None)
+    with psycopg.connect(dsn) as connection:
+        connection.execute("UPDATE api_keys SET scopes = ARRAY['read']")
+    principal = await Principals(directory, Trust(0, 0, 0)).find(token.text)
+    assert principal is not None
+    assert not any(principal.may(scope) for scope in (Scope.WRITE, Scope.ADMIN))
+
+
+async def test_a_key_that_was_revoked_a_moment_ago_makes_no_session(
+    directory: Directory, organization: OrganizationRecord
+) -> None:
+    key = await key_of(directory, organization, Scope.READ)
+    await keys.revoke(directory, key.key_id)
+    with pytest.raises(AccessError) as refusal:
+        await sessions.create(directory, key, OPERATOR, None, None)
+    assert refusal.value.code == "unauthenticated"

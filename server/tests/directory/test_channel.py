@@ -1,0 +1,233 @@
+"""The channel of changes, and what is believed while it is sound, cut or silent."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import psycopg
+import pytest
+
+from plainsql_server.core.observation import Failure, Observation
+from plainsql_server.directory.cache import Cache
+from plainsql_server.directory.channel import APPLICATION_NAME, Channel
+from plainsql_server.directory.trust import Trust
+from server.tests.postgres import Postgres
+
+SHORT_MS = 600
+LONG_MS = 60_000
+_LIMIT_S = 10.0
+
+_SEED = """
+    INSERT INTO organizations (id, name, tier) VALUES ('org_1', 'one', 'free'), ('org_2', 'two', 'free');
+    INSERT INTO cells (id, name, conninfo, admin_role, state) VALUES ('cell_1', 'local', '', 'admin', 'active');
+    INSERT INTO databases (id, organization_id, name, state, is_default, engine_name, cell_id)
+    VALUES ('db_1', 'org_1', 'main', 'ready', true, 'd_1', 'cell_1');
+    INSERT INTO api_keys (id, organization_id, name, digest, shown_prefix, last_four, scopes)
+    VALUES ('key_1', 'org_1', 'k', sha256('1'), 'svc_k_abcd', 'wxyz', '{read}');
+    INSERT INTO sessions (id, organization_id, key_id, digest, scopes, created_at, expires_at)
+    VALUES ('ses_1', 'org_1', 'key_1', sha256('2'), '{read}', now(), now() + interval '1 day');
+"""
+
+
+class Node:
+    """What one process has: a trust, a channel, and a memory, whose look-ups are counted."""
+
+    def __init__(self) -> None:
+        self.trust = Trust(SHORT_MS, LONG_MS, grace_ms=2_000)
+        self.failures: list[Failure] = []
+        self.looked_up: list[str] = []
+        self.hold = asyncio.Event()
+        self.hold.set()
+        self.cache: Cache[str, str] = Cache(self._look_up, self.trust, lambda key, _: key)
+
+    async def _look_up(self, key: str) -> str:
+        self.looked_up.append(key)
+        await self.hold.wait()
+        return f"answer {len(self.looked_up)}"
+
+    def observe(self, observation: Observation) -> None:
+        assert isinstance(observation, Failure)
+        self.failures.append(observation)
+
+
+@asynccontextmanager
+async def listening(dsn: str) -> AsyncIterator[Node]:
+    node = Node()
+    task = asyncio.create_task(Channel(dsn, node.trust, node.observe).run())
+    try:
+        await until(lambda: not node.trust.away and node.trust._proven_s > 0)
+        yield node
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def until(condition: Callable[[], object]) -> float:
+    """Waits for a condition; the seconds that it took."""
+    began_s = time.monotonic()
+    async with asyncio.timeout(_LIMIT_S):
+        while not condition():  # noqa: ASYNC110  # another process is watched
+            await asyncio.sleep(0.002)
+    return time.monotonic() - began_s
+
+
+@pytest.fixture
+def admin(dsn: str) -> Iterator[psycopg.Connection]:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(_SEED)
+        yield connection
+
+
+def listeners(admin: psycopg.Connection) -> set[int]:
+    """The backends that listen in this test's database."""
+    rows = admin.execute(
+        "SELECT pid FROM pg_stat_activity WHERE application_name = %s AND datname = current_database()",
+        (APPLICATION_NAME,),
+    )
+    return {pid for (pid,) in rows}
+
+
+@contextmanager
+def stopped(pids: set[int]) -> Iterator[None]:
+    """Holds processes still: a connection to one is open and says nothing."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE api_keys SET revoked_at = now()",
+        "UPDATE api_keys SET scopes = '{write}'",
+        "UPDATE api_keys SET expires_at = now()",
+        "UPDATE api_keys SET database_id = 'db_1'",
+        "UPDATE sessions SET ended_at = now()",
+        "DELETE FROM sessions",
+        "UPDATE databases SET state = 'suspended'",
+        "UPDATE databases SET name = 'renamed'",
+        "UPDATE databases SET is_default = false",
+        "UPDATE databases SET plain = false",
+        "UPDATE organizations SET tier = 'standard' WHERE id = 'org_1'",
+    ],
+)
+async def test_every_change_that_matters_is_told_by_whatever_hand_it_is_made(
+    dsn: str, admin: psycopg.Connection, change: str
+) -> None:
+    async with listening(dsn) as node:
+        assert await node.cache.get("org_1") == "answer 1"
+        assert await node.cache.get("org_2") == "answer 2"
+        admin.execute(change)
+        assert await until(lambda: node.cache.remembered("org_1") is None) < 0.5
+        assert node.cache.remembered("org_2") == "answer 2"
+
+
+async def test_a_cell_that_moves_concerns_everybody(dsn: str, admin: psycopg.Connection) -> None:
+    async with listening(dsn) as node:
+        await node.cache.get("org_1")
+        admin.execute("UPDATE cells SET conninfo = 'host=/elsewhere'")
+        await until(lambda: node.cache.remembered("org_1") is None)
+
+
+async def test_that_a_key_was_used_is_told_to_nobody(dsn: str, admin: psycopg.Connection) -> None:
+    async with listening(dsn) as node:
+        await node.cache.get("org_1")
+        admin.execute("UPDATE api_keys SET last_used_at = now()")
+        admin.execute("UPDATE organizations SET tier = 'standard' WHERE id = 'org_2'")
+        await until(lambda: node.trust.changes)
+        assert node.cache.remembered("org_1") is not None
+
+
+async def test_while_the_channel_is_sound_an_answer_is_believed_for_long(dsn: str, admin: psycopg.Connection) -> None:
+    async with listening(dsn) as node:
+        await node.cache.get("org_1")
+        await asyncio.sleep(SHORT_MS / 1000 * 2)
+        assert await node.cache.get("org_1") == "answer 1"
+
+
+async def test_without_a_channel_an_answer_is_believed_for_the_short_time_only() -> None:
+    node = Node()
+    await node.cache.get("org_1")
+    assert node.cache.remembered("org_1")
+    assert await until(lambda: node.cache.remembered("org_1") is None) < SHORT_MS / 1000 + 0.2
+
+
+async def test_a_channel_that_dies_without_a_word_is_noticed_within_the_short_time(
+    dsn: str, admin: psycopg.Connection
+) -> None:
+    async with listening(dsn) as node:
+        await node.cache.get("org_1")
+        await asyncio.sleep(SHORT_MS / 1000 * 1.5)
+        assert node.cache.remembered("org_1")
+        before = listeners(admin)
+        with stopped(before):
+            admin.execute("UPDATE api_keys SET revoked_at = now()")
+            assert await until(lambda: node.cache.remembered("org_1") is None) < SHORT_MS / 1000 + 0.2
+            # It is replaced although the old one never answers.
+            await until(lambda: listeners(admin) - before)
+        assert len(node.failures) == 1
+
+
+async def test_an_answer_from_before_a_loss_is_not_believed_for_long_after_it(
+    dsn: str, admin: psycopg.Connection
+) -> None:
+    """What changed while nobody listened was told to nobody."""
+    async with listening(dsn) as node:
+        asked_s = time.monotonic()
+        await node.cache.get("org_1")
+        before = listeners(admin)
+        (pid,) = before
+        admin.execute("SELECT pg_terminate_backend(%s)", (pid,))
+        await until(lambda: node.trust._heard_since_s > asked_s)
+        await until(lambda: time.monotonic() - node.trust._proven_s < 0.1)
+        await asyncio.sleep(SHORT_MS / 1000)
+        assert node.cache.remembered("org_1") is None
+        await node.cache.get("org_1")
+        await asyncio.sleep(SHORT_MS / 1000 * 1.5)
+        assert node.cache.remembered("org_1") == "answer 2"
+
+
+async def test_an_answer_that_was_on_its_way_when_a_change_was_told_is_not_kept(
+    dsn: str, admin: psycopg.Connection
+) -> None:
+    async with listening(dsn) as node:
+        node.hold.clear()
+        asking = asyncio.ensure_future(node.cache.get("org_1"))
+        await until(lambda: node.looked_up)
+        admin.execute("UPDATE api_keys SET revoked_at = now()")
+        await until(lambda: node.trust.changes)
+        node.hold.set()
+        assert await asking == "answer 1"
+        assert node.cache.remembered("org_1") is None
+
+
+async def test_a_directory_that_is_away_is_borne_with_for_the_time_of_grace(postgres: Postgres) -> None:
+    node = Node()
+    await node.cache.get("org_1")
+    assert await node.cache.last_known("org_1") is None, "the directory is not away"
+    task = asyncio.create_task(Channel("host=/nowhere dbname=none", node.trust, node.observe).run())
+    await until(lambda: node.trust.away)
+    node.hold.clear()
+    assert await node.cache.last_known("org_1") == "answer 1"
+    assert await node.cache.last_known("org_2") is None, "nothing is known of it"
+    await asyncio.sleep(2.1)
+    assert await node.cache.last_known("org_1") is None, "too old"
+    node.hold.set()
+    task.cancel()
+    await asyncio.wait([task])
+    assert len(node.failures) == 1
+
+
+async def test_a_look_up_that_works_wins_over_what_was_known(postgres: Postgres) -> None:
+    node = Node()
+    await node.cache.get("org_1")
+    node.trust.away = True
+    assert await node.cache.last_known("org_1") is None
+    assert await node.cache.get("org_1") == "answer 2"

@@ -1,0 +1,86 @@
+"""The session's clock: whole processes of both planes live in another time, by libfaketime.
+
+The directory stays in ours: what counts is the time that the planes tell.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from server.tests.end_to_end.control import ControlNode, new_key, new_session, running_control
+from server.tests.load import Node, directory_dsn, running_node
+from server.tests.service import Service
+
+_LIBRARY = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+DAY = timedelta(hours=24)
+MINUTE = timedelta(minutes=1)
+
+
+@contextmanager
+def time_shifted(by: timedelta) -> Iterator[None]:
+    """Processes that are started in the block live so much later than we."""
+    assert _LIBRARY is not None, "install Debian's package libfaketime"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LD_PRELOAD", str(_LIBRARY))
+        patch.setenv("FAKETIME", f"+{int(by.total_seconds())}")
+        patch.setenv("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+        yield
+
+
+@contextmanager
+def planes_at(service: Service, later: timedelta) -> Iterator[tuple[Node, ControlNode]]:
+    """A data-plane and a control-plane process that live so much later."""
+    with time_shifted(later), running_node(directory_dsn(service)) as data, running_control(
+        directory_dsn(service)
+    ) as control:  # fmt: skip
+        yield data, control
+
+
+@pytest.fixture(scope="module")
+def key(service: Service) -> str:
+    return str(new_key(service, "read")["secret"])
+
+
+async def works(data: Node, session: dict[str, Any]) -> bool:
+    async with data.client(session["token"]) as client:
+        answer = await client.query("select 1 as one")
+    assert answer.succeeded or (answer.status, answer.code) == (401, "unauthenticated")
+    return answer.succeeded
+
+
+def exchange(control: ControlNode, key: str) -> dict[str, Any]:
+    headers = {"Authorization": f"Bearer {key}"}
+    session: dict[str, Any] = httpx.post(f"{control.url}/v1/session", headers=headers, timeout=30).json()["session"]
+    return session
+
+
+def refresh(control: ControlNode, session: dict[str, Any]) -> httpx.Response:
+    headers = {"Authorization": f"Bearer {session['token']}"}
+    return httpx.post(f"{control.url}/v1/session/refresh", headers=headers, timeout=30)
+
+
+async def test_a_session_works_at_23_59_and_can_be_refreshed_then_to_live_24_hours_longer(
+    service: Service, key: str
+) -> None:
+    session = new_session(service, key=key)
+    with planes_at(service, DAY - MINUTE) as (data, control):
+        assert await works(data, session)
+        assert refresh(control, session).status_code == 200
+    with planes_at(service, 2 * DAY - MINUTE) as (data, _):
+        assert await works(data, session)
+    with planes_at(service, 2 * DAY + MINUTE) as (data, control):
+        assert not await works(data, session)
+        assert refresh(control, session).status_code == 401
+
+
+async def test_a_session_that_nobody_refreshed_is_refused_at_24_01_on_both_planes(service: Service, key: str) -> None:
+    session = new_session(service, key=key)
+    with planes_at(service, DAY + MINUTE) as (data, control):
+        assert not await works(data, session)
+        assert refresh(control, session).status_code == 401
+        assert await works(data, exchange(control, key)), "one that is made there and then works"

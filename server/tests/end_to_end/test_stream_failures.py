@@ -1,0 +1,143 @@
+"""Streams that do not come to their end: nobody is told a false `done`, and nothing is left behind.
+
+`PLAINSQL_TEST_STREAM_KILLS=50` is the full size.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from server.tests.cell import Cell, running_cell
+from server.tests.events import BrokenOff, Event, StreamClient
+from server.tests.load import Activity, Node, directory_dsn, new_tag, running_node, size
+from server.tests.service import Service
+
+KILLS = size("PLAINSQL_TEST_STREAM_KILLS", 5)
+GONE_WITHIN_S = 2.0
+ENDLESS = "select a.n, repeat('x', 100) as text from generate_series(1, 10000) a(n), generate_series(1, 10000) b(n)"
+SLOW = "select n, pg_sleep(0.01) from generate_series(1, 100000) n"
+
+
+@pytest.fixture(scope="module")
+def cell() -> Iterator[Cell]:
+    with running_cell() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def node(service: Service) -> Iterator[Node]:
+    with running_node(directory_dsn(service), stream_stall_ms=700) as running:
+        yield running
+
+
+async def read_some(client: StreamClient, rows: int = 20) -> None:
+    await client.read_head()
+    count = 0
+    async for event in client.events():
+        count += event.type == "row"
+        if count >= rows:
+            return
+
+
+@pytest.mark.parametrize("sql", [ENDLESS, SLOW])
+async def test_a_client_that_goes_away_leaves_nothing_behind(service: Service, node: Node, sql: str) -> None:
+    gone_s = []
+    async with Activity.of(service) as activity:
+        for _ in range(KILLS):
+            tag = new_tag()
+            async with StreamClient(node.port, service.api_key) as client:
+                await client.send(f"{sql} -- {tag}")
+                await read_some(client)
+            gone_s.append(await _backends_gone(activity))
+    print(f"clients gone: max {max(gone_s):.2f} s")
+    assert max(gone_s) <= 1.0
+
+
+async def test_a_killed_backend_ends_its_stream_with_an_error(service: Service, node: Node) -> None:
+    ends: list[Event | None] = []
+    async with Activity.of(service) as activity:
+        for _ in range(KILLS):
+            async with StreamClient(node.port, service.api_key) as client:
+                await client.send(SLOW)
+                await read_some(client, 3)
+                (pid,) = await _streaming_pids(activity)
+                os.kill(pid, signal.SIGTERM)
+                ends.append(await client.last_event())
+            await _backends_gone(activity)
+    assert {end.type for end in ends if end is not None} == {"error"}
+    assert {end.content["code"] for end in ends if end is not None} <= {"engine_unavailable", "connection_lost"}
+
+
+async def test_a_crash_of_the_engine_never_looks_like_an_end(cell: Cell) -> None:
+    with running_node(cell.directory_dsn, cell_max_connections=32) as node:
+        for _ in range(max(1, KILLS // 5)):
+            clients = [StreamClient(node.port, cell.key) for _ in range(4)]
+            for number, client in enumerate(clients):
+                await client.__aenter__()
+                await client.send(ENDLESS if number % 2 else SLOW)
+                await read_some(client, 3)
+            cell.kill()
+            ends = await asyncio.gather(*(client.last_event() for client in clients))
+            for client in clients:
+                client.drop()
+            cell.start()
+            assert all(end is None or end.type == "error" for end in ends), ends
+
+
+async def test_a_client_that_does_not_read_is_given_up(service: Service, node: Node) -> None:
+    async with Activity.of(service) as activity, StreamClient(node.port, service.api_key, receive_bytes=1024) as client:
+        await client.send(ENDLESS)
+        await client.read_head()
+        began_s = time.monotonic()
+        assert await _backends_gone(activity) <= 0.7 + GONE_WITHIN_S
+        with pytest.raises(BrokenOff):
+            async for _ in client.pieces():
+                pass
+        assert time.monotonic() - began_s < 10
+    lines = [json.loads(line) for line in node.log.read_text().splitlines() if "client_stalled" in line]
+    assert lines
+    assert lines[-1]["row_count"] > 0
+    assert lines[-1]["sent_bytes"] > 0
+
+
+async def test_a_stream_that_runs_when_the_process_stops_is_told_so(service: Service) -> None:
+    with running_node(directory_dsn(service), drain_ms=100) as stopping:
+        async with Activity.of(service) as activity, StreamClient(stopping.port, service.api_key) as client:
+            await client.send(SLOW)
+            await read_some(client, 3)
+            stopping.process.send_signal(signal.SIGTERM)
+            end = await client.last_event()
+            assert end is not None
+            assert (end.type, end.content["code"]) == ("error", "shutting_down")
+            await _backends_gone(activity)
+        assert await asyncio.to_thread(stopping.process.wait, 10) in (0, -signal.SIGTERM)
+
+
+async def test_the_deadline_ends_a_stream_whose_client_does_not_read(service: Service) -> None:
+    with running_node(directory_dsn(service), stream_stall_ms=20_000) as patient:
+        async with Activity.of(service) as activity, StreamClient(patient.port, service.api_key) as client:
+            await client.send(ENDLESS, timeout_ms=1_000)
+            await client.read_head()
+            began_s = time.monotonic()
+            await _backends_gone(activity)
+            assert time.monotonic() - began_s <= 1.0 + GONE_WITHIN_S
+            end = await client.last_event()
+            assert end is not None
+            assert (end.type, end.content["code"]) == ("error", "statement_timeout")
+
+
+async def _streaming_pids(activity: Activity) -> set[int]:
+    return await activity.pids("plainsql_stream")
+
+
+async def _backends_gone(activity: Activity) -> float:
+    began_s = time.monotonic()
+    while await _streaming_pids(activity):  # another process is watched
+        assert time.monotonic() - began_s < 30
+        await asyncio.sleep(0.005)
+    return time.monotonic() - began_s

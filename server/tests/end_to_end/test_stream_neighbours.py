@@ -1,0 +1,147 @@
+"""Clients that read slowly or not at all, and who must not notice them: other requests, other tenants, the memory.
+
+`PLAINSQL_TEST_STALLED=100`, `PLAINSQL_TEST_SLOW_SENDERS=200` and `PLAINSQL_TEST_NEIGHBOUR_S=10` are the full sizes.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, suppress
+
+import psycopg
+import pytest
+
+from server.tests.end_to_end.tenants import free_key
+from server.tests.end_to_end.test_overload import watched_memory
+from server.tests.events import StreamClient
+from server.tests.load import Node, directory_dsn, percentile, running_node, size
+from server.tests.service import Service
+
+STALLED = size("PLAINSQL_TEST_STALLED", 30)
+SLOW_SENDERS = size("PLAINSQL_TEST_SLOW_SENDERS", 40)
+SECONDS = size("PLAINSQL_TEST_NEIGHBOUR_S", 2)
+TOLERANCE = 1 if STALLED >= 100 else 2
+MIB = 1024 * 1024
+ENDLESS = "select a.n, repeat('x', 1000) as text from generate_series(1, 10000) a(n), generate_series(1, 10000) b(n)"
+
+
+@pytest.fixture
+def node(service: Service) -> Iterator[Node]:
+    with running_node(directory_dsn(service), stream_stall_ms=60_000) as running:
+        yield running
+
+
+async def stalled_streams(stack: AsyncExitStack, node: Node, key: str, count: int) -> list[StreamClient]:
+    """Clients that ask for an endless stream and read nothing; those that get one have it when this returns."""
+    clients = [await stack.enter_async_context(StreamClient(node.port, key, receive_bytes=1024)) for _ in range(count)]
+    for client in clients:
+        await client.send(ENDLESS)
+    return clients
+
+
+async def slow_senders(stack: AsyncExitStack, node: Node, count: int) -> None:
+    """Clients that have sent the beginning of a request and never send its end."""
+    for number in range(count):
+        _, writer = await asyncio.open_connection("127.0.0.1", node.port)
+        stack.callback(writer.transport.abort)
+        writer.write(b"POST /v1/query HTTP/1.1\r\nhost: x\r\n")
+        if number % 2:
+            writer.write(b"content-type: application/json\r\ncontent-length: 50000\r\n\r\n{" + b" " * 20_000)
+
+
+async def healthy_p99_s(node: Node, key: str) -> float:
+    took_s: list[float] = []
+    until_s = time.monotonic() + SECONDS
+
+    async def load() -> None:
+        async with node.client(key) as client:
+            while time.monotonic() < until_s:
+                answer = await client.query("select 1 as n")
+                assert answer.succeeded, answer
+                took_s.append(answer.elapsed_s)
+
+    await asyncio.gather(*(load() for _ in range(4)))
+    return percentile(took_s, 99)
+
+
+@pytest.mark.parametrize("whose", ["the same key", "another organization"])
+async def test_clients_that_do_not_read_or_send_leave_the_others_alone(
+    service: Service, node: Node, whose: str
+) -> None:
+    stalled_key = service.api_key if whose == "the same key" else free_key(service)
+    alone_s = await healthy_p99_s(node, service.api_key)
+    async with AsyncExitStack() as stack:
+        with watched_memory(node) as seen:
+            await stalled_streams(stack, node, stalled_key, STALLED)
+            await slow_senders(stack, node, SLOW_SENDERS)
+            beside_s = await healthy_p99_s(node, service.api_key)
+    grown = max(seen) - seen[0]
+    print(f"{whose}: p99 {alone_s * 1000:.1f} -> {beside_s * 1000:.1f} ms, memory +{grown / MIB:.0f} MiB")
+    assert grown <= 100 * MIB
+    assert beside_s <= max(2 * TOLERANCE * alone_s, 0.02 * TOLERANCE)
+
+
+async def abort_rate(service: Service, database: str) -> float:
+    """The share of a neighbour's short transactions that fail, each on a row of its own."""
+    done = failed = 0
+    until_s = time.monotonic() + SECONDS
+
+    async def writer(number: int) -> None:
+        nonlocal done, failed
+        dsn = directory_dsn(service).replace("dbname=plainsql_directory", f"dbname={database}")
+        async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
+            while time.monotonic() < until_s:
+                done += 1
+                try:
+                    await connection.execute("begin isolation level serializable")
+                    await connection.execute("select v from neighbour where id = %s", (number,))
+                    await connection.execute("update neighbour set v = v + 1 where id = %s", (number,))
+                    await connection.execute("commit")
+                except (psycopg.errors.SerializationFailure, psycopg.errors.OutOfMemory):
+                    failed += 1
+                    await connection.execute("rollback")
+
+    await asyncio.gather(writer(1), writer(2))
+    return failed / done
+
+
+async def churn(service: Service) -> None:
+    """The stalled tenant's own writers: they make the conflicts that an old snapshot would have to keep."""
+    until_s = time.monotonic() + SECONDS
+
+    async def write(number: int) -> None:
+        postgres = service.dev["postgres"]["database"]
+        dsn = directory_dsn(service).replace("dbname=plainsql_directory", f"dbname={postgres}")
+        async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
+            while time.monotonic() < until_s:
+                with suppress(psycopg.errors.SerializationFailure, psycopg.errors.OutOfMemory):
+                    await connection.execute("begin isolation level serializable")
+                    await connection.execute("select count(*) from churned")
+                    await connection.execute("update churned set v = v + 1 where id = %s", (number,))
+                    await connection.execute("commit")
+                await connection.execute("rollback")
+
+    await asyncio.gather(write(1), write(2))
+
+
+@pytest.mark.filterwarnings("ignore:.*no transaction in progress")
+async def test_a_stalled_stream_makes_no_neighbours_transaction_fail(service: Service, node: Node) -> None:
+    postgres = service.dev["postgres"]["database"]
+    with service.engine() as engine:
+        engine.execute("drop database if exists neighbour_probe")
+        engine.execute("create database neighbour_probe")
+    with service.engine("neighbour_probe") as engine:
+        engine.execute("create table neighbour as select g as id, 0 as v from generate_series(1, 400) g")
+        engine.execute("alter table neighbour add primary key (id)")
+        engine.execute("analyze neighbour")
+    with service.engine(postgres) as engine:
+        engine.execute("create table if not exists churned as select g as id, 0 as v from generate_series(1, 400) g")
+    alone, _ = await asyncio.gather(abort_rate(service, "neighbour_probe"), churn(service))
+    async with AsyncExitStack() as stack:
+        for client in await stalled_streams(stack, node, service.api_key, 4):
+            await client.read_head()
+        beside, _ = await asyncio.gather(abort_rate(service, "neighbour_probe"), churn(service))
+    print(f"neighbour's aborts: alone {alone:.2%}, beside stalled streams {beside:.2%}")
+    assert beside <= alone + 0.01
+    with service.engine() as engine:
+        engine.execute("drop database neighbour_probe with (force)")

@@ -1,0 +1,170 @@
+"""What is counted and written down: usage by day and database, and who changed what."""
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from server.tests.end_to_end import tenants
+from server.tests.end_to_end.control import answer, call, new_key, new_session, query
+from server.tests.end_to_end.error_shape import error_of
+from server.tests.load import directory_dsn, running_node
+from server.tests.service import Service
+
+FLUSH_MS = 500
+
+
+def used(service: Service, database: str) -> dict[str, Any]:
+    """What is written down for a database, over all days."""
+    rows = [each for each in answer(service, "GET", "/v1/usage?limit=1000")["usage"] if each["database"] == database]
+    return {name: sum(row[name] for row in rows) for name in ("requests", "rows", "engine_us", "bytes")}
+
+
+def database_of_its_own(service: Service, name: str) -> str:
+    answer(service, "POST", "/v1/databases", status=201, json={"name": name})
+    return name
+
+
+async def test_a_clean_stop_loses_nothing(service: Service) -> None:
+    name = database_of_its_own(service, "usage-stop")
+    key = new_key(service, "write", database=name)["secret"]
+    with running_node(directory_dsn(service), usage_flush_ms=3_600_000, drain_ms=0) as node:
+        async with node.client(key) as client:
+            for number in range(25):
+                answered = await client.query("select g as n from generate_series(1, $1) g", number)
+                assert answered.succeeded
+            assert not (await client.query("select 1 / 0")).succeeded
+            await client.query("select pg_sleep(0.2)")
+        assert used(service, name)["requests"] == 0, "nothing is written down yet"
+        await asyncio.to_thread(node.stop)
+    total = used(service, name)
+    assert (total["requests"], total["rows"]) == (27, sum(range(25)) + 1)
+    assert total["engine_us"] > 200_000
+    assert total["bytes"] > total["rows"] * len('{"n":1}') - 27
+
+
+async def test_a_crash_loses_one_interval_at_the_most(service: Service) -> None:
+    name = database_of_its_own(service, "usage-crash")
+    key = new_key(service, "write", database=name)["secret"]
+    with running_node(directory_dsn(service), usage_flush_ms=FLUSH_MS) as node:
+        done: list[float] = []
+        async with node.client(key) as client:
+            end_s = time.monotonic() + 2
+            while time.monotonic() < end_s:
+                assert (await client.query("select 1")).succeeded
+                done.append(time.monotonic())
+        killed_s = time.monotonic()
+        node.process.kill()
+        node.process.wait()
+    kept = used(service, name)["requests"]
+    # The writing itself takes a moment, too.
+    assert kept >= sum(at_s < killed_s - FLUSH_MS / 1000 - 0.3 for at_s in done)
+    assert kept <= len(done)
+    print(f"{len(done)} requests, {len(done) - kept} of them not written down at the crash")
+
+
+async def test_several_nodes_add_up(service: Service) -> None:
+    name = database_of_its_own(service, "usage-nodes")
+    key = new_key(service, "write", database=name)["secret"]
+
+    async def use(count: int) -> None:
+        with running_node(directory_dsn(service), usage_flush_ms=20, drain_ms=0) as node:
+            async with node.client(key) as client:
+                for _ in range(count):
+                    assert (await client.query("select 1")).succeeded
+            await asyncio.to_thread(node.stop)
+
+    await asyncio.gather(use(200), use(200))
+    assert used(service, name)["requests"] == 400
+
+
+def test_usage_is_told_by_day_and_database_and_in_pages(service: Service) -> None:
+    name = database_of_its_own(service, "usage-days")
+    with service.engine("plainsql_directory") as directory:
+        directory.execute(
+            "INSERT INTO usage SELECT d.organization_id, day, d.id, 2, 3, 4, 5 FROM databases d,"
+            " unnest('{2020-01-01,2020-01-02,2020-01-04}'::date[]) day WHERE d.name = %s",
+            (name,),
+        )
+    path = "/v1/usage?from=2020-01-01&to=2020-01-03"
+    days = answer(service, "GET", path)["usage"]
+    assert [day["day"] for day in days] == ["2020-01-01", "2020-01-02"]
+    assert {**days[0], "database_id": ""} == {
+        "day": "2020-01-01", "database_id": "", "database": name, "requests": 2, "rows": 3, "engine_us": 4, "bytes": 5,
+    }  # fmt: skip
+    first = answer(service, "GET", f"{path}&limit=1")
+    second = answer(service, "GET", f"{path}&limit=1&cursor={first['next']}")
+    assert first["usage"] + second["usage"] == days
+    assert second["next"] is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["from=x", "from=2026-02-30", "from=2020-01-01&to=2021-01-02", "from=2021-01-01&to=2020-01-01", "cursor=eA"],
+)
+def test_days_that_cannot_be_are_refused(service: Service, options: str) -> None:
+    error_of(call(service, "GET", f"/v1/usage?{options}"), 400, "invalid_option")
+
+
+def test_every_change_is_in_the_audit_log_with_who_and_when(service: Service) -> None:
+    before = len(entries(service))
+    mine = next(iter(answer(service, "GET", "/v1/keys?limit=1")["keys"]))["id"]
+    key = new_key(service, "admin")
+    session = new_session(service, key=key["secret"])
+    answer(service, "POST", "/v1/session/refresh", key=session["token"])
+    database = answer(service, "POST", "/v1/databases", status=201, key=session["token"], json={"name": "audited"})
+    path = f"/v1/databases/{database['id']}"
+    answer(service, "PATCH", path, json={"name": "audited-too"})
+    answer(service, "DELETE", path, status=202)
+    answer(service, "POST", f"{path}/restore")
+    rotated = answer(service, "POST", f"/v1/keys/{key['id']}/rotate", status=201, json={})["key"]
+    answer(service, "DELETE", f"/v1/keys/{rotated['id']}", status=204)
+    answer(service, "DELETE", "/v1/session", status=204, key=session["token"])
+    answer(service, "PATCH", "/v1/organizations/current", json={"name": "dev"})
+    made = list(reversed(entries(service)[: -before or None]))
+    by_key, by_session, by_me = ("key", key["id"]), ("session", session["id"]), ("key", mine)
+    assert [(each["action"], (each["actor"]["kind"], each["actor"]["id"])) for each in made] == [
+        ("key.create", by_me), ("session.create", by_key), ("session.refresh", by_session),
+        ("database.create", by_session), ("database.finish", by_session), ("database.rename", by_me),
+        ("database.delete", by_me), ("database.restore", by_me), ("key.rotate", by_me), ("key.revoke", by_me),
+        ("session.end", by_session), ("organization.rename", by_me),
+    ]  # fmt: skip
+    assert all(each["request_id"].startswith("req_") for each in made)
+    assert all(abs((datetime.fromisoformat(each["at"]) - datetime.now(UTC)).total_seconds()) < 60 for each in made)
+    assert made[0]["target_id"] == key["id"]
+
+
+def entries(service: Service) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    page = answer(service, "GET", "/v1/audit?limit=1000")
+    found += page["audit"]
+    while page["next"]:
+        page = answer(service, "GET", f"/v1/audit?limit=1000&cursor={page['next']}")
+        found += page["audit"]
+    return found
+
+
+def test_what_the_operator_does_is_in_the_audit_log_too(service: Service) -> None:
+    tenants.free_key(service)
+    service.new_key("read")
+    newest = answer(service, "GET", "/v1/audit?limit=1")["audit"][0]
+    assert (newest["action"], newest["actor"]) == ("key.create", {"kind": "operator", "id": None})
+
+
+def test_what_is_refused_leaves_no_trace_in_the_audit_log(service: Service) -> None:
+    before = entries(service)[0]["id"]
+    call(service, "POST", "/v1/databases", json={"name": "main"})
+    call(service, "POST", "/v1/keys", json={"name": "x", "scopes": []})
+    call(service, "DELETE", f"/v1/keys/key_{'0' * 32}")
+    assert entries(service)[0]["id"] == before
+
+
+def test_usage_counts_on_the_running_service(service: Service) -> None:
+    name = database_of_its_own(service, "usage-running")
+    query(service, service.api_key, "select 1", database=name)
+    end_s = time.monotonic() + 20
+    while used(service, name)["requests"] != 1:
+        assert time.monotonic() < end_s
+        time.sleep(0.2)
