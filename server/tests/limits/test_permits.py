@@ -276,6 +276,16 @@ async def test_a_redis_that_hangs_is_noticed_and_what_was_given_meanwhile_is_tol
     assert 45 <= rest <= 50
 
 
+async def test_a_process_that_stalls_does_not_take_redis_for_lost(redis: RedisServer) -> None:
+    async with nodes(redis, 2, NEVER_ENDING) as two:
+        waiting = [asyncio.ensure_future(take(two[i % 2], "org", 100)) for i in range(150)]
+        await asyncio.sleep(0)
+        time.sleep(2.5)  # noqa: ASYNC251 - the stall is what is tested
+        granted = sum([(await each).granted for each in waiting])
+        assert [node.state for node in two] == [State.SHARED, State.SHARED]
+    assert granted == 100
+
+
 async def test_every_change_is_observed_once(redis: RedisServer) -> None:
     seen: list[Observation] = []
     async with Permits.open(seen.append, redis.url, Fraction(1), Window(500)) as node:

@@ -5,9 +5,10 @@ neither the order of nodes nor their clocks matter. Refuses to know what a node 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
@@ -16,12 +17,17 @@ from redis.exceptions import RedisError
 
 from plainsql_server.limits.window import Window
 
+Result = TypeVar("Result")
+
 _PREFIX = "plainsql:permits:"
 # There while nodes must go by shares of their own, because this Redis does not know what they gave before.
 _WARMING = "plainsql:permits-warming"
 # A request may wait this long for Redis; then its process goes by a share of its own. Redis answers in a fraction of
-# a millisecond, so this is about stalls of either side's machine, which are no reason to stop trusting it.
+# a millisecond, so this is about stalls of its machine, which are no reason to stop trusting it at once.
 _TIMEOUT_S = 1.0
+# The wait is counted in pieces, and a piece counts no more than this, however long it took: when it is this process
+# that stalled, the answer is here already and only has to be read.
+_PIECE_S = 0.05
 
 # KEYS: the organization's ledger, a hash of slot to count; the mark of warming.
 # ARGV: limit, slot_ms, counted_slots, needed, wanted beyond that, given before without asking, (slot, returned)…
@@ -111,13 +117,12 @@ class SharedLedger:
     async def open(cls, url: str, window: Window) -> "AsyncIterator[SharedLedger]":
         """A connection. Raises SharedLedgerLost, also from the block, when it cannot be had or breaks."""
         redis = Redis.from_url(
-            url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S, retry=Retry(NoBackoff(), 0),
+            url, socket_timeout=None, socket_connect_timeout=None, retry=Retry(NoBackoff(), 0),
             max_connections=1, protocol=2,
         )  # fmt: skip
         try:
-            async with asyncio.timeout(2 * _TIMEOUT_S):
-                script = await redis.script_load(_SCRIPT)
-                run_id = (await redis.info("server"))["run_id"]
+            script = await _patiently(redis.script_load(_SCRIPT))
+            run_id: str = (await _patiently(redis.info("server")))["run_id"]
             yield cls(redis, script, run_id, window)
         except (RedisError, OSError, TimeoutError) as error:
             raise SharedLedgerLost(f"{type(error).__name__}: {error}") from error
@@ -126,18 +131,23 @@ class SharedLedger:
 
     async def begin_warming(self) -> None:
         """Lets every node go by its share until this Redis has seen a whole window."""
+        await _patiently(self._mark_warming())
+
+    async def _mark_warming(self) -> None:
         await self._redis.set(_WARMING, 1, px=self._window.counted_slots * self._window.slot_ms)
 
     async def settle(self, asks: Sequence[Ask]) -> list[Told]:
         """The answers, in one round trip. With nothing to ask it only makes sure that Redis is there."""
-        async with asyncio.timeout(_TIMEOUT_S):
-            if not asks:
-                await self._redis.ping()
-                return []
-            pipeline = self._redis.pipeline(transaction=False)
-            for ask in asks:
-                pipeline.evalsha(self._script, 2, _PREFIX + ask.organization_id, _WARMING, *self._arguments(ask))
-            return [Told(*answer) for answer in await pipeline.execute()]
+        return await _patiently(self._settle(asks))
+
+    async def _settle(self, asks: Sequence[Ask]) -> list[Told]:
+        if not asks:
+            await self._redis.ping()
+            return []
+        pipeline = self._redis.pipeline(transaction=False)
+        for ask in asks:
+            pipeline.evalsha(self._script, 2, _PREFIX + ask.organization_id, _WARMING, *self._arguments(ask))
+        return [Told(*answer) for answer in await pipeline.execute()]
 
     def _arguments(self, ask: Ask) -> list[int]:
         window = self._window
@@ -145,3 +155,16 @@ class SharedLedger:
             ask.limit, window.slot_ms, window.counted_slots, ask.needed, ask.wanted, ask.given,
             *(number for pair in ask.returned for number in pair),
         ]  # fmt: skip
+
+
+async def _patiently(work: Awaitable[Result]) -> Result:
+    """What the work returns. Raises TimeoutError when Redis, not this process, takes too long."""
+    task = asyncio.ensure_future(work)
+    try:
+        for _ in range(round(_TIMEOUT_S / _PIECE_S)):
+            done, _ = await asyncio.wait([task], timeout=_PIECE_S)
+            if done:
+                return task.result()
+        raise TimeoutError(f"no answer for {_TIMEOUT_S} s")
+    finally:
+        task.cancel()
