@@ -379,3 +379,20 @@ def test_a_compressed_body_is_415(service: Service, encoding: str) -> None:
 def test_text_that_is_not_utf_8_is_400(service: Service) -> None:
     response = service.call("POST", "/query", content=b"select '\xe9'", headers=TEXT)
     assert "byte 8" in error_of(response, 400, "malformed_request")["message"]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "do $$begin insert into {t} values (1); commit; raise exception 'x'; end$$",
+        "do 'begin insert into {t} values (1); com'\n'mit; raise exception ''x''; end'",
+        "do $$begin insert into {t} values (1); commit; perform pg_sleep(30); end$$",
+        "create unique index concurrently {t}_twice on {t} (n)",
+    ],
+)
+def test_what_commits_on_its_way_is_not_told_to_be_rolled_back(service: Service, sql: str) -> None:
+    table = f"t_{secrets.token_hex(6)}"
+    service.query(f"create table {table} (n int)")
+    service.query(f"insert into {table} values (7), (7)")
+    answer = service.post_query(sql.format(t=table), timeout_ms=3_000).json()
+    assert answer["error"]["outcome"] == "unknown", answer

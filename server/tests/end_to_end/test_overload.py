@@ -162,6 +162,22 @@ async def test_a_huge_result_costs_no_more_memory_than_its_limit(service: Servic
         assert (await ask(node, key, "select 1")).succeeded
 
 
+async def test_a_huge_value_before_large_statements_costs_no_more_either(service: Service) -> None:
+    """While the engine sends, it does not read, and what we have not sent yet must not keep us from counting."""
+    padding = [f"select {number} /* {'y' * 1_000_000} */" for number in range(2)]
+    key = free_key(service)
+    with running_node(directory_dsn(service)) as node:
+        async with node.client(key) as client:
+            assert (await client.query("select 1")).succeeded
+        with watched_memory(node) as memory:
+            async with node.client(key) as client:
+                await client.post("/v1/transaction", {"statements": ["select repeat('x', 200000000)", *padding]})
+                answer = await client.answer()
+        print(f"memory, a transaction: {memory[0] / MIB:.0f} to {max(memory) / MIB:.0f} MiB")
+        assert answer.code == "result_too_large"
+        assert max(memory) - memory[0] <= FREE_RESULT_BYTES + FIRST_PIECE_BYTES + MARGIN_BYTES
+
+
 async def ask(node: Node, key: str, sql: str) -> Answer:
     async with node.client(key) as client:
         return await client.query(sql)

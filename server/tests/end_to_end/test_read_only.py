@@ -34,6 +34,7 @@ WRITES = [
     "select setval('{s}.numbers', 7)",
     "do $$begin insert into {s}.t values (6); end$$",
     "do $$begin set transaction_read_only = off; insert into {s}.t values (7); end$$",
+    "do $$begin reset transaction_read_only; insert into {s}.t values (9); end$$",
     "do $$begin commit; set transaction_read_only = off; insert into {s}.t values (8); end$$",
     "call {s}.insert_in_a_new_transaction()",
     "select set_config('transaction_read_only', 'off', false)",

@@ -1,5 +1,6 @@
 """`$ref` and `expect`: a statement that uses an earlier one's result, and one that must have had an effect."""
 
+import time
 from typing import Any
 
 import pytest
@@ -173,3 +174,23 @@ def test_compare_and_set_lets_one_of_many_through(service: Service) -> None:
     run(service, change)
     error_of(post(service, change), 200, "expectation_failed")
     assert service.query(f"select * from {table}")["rows"] == [{"n": 7, "version": 2}]
+
+
+def test_many_references_to_a_large_result_hold_nobody_up(service: Service) -> None:
+    references = [ref(f"0.rows.{number % 5_000}.n") for number in range(30_000)]
+    sql = f"select cardinality(array[{','.join(f'${number + 1}' for number in range(30_000))}]::int[]) as c"
+    # The engine reads the parameters once without us; what is left is ours.
+    began_s = time.monotonic()
+    assert last_row(service, "select 1", with_params(sql, *range(30_000))) == {"c": 30_000}
+    plain_s = time.monotonic() - began_s
+    began_s = time.monotonic()
+    large = "select n from generate_series(0, 9999) n"
+    assert last_row(service, large, with_params(sql, *references)) == {"c": 30_000}
+    assert time.monotonic() - began_s < 2 * plain_s + 2
+
+
+def test_an_expectation_that_fails_behind_a_large_result_is_told_at_once(service: Service) -> None:
+    large = {"sql": "select repeat('x', 100000) as x from generate_series(1, 90)", "expect": {"row_count": 5}}
+    began_s = time.monotonic()
+    error_of(post(service, large, "select 1"), 200, "expectation_failed")
+    assert time.monotonic() - began_s < 5

@@ -25,7 +25,7 @@ from plainsql_server.data_plane.transaction import (
     run_attempts,
 )
 from plainsql_server.engine.leftovers import Leftovers
-from plainsql_server.engine.pool import Pool, Pools
+from plainsql_server.engine.pool import Pools
 from plainsql_server.engine.records import AlreadyRecorded, Found, Record, look_up, purge
 from plainsql_server.engine.sqlstate import engine_away
 from plainsql_server.limits.tiers import TIERS
@@ -34,6 +34,7 @@ from plainsql_server.limits.tiers import TIERS
 _LOOK_AGAIN_S = 0.05
 # Old records are removed now and then, by whoever writes new ones.
 _PURGE_EVERY_S = 600.0
+_PURGE_TIMEOUT_MS = 10_000
 
 
 class RequestOutcome(StrEnum):
@@ -78,7 +79,7 @@ class Idempotency:
         self._databases = databases
         self._pools = pools
         self._transactions = transactions
-        self._purged_s: dict[str, float] = {}
+        self._purge_after_s: dict[str, float] = {}
 
     async def run(self, principal: Principal, request: TransactionRequest, wish: Wish) -> Recorded:
         """The answer of the one time that the request was done. Raises ConflictError where the key is another's."""
@@ -94,10 +95,10 @@ class Idempotency:
                 self._purge_now_and_then(job)
                 return Recorded(record.body, False, transaction)
             except AlreadyRecorded:
-                if (found := await _look_up(job.pool, job, wish.key)).body is not None:
+                if (found := await _look_up(job, wish.key)).body is not None:
                     return _replayed(found, wish)
                 # The record is older than records are kept: it must make room.
-                await _purge(job.pool, job)
+                await _purge(job, job.deadline)
             except EngineError as error:
                 if error.outcome is not Outcome.UNKNOWN:
                     raise
@@ -126,9 +127,18 @@ class Idempotency:
 
     def _purge_now_and_then(self, job: Job) -> None:
         now_s = time.monotonic()
-        if self._purged_s.get(job.place.database_id, 0.0) + _PURGE_EVERY_S < now_s:
-            self._purged_s[job.place.database_id] = now_s
-            job.pool.cell.start(_purge_quietly(job))
+        if self._purge_after_s.get(job.place.database_id, 0.0) < now_s:
+            # Whoever comes while this one is at it leaves it to them.
+            self._purge_after_s[job.place.database_id] = now_s + _PURGE_EVERY_S
+            job.pool.cell.start(self._purge_quietly(job))
+
+    async def _purge_quietly(self, job: Job) -> None:
+        try:
+            await _purge(job, Deadline.after_ms(_PURGE_TIMEOUT_MS))
+        except ServiceError as error:
+            # The answer has left; the next request that is recorded tries again.
+            self._purge_after_s.pop(job.place.database_id, None)
+            job.pool.cell.observe(Failure(now(), "failure", "data_plane.idempotency", f"purging: {error.message}"))
 
 
 def _record(wish: Wish, job: Job, transaction: TransactionResult) -> Record:
@@ -150,32 +160,24 @@ def _replayed(found: Found, wish: Wish) -> Recorded:
     return Recorded(found.body, True, TransactionResult())
 
 
-async def _look_up(pool: Pool, job: Job, key: str) -> Found:
-    async with pool.lease(job.limits.concurrent_statements, job.deadline) as lease:
+async def _look_up(job: Job, key: str) -> Found:
+    async with job.pool.lease(job.limits.concurrent_statements, job.deadline) as lease:
         found = await look_up(lease.connection, job.place.record_secret, key)
         lease.leftovers = Leftovers.NOTHING
         return found
 
 
-async def _purge(pool: Pool, job: Job) -> None:
-    async with pool.lease(job.limits.concurrent_statements, job.deadline) as lease:
+async def _purge(job: Job, deadline: Deadline) -> None:
+    async with job.pool.lease(job.limits.concurrent_statements, deadline) as lease:
         await purge(lease.connection, job.place.record_secret)
         lease.leftovers = Leftovers.NOTHING
-
-
-async def _purge_quietly(job: Job) -> None:
-    try:
-        await _purge(job.pool, job)
-    except ServiceError as error:
-        # The answer has left; the next request that is recorded tries again.
-        job.pool.cell.observe(Failure(now(), "failure", "data_plane.idempotency", f"purging: {error.message}"))
 
 
 async def _resolve(job: Job, key: str, lost: EngineError) -> Found:
     """What became of a commit whose answer was lost. Raises the loss itself if the deadline comes first."""
     while job.deadline.left_s() > 0:
         try:
-            found = await _look_up(job.pool, job, key)
+            found = await _look_up(job, key)
         except (EngineError, LimitError):
             # The engine is not back yet; only the deadline ends the waiting.
             found = None

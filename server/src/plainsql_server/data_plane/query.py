@@ -30,8 +30,12 @@ from plainsql_server.limits.tiers import TIERS, Limits
 _READS = frozenset(["SELECT", "VALUES", "TABLE"])
 # What is all or nothing, so that it can be tried again.
 _RETRIED = _READS | {"WITH", "INSERT", "UPDATE", "DELETE", "MERGE"}
-# What can commit on its way, so that a failure does not tell what stayed: procedures, and blocks that say so.
-_COMMITS = re.compile(r"\b(commit|rollback|call)\b", re.IGNORECASE)
+# What can commit on its way, so that a failure does not tell what stayed: procedures and blocks, and commands that
+# work in several transactions.
+_COMMITS = frozenset(["DO", "CALL", "VACUUM", "CLUSTER", "REINDEX"])
+# A block that cannot: quoted with dollars, so that its text is what it seems, and without the words for it.
+_QUIET_BLOCK = re.compile(r"\s*do\s+\$\w*\$(?:(?!\b(?:commit|rollback|call|execute)\b).)*\Z", re.IGNORECASE | re.DOTALL)
+_CONCURRENTLY = re.compile(r"\bconcurrently\b", re.IGNORECASE)
 # How long the rest of a cut result is read and dropped before it is worth the while to ask again for less: this
 # long, and at least as long as the first rows took, so that asking again can at most double the time.
 _DROP_REST_MS = 100
@@ -89,6 +93,8 @@ class Queries:
             await self._databases.prepare_for_code(place, job.deadline)
             job.plain = False
         job.plain &= place.certain
+        # A role that cannot write needs no guard.
+        job.run.guarded = job.run.read_only and not place.address.read_only and _leftovers(job) > Leftovers.SEQUENCES
         pool = self._pools.for_address(place.address, principal.organization_id)
         began_us, result = monotonic_us(), None
         try:
@@ -195,12 +201,24 @@ async def _collect(job: _Job, pool: Pool, lease: Lease) -> Result:
 
 def _told(error: ServiceError | ResultTooLarge, reason: Reason | None, job: _Job) -> ServiceError:
     """The error as the caller is told it: what we ended ourselves is not the engine's doing."""
+    told = _as_told(error, reason, job)
+    if told.outcome is Outcome.ROLLED_BACK and _may_have_committed(job):
+        told.outcome = Outcome.UNKNOWN
+    return told
+
+
+def _may_have_committed(job: _Job) -> bool:
+    sql = job.statement.sql
+    if job.judgement.command not in _COMMITS:
+        return _CONCURRENTLY.search(sql) is not None
+    return _QUIET_BLOCK.match(sql) is None
+
+
+def _as_told(error: ServiceError | ResultTooLarge, reason: Reason | None, job: _Job) -> ServiceError:
     if isinstance(error, ResultTooLarge):
         return result_too_large(job.limits, job.tier, Outcome.UNKNOWN)
     if was_rolled_back(error) and reason is Reason.TOO_LARGE:
         return result_too_large(job.limits, job.tier, Outcome.ROLLED_BACK)
     if was_rolled_back(error) and reason is Reason.DEADLINE:
         return statement_timed_out(job.timeout_ms, job.tier)
-    if job.judgement.command in ("DO", "CALL") and _COMMITS.search(job.statement.sql):
-        error.outcome = Outcome.UNKNOWN
     return error

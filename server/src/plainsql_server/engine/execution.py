@@ -12,7 +12,7 @@ from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 
 from plainsql_server.core.clock import monotonic_us
-from plainsql_server.core.errors import EngineError, InternalError, RequestError, ServiceError
+from plainsql_server.core.errors import EngineError, InternalError, RequestError, ServiceError, StatementError
 from plainsql_server.core.result import NO_COLUMNS, Completion, Shape
 from plainsql_server.core.statement import Statement
 from plainsql_server.engine.catalog import Catalog
@@ -33,6 +33,16 @@ BEGIN = {
     True: b"begin isolation level serializable read only",
 }
 DISCARD_SEQUENCES = b"discard sequences"
+# Before PostgreSQL 16, RESET changes the isolation of a transaction under way, and makes a read-only one write. What
+# runs unseen could do it as well, so these ask at the end, and fail if it was left so. (A function can still do it and
+# undo it within itself; that weakens what the function itself sees, and nobody else's.)
+NOTHING_DEFERRED = b"set constraints all immediate"
+STILL_SERIALIZABLE = b"set transaction isolation level serializable"
+STILL_READ_ONLY = (
+    b"select 1 operator(pg_catalog./) (pg_catalog.current_setting('transaction_read_only')"
+    b" operator(pg_catalog.=) 'on')::pg_catalog.int4"
+)
+CHANGED_MODE = frozenset(["25001", "22012"])
 _CURSOR = "plainsql_cursor"
 _CHANGES_ROWS = frozenset(["INSERT", "UPDATE", "DELETE", "MERGE", "COPY"])
 # Plain numbers: looking a member up in its enumeration shows, at this many look-ups a request.
@@ -49,6 +59,8 @@ class Run:
     encoding: Encoding = PLAIN
     read_only: bool = False
     chunk_rows: int = CHUNK_ROWS
+    # Whether the statement could make its read-only transaction one that writes.
+    guarded: bool = False
     # Ask the engine for this many rows only, through a cursor; for SELECT and its kin.
     first_rows: int | None = None
 
@@ -97,12 +109,20 @@ class ResultStream:
                 return self._renderer.render(result)
             result = None
         # Reads on to the answer of `sync`: only there has the engine committed, or failed to.
-        await drain_commit(self._connection)
+        await self._drain()
         command, affected = read_command_tag(self._tag)
         if self._run.first_rows is not None:
             command = "SELECT"
         self.completion = Completion(command, affected, monotonic_us() - self._started_us)
         return None
+
+    async def _drain(self) -> None:
+        try:
+            await drain_commit(self._connection)
+        except StatementError as error:
+            if self._run.guarded and error.diagnosis.sqlstate in CHANGED_MODE:
+                raise changed_mode() from error
+            raise
 
     def elapsed_ms(self) -> int:
         """Milliseconds since the statement began."""
@@ -124,6 +144,9 @@ class ResultStream:
         if run.first_rows is not None:
             connection.send_query(b"fetch forward %d from %b" % (run.first_rows, _CURSOR.encode()), run.chunk_rows)
             skipped += 1
+        if run.read_only and run.guarded:
+            connection.send_query(NOTHING_DEFERRED)
+            connection.send_query(STILL_READ_ONLY)
         if run.read_only or run.first_rows is not None:
             connection.send_query(b"commit")
         connection.sync()
@@ -208,6 +231,13 @@ def check_parameter_count(params: Sequence[object], types: Sequence[EngineType])
 
 def _counted(parameters: int) -> str:
     return "1 parameter" if parameters == 1 else f"{parameters} parameters"
+
+
+def changed_mode() -> StatementError:
+    """The error for what the guards found."""
+    return StatementError(
+        "transaction_control", "A statement changed the transaction's isolation, or that it only reads."
+    )
 
 
 def read_command_tag(tag: bytes) -> tuple[str, int]:

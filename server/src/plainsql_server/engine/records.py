@@ -99,7 +99,9 @@ _FUNCTIONS = f"""
         RETURN NEXT;
     END $$;
 
-    CREATE OR REPLACE FUNCTION plainsql.purge(secret text) RETURNS void {_DEFINER} AS $$
+    CREATE OR REPLACE FUNCTION plainsql.purge(secret text) RETURNS bigint {_DEFINER} AS $$
+    DECLARE
+        purged bigint;
     BEGIN
         PERFORM plainsql.check_secret(secret);
         WITH old AS (
@@ -109,6 +111,8 @@ _FUNCTIONS = f"""
             DELETE FROM plainsql.responses s USING old WHERE s.key = old.key
         )
         DELETE FROM plainsql.requests r USING old WHERE r.key = old.key;
+        GET DIAGNOSTICS purged = ROW_COUNT;
+        RETURN purged;
     END $$;
 """
 _GRANT = "GRANT USAGE ON SCHEMA plainsql TO {}"
@@ -213,8 +217,11 @@ async def look_up(connection: Connection, secret: str, wanted: str) -> Found:
 
 
 async def purge(connection: Connection, secret: str) -> None:
-    """Removes records that are older than they are kept."""
-    await ask(connection, _PURGE, [secret.encode()], begin=_BEGIN_PURGE)
+    """Removes records that are older than they are kept, all of them."""
+    while True:
+        ((purged,),) = await ask(connection, _PURGE, [secret.encode()], begin=_BEGIN_PURGE)
+        if int(purged or 0) < _PURGED_AT_ONCE:
+            return
 
 
 def _bytea(text: bytes) -> bytes:

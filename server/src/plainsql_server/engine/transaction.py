@@ -22,7 +22,12 @@ from plainsql_server.core.result import NO_COLUMNS, Completion, Result, Shape
 from plainsql_server.engine.catalog import Catalog
 from plainsql_server.engine.execution import (
     BEGIN,
+    CHANGED_MODE,
     CHUNK_ROWS,
+    NOTHING_DEFERRED,
+    STILL_READ_ONLY,
+    STILL_SERIALIZABLE,
+    changed_mode,
     check_parameter_count,
     close_prepared,
     drain,
@@ -36,8 +41,8 @@ from plainsql_server.engine.pool import Lease, Reason
 from plainsql_server.engine.prepared import Prepared
 from plainsql_server.engine.records import AlreadyRecorded, Record, claim_failure
 from plainsql_server.engine.rows import RowRenderer
-from plainsql_server.engine.shapes import PLAIN, Encoding
-from plainsql_server.engine.sqlstate import engine_away, is_stale_plan
+from plainsql_server.engine.shapes import PLAIN, Encoding, Rendering
+from plainsql_server.engine.sqlstate import connection_lost, engine_away, is_stale_plan
 
 _HAS_ROWS = frozenset([int(ExecStatus.TUPLES_CHUNK), int(ExecStatus.TUPLES_OK)])
 _COMMAND_OK = int(ExecStatus.COMMAND_OK)
@@ -48,17 +53,12 @@ _PIPELINE_SYNC = int(ExecStatus.PIPELINE_SYNC)
 # PostgreSQL has at most 1,664 columns in a result.
 _COLUMN_NUMBER = re.compile(r"[0-9]{1,4}")
 
+# What goes to the engine in one flush, at most: less than its socket takes at once. If more lay unsent while the engine
+# answers, its answers could not be counted as they come, and one transaction could fill our memory.
+_FLUSH_BYTES = 32 * 1024
+
 # The isolation of a transaction can be changed until its first snapshot is taken. This takes one.
 _TAKE_SNAPSHOT = b"select"
-
-# Before PostgreSQL 16, RESET changes the isolation of a transaction under way, and makes a read-only one write. What
-# runs unseen could do it as well, so these ask at the end, and fail if it was done.
-_STILL_SERIALIZABLE = b"set transaction isolation level serializable"
-_STILL_READ_ONLY = (
-    b"select 1 operator(pg_catalog./) (pg_catalog.current_setting('transaction_read_only')"
-    b" operator(pg_catalog.=) 'on')::pg_catalog.int4"
-)
-_CHANGED_MODE = frozenset(["25001", "22012"])
 
 
 class Count(Enum):
@@ -156,6 +156,7 @@ class Attempt:
         self._pushed_out: list[bytes] = []
         self._parameter_oids: tuple[int, ...] = ()
         self._size_bytes = 0
+        self._queued_bytes = 0
         self._read_until_us = monotonic_us()
         # Whether the commit may have reached the engine.
         self.committing = False
@@ -178,7 +179,9 @@ class Attempt:
         except ServiceError as error:
             await self._undo(error)
             raise
-        await close_prepared(self._connection, self._pushed_out)
+        # It has committed, whatever becomes of the connection now.
+        with suppress(ServiceError):
+            await close_prepared(self._connection, self._pushed_out)
         return self.results
 
     async def _run(self) -> None:
@@ -215,8 +218,11 @@ class Attempt:
             self._due.append((_Due.OURS, 0))
 
     async def _queue_step(self, index: int, step: Step) -> None:
-        if any(isinstance(param, Reference) for param in step.params):
+        size_bytes = len(step.sql) + sum(len(param) for param in step.params if isinstance(param, bytes))
+        is_full = self._queued_bytes and self._queued_bytes + size_bytes > _FLUSH_BYTES
+        if is_full or any(isinstance(param, Reference) for param in step.params):
             await self._settle()
+        self._queued_bytes += size_bytes
         if step.params:
             if index in self._plan.fresh:
                 self._pushed_out += self._connection.prepared.forget(step.sql)
@@ -230,7 +236,10 @@ class Attempt:
         self._due.append((_Due.STEP, index))
 
     def _queue_guards(self) -> None:
-        for guard in (_STILL_SERIALIZABLE, _STILL_READ_ONLY)[: 1 + self._plan.read_only]:
+        # What is deferred must come before the guards.
+        self._connection.send_query(NOTHING_DEFERRED)
+        self._due.append((_Due.OURS, 0))
+        for guard in (STILL_SERIALIZABLE, STILL_READ_ONLY)[: 1 + self._plan.read_only]:
             self._connection.send_query(guard)
             self._due.append((_Due.GUARD, 0))
 
@@ -275,6 +284,7 @@ class Attempt:
         if not self.committing:
             self._check_not_ended()
         self._connection.sync()
+        self._queued_bytes = 0
         self._due.append((_Due.SYNC, 0))
         while self._due:
             due, index = self._due.popleft()
@@ -320,10 +330,12 @@ class Attempt:
 
     async def _take_rows(self, result: PGresult, reading: _Reading, index: int) -> None:
         if reading.renderer is None:
-            rendering = await self._catalog.rendering(result, self._plan.encoding)
+            rendering = await self._rendering(result)
             reading.shape, reading.renderer = rendering.shape, rendering.rows
-        for reference in self._wanted.get(index, ()):
-            self._take_value(result, reading, reference)
+        if (by_row := self._wanted.get(index)) is not None:
+            for row in range(result.ntuples):
+                for reference in by_row.get(reading.row_count + row, ()):
+                    self._take_value(result, reading, reference, row)
         reading.row_count += result.ntuples
         if len(reading.rows) < self._plan.max_rows and result.ntuples:
             rows = reading.renderer.render(result)[: self._plan.max_rows - len(reading.rows)]
@@ -333,14 +345,19 @@ class Attempt:
             else:
                 reading.rows += rows
 
-    def _take_value(self, result: PGresult, reading: _Reading, reference: Reference) -> None:
-        row = reference.row - reading.row_count
-        if reference.column in reading.shape.columns:
-            column = reading.shape.columns.index(reference.column)
-        else:
-            column = int(reference.column) if _COLUMN_NUMBER.fullmatch(reference.column) else result.nfields
-        if 0 <= row < result.ntuples and column < result.nfields:
-            self._values[reference] = result.get_value(row, column)
+    async def _rendering(self, result: PGresult) -> Rendering:
+        try:
+            return await self._catalog.rendering(result, self._plan.encoding)
+        except EngineError as error:
+            # The look-up's own connection failed, and this one may be committing meanwhile.
+            raise connection_lost(error.internal_context or "") from error
+
+    def _take_value(self, result: PGresult, reading: _Reading, reference: Reference, row: int) -> None:
+        columns = reading.shape.columns
+        if reference.column in columns:
+            self._values[reference] = result.get_value(row, columns.index(reference.column))
+        elif _COLUMN_NUMBER.fullmatch(reference.column) and int(reference.column) < result.nfields:
+            self._values[reference] = result.get_value(row, int(reference.column))
 
     def _finish_step(self, reading: _Reading, index: int) -> None:
         now_us = monotonic_us()
@@ -375,10 +392,8 @@ class Attempt:
         except ServiceError as error:
             if due in (_Due.STEP, _Due.PREPARE):
                 error.statement_index = index
-            if due is _Due.GUARD and error.diagnosis.sqlstate in _CHANGED_MODE:
-                raise RequestError(
-                    "transaction_control", "A statement changed the transaction's isolation, or that it only reads."
-                ) from error
+            if due is _Due.GUARD and error.diagnosis.sqlstate in CHANGED_MODE:
+                raise changed_mode() from error
             raise
 
     async def _see_what_came_of(self, error: ServiceError) -> None:
@@ -405,7 +420,8 @@ class Attempt:
             await self._see_what_came_of(error)
         await self._roll_back()
         if connection.is_open and connection.is_idle:
-            await close_prepared(connection, self._pushed_out)
+            with suppress(ServiceError):
+                await close_prepared(connection, self._pushed_out)
 
     def _prepare_anew(self, index: int) -> None:
         step = self._plan.steps[index]
@@ -419,17 +435,19 @@ class Attempt:
         for _ in range(2):
             if not connection.is_open or connection.is_idle:
                 break
+            connection.make_way()
             connection.send_query(b"rollback")
             connection.sync()
-            with suppress(StatementError, RequestError):
+            # What failed the transaction is what its caller is told; a connection that breaks here is closed.
+            with suppress(ServiceError):
                 await drain(connection)
 
 
-def _references(steps: Sequence[Step]) -> Mapping[int, Sequence[Reference]]:
-    """The cells that are referred to, by the step whose they are."""
-    wanted: dict[int, list[Reference]] = {}
+def _references(steps: Sequence[Step]) -> Mapping[int, Mapping[int, set[Reference]]]:
+    """The cells that are referred to, by the step whose they are and the row."""
+    wanted: dict[int, dict[int, set[Reference]]] = {}
     for step in steps:
         for param in step.params:
             if isinstance(param, Reference) and param.count is None:
-                wanted.setdefault(param.step, []).append(param)
+                wanted.setdefault(param.step, {}).setdefault(param.row, set()).add(param)
     return wanted
