@@ -76,7 +76,7 @@ def test_the_banner_has_the_fields_of_the_contract(service: Service) -> None:
     assert banner["service"] == "plainsql"
     assert banner["data_url"] == service.data_url
     assert banner["control_url"] == service.control_url
-    assert banner["alias_url"] is None
+    assert banner["alias_url"] == service.dev["alias_url"]
     assert {(route["method"], route["path"]) for route in banner["routes"]} >= {
         ("POST", "/v1/query"), ("POST", "/query"), ("GET", "/"), ("GET", "/health"),
     }  # fmt: skip

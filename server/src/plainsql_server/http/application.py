@@ -65,7 +65,8 @@ class Application:
                 response = await route.answer_anyone(request)
             else:
                 principal = await authenticate(request, self._principals, route)
-                await take_permit(request, principal, self._permits)
+                if (waiting := take_permit(request, principal, self._permits)) is not None:
+                    await waiting
                 response = await route.answer(request, principal)
         except asyncio.CancelledError as cancelled:
             if cancelled.args != (SHUTDOWN,):

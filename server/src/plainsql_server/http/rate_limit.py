@@ -4,36 +4,50 @@ Owns the headers, which are those of the IETF's draft on rate limits. Refuses to
 """
 
 import time
+from collections.abc import Awaitable
 from functools import cache
 
 from plainsql_server.core.errors import LimitError
 from plainsql_server.core.principal import Principal
 from plainsql_server.http.requests import Request
+from plainsql_server.limits.account import Permit
 from plainsql_server.limits.permits import Permits
 from plainsql_server.limits.tiers import TIERS
 
 _WINDOW_S = 60
 
 
-async def take_permit(request: Request, principal: Principal, permits: Permits) -> None:
-    """Takes a permit, and leaves the headers for the response. Raises LimitError where the limit is used up.
+def take_permit(request: Request, principal: Principal, permits: Permits) -> Awaitable[None] | None:
+    """Takes a permit, and leaves the headers for the response. None if that is done: else it must be waited for.
 
-    A tier without a limit has no headers. What is left is what this process knows: exact where few requests
-    are made, behind by what other nodes leased in the last moment where many are.
+    Waiting raises LimitError where the limit is used up. A tier without a limit has no headers. What is left is what
+    this process knows: exact where few requests are made, behind by what others leased just now where many are.
     """
     limit = TIERS[principal.tier].requests_per_minute
     if limit is None:
-        return
-    organization_id = principal.organization_id
-    permit = permits.take_held(organization_id) or await permits.take(organization_id, limit)
+        return None
+    permit = permits.take_held(principal.organization_id)
+    if permit is None:
+        return _wait_for_permit(request, principal, permits, limit)
+    _tell(request, principal.tier, limit, permit)
+    return None
+
+
+async def _wait_for_permit(request: Request, principal: Principal, permits: Permits, limit: int) -> None:
+    permit = await permits.take(principal.organization_id, limit)
+    wait_s = _tell(request, principal.tier, limit, permit)
+    if not permit.granted:
+        raise _rate_limited(limit, principal.tier, wait_s)
+
+
+def _tell(request: Request, tier: str, limit: int, permit: Permit) -> float:
     wait_s = max(0.0, permit.more_at_s - time.monotonic())
-    policy, name = _names(principal.tier, limit)
+    policy, name = _names(tier, limit)
     request.rate_headers = (
         (b"ratelimit-policy", policy),
         (b"ratelimit", b"%b;r=%d;t=%d" % (name, permit.left, -(-wait_s // 1))),
     )
-    if not permit.granted:
-        raise _rate_limited(limit, principal.tier, wait_s)
+    return wait_s
 
 
 @cache

@@ -11,9 +11,9 @@ from typing import NamedTuple
 from plainsql_server.limits.shared import Ask
 from plainsql_server.limits.window import Ledger, Window
 
-# A node leases at most a fiftieth of the limit ahead, so that few permits lie idle at the nodes that did not use
-# theirs; and nothing where that fiftieth is hardly worth a lease, as in the tier free.
-_LEASED_SHARE = 50
+# A process leases at most this part of the limit ahead, so that few permits lie idle where they were not used; and
+# nothing where that part is hardly worth a lease, as in the tier free.
+_LEASED_SHARE = 25
 _SMALLEST_LEASE = 10
 
 

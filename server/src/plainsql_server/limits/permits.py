@@ -85,7 +85,7 @@ class Permits:
         account = self._accounts.get(organization_id)
         if account is None or not account.take_held(self._clock()):
             return None
-        if account.wants_refill() and self.state is State.SHARED:
+        if account.held <= account.refill_at and account.wants_refill() and self.state is State.SHARED:
             self._ask(account)
         return Permit(True, account.left + account.held, account.more_at_s)
 
