@@ -32,7 +32,7 @@ from plainsql_server.http.application import Application
 from plainsql_server.http.banner import Banner, Check, Urls
 from plainsql_server.http.control_routes import control_routes
 from plainsql_server.http.idempotency import IdempotencyRoutes
-from plainsql_server.http.protocol import LAST_ANSWERS_AFTER_S, ShortWayProtocol
+from plainsql_server.http.protocol import LAST_ANSWERS_AFTER_S, Patience, ShortWayProtocol
 from plainsql_server.http.query import QueryRoutes
 from plainsql_server.http.readiness import Readiness
 from plainsql_server.http.routes import Route, RouteTable, open_route, scoped_route
@@ -121,7 +121,7 @@ def build_data_application(settings: Settings, observe: Observer) -> Application
                 permits,
             )
 
-    return Application(lifespan, observe, readiness)
+    return Application(lifespan, observe, readiness, _patience(settings))
 
 
 def build_control_application(settings: Settings, observe: Observer) -> Application:
@@ -142,7 +142,11 @@ def build_control_application(settings: Settings, observe: Observer) -> Applicat
             table = RouteTable(_banner_routes(settings, checks, readiness, routes))
             yield table, Principals(directory, trust), permits
 
-    return Application(lifespan, observe, readiness)
+    return Application(lifespan, observe, readiness, _patience(settings))
+
+
+def _patience(settings: Settings) -> Patience:
+    return Patience(settings.body_timeout_ms / 1000, settings.stream_stall_ms / 1000)
 
 
 def data_routes(queries: QueryRoutes, transactions: TransactionRoutes, idempotency: IdempotencyRoutes) -> list[Route]:

@@ -65,6 +65,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     connect_timeout_ms: Annotated[
         int, Meta(description="How long opening an engine connection may take before the cell counts as away.", ge=1)
     ] = 5_000
+    body_timeout_ms: Annotated[
+        int, Meta(description="How long a request's body may take to come, beside a second for each 64 KiB.", ge=1)
+    ] = 30_000
     stream_ping_ms: Annotated[
         int, Meta(description="How long a stream of events is silent before a comment says that it is alive.", ge=1)
     ] = 15_000

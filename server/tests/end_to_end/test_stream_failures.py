@@ -133,8 +133,52 @@ async def test_the_deadline_ends_a_stream_whose_client_does_not_read(service: Se
             assert (end.type, end.content["code"]) == ("error", "statement_timeout")
 
 
+@pytest.fixture(scope="module")
+def written(service: Service) -> str:
+    """A statement that writes and returns some 12 MB."""
+    service.query("create table if not exists unread_writes (n int, text text)")
+    return "insert into unread_writes select n, repeat('x', 3000) from generate_series(1, 4000) n returning n, text"
+
+
+async def test_the_result_of_a_write_that_nobody_reads_lives_no_longer_than_a_stream(
+    service: Service, written: str
+) -> None:
+    with running_node(directory_dsn(service), stream_stall_ms=60_000) as patient:
+        async with StreamClient(patient.port, service.api_key, receive_bytes=1024) as client:
+            began_s = time.monotonic()
+            await client.send(written, timeout_ms=2_000)
+            await client.read_head()
+            line = await _logged(patient, "client_stalled")
+            assert 2.0 <= time.monotonic() - began_s <= 4.0 + GONE_WITHIN_S
+            with pytest.raises(BrokenOff):
+                async for _ in client.pieces():
+                    pass
+    assert 0 < line["row_count"] < 4_000
+
+
+async def test_writes_that_nobody_reads_take_the_turns_of_streams(service: Service, written: str) -> None:
+    # Half of the connections of a pool may be streams: one.
+    with running_node(directory_dsn(service), stream_stall_ms=60_000, pool_max_connections=2) as patient:
+        async with StreamClient(patient.port, service.api_key, receive_bytes=1024) as unread:
+            await unread.send(written)
+            await unread.read_head()
+            before = service.value("select count(*) from unread_writes")
+            async with StreamClient(patient.port, service.api_key) as second:
+                await second.send(written, timeout_ms=500)
+                await second.read_head()
+                assert second.status == 503
+                assert (await second.json_body())["error"]["code"] == "overloaded"
+            assert service.value("select count(*) from unread_writes") == before
+        async with StreamClient(patient.port, service.api_key) as third:
+            await third.send(written)
+            await third.read_head()
+            end = await third.last_event()
+            assert end is not None
+            assert end.type == "done"
+
+
 async def _logged(node: Node, code: str) -> dict[str, Any]:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         while not (lines := [line for line in node.log.read_text().splitlines() if f'"{code}"' in line]):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     line: dict[str, Any] = json.loads(lines[-1])

@@ -4,7 +4,7 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -60,9 +60,9 @@ class Cell:
 
 @asynccontextmanager
 async def cell_of(
-    postgres: Postgres, database: str, *, per_pool: int = 4, per_cell: int = 8, waiting: int = 100
+    postgres: Postgres, database: str, *, per_pool: int = 4, per_cell: int = 8, waiting: int = 100, processes: int = 1
 ) -> AsyncIterator[Cell]:
-    cell = Cell(postgres, database, PoolLimits(per_pool, per_cell, waiting))
+    cell = Cell(postgres, database, PoolLimits(per_pool, per_cell, waiting, processes))
     try:
         yield cell
     finally:
@@ -328,3 +328,18 @@ async def test_a_session_is_as_clean_after_a_request_as_before(postgres: Postgre
         (row,) = await ask(cell.pool, seen)
         assert row in (b'{"w":"4MB","x":null}', b'{"w":"4MB","x":""}')
         assert cell.open_connections == 1
+
+
+@pytest.mark.parametrize(("processes", "streams"), [(1, 4), (2, 2), (16, 1)])
+async def test_the_processes_share_the_streams_of_an_organization(
+    postgres: Postgres, database: str, processes: int, streams: int
+) -> None:
+    async with (
+        cell_of(postgres, database, per_pool=16, per_cell=32, processes=processes) as cell,
+        AsyncExitStack() as held,
+    ):
+        for _ in range(streams):
+            await held.enter_async_context(cell.pool.stream_turn(8, Deadline.after_ms(1_000)))
+        with pytest.raises(LimitError):
+            async with cell.pool.stream_turn(8, Deadline.after_ms(50)):
+                pass

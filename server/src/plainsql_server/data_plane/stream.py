@@ -6,6 +6,7 @@ that reads slowly must not hold a transaction that others could fail because of 
 render; who receives the rows knows how to send them.
 """
 
+import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Protocol
 from plainsql_server.core.clock import Deadline
 from plainsql_server.core.errors import LimitError, Outcome, RequestError, ServiceError, StatementError
 from plainsql_server.core.principal import Principal
-from plainsql_server.core.result import Completion, Shape
+from plainsql_server.core.result import Completion, Result, Shape
 from plainsql_server.core.statement import Statement
 from plainsql_server.data_plane.admission import check_statement
 from plainsql_server.data_plane.databases import PLAIN_FOR_S, Databases, Place
@@ -77,6 +78,10 @@ class _Job:
         return Deadline(self.began_s + min(life_ms, self.life_ms) / 1000)
 
 
+class ReaderTooSlow(Exception):
+    """A result in memory was not read within a stream's life. What made it is committed."""
+
+
 class _NotARead(Exception):
     """The statement writes, or no cursor can stand for it. Nothing was done, and nothing was passed on."""
 
@@ -107,13 +112,20 @@ class Streams:
             except _NotARead:
                 # Run as what it is, it gives its result, or the error that tells its caller what is wrong with it.
                 pass
-        return await self._collect(principal, request, receiver)
+        return await self._collect(job, principal, receiver)
 
-    async def _collect(self, principal: Principal, request: QueryRequest, receiver: Receiver) -> StreamEnd:
-        result = await self._queries.run(principal, request)
-        await receiver.begin(result.shape, result.queue_us)
-        for first in range(0, len(result.rows), _ROWS_AT_ONCE):
-            await receiver.take(result.rows[first : first + _ROWS_AT_ONCE])
+    async def _collect(self, job: _Job, principal: Principal, receiver: Receiver) -> StreamEnd:
+        pool = self._pools.for_address(job.place.address, principal.organization_id)
+        turn_by = job.deadline(job.limits.statement_timeout_ms)
+        # The turn comes before the statement, because who is refused one must find nothing done.
+        async with pool.stream_turn(job.limits.concurrent_statements, turn_by):
+            result = await self._queries.run(principal, job.request)
+            try:
+                # Passing on has a life of its own: how long the statement took is no reason to lose its rows.
+                async with asyncio.timeout(job.life_ms / 1000):
+                    await _pass_on_from_memory(result, receiver)
+            except TimeoutError:
+                raise ReaderTooSlow from None
         return StreamEnd(result.completion, len(result.rows), result.truncated)
 
     async def _read_and_count(self, job: _Job, principal: Principal, receiver: Receiver) -> StreamEnd:
@@ -146,6 +158,12 @@ class Streams:
                 raise told from (None if told is error else error)
             finally:
                 lease.leftovers = _leftovers(job)
+
+
+async def _pass_on_from_memory(result: Result, receiver: Receiver) -> None:
+    await receiver.begin(result.shape, result.queue_us)
+    for first in range(0, len(result.rows), _ROWS_AT_ONCE):
+        await receiver.take(result.rows[first : first + _ROWS_AT_ONCE])
 
 
 def _job(principal: Principal, request: QueryRequest, judgement: Judgement, place: Place) -> _Job:

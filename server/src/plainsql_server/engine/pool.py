@@ -166,7 +166,7 @@ class Pool:
     async def stream_turn(self, organization_limit: int, deadline: Deadline) -> AsyncIterator[None]:
         """The right to one stream, to be had before a lease: a slow reader may hold it for long."""
         gate = self.cell.stream_gate
-        gate.limit(self.stream_party, max(1, organization_limit // 2))
+        gate.limit(self.stream_party, max(1, organization_limit // self.cell.processes // 2))
         await gate.enter(self.stream_party, deadline)
         started_s = time.monotonic()
         try:

@@ -16,10 +16,10 @@ from plainsql_server.directory.principals import Principals
 from plainsql_server.http.authentication import authenticate
 from plainsql_server.http.cors import cors_headers, is_preflight, preflight_response
 from plainsql_server.http.errors import error_response
-from plainsql_server.http.protocol import SHUTDOWN
+from plainsql_server.http.protocol import SHUTDOWN, Patience
 from plainsql_server.http.rate_limit import take_permit
 from plainsql_server.http.readiness import Readiness
-from plainsql_server.http.requests import AsgiScope, ClientGone, Receive, Request, Send
+from plainsql_server.http.requests import AsgiScope, BodyCameLate, ClientGone, Receive, Request, Send
 from plainsql_server.http.responses import Response
 from plainsql_server.http.routes import Route, RouteTable
 from plainsql_server.limits.permits import Permits
@@ -35,8 +35,9 @@ Lifespan = Callable[[], AbstractAsyncContextManager[tuple[RouteTable, Principals
 class Application:
     """An ASGI application over a table of routes."""
 
-    def __init__(self, lifespan: Lifespan, observe: Observe, readiness: Readiness) -> None:
+    def __init__(self, lifespan: Lifespan, observe: Observe, readiness: Readiness, patience: Patience) -> None:
         self.readiness = readiness
+        self.patience = patience
         self._lifespan = lifespan
         self._observe = observe
         self._routes: RouteTable
@@ -47,7 +48,7 @@ class Application:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "http":
-            response = await self.respond(Request.from_asgi(scope, receive))
+            response = await self.respond(Request.from_asgi(scope, receive, self.patience.body_s))
             if response is not None:
                 await _send(response, send)
 
@@ -67,7 +68,12 @@ class Application:
                 principal = await authenticate(request, self._principals, route)
                 if (waiting := take_permit(request, principal, self._permits)) is not None:
                     await waiting
-                response = await route.answer(request, principal)
+                try:
+                    response = await route.answer(request, principal)
+                except BodyCameLate:
+                    # Routes read the body before they do anything, so this one begins again, for who calls now.
+                    principal = await authenticate(request, self._principals, route)
+                    response = await route.answer(request, principal)
         except asyncio.CancelledError as cancelled:
             if cancelled.args != (SHUTDOWN,):
                 self._observe_finished(request, route, principal, request.streamed or _GONE)

@@ -40,6 +40,8 @@ async def authenticate(request: Request, principals: Principals, route: Route) -
 async def _secret_in_body(request: Request) -> str | None:
     if b"authorization" in request.headers:
         return None
+    # Nobody was authenticated before it, so nobody is to be authenticated anew.
+    await request.await_body(_MAX_BODY_BYTES, "any")
     body = await request.body(_MAX_BODY_BYTES, "any")
     try:
         return decode_json(body, _body_with_key).api_key

@@ -36,6 +36,7 @@ STATUS_OF_CODE: dict[str, int] = {
     # It does not pass by waiting, as other limits do.
     "database_limit": 403,
     "method_not_allowed": 405,
+    "request_timeout": 408,
     "request_too_large": 413,
     "statement_too_large": 413,
     "unsupported_content_type": 415,
@@ -91,6 +92,9 @@ def error_object(error: ServiceError) -> dict[str, Any]:
 def _headers(status: int, error: ServiceError) -> list[Header]:
     if status == 401:
         return [(b"www-authenticate", b"Bearer")]
+    if status == 408:
+        # The rest of the body may still come, and is no request.
+        return [(b"connection", b"close")]
     if status in (429, 503):
         seconds = -(-(error.retry_after_ms or _DEFAULT_RETRY_AFTER_MS) // 1000)
         return [(b"retry-after", b"%d" % seconds)]

@@ -8,6 +8,7 @@ control and shutdown are uvicorn's. Refuses to know routes.
 """
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any, Protocol, cast
 from urllib.parse import unquote
 
@@ -32,10 +33,19 @@ MAX_HEAD_BYTES = 64 * 1024
 MAX_SHORT_BODY_BYTES = 64 * 1024
 
 
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a client may keep us waiting: for a request's body, and for the reading of an answer."""
+
+    body_s: float
+    stall_s: float
+
+
 class Responder(Protocol):
     """What answers requests: the application of a plane."""
 
     readiness: Readiness
+    patience: Patience
 
     async def respond(self, request: Request) -> Response | None:
         """The answer, or None where nobody is left to read one."""

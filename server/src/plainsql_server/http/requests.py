@@ -3,6 +3,7 @@
 Owns reading from the client. Every limit is applied before what it guards is parsed.
 """
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any, TypeVar
@@ -21,6 +22,9 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Decoded = TypeVar("Decoded")
 
+# A large body may take longer than the limit, but no longer than this pace gives it.
+_SLOWEST_BODY_BYTES_PER_S = 64 * 1024
+
 # The extension of ASGI by which our protocol hands over where a stream can be written.
 WAY = "plainsql.way"
 
@@ -32,12 +36,16 @@ class ClientGone(Exception):
     """The client closed the connection before its request was complete; there is nobody to answer."""
 
 
+class BodyCameLate(Exception):
+    """The body is whole now, but was not when the caller was authenticated, who may have been revoked since."""
+
+
 class Request:
     """One HTTP request."""
 
     __slots__ = (
-        "_body", "_receive", "headers", "id", "method", "path", "query_string", "rate_headers", "started_us",
-        "streamed", "way",
+        "_body", "_body_timeout_s", "_receive", "headers", "id", "method", "path", "query_string", "rate_headers",
+        "started_us", "streamed", "way",
     )  # fmt: skip
 
     way: Way
@@ -46,7 +54,7 @@ class Request:
 
     def __init__(
         self, method: str, path: str, query_string: bytes, headers: Mapping[bytes, bytes],
-        *, body: bytes = b"", receive: Receive | None = None,
+        *, body: bytes = b"", receive: Receive | None = None, body_timeout_s: float = 0.0,
     ) -> None:  # fmt: skip
         """A request whose body is there already, or is received in pieces. Header names are in lower case."""
         self.started_us = monotonic_us()
@@ -56,6 +64,7 @@ class Request:
         self.query_string = query_string
         self._body = body
         self._receive = receive
+        self._body_timeout_s = body_timeout_s
         # What its response says about the caller's rate limit.
         self.rate_headers: Sequence[tuple[bytes, bytes]] = ()
         self.streamed = None
@@ -63,8 +72,11 @@ class Request:
         self.id = sent_id.decode() if sent_id and is_request_id(sent_id) else new_id(Kind.REQUEST)
 
     @classmethod
-    def from_asgi(cls, scope: AsgiScope, receive: Receive) -> "Request":
-        request = cls(scope["method"], scope["path"], scope["query_string"], dict(scope["headers"]), receive=receive)
+    def from_asgi(cls, scope: AsgiScope, receive: Receive, body_timeout_s: float) -> "Request":
+        request = cls(
+            scope["method"], scope["path"], scope["query_string"], dict(scope["headers"]),
+            receive=receive, body_timeout_s=body_timeout_s,
+        )  # fmt: skip
         request.way = scope["extensions"][WAY][WAY]
         return request
 
@@ -103,33 +115,47 @@ class Request:
         return any(key == name for key, _ in parse_qsl(self.query_string.decode("latin-1"), keep_blank_values=True))
 
     async def body(self, max_bytes: int, tier: str) -> bytes:
-        """The whole body. Raises RequestError where it is too large, or compressed; ClientGone if it breaks off."""
+        """The whole body. Raises RequestError where it is too large, or compressed; ClientGone if it breaks off.
+
+        Raises BodyCameLate where it had to be awaited: the caller is to be authenticated anew, and asks again.
+        """
         encoding = self.headers.get(b"content-encoding")
         if encoding is not None and encoding.lower() != b"identity":
             raise RequestError("unsupported_content_encoding", "Send the body uncompressed.")
-        if self._receive is None:
-            if len(self._body) > max_bytes:
-                raise _too_large(max_bytes, tier)
-            return self._body
-        if int(self.headers.get(b"content-length", b"0")) > max_bytes:
+        if self._receive is not None:
+            await self.await_body(max_bytes, tier)
+            raise BodyCameLate
+        if len(self._body) > max_bytes:
             raise _too_large(max_bytes, tier)
-        # Kept, because who calls may stand in the body, which is then read twice.
-        self._body = await _received(self._receive, max_bytes, tier)
-        self._receive = None
         return self._body
 
+    async def await_body(self, max_bytes: int, tier: str) -> None:
+        """Waits until the body is whole. Raises RequestError where it is too large or too slow; ClientGone."""
+        if self._receive is None:
+            return
+        if int(self.headers.get(b"content-length", b"0")) > max_bytes:
+            raise _too_large(max_bytes, tier)
+        try:
+            self._body = await _received(self._receive, self._body_timeout_s, max_bytes, tier)
+        except TimeoutError:
+            raise RequestError("request_timeout", "The body did not come in time.") from None
+        self._receive = None
 
-async def _received(receive: Receive, max_bytes: int, tier: str) -> bytes:
+
+async def _received(receive: Receive, timeout_s: float, max_bytes: int, tier: str) -> bytes:
     body = bytearray()
     more = True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        body += message["body"]
-        more = message["more_body"]
-        if len(body) > max_bytes:
-            raise _too_large(max_bytes, tier)
+    by_s = asyncio.get_running_loop().time() + timeout_s
+    async with asyncio.timeout_at(by_s) as limit:
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            body += message["body"]
+            more = message["more_body"]
+            if len(body) > max_bytes:
+                raise _too_large(max_bytes, tier)
+            limit.reschedule(by_s + len(body) / _SLOWEST_BODY_BYTES_PER_S)
     return bytes(body)
 
 

@@ -5,6 +5,8 @@ reads slowly, and for how long it may not read at all. Refuses to know what it s
 """
 
 import asyncio
+import socket
+import struct
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -14,6 +16,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from plainsql_server.http.responses import Header
 
 _LAST_CHUNK = b"0\r\n\r\n"
+# Linger for no time at all.
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 class ClientStalled(Exception):
@@ -40,6 +44,13 @@ class Channel(Protocol):
 
 Way = tuple[Channel, Cycle, bool]
 """Where an answer goes: the connection, the request's cycle on it, and whether it may be chunked."""
+
+
+def reset(transport: asyncio.Transport) -> None:
+    """Ends a connection so that its client sees an error and no end; what has not left is thrown away."""
+    connection = transport.get_extra_info("socket")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+    transport.abort()
 
 
 class Sink:
@@ -112,7 +123,13 @@ class Sink:
         self._transport.abort()
 
     def break_off(self) -> None:
-        """Like `abort`, but what was written before still leaves."""
+        """Like `abort`, but what was written before still leaves, where a missing last chunk shows the break.
+
+        Elsewhere a closed connection is how a whole body ends, so that this one is reset.
+        """
         self._cycle.response_complete = True
+        if not self._chunked:
+            reset(self._transport)
+            return
         self._transport.close()
         asyncio.get_running_loop().call_later(self._stall_s, self._transport.abort)

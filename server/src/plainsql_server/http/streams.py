@@ -14,7 +14,7 @@ from plainsql_server.core.principal import Principal
 from plainsql_server.core.result import Shape
 from plainsql_server.core.statement import without_stream_hint
 from plainsql_server.data_plane.query import QueryRequest
-from plainsql_server.data_plane.stream import StreamEnd, Streams
+from plainsql_server.data_plane.stream import ReaderTooSlow, StreamEnd, Streams
 from plainsql_server.http.accept import preferred
 from plainsql_server.http.cors import cors_headers
 from plainsql_server.http.forms import FORMS, Form
@@ -55,6 +55,9 @@ class StreamedAnswers:
             delivery.fail(_shutting_down())
         except ClientStalled:
             delivery.give_up("client_stalled")
+        except ReaderTooSlow:
+            delivery.give_up("client_stalled")
+            delivery.abort()
         except ServiceError as error:
             if not delivery.has_begun:
                 raise
@@ -144,6 +147,10 @@ class _Delivery:
         self.response.status = 499
         self.response.error_code = error_code
         self.response.sent_bytes = self._sink.sent_bytes
+
+    def abort(self) -> None:
+        """Closes the connection of a client that is given up while it is there."""
+        self._sink.abort()
 
     def _write(self, data: bytes) -> None:
         if self._columns:
