@@ -14,7 +14,7 @@ from typing import Any
 from psycopg import errors
 
 from plainsql_server.core.actor import Actor
-from plainsql_server.core.errors import ConflictError
+from plainsql_server.core.errors import AccessError, ConflictError
 from plainsql_server.directory import audit
 from plainsql_server.directory.connection import Connection, Directory
 
@@ -252,6 +252,17 @@ async def is_due_for_dropping(directory: Directory, database_id: str) -> bool:
     """
     async with directory.connection() as connection:
         return (await connection.execute(statement, (database_id,))).rowcount == 1
+
+
+async def hold(connection: Connection, database_id: str) -> None:
+    """Keeps the database from being deleted until the transaction's end. Raises AccessError if it is deleted.
+
+    Whoever binds a credential to a database holds it before anything else, so that a deletion comes wholly before,
+    and is heeded here, or wholly after, and ends the credential.
+    """
+    statement = "SELECT FROM databases WHERE id = %s AND state <> 'deleted' FOR SHARE"
+    if (await connection.execute(statement, (database_id,))).rowcount == 0:
+        raise AccessError("database_not_found", f"There is no database {database_id!r}.")
 
 
 async def set_not_plain(directory: Directory, database_id: str) -> None:
