@@ -135,6 +135,19 @@ async def make_default(directory: Directory, database: DatabaseRecord, by: Actor
     return changed or await _refuse(directory, database, action)
 
 
+async def rename_and_make_default(
+    directory: Directory, database: DatabaseRecord, name: str, by: Actor
+) -> DatabaseRecord:
+    """The database, renamed and the default. If one of them cannot be, neither is done. Raises as both do."""
+    check_database_name(name)
+    action = DatabaseAction.MAKE_DEFAULT
+    changed = await databases.rename_and_make_default(
+        directory, database.id, database.organization_id, name,
+        only_from=sources(action) & sources(DatabaseAction.RENAME), by=by,
+    )  # fmt: skip
+    return changed or await _refuse(directory, database, action)
+
+
 async def suspend(directory: Directory, database: DatabaseRecord, by: Actor = OPERATOR) -> DatabaseRecord:
     """The database, which refuses every request from now on, and keeps its data."""
     return await _set_state(directory, database, DatabaseAction.SUSPEND, DatabaseState.SUSPENDED, by)

@@ -211,18 +211,42 @@ async def make_default(
     directory: Directory, database_id: str, organization_id: str, *, only_from: States, by: Actor
 ) -> DatabaseRecord | None:
     """The database, from now on its organization's default; None if it is in none of those states."""
-    possible = "SELECT FROM databases WHERE id = %s AND organization_id = %s AND state = ANY(%s) FOR NO KEY UPDATE"
     async with directory.connection() as connection, connection.transaction():
-        await _lock_organization(connection, organization_id)
-        found = await connection.execute(possible, (database_id, organization_id, _names(only_from)))
-        if found.rowcount == 0:
+        if not await _make_default(connection, database_id, organization_id, only_from, by):
             return None
-        await connection.execute(
-            "UPDATE databases SET is_default = false WHERE organization_id = %s AND is_default", (organization_id,)
-        )
-        await connection.execute("UPDATE databases SET is_default = true WHERE id = %s", (database_id,))
-        await audit.note(connection, by, "database.make_default", organization_id, database_id)
         return await _get(connection, database_id)
+
+
+async def rename_and_make_default(
+    directory: Directory, database_id: str, organization_id: str, name: str, *, only_from: States, by: Actor
+) -> DatabaseRecord | None:
+    """Both `rename` and `make_default`, or neither."""
+    async with directory.connection() as connection, connection.transaction():
+        if not await _make_default(connection, database_id, organization_id, only_from, by):
+            return None
+        try:
+            await connection.execute("UPDATE databases SET name = %s WHERE id = %s", (name, database_id))
+        except errors.UniqueViolation as error:
+            raise _taken(name) from error
+        await audit.note(connection, by, "database.rename", organization_id, database_id, name=name)
+        return await _get(connection, database_id)
+
+
+async def _make_default(
+    connection: Connection, database_id: str, organization_id: str, only_from: States, by: Actor
+) -> bool:
+    """Whether it could, in a transaction."""
+    possible = "SELECT FROM databases WHERE id = %s AND organization_id = %s AND state = ANY(%s) FOR NO KEY UPDATE"
+    await _lock_organization(connection, organization_id)
+    found = await connection.execute(possible, (database_id, organization_id, _names(only_from)))
+    if found.rowcount == 0:
+        return False
+    await connection.execute(
+        "UPDATE databases SET is_default = false WHERE organization_id = %s AND is_default", (organization_id,)
+    )
+    await connection.execute("UPDATE databases SET is_default = true WHERE id = %s", (database_id,))
+    await audit.note(connection, by, "database.make_default", organization_id, database_id)
+    return True
 
 
 async def claim_unfinished(directory: Directory, limit: int, claim_s: float) -> list[DatabaseRecord]:
