@@ -1,12 +1,14 @@
 """Rules about databases: creating them, and finishing what was begun."""
 
 import asyncio
+from dataclasses import replace
 
 import psycopg
 import pytest
 from psycopg import sql
 
 from plainsql_server.control_plane import cells, databases
+from plainsql_server.control_plane.cell_work import CONNECTIONS
 from plainsql_server.core.errors import ConflictError, EngineError, InternalError, LimitError, RequestError
 from plainsql_server.directory import cells as stored_cells
 from plainsql_server.directory import databases as stored
@@ -152,3 +154,38 @@ async def test_a_dropped_database_leaves_nothing_on_its_cell_even_while_in_use(
             {"names": [names.database, names.owner_role, names.reader_role]},
         )
         assert left.fetchall() == []
+
+
+async def test_however_many_ask_for_sizes_few_connections_to_the_cell_are_open(
+    directory: Directory, organization: OrganizationRecord, cell: CellRecord, postgres: Postgres
+) -> None:
+    made = await databases.create(directory, organization.id, "main")
+    # Sizes that nobody has asked for, so that none of them is remembered.
+    asked = [replace(made, id=f"db_{number}") for number in range(60)]
+    asking = asyncio.gather(*(databases.sizes_bytes(directory, [each]) for each in asked))
+    most = 0
+    with postgres.connect(SUPERUSER, "postgres") as watching:
+        while not asking.done():
+            row = watching.execute(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = 'postgres' AND pid <> pg_backend_pid()"
+            ).fetchone()
+            assert row is not None
+            most = max(most, row[0])
+            await asyncio.sleep(0.001)
+    await asking
+    # A backend is a moment longer there than its client.
+    assert 0 < most <= 2 * CONNECTIONS
+
+
+async def test_a_size_is_remembered_for_some_seconds_and_no_longer_than_its_database(
+    directory: Directory, organization: OrganizationRecord, cell: CellRecord, postgres: Postgres
+) -> None:
+    made = await databases.create(directory, organization.id, "main")
+    first = await databases.sizes_bytes(directory, [made])
+    assert first[made.id] > 1_000_000
+    with postgres.connect(made.owner_role, made.engine_name) as owner:
+        owner.execute("CREATE TABLE t AS SELECT generate_series(1, 100000)")
+    assert await databases.sizes_bytes(directory, [made]) == first
+    await databases.delete(directory, made, restore_s=0, restorable=False)
+    await databases.drop(directory, made)
+    assert await databases.sizes_bytes(directory, [made]) == {}

@@ -1,12 +1,14 @@
 """Rules about API keys."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
 
-from plainsql_server.control_plane import databases, keys, organizations
+from plainsql_server.control_plane import databases, keys, organizations, sessions
 from plainsql_server.core import credential
+from plainsql_server.core.actor import Actor
 from plainsql_server.core.errors import AccessError, RequestError
 from plainsql_server.core.principal import Scope
 from plainsql_server.directory import keys as stored
@@ -68,6 +70,44 @@ async def test_a_key_cannot_be_bound_to_a_database_of_another_organization(
     with pytest.raises(AccessError) as failure:
         await keys.create(directory, other.id, "app", [Scope.READ], database="main")
     assert failure.value.code == "database_not_found"
+
+
+async def test_no_credential_is_bound_to_a_database_that_is_deleted_meanwhile(
+    directory: Directory, organization: OrganizationRecord, cell: CellRecord, dsn: str
+) -> None:
+    database = await databases.create(directory, organization.id, "main")
+    record, _ = await keys.create(directory, organization.id, "app", [Scope.READ])
+    bound, _ = await keys.create(directory, organization.id, "app", [Scope.READ], database="main")
+    by = Actor("key", record.id)
+    making: list[asyncio.Task[object]] = []
+    async with await psycopg.AsyncConnection.connect(dsn) as deleting:
+        await deleting.execute(
+            "UPDATE databases SET state = 'deleted', is_default = false WHERE id = %s", (database.id,)
+        )
+        making = [
+            asyncio.ensure_future(work)
+            for work in (
+                keys.create(directory, organization.id, "app", [Scope.READ], database="main"),
+                keys.rotate(directory, organization.id, bound.id, timedelta(hours=1), by),
+                sessions.create(directory, record.principal(), by, None, "main"),
+            )
+        ]
+        await _until_blocked_or_done(dsn, making)
+    for refusal in await asyncio.gather(*making, return_exceptions=True):
+        assert isinstance(refusal, AccessError), refusal
+        assert refusal.code == "database_not_found"
+
+
+async def _until_blocked_or_done(dsn: str, tasks: "list[asyncio.Task[object]]") -> None:
+    """Waits until each of the tasks waits for a lock in the directory, or is done."""
+    blocked = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    async with asyncio.timeout(20), await psycopg.AsyncConnection.connect(dsn, autocommit=True) as watching:
+        while True:
+            row = await (await watching.execute(blocked)).fetchone()
+            assert row is not None
+            if row[0] + sum(task.done() for task in tasks) >= len(tasks):
+                return
+            await asyncio.sleep(0.01)
 
 
 async def test_revoking_twice_keeps_the_first_time(directory: Directory, organization: OrganizationRecord) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from plainsql_server.core.credential import new_key as credential_of_nobody
 from plainsql_server.http.routes import Caller, Route
 from server.tests.end_to_end import tenants
 from server.tests.end_to_end.control import answer, call, new_key, new_session
@@ -63,7 +64,9 @@ def bound(service: Service) -> str:
 
 NOBODY: dict[str, Make] = {
     "no key": lambda _: None,
-    "unknown": lambda _: "svc_k_" + "0" * 38,
+    "malformed": lambda _: "svc_k_" + "0" * 38,
+    # Well formed and with the right checksum, so that only the directory can tell.
+    "unknown": lambda _: credential_of_nobody().text,
     "expired": expired,
     "revoked": revoked,
     "ended session": ended_session,

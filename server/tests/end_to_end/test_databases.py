@@ -134,6 +134,20 @@ def test_requests_that_name_no_database_go_to_the_new_default(
     error_of(call(service, "PATCH", path(main), json={"default": False}), 400, "malformed_request")
 
 
+def test_of_two_changes_at_once_both_are_made_or_neither(service: Service, database: dict[str, Any]) -> None:
+    error_of(call(service, "PATCH", path(database), json={"name": "main", "default": True}), 409, "name_taken")
+    assert answer(service, "GET", path(database))["default"] is False
+    both = {"name": f"{database['name']}-both", "default": True}
+    changed = answer(service, "PATCH", path(database), json=both)
+    assert {name: changed[name] for name in both} == both
+    main = next(each for each in answer(service, "GET", "/v1/databases")["databases"] if each["name"] == "main")
+    answer(service, "PATCH", path(main), json={"default": True})
+    answer(service, "DELETE", path(database), status=202)
+    refused = call(service, "PATCH", path(database), json={"name": database["name"], "default": True})
+    error_of(refused, 409, "wrong_state")
+    assert answer(service, "GET", path(database))["name"] == both["name"]
+
+
 def test_a_deleted_database_is_refused_within_a_second_and_comes_back_with_its_data(
     service: Service, database: dict[str, Any], write_key: str
 ) -> None:

@@ -37,6 +37,10 @@ class Stage:
     alias_port: int
     _made: list[str] = field(default_factory=list)
 
+    @property
+    def last_organization(self) -> str:
+        return self._made[-1]
+
     def new_organization(self, tier: str = "free") -> str:
         """The key of a fresh organization with a database."""
         name = f"limited-{id(self)}-{len(self._made)}"
@@ -75,6 +79,14 @@ def test_every_answer_of_an_authenticated_route_tells_the_policy_and_what_is_lef
     assert [left(answer) for answer in answers] == [199, 198, 197, 196]
     failed = ask(stage.nodes[0], key, json={"sql": "slect"})
     assert (failed.status_code, left(failed)) == (400, 195)
+
+
+def test_a_request_without_the_scope_counts_like_any_other(stage: Stage) -> None:
+    stage.new_organization()
+    key = stage.service.new_key("admin", org=stage.last_organization)
+    answers = [ask(stage.nodes[i % 3], key) for i in range(3)]
+    assert [(answer.status_code, left(answer)) for answer in answers] == [(403, 199), (403, 198), (403, 197)]
+    error_of(answers[0], 403, "forbidden")
 
 
 def test_an_open_route_and_an_unknown_caller_have_no_rate_limit(stage: Stage) -> None:

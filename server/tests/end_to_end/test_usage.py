@@ -5,6 +5,7 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
+import httpx
 import pytest
 
 from server.tests.end_to_end import tenants
@@ -43,6 +44,58 @@ async def test_a_clean_stop_loses_nothing(service: Service) -> None:
     assert (total["requests"], total["rows"]) == (27, sum(range(25)) + 1)
     assert total["engine_us"] > 200_000
     assert total["bytes"] > total["rows"] * len('{"n":1}') - 27
+
+
+async def test_what_never_got_a_connection_is_not_counted_and_waiting_is_not_the_engines_time(service: Service) -> None:
+    name = database_of_its_own(service, "usage-refused")
+    key = new_key(service, "write", database=name)["secret"]
+    transaction = {"statements": [{"sql": "select 1"}], "timeout_ms": 150}
+    settings = {"pool_max_connections": 1, "usage_flush_ms": 3_600_000, "drain_ms": 0}
+    with running_node(directory_dsn(service), **settings) as node:
+        async with node.client(key) as busy, node.client(key) as refused, node.client(key) as waiting:
+            assert (await busy.query("select 1")).succeeded
+            await busy.send("select pg_sleep(1)")
+            await asyncio.sleep(0.3)
+            await waiting.send("select 1 / 0")
+            for _ in range(2):
+                assert (await refused.query("select 1", timeout_ms=150)).status in (429, 503)
+            await refused.post("/v1/transaction", transaction)
+            assert (await refused.answer()).status in (429, 503)
+            assert (await busy.answer()).succeeded
+            assert not (await waiting.answer()).succeeded
+        await asyncio.to_thread(node.stop)
+    total = used(service, name)
+    assert (total["requests"], total["rows"]) == (3, 2)
+    assert 1_000_000 < total["engine_us"] < 1_300_000, "the failed one waited for half a second"
+
+
+async def test_transactions_keyed_requests_and_streams_are_counted(service: Service) -> None:
+    name = database_of_its_own(service, "usage-kinds")
+    key = new_key(service, "write", database=name)["secret"]
+    steps = {"transaction": (1, 5), "key": (2, 6), "replay": (3, 6), "stream": (4, 1_006)}
+    with running_node(directory_dsn(service), usage_flush_ms=20, drain_ms=0) as node:
+
+        def post(path: str, body: dict[str, Any], **headers: str) -> None:
+            headers["authorization"] = f"Bearer {key}"
+            answered = httpx.post(f"http://127.0.0.1:{node.port}{path}", json=body, headers=headers, timeout=30)
+            assert answered.status_code == 200, answered.text
+
+        series = "select g from generate_series(1, {}) g"
+        keyed = {"sql": "select 1 as one"}
+        for step, expected in steps.items():
+            if step == "transaction":
+                sqls = [series.format(2), series.format(3), "select pg_sleep(0.1) limit 0"]
+                await asyncio.to_thread(post, "/v1/transaction", {"statements": [{"sql": sql} for sql in sqls]})
+            elif step == "stream":
+                await asyncio.to_thread(post, "/v1/query", {"sql": series.format(1_000)}, accept="application/x-ndjson")
+            else:
+                await asyncio.to_thread(lambda: post("/v1/query", keyed, **{"idempotency-key": "usage-kinds"}))
+            async with asyncio.timeout(20):
+                while (total := await asyncio.to_thread(used, service, name))["requests"] < expected[0]:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            assert (total["requests"], total["rows"]) == expected, step
+            assert total["engine_us"] > 0
+    assert total["bytes"] > 1_006 * len('{"g":1}')
 
 
 async def test_a_crash_loses_one_interval_at_the_most(service: Service) -> None:

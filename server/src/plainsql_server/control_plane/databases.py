@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import NoReturn
 
+from plainsql_server.control_plane.cell_work import work_of
 from plainsql_server.control_plane.names import check_database_name
 from plainsql_server.control_plane.states import RESTORABLE, DatabaseAction, sources
 from plainsql_server.core.actor import OPERATOR, SERVICE, Actor
@@ -55,9 +56,10 @@ async def finish(directory: Directory, database: DatabaseRecord, by: Actor = SER
 
     cell = await _cell(directory, database)
     try:
-        await provisioning.create_database(
-            cell.conninfo, cell.admin_role, _names(database), database.record_secret, is_wanted
-        )
+        async with work_of(directory).turn(cell.id):
+            await provisioning.create_database(
+                cell.conninfo, cell.admin_role, _names(database), database.record_secret, is_wanted
+            )
     except ServiceError as error:
         await _note_failure(directory, database, error)
         raise
@@ -74,7 +76,11 @@ async def drop(directory: Directory, database: DatabaseRecord) -> None:
     async def is_due() -> bool:
         return await databases.is_due_for_dropping(directory, database.id)
 
-    if await provisioning.drop_database(cell.conninfo, cell.admin_role, _names(database), is_due):
+    work = work_of(directory)
+    async with work.turn(cell.id):
+        is_gone = await provisioning.drop_database(cell.conninfo, cell.admin_role, _names(database), is_due)
+    if is_gone:
+        work.forget_size(database.id)
         await databases.set_deleted(directory, database.id, SERVICE)
 
 
@@ -102,20 +108,34 @@ async def list_(
 
 
 async def sizes_bytes(directory: Directory, listed: Sequence[DatabaseRecord]) -> dict[str, int]:
-    """How much room each of these takes on its cell, by id; without those whose cell does not answer at once."""
-    sizes: dict[str, int] = {}
-    for cell_id in {database.cell_id for database in listed}:
-        names = {database.engine_name: database.id for database in listed if database.cell_id == cell_id}
-        cell = await cells.find(directory, cell_id)
-        assert cell is not None, "a foreign key keeps a cell that has databases"
+    """How much room each of these takes on its cell, or took some seconds ago, by id.
+
+    Without those whose cell does not answer at once.
+    """
+    for cell_id in {database.cell_id for database in _without_size(directory, listed)}:
         try:
-            async with asyncio.timeout(_SIZES_TIMEOUT_S):
-                found = await provisioning.sizes_bytes(cell.conninfo, cell.admin_role, list(names))
+            async with asyncio.timeout(_SIZES_TIMEOUT_S), work_of(directory).turn(cell_id):
+                await _read_sizes(directory, cell_id, listed)
         except (ServiceError, TimeoutError):
             # A size is worth neither an error nor a wait; health checks tell of a cell that is away.
             continue
-        sizes |= {names[name]: size for name, size in found.items() if size is not None}
-    return sizes
+    sizes = {database.id: work_of(directory).remembered_size(database.id) for database in listed}
+    return {id_: size for id_, size in sizes.items() if size is not None}
+
+
+def _without_size(directory: Directory, listed: Sequence[DatabaseRecord]) -> list[DatabaseRecord]:
+    return [database for database in listed if work_of(directory).remembered_size(database.id) is None]
+
+
+async def _read_sizes(directory: Directory, cell_id: str, listed: Sequence[DatabaseRecord]) -> None:
+    # Looked at again, since others may have read them while this one waited for its turn.
+    wanted = [database for database in _without_size(directory, listed) if database.cell_id == cell_id]
+    if not wanted:
+        return
+    cell = await _cell(directory, wanted[0])
+    names = {database.engine_name: database.id for database in wanted}
+    found = await provisioning.sizes_bytes(cell.conninfo, cell.admin_role, list(names))
+    work_of(directory).remember_sizes({names[name]: size for name, size in found.items() if size is not None})
 
 
 async def rename(directory: Directory, database: DatabaseRecord, name: str, by: Actor) -> DatabaseRecord:
@@ -132,6 +152,19 @@ async def make_default(directory: Directory, database: DatabaseRecord, by: Actor
     changed = await databases.make_default(
         directory, database.id, database.organization_id, only_from=sources(action), by=by
     )
+    return changed or await _refuse(directory, database, action)
+
+
+async def rename_and_make_default(
+    directory: Directory, database: DatabaseRecord, name: str, by: Actor
+) -> DatabaseRecord:
+    """The database, renamed and the default. If one of them cannot be, neither is done. Raises as both do."""
+    check_database_name(name)
+    action = DatabaseAction.MAKE_DEFAULT
+    changed = await databases.rename_and_make_default(
+        directory, database.id, database.organization_id, name,
+        only_from=sources(action) & sources(DatabaseAction.RENAME), by=by,
+    )  # fmt: skip
     return changed or await _refuse(directory, database, action)
 
 

@@ -12,8 +12,7 @@ from datetime import timedelta
 from plainsql_server.control_plane import databases
 from plainsql_server.control_plane.databases import CLAIM_S
 from plainsql_server.core.clock import now
-from plainsql_server.core.errors import ServiceError
-from plainsql_server.core.observation import Failure, Observe
+from plainsql_server.core.observation import Failure, Observe, told_to_operators
 from plainsql_server.directory import databases as stored
 from plainsql_server.directory import sessions
 from plainsql_server.directory.connection import Directory
@@ -47,7 +46,8 @@ class Finisher:
                 while await self.finish_some():
                     pass
                 await self._tidy()
-            except ServiceError as error:
+            except Exception as error:
+                # Whatever it is, it is told, and the next look may go better; a loop that died would not come back.
                 self._report(error)
             try:
                 async with asyncio.timeout(_LOOK_EVERY_S):
@@ -72,9 +72,9 @@ class Finisher:
                 await databases.finish(self._directory, database)
             else:
                 await databases.drop(self._directory, database)
-        except ServiceError as error:
+        except Exception as error:
             # A failed creation is marked as such. A deletion is tried again when the claim is over.
             self._report(error)
 
-    def _report(self, error: ServiceError) -> None:
-        self._observe(Failure(now(), "failure", "finishing", error.internal_context or error.message))
+    def _report(self, error: Exception) -> None:
+        self._observe(Failure(now(), "failure", "finishing", told_to_operators(error)))

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
+from plainsql_server.core.errors import ServiceError
+
 
 @dataclass(slots=True)
 class Observation:
@@ -46,6 +48,13 @@ class Failure(Observation):
     where: str
     context: str
     request_id: str | None = None
+
+
+def told_to_operators(error: Exception) -> str:
+    """What a failure's context says of an error."""
+    if isinstance(error, ServiceError):
+        return error.internal_context or error.message
+    return f"{type(error).__name__}: {error}"
 
 
 @dataclass(slots=True)

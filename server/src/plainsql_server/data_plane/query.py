@@ -69,6 +69,8 @@ class _Job:
     tier: str
     # Whether the database held no code when its place was looked up.
     plain: bool = False
+    # How long it had a connection, over all attempts; None until it has its first one.
+    held_us: int | None = None
 
 
 class Queries:
@@ -96,14 +98,15 @@ class Queries:
         # A role that cannot write needs no guard.
         job.run.guarded = job.run.read_only and not place.address.read_only and _leftovers(job) > Leftovers.SEQUENCES
         pool = self._pools.for_address(place.address, principal.organization_id)
-        began_us, result = monotonic_us(), None
+        result = None
         try:
             result = await _run_until_done(job, pool)
             return result
         finally:
-            if result is None:
-                self._tally.note_usage(principal.organization_id, place.database_id, 0, monotonic_us() - began_us, 0)
-            else:
+            # What was refused before it got a connection used nothing, however long it waited.
+            if result is None and job.held_us is not None:
+                self._tally.note_usage(principal.organization_id, place.database_id, 0, job.held_us, 0)
+            elif result is not None:
                 exec_us, size_bytes = result.completion.exec_us, result.size_bytes
                 self._tally.note_usage(
                     principal.organization_id, place.database_id, len(result.rows), exec_us, size_bytes
@@ -132,6 +135,7 @@ async def _run_until_done(job: _Job, pool: Pool) -> Result:
 async def _run(job: _Job, pool: Pool) -> Result:
     while True:
         async with pool.lease(job.limits.concurrent_statements, job.deadline) as lease:
+            leased_us = monotonic_us()
             try:
                 return await _collect(job, pool, lease)
             except (ServiceError, ResultTooLarge) as error:
@@ -139,6 +143,7 @@ async def _run(job: _Job, pool: Pool) -> Result:
                     told = _told(error, lease.ended_for, job)
                     raise told from (None if told is error else error)
             finally:
+                job.held_us = (job.held_us or 0) + monotonic_us() - leased_us
                 lease.leftovers = _leftovers(job)
         # The rows that are wanted had come, and the statement was ended: ask again, for no more than those.
         job.run = replace(job.run, first_rows=job.max_rows + 1)

@@ -98,6 +98,8 @@ class Job:
     pool: Pool
     # Counts what was used: rows, microseconds with the engine, bytes.
     note_usage: Callable[[int, int, int], None]
+    # How long it had a connection, over all attempts; None until it has its first one.
+    held_us: int | None = None
 
     def leftovers(self) -> Leftovers:
         """What the statements may have left behind together."""
@@ -147,12 +149,17 @@ class Transactions:
 
 async def run_attempts(job: Job, transaction: TransactionResult) -> None:
     """Runs the transaction until it commits, fails for good, or has used up its attempts or its time."""
-    began_us = monotonic_us()
+    job.held_us = None
+    rows: list[bytes] = []
+    is_done = False
     try:
         await _run_attempts(job, transaction)
-    finally:
+        is_done = True
         rows = [row for result in transaction.results for row in result.rows]
-        job.note_usage(len(rows), transaction.exec_us or monotonic_us() - began_us, sum(map(len, rows)))
+    finally:
+        # What was refused before it got a connection used nothing, however long it waited.
+        if job.held_us is not None:
+            job.note_usage(len(rows), transaction.exec_us if is_done else job.held_us, sum(map(len, rows)))
 
 
 async def _run_attempts(job: Job, transaction: TransactionResult) -> None:
@@ -172,6 +179,7 @@ async def _run_attempts(job: Job, transaction: TransactionResult) -> None:
 
 async def _run_once(job: Job, transaction: TransactionResult) -> None:
     async with job.pool.lease(job.limits.concurrent_statements, job.deadline) as lease:
+        leased_us = monotonic_us()
         lease.connection.max_result_bytes = job.limits.result_bytes
         attempt = Attempt(lease, job.pool.catalog, job.plan)
         try:
@@ -180,6 +188,7 @@ async def _run_once(job: Job, transaction: TransactionResult) -> None:
             told = _told(error, lease, job, committing=attempt.committing)
             raise told from (None if told is error else error)
         finally:
+            job.held_us = (job.held_us or 0) + monotonic_us() - leased_us
             lease.leftovers = job.leftovers()
         transaction.commit_us = attempt.commit_us
         transaction.queue_us = lease.queue_us

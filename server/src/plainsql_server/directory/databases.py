@@ -14,7 +14,7 @@ from typing import Any
 from psycopg import errors
 
 from plainsql_server.core.actor import Actor
-from plainsql_server.core.errors import ConflictError
+from plainsql_server.core.errors import AccessError, ConflictError
 from plainsql_server.directory import audit
 from plainsql_server.directory.connection import Connection, Directory
 
@@ -211,18 +211,42 @@ async def make_default(
     directory: Directory, database_id: str, organization_id: str, *, only_from: States, by: Actor
 ) -> DatabaseRecord | None:
     """The database, from now on its organization's default; None if it is in none of those states."""
-    possible = "SELECT FROM databases WHERE id = %s AND organization_id = %s AND state = ANY(%s) FOR NO KEY UPDATE"
     async with directory.connection() as connection, connection.transaction():
-        await _lock_organization(connection, organization_id)
-        found = await connection.execute(possible, (database_id, organization_id, _names(only_from)))
-        if found.rowcount == 0:
+        if not await _make_default(connection, database_id, organization_id, only_from, by):
             return None
-        await connection.execute(
-            "UPDATE databases SET is_default = false WHERE organization_id = %s AND is_default", (organization_id,)
-        )
-        await connection.execute("UPDATE databases SET is_default = true WHERE id = %s", (database_id,))
-        await audit.note(connection, by, "database.make_default", organization_id, database_id)
         return await _get(connection, database_id)
+
+
+async def rename_and_make_default(
+    directory: Directory, database_id: str, organization_id: str, name: str, *, only_from: States, by: Actor
+) -> DatabaseRecord | None:
+    """Both `rename` and `make_default`, or neither."""
+    async with directory.connection() as connection, connection.transaction():
+        if not await _make_default(connection, database_id, organization_id, only_from, by):
+            return None
+        try:
+            await connection.execute("UPDATE databases SET name = %s WHERE id = %s", (name, database_id))
+        except errors.UniqueViolation as error:
+            raise _taken(name) from error
+        await audit.note(connection, by, "database.rename", organization_id, database_id, name=name)
+        return await _get(connection, database_id)
+
+
+async def _make_default(
+    connection: Connection, database_id: str, organization_id: str, only_from: States, by: Actor
+) -> bool:
+    """Whether it could, in a transaction."""
+    possible = "SELECT FROM databases WHERE id = %s AND organization_id = %s AND state = ANY(%s) FOR NO KEY UPDATE"
+    await _lock_organization(connection, organization_id)
+    found = await connection.execute(possible, (database_id, organization_id, _names(only_from)))
+    if found.rowcount == 0:
+        return False
+    await connection.execute(
+        "UPDATE databases SET is_default = false WHERE organization_id = %s AND is_default", (organization_id,)
+    )
+    await connection.execute("UPDATE databases SET is_default = true WHERE id = %s", (database_id,))
+    await audit.note(connection, by, "database.make_default", organization_id, database_id)
+    return True
 
 
 async def claim_unfinished(directory: Directory, limit: int, claim_s: float) -> list[DatabaseRecord]:
@@ -252,6 +276,17 @@ async def is_due_for_dropping(directory: Directory, database_id: str) -> bool:
     """
     async with directory.connection() as connection:
         return (await connection.execute(statement, (database_id,))).rowcount == 1
+
+
+async def hold(connection: Connection, database_id: str) -> None:
+    """Keeps the database from being deleted until the transaction's end. Raises AccessError if it is deleted.
+
+    Whoever binds a credential to a database holds it before anything else, so that a deletion comes wholly before,
+    and is heeded here, or wholly after, and ends the credential.
+    """
+    statement = "SELECT FROM databases WHERE id = %s AND state <> 'deleted' FOR SHARE"
+    if (await connection.execute(statement, (database_id,))).rowcount == 0:
+        raise AccessError("database_not_found", f"There is no database {database_id!r}.")
 
 
 async def set_not_plain(directory: Directory, database_id: str) -> None:

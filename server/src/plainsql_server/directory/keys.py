@@ -14,7 +14,7 @@ from psycopg import errors
 from plainsql_server.core.actor import Actor
 from plainsql_server.core.errors import ConflictError
 from plainsql_server.core.principal import Principal, Scope
-from plainsql_server.directory import audit
+from plainsql_server.directory import audit, databases
 from plainsql_server.directory.connection import Connection, Directory
 
 _SELECT = """
@@ -75,8 +75,10 @@ class NewKey:
 
 
 async def insert(directory: Directory, new: NewKey, by: Actor) -> KeyRecord:
-    """The stored key."""
+    """The stored key. Raises AccessError if the database that it is bound to was deleted meanwhile."""
     async with directory.connection() as connection, connection.transaction():
+        if new.database_id is not None:
+            await databases.hold(connection, new.database_id)
         await _insert_row(connection, new)
         await audit.note(connection, by, "key.create", new.organization_id, new.id, **_told(new))
         return await _get(connection, new.id)
@@ -87,7 +89,7 @@ async def replace(
 ) -> tuple[KeyRecord, KeyRecord] | None:
     """The new key, and the one that it replaces, which now ends at that time or earlier. None if that is not active.
 
-    Raises ConflictError if it has been replaced before.
+    Raises ConflictError if it has been replaced before, AccessError if the database that it is bound to was deleted.
     """
     end = """
         UPDATE api_keys SET expires_at = least(expires_at, %(ends_at)s)
@@ -95,6 +97,8 @@ async def replace(
     """
     assert new.replaces is not None
     async with directory.connection() as connection, connection.transaction():
+        if new.database_id is not None:
+            await databases.hold(connection, new.database_id)
         ended = await connection.execute(end, {"id": new.replaces, "ends_at": old_ends_at, "at": at})
         if ended.rowcount == 0:
             return None

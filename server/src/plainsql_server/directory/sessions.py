@@ -9,7 +9,7 @@ from typing import Any
 
 from plainsql_server.core.actor import Actor
 from plainsql_server.core.principal import Principal, Scope
-from plainsql_server.directory import audit
+from plainsql_server.directory import audit, databases
 from plainsql_server.directory.connection import Directory
 
 _SELECT = """
@@ -71,7 +71,10 @@ class NewSession:
 
 
 async def insert(directory: Directory, new: NewSession, by: Actor) -> SessionRecord | None:
-    """The stored session; None if its key was revoked or expired meanwhile, or is bound to another database."""
+    """The stored session; None if its key was revoked or expired meanwhile, or is bound to another database.
+
+    Raises AccessError if the database that it is bound to was deleted meanwhile.
+    """
     statement = """
         INSERT INTO sessions (id, organization_id, key_id, digest, scopes, database_id, created_at, expires_at)
         SELECT %(id)s, k.organization_id, k.id, %(digest)s, %(scopes)s, coalesce(%(database_id)s, k.database_id),
@@ -88,6 +91,8 @@ async def insert(directory: Directory, new: NewSession, by: Actor) -> SessionRec
         "created_at": new.created_at, "expires_at": new.expires_at,
     }  # fmt: skip
     async with directory.connection() as connection, connection.transaction():
+        if new.database_id is not None:
+            await databases.hold(connection, new.database_id)
         stored = await connection.execute(statement, arguments)
         if stored.rowcount == 0:
             return None

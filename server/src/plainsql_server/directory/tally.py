@@ -9,8 +9,7 @@ import asyncio
 from datetime import datetime
 
 from plainsql_server.core.clock import now
-from plainsql_server.core.errors import ServiceError
-from plainsql_server.core.observation import Failure, Observation, Observe, RequestFinished
+from plainsql_server.core.observation import Failure, Observation, Observe, RequestFinished, told_to_operators
 from plainsql_server.directory import keys, usage
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.usage import UsageSum
@@ -51,17 +50,18 @@ class Tally:
             try:
                 # Cutting it off in the middle would leave it open whether it was written.
                 await asyncio.shield(self._writing)
-            except ServiceError as error:
-                self._observe(Failure(now(), "failure", "usage", error.internal_context or error.message))
+            except Exception as error:
+                # Whatever it is, it is told, and the next time may go better; a loop that died would not come back.
+                self._observe(Failure(now(), "failure", "usage", told_to_operators(error)))
 
     async def finish(self) -> None:
-        """Writes what is left, after `run` was cancelled. Raises ServiceError if that fails."""
+        """Writes what is left, after `run` was cancelled. Raises what `write` does."""
         if self._writing is not None:
             await asyncio.wait([self._writing])
         await self.write()
 
     async def write(self) -> None:
-        """Writes what was counted since the last time. Raises ServiceError, and keeps it, if that fails."""
+        """Writes what was counted since the last time. Raises ServiceError or worse, and keeps it, if that fails."""
         since, self._since = self._since, now()
         sums, self._sums = self._sums, {}
         used_keys, self._used_keys = self._used_keys, set()
@@ -73,7 +73,7 @@ class Tally:
                     await usage.add(connection, since.date(), list(sums.values()))
                 if used_keys:
                     await keys.note_used(connection, used_keys, self._since)
-        except ServiceError:
+        except BaseException:
             self._put_back(since, sums, used_keys)
             raise
 

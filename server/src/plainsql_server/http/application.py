@@ -13,7 +13,7 @@ from plainsql_server.core.errors import EngineError, InternalError, Outcome, Ser
 from plainsql_server.core.observation import Failure, Observe, RequestFinished
 from plainsql_server.core.principal import Principal
 from plainsql_server.directory.principals import Principals
-from plainsql_server.http.authentication import authenticate
+from plainsql_server.http.authentication import authenticate, check_scope
 from plainsql_server.http.cors import cors_headers, is_preflight, preflight_response
 from plainsql_server.http.errors import error_response
 from plainsql_server.http.protocol import SHUTDOWN, Patience
@@ -66,13 +66,16 @@ class Application:
                 response = await route.answer_anyone(request)
             else:
                 principal = await authenticate(request, self._principals, route)
+                # Every authenticated request counts, so that asking without the scope is not free.
                 if (waiting := take_permit(request, principal, self._permits)) is not None:
                     await waiting
+                check_scope(principal, route)
                 try:
                     response = await route.answer(request, principal)
                 except BodyCameLate:
                     # Routes read the body before they do anything, so this one begins again, for who calls now.
                     principal = await authenticate(request, self._principals, route)
+                    check_scope(principal, route)
                     response = await route.answer(request, principal)
         except asyncio.CancelledError as cancelled:
             if cancelled.args != (SHUTDOWN,):

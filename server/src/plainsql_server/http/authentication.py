@@ -1,4 +1,4 @@
-"""The Authorization header to a principal with the scope that a route needs.
+"""The Authorization header to a principal, and whether that has the scope that a route needs.
 
 Owns the reading of the header. Refuses to tell a malformed secret from an unknown or a revoked one.
 """
@@ -24,17 +24,21 @@ _body_with_key = msgspec.json.Decoder(_BodyWithKey)
 
 
 async def authenticate(request: Request, principals: Principals, route: Route) -> Principal:
-    """Who calls. Raises AccessError where nobody that we know does, or they may not."""
+    """Who calls. Raises AccessError where nobody that we know does. Whether they may is `check_scope`'s."""
     secret = await _secret_in_body(request) if route.key_in_body else None
     if secret is None:
         secret = _secret(request)
     principal = principals.remembered(secret) or await principals.find(secret)
     if principal is None:
         raise AccessError("unauthenticated", "The API key is not valid.")
+    return principal
+
+
+def check_scope(principal: Principal, route: Route) -> None:
+    """Raises AccessError where the caller may not call the route."""
     scope = route.scope
     if scope is not Caller.ANYBODY_KNOWN and not (scope is not None and principal.may(scope)):
         raise AccessError("forbidden", f"This route needs the scope {scope!s}, which the key does not have.")
-    return principal
 
 
 async def _secret_in_body(request: Request) -> str | None:

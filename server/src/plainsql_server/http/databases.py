@@ -80,9 +80,12 @@ class DatabaseRoutes:
         body = await read_body(request, principal, _change_body)
         if body.default is False:
             raise RequestError("malformed_request", "Make another database the default instead.")
-        if body.name is not None and body.name != database.name:
-            database = await databases.rename(self._directory, database, body.name, by)
-        if body.default:
+        name = None if body.name == database.name else body.name
+        if name is not None and body.default:
+            database = await databases.rename_and_make_default(self._directory, database, name, by)
+        elif name is not None:
+            database = await databases.rename(self._directory, database, name, by)
+        elif body.default:
             database = await databases.make_default(self._directory, database, by)
         return await self._answer(request, 200, database)
 

@@ -1,0 +1,89 @@
+"""The loops that every process runs go on after any error, also one that nobody thought of."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import psycopg
+
+from plainsql_server.control_plane import databases
+from plainsql_server.control_plane.finishing import Finisher
+from plainsql_server.core.observation import Failure, Observation
+from plainsql_server.directory.cells import CellRecord
+from plainsql_server.directory.connection import Connection, Directory
+from plainsql_server.directory.databases import DatabaseState
+from plainsql_server.directory.organizations import OrganizationRecord
+from plainsql_server.directory.tally import Tally
+
+
+class BrokenDirectory(Directory):
+    """The same directory, which fails in a way that is not one of the service's errors, as often as it is told to."""
+
+    def __init__(self, directory: Directory, failures: int) -> None:
+        super().__init__(directory._pool)
+        self.left = failures
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        if self.left:
+            self.left -= 1
+            raise RuntimeError("broken")
+        async with super().connection() as connection:
+            yield connection
+
+
+@asynccontextmanager
+async def running(work: "asyncio.Future[None]") -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        work.cancel()
+        await asyncio.wait([work])
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not is_so():  # noqa: ASYNC110  # another task changes it
+            await asyncio.sleep(0.02)
+
+
+async def test_the_finisher_goes_on_after_any_error(
+    directory: Directory, organization: OrganizationRecord, cell: CellRecord, dsn: str
+) -> None:
+    database = await databases.create(directory, organization.id, "main")
+    with psycopg.connect(dsn) as connection:
+        connection.execute("UPDATE databases SET state = 'creating', work_after = now() WHERE id = %s", (database.id,))
+    seen: list[Observation] = []
+    broken = BrokenDirectory(directory, 2)
+    finisher = Finisher(broken, seen.append)
+    async with running(asyncio.ensure_future(finisher.run())):
+        await until(lambda: len(seen) == 1)
+        finisher.there_is_work()
+        await until(lambda: len(seen) == 2)
+        finisher.there_is_work()
+        async with asyncio.timeout(20):
+            while (await databases.get(directory, database.id)).state is not DatabaseState.READY:  # noqa: ASYNC110  # another task changes it
+                await asyncio.sleep(0.02)
+    assert [(each.where, each.context) for each in seen if isinstance(each, Failure)] == [
+        ("finishing", "RuntimeError: broken")
+    ] * 2
+
+
+async def test_usage_is_kept_and_written_later_after_any_error(
+    directory: Directory, organization: OrganizationRecord, cell: CellRecord, dsn: str
+) -> None:
+    database = await databases.create(directory, organization.id, "main")
+    seen: list[Observation] = []
+    broken = BrokenDirectory(directory, 2)
+    tally = Tally(broken, 20, seen.append)
+    tally.note_usage(organization.id, database.id, 3, 40, 500)
+
+    def written() -> list[tuple[int, ...]]:
+        with psycopg.connect(dsn) as connection:
+            return connection.execute("SELECT requests, rows, engine_us, bytes FROM usage").fetchall()
+
+    async with running(asyncio.ensure_future(tally.run())):
+        await until(lambda: written() == [(1, 3, 40, 500)])
+    assert [(each.where, each.context) for each in seen if isinstance(each, Failure)] == [
+        ("usage", "RuntimeError: broken")
+    ] * 2
