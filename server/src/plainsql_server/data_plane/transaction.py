@@ -99,7 +99,7 @@ class Job:
     # Counts what was used: rows, microseconds with the engine, bytes.
     note_usage: Callable[[int, int, int], None]
     # How long it had a connection, over all attempts; None until it has its first one.
-    held_us: int | None = None
+    held_us: int = 0
 
     def leftovers(self) -> Leftovers:
         """What the statements may have left behind together."""
@@ -149,7 +149,7 @@ class Transactions:
 
 async def run_attempts(job: Job, transaction: TransactionResult) -> None:
     """Runs the transaction until it commits, fails for good, or has used up its attempts or its time."""
-    job.held_us = None
+    job.held_us = 0
     rows: list[bytes] = []
     is_done = False
     try:
@@ -158,7 +158,7 @@ async def run_attempts(job: Job, transaction: TransactionResult) -> None:
         rows = [row for result in transaction.results for row in result.rows]
     finally:
         # What was refused before it got a connection used nothing, however long it waited.
-        if job.held_us is not None:
+        if job.held_us:
             job.note_usage(len(rows), transaction.exec_us if is_done else job.held_us, sum(map(len, rows)))
 
 
@@ -188,7 +188,7 @@ async def _run_once(job: Job, transaction: TransactionResult) -> None:
             told = _told(error, lease, job, committing=attempt.committing)
             raise told from (None if told is error else error)
         finally:
-            job.held_us = (job.held_us or 0) + monotonic_us() - leased_us
+            job.held_us += monotonic_us() - leased_us
             lease.leftovers = job.leftovers()
         transaction.commit_us = attempt.commit_us
         transaction.queue_us = lease.queue_us
