@@ -72,7 +72,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(description="How long a stream of events is silent before a comment says that it is alive.", ge=1)
     ] = 15_000
     stream_stall_ms: Annotated[
-        int, Meta(description="How long a stream's client may not read before its connection is closed.", ge=1)
+        int, Meta(description="How long a client may not read its answer before its connection is closed.", ge=1)
     ] = 30_000
     principal_cache_ms: Annotated[
         int, Meta(description="How long a look-up is trusted by itself, and how soon every node heeds a change.", ge=0)

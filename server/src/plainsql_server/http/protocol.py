@@ -3,7 +3,8 @@
 Owns the difference to uvicorn: a request with a small body of known length is handed over when it is
 complete, as one object, and its answer is written at once, without ASGI's messages in between; measured,
 that is what a query's HTTP costs most. Everything else (large or chunked bodies, pipelining) takes
-uvicorn's way. On both ways a client that goes away has its request cancelled. Parsing, keep-alive, flow
+uvicorn's way. On both ways a client that goes away has its request cancelled, and one that does not read its
+answer is dropped. Parsing, keep-alive, flow
 control and shutdown are uvicorn's. Refuses to know routes.
 """
 
@@ -21,11 +22,17 @@ from plainsql_server.http.errors import error_response
 from plainsql_server.http.readiness import Readiness
 from plainsql_server.http.requests import WAY, Request
 from plainsql_server.http.responses import Response
+from plainsql_server.http.sink import reset
 
 # How long a running request may go on after the server was told to stop; then its caller is told so.
 LAST_ANSWERS_AFTER_S = 2.0
 # What a request is cancelled with then; every other cancellation means that the client went away.
 SHUTDOWN = "shutdown"
+
+# How much of an answer must be read each time that a client's patience limit has passed: this share of it.
+_READ_SHARE = 8
+# A stream's sink watches its own client, and logs what it does; it comes first.
+_SINK_FIRST_S = 0.5
 
 # Address and headers together; nobody needs more, and they are held before anybody is authenticated.
 MAX_HEAD_BYTES = 64 * 1024
@@ -83,6 +90,7 @@ class ShortWayProtocol(HttpToolsProtocol):
     _task: "asyncio.Task[None] | None" = None
     _headers_by_name: dict[bytes, bytes]
     _head_bytes = 0
+    _stall_timer: asyncio.TimerHandle | None = None
 
     def on_message_begin(self) -> None:
         self.url = b""
@@ -114,6 +122,7 @@ class ShortWayProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._stop_watching()
         if self._task is not None:
             self._task.cancel()
 
@@ -121,6 +130,24 @@ class ShortWayProtocol(HttpToolsProtocol):
         super().shutdown()
         if self._task is not None:
             self.loop.call_later(LAST_ANSWERS_AFTER_S, self._task.cancel, SHUTDOWN)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        unread_bytes = self.transport.get_write_buffer_size()
+        self._watch_reading(unread_bytes, unread_bytes // _READ_SHARE)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_watching()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._close_in_time()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._close_in_time()
 
     def send_400_response(self, msg: str) -> None:
         """The answer to what is no HTTP: in the one shape that every error has."""
@@ -130,6 +157,31 @@ class ShortWayProtocol(HttpToolsProtocol):
         response.headers.append((b"content-length", b"%d" % len(response.body)))
         self.transport.write(self._rendered(response, keep_alive=False, with_body=True))
         self.transport.close()
+
+    def _watch_reading(self, unread_bytes: int, share_bytes: int) -> None:
+        """Drops the connection unless the client has read a share of what it was sent by the next look."""
+        responder: Responder = self.app
+        self._stop_watching()
+        self._stall_timer = self.loop.call_later(
+            responder.patience.stall_s + _SINK_FIRST_S, self._look_at_reading, unread_bytes, share_bytes
+        )
+
+    def _look_at_reading(self, before_bytes: int, share_bytes: int) -> None:
+        unread_bytes = self.transport.get_write_buffer_size()
+        if unread_bytes > before_bytes - share_bytes:
+            reset(self.transport)
+        else:
+            self._watch_reading(unread_bytes, share_bytes)
+
+    def _stop_watching(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+    def _close_in_time(self) -> None:
+        """Closing waits for a client that does not read, be it little; here it does not wait for ever."""
+        if self._stall_timer is None and (unread_bytes := self.transport.get_write_buffer_size()):
+            self._watch_reading(unread_bytes, unread_bytes // _READ_SHARE)
 
     def _count_head(self, size_bytes: int) -> None:
         self._head_bytes += size_bytes
