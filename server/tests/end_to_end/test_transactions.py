@@ -216,13 +216,15 @@ def test_a_deadlock_is_tried_again(service: Service) -> None:
     update = f"update {table} set n = n + 1 where id = "
     with service.engine() as other, ThreadPoolExecutor(1) as client:
         other.autocommit = False
+        # The one whose patience ends first is the one that the engine ends: never us.
+        other.execute("set deadlock_timeout = '1h'")
         other.execute(f"{update} 2")
         tag = new_tag()
         waiting = client.submit(run, service, f"{update} 1", f"/* {tag} */ {update} 2")
         with service.engine() as engine:
             while not running_with(engine, tag):
                 time.sleep(0.005)
-        # It waits for us, and now we for it: it waited first, and so it is the one that the engine ends.
+        # It waits for us, and now we for it.
         other.execute(f"{update} 1")
         other.commit()
         assert waiting.result()["transaction"]["attempts"] >= 2

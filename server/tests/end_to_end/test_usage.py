@@ -82,7 +82,7 @@ async def test_transactions_keyed_requests_and_streams_are_counted(service: Serv
 
         series = "select g from generate_series(1, {}) g"
         keyed = {"sql": "select 1 as one"}
-        total: dict[str, int] = {}
+        total: dict[str, Any] = {}
         for step, expected in steps.items():
             if step == "transaction":
                 sqls = [series.format(2), series.format(3), "select pg_sleep(0.1) limit 0"]

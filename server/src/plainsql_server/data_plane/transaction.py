@@ -149,7 +149,6 @@ class Transactions:
 
 async def run_attempts(job: Job, transaction: TransactionResult) -> None:
     """Runs the transaction until it commits, fails for good, or has used up its attempts or its time."""
-    job.held_us = 0
     rows: list[bytes] = []
     is_done = False
     try:
@@ -163,6 +162,7 @@ async def run_attempts(job: Job, transaction: TransactionResult) -> None:
 
 
 async def _run_attempts(job: Job, transaction: TransactionResult) -> None:
+    job.held_us = None
     retries = Retries(job.pool.retry_lane, job.max_retries, job.deadline)
     while True:
         async with retries.attempt():
