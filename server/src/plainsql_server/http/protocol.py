@@ -31,6 +31,7 @@ SHUTDOWN = "shutdown"
 
 # How much of an answer must be read each time that a client's patience limit has passed: this share of it.
 _READ_SHARE = 8
+_PIECE_BYTES = 256 * 1024
 # A stream's sink watches its own client, and logs what it does; it comes first.
 _SINK_FIRST_S = 0.5
 
@@ -225,11 +226,16 @@ class ShortWayProtocol(HttpToolsProtocol):
             return
         if responder.readiness.draining:
             short.keep_alive = False
-        self.transport.write(self._rendered(response, short.keep_alive, with_body=request.method != "HEAD"))
+        self._write(self._rendered(response, short.keep_alive, with_body=request.method != "HEAD"))
         short.response_complete = True
         if not short.keep_alive:
             self.transport.close()
         self.on_response_complete()
+
+    def _write(self, answer: bytes) -> None:
+        # In pieces, because TLS counts as unread only what it has not handed on, and hands one piece on whole.
+        for start in range(0, len(answer), _PIECE_BYTES):
+            self.transport.write(answer[start : start + _PIECE_BYTES])
 
     def _rendered(self, response: Response, keep_alive: bool, *, with_body: bool) -> bytes:
         lines = [STATUS_LINE[response.status]]
