@@ -54,7 +54,11 @@ def test_a_new_database_is_ready_and_works(service: Service, database: dict[str,
     }  # fmt: skip
     assert (database["state"], database["default"]) == ("ready", False)
     assert database["size_bytes"] > 1_000_000
-    assert database["urls"] == {"data_url": service.data_url, "alias_url": None, "control_url": service.control_url}
+    assert database["urls"] == {
+        "data_url": service.data_url,
+        "alias_url": service.dev["alias_url"],
+        "control_url": service.control_url,
+    }
     assert query(service, write_key, "create table t ()", database=database["name"]).json()["success"]
     assert answer(service, "GET", path(database)) == {**database, "size_bytes": pytest.approx(8_000_000, rel=0.5)}
     assert database["id"] in [each["id"] for each in answer(service, "GET", "/v1/databases?limit=1000")["databases"]]
