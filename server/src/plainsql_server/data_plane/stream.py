@@ -70,6 +70,8 @@ class _Job:
     tier: str
     life_ms: int
     began_s: float
+    # When it got its connection.
+    leased_s: float = 0.0
     # What was passed on until now.
     row_count: int = 0
     size_bytes: int = 0
@@ -136,9 +138,9 @@ class Streams:
             is_read = False
             raise
         finally:
-            if is_read:
+            if is_read and job.leased_s:
                 # A connection is held as long as the stream lives, however slowly it is read.
-                held_us = int((time.monotonic() - job.began_s) * 1_000_000)
+                held_us = int((time.monotonic() - job.leased_s) * 1_000_000)
                 self._tally.note_usage(
                     principal.organization_id, job.place.database_id, job.row_count, held_us, job.size_bytes
                 )
@@ -149,6 +151,7 @@ class Streams:
         # Waiting for a turn is not what a stream's long life is for.
         turn_by = job.deadline(job.limits.statement_timeout_ms)
         async with pool.stream_turn(limit, turn_by), pool.lease(limit, turn_by) as lease:
+            job.leased_s = time.monotonic()
             try:
                 stream = await _begin(job, pool, lease)
                 await receiver.begin(stream.shape, lease.queue_us)

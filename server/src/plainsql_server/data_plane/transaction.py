@@ -98,7 +98,7 @@ class Job:
     pool: Pool
     # Counts what was used: rows, microseconds with the engine, bytes.
     note_usage: Callable[[int, int, int], None]
-    # How long it had a connection, over all attempts; None until it has its first one.
+    # How long it had a connection, over all attempts.
     held_us: int = 0
 
     def leftovers(self) -> Leftovers:
@@ -162,7 +162,7 @@ async def run_attempts(job: Job, transaction: TransactionResult) -> None:
 
 
 async def _run_attempts(job: Job, transaction: TransactionResult) -> None:
-    job.held_us = None
+    job.held_us = 0
     retries = Retries(job.pool.retry_lane, job.max_retries, job.deadline)
     while True:
         async with retries.attempt():
