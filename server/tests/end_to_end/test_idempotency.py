@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
+import psycopg
 import pytest
 
 from server.tests.end_to_end import tenants
@@ -284,3 +285,12 @@ def test_a_key_works_with_parameters_references_and_expectations(service: Servic
     assert first.json()["success"]
     assert post(service, *statements, idempotency_key=key).content == first.content
     assert numbers(service, table) == [11]
+
+
+def test_a_database_without_a_place_for_records_says_so(service: Service) -> None:
+    service.operate("database", "create", "--org", "dev", "ancient")
+    with service.engine() as engine:
+        name = service.value("select current_database()::text", database="ancient")
+        with psycopg.connect(engine.info.dsn, dbname=name, autocommit=True) as ancient:
+            ancient.execute("drop schema plainsql cascade")
+    error_of(post(service, "select 1", idempotency_key=new_key(), database="ancient"), 400, "no_record")

@@ -17,7 +17,14 @@ from dataclasses import dataclass
 from psycopg import sql
 from psycopg.pq.abc import PGresult
 
-from plainsql_server.core.errors import ConflictError, EngineError, InternalError, LimitError, ServiceError
+from plainsql_server.core.errors import (
+    ConflictError,
+    EngineError,
+    InternalError,
+    LimitError,
+    RequestError,
+    ServiceError,
+)
 from plainsql_server.core.result import Result
 from plainsql_server.engine.connection import Connection
 from plainsql_server.engine.execution import fail
@@ -31,6 +38,7 @@ _PURGED_AT_ONCE = 1_000
 _IN_PROGRESS = "PLS01"
 _RECORDED = "PLS02"
 _WRONG_SECRET = "PLS03"
+_NO_SCHEMA = "3F000"
 
 # Without a search_path of their own these could be made to call a tenant's functions.
 _DEFINER = "LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp"
@@ -204,6 +212,10 @@ async def claim_failure(connection: Connection, result: PGresult) -> ServiceErro
             return AlreadyRecorded()
         if error.retryable or isinstance(error, EngineError):
             return error
+        if sqlstate == _NO_SCHEMA:
+            return RequestError(
+                "no_record", "This database was made before requests could be recorded, so it takes no Idempotency-Key."
+            )
         return InternalError(f"claiming an idempotency key: {sqlstate} {error.message}")
 
 
