@@ -34,7 +34,10 @@ _RETRIED = _READS | {"WITH", "INSERT", "UPDATE", "DELETE", "MERGE"}
 # work in several transactions.
 _COMMITS = frozenset(["DO", "CALL", "VACUUM", "CLUSTER", "REINDEX"])
 # A block that cannot: quoted with dollars, so that its text is what it seems, and without the words for it.
-_QUIET_BLOCK = re.compile(r"\s*do\s+\$\w*\$(?:(?!\b(?:commit|rollback|call|execute)\b).)*\Z", re.IGNORECASE | re.DOTALL)
+_QUIET_BLOCK = re.compile(
+    r"(?:\s|/\*(?:(?!\*/).)*\*/)*do\s+\$\w*\$(?:(?!\b(?:commit|rollback|call|execute)\b).)*\Z",
+    re.IGNORECASE | re.DOTALL,
+)
 _CONCURRENTLY = re.compile(r"\bconcurrently\b", re.IGNORECASE)
 # How long the rest of a cut result is read and dropped before it is worth the while to ask again for less: this
 # long, and at least as long as the first rows took, so that asking again can at most double the time.

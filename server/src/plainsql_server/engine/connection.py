@@ -59,6 +59,8 @@ class Connection:
         # How much the engine may send before a result is complete, counted from its second piece on.
         self.max_result_bytes = 0
         self._valve: Valve | None = None
+        # How often something was waited for since the last `sync`.
+        self._waits = 0
 
     @classmethod
     async def open(cls, conninfo: bytes, timeout_s: float) -> "Connection":
@@ -151,6 +153,7 @@ class Connection:
             self._pg.pipeline_sync()
             self._queued(_SYNC)
             self.syncs_due += 1
+            self._waits = 0
             unsent = self._pg.flush()
         except DriverError as error:
             raise self._broken(error) from error
@@ -271,6 +274,11 @@ class Connection:
             self._consume()
             self._check_sound()
             return
+        if self._waits and self._hung_up():
+            self._take_piece()
+            self._check_sound()
+            return
+        self._waits += 1
         self._start_reading()
         self._waiter = self._loop.create_future()
         try:
@@ -278,6 +286,21 @@ class Connection:
         finally:
             self._waiter = None
         self._check_sound()
+
+    def _hung_up(self) -> bool:
+        """Whether the engine has closed its end. uvloop tells that once, perhaps with the engine's last words, and
+        looks away then; so who waits again must look for themselves.
+        """
+        inbox = self._inbox
+        if self._valve is not None:
+            inbox = select.poll()
+            inbox.register(self._valve, select.POLLIN)
+        return any(events & (select.POLLHUP | select.POLLERR) for _, events in inbox.poll(0))
+
+    def _take_piece(self) -> None:
+        if self._valve is not None and not self._inbox.poll(0):
+            self._valve.pass_on()
+        self._consume()
 
     def _check_sound(self) -> None:
         if not self.is_open:
@@ -291,9 +314,7 @@ class Connection:
             # Nobody wants it yet: stop watching, or a level-triggered loop would spin.
             self._stop_reading()
             return
-        if self._valve is not None and not self._inbox.poll(0):
-            self._valve.pass_on()
-        self._consume()
+        self._take_piece()
 
     def _consume(self) -> None:
         try:

@@ -12,7 +12,7 @@ from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 
 from plainsql_server.core.clock import monotonic_us
-from plainsql_server.core.errors import EngineError, InternalError, RequestError, ServiceError, StatementError
+from plainsql_server.core.errors import EngineError, InternalError, Outcome, RequestError, ServiceError, StatementError
 from plainsql_server.core.result import NO_COLUMNS, Completion, Shape
 from plainsql_server.core.statement import Statement
 from plainsql_server.engine.catalog import Catalog
@@ -233,10 +233,12 @@ def _counted(parameters: int) -> str:
     return "1 parameter" if parameters == 1 else f"{parameters} parameters"
 
 
-def changed_mode() -> StatementError:
+def changed_mode() -> RequestError:
     """The error for what the guards found."""
-    return StatementError(
-        "transaction_control", "A statement changed the transaction's isolation, or that it only reads."
+    return RequestError(
+        "transaction_control",
+        "A statement changed the transaction's isolation, or that it only reads.",
+        outcome=Outcome.ROLLED_BACK,
     )
 
 
