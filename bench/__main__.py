@@ -100,7 +100,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=("statements", "transactions", "databases"),
+        choices=(*_MEASURES, "databases"),
         default="statements",
         help="what to measure",
     )
