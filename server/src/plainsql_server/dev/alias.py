@@ -4,7 +4,6 @@ Owns how nginx is called and what surrounds the alias' own configuration. Where 
 no such part.
 """
 
-import http.client
 import os
 import shutil
 import ssl
@@ -13,12 +12,12 @@ from signal import Signals as Signal
 
 from plainsql_server.dev.folder import write_public
 from plainsql_server.dev.parts import Part
+from plainsql_server.dev.probe import HOST, answers
 from plainsql_server.dev.processes import Launcher
-from plainsql_server.dev.service import HOST, Addresses
+from plainsql_server.dev.service import Addresses
 from plainsql_server.http.alias import Alias, TlsFiles, alias_config
 
 MISSING = "nginx is not installed, so there is no alias. Install: apt install nginx-light"
-_PROBE_TIMEOUT_S = 1.0
 
 # One process in the foreground, so that it ends when `dev` does; everything that it writes is in its own folder.
 _MAIN = """\
@@ -89,21 +88,8 @@ class AliasPart(Part):
         )
 
     def ready(self) -> bool:
-        connection = self._connection()
-        try:
-            connection.request("GET", "/health?live")
-            return connection.getresponse().status == http.HTTPStatus.OK
-        except (OSError, http.client.HTTPException):
-            # Not listening yet: the limit on starting turns a lasting silence into a failure.
-            return False
-        finally:
-            connection.close()
+        port = self._addresses.alias_port
+        return port is not None and answers(port, self._trust)
 
     def detail(self) -> str:
         return self._addresses.alias_url or ""
-
-    def _connection(self) -> http.client.HTTPConnection:
-        port = self._addresses.alias_port
-        if self._trust is None:
-            return http.client.HTTPConnection(HOST, port, timeout=_PROBE_TIMEOUT_S)
-        return http.client.HTTPSConnection(HOST, port, timeout=_PROBE_TIMEOUT_S, context=self._trust)

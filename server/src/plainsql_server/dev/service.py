@@ -3,7 +3,6 @@
 Owns the settings that they get. Refuses to import them: they are processes, as in production.
 """
 
-import http.client
 import json
 import os
 import ssl
@@ -17,11 +16,9 @@ from plainsql_server.dev.cluster import DIRECTORY_DATABASE, SUPERUSER, Cluster
 from plainsql_server.dev.folder import Folder
 from plainsql_server.dev.parts import Part
 from plainsql_server.dev.postgres import Postgres
+from plainsql_server.dev.probe import HOST, answers
 from plainsql_server.dev.processes import Launcher
 from plainsql_server.settings import PREFIX
-
-HOST = "127.0.0.1"
-_PROBE_TIMEOUT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,23 +126,10 @@ class Plane(Part):
         )
 
     def ready(self) -> bool:
-        connection = self._connection()
-        try:
-            connection.request("GET", "/health?live")
-            return connection.getresponse().status == http.HTTPStatus.OK
-        except (OSError, http.client.HTTPException):
-            # Not listening yet, or not ours: the limit on starting turns a lasting silence into a failure.
-            return False
-        finally:
-            connection.close()
+        return answers(self._port, self._trust)
 
     def detail(self) -> str:
         return self._url
-
-    def _connection(self) -> http.client.HTTPConnection:
-        if self._trust is None:
-            return http.client.HTTPConnection(HOST, self._port, timeout=_PROBE_TIMEOUT_S)
-        return http.client.HTTPSConnection(HOST, self._port, timeout=_PROBE_TIMEOUT_S, context=self._trust)
 
 
 def plane_settings(cluster: Cluster, addresses: Addresses, workers: int, redis_url: str | None) -> dict[str, str]:
