@@ -8,7 +8,7 @@ COMPILE := UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet -
 	--generate-hashes --no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test soak dev bench lock
+.PHONY: help setup kernel unkernel check test soak dev bench lock
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1\t\2/' | expand -t 12
@@ -18,11 +18,19 @@ setup:  ## build .venv from the pinned requirements, with server and client in i
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
 	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes requirements/dev.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e server -e client
+	$(BIN)/plainsql-server --version
+
+kernel:  ## compile the hot path in place (needs gcc and Python's headers); a source changed later is used uncompiled
+	$(BIN)/python server/build_kernel.py
+
+unkernel:  ## remove what `make kernel` built
+	rm -rf server/src/plainsql_server/_kernel
 
 check:  ## lint, format, types and import contracts; changes nothing
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy $(TYPED)
+	$(BIN)/mypy server/build_kernel.py server/hatch_build.py
 	$(BIN)/mypy client/tests
 	$(BIN)/lint-imports --no-logo
 
@@ -39,7 +47,7 @@ soak:  ## the tests of consistency and idempotency in full size, with a line of 
 dev:  ## start the whole service on this machine, its state in ./.plainsql (ARGS="--no-tls" for options)
 	$(BIN)/plainsql-server dev $(ARGS)
 
-bench:  ## measure the service beside the bare engine
+bench: kernel  ## measure the service beside the bare engine
 	$(BIN)/python -m bench $(ARGS)
 
 lock:  ## pin again after a change of requirements; versions stay where they can (UPGRADE=1 for the newest)

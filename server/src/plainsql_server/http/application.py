@@ -13,7 +13,7 @@ from plainsql_server.core.errors import EngineError, InternalError, Outcome, Ser
 from plainsql_server.core.observation import Failure, Observe, RequestFinished
 from plainsql_server.core.principal import Principal
 from plainsql_server.directory.principals import Principals
-from plainsql_server.http.authentication import authenticate, check_scope
+from plainsql_server.http.authentication import authenticate, check_scope, remembered
 from plainsql_server.http.cors import cors_headers, is_preflight, preflight_response
 from plainsql_server.http.errors import error_response
 from plainsql_server.http.protocol import SHUTDOWN, Patience
@@ -65,7 +65,9 @@ class Application:
             elif (route := self._routes.find(request.method, request.path)).scope is None:
                 response = await route.answer_anyone(request)
             else:
-                principal = await authenticate(request, self._principals, route)
+                principal = remembered(request, self._principals, route)
+                if principal is None:
+                    principal = await authenticate(request, self._principals, route)
                 # Every authenticated request counts, so that asking without the scope is not free.
                 if (waiting := take_permit(request, principal, self._permits)) is not None:
                     await waiting

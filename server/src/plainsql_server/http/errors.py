@@ -62,9 +62,7 @@ def error_response(error: ServiceError, request_id: str, *, query_timings: dict[
         content |= {"columns": [], "rows": [], "affected_rows": 0, "timings": query_timings}
     content["request_id"] = request_id
     status = status_of(error)
-    return Response(
-        status, msgspec.json.encode(content), headers=_headers(status, error), error_code=error.code
-    )  # fmt: skip
+    return Response(status, msgspec.json.encode(content), _headers(status, error), error_code=error.code)
 
 
 def error_object(error: ServiceError) -> dict[str, Any]:

@@ -91,7 +91,7 @@ class _Delivery:
         self._wrote_s = 0.0
         self.has_begun = False
         # What the log says; it grows with the stream.
-        self.response = Response(200, b"", form.content_type, stream=form.name)
+        self.response = Response(200, b"", content_type=form.content_type, stream=form.name)
 
     async def begin(self, shape: Shape, queue_us: int) -> None:
         request, response = self._request, self.response

@@ -20,7 +20,8 @@ from plainsql_server.data_plane.transaction import (
 )
 from plainsql_server.engine.transaction import Count, Expectation
 from plainsql_server.http.idempotency import IDEMPOTENCY_KEY, IdempotencyRoutes, transaction_response
-from plainsql_server.http.query import ENCODINGS, MaxRows, TimeoutMs, read_body
+from plainsql_server.http.query import ENCODINGS, read_body
+from plainsql_server.http.query_body import MaxRows, TimeoutMs
 from plainsql_server.http.requests import Request, decode_json
 from plainsql_server.http.responses import Response
 
