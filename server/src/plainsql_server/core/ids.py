@@ -43,7 +43,8 @@ def new_request_id() -> str:
 
 
 def _digits() -> str:
-    return f"{time.time_ns() // 1_000_000:012x}{_fast(80):020x}"
+    # By way of bytes, which is far quicker than formatting numbers.
+    return (time.time_ns() // 1_000_000).to_bytes(6, "big").hex() + _fast(80).to_bytes(10, "big").hex()
 
 
 def is_id(text: str, kind: Kind) -> bool:

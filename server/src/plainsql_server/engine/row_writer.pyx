@@ -40,10 +40,9 @@ cdef enum Kind:
 cdef const char *HEX = b"0123456789abcdef"
 
 # What may stand in a JSON string as it is (0), as \u00xx (1), or else by which letter after a backslash; and how many
-# bytes that adds. And which characters make a field of CSV one that is looked at with care.
+# bytes that adds.
 cdef unsigned char[256] json_escape
 cdef unsigned char[256] json_extra
-cdef unsigned char[256] csv_special
 
 
 cdef int fill_tables() except -1:
@@ -51,10 +50,8 @@ cdef int fill_tables() except -1:
     for code in range(256):
         json_escape[code] = 1 if code < 0x20 else 0
         json_extra[code] = 5 if code < 0x20 else 0
-        csv_special[code] = 1 if code <= 0x20 else 0
     for code, letter in ((0x22, 0x22), (0x5C, 0x5C), (8, 0x62), (9, 0x74), (10, 0x6E), (12, 0x66), (13, 0x72)):
         json_escape[code], json_extra[code] = letter, 1
-    csv_special[0x22] = csv_special[0x2C] = 1
     return 0
 
 
@@ -169,17 +166,27 @@ cdef class RowWriter:
             self.put(escape)
 
     cdef bint add_csv_text(self, const char *value, Py_ssize_t size) except -1:
-        # White space is special at the ends only, and the encoder knows what counts as such.
-        cdef Py_ssize_t index
         cdef unsigned char high = 0, byte
-        if size == 0 or csv_special[<unsigned char>value[0]] or csv_special[<unsigned char>value[size - 1]]:
-            return False
+        cdef Py_ssize_t index, quotes = 0
+        cdef bint special = size == 0 or is_space(value[0]) or is_space(value[size - 1])
         for index in range(size):
             byte = <unsigned char>value[index]
             high |= byte
-            if csv_special[byte] and byte != 0x20:
-                return False
-        return (high < 0x80 or is_utf8(value, size)) and self.add(value, size)
+            special |= byte == 0x22 or byte == 0x2C or byte == 10 or byte == 13
+            quotes += byte == 0x22
+        if high >= 0x80 and not is_utf8(value, size):
+            return False
+        if not special:
+            return self.add(value, size)
+        self.reserve(size + quotes + 2)
+        self.put(0x22)
+        for index in range(size):
+            byte = <unsigned char>value[index]
+            self.put(byte)
+            if byte == 0x22:
+                self.put(byte)
+        self.put(0x22)
+        return True
 
     cdef bint add_time(self, const char *value, Py_ssize_t size, bint zoned) except -1:
         # 2026-11-15 06:45:00.5+00; what is infinite, before Christ or of another zone is the encoder's.
@@ -231,6 +238,10 @@ cdef class RowWriter:
 
 cdef bint is_digit(char byte) noexcept:
     return 0x30 <= byte <= 0x39
+
+
+cdef bint is_space(char byte) noexcept:
+    return byte == 0x20 or 9 <= byte <= 13
 
 
 cdef bint is_finite(const char *value, Py_ssize_t size) noexcept:

@@ -9,6 +9,7 @@ control and shutdown are uvicorn's. Refuses to know routes.
 """
 
 import asyncio
+import math
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -84,6 +85,9 @@ class ShortWayProtocol(HttpToolsProtocol):
     _short: _ShortCycle | None = None
     _task: "asyncio.Task[None] | None" = None
     _stall_timer: asyncio.TimerHandle | None = None
+    # Since when nothing is under way on the connection; endless while something is.
+    _idle_since_s = math.inf
+    _idle_timer: asyncio.TimerHandle | None = None
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self._head = head = Head()
@@ -119,6 +123,9 @@ class ShortWayProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._stop_watching()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
         if self._task is not None:
             self._task.cancel()
 
@@ -137,9 +144,33 @@ class ShortWayProtocol(HttpToolsProtocol):
         self._stop_watching()
 
     def on_response_complete(self) -> None:
-        super().on_response_complete()
+        """Goes on with the next request, as uvicorn's does, but for the timer: see `_look_at_idleness`."""
+        self.server_state.total_requests += 1
         if self.transport.is_closing():
             self._close_in_time()
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+            return
+        self._idle_since_s = self.loop.time()
+        if self._idle_timer is None:
+            self._idle_timer = self.loop.call_later(self.timeout_keep_alive, self._look_at_idleness)
+
+    def _unset_keepalive_if_required(self) -> None:
+        """uvicorn's word for: something came from the client."""
+        self._idle_since_s = math.inf
+
+    def _look_at_idleness(self) -> None:
+        """Closes a connection that nobody used for so long. One timer goes on for a connection's whole life, because
+        setting one with each answer and cancelling it with each request shows.
+        """
+        left_s = self._idle_since_s + self.timeout_keep_alive - self.loop.time()
+        if left_s <= 0:
+            self._idle_timer = None
+            self.timeout_keep_alive_handler()
+        else:
+            self._idle_timer = self.loop.call_later(min(left_s, self.timeout_keep_alive), self._look_at_idleness)
 
     def timeout_keep_alive_handler(self) -> None:
         super().timeout_keep_alive_handler()
