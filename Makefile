@@ -8,7 +8,7 @@ COMPILE := UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet -
 	--generate-hashes --no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test soak dev bench lock
+.PHONY: help setup check test soak dev bench openapi lock
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1\t\2/' | expand -t 12
@@ -41,6 +41,9 @@ dev:  ## start the whole service on this machine, its state in ./.plainsql (ARGS
 
 bench:  ## measure the service beside the bare engine
 	$(BIN)/python -m bench $(ARGS)
+
+openapi:  ## write docs/openapi anew, after a change of routes
+	$(BIN)/python -m server.tests.openapi >/dev/null
 
 lock:  ## pin again after a change of requirements; versions stay where they can (UPGRADE=1 for the newest)
 	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements/uv.in -o requirements/uv.txt
