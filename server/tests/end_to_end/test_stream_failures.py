@@ -105,7 +105,8 @@ async def test_a_client_that_does_not_read_is_given_up(service: Service, node: N
         assert time.monotonic() - began_s < 10
     line = await _logged(node, "client_stalled")
     assert line["row_count"] > 0
-    assert line["sent_bytes"] > 0
+    # Little is made for a client that reads none of it: what fits the kernel's buffer and ours.
+    assert 0 < line["sent_bytes"] < 512 * 1024
 
 
 async def test_a_stream_that_runs_when_the_process_stops_is_told_so(service: Service) -> None:
