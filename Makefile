@@ -29,12 +29,13 @@ check:  ## lint, format, types and import contracts; changes nothing
 test:  ## every test (ARGS="-k name -x" to choose)
 	$(BIN)/pytest $(ARGS)
 
-soak:  ## the tests of consistency and idempotency in full size, with a line of report for each run; about fifteen minutes
+soak:  ## the long tests in full size, with a line of report for each run; about half an hour
 	PLAINSQL_TEST_TRANSACTIONS=26000 PLAINSQL_TEST_FAULTS=5 PLAINSQL_TEST_TRANSACTIONS_BETWEEN_FAULTS=500 \
 	PLAINSQL_TEST_CONTROL_TRANSACTIONS=3000 PLAINSQL_TEST_INCREMENTS=5000 \
 	PLAINSQL_TEST_KEYS=1000 PLAINSQL_TEST_KEY_KILLS=5 PLAINSQL_TEST_LOST_COMMITS=102 PLAINSQL_TEST_LOST_COMMIT_KILLS=5 \
+	PLAINSQL_TEST_SCHEMATHESIS=5000 \
 		$(BIN)/pytest -q -s server/tests/consistency server/tests/end_to_end/test_idempotency_races.py \
-		server/tests/end_to_end/test_lost_commits.py $(ARGS)
+		server/tests/end_to_end/test_lost_commits.py server/tests/end_to_end/test_schemathesis.py $(ARGS)
 
 dev:  ## start the whole service on this machine, its state in ./.plainsql (ARGS="--no-tls" for options)
 	$(BIN)/plainsql-server dev $(ARGS)
