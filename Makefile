@@ -14,7 +14,7 @@ SOAK_engine := server/tests/dev/test_cycles.py $(addprefix $(END_TO_END)/test_,c
 SOAK_streams := $(addprefix $(END_TO_END)/test_,stream_pace.py stream_failures.py stream_neighbours.py \
 	stream_readers.py unread_answers.py)
 SOAK_control := server/tests/control_plane/test_crashes.py $(addprefix $(END_TO_END)/test_,rate_limits.py \
-	revocation.py provisioning_under_fire.py)
+	redis_away.py revocation.py provisioning_under_fire.py schemathesis.py)
 SOAK_all := $(SOAK_consistency) $(SOAK_engine) $(SOAK_streams) $(SOAK_control)
 
 .DEFAULT_GOAL := help

@@ -32,7 +32,10 @@ class PageOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The query string of every list."""
 
     limit: Annotated[int, Meta(ge=1, le=_MAX_LIMIT, description="How many to show.")] = _DEFAULT_LIMIT
-    cursor: Annotated[str | None, Meta(description="`next` of the page before.", examples=[None])] = None
+    cursor: Annotated[
+        Annotated[str, Meta(extra_json_schema={"format": "cursor"})] | None,
+        Meta(description="`next` of the page before."),
+    ] = None
 
 
 async def read_body(request: Request, principal: Principal, decoder: "msgspec.json.Decoder[Decoded]") -> Decoded:

@@ -23,6 +23,9 @@ Json = dict[str, Any]
 
 _REF = "#/components/schemas/{name}"
 _STREAM_MODELS: tuple[Model, ...] = (StreamColumns, StreamDone, LastLine, StreamError)
+_EVENTS: Mapping[str, Model | None] = {
+    "columns": StreamColumns, "row": None, "done": StreamDone, "error": StreamError,
+}  # fmt: skip
 _ANY_ROUTE = ("malformed_request", "service_failure", "shutting_down")
 _KNOWN_CALLERS = ("unauthenticated", "forbidden", "rate_limited", "directory_unavailable")
 _WITH_BODY = ("request_timeout", "request_too_large", "unsupported_content_type", "unsupported_content_encoding")
@@ -279,7 +282,16 @@ def _is_json(media: Media) -> bool:
 
 
 def _streamed(media: Media) -> Json:
-    return {"type": "string", "description": media.description}
+    if media.content_type != "text/event-stream":
+        return {"type": "string", "description": media.description}
+    return {"description": media.description, "anyOf": [_event(name, model) for name, model in _EVENTS.items()]}
+
+
+def _event(name: str, model: Model | None) -> Json:
+    """One event of a stream; OpenAPI 3.1 has no word for the whole of them."""
+    content = {"$ref": _REF.format(name=model.__name__)} if model else {"type": ["object", "array"]}
+    data = {"type": "string", "contentMediaType": JSON_TYPE, "contentSchema": content}
+    return {"type": "object", "required": ["event", "data"], "properties": {"event": {"const": name}, "data": data}}
 
 
 def _failure(route: Route, shapes: _Shapes, status: int, codes: list[str]) -> Json:
