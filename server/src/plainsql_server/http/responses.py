@@ -12,6 +12,7 @@ from plainsql_server.core.errors import ServiceError
 JSON = b"application/json"
 
 Header = tuple[bytes, bytes]
+Content = msgspec.Struct | dict[str, Any]
 
 
 class Response:
@@ -52,7 +53,7 @@ class Response:
         self.failure: ServiceError | None = None
 
 
-def json_response(status: int, content: dict[str, Any], headers: list[Header] | None = None) -> Response:
+def json_response(status: int, content: Content, headers: list[Header] | None = None) -> Response:
     return Response(status, msgspec.json.encode(content), headers)
 
 
