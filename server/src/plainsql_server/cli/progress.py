@@ -22,6 +22,7 @@ class Bar:
         self._moves = self._stream.isatty()
         self._label = ""
         self._total: int | None = None
+        self._in_bytes = True
         self._began_s = self._shown_s = 0.0
 
     def __enter__(self) -> Self:
@@ -35,9 +36,9 @@ class Bar:
         elif self._label and self._moves:
             self._stream.write("\n")
 
-    def step(self, label: str, total: int | None = None) -> None:
+    def step(self, label: str, total: int | None = None, *, in_bytes: bool = True) -> None:
         self._finish()
-        self._label, self._total, self._began_s = label, total, time.monotonic()
+        self._label, self._total, self._in_bytes, self._began_s = label, total, in_bytes, time.monotonic()
         self._show(0)
 
     def at(self, done: int) -> None:
@@ -67,7 +68,9 @@ class Bar:
         share = min(1.0, done / total)
         filled = int(share * _WIDTH)
         elapsed_s = self._shown_s - self._began_s
-        shown = f"{'█' * filled}{'░' * (_WIDTH - filled)} {share:4.0%}"
+        shown = f"{'█' * filled}{'░' * (_WIDTH - filled)} {100 * share:3.0f} %"
+        if not self._in_bytes:
+            return f"{shown}  {done} of {total}"
         if elapsed_s < 1 or not done:
             return shown
         left_s = elapsed_s * (1 - share) / share

@@ -38,7 +38,7 @@ def status_command(ca_file: Path | None, as_json: bool) -> None:
 
 def _print(status: Status) -> None:
     known = status.directory
-    click.echo("Directory: " + ", ".join(f"{count} {name}" for name, count in known.items()) + "\n")
+    click.echo("Directory: " + ", ".join(f"{name} {count}" for name, count in known.items()) + "\n")
     print_table(_CELLS, [_cell(cell) for cell in status.cells])
     for cell in status.cells:
         if cell.problem:

@@ -23,6 +23,8 @@ RECORDS = {
     "responses": "key, body, finished_at",
 }
 _CONNECT_TIMEOUT_MS = 5_000
+# Most transactions take less, and no customer of the cell can hold a backup up for longer.
+_SAFE_MOMENT_MS = 20_000
 # A dump locks every table that it copies, in a table of locks that all tenants of the cell share.
 _LOCKS_SHARE = 2
 
@@ -44,11 +46,15 @@ _LOCKS = """
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """One moment of a database: its snapshot, and the size of each table ("schema.table") then."""
+    """One moment of a database: its snapshot, and the size of each table ("schema.table") then.
+
+    Only if it `is_serial` can no customer tell that it was not the only one at work; every moment is consistent.
+    """
 
     connection: AsyncConnection
     snapshot: str
     tables: dict[str, int]
+    is_serial: bool
 
     async def records(self, table: str) -> AsyncIterator[bytes]:
         """The records in a table of `RECORDS`, as they were at that moment, in COPY's text form."""
@@ -60,21 +66,20 @@ class Frozen:
 
 @asynccontextmanager
 async def frozen(conninfo: str, admin_role: str, database: str) -> AsyncIterator[Frozen]:
-    """A moment of a database that is one of a serial history, kept for the length of the block.
+    """A moment of a database, kept for the length of the block: of a serial history, if one comes soon.
 
-    Waits until every transaction that writes now has ended, at most as long as the longest may take. Raises
-    RequestError if the database cannot be dumped as its owner, LimitError if that would take too many locks.
+    Raises RequestError if the database cannot be dumped as its owner, LimitError if that would take too many locks.
     """
     async with admin_connection(conninfo, admin_role, database) as connection:
         await _check_locks(connection)
         await _check_row_security(connection)
         # It says nothing while the dump runs.
         await connection.execute("SET idle_in_transaction_session_timeout = 0")
-        await connection.execute("BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE")
+        is_serial = await _begin(connection)
         tables = dict(await (await connection.execute(_TABLES)).fetchall())
         exported = await (await connection.execute("SELECT pg_export_snapshot()")).fetchone()
         assert exported is not None
-        yield Frozen(connection, exported[0], tables)
+        yield Frozen(connection, exported[0], tables, is_serial)
 
 
 async def fill_records(conninfo: str, admin_role: str, database: str, table: str, blocks: AsyncIterator[bytes]) -> None:
@@ -109,6 +114,22 @@ async def analyze(conninfo: str) -> None:
             await connection.execute("ANALYZE")
     except psycopg.Error as error:
         raise RequestError("analyze_failed", f"The restored tables could not be analyzed: {error}") from error
+
+
+async def _begin(connection: AsyncConnection) -> bool:
+    """Begins at a moment that is safe, or after a while at any, as pg_dump does; whether it was safe."""
+    await connection.execute(f"SET statement_timeout = {_SAFE_MOMENT_MS}")
+    try:
+        # It waits until every transaction of the cell that writes now has ended, with its first statement.
+        await connection.execute("BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE")
+        await connection.execute("SELECT 1")
+    except psycopg.errors.QueryCanceled:
+        await connection.execute("ROLLBACK")
+        await connection.execute("SET statement_timeout = 0")
+        await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        return False
+    await connection.execute("SET statement_timeout = 0")
+    return True
 
 
 async def _check_locks(connection: AsyncConnection) -> None:

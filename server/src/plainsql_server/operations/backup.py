@@ -61,7 +61,7 @@ async def backup_database(directory: Directory, database: DatabaseRecord, output
         manifest = Manifest(
             kind=DATABASE, name=database.name, taken_at=now().isoformat(), server_version=str(version),
             dumped_by_major=major_of(program), owner_role=database.owner_role, reader_role=database.reader_role,
-            tables_bytes=dumped.total,
+            tables_bytes=dumped.total, is_serial=moment.is_serial,
         )  # fmt: skip
         writer = PieceWriter(output, manifest)
         snapshot = f"--snapshot={moment.snapshot}"

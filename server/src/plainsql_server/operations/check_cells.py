@@ -161,7 +161,7 @@ async def _databases(check: str, directory: Directory, cell: CellRecord, facts: 
     if unknown:
         mend = "They are of a newer directory than this, or of another: find out before you drop them."
         findings.append(warning(check, f"The directory does not know {', '.join(unknown[:5])}.", mend))
-    return findings or [good(check, f"Its {len(known)} databases are there.")]
+    return findings or [good(check, f"Its customers' databases are there: {len(known)}.")]
 
 
 async def _probe(check: str, cell: CellRecord, facts: CellFacts) -> list[Finding]:

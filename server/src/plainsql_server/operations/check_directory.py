@@ -50,7 +50,7 @@ async def directory(patient: Patient) -> AsyncIterator[Finding]:
         if standby == (True,):
             yield broken(
                 "directory", "The directory is a standby, which cannot be written to.",
-                "Point PLAINSQL_DIRECTORY_DSN at the primary; with several hosts, target_session_attrs=primary finds it.",
+                "Point PLAINSQL_DIRECTORY_DSN at the primary; of several hosts, target_session_attrs=primary finds it.",
             )  # fmt: skip
             return
     yield await _tables(dsn)

@@ -112,7 +112,7 @@ async def redis(patient: Patient) -> AsyncIterator[Finding]:
         facts = await client.info()
     except (RedisError, OSError) as error:
         yield broken(
-            "redis", f"Redis does not answer: {error}. Processes keep to their shares of rate limits.",
+            "redis", f"Redis does not answer: {str(error).rstrip('.')}. Processes keep to their shares of rate limits.",
             "Start it, or correct PLAINSQL_REDIS_URL.",
         )  # fmt: skip
         return

@@ -41,6 +41,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     reader_role: str = ""
     # The size of all tables when it was taken, for whoever shows how far a restore is.
     tables_bytes: int = 0
+    # Whether the moment was one of a serial history; see `engine/backups.py`.
+    is_serial: bool = False
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ _TABLE = re.compile(r'pg_dump: dumping contents of table "(.*)"\Z')
 class Progress(Protocol):
     """Shows the steps of a piece of work, one after the other."""
 
-    def step(self, label: str, total: int | None = None) -> None:
+    def step(self, label: str, total: int | None = None, *, in_bytes: bool = True) -> None:
         """A new step begins; the one before is done. Without a total, nobody knows how long it takes."""
 
     def at(self, done: int) -> None:

@@ -205,14 +205,15 @@ async def _finish_schema(program: Path, schema: Path, conninfo: str, progress: P
     options = ("--section=post-data", "--no-privileges")
     listed = await run(program, (*options, "--list", str(schema)), None)
     entries = sum(1 for line in listed.splitlines() if _ENTRY.match(line))
-    progress.step("indexes", max(1, entries))
-    done = 0
+    progress.step("indexes", max(1, entries), in_bytes=False)
+    done = -1
 
     def hear(line: str) -> None:
         nonlocal done
         if _CREATED.match(line):
+            # It says so before it does so.
             done += 1
-            progress.at(min(done, entries))
+            progress.at(done)
 
     await run(program, (*_OPTIONS, "--section=post-data", "--verbose", str(schema)), conninfo, hear)
 
