@@ -1,12 +1,14 @@
 """A database is replaced by its backup while clients read and write it, over several processes of the data plane."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import httpx
+import psycopg
 import pytest
 
 from plainsql_server.engine import backups
@@ -118,3 +120,25 @@ async def test_no_customer_can_hold_a_backup_up_for_long(stage: Stage, monkeypat
             cursor = await moment.connection.execute("show statement_timeout")
             assert await cursor.fetchone() == ("0",)
         holder.execute("rollback")
+
+
+def test_whoever_still_knows_the_old_content_is_kept_out_until_nobody_can(stage: Stage, tmp_path: Path) -> None:
+    """As a node would be that has not heard of the change: its connections end, and new ones are refused."""
+    with stage.owner() as owner:
+        owner.execute("create table t (a int)")
+    file = stage.backup(tmp_path / "main.backup")
+    engine_name, role, _ = stage.names()
+    patient = replace(stage, settings={"PLAINSQL_DIRECTORY_GRACE_MS": "4000"})
+    with stage.postgres.connect(role, engine_name) as stale:
+        restoring = patient.start("restore", "--org", "acme", "main", "--replace", "--input", str(file))
+        while stage.names()[0] == engine_name:
+            assert restoring.poll() is None
+            time.sleep(0.02)
+        with pytest.raises(psycopg.OperationalError):
+            stale.execute("insert into t values (1)")
+        with pytest.raises(psycopg.OperationalError, match="not currently accepting connections"):
+            stage.postgres.connect(role, engine_name)
+        assert restoring.poll() is None
+        assert restoring.wait(60) == 0
+    with stage.postgres.connect(role, engine_name) as again:
+        assert again.execute("select count(*) from t").fetchone() == (0,)
