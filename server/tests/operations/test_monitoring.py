@@ -15,6 +15,8 @@ import pytest
 
 from plainsql_server.dev.ports import choose_ports
 from server.tests.load import Node, directory_dsn, running_node
+from server.tests.operations.stage import Stage
+from server.tests.postgres import Postgres
 from server.tests.redis_server import running_redis
 from server.tests.service import Service, running_service
 
@@ -160,3 +162,16 @@ def test_the_dashboard_has_one_id_for_each_panel_and_no_data_source_of_anybodys(
     assert len(set(ids)) == len(ids) > 20
     sources = {panel["datasource"]["uid"] for panel in dashboard["panels"] if panel["type"] != "row"}
     assert sources == {"${datasource}"}
+
+
+def test_status_shows_the_queue_of_each_process_on_this_machine(watched: tuple[Service, Node, int]) -> None:
+    service, node, port = watched
+    use(service, node)
+    settings = {"PLAINSQL_METRICS_PORT": str(port), "PLAINSQL_WORKERS": "2"}
+    stage = Stage(Postgres(service.dev["postgres"]["socket"]), directory_dsn(service), settings)
+    # The second process does not run, and so has no queue.
+    (process,) = json.loads(stage.run("status", "--json").stdout)["processes"]
+    assert process["port"] == port
+    assert (process["waiting"], process["streams"]) == (0, 0)
+    assert process["open_connections"] > 0
+    assert "METRICS PORT" in stage.run("status").stdout

@@ -1,7 +1,9 @@
 """`plainsql-server top`."""
 
 import shutil
+import signal
 import sys
+import threading
 import time
 
 import click
@@ -48,19 +50,19 @@ def top_command(
 
 
 def _watch(every_s: float, idle: bool) -> None:
+    stopped = threading.Event()
+    # Ctrl-C is how it is meant to end, also where the shell had its children ignore it.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
     click.clear()
-    try:
-        while True:
-            picture = with_directory(lambda directory: look(directory, idle=idle))
-            width, height = shutil.get_terminal_size()
-            lines = [f"{time.strftime('%H:%M:%S')}  {len(picture.statements)} statements  Ctrl-C ends", ""]
-            lines += _lines(picture, width)
-            drawn = "".join(f"{line}{_CLEAR_LINE}\n" for line in lines[: height - 1])
-            click.echo(f"{_HOME}{drawn}{_CLEAR_BELOW}", nl=False)
-            time.sleep(every_s)
-    except KeyboardInterrupt:
-        # That is how it is meant to end.
-        return
+    while not stopped.is_set():
+        picture = with_directory(lambda directory: look(directory, idle=idle))
+        width, height = shutil.get_terminal_size()
+        lines = [f"{time.strftime('%H:%M:%S')}  {len(picture.statements)} statements  Ctrl-C ends", ""]
+        lines += _lines(picture, width)
+        drawn = "".join(f"{line}{_CLEAR_LINE}\n" for line in lines[: height - 1])
+        click.echo(f"{_HOME}{drawn}{_CLEAR_BELOW}", nl=False)
+        stopped.wait(every_s)
 
 
 def _lines(picture: Picture, width: int | None) -> list[str]:
