@@ -13,7 +13,8 @@ SOAK_engine := server/tests/dev/test_cycles.py $(addprefix $(END_TO_END)/test_,c
 	disconnects.py overload.py restart.py engine_crash.py)
 SOAK_streams := $(addprefix $(END_TO_END)/test_,stream_pace.py stream_failures.py stream_neighbours.py \
 	stream_readers.py unread_answers.py)
-SOAK_control := server/tests/control_plane/test_crashes.py $(addprefix $(END_TO_END)/test_,rate_limits.py \
+SOAK_control := $(addprefix server/tests/,control_plane/test_crashes.py operations/test_backups.py) \
+	$(addprefix $(END_TO_END)/test_,rate_limits.py \
 	redis_away.py revocation.py provisioning_under_fire.py schemathesis.py)
 SOAK_all := $(SOAK_consistency) $(SOAK_engine) $(SOAK_streams) $(SOAK_control)
 

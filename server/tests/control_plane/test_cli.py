@@ -125,6 +125,7 @@ def test_a_wrong_command_line_is_exit_code_2(run: Run, arguments: list[str]) -> 
     "command",
     [
         [], ["dev"], ["data"], ["control"], ["migrate"], ["settings"],
+        ["doctor"], ["status"], ["top"], ["backup"], ["restore"], ["upgrade"],
         ["org"], ["org", "create"], ["org", "list"],
         ["key"], ["key", "create"], ["key", "list"], ["key", "revoke"],
         ["cell"], ["cell", "add"], ["cell", "list"],

@@ -25,6 +25,12 @@ _COMMANDS = {
     "key": ("key", "API keys: create, list, revoke."),
     "cell": ("cell", "Cells, the PostgreSQL clusters that hold databases: add, list."),
     "database": ("database", "Customers' databases: create, list, suspend, resume."),
+    "doctor": ("doctor", "Check every part of the service, and say what to do about what is wrong."),
+    "status": ("status", "The state of cells, databases, connections, queues, replication and planes."),
+    "top": ("top", "The statements that run now, by organization; cancel one."),
+    "upgrade": ("upgrade", "Bring the directory and the cells up to this version, or say what that would change."),
+    "backup": ("backup", "Write a backup of a database or of the directory."),
+    "restore": ("restore", "Restore a backup, beside what is there or in its place."),
     "alias": ("alias", "Print the alias' nginx configuration."),
     "settings": ("settings", "Every setting, with its default and what it does."),
 }
