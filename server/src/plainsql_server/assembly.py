@@ -22,6 +22,7 @@ from plainsql_server.data_plane.idempotency import Idempotency
 from plainsql_server.data_plane.query import Queries
 from plainsql_server.data_plane.stream import Streams
 from plainsql_server.data_plane.transaction import Transactions
+from plainsql_server.data_plane.visits import Visits
 from plainsql_server.directory.channel import Channel
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.principals import Principals
@@ -30,6 +31,7 @@ from plainsql_server.directory.trust import Trust
 from plainsql_server.engine.pool import PoolLimits, Pools
 from plainsql_server.http.application import Application
 from plainsql_server.http.banner import Banner, Check, Urls
+from plainsql_server.http.banner_routes import banner_routes
 from plainsql_server.http.control_routes import control_routes
 from plainsql_server.http.idempotency import IdempotencyRoutes
 from plainsql_server.http.protocol import LAST_ANSWERS_AFTER_S, Patience, ShortWayProtocol
@@ -115,6 +117,7 @@ def build_data_application(settings: Settings, observe: Observer) -> Application
             routes = data_routes(
                 QueryRoutes(queries, idempotency, streamed), TransactionRoutes(transactions, idempotency), idempotency
             )
+            routes += banner_routes(directory, Visits(databases, pools, tally))
             yield (
                 RouteTable(_banner_routes(settings, checks, readiness, routes)),
                 Principals(directory, trust),

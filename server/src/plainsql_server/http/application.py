@@ -157,7 +157,7 @@ def _shutting_down() -> EngineError:
 
 def _complete(response: Response, request: Request) -> None:
     total_us = monotonic_us() - request.started_us
-    if response.status != HTTPStatus.NO_CONTENT:
+    if response.status not in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
         response.headers += (
             (b"content-type", response.content_type),
             (b"content-length", b"%d" % len(response.body)),
