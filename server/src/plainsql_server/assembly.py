@@ -17,9 +17,11 @@ from plainsql_server.core.errors import ServiceError
 from plainsql_server.core.observation import Failure, Observation, Observe
 from plainsql_server.core.principal import Scope
 from plainsql_server.data_plane.databases import Databases
+from plainsql_server.data_plane.ground import Ways
 from plainsql_server.data_plane.health import Health
 from plainsql_server.data_plane.idempotency import Idempotency
 from plainsql_server.data_plane.query import Queries
+from plainsql_server.data_plane.scratch import Scratches
 from plainsql_server.data_plane.stream import Streams
 from plainsql_server.data_plane.transaction import Transactions
 from plainsql_server.data_plane.visits import Visits
@@ -113,11 +115,13 @@ def build_data_application(settings: Settings, observe: Observer) -> Application
             queries, transactions = Queries(databases, pools, tally), Transactions(databases, pools, tally)
             idempotency = IdempotencyRoutes(Idempotency(databases, pools, transactions))
             pace = Pace(settings.stream_ping_ms, settings.stream_stall_ms)
-            streamed = StreamedAnswers(Streams(databases, pools, queries, tally), pace)
+            streams = Streams(databases, pools, queries, tally)
+            streamed = StreamedAnswers(streams, pace)
             routes = data_routes(
                 QueryRoutes(queries, idempotency, streamed), TransactionRoutes(transactions, idempotency), idempotency
             )
-            routes += banner_routes(directory, Visits(databases, pools, tally))
+            visits = Visits(databases, pools, tally)
+            routes += banner_routes(directory, Ways(visits, Scratches(visits), queries, transactions, streams), permits)
             yield (
                 RouteTable(_banner_routes(settings, checks, readiness, routes)),
                 Principals(directory, trust),

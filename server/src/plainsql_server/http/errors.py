@@ -3,6 +3,7 @@
 Owns statuses. Nothing below `http/` knows them, and no route builds an error body by itself.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -56,9 +57,18 @@ def status_of(error: ServiceError) -> int:
     return STATUS_OF_CODE.get(error.code) or STATUS_OF_CLASS[type(error)]
 
 
-def error_response(error: ServiceError, request_id: str, *, query_timings: dict[str, int] | None = None) -> Response:
-    """The response to a failed request; a query's failure also keeps the fields of a query's answer."""
-    content: dict[str, Any] = {"success": False, "error": error_object(error)}
+def error_response(
+    error: ServiceError,
+    request_id: str,
+    *,
+    query_timings: dict[str, int] | None = None,
+    beside: Mapping[str, Any] | None = None,
+) -> Response:
+    """The response to a failed request; a query's failure also keeps the fields of a query's answer.
+
+    `beside` is what else there is to tell, such as how far it came.
+    """
+    content: dict[str, Any] = {"success": False, "error": error_object(error), **(beside or {})}
     if query_timings is not None:
         content |= {"columns": [], "rows": [], "affected_rows": 0, "timings": query_timings}
     content["request_id"] = request_id

@@ -1,0 +1,101 @@
+"""GET /capabilities and GET /capabilities/{name}: what the service can do, and whether it does.
+
+Owns the shapes. The table is `data_plane/capabilities.py`'s, the limits are those that the code enforces.
+"""
+
+from dataclasses import asdict
+from typing import Any
+
+import msgspec
+
+from plainsql_server import VERSION
+from plainsql_server.core.principal import Principal
+from plainsql_server.data_plane.capabilities import CAPABILITIES, Capabilities
+from plainsql_server.http.requests import Request
+from plainsql_server.http.responses import Response, json_response
+from plainsql_server.http.routes import name_in_path
+from plainsql_server.limits.tiers import TIERS
+
+
+class TierLimits(msgspec.Struct, kw_only=True):
+    """What the caller's tier allows; null where it has no limit."""
+
+    tier: str
+    requests_per_minute: int | None
+    statement_bytes: int
+    request_bytes: int
+    transaction_statements: int
+    parameters: int
+    result_rows: int
+    result_bytes: int
+    statement_timeout_ms: int
+    transaction_timeout_ms: int
+    stream_life_ms: int
+    concurrent_statements: int
+    databases: int | None
+
+
+class CapabilityEntry(msgspec.Struct, kw_only=True):
+    """A line of the feature matrix."""
+
+    supported: bool
+    since: str | None
+    description: str
+
+
+class CapabilitiesAnswer(msgspec.Struct, kw_only=True):
+    """The answer of GET /capabilities."""
+
+    success: bool
+    version: str
+    limits: TierLimits
+    capabilities: dict[str, CapabilityEntry]
+    request_id: str
+
+
+class ProbeAnswer(msgspec.Struct, kw_only=True):
+    """The answer of GET /capabilities/{name}. What the evidence is depends on the probe."""
+
+    success: bool
+    name: str
+    supported: bool
+    probed: bool
+    latency_us: int
+    evidence: dict[str, Any]
+    request_id: str
+
+
+class CapabilitiesRoutes:
+    """The handlers of both routes."""
+
+    def __init__(self, capabilities: Capabilities) -> None:
+        self._capabilities = capabilities
+
+    async def get(self, request: Request, principal: Principal) -> Response:
+        answer = CapabilitiesAnswer(
+            success=True,
+            version=VERSION,
+            limits=TierLimits(tier=principal.tier, **asdict(TIERS[principal.tier])),
+            capabilities={
+                name: CapabilityEntry(
+                    supported=capability.supported, since=capability.since, description=capability.description
+                )
+                for name, capability in CAPABILITIES.items()
+            },
+            request_id=request.id,
+        )
+        return Response(200, msgspec.json.encode(answer))
+
+    async def get_one(self, request: Request, principal: Principal) -> Response:
+        name = name_in_path(request)
+        probed = await self._capabilities.probe(principal, request.header(b"x-database"), name)
+        content = {
+            "success": True,
+            "name": name,
+            "supported": probed.finding.supported,
+            "probed": True,
+            "latency_us": probed.latency_us,
+            "evidence": probed.finding.evidence,
+            "request_id": request.id,
+        }
+        return json_response(200, content)
