@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from plainsql_server.core.clock import monotonic_us
-from plainsql_server.core.errors import ConflictError, EngineError, LimitError, ServiceError, StatementError
+from plainsql_server.core.errors import ConflictError, EngineError, ServiceError, StatementError
 from plainsql_server.core.principal import Principal
 from plainsql_server.core.result import Shape
 from plainsql_server.data_plane.ground import Ways
@@ -101,6 +101,7 @@ class Benchmarks:
     async def _only_one_anywhere(self, principal: Principal, database: str | None) -> AsyncIterator[None]:
         """Keeps other processes away: by a schema that is made and never committed, so that nothing can be left."""
         async with self._ways.visits.visit(principal, database) as visit:
+            visit.require_company()
             try:
                 await visit.run(
                     b"begin isolation level read committed read write",
@@ -111,12 +112,6 @@ class Benchmarks:
                 if error.diagnosis.sqlstate == _LOCK_NOT_AVAILABLE:
                     raise _bench_running() from error
                 raise
-            if not visit.lease.has_company:
-                raise LimitError(
-                    "too_few_turns",
-                    "A benchmark needs a second connection beside its own, and each process of this service has one"
-                    f" turn for an organization of the tier {principal.tier!r}.",
-                )
             yield
             # Where something failed instead, the connection is closed, and that rolls back as well.
             await visit.run(b"rollback")

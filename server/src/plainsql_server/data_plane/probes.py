@@ -5,6 +5,7 @@ engine is away, or that a turn did not come in time, is no finding: it is raised
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 
 from plainsql_server.core.clock import monotonic_us
 from plainsql_server.core.errors import LimitError, RequestError, ServiceError, StatementError
@@ -36,7 +37,7 @@ async def serializable_isolation(ground: Ground) -> Finding:
         "insert into {s}.doctors values (1, true), (2, true)",
     )
     async with ground.scratch(*furniture) as schema:
-        async with ground.visit() as one, ground.visit(_SECOND_TIMEOUT_MS) as other:
+        async with ground.visit() as one, _second(ground, one) as other:
             seen = [await _begin_and_count(visit, schema) for visit in (one, other)]
             refused: list[str | None] = [None, None]
             for step in ("update {s}.doctors set on_call = false where id = {id}", "commit"):
@@ -50,6 +51,11 @@ async def serializable_isolation(ground: Ground) -> Finding:
         "left_on_call": left,
     }  # fmt: skip
     return Finding(left == 1 and sorted(outcomes) == ["40001", "committed"], evidence)
+
+
+def _second(ground: Ground, one: Visit) -> AbstractAsyncContextManager[Visit]:
+    one.require_company()
+    return ground.visit(_SECOND_TIMEOUT_MS)
 
 
 async def _begin_and_count(visit: Visit, schema: str) -> tuple[str, int]:

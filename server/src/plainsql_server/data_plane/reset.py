@@ -84,23 +84,25 @@ class _Emptying:
         return wipe.read_found(found.rows)
 
     async def _drop(self, found: list[Droppable]) -> None:
+        """Drops what it can of what was found; the rest is found again. Raises where it could drop nothing."""
+        refusal: StatementError | None = None
+        dropped = False
         while found:
             batch = found[: self._batch_objects]
             try:
                 await self._visit(wipe.drop(batch))
+                dropped = True
             except StatementError as error:
-                self._bear_with(error)
-                # What was found may have been dropped by others meanwhile: look again.
-                return
+                # In somebody's way, or too much at once. What hangs on too many others may have fewer of them later.
+                if not error.retryable and error.diagnosis.sqlstate != _OUT_OF_MEMORY:
+                    raise
+                refusal = error
+                if self._batch_objects > 1:
+                    self._batch_objects //= 2
+                    continue
             del found[: len(batch)]
-
-    def _bear_with(self, error: StatementError) -> None:
-        """Makes the next batch smaller where that may help. Raises the error where it cannot."""
-        if not error.retryable and error.diagnosis.sqlstate != _OUT_OF_MEMORY:
-            raise error
-        if self._batch_objects == 1 and not error.retryable:
-            raise error
-        self._batch_objects = max(1, self._batch_objects // 2)
+        if refusal is not None and not dropped:
+            raise refusal
 
     async def _visit(self, statements: list[bytes | Own]) -> list[Answer]:
         if time.monotonic() >= self._until_s:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from plainsql_server.core.clock import Deadline, monotonic_us
-from plainsql_server.core.errors import Outcome, ServiceError
+from plainsql_server.core.errors import LimitError, Outcome, ServiceError
 from plainsql_server.core.principal import Principal
 from plainsql_server.data_plane.admission import result_too_large, statement_timed_out, was_rolled_back
 from plainsql_server.data_plane.databases import Databases, Place
@@ -44,6 +44,15 @@ class Visit:
             self.exec_us += monotonic_us() - began_us
         self._count(answers)
         return answers
+
+    def require_company(self) -> None:
+        """Raises LimitError unless the organization may make a second visit meanwhile, in this process."""
+        if not self.lease.has_company:
+            raise LimitError(
+                "too_few_turns",
+                "This needs two connections at once, and this process has one for your organization.",
+                hint="The operator has more processes than your tier has concurrent statements.",
+            )
 
     def left_nothing(self) -> None:
         """Says that the session is as it was, so that it need not be cleaned."""

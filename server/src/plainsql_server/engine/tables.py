@@ -46,6 +46,7 @@ _STRUCTURE = [
     _digest("pg_class", "oid::int8", _LISTED, " || ' ' || reltuples::text || ' ' || relpages::text"),
     _digest("pg_attribute", "attrelid::int8 * 2048 + attnum", f"attrelid >= {_FIRST_OURS} and attnum > 0"),
     _of_ours("pg_attrdef"), _of_ours("pg_constraint"), _of_ours("pg_index", "indexrelid"),
+    _digest("pg_class", "oid::int8", f"relkind in ('i', 'I') and oid >= {_FIRST_OURS}"),
     # What types and expressions are called.
     _of_ours("pg_type"), _of_ours("pg_proc"), _SCHEMAS,
 ]  # fmt: skip
@@ -61,85 +62,67 @@ _KINDS = {
     "r": "table", "p": "partitioned_table", "v": "view", "m": "materialized_view", "f": "foreign_table",
 }  # fmt: skip
 _KIND = "case c.relkind " + " ".join(f"when '{letter}' then '{kind}'" for letter, kind in _KINDS.items()) + " end"
-_ESTIMATE = "case when c.reltuples >= 0 and c.relkind in ('r', 'm', 'p') then c.reltuples::int8 end"
+_ESTIMATE = "case when c.reltuples >= 0 and c.relkind in ('r', 'm', 'p') then c.reltuples::int8 end as row_estimate"
 _ACTION = (
     "case {} when 'a' then 'no action' when 'r' then 'restrict' when 'c' then 'cascade' when 'n' then 'set null'"
     " when 'd' then 'set default' end"
 )
 
-_COLUMNS = """
-    left join (
-        select a.attrelid, json_agg(row_to_json((select t from (select
-            a.attname as name, format_type(a.atttypid, a.atttypmod) as type, not a.attnotnull as nullable,
-            case when a.attgenerated = '' then pg_get_expr(d.adbin, d.adrelid) end as "default",
-            coalesce(a.attnum = any (k.conkey), false) as primary_key,
-            case a.attidentity when 'a' then 'always' when 'd' then 'by default' end as identity,
-            case a.attgenerated when 's' then pg_get_expr(d.adbin, d.adrelid) end as generated
-        ) t)) order by a.attnum) as columns
-        from chosen c
-        join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
-        left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
-        left join pg_constraint k on k.conrelid = a.attrelid and k.contype = 'p'
-        group by a.attrelid
-    ) of_columns on of_columns.attrelid = c.oid
-"""
-_INDEXES = """
-    left join (
-        select i.indrelid, json_agg(row_to_json((select t from (select
-            x.relname as name, i.indisunique as "unique", i.indisprimary as "primary", m.amname as method,
-            pg_get_indexdef(i.indexrelid) as definition
-        ) t)) order by x.relname) as indexes
-        from chosen c
-        join pg_index i on i.indrelid = c.oid
-        join pg_class x on x.oid = i.indexrelid
-        join pg_am m on m.oid = x.relam
-        group by i.indrelid
-    ) of_indexes on of_indexes.indrelid = c.oid
-"""
+# Each for one table at a time, by index: whatever the engine believes of the catalogs' sizes, it cannot go astray.
+_COLUMNS = """coalesce((
+    select json_agg(row_to_json((select t from (select
+        a.attname as name, format_type(a.atttypid, a.atttypmod) as type, not a.attnotnull as nullable,
+        case when a.attgenerated = '' then pg_get_expr(d.adbin, d.adrelid) end as "default",
+        coalesce(a.attnum = any (c.primary_key), false) as primary_key,
+        case a.attidentity when 'a' then 'always' when 'd' then 'by default' end as identity,
+        case a.attgenerated when 's' then pg_get_expr(d.adbin, d.adrelid) end as generated
+    ) t)) order by a.attnum)
+    from pg_attribute a left join pg_attrdef d on a.atthasdef and d.adrelid = a.attrelid and d.adnum = a.attnum
+    where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+), '[]'::json) as columns"""
+_INDEXES = """coalesce((
+    select json_agg(row_to_json((select t from (select
+        x.relname as name, i.indisunique as "unique", i.indisprimary as "primary",
+        (select m.amname from pg_am m where m.oid = x.relam) as method, pg_get_indexdef(i.indexrelid) as definition
+    ) t)) order by x.relname)
+    from pg_index i join pg_class x on x.oid = i.indexrelid
+    where i.indrelid = c.oid
+), '[]'::json) as indexes"""
 _NAMES_OF = """(select json_agg(a.attname order by k.at) from unnest({}) with ordinality k(number, at)
     join pg_attribute a on a.attrelid = {} and a.attnum = k.number)"""
-_FOREIGN_KEYS = f"""
-    left join (
-        select f.conrelid, json_agg(row_to_json((select t from (select
-            f.conname as name, {_NAMES_OF.format("f.conkey", "f.conrelid")} as columns,
-            json_build_object(
-                'schema', rn.nspname, 'table', r.relname, 'columns', {_NAMES_OF.format("f.confkey", "f.confrelid")}
-            ) as "references",
-            {_ACTION.format("f.confupdtype")} as on_update, {_ACTION.format("f.confdeltype")} as on_delete
-        ) t)) order by f.conname) as foreign_keys
-        from chosen c
-        join pg_constraint f on f.conrelid = c.oid and f.contype = 'f'
-        join pg_class r on r.oid = f.confrelid
-        join pg_namespace rn on rn.oid = r.relnamespace
-        group by f.conrelid
-    ) of_keys on of_keys.conrelid = c.oid
-"""
-_SIZE = "case when c.relkind in ('r', 'm', 'p') then pg_total_relation_size(c.oid) end"
-_NOTHING = "'[]'::json"
+_FOREIGN_KEYS = f"""coalesce((
+    select json_agg(row_to_json((select t from (select
+        f.conname as name, {_NAMES_OF.format("f.conkey", "f.conrelid")} as columns,
+        json_build_object(
+            'schema', (select rn.nspname from pg_namespace rn where rn.oid = r.relnamespace), 'table', r.relname,
+            'columns', {_NAMES_OF.format("f.confkey", "f.confrelid")}
+        ) as "references",
+        {_ACTION.format("f.confupdtype")} as on_update, {_ACTION.format("f.confdeltype")} as on_delete
+    ) t)) order by f.conname)
+    from pg_constraint f join pg_class r on r.oid = f.confrelid
+    where c.relhastriggers and f.conrelid = c.oid and f.contype = 'f'
+), '[]'::json) as foreign_keys"""
+_SIZE = "case when c.relkind in ('r', 'm', 'p') then pg_total_relation_size(c.oid) end as size_bytes"
 
-_FIELDS = {Detail.NAMES: f"c.nspname as schema, c.relname as name, {_KIND} as kind"}
-_FIELDS[Detail.COLUMNS] = (
-    f"{_FIELDS[Detail.NAMES]}, {_ESTIMATE} as row_estimate, coalesce(of_columns.columns, {_NOTHING}) as columns"
-)
-_FIELDS[Detail.FULL] = (
-    f"{_FIELDS[Detail.NAMES]}, {_ESTIMATE} as row_estimate, {_SIZE} as size_bytes,"
-    f" coalesce(of_columns.columns, {_NOTHING}) as columns, coalesce(of_indexes.indexes, {_NOTHING}) as indexes,"
-    f" coalesce(of_keys.foreign_keys, {_NOTHING}) as foreign_keys"
-)
-_JOINS = {Detail.NAMES: "", Detail.COLUMNS: _COLUMNS, Detail.FULL: _COLUMNS + _INDEXES + _FOREIGN_KEYS}
+_NAMES = f"c.nspname as schema, c.relname as name, {_KIND} as kind"
+_FIELDS = {
+    Detail.NAMES: _NAMES,
+    Detail.COLUMNS: f"{_NAMES}, {_ESTIMATE}, {_COLUMNS}",
+    Detail.FULL: f"{_NAMES}, {_ESTIMATE}, {_SIZE}, {_COLUMNS}, {_INDEXES}, {_FOREIGN_KEYS}",
+}
 _TABLES = """
-    with chosen as materialized (
-        select c.oid, c.relname, c.relkind, c.reltuples, n.nspname
+    select row_to_json((select t from (select {fields}) t))
+    from (
+        select c.oid, c.relname, c.relkind, c.reltuples, c.relhastriggers, n.nspname,
+            (select k.conkey from pg_constraint k where k.conrelid = c.oid and k.contype = 'p') as primary_key
         from pg_class c join pg_namespace n on n.oid = c.relnamespace
         where c.relkind in ('r', 'p', 'v', 'm', 'f') and ($1::text is null or n.nspname = $1)
-            and n.nspname !~ '^pg_' and n.nspname not in ('information_schema', 'plainsql') and n.nspname !~ $2
+            and n.nspname !~ '^pg_' and n.nspname not in ('information_schema', 'plainsql') and n.nspname !~ $2::text
         order by n.nspname, c.relname limit $3::int8
-    )
-    select row_to_json((select t from (select {fields}) t))
-    from chosen c {joins}
+    ) c
     order by c.nspname, c.relname
 """
-_QUESTIONS = {detail: _TABLES.format(fields=_FIELDS[detail], joins=_JOINS[detail]).encode() for detail in Detail}
+_QUESTIONS = {detail: _TABLES.format(fields=_FIELDS[detail]).encode() for detail in Detail}
 
 
 def list_tables(schema: str | None, detail: Detail, at_most: int) -> Own:

@@ -20,8 +20,9 @@ BATCH_OBJECTS = 100
 # As many as are looked up at once: looking is a scan of all that is left.
 FOUND_AT_ONCE = 2_000
 
-# Later kinds hang less often on earlier ones, and of one kind what was made later hangs on what was made before: so
-# hardly anything is dropped together with something else, which could be too much for one transaction.
+# Later kinds hang less often on earlier ones, and of one kind what was made later hangs on what was made before, and
+# partitions on what they are partitions of: so hardly anything is dropped together with something else, which could be
+# too much for one transaction.
 _ORDER = (
     "extension", "publication", "subscription", "server", "foreign-data wrapper", "event trigger", "materialized view",
     "view", "foreign table", "table", "sequence", "statistics object", "text search configuration",
@@ -54,7 +55,10 @@ _OWNED = """
 """
 _FIND = f"""
     select o.type, o.identity from ({_OWNED}) o where not coalesce(o.is_part, false)
-    order by coalesce(array_position($2::text[], o.type), 0), o.objid desc limit {FOUND_AT_ONCE}
+    order by coalesce(array_position($2::text[], o.type), 0),
+        o.classid = 'pg_class'::regclass and exists (select from pg_inherits h where h.inhparent = o.objid),
+        o.objid desc
+    limit {FOUND_AT_ONCE}
 """.encode()
 _COUNT = f"""
     select o.type, count(*) from ({_OWNED}) o where not coalesce(o.is_part, false) or o.type = 'sequence' group by 1

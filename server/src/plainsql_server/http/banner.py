@@ -7,6 +7,9 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
 
 from plainsql_server import VERSION
 from plainsql_server.core.clock import monotonic_us
@@ -30,6 +33,37 @@ class Urls:
     data_url: str
     control_url: str
     alias_url: str | None
+
+
+class RouteEntry(msgspec.Struct, kw_only=True):
+    """A route, as the banner lists it."""
+
+    method: str
+    path: str
+    purpose: str
+
+
+class BannerAnswer(msgspec.Struct, kw_only=True):
+    """The answer of GET /."""
+
+    service: str
+    version: str
+    routes: list[RouteEntry]
+    docs: str | None
+    data_url: str
+    control_url: str
+    alias_url: str | None
+    request_id: str
+
+
+class HealthAnswer(msgspec.Struct, kw_only=True):
+    """The answer of GET /health. A check says ok, degraded, or the code of what is wrong."""
+
+    status: Literal["ok", "degraded", "unavailable"]
+    version: str
+    uptime_s: int
+    checks: dict[str, str]
+    request_id: str
 
 
 class Banner:
