@@ -286,9 +286,11 @@ def test_thousands_of_tables_are_told_in_time(alone: Service) -> None:
 
 
 def fastest(database: ScratchDatabase, query: str) -> tuple[float, list[dict[str, Any]]]:
+    tables: list[dict[str, Any]] = []
     best_s = 60.0
     for _ in range(ATTEMPTS):
         began_s = time.monotonic()
         response = database.call("GET", f"/tables{query}")
         best_s = min(best_s, time.monotonic() - began_s)
-    return best_s, response.json()["tables"]
+        tables = response.json()["tables"]
+    return best_s, tables

@@ -39,7 +39,8 @@ class Tables:
         at_most = TIERS[principal.tier].result_rows
         async with self._visits.visit(principal, database) as visit:
             *_, digests = await visit.run(BEGIN, SAFE_PATH, HAS_CHANGED[detail])
-            said = [value for row in digests.rows for value in row]
+            # Workers of the engine's may answer in parallel, and so in any order.
+            said = sorted(value or b"" for row in digests.rows for value in row)
             version = _version(said, visit.place.database_id, schema, detail, at_most)
             tables = None if is_known(version) else await _tables(visit, schema, detail, at_most)
             await visit.run(b"commit")
@@ -54,7 +55,7 @@ async def _tables(visit: Visit, schema: str | None, detail: Detail, at_most: int
     return [row[0] for row in listed.rows if row[0] is not None]
 
 
-def _version(said: list[bytes | None], database_id: str, schema: str | None, detail: Detail, at_most: int) -> str:
+def _version(said: list[bytes], database_id: str, schema: str | None, detail: Detail, at_most: int) -> str:
     """What names this answer among all that there could be."""
-    parts = [b"1", *(each or b"" for each in said), database_id.encode(), repr(schema).encode(), detail.encode()]
+    parts = [b"1", *said, database_id.encode(), repr(schema).encode(), detail.encode()]
     return hashlib.sha256(b"\0".join([*parts, b"%d" % at_most])).hexdigest()[:32]

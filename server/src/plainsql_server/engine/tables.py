@@ -30,7 +30,7 @@ _FIRST_OURS = 16384
 def _digest(catalog: str, identity: str, condition: str, state: str = "") -> str:
     # Every change of a row of the catalog gives it another xmin, except for what VACUUM and ANALYZE count in place.
     return (
-        f"select count(*) || ':' || coalesce(sum(hashtextextended(xmin::text{state}, {identity})), 0)"
+        f"select '{catalog} ' || count(*) || ':' || coalesce(sum(hashtextextended(xmin::text{state}, {identity})), 0)"
         f" from {catalog} where {condition}"
     )
 
@@ -55,7 +55,7 @@ _DIGESTS = {
     Detail.COLUMNS: _STRUCTURE,
     Detail.FULL: _STRUCTURE,
 }
-# The cheap question: scans the catalogs that the answer is made of, and formats nothing.
+# The cheap question: scans the catalogs that the answer is made of, and formats nothing. Its rows come in any order.
 HAS_CHANGED = {detail: " union all ".join(digests).encode() for detail, digests in _DIGESTS.items()}
 
 _KINDS = {
