@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Literal
 
 from plainsql_server.core.clock import monotonic_us
 from plainsql_server.core.errors import ConflictError, EngineError, ServiceError, StatementError
@@ -36,11 +37,15 @@ _LOCK_NOT_AVAILABLE = "55P03"
 _TURN = "plainsql_bench_turn"
 
 
+OperationName = Literal["point_read", "point_write", "transaction", "stream"]
+Limit = Literal["time", "rate_limit"]
+
+
 @dataclass(slots=True)
 class Operation:
     """What was measured of one kind of work."""
 
-    name: str
+    name: OperationName
     took_us: list[int] = field(default_factory=list)
     errors: int = 0
     lasted_us: int = 0
@@ -51,7 +56,7 @@ class Measured:
     """A benchmark's result; `limited_by` says what ended it early, if something did."""
 
     operations: list[Operation] = field(default_factory=list)
-    limited_by: str | None = None
+    limited_by: Limit | None = None
 
 
 class _NoPermit(Exception):
@@ -124,7 +129,7 @@ class Benchmarks:
             return max(1, int((end_s + _GRACE_S - time.monotonic()) * 1000))
 
         ways = self._ways
-        kinds: dict[str, Callable[[], Awaitable[object]]] = {
+        kinds: dict[OperationName, Callable[[], Awaitable[object]]] = {
             "point_read": lambda: ways.queries.run(principal, work.point_read(left_ms())),
             "point_write": lambda: ways.queries.run(principal, work.point_write(left_ms())),
             "transaction": lambda: ways.transactions.run(principal, work.transaction(left_ms())),
@@ -193,12 +198,12 @@ class _Series:
         self._until_s = until_s
         self._take_permit = take_permit
 
-    async def run(self, concurrency: int) -> str | None:
+    async def run(self, concurrency: int) -> Limit | None:
         """What ended the series before all of it was done."""
         ended = await asyncio.gather(*(self._repeat() for _ in range(concurrency)))
         return next((reason for reason in ended if reason is not None), None)
 
-    async def _repeat(self) -> str | None:
+    async def _repeat(self) -> Limit | None:
         while self._left > 0:
             if time.monotonic() >= self._until_s:
                 return "time"

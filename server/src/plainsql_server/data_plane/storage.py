@@ -9,6 +9,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Literal
 
 from plainsql_server.core.clock import monotonic_us
 from plainsql_server.core.errors import AccessError, EngineError, ServiceError
@@ -28,11 +29,14 @@ _IS_THERE = b"select 1 from pg_catalog.pg_namespace where nspname operator(pg_ca
 _TRUE = b"t"
 
 
+StepName = Literal["write", "sync", "read", "verify", "delete"]
+
+
 @dataclass(slots=True)
 class Step:
     """One step of the round trip, and how long it took."""
 
-    name: str
+    name: StepName
     ok: bool
     us: int
 
@@ -114,7 +118,7 @@ class StorageTests:
 
 
 @asynccontextmanager
-async def _step(trip: RoundTrip, name: str) -> AsyncIterator[None]:
+async def _step(trip: RoundTrip, name: StepName) -> AsyncIterator[None]:
     step = Step(name, False, 0)
     trip.steps.append(step)
     began_us = monotonic_us()

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from plainsql_server.core.clock import Deadline, now
-from plainsql_server.core.errors import ServiceError
+from plainsql_server.core.errors import EngineError, LimitError, ServiceError
 from plainsql_server.core.observation import CellLoad, Failure, Observe
 from plainsql_server.engine.address import Address
 from plainsql_server.engine.catalog import Catalog
@@ -33,6 +33,8 @@ _CLEAN_TIMEOUT_S = 5.0
 # An idle backend costs the cell some 4 MB, opening one some 3 ms: a minute keeps what is in use.
 _IDLE_LIFE_S = 60.0
 _SWEEP_EVERY_S = 5.0
+# Far more than opening one takes: only a deadline that is nearer than this can be why it was not opened.
+_CONNECTING_TAKES_S = 0.1
 
 
 class Reason(StrEnum):
@@ -191,14 +193,20 @@ class Pool:
         return None
 
     async def open(self, deadline: Deadline) -> Connection:
-        """A new connection, for a request that has its turn. Raises EngineError if it cannot be opened."""
+        """A new connection, for a request that has its turn. Raises EngineError if it cannot be opened.
+
+        Raises LimitError if the caller left no time for it.
+        """
         self.cell.make_room()
         self._count(+1)
+        left_s = deadline.left_s()
         try:
-            timeout_s = min(self.cell.connect_timeout_ms / 1000, deadline.left_s())
-            return await Connection.open(self.conninfo, timeout_s)
-        except BaseException:
+            return await Connection.open(self.conninfo, min(self.cell.connect_timeout_ms / 1000, left_s))
+        except BaseException as error:
             self._count(-1)
+            if isinstance(error, EngineError) and left_s < _CONNECTING_TAKES_S and not deadline.left_s():
+                # It is not the engine that is away.
+                raise _no_time_to_connect() from error
             raise
 
     def give_back(self, connection: Connection, started_s: float) -> None:
@@ -354,6 +362,15 @@ class Pools:
 
     async def close(self) -> None:
         await asyncio.gather(*(cell.close() for cell in self._cells.values()))
+
+
+def _no_time_to_connect() -> LimitError:
+    return LimitError(
+        "statement_timeout",
+        "The deadline passed before the statement could run.",
+        hint="Allow some tens of milliseconds: a connection to the database may have to be opened first.",
+        retryable=True,
+    )
 
 
 async def _read_out(connection: Connection) -> None:

@@ -13,6 +13,7 @@ from plainsql_server.core.errors import EngineError, InternalError, Outcome, Ser
 from plainsql_server.core.observation import Failure, Observe, RequestFinished
 from plainsql_server.core.principal import Principal
 from plainsql_server.directory.principals import Principals
+from plainsql_server.http.answers import QueryTimings
 from plainsql_server.http.authentication import authenticate, check_scope
 from plainsql_server.http.cors import cors_headers, is_preflight, preflight_response
 from plainsql_server.http.errors import error_response
@@ -103,7 +104,7 @@ class Application:
         self._observe_failure(error, request)
         timings = None
         if route is not None and route.answers_queries:
-            timings = {"total_us": monotonic_us() - request.started_us, "exec_us": 0}
+            timings = QueryTimings(total_us=monotonic_us() - request.started_us, exec_us=0)
         response = error_response(error, request.id, query_timings=timings)
         if response.status == HTTPStatus.METHOD_NOT_ALLOWED:
             response.headers.append((b"allow", ", ".join(self._routes.methods_of(request.path)).encode()))

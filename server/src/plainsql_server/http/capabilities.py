@@ -4,13 +4,15 @@ Owns the shapes. The table is `data_plane/capabilities.py`'s, the limits are tho
 """
 
 from dataclasses import asdict
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from plainsql_server import VERSION
 from plainsql_server.core.principal import Principal
 from plainsql_server.data_plane.capabilities import CAPABILITIES, Capabilities
+from plainsql_server.http.answers import Microseconds, RequestId, Success
 from plainsql_server.http.requests import Request
 from plainsql_server.http.responses import Response, json_response
 from plainsql_server.http.routes import name_in_path
@@ -44,25 +46,25 @@ class CapabilityEntry(msgspec.Struct, kw_only=True):
 
 
 class CapabilitiesAnswer(msgspec.Struct, kw_only=True):
-    """The answer of GET /capabilities."""
+    """What the service can do."""
 
-    success: bool
-    version: str
+    success: Success = True
+    version: Annotated[str, Meta(description="Of the service.")] = VERSION
     limits: TierLimits
-    capabilities: dict[str, CapabilityEntry]
-    request_id: str
+    capabilities: Annotated[dict[str, CapabilityEntry], Meta(description="By name.")]
+    request_id: RequestId
 
 
 class ProbeAnswer(msgspec.Struct, kw_only=True):
-    """The answer of GET /capabilities/{name}. What the evidence is depends on the probe."""
+    """What a probe found."""
 
-    success: bool
-    name: str
-    supported: bool
-    probed: bool
-    latency_us: int
-    evidence: dict[str, Any]
-    request_id: str
+    success: Success = True
+    name: Annotated[str, Meta(description="Of the capability.")]
+    supported: Annotated[bool, Meta(description="Whether it happened as promised.")]
+    probed: Annotated[bool, Meta(description="Always true.", extra_json_schema={"const": True})] = True
+    latency_us: Annotated[Microseconds, Meta(description="How long the probe took.")]
+    evidence: Annotated[dict[str, Any], Meta(description="What shows it; what that is depends on the probe.")]
+    request_id: RequestId
 
 
 class CapabilitiesRoutes:
@@ -73,8 +75,6 @@ class CapabilitiesRoutes:
 
     async def get(self, request: Request, principal: Principal) -> Response:
         answer = CapabilitiesAnswer(
-            success=True,
-            version=VERSION,
             limits=TierLimits(tier=principal.tier, **asdict(TIERS[principal.tier])),
             capabilities={
                 name: CapabilityEntry(
@@ -84,18 +84,16 @@ class CapabilitiesRoutes:
             },
             request_id=request.id,
         )
-        return Response(200, msgspec.json.encode(answer))
+        return json_response(200, answer)
 
     async def get_one(self, request: Request, principal: Principal) -> Response:
         name = name_in_path(request)
         probed = await self._capabilities.probe(principal, request.header(b"x-database"), name)
-        content = {
-            "success": True,
-            "name": name,
-            "supported": probed.finding.supported,
-            "probed": True,
-            "latency_us": probed.latency_us,
-            "evidence": probed.finding.evidence,
-            "request_id": request.id,
-        }
-        return json_response(200, content)
+        answer = ProbeAnswer(
+            name=name,
+            supported=probed.finding.supported,
+            latency_us=probed.latency_us,
+            evidence=probed.finding.evidence,
+            request_id=request.id,
+        )
+        return json_response(200, answer)

@@ -4,7 +4,7 @@ Owns the two request shapes and the one answer shape. The answer is put together
 rows arrive as bytes.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -16,6 +16,7 @@ from plainsql_server.core.result import Result
 from plainsql_server.data_plane.query import Queries, QueryRequest
 from plainsql_server.data_plane.transaction import TransactionRequest, TransactionStatement
 from plainsql_server.engine.shapes import Encoding
+from plainsql_server.http.answers import Count, QueryTimings, RequestId, Success
 from plainsql_server.http.forms import Form
 from plainsql_server.http.idempotency import IDEMPOTENCY_KEY, IdempotencyRoutes
 from plainsql_server.http.requests import Request, decode_json, require_content_type, text_of
@@ -25,24 +26,54 @@ from plainsql_server.limits.tiers import TIERS
 
 MaxRows = Annotated[int, Meta(ge=0)]
 TimeoutMs = Annotated[int, Meta(ge=1)]
+Rows = Annotated[Literal["object", "array"], Meta(description="Each row as an object by column name, or as an array.")]
+Numbers = Annotated[Literal["number", "string"], Meta(description="How `int8` and `numeric` are written.")]
+ReadOnly = Annotated[bool, Meta(description="Run in a read-only transaction, whatever the key may do.")]
+Sql = Annotated[str, Meta(description="One statement.")]
+Params = Annotated[list[msgspec.Raw], Meta(description="Values for `$1`, `$2`, …")]
+DatabaseWanted = Annotated[str | None, Meta(description="Name of the database; wins over `X-Database`.")]
+RowsWanted = Annotated[MaxRows | None, Meta(description="Rows to return at most; the tier's limit stays.")]
+Timeout = Annotated[TimeoutMs | None, Meta(description="When to cancel; the tier's limit stays the longest.")]
 
 
 class QueryOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What both routes take beside the statement."""
 
-    row_format: Literal["object", "array"] = "object"
-    big_numbers: Literal["number", "string"] = "number"
-    max_rows: MaxRows | None = None
-    timeout_ms: TimeoutMs | None = None
+    row_format: Rows = "object"
+    big_numbers: Numbers = "number"
+    max_rows: RowsWanted = None
+    timeout_ms: Timeout = None
 
 
 class QueryBody(QueryOptions, kw_only=True, forbid_unknown_fields=True):
-    """The JSON body of POST /v1/query. Parameters stay raw, so that numbers keep their digits."""
+    """The JSON body of POST /v1/query."""
 
-    sql: str
-    params: list[msgspec.Raw] = []
-    database: str | None = None
-    read_only: bool = False
+    # Parameters stay raw, so that numbers keep their digits.
+    sql: Sql
+    params: Params = []
+    database: DatabaseWanted = None
+    read_only: ReadOnly = False
+
+
+class ResultAnswer(msgspec.Struct, kw_only=True):
+    """What one statement gave back."""
+
+    columns: Annotated[list[str], Meta(description="Names, in order; also when there are no rows.")]
+    types: Annotated[list[str], Meta(description="PostgreSQL's type names, parallel to `columns`.")]
+    rows: Annotated[list[dict[str, Any] | list[Any]], Meta(description="Objects, or arrays.")]
+    row_count: Annotated[Count, Meta(description="How many rows are in `rows`.")]
+    truncated: Annotated[bool, Meta(description="Whether there were more rows than `max_rows` or the tier allows.")]
+    affected_rows: Annotated[Count, Meta(description="Rows changed by INSERT, UPDATE, DELETE or MERGE.")]
+    command: Annotated[str, Meta(description="What PostgreSQL calls it.")]
+
+
+class QueryAnswer(ResultAnswer, kw_only=True):
+    """The answer to a query."""
+
+    # It is put together as bytes, in `_body`; this describes it, and tests compare the two.
+    success: Success = True
+    timings: QueryTimings
+    request_id: RequestId
 
 
 ENCODINGS = {

@@ -105,8 +105,15 @@ class Request:
     def options(self, model: type[Decoded]) -> Decoded:
         """The query string as a model. Raises RequestError naming what does not fit."""
         pairs = parse_qsl(self.query_string.decode("latin-1"), keep_blank_values=True)
+        sent = dict(pairs)
+        if len(sent) < len(pairs):
+            raise RequestError("invalid_option", "The query string names an option twice.")
+        for name, text in sent.items():
+            # Which `convert` would take for an option that is not there.
+            if text.lower() == "null":
+                raise RequestError("invalid_option", f"The query string does not fit: {name} cannot be null.")
         try:
-            return msgspec.convert(dict(pairs), model, strict=False)
+            return msgspec.convert(sent, model, strict=False)
         except msgspec.ValidationError as error:
             raise RequestError("invalid_option", f"The query string does not fit: {error}.") from error
 

@@ -3,46 +3,49 @@
 Owns the request's shape: nothing is dropped unless the database is named, and named again.
 """
 
-from typing import Literal
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from plainsql_server.core.actor import Actor
 from plainsql_server.core.principal import Principal
 from plainsql_server.data_plane.reset import Resets
+from plainsql_server.http.answers import Count, RequestId, Success
+from plainsql_server.http.fields import DatabaseName
 from plainsql_server.http.query import read_body
 from plainsql_server.http.requests import Request, decode_json
-from plainsql_server.http.responses import Response
+from plainsql_server.http.responses import Response, json_response
 
 
 class ResetBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The body of POST /admin/reset."""
 
-    confirm: str
-    database: str | None = None
+    confirm: Annotated[str, Meta(description="The name of the database, once more.")]
+    database: Annotated[DatabaseName | None, Meta(description="Which database; wins over X-Database.")] = None
 
 
 class DroppedObjects(msgspec.Struct, kw_only=True):
     """How many objects of each kind there were."""
 
-    tables: int
-    views: int
-    materialized_views: int
-    sequences: int
-    functions: int
-    types: int
-    schemas: int
-    large_objects: int
-    others: int
+    tables: Annotated[Count, Meta(description="Partitions included.")]
+    views: Count
+    materialized_views: Count
+    sequences: Count
+    functions: Annotated[Count, Meta(description="Procedures and aggregates included.")]
+    types: Count
+    schemas: Count
+    large_objects: Count
+    others: Annotated[Count, Meta(description="Extensions, publications, operators and the like.")]
 
 
 class ResetAnswer(msgspec.Struct, kw_only=True):
-    """The answer of POST /admin/reset."""
+    """The database is empty."""
 
-    success: Literal[True]
-    database: str
+    success: Success = True
+    database: Annotated[str, Meta(description="Its name.")]
     dropped: DroppedObjects
-    request_id: str
+    request_id: RequestId
 
 
 _decoder = msgspec.json.Decoder(ResetBody)
@@ -58,7 +61,7 @@ class ResetRoutes:
         body = decode_json(await read_body(request, principal, b"application/json"), _decoder)
         database = request.header(b"x-database") if body.database is None else body.database
         emptied = await self._resets.run(principal, database, body.confirm, Actor.of(principal, request.id))
-        answer = ResetAnswer(
-            success=True, database=body.confirm, dropped=DroppedObjects(**emptied.dropped), request_id=request.id
-        )
-        return Response(200, msgspec.json.encode(answer), exec_us=emptied.exec_us, command="RESET")
+        dropped = DroppedObjects(**emptied.dropped)
+        response = json_response(200, ResetAnswer(database=body.confirm, dropped=dropped, request_id=request.id))
+        response.exec_us, response.command = emptied.exec_us, "RESET"
+        return response

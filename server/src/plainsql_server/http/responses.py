@@ -13,6 +13,7 @@ from plainsql_server.core.errors import ServiceError
 JSON = b"application/json"
 
 Header = tuple[bytes, bytes]
+Content = msgspec.Struct | dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -35,5 +36,5 @@ class Response:
     failure: ServiceError | None = None
 
 
-def json_response(status: int, content: dict[str, Any], headers: list[Header] | None = None) -> Response:
+def json_response(status: int, content: Content, headers: list[Header] | None = None) -> Response:
     return Response(status, msgspec.json.encode(content), headers=headers or [])

@@ -3,14 +3,15 @@
 Owns the options, the answer's shape and its ETag. Refuses to look into the tables' JSON, which the engine writes.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from plainsql_server.core.principal import Principal
 from plainsql_server.data_plane.tables import TableList, Tables
 from plainsql_server.engine.tables import Detail
+from plainsql_server.http.answers import RequestId, Success
 from plainsql_server.http.requests import Request
 from plainsql_server.http.responses import Header, Response
 
@@ -21,8 +22,8 @@ _ASK_AGAIN: Header = (b"cache-control", b"private, no-cache")
 class TablesOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The query string of GET /tables."""
 
-    schema: str | None = None
-    detail: Detail = Detail.FULL
+    schema: Annotated[str | None, Meta(description="Tables of this schema only.")] = None
+    detail: Annotated[Literal["names", "columns", "full"], Meta(description="How much is told of each.")] = "full"
 
 
 class TableColumn(msgspec.Struct, kw_only=True):
@@ -65,7 +66,7 @@ class TableForeignKey(msgspec.Struct, kw_only=True):
     on_delete: str
 
 
-class TableEntry(msgspec.Struct, kw_only=True):
+class TableEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A table or a view. What the wanted detail does not include is left out."""
 
     schema: str
@@ -79,12 +80,12 @@ class TableEntry(msgspec.Struct, kw_only=True):
 
 
 class TablesAnswer(msgspec.Struct, kw_only=True):
-    """The answer of GET /tables."""
+    """The tables, in the order of their names."""
 
-    success: Literal[True]
+    success: Success = True
     tables: list[TableEntry]
-    truncated: bool
-    request_id: str
+    truncated: Annotated[bool, Meta(description="Whether there are more than an answer may have.")]
+    request_id: RequestId
 
 
 class TablesRoutes:
@@ -97,7 +98,7 @@ class TablesRoutes:
         options = request.options(TablesOptions)
         known = _known_tags(request)
         listed = await self._tables.list_(
-            principal, request.header(b"x-database"), options.schema, options.detail,
+            principal, request.header(b"x-database"), options.schema, Detail(options.detail),
             lambda version: "*" in known or version in known,
         )  # fmt: skip
         headers = [(b"etag", f'W/"{listed.version}"'.encode()), _ASK_AGAIN]
