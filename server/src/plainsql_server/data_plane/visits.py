@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from plainsql_server.core.clock import Deadline, monotonic_us
-from plainsql_server.core.errors import LimitError, Outcome, ServiceError
+from plainsql_server.core.errors import LimitError, Outcome, ServiceError, StatementError
 from plainsql_server.core.principal import Principal
 from plainsql_server.data_plane.admission import result_too_large, statement_timed_out, was_rolled_back
 from plainsql_server.data_plane.databases import Databases, Place
@@ -37,6 +37,9 @@ class Visit:
 
     async def run(self, *statements: bytes | Own) -> list[Answer]:
         """The statements' answers; see `run_batch`. Raises ServiceError."""
+        if self.lease.ended_for is not None:
+            # Between two exchanges the engine has nothing that a cancel could end, so that it must be asked for here.
+            raise StatementError("query_canceled", f"The visit was ended: {self.lease.ended_for}.")
         began_us = monotonic_us()
         try:
             answers = await run_batch(self.lease.connection, statements)
