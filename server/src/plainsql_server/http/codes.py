@@ -88,7 +88,7 @@ CODES: dict[str, Code] = {
     "directory_unavailable": Code(EngineError, "The directory is away."),
     "engine_unavailable": Code(EngineError, "The database's cell is away."),
     "connection_lost": Code(EngineError, "The cell went away while the statement ran; the outcome is unknown."),
-    "overloaded": Code(LimitError, "The statement could not start in time."),
+    "overloaded": Code(LimitError, "There was no turn for it in time; nothing was run."),
     "shutting_down": Code(EngineError, "The process is being restarted."),
     "service_failure": Code(InternalError, "Our fault; the request id leads the operator to the cause."),
 }
