@@ -54,6 +54,8 @@ CODES: dict[str, Code] = {
     "key_not_found": Code(AccessError, "There is no such key, or not for you."),
     "key_not_active": Code(ConflictError, "The key is revoked or has expired."),
     "key_replaced": Code(ConflictError, "The key was rotated before."),
+    "key_limit": Code(LimitError, "The organization has as many keys that work as it may."),
+    "session_limit": Code(LimitError, "The organization has as many sessions as it may."),
     "organization_not_found": Code(AccessError, "Your organization is gone."),
     # Statements and transactions.
     "statement_too_large": Code(RequestError, "The SQL is over the tier's bytes."),
