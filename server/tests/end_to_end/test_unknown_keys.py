@@ -4,12 +4,12 @@ import asyncio
 from collections import Counter
 
 from plainsql_server.core.credential import new_key
-from server.tests.load import Client, NoAnswer, Node, directory_dsn, running_node, size
+from server.tests.load import Client, NoAnswer, Node, directory_dsn, running_node
 from server.tests.service import Service
 
 # Connections that flood, and how many requests the known caller makes meanwhile.
-FLOOD = size("PLAINSQL_TEST_FLOOD", 32)
-REQUESTS = size("PLAINSQL_TEST_FLOOD_REQUESTS", 50)
+FLOOD = 32
+REQUESTS = 50
 
 
 async def flood(node: Node, statuses: Counter[int], done: asyncio.Event) -> None:

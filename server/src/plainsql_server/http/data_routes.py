@@ -7,7 +7,8 @@ from plainsql_server.core.principal import Scope
 from plainsql_server.http.contract import Contract, Media, Parameter
 from plainsql_server.http.fields import DATABASE_NAME_PATTERN
 from plainsql_server.http.idempotency import IdempotencyRoutes, RequestAnswer
-from plainsql_server.http.query import QueryAnswer, QueryBody, QueryOptions, QueryRoutes
+from plainsql_server.http.query import QueryRoutes
+from plainsql_server.http.query_body import QueryAnswer, QueryBody, QueryOptions
 from plainsql_server.http.routes import Route, scoped_route
 from plainsql_server.http.transaction import TransactionAnswer, TransactionBody, TransactionRoutes
 

@@ -71,9 +71,7 @@ def error_response(error: ServiceError, request_id: str, *, query_timings: Query
     else:
         content = QueryFailure(error=told, timings=query_timings, request_id=request_id)
     status = status_of(error)
-    return Response(
-        status, msgspec.json.encode(content), headers=_headers(status, error), error_code=error.code
-    )  # fmt: skip
+    return Response(status, msgspec.json.encode(content), _headers(status, error), error_code=error.code)
 
 
 def error_object(error: ServiceError) -> Error:
