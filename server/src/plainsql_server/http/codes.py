@@ -98,11 +98,9 @@ CODES: dict[str, Code] = {
 # What only operators meet, in commands and checks.
 OPERATORS_CODES = frozenset(
     {
-        "admin_role_too_weak",
-        "cell_not_found",
-        "degraded",
-        "engine_version_refused",
-        "invalid_conninfo",
-        "unknown_tier",
+        "admin_role_too_weak", "analyze_failed", "backup_damaged", "cell_not_found", "degraded", "directory_not_empty",
+        "dump_failed", "engine_version_refused", "invalid_conninfo", "not_a_backup", "pid_ambiguous",
+        "program_missing", "restore_overtaken", "row_security_forced", "statement_not_found", "too_many_tables",
+        "unknown_tier", "wrong_backup",
     }
-)
+)  # fmt: skip

@@ -73,6 +73,6 @@ def _page(file: str, content_type: str) -> AnswerAnyone:
     sent_type = f"{content_type}; charset=utf-8".encode()
 
     async def answer(request: Request) -> Response:  # noqa: ARG001
-        return Response(200, body, sent_type, [*_PAGE_HEADERS])
+        return Response(200, body, content_type=sent_type, headers=[*_PAGE_HEADERS])
 
     return answer
