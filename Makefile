@@ -10,7 +10,7 @@ COMPILE := UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet -
 END_TO_END := server/tests/end_to_end
 SOAK_consistency := server/tests/consistency $(addprefix $(END_TO_END)/test_,idempotency_races.py lost_commits.py)
 SOAK_engine := server/tests/dev/test_cycles.py $(addprefix $(END_TO_END)/test_,clean_sessions.py deadlines.py \
-	disconnects.py overload.py restart.py engine_crash.py)
+	disconnects.py overload.py restart.py engine_crash.py tables.py reset.py)
 SOAK_streams := $(addprefix $(END_TO_END)/test_,stream_pace.py stream_failures.py stream_neighbours.py \
 	stream_readers.py unread_answers.py)
 SOAK_control := $(addprefix server/tests/,control_plane/test_crashes.py operations/test_backups.py) \
@@ -19,7 +19,7 @@ SOAK_control := $(addprefix server/tests/,control_plane/test_crashes.py operatio
 SOAK_all := $(SOAK_consistency) $(SOAK_engine) $(SOAK_streams) $(SOAK_control)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test soak dev bench openapi lock
+.PHONY: help setup kernel unkernel check test soak dev bench openapi lock
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1\t\2/' | expand -t 12
@@ -29,11 +29,19 @@ setup:  ## build .venv from the pinned requirements, with server and client in i
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
 	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes requirements/dev.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e server -e client
+	$(BIN)/plainsql-server --version
+
+kernel:  ## compile the hot path in place (needs gcc and Python's headers); a source changed later is used uncompiled
+	$(BIN)/python server/build_kernel.py
+
+unkernel:  ## remove what `make kernel` built
+	rm -rf server/src/plainsql_server/_kernel
 
 check:  ## lint, format, types and import contracts; changes nothing
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy $(TYPED)
+	$(BIN)/mypy server/build_kernel.py server/hatch_build.py
 	$(BIN)/mypy client/tests
 	$(BIN)/lint-imports --no-logo
 
@@ -46,7 +54,7 @@ soak:  ## tests in full size, with a line of report for each (PART=consistency, 
 dev:  ## start the whole service on this machine, its state in ./.plainsql (ARGS="--no-tls" for options)
 	$(BIN)/plainsql-server dev $(ARGS)
 
-bench:  ## measure the service beside the bare engine
+bench: kernel  ## measure the service beside the bare engine
 	$(BIN)/python -m bench $(ARGS)
 
 openapi:  ## write docs/openapi anew, after a change of routes

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from plainsql_server import VERSION
+from plainsql_server import KERNEL, VERSION
 from plainsql_server.core.errors import ServiceError
 from plainsql_server.dev.options import DevError
 from plainsql_server.settings import SettingsError
@@ -74,7 +74,7 @@ class _Commands(click.Group):
 
 
 @click.command(cls=_Commands, epilog=_EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(VERSION, prog_name="plainsql-server", message="%(prog)s %(version)s")
+@click.version_option(VERSION, prog_name="plainsql-server", message=f"%(prog)s %(version)s ({KERNEL})")
 def main() -> None:
     """PlainSQL: SQL over plain HTTPS, on PostgreSQL. This command runs and looks after the service."""
 

@@ -8,8 +8,7 @@ could only be seen by the same tenant, and is removed all the same.
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
@@ -28,6 +27,9 @@ from plainsql_server.engine.interrupt import interrupt
 from plainsql_server.engine.leftovers import Leftovers
 from plainsql_server.engine.queries import query_values
 
+# Looked up once: looking a member up in its enumeration shows.
+_SEQUENCES = Leftovers.SEQUENCES
+_EVERYTHING = Leftovers.EVERYTHING
 # How long cleaning may take; it runs after the answer has left.
 _CLEAN_TIMEOUT_S = 5.0
 # An idle backend costs the cell some 4 MB, opening one some 3 ms: a minute keeps what is in use.
@@ -44,6 +46,9 @@ class Reason(StrEnum):
     TOO_LARGE = "too large"
     CUT_SHORT = "the rows that are wanted have come"
     GONE = "nobody waits for it"
+
+
+_DEADLINE = Reason.DEADLINE
 
 
 class Lease:
@@ -68,7 +73,7 @@ class Lease:
         self._interruption: asyncio.Task[None] | None = None
         self._started_s = 0.0
         # Until the borrower has judged its statement, everything must be expected.
-        self.leftovers = Leftovers.EVERYTHING
+        self.leftovers = _EVERYTHING
         self.ended_for: Reason | None = None
 
     async def __aenter__(self) -> "Lease":
@@ -85,7 +90,7 @@ class Lease:
             raise
         lent_s = time.monotonic()
         self.queue_us = int((lent_s - asked_s) * 1_000_000)
-        self._timer = pool.loop.call_later(self._deadline.at_s - lent_s, self.interrupt, Reason.DEADLINE)
+        self._timer = pool.loop.call_later(self._deadline.at_s - lent_s, self.interrupt, _DEADLINE)
         return self
 
     async def __aexit__(
@@ -93,15 +98,15 @@ class Lease:
     ) -> None:
         self._timer.cancel()
         connection = self.connection
-        if self._interruption is None and self.leftovers <= Leftovers.SEQUENCES and connection.is_idle:
-            connection.must_discard_sequences |= self.leftovers is Leftovers.SEQUENCES
+        if self._interruption is None and self.leftovers <= _SEQUENCES and connection.is_idle:
+            connection.must_discard_sequences |= self.leftovers is _SEQUENCES
             self._pool.give_back(connection, self._started_s)
         else:
             self._give_back_with_care(connection)
 
     def _give_back_with_care(self, connection: Connection) -> None:
         pool, started_s = self._pool, self._started_s
-        if self.leftovers is Leftovers.EVERYTHING:
+        if self.leftovers is _EVERYTHING:
             # It may have renamed a type; the next request must know.
             pool.catalog.forget()
         if connection.is_open and not connection.is_settled:
@@ -115,6 +120,12 @@ class Lease:
             pool.discard(connection, started_s)
         else:
             pool.clean_and_give_back(connection, self.leftovers, started_s)
+
+    @property
+    def has_company(self) -> bool:
+        """Whether its organization may have another lease beside this one, in this process."""
+        party = self._pool.party
+        return min(party.organization.max_running, party.max_running) > 1
 
     def live_until(self, deadline: Deadline) -> None:
         """Sets another deadline. For streams, whose life says nothing about how long a turn takes."""
@@ -135,6 +146,26 @@ class Lease:
         if self._interruption is None:
             self.ended_for = reason
             self._interruption = self._pool.cell.start(interrupt(self.connection, self._pool.conninfo))
+
+
+class StreamTurn:
+    """The right of an organization to one stream: `async with pool.stream_turn(…)`."""
+
+    __slots__ = ("_deadline", "_pool", "_started_s")
+
+    def __init__(self, pool: "Pool", deadline: Deadline) -> None:
+        self._pool = pool
+        self._deadline = deadline
+        self._started_s = 0.0
+
+    async def __aenter__(self) -> None:
+        await self._pool.cell.stream_gate.enter(self._pool.stream_party, self._deadline)
+        self._started_s = time.monotonic()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._pool.cell.stream_gate.leave(self._pool.stream_party, self._started_s)
 
 
 class Pool:
@@ -164,17 +195,10 @@ class Pool:
         self.cell.gate.limit(self.party, max(1, organization_limit // self.cell.processes))
         return Lease(self, deadline)
 
-    @asynccontextmanager
-    async def stream_turn(self, organization_limit: int, deadline: Deadline) -> AsyncIterator[None]:
+    def stream_turn(self, organization_limit: int, deadline: Deadline) -> "StreamTurn":
         """The right to one stream, to be had before a lease: a slow reader may hold it for long."""
-        gate = self.cell.stream_gate
-        gate.limit(self.stream_party, max(1, organization_limit // self.cell.processes // 2))
-        await gate.enter(self.stream_party, deadline)
-        started_s = time.monotonic()
-        try:
-            yield
-        finally:
-            gate.leave(self.stream_party, started_s)
+        self.cell.stream_gate.limit(self.stream_party, max(1, organization_limit // self.cell.processes // 2))
+        return StreamTurn(self, deadline)
 
     def take_idle(self) -> Connection | None:
         """An idle connection that still works, for a request that has its turn; None if there is none."""

@@ -46,6 +46,7 @@ STATUS_OF_CODE: dict[str, int] = {
     # The engine began the statement, and a limit of the tier ended it.
     "statement_timeout": 200,
     "transaction_timed_out": 200,
+    "reset_timed_out": 200,
     "result_too_large": 200,
 }
 _DEFAULT_RETRY_AFTER_MS = 1_000
@@ -69,9 +70,7 @@ def error_response(error: ServiceError, request_id: str, *, query_timings: Query
     else:
         content = QueryFailure(error=told, timings=query_timings, request_id=request_id)
     status = status_of(error)
-    return Response(
-        status, msgspec.json.encode(content), headers=_headers(status, error), error_code=error.code
-    )  # fmt: skip
+    return Response(status, msgspec.json.encode(content), _headers(status, error), error_code=error.code)
 
 
 def error_object(error: ServiceError) -> Error:

@@ -22,8 +22,8 @@ from plainsql_server.engine.transaction import Count as Counted
 from plainsql_server.engine.transaction import Expectation
 from plainsql_server.http.answers import Count, Microseconds, QueryTimings, RequestId, Success
 from plainsql_server.http.idempotency import IDEMPOTENCY_KEY, IdempotencyRoutes, transaction_response
-from plainsql_server.http.query import (
-    ENCODINGS,
+from plainsql_server.http.query import ENCODINGS, read_body
+from plainsql_server.http.query_body import (
     DatabaseWanted,
     Numbers,
     Params,
@@ -33,7 +33,6 @@ from plainsql_server.http.query import (
     RowsWanted,
     Sql,
     Timeout,
-    read_body,
 )
 from plainsql_server.http.requests import Request, decode_json
 from plainsql_server.http.responses import Response
