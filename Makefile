@@ -54,7 +54,7 @@ soak:  ## tests in full size, with a line of report for each (PART=consistency, 
 dev:  ## start the whole service on this machine, its state in ./.plainsql (ARGS="--no-tls" for options)
 	$(BIN)/plainsql-server dev $(ARGS)
 
-bench: kernel  ## measure the service beside the bare engine
+bench: kernel  ## measure the service beside the bare engine, compiled
 	$(BIN)/python -m bench $(ARGS)
 
 openapi:  ## write docs/openapi anew, after a change of routes
