@@ -16,8 +16,9 @@ from urllib.parse import unquote
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from plainsql_server.core.errors import RequestError
+from plainsql_server.core.errors import RequestError, ServiceError
 from plainsql_server.core.ids import Kind, new_id
+from plainsql_server.http.connections import Connections
 from plainsql_server.http.errors import error_response
 from plainsql_server.http.readiness import Readiness
 from plainsql_server.http.requests import WAY, Request
@@ -54,6 +55,7 @@ class Responder(Protocol):
 
     readiness: Readiness
     patience: Patience
+    connections: Connections
 
     async def respond(self, request: Request) -> Response | None:
         """The answer, or None where nobody is left to read one."""
@@ -92,8 +94,20 @@ class ShortWayProtocol(HttpToolsProtocol):
     _headers_by_name: dict[bytes, bytes]
     _head_bytes = 0
     _stall_timer: asyncio.TimerHandle | None = None
+    address = ""
+    awaiting_since_s: float | None = None
+    has_begun = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn does
+        super().connection_made(transport)
+        self.address = self.client[0] if self.client else ""
+        self.awaiting_since_s = self.loop.time()
+        responder: Responder = self.app
+        responder.connections.admit(self)
 
     def on_message_begin(self) -> None:
+        self.awaiting_since_s = self.loop.time()
+        self.has_begun = True
         self.url = b""
         self._headers_by_name = {}
         self._head_bytes = 0
@@ -113,16 +127,21 @@ class ShortWayProtocol(HttpToolsProtocol):
             self.cycle = self._short  # type: ignore[assignment]
             return
         self._short = None
+        # Whoever reads the body watches over it.
+        self.awaiting_since_s = None
         self._begin_uvicorns_way()
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
         if (short := self._short) is not None:
             self._short = None
+            self.awaiting_since_s = None
             self._run(self._answer(short, self._request(short)))
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        responder: Responder = self.app
+        responder.connections.release(self)
         self._stop_watching()
         if self._task is not None:
             self._task.cancel()
@@ -145,6 +164,9 @@ class ShortWayProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if self.transport.is_closing():
             self._close_in_time()
+        elif self.awaiting_since_s is None and not self._owes_an_answer():
+            self.awaiting_since_s = self.loop.time()
+            self.has_begun = False
 
     def timeout_keep_alive_handler(self) -> None:
         super().timeout_keep_alive_handler()
@@ -152,11 +174,24 @@ class ShortWayProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """The answer to what is no HTTP: in the one shape that every error has."""
-        error = RequestError("malformed_request", msg)
+        self.refuse(RequestError("malformed_request", msg))
+
+    def refuse(self, error: ServiceError) -> None:
+        """Answers what is no request, or never will be one, and closes."""
+        if self.transport.is_closing():
+            return
+        self.awaiting_since_s = None
         response = error_response(error, new_id(Kind.REQUEST))
+        response.headers = [header for header in response.headers if header[0] != b"connection"]
         response.headers.append((b"content-type", response.content_type))
         response.headers.append((b"content-length", b"%d" % len(response.body)))
         self.transport.write(self._rendered(response, keep_alive=False, with_body=True))
+        self.transport.close()
+        self._close_in_time()
+
+    def hang_up(self) -> None:
+        """Closes a connection on which nothing is under way."""
+        self.awaiting_since_s = None
         self.transport.close()
 
     def _watch_reading(self, unread_bytes: int, share_bytes: int) -> None:
