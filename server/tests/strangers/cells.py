@@ -3,19 +3,20 @@
 Owns making it, on PostgreSQL 15 and on 18, with two organizations that know nothing of each other.
 """
 
+import asyncio
 import os
 import pwd
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-import psycopg
 
-from server.tests.cell import new_cell
+from plainsql_server.control_plane import cells, databases, keys, organizations
+from plainsql_server.core.principal import Scope
+from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.migrations import migrate
 from server.tests.load import Node, running_node
 from server.tests.postgres import SUPERUSER, Postgres, running_postgres
 
@@ -71,34 +72,24 @@ class Hostile:
 def hostile_cell(major: int, **settings: object) -> Iterator[Hostile]:
     """For the length of the block."""
     with running_postgres(major=major) as postgres:
-        cell = new_cell(postgres, postgres.conninfo)
-        victims_key = _victim(cell.directory_dsn)
-        own, other = _names(cell.directory_dsn, "acme"), _names(cell.directory_dsn, "victim")
+        dsn = postgres.fresh_database()
+        migrate(dsn)
+        (key, own), (victims_key, other) = asyncio.run(_provision(dsn, postgres))
         _make_table_space_folder(Path(postgres.socket_dir))
-        with running_node(cell.directory_dsn, **settings) as node:
-            yield Hostile(major, postgres, node, cell.key, victims_key, own, other)
+        with running_node(dsn, **settings) as node:
+            yield Hostile(major, postgres, node, key, victims_key, own, other)
 
 
-def _victim(dsn: str) -> str:
-    def operate(*arguments: str) -> str:
-        command = [sys.executable, "-m", "plainsql_server", *arguments]
-        environment = {**os.environ, "PLAINSQL_DIRECTORY_DSN": dsn}
-        return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout.strip()
-
-    operate("org", "create", "victim", "--tier", "dedicated")
-    operate("database", "create", "--org", "victim", "main")
-    return operate("key", "create", "--org", "victim", "--name", "test", "--scope", "write")
-
-
-def _names(dsn: str, organization: str) -> Names:
-    asked = """
-        select d.engine_name, r.engine_name from databases d
-        join organizations o on o.id = d.organization_id join roles r on r.database_id = d.id
-        where o.name = %s order by r.kind
-    """
-    with psycopg.connect(dsn) as directory:
-        (database, owner), (_, reader) = directory.execute(asked, (organization,)).fetchall()
-    return Names(database, owner, reader)
+async def _provision(dsn: str, postgres: Postgres) -> list[tuple[str, Names]]:
+    made = []
+    async with Directory.open(dsn) as directory:
+        await cells.add(directory, "local", postgres.conninfo, SUPERUSER)
+        for name in ("acme", "victim"):
+            organization = await organizations.create(directory, name, "dedicated")
+            database = await databases.create(directory, organization.id, "main")
+            _, secret = await keys.create(directory, organization.id, "test", (Scope.WRITE,))
+            made.append((secret.text, Names(database.engine_name, database.owner_role, database.reader_role)))
+    return made
 
 
 def _make_table_space_folder(folder: Path) -> None:
