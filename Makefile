@@ -8,7 +8,7 @@ COMPILE := UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet -
 	--generate-hashes --no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test soak dev bench lock
+.PHONY: help setup check test soak neighbours dev bench lock audit sbom
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1\t\2/' | expand -t 12
@@ -35,6 +35,11 @@ soak:  ## the tests of consistency and idempotency in full size, with a line of 
 	PLAINSQL_TEST_KEYS=1000 PLAINSQL_TEST_KEY_KILLS=5 PLAINSQL_TEST_LOST_COMMITS=102 PLAINSQL_TEST_LOST_COMMIT_KILLS=5 \
 		$(BIN)/pytest -q -s server/tests/consistency server/tests/end_to_end/test_idempotency_races.py \
 		server/tests/end_to_end/test_lost_commits.py $(ARGS)
+	PLAINSQL_TEST_FUZZ=100000 $(BIN)/pytest -q -s -o timeout=7200 server/tests/strangers/test_fuzz.py $(ARGS)
+
+neighbours:  ## what a tenant feels while its neighbour attacks, each attack for 30 s; prints the table of docs/security.md
+	PLAINSQL_TEST_ATTACK_S=30 PLAINSQL_TEST_ATTACK_TABLES=5000 \
+		$(BIN)/pytest -q -s -o timeout=300 server/tests/strangers/test_neighbours.py $(ARGS)
 
 dev:  ## start the whole service on this machine, its state in ./.plainsql (ARGS="--no-tls" for options)
 	$(BIN)/plainsql-server dev $(ARGS)
@@ -45,5 +50,18 @@ bench:  ## measure the service beside the bare engine
 lock:  ## pin again after a change of requirements; versions stay where they can (UPGRADE=1 for the newest)
 	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements/uv.in -o requirements/uv.txt
 	$(COMPILE) $(if $(UPGRADE),--upgrade) server/pyproject.toml -o requirements/server.txt
+	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements/audit.in -o requirements/audit.txt
 	$(COMPILE) $(if $(UPGRADE),--upgrade) server/pyproject.toml --extra dev requirements/dev.in \
 		-c requirements/uv.txt -c requirements/server.txt -o requirements/dev.txt
+
+audit: .venv-audit  ## known holes in what the server needs, and risky code; fails where it cannot look something up
+	.venv-audit/bin/bandit -q -ll --skip B108,B608 -r server/src client/src
+	.venv-audit/bin/pip-audit --strict --disable-pip --require-hashes -r requirements/server.txt
+
+sbom: .venv-audit  ## write sbom.json: what the server is made of, as CycloneDX
+	.venv-audit/bin/cyclonedx-py requirements requirements/server.txt --output-reproducible -o sbom.json
+
+.venv-audit: requirements/audit.txt
+	test -x .venv-audit/bin/python || $(PYTHON) -m venv .venv-audit
+	$(BIN)/uv pip sync --quiet --python .venv-audit/bin/python --require-hashes requirements/audit.txt
+	touch .venv-audit

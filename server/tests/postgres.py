@@ -19,6 +19,7 @@ import psycopg
 from psycopg import sql
 
 from plainsql_server.engine.cell_config import CellConfig, with_bounded_memory
+from server.tests.secrets_in_logs import refuse_secrets
 
 SUPERUSER = "plainsql_admin"
 _PORT = 5432
@@ -75,6 +76,7 @@ def running_postgres_with(
             shutil.chown(root, "postgres", "postgres")
         with _started(root, binaries, config(root), port):
             yield Postgres(str(root))
+        refuse_secrets(root / "log")
     finally:
         shutil.rmtree(root)
 

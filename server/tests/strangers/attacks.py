@@ -6,7 +6,7 @@ Owns the attacks. Whatever an attack is answered is right: it only must not be f
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from server.tests.events import StreamClient
@@ -53,7 +53,7 @@ class Attacker:
             await asyncio.sleep(_GIVE_UP_S)
 
 
-Attack = Callable[[Attacker], Awaitable[None]]
+Attack = Callable[[Attacker], Coroutine[None, None, None]]
 
 
 async def _at_once(*work: Awaitable[None]) -> None:
@@ -149,7 +149,7 @@ ATTACKS: dict[str, Attack] = {
 @asynccontextmanager
 async def under(attack: Attack, attacker: Attacker) -> AsyncIterator[None]:
     """Attacks for the length of the block."""
-    running = asyncio.create_task(attack(attacker))  # type: ignore[arg-type]  # each of them is a coroutine
+    running = asyncio.create_task(attack(attacker))
     try:
         yield
     finally:

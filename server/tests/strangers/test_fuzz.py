@@ -49,7 +49,7 @@ def hostile() -> Iterator[Hostile]:
             talker.close()
 
 
-def fuzz(share: float) -> Any:
+def fuzz(share: float) -> settings:
     """As many examples as this share of all inputs takes."""
     return settings(
         max_examples=max(1, int(INPUTS * share / BATCH)), deadline=None, database=None,
