@@ -108,7 +108,8 @@ class Reaper:
         old = await watch.old_transactions(self._ceilings.shortest_transaction_s())
         if not old:
             return 0
-        tiers = await roles.tiers(self._directory, [each.role for each in old])
+        owners = await roles.owners(self._directory, [each.role for each in old])
+        tiers = {role: owner.tier for role, owner in owners.items()}
         ended = [await watch.end(each) for each in old if self._ceilings.is_past(each, tiers.get(each.role))]
         return sum(ended)
 

@@ -26,6 +26,10 @@ class Waiting(Protocol):
     awaiting_since_s: float | None
     has_begun: bool
 
+    @property
+    def is_answering(self) -> bool:
+        """Whether what came before is still being answered."""
+
     def refuse(self, error: ServiceError) -> None:
         """Answers with an error and closes."""
 
@@ -79,7 +83,7 @@ class Connections:
     def _look(self, now_s: float) -> None:
         for connection in list(self._open):
             since_s = connection.awaiting_since_s
-            if since_s is None:
+            if since_s is None or connection.is_answering:
                 continue
             if connection.has_begun and now_s - since_s > self.limits.request_s:
                 connection.refuse(RequestError("request_timeout", "The request did not come in time."))
