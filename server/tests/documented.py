@@ -101,7 +101,7 @@ def strict(document: Json) -> Json:
 
 def pattern_of(path: str) -> str:
     """What a path of the document matches; {key} takes slashes, too."""
-    pattern = re.escape(path).replace(r"\{id\}", "[^/]+").replace(r"\{key\}", ".+")
+    pattern = re.escape(path).replace(r"\{id\}", "[^/]+").replace(r"\{name\}", "[^/]+").replace(r"\{key\}", ".+")
     assert "{" not in pattern, path
     return pattern
 

@@ -17,11 +17,14 @@ from plainsql_server.core.clock import now
 from plainsql_server.core.errors import ServiceError
 from plainsql_server.core.observation import Failure, Observation, Observe
 from plainsql_server.data_plane.databases import Databases
+from plainsql_server.data_plane.ground import Ways
 from plainsql_server.data_plane.health import Health
 from plainsql_server.data_plane.idempotency import Idempotency
 from plainsql_server.data_plane.query import Queries
+from plainsql_server.data_plane.scratch import Scratches
 from plainsql_server.data_plane.stream import Streams
 from plainsql_server.data_plane.transaction import Transactions
+from plainsql_server.data_plane.visits import Visits
 from plainsql_server.directory.channel import Channel
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.principals import Principals
@@ -30,6 +33,7 @@ from plainsql_server.directory.trust import Trust
 from plainsql_server.engine.pool import PoolLimits, Pools
 from plainsql_server.http.application import Application
 from plainsql_server.http.banner import Banner, Check, Urls
+from plainsql_server.http.banner_routes import banner_routes
 from plainsql_server.http.connections import ConnectionLimits, Connections, allow_descriptors
 from plainsql_server.http.control_routes import control_routes
 from plainsql_server.http.data_routes import data_routes
@@ -122,10 +126,13 @@ def build_data_application(settings: Settings, observe: Observer) -> Application
             queries, transactions = Queries(databases, pools, tally), Transactions(databases, pools, tally)
             idempotency = IdempotencyRoutes(Idempotency(databases, pools, transactions))
             pace = Pace(settings.stream_ping_ms, settings.stream_stall_ms)
-            streamed = StreamedAnswers(Streams(databases, pools, queries, tally), pace)
+            streams = Streams(databases, pools, queries, tally)
+            streamed = StreamedAnswers(streams, pace)
             routes = data_routes(
                 QueryRoutes(queries, idempotency, streamed), TransactionRoutes(transactions, idempotency), idempotency
             )
+            visits = Visits(databases, pools, tally)
+            routes += banner_routes(directory, Ways(visits, Scratches(visits), queries, transactions, streams), permits)
             yield (
                 RouteTable(_all_routes("data", settings, checks, readiness, routes)),
                 Principals(directory, trust),

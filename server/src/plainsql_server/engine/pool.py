@@ -121,6 +121,12 @@ class Lease:
         else:
             pool.clean_and_give_back(connection, self.leftovers, started_s)
 
+    @property
+    def has_company(self) -> bool:
+        """Whether its organization may have another lease beside this one, in this process."""
+        party = self._pool.party
+        return min(party.organization.max_running, party.max_running) > 1
+
     def live_until(self, deadline: Deadline) -> None:
         """Sets another deadline. For streams, whose life says nothing about how long a turn takes."""
         self._timer.cancel()

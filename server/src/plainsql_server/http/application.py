@@ -28,7 +28,7 @@ from plainsql_server.limits.permits import Permits
 
 UNKNOWN_ROUTE = "(none)"
 # Plain numbers: looking a member up in its enumeration shows.
-_NO_CONTENT = int(HTTPStatus.NO_CONTENT)
+_WITHOUT_BODY = (int(HTTPStatus.NO_CONTENT), int(HTTPStatus.NOT_MODIFIED))
 _METHOD_NOT_ALLOWED = int(HTTPStatus.METHOD_NOT_ALLOWED)
 # Seen in logs only: the client went away before it was answered.
 _GONE = Response(499, b"", error_code="client_gone")
@@ -167,7 +167,7 @@ def _shutting_down() -> EngineError:
 
 def _complete(response: Response, request: Request) -> None:
     total_us = monotonic_us() - request.started_us
-    if response.status != _NO_CONTENT:
+    if response.status not in _WITHOUT_BODY:
         response.headers += (
             (b"content-type", response.content_type),
             (b"content-length", b"%d" % len(response.body)),

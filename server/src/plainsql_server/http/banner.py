@@ -3,6 +3,8 @@
 Owns the banner's shape. Both are open to everyone, so they say nothing about any customer.
 """
 
+import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -23,6 +25,8 @@ from plainsql_server.http.routes import Route, open_route
 Check = Callable[[], Awaitable[None]]
 # The code of a failed check that requests do not suffer from.
 DEGRADED = "degraded"
+# How long an answer serves those who ask again: shorter than any balancer's interval.
+_REMEMBERED_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,7 @@ class Banner:
         self._own_url = own_url
         self._urls = urls
         self._readiness = readiness
-        self._checks = checks
+        self._states = _States(checks)
         self._started_us = monotonic_us()
         self.routes: tuple[Route, ...] = ()
 
@@ -103,14 +107,34 @@ class Banner:
         return json_response(200, content)
 
     async def get_health(self, request: Request) -> Response:
-        asked = {} if request.has_option("live") else self._checks
-        checks = {name: await _state(check) for name, check in asked.items()}
+        asked = not request.has_option("live")
+        checks = dict(await self._states.get()) if asked else {}
         if asked and self._readiness.draining:
             checks["process"] = "draining"
         ready = set(checks.values()) <= {"ok", DEGRADED}
         uptime_s = (monotonic_us() - self._started_us) // 1_000_000
         content = HealthAnswer(status=_status(checks, ready), uptime_s=uptime_s, checks=checks, request_id=request.id)
         return json_response(200 if ready else 503, content, [] if ready else [(b"retry-after", b"1")])
+
+
+class _States:
+    """What the checks say. Anybody may ask, so that many who ask at once, or soon after, share one answer."""
+
+    def __init__(self, checks: Mapping[str, Check]) -> None:
+        self._checks = checks
+        self._asking: asyncio.Task[dict[str, str]] | None = None
+        self._until_s = 0.0
+
+    async def get(self) -> dict[str, str]:
+        """The state of each part. Cancelling one who asks harms no other."""
+        if self._asking is None or (self._asking.done() and time.monotonic() >= self._until_s):
+            self._asking = asyncio.create_task(self._ask())
+        return await asyncio.shield(self._asking)
+
+    async def _ask(self) -> dict[str, str]:
+        states = await asyncio.gather(*(_state(check) for check in self._checks.values()))
+        self._until_s = time.monotonic() + _REMEMBERED_S
+        return dict(zip(self._checks, states, strict=True))
 
 
 def _status(checks: Mapping[str, str], ready: bool) -> Literal["ok", "degraded", "unavailable"]:

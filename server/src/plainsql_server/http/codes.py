@@ -84,6 +84,13 @@ CODES: dict[str, Code] = {
     "request_in_progress": Code(ConflictError, "A request with this idempotency key is running."),
     "idempotency_key_reused": Code(ConflictError, "The idempotency key was used with another request."),
     "request_not_found": Code(AccessError, "Nothing is known of that request."),
+    # Looking into a database.
+    "not_confirmed": Code(RequestError, "`confirm` is not the name of the database that is meant."),
+    "reset_timed_out": Code(LimitError, "The reset took longer than a request may; send it again, and it goes on."),
+    "capability_not_found": Code(AccessError, "There is no capability of that name."),
+    "bench_running": Code(ConflictError, "A benchmark is running on the database."),
+    "storage_failed": Code(EngineError, "The round trip to the storage failed; `steps` says where."),
+    "too_few_turns": Code(LimitError, "It needs two connections at once, and the process has one for you."),
     # Parts that are away.
     "directory_unavailable": Code(EngineError, "The directory is away."),
     "engine_unavailable": Code(EngineError, "The database's cell is away."),

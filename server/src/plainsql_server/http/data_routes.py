@@ -12,7 +12,7 @@ from plainsql_server.http.query_body import QueryAnswer, QueryBody, QueryOptions
 from plainsql_server.http.routes import Route, scoped_route
 from plainsql_server.http.transaction import TransactionAnswer, TransactionBody, TransactionRoutes
 
-_DATABASE = Parameter(
+DATABASE = Parameter(
     "X-Database",
     "Name of the database; the organization's default where none is named.",
     {"type": "string", "pattern": DATABASE_NAME_PATTERN},
@@ -33,9 +33,9 @@ _STREAMS = (
     Media("text/csv", "A line of names, then a line a row. A stream that fails is broken off."),
 )
 _DATABASE_ERRORS = ("database_not_found", "database_suspended", "database_not_ready")
-_ENGINE_ERRORS = (*_DATABASE_ERRORS, "engine_unavailable", "connection_lost", "overloaded")
+ENGINE_ERRORS = (*_DATABASE_ERRORS, "engine_unavailable", "connection_lost", "overloaded")
 _SQL_ERRORS = (
-    *_ENGINE_ERRORS, "statement_too_large", "empty_statement", "multiple_statements", "transaction_control",
+    *ENGINE_ERRORS, "statement_too_large", "empty_statement", "multiple_statements", "transaction_control",
     "notification", "copy", "wrong_parameter_count", "too_many_parameters", "invalid_parameter", "null_character",
     "query_canceled", "untranslatable_character", "statement_timeout", "transaction_timed_out", "result_too_large",
     "invalid_idempotency_key", "no_record", "request_in_progress", "idempotency_key_reused",
@@ -53,7 +53,7 @@ _QUERY = Contract(
         "With parameters": {"sql": "select $1::int + $2::int as sum", "params": [1, 2]},
         "A stream": {"sql": "/*+ STREAM */ select n from generate_series(1, 5) n"},
     },
-    headers=(_DATABASE, _IDEMPOTENCY_KEY),
+    headers=(DATABASE, _IDEMPOTENCY_KEY),
     answers={200: QueryAnswer},
     streams=_STREAMS,
     errors=_QUERY_ERRORS,
@@ -63,7 +63,7 @@ _TEXT_QUERY = Contract(
     body=Media("text/plain", "One SQL statement in UTF-8."),
     examples={"A row": "select now() as at"},
     options=QueryOptions,
-    headers=(_DATABASE, _IDEMPOTENCY_KEY),
+    headers=(DATABASE, _IDEMPOTENCY_KEY),
     answers={200: QueryAnswer},
     streams=_STREAMS,
     errors=_QUERY_ERRORS,
@@ -75,7 +75,7 @@ _TRANSACTION = Contract(
         "Two statements": {"statements": ["create table if not exists notes (id int)", "select count(*) from notes"]},
         "An expectation": {"statements": [{"sql": "select 7 as seven", "expect": {"row_count": 1}}]},
     },
-    headers=(_DATABASE, _IDEMPOTENCY_KEY),
+    headers=(DATABASE, _IDEMPOTENCY_KEY),
     answers={200: TransactionAnswer},
     errors=_TRANSACTION_ERRORS,
     runs_sql=True,
@@ -85,9 +85,9 @@ _REQUEST = Contract(
         "key", "An idempotency key, or the id of a request that had one.",
         {"type": "string", "minLength": 1}, "4b8b1c1e-6f5e-4d0b-9d3c-0f8d2c5f9f4e",
     ),
-    headers=(_DATABASE,),
+    headers=(DATABASE,),
     answers={200: RequestAnswer},
-    errors=(*_ENGINE_ERRORS, "request_not_found", "statement_timeout"),
+    errors=(*ENGINE_ERRORS, "request_not_found", "statement_timeout"),
 )  # fmt: skip
 
 

@@ -46,6 +46,7 @@ STATUS_OF_CODE: dict[str, int] = {
     # The engine began the statement, and a limit of the tier ended it.
     "statement_timeout": 200,
     "transaction_timed_out": 200,
+    "reset_timed_out": 200,
     "result_too_large": 200,
 }
 _DEFAULT_RETRY_AFTER_MS = 1_000

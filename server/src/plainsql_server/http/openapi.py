@@ -40,6 +40,7 @@ _HEADERS: Mapping[str, tuple[str, str]] = {
     "RateLimit": ("How many of them are left, and when the next come back.", ""),
     "Retry-After": ("Seconds to wait.", "^[0-9]+$"),
     "WWW-Authenticate": ("The kind of credential that is wanted.", "^Bearer$"),
+    "ETag": ("Names this version of the answer; send it back as If-None-Match.", ""),
     "Idempotency-Replayed": ("The answer is that of an earlier request with the same key.", "^true$"),
 }
 
@@ -224,7 +225,8 @@ def _responses(route: Route, shapes: _Shapes) -> Json:
 def _shared(route: Route, shapes: _Shapes, status: int, codes: list[str]) -> Json:
     """The response, by its name where it is one that any route may give."""
     response = _response(route, shapes, status, codes)
-    if status in route.contract.answers or not _COMMON.issuperset(codes):
+    engine_speaks = route.contract.runs_sql and status in _ENGINE_STATUSES
+    if status in route.contract.answers or engine_speaks or not _COMMON.issuperset(codes):
         return response
     kind = _failure_model(route).__name__ if route.scope is not None else "OpenFailure"
     name = f"{kind}_{'_or_'.join(codes)}"
@@ -311,6 +313,8 @@ def _headers(route: Route, status: int, shapes: _Shapes) -> Json:
     if route.scope is not None and status != 401:
         names += ["RateLimit-Policy", "RateLimit"]
     names += {401: ["WWW-Authenticate"], 429: ["Retry-After"], 503: ["Retry-After"]}.get(status, [])
+    if status in (200, 304) and any(header.name == "If-None-Match" for header in route.contract.headers):
+        names.append("ETag")
     if status == 200 and any(header.name == "Idempotency-Key" for header in route.contract.headers):
         names.append("Idempotency-Replayed")
     shapes.headers.update(names)

@@ -1,7 +1,7 @@
 """Routes: a method, a path, the scope that a caller needs, what it is for, and what it takes and gives.
 
 Owns the finding of a route. A route cannot be declared without saying who may call it, and with which
-contract. A path may have a segment `{id}`, which stands for any text without a slash.
+contract. A path may have a segment `{id}` or `{name}`, which stands for any text without a slash.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -110,6 +110,8 @@ class RouteTable:
 
     def _methods_with_id(self, path: str) -> Mapping[str, Route]:
         segments = path.split("/")
+        if len(segments) == NAME_SEGMENT + 1 and segments[NAME_SEGMENT]:
+            return self._by_path.get("/".join([*segments[:NAME_SEGMENT], "{name}"]), {})
         if not self._with_id or len(segments) <= ID_SEGMENT or not any(segments[ID_SEGMENT:]):
             return {}
         # No id is empty; a key may begin with a slash.
@@ -121,8 +123,15 @@ class RouteTable:
 
 # Where an id stands in every path that has one: /v1/keys/{id}/rotate.
 ID_SEGMENT = 3
+# Where a name stands, in the paths without a version: /capabilities/{name}.
+NAME_SEGMENT = 2
 
 
 def id_in_path(request: Request) -> str:
     """What stands for {id} in the path of a request."""
     return request.path.split("/")[ID_SEGMENT]
+
+
+def name_in_path(request: Request) -> str:
+    """What stands for {name} in the path of a request."""
+    return request.path.split("/")[NAME_SEGMENT]
