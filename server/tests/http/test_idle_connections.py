@@ -28,7 +28,7 @@ class Echo:
         await asyncio.sleep(float(body))
         return Response(200, body, [(b"content-length", b"%d" % len(body))])
 
-    async def __call__(self, *_: object) -> None:
+    async def __call__(self, _scope: object, _receive: object, _send: object) -> None:
         raise AssertionError("the short way does not call this")
 
 

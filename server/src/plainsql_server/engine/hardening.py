@@ -1,6 +1,6 @@
 """What PostgreSQL allows everybody and a tenant must not have, taken away in the template of tenants' databases.
 
-Owns the lists: functions, columns of catalogs, extensions, and the settings that a tenant's role is pinned to. Every
+Owns the lists: functions, extensions, and the settings that a tenant's role is pinned to. Every
 database copied from the template has the same. Refuses to grant anything.
 """
 
@@ -32,11 +32,6 @@ PINNED = {
     "session_replication_role": "origin",
 }
 
-# What a tenant set for its own role with ALTER ROLE … SET, others could read in these. Everything else that they show
-# of strangers is a random name.
-_SETTINGS_OF_ROLES = ("pg_db_role_setting", "pg_roles", "pg_user")
-_HIDDEN_COLUMNS = frozenset(["setconfig", "rolconfig", "useconfig"])
-
 _FUNCTIONS = """
     SELECT p.oid::regprocedure::text FROM pg_proc p
     WHERE p.pronamespace = 'pg_catalog'::regnamespace AND p.proname ~ %s
@@ -45,10 +40,6 @@ _OPEN_FUNCTIONS = f"""
     {_FUNCTIONS} AND EXISTS (
         SELECT FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) AS entry WHERE entry.grantee = 0)
 """
-_COLUMNS = """
-    SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum
-"""
-
 # Runs at the end of CREATE EXTENSION, as whoever runs that, and undoes it by failing.
 _EXTENSION_GUARD = """
     CREATE SCHEMA IF NOT EXISTS plainsql;
@@ -76,7 +67,6 @@ _EXTENSION_GUARD = """
 async def harden(template: AsyncConnection) -> None:
     """Takes it all away in the database of this connection, a superuser's. May be run again."""
     await _revoke_functions(template)
-    await _hide_settings_of_roles(template)
     allowed = sql.Literal(list(EXTENSIONS))
     hint = sql.Literal(f"Offered are {', '.join(EXTENSIONS)}.")
     guard = _EXTENSION_GUARD.replace("%%", "%")
@@ -101,12 +91,3 @@ async def _revoke_functions(template: AsyncConnection) -> None:
     cursor = await template.execute(_OPEN_FUNCTIONS, (FORBIDDEN_FUNCTIONS,))
     for (signature,) in await cursor.fetchall():
         await template.execute(sql.SQL("REVOKE EXECUTE ON FUNCTION {} FROM PUBLIC").format(sql.SQL(signature)))
-
-
-async def _hide_settings_of_roles(template: AsyncConnection) -> None:
-    for catalog in _SETTINGS_OF_ROLES:
-        columns = [name for (name,) in await (await template.execute(_COLUMNS, (catalog,))).fetchall()]
-        shown = sql.SQL(", ").join(sql.Identifier(name) for name in columns if name not in _HIDDEN_COLUMNS)
-        table = sql.Identifier("pg_catalog", catalog)
-        await template.execute(sql.SQL("REVOKE SELECT ON {} FROM PUBLIC").format(table))
-        await template.execute(sql.SQL("GRANT SELECT ({}) ON {} TO PUBLIC").format(shown, table))
