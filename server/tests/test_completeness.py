@@ -33,7 +33,9 @@ from plainsql_server.settings import Settings
 SOURCE = Path(plainsql_server.__file__).parent
 
 # What anybody may ask without a key.
-OPEN_ROUTES = frozenset({("GET", "/"), ("GET", "/health"), ("GET", "/openapi.json")})
+OPEN_ROUTES = frozenset(
+    ("GET", path) for path in ("/", "/health", "/openapi.json", "/docs", "/docs/docs.js", "/docs/docs.css")
+)
 
 # What any valid key or session may ask, whatever its scopes.
 KNOWN_CALLERS_ROUTES = frozenset(

@@ -48,14 +48,22 @@ class QueryRequest:
 
     __slots__ = ("database", "encoding", "max_rows", "params", "read_only", "sql", "timeout_ms")
 
-    def __init__(self, sql: str) -> None:
+    def __init__(
+        self,
+        sql: str,
+        params: Sequence[bytes] = (),
+        database: str | None = None,
+        *,
+        timeout_ms: int | None = None,
+        read_only: bool = False,
+    ) -> None:
         self.sql = sql
-        self.params: Sequence[bytes] = ()
-        self.database: str | None = None
+        self.params = params
+        self.database = database
         self.encoding = PLAIN
         self.max_rows: int | None = None
-        self.timeout_ms: int | None = None
-        self.read_only = False
+        self.timeout_ms = timeout_ms
+        self.read_only = read_only
 
 
 class _Job:

@@ -54,6 +54,8 @@ CODES: dict[str, Code] = {
     "key_not_found": Code(AccessError, "There is no such key, or not for you."),
     "key_not_active": Code(ConflictError, "The key is revoked or has expired."),
     "key_replaced": Code(ConflictError, "The key was rotated before."),
+    "key_limit": Code(LimitError, "The organization has as many keys that work as it may."),
+    "session_limit": Code(LimitError, "The organization has as many sessions as it may."),
     "organization_not_found": Code(AccessError, "Your organization is gone."),
     # Statements and transactions.
     "statement_too_large": Code(RequestError, "The SQL is over the tier's bytes."),
@@ -95,7 +97,7 @@ CODES: dict[str, Code] = {
     "directory_unavailable": Code(EngineError, "The directory is away."),
     "engine_unavailable": Code(EngineError, "The database's cell is away."),
     "connection_lost": Code(EngineError, "The cell went away while the statement ran; the outcome is unknown."),
-    "overloaded": Code(LimitError, "The statement could not start in time."),
+    "overloaded": Code(LimitError, "There was no turn for it in time; nothing was run."),
     "shutting_down": Code(EngineError, "The process is being restarted."),
     "service_failure": Code(InternalError, "Our fault; the request id leads the operator to the cause."),
 }
@@ -103,11 +105,9 @@ CODES: dict[str, Code] = {
 # What only operators meet, in commands and checks.
 OPERATORS_CODES = frozenset(
     {
-        "admin_role_too_weak",
-        "cell_not_found",
-        "degraded",
-        "engine_version_refused",
-        "invalid_conninfo",
-        "unknown_tier",
+        "admin_role_too_weak", "analyze_failed", "backup_damaged", "cell_not_found", "degraded", "directory_not_empty",
+        "dump_failed", "engine_version_refused", "invalid_conninfo", "not_a_backup", "pid_ambiguous",
+        "program_missing", "restore_overtaken", "row_security_forced", "statement_not_found", "too_many_tables",
+        "unknown_tier", "wrong_backup",
     }
-)
+)  # fmt: skip

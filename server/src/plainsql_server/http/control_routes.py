@@ -69,7 +69,7 @@ def _session_routes(sessions: SessionRoutes) -> list[Route]:
         body=SessionBody,
         examples={"Like the key": {}, "With fewer scopes": {"scopes": ["read"]}},
         answers={201: NewSessionAnswer},
-        errors=("no_scopes", "database_not_found"),
+        errors=("no_scopes", "database_not_found", "session_limit"),
     )
     refreshed = Contract(answers={200: SessionAnswer}, errors=())
     ended = Contract(answers={204: None}, errors=())
@@ -89,7 +89,7 @@ def _key_routes(keys: KeyRoutes) -> list[Route]:
         body=KeyBody,
         examples={"For a web site": {"name": "web site", "scopes": ["write"]}},
         answers={201: NewKeyAnswer},
-        errors=("invalid_name", "no_scopes", "invalid_expiry", "database_not_found"),
+        errors=("invalid_name", "no_scopes", "invalid_expiry", "database_not_found", "key_limit"),
     )
     listed = Contract(options=PageOptions, answers={200: KeysAnswer}, errors=())
     shown = Contract(path=_KEY, answers={200: KeyAnswer}, errors=("key_not_found",))
@@ -98,7 +98,7 @@ def _key_routes(keys: KeyRoutes) -> list[Route]:
         body=RotationBody,
         examples={"With an hour's overlap": {"overlap_seconds": 3600}},
         answers={201: RotationAnswer},
-        errors=("key_not_found", "key_not_active", "key_replaced", "database_not_found"),
+        errors=("key_not_found", "key_not_active", "key_replaced", "database_not_found", "key_limit"),
     )
     revoked = Contract(path=_KEY, answers={204: None}, errors=("key_not_found",))
     return [

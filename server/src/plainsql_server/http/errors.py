@@ -35,6 +35,8 @@ STATUS_OF_CODE: dict[str, int] = {
     "database_suspended": 403,
     # It does not pass by waiting, as other limits do.
     "database_limit": 403,
+    "key_limit": 403,
+    "session_limit": 403,
     "method_not_allowed": 405,
     "request_timeout": 408,
     "request_too_large": 413,

@@ -27,7 +27,7 @@ _EVENTS: Mapping[str, Model | None] = {
     "columns": StreamColumns, "row": None, "done": StreamDone, "error": StreamError,
 }  # fmt: skip
 _ANY_ROUTE = ("malformed_request", "service_failure", "shutting_down")
-_KNOWN_CALLERS = ("unauthenticated", "forbidden", "rate_limited", "directory_unavailable")
+_KNOWN_CALLERS = ("unauthenticated", "forbidden", "rate_limited", "directory_unavailable", "overloaded")
 _WITH_BODY = ("request_timeout", "request_too_large", "unsupported_content_type", "unsupported_content_encoding")
 _COMMON = frozenset((*_ANY_ROUTE, *_KNOWN_CALLERS, *_WITH_BODY))
 # The engine's own codes come with these, beside ours.
@@ -242,7 +242,7 @@ def _codes(route: Route) -> tuple[str, ...]:
         *(_KNOWN_CALLERS if route.scope is not None else ()),
         *(_WITH_BODY if contract.body is not None else ()),
         *(("invalid_option",) if checked else ()),
-        *contract.errors,
+        *(code for code in contract.errors if route.scope is None or code not in _KNOWN_CALLERS),
     )
 
 
