@@ -16,10 +16,11 @@ SOAK_streams := $(addprefix $(END_TO_END)/test_,stream_pace.py stream_failures.p
 SOAK_control := $(addprefix server/tests/,control_plane/test_crashes.py operations/test_backups.py) \
 	$(addprefix $(END_TO_END)/test_,rate_limits.py \
 	redis_away.py revocation.py provisioning_under_fire.py schemathesis.py)
-SOAK_all := $(SOAK_consistency) $(SOAK_engine) $(SOAK_streams) $(SOAK_control)
+SOAK_strangers := server/tests/strangers
+SOAK_all := $(SOAK_consistency) $(SOAK_engine) $(SOAK_streams) $(SOAK_control) $(SOAK_strangers)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kernel unkernel check test soak dev bench openapi lock
+.PHONY: help setup kernel unkernel check test soak neighbours dev bench openapi lock audit sbom
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1\t\2/' | expand -t 12
@@ -48,8 +49,12 @@ check:  ## lint, format, types and import contracts; changes nothing
 test:  ## every test (ARGS="-k name -x" to choose)
 	$(BIN)/pytest $(ARGS)
 
-soak:  ## tests in full size, with a line of report for each (PART=consistency, engine, streams or control; or all)
+soak:  ## tests in full size, with a line of report for each (PART=consistency, engine, streams, control or strangers)
 	set -a; . server/tests/full_sizes.env; $(BIN)/pytest -q -s --timeout 1800 $(SOAK_$(or $(PART),all)) $(ARGS)
+
+neighbours:  ## what a tenant feels while its neighbour attacks, each attack for 30 s; prints the table of docs/security.md
+	PLAINSQL_TEST_ATTACK_S=30 PLAINSQL_TEST_ATTACK_TABLES=5000 \
+		$(BIN)/pytest -q -s --timeout 300 server/tests/strangers/test_neighbours.py $(ARGS)
 
 dev:  ## start the whole service on this machine, its state in ./.plainsql (ARGS="--no-tls" for options)
 	$(BIN)/plainsql-server dev $(ARGS)
@@ -63,5 +68,18 @@ openapi:  ## write docs/openapi anew, after a change of routes
 lock:  ## pin again after a change of requirements; versions stay where they can (UPGRADE=1 for the newest)
 	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements/uv.in -o requirements/uv.txt
 	$(COMPILE) $(if $(UPGRADE),--upgrade) server/pyproject.toml -o requirements/server.txt
+	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements/audit.in -o requirements/audit.txt
 	$(COMPILE) $(if $(UPGRADE),--upgrade) server/pyproject.toml --extra dev requirements/dev.in \
 		-c requirements/uv.txt -c requirements/server.txt -o requirements/dev.txt
+
+audit: .venv-audit  ## known holes in what the server needs, and risky code; fails where it cannot look something up
+	.venv-audit/bin/bandit -q -ll --skip B108,B608 -r server/src client/src
+	.venv-audit/bin/pip-audit --strict --disable-pip --require-hashes -r requirements/server.txt
+
+sbom: .venv-audit  ## write sbom.json: what the server is made of, as CycloneDX
+	.venv-audit/bin/cyclonedx-py requirements requirements/server.txt --output-reproducible -o sbom.json
+
+.venv-audit: requirements/audit.txt
+	test -x .venv-audit/bin/python || $(PYTHON) -m venv .venv-audit
+	$(BIN)/uv pip sync --quiet --python .venv-audit/bin/python --require-hashes requirements/audit.txt
+	touch .venv-audit

@@ -26,6 +26,7 @@ import psycopg
 
 from plainsql_server.dev.ports import choose_ports
 from server.tests.processes import kill_with_children
+from server.tests.secrets_in_logs import refuse_secrets
 from server.tests.service import Service
 
 _START_LIMIT_S = 60
@@ -219,6 +220,7 @@ def running_node(directory_dsn: str, **settings: object) -> Iterator[Node]:
                 # Workers outlive a parent that is killed alone.
                 kill_with_children(node.process.pid)
                 node.process.wait(_STOP_LIMIT_S)
+            refuse_secrets(node.log)
 
 
 def directory_dsn(service: Service) -> str:

@@ -23,6 +23,7 @@ import httpx
 import psycopg
 
 from server.tests.documented import comparing
+from server.tests.secrets_in_logs import refuse_secrets
 
 _START_LIMIT_S = 60
 _STOP_LIMIT_S = 15
@@ -130,7 +131,11 @@ def running_service(*options: str, tier: str = "dedicated", workers: int = 1) ->
     finally:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=_STOP_LIMIT_S)
-        shutil.rmtree(folder)
+        logs = list(folder.rglob("*.log*"))
+        try:
+            refuse_secrets(*logs)
+        finally:
+            shutil.rmtree(folder)
 
 
 def _wait_until_ready(folder: Path, process: "subprocess.Popen[bytes]") -> Mapping[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 import uvicorn
 
 from plainsql_server.control_plane.finishing import Finisher
+from plainsql_server.control_plane.reaping import Reaper
 from plainsql_server.core.clock import now
 from plainsql_server.core.errors import ServiceError
 from plainsql_server.core.observation import Failure, Observation, Observe
@@ -33,6 +34,7 @@ from plainsql_server.engine.pool import PoolLimits, Pools
 from plainsql_server.http.application import Application
 from plainsql_server.http.banner import Banner, Check, Urls
 from plainsql_server.http.banner_routes import banner_routes
+from plainsql_server.http.connections import ConnectionLimits, Connections, allow_descriptors
 from plainsql_server.http.control_routes import control_routes
 from plainsql_server.http.data_routes import data_routes
 from plainsql_server.http.idempotency import IdempotencyRoutes
@@ -91,11 +93,18 @@ def data_application() -> Application:
 
 def control_application() -> Application:
     """The control plane, configured by the environment."""
-    return build_control_application(read_settings(), Observer())
+    settings = read_settings()
+    observer = Observer()
+    if settings.control_metrics_port:
+        observer.metrics.serve(
+            settings.control_host, range(settings.control_metrics_port, settings.control_metrics_port + 1)
+        )
+    return build_control_application(settings, observer)
 
 
 def build_data_application(settings: Settings, observe: Observer) -> Application:
     readiness = Readiness(settings.drain_ms)
+    connections = _connections(settings)
 
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[tuple[RouteTable, Principals, Permits]]:
@@ -103,6 +112,7 @@ def build_data_application(settings: Settings, observe: Observer) -> Application
             Directory.open(settings.directory_dsn) as directory,
             _tally(directory, settings, observe) as tally,
             _trust(settings, observe) as trust,
+            _in_background(connections.watch(), observe),
             _permits(settings, observe, _DATA_PLANES_SHARE / settings.workers) as permits,
             _pools(settings, observe) as pools,
         ):
@@ -129,11 +139,12 @@ def build_data_application(settings: Settings, observe: Observer) -> Application
                 permits,
             )
 
-    return Application(lifespan, observe, readiness, _patience(settings))
+    return Application(lifespan, observe, readiness, _patience(settings), connections)
 
 
 def build_control_application(settings: Settings, observe: Observer) -> Application:
     readiness = Readiness(settings.drain_ms)
+    connections = _connections(settings)
 
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[tuple[RouteTable, Principals, Permits]]:
@@ -141,8 +152,10 @@ def build_control_application(settings: Settings, observe: Observer) -> Applicat
             Directory.open(settings.directory_dsn, _CONTROL_DIRECTORY_CONNECTIONS) as directory,
             _tally(directory, settings, observe),
             _trust(settings, observe) as trust,
+            _in_background(connections.watch(), observe),
             _permits(settings, observe, 1 - _DATA_PLANES_SHARE) as permits,
             _finisher(directory, observe) as finisher,
+            _in_background(Reaper(directory, observe).run(), observe),
         ):
             readiness.heed_signals()
             checks: dict[str, Check] = {"directory": directory.check, "limiter": permits.check}
@@ -150,7 +163,13 @@ def build_control_application(settings: Settings, observe: Observer) -> Applicat
             table = RouteTable(_all_routes("control", settings, checks, readiness, routes))
             yield table, Principals(directory, trust), permits
 
-    return Application(lifespan, observe, readiness, _patience(settings))
+    return Application(lifespan, observe, readiness, _patience(settings), connections)
+
+
+def _connections(settings: Settings) -> Connections:
+    total = allow_descriptors(settings.max_connections)
+    request_s = settings.body_timeout_ms / 1000
+    return Connections(ConnectionLimits(total, settings.address_connections, request_s, _KEEP_ALIVE_S))
 
 
 def _patience(settings: Settings) -> Patience:
@@ -252,6 +271,12 @@ async def _pools(settings: Settings, observe: Observer) -> AsyncIterator[Pools]:
         await pools.close()
 
 
+def _safety_headers(settings: Settings) -> list[tuple[str, str]]:
+    """What every answer says to browsers: it is what it says it is, and belongs in no frame."""
+    headers = [("x-content-type-options", "nosniff"), ("x-frame-options", "DENY")]
+    return [*headers, ("strict-transport-security", "max-age=31536000")] if settings.tls_cert_file else headers
+
+
 def _serve(factory: str, settings: Settings, host: str, port: int, workers: int) -> None:
     uvicorn.run(
         f"{__name__}:{factory}",
@@ -268,6 +293,7 @@ def _serve(factory: str, settings: Settings, host: str, port: int, workers: int)
         access_log=False,
         log_level="warning",
         server_header=False,
+        headers=_safety_headers(settings),
         proxy_headers=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,

@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from plainsql_server import KERNEL, VERSION
-from plainsql_server.core.observation import CellLoad, LimiterLoad, Observation, RequestFinished
+from plainsql_server.core.observation import CellLoad, LimiterLoad, Observation, Reaped, RequestFinished
 
 # From a quarter of a millisecond, which a point lookup takes, to the longest deadline.
 _BUCKETS_US: tuple[int, ...] = (
@@ -57,6 +57,7 @@ class Metrics(Collector):
         self._limiter: Callable[[], LimiterLoad] | None = None
         self._requests: Counter[tuple[str, int]] = Counter()
         self._errors: Counter[str] = Counter()
+        self._reaped: Counter[tuple[str, str]] = Counter()
         self._rows = 0
         self._streams: Counter[tuple[str, str]] = Counter()
         self._stream_bytes = 0
@@ -65,6 +66,8 @@ class Metrics(Collector):
     def __call__(self, observation: Observation) -> None:
         if isinstance(observation, RequestFinished):
             self._count(observation)
+        elif isinstance(observation, Reaped):
+            self._reaped[observation.cell, observation.what] += observation.count
 
     def watch(self, loads: Loads) -> None:
         """Shows the pools' state whenever somebody asks."""
@@ -103,6 +106,12 @@ class Metrics(Collector):
         yield streams
         yield CounterMetricFamily("plainsql_stream_bytes", "Bytes of streams sent to clients.", self._stream_bytes)
         yield CounterMetricFamily("plainsql_rows", "Rows sent to clients.", self._rows)
+        reaped = CounterMetricFamily(
+            "plainsql_reaped", "What was ended on cells from outside.", labels=["cell", "what"]
+        )
+        for (cell, what), count in list(self._reaped.items()):
+            reaped.add_metric([cell, what], count)
+        yield reaped
         yield self._durations()
         yield from self._cells()
         if self._limiter is not None:

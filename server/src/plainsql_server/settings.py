@@ -58,6 +58,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             description="First port for metrics; each worker process takes the next free one. 0: none.", ge=0, le=65535
         ),
     ] = 0
+    control_metrics_port: Annotated[
+        int, Meta(description="Port for the control plane's metrics. 0: none.", ge=0, le=65535)
+    ] = 0
     drain_ms: Annotated[
         int,
         Meta(description="How long a process goes on after it was told to stop, with /health failing already.", ge=0),
@@ -66,8 +69,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(description="How long opening an engine connection may take before the cell counts as away.", ge=1)
     ] = 5_000
     body_timeout_ms: Annotated[
-        int, Meta(description="How long a request's body may take to come, beside a second for each 64 KiB.", ge=1)
+        int, Meta(description="How long a request may take to come, beside a second for each 64 KiB of it.", ge=1)
     ] = 30_000
+    max_connections: Annotated[
+        int, Meta(description="Clients' connections that one process has open; more are refused.", ge=1)
+    ] = 10_000
+    address_connections: Annotated[
+        int, Meta(description="Those of them from one address. 0: as many as all. The alias is one address.", ge=0)
+    ] = 0
     stream_ping_ms: Annotated[
         int, Meta(description="How long a stream of events is silent before a comment says that it is alive.", ge=1)
     ] = 15_000

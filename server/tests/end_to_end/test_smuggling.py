@@ -61,10 +61,41 @@ CORPUS = {
     "a header without a colon": post(b"Content-Length", _LENGTH, body=HIDDEN),
     "an absolute address": post(_LENGTH, body=HIDDEN, target=b"http://elsewhere.example/query"),
     "two hosts": post(b"Host: y", _LENGTH, body=HIDDEN),
+    "a length with a plus and spaces": post(b"Content-Length:  + 5", body=HIDDEN),
+    "a length in two cases": post(_LENGTH, b"CONTENT-LENGTH: 0", body=HIDDEN),
+    "a length that is empty": post(b"Content-Length:", body=HIDDEN),
+    "a length with a fraction": post(b"Content-Length: 1.0", body=HIDDEN),
+    "a length in other digits": post("Content-Length: ٣".encode(), body=HIDDEN),
+    "a length after a tab": post(b"\tContent-Length: %d" % len(HIDDEN), body=HIDDEN),
+    "chunks under a name with a zero byte": post(b"Transfer-Encoding\0: chunked", _LENGTH, body=HIDDEN),
+    "chunks in quotation marks": post(b'Transfer-Encoding: "chunked"', _LENGTH, body=HIDDEN),
+    "chunks after a comma": post(b"Transfer-Encoding: , chunked", _LENGTH, body=HIDDEN),
+    "chunks and gzip": post(b"Transfer-Encoding: chunked, gzip", _LENGTH, body=HIDDEN),
+    "gzip and chunks": post(b"Transfer-Encoding: gzip, chunked", body=HIDDEN_CHUNK),
+    "chunks with a parameter": post(b"Transfer-Encoding: chunked;q=1", _LENGTH, body=HIDDEN),
+    "chunks twice in two headers": post(_CHUNKED, _CHUNKED, body=HIDDEN_CHUNK),
+    "an empty encoding and a length": post(b"Transfer-Encoding:", _LENGTH, body=HIDDEN),
+    "a chunk's length in octal's clothes": post(_CHUNKED, body=b"0o0\r\n\r\n" + HIDDEN),
+    "a chunk's length with an x": post(_CHUNKED, body=b"0x%x\r\n%b\r\n0\r\n\r\n" % (len(HIDDEN), HIDDEN)),
+    "a chunk's length that is empty": post(_CHUNKED, body=b"\r\n%b\r\n0\r\n\r\n" % HIDDEN),
+    "a chunk's length after a space": post(_CHUNKED, body=b" %x\r\n%b\r\n0\r\n\r\n" % (len(HIDDEN), HIDDEN)),
+    "a chunk without its line's end": post(_CHUNKED, body=b"%x\r\n%b0\r\n\r\n" % (len(HIDDEN), HIDDEN)),
+    "lines that end in bare line feeds": post(_LENGTH, body=HIDDEN).replace(b"\r\n", b"\n"),
+    "a request line with three words too many": b"POST /query HTTP/1.1 x y z\r\nHost: x\r\n%b\r\n\r\n%b"
+    % (_LENGTH, HIDDEN),
+    "a version that is none": post(_LENGTH, body=HIDDEN, version=b"HTTP/1.9"),
+    "a version that is another protocol's": post(_LENGTH, body=HIDDEN, version=b"HTTP/2.0"),
+    "no version": b"POST /query\r\n\r\n" + HIDDEN,
+    "a method in lower case": b"post /query HTTP/1.1\r\nHost: x\r\n%b\r\n\r\n%b" % (_LENGTH, HIDDEN),
+    "an upgrade": post(b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", _LENGTH, body=HIDDEN),
+    "a proxy's request": b"CONNECT /query HTTP/1.1\r\nHost: x\r\n%b\r\n\r\n%b" % (_LENGTH, HIDDEN),
+    "a target with a line's end": post(_LENGTH, body=HIDDEN, target=b"/query\x0bHTTP/1.1"),
+    "a host that is two": post(b"Host: x, y", _LENGTH, body=HIDDEN),
+    "headers that only the next hop may see": post(b"Connection: Content-Length", _LENGTH, body=HIDDEN),
     "a body where none is announced": b"POST /query HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" + HIDDEN,
 }
 # What an understood request without a key gets, and what refusals look like. 408 is for one that never ends.
-EXPECTED = {400, 401, 405, 408, 413}
+EXPECTED = {400, 401, 404, 405, 408, 413}
 
 
 @dataclass(frozen=True)
@@ -104,7 +135,7 @@ def statuses(answer: bytes) -> list[int]:
 
 
 def test_the_corpus_is_large_enough() -> None:
-    assert len(CORPUS) >= 20
+    assert len(CORPUS) >= 40
 
 
 @pytest.mark.parametrize("name", CORPUS)

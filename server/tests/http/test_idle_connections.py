@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import uvicorn
 
+from plainsql_server.http.connections import ConnectionLimits, Connections
 from plainsql_server.http.protocol import Patience, ShortWayProtocol
 from plainsql_server.http.readiness import Readiness
 from plainsql_server.http.requests import Request
@@ -20,13 +21,14 @@ class Echo:
 
     readiness = Readiness(0)
     patience = Patience(10.0, 10.0)
+    connections = Connections(ConnectionLimits(total=100, per_address=0, request_s=10.0, idle_s=10.0))
 
     async def respond(self, request: Request) -> Response | None:
         body = await request.body(1_000, "free")
         await asyncio.sleep(float(body))
         return Response(200, body, [(b"content-length", b"%d" % len(body))])
 
-    async def __call__(self, *_: object) -> None:
+    async def __call__(self, _scope: object, _receive: object, _send: object) -> None:
         raise AssertionError("the short way does not call this")
 
 

@@ -2,9 +2,12 @@
 
 import click
 
+from plainsql_server.cli.cell_files import files_command
 from plainsql_server.cli.output import json_option, print_records, remark
 from plainsql_server.cli.running import with_directory
-from plainsql_server.control_plane import cells
+from plainsql_server.control_plane import cells, organizations
+from plainsql_server.directory.cells import CellRecord
+from plainsql_server.directory.connection import Directory
 
 
 @click.group("cell")
@@ -19,15 +22,26 @@ def cell_command() -> None:
     help="How to reach it, in libpq's keywords without user, dbname and password: 'host=… port=… sslmode=…'.",
 )  # fmt: skip
 @click.option("--admin-role", required=True, metavar="ROLE", help="The superuser that provisioning logs in as.")
-def _add(name: str, conninfo: str, admin_role: str) -> None:
+@click.option(
+    "--org", metavar="ORG", help="The only organization whose databases go there, and whose new ones go nowhere else."
+)
+def _add(name: str, conninfo: str, admin_role: str, org: str | None) -> None:
     """Prepare a PostgreSQL cluster to hold customers' databases, and add it as the cell NAME. Prints its id.
 
     The cluster must be the service's alone: PUBLIC loses the right to connect to any database of it. Too old a
     minor release is refused. If it fails, run it again.
     """
-    added = with_directory(lambda directory: cells.add(directory, name, conninfo, admin_role))
+
+    async def add(directory: Directory) -> CellRecord:
+        organization = None if org is None else (await organizations.get(directory, org)).id
+        return await cells.add(directory, name, conninfo, admin_role, organization)
+
+    added = with_directory(add)
     remark(f"Added the cell {added.name!r}; it takes new databases from now on.")
     click.echo(added.id)
+
+
+cell_command.add_command(files_command)
 
 
 @cell_command.command("list")
@@ -35,4 +49,6 @@ def _add(name: str, conninfo: str, admin_role: str) -> None:
 def _list(as_json: bool) -> None:
     """List every cell, oldest first."""
     records = with_directory(cells.list_)
-    print_records(records, ["id", "name", "state", "conninfo", "admin_role", "created_at"], as_json=as_json)
+    print_records(
+        records, ["id", "name", "state", "organization_id", "conninfo", "admin_role", "created_at"], as_json=as_json
+    )

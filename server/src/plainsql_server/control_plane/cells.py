@@ -13,8 +13,10 @@ from plainsql_server.directory.connection import Directory
 from plainsql_server.engine import provisioning
 
 
-async def add(directory: Directory, name: str, conninfo: str, admin_role: str) -> CellRecord:
-    """The new cell, prepared and active. May be run again if it failed.
+async def add(
+    directory: Directory, name: str, conninfo: str, admin_role: str, organization_id: str | None = None
+) -> CellRecord:
+    """The new cell, prepared and active; for one organization alone, if one is named. May be run again if it failed.
 
     `conninfo` is libpq's, without user and dbname. Raises RequestError if the cell is not fit (its version,
     its admin role, its connection string), EngineError if it is away, ConflictError if the name is taken.
@@ -22,7 +24,9 @@ async def add(directory: Directory, name: str, conninfo: str, admin_role: str) -
     check_cell_name(name)
     provisioning.check_conninfo(conninfo)
     await provisioning.prepare_cell(conninfo, admin_role)
-    return await cells.insert(directory, new_id(Kind.CELL), name, conninfo, admin_role, by=OPERATOR)
+    return await cells.insert(
+        directory, new_id(Kind.CELL), name, conninfo, admin_role, organization_id=organization_id, by=OPERATOR
+    )
 
 
 async def move(directory: Directory, name: str, conninfo: str, admin_role: str) -> CellRecord:

@@ -239,7 +239,7 @@ async def insert(
     organization = await organizations.find(directory, organization_id)
     if organization is None:
         raise AccessError("organization_not_found", f"There is no organization {organization_id!r}.")
-    cell = await cells.emptiest(directory)
+    cell = await cells.emptiest(directory, organization_id)
     if cell is None:
         raise EngineError("no_active_cell", "There is no cell that takes new databases.", retry_after_ms=60_000)
     names = provisioning.new_names()

@@ -50,6 +50,15 @@ class Failure(Observation):
     request_id: str | None = None
 
 
+@dataclass(slots=True)
+class Reaped(Observation):
+    """Something on a cell was ended from outside; `what` is one of the reaper's own words."""
+
+    cell: str
+    what: str
+    count: int
+
+
 def told_to_operators(error: Exception) -> str:
     """What a failure's context says of an error."""
     if isinstance(error, ServiceError):

@@ -29,6 +29,7 @@ from pathlib import Path
 from plainsql_server.dev.folder import Folder, State
 from plainsql_server.dev.options import DevError
 from plainsql_server.dev.processes import Account, run_as
+from plainsql_server.engine.cell_config import CellConfig
 
 SUPERUSER = "plainsql_admin"
 DIRECTORY_DATABASE = "plainsql_directory"
@@ -37,23 +38,6 @@ PORT = 5432
 _LONGEST_SOCKET_BYTES = 107
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9/._+@-]+\Z")
 _ELSEWHERE = "/var/lib"
-
-_SETTINGS = {
-    "listen_addresses": "",
-    "unix_socket_permissions": "0700",
-    "max_connections": "200",
-    "max_prepared_transactions": "64",
-    "shared_buffers": "128MB",
-    "fsync": "on",
-    "lc_messages": "C",
-    "timezone": "UTC",
-    "log_timezone": "UTC",
-    "log_checkpoints": "off",
-    # A customer's statement has no place in a log.
-    "log_min_error_statement": "panic",
-    "log_line_prefix": "%m [%p] %q%u@%d ",
-    "cluster_name": "plainsql dev",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +75,9 @@ class Cluster:
 
     def configure(self) -> None:
         """Writes the configuration. What `ALTER SYSTEM` set is kept: it is in a file of its own."""
-        settings = {**_SETTINGS, "unix_socket_directories": str(self.socket_directory)}
-        lines = [f"{name} = '{value}'" for name, value in settings.items()]
-        heading = "# Written by plainsql-server dev at each start. Use ALTER SYSTEM to change a setting."
-        self._write("postgresql.conf", "\n".join([heading, *lines, ""]))
-        self._write("pg_hba.conf", "# The socket's folder is the guard.\nlocal all all trust\n")
+        config = CellConfig(SUPERUSER, str(self.socket_directory), others={"cluster_name": "plainsql dev"})
+        self._write("postgresql.conf", config.postgresql_conf())
+        self._write("pg_hba.conf", config.pg_hba_conf())
 
     def forget_crash(self) -> None:
         """Removes the lock files of a PostgreSQL that is known not to run any more."""

@@ -15,7 +15,7 @@ from plainsql_server.core.errors import ConflictError
 from plainsql_server.directory import audit
 from plainsql_server.directory.connection import Directory
 
-_COLUMNS = "id, name, conninfo, admin_role, state, created_at"
+_COLUMNS = "id, name, conninfo, admin_role, state, created_at, organization_id"
 
 
 class CellState(StrEnum):
@@ -35,22 +35,26 @@ class CellRecord:
     admin_role: str
     state: CellState
     created_at: datetime
+    organization_id: str | None
+    """Whose cell it is; None for one that strangers share."""
 
 
 async def insert(
-    directory: Directory, cell_id: str, name: str, conninfo: str, admin_role: str, *, by: Actor
-) -> CellRecord:
+    directory: Directory, cell_id: str, name: str, conninfo: str, admin_role: str, *,
+    organization_id: str | None, by: Actor,
+) -> CellRecord:  # fmt: skip
     """The stored cell, active. Raises ConflictError if the name is taken."""
     statement = f"""
-        INSERT INTO cells (id, name, conninfo, admin_role, state) VALUES (%s, %s, %s, %s, %s)
+        INSERT INTO cells (id, name, conninfo, admin_role, state, organization_id) VALUES (%s, %s, %s, %s, %s, %s)
         RETURNING {_COLUMNS}
     """
+    values = (cell_id, name, conninfo, admin_role, CellState.ACTIVE, organization_id)
     async with directory.connection() as connection, connection.transaction():
         try:
-            cursor = await connection.execute(statement, (cell_id, name, conninfo, admin_role, CellState.ACTIVE))
+            cursor = await connection.execute(statement, values)
         except errors.UniqueViolation as error:
             raise ConflictError("name_taken", f"There is a cell named {name!r} already.") from error
-        await audit.note(connection, by, "cell.add", None, cell_id, name=name)
+        await audit.note(connection, by, "cell.add", organization_id, cell_id, name=name)
         return _record(await cursor.fetchone())
 
 
@@ -81,16 +85,20 @@ async def list_(directory: Directory) -> list[CellRecord]:
         return [_record(row) for row in await cursor.fetchall()]
 
 
-async def emptiest(directory: Directory) -> CellRecord | None:
-    """The active cell with the fewest databases, or None if no cell is active."""
+async def emptiest(directory: Directory, organization_id: str) -> CellRecord | None:
+    """The active cell with the fewest databases that this organization's may go to, or None if there is none.
+
+    An organization with cells of its own, be they active or not, never goes to those that strangers share.
+    """
     statement = f"""
         SELECT {_COLUMNS} FROM cells
-        WHERE state = 'active'
+        WHERE state = 'active' AND organization_id IS NOT DISTINCT FROM (
+            SELECT organization_id FROM cells WHERE organization_id = %s LIMIT 1)
         ORDER BY (SELECT count(*) FROM databases WHERE cell_id = cells.id AND state <> 'deleted'), id
         LIMIT 1
     """
     async with directory.connection() as connection:
-        row = await (await connection.execute(statement)).fetchone()
+        row = await (await connection.execute(statement, (organization_id,))).fetchone()
     return _record(row) if row else None
 
 

@@ -14,6 +14,7 @@ class RoleOwner:
     """The database that a role belongs to, and its organization."""
 
     organization: str
+    tier: str
     database: str
     database_id: str
     kind: str
@@ -23,7 +24,7 @@ class RoleOwner:
 async def owners(directory: Directory, roles: Sequence[str]) -> dict[str, RoleOwner]:
     """Who each of these roles belongs to, without those that the directory does not know."""
     statement = """
-        SELECT r.engine_name, g.name AS organization, d.name AS database, d.id AS database_id, r.kind, d.cell_id
+        SELECT r.engine_name, g.name AS organization, g.tier, d.name AS database, d.id AS database_id, r.kind, d.cell_id
         FROM roles r JOIN databases d ON d.id = r.database_id JOIN organizations g ON g.id = d.organization_id
         WHERE r.engine_name = ANY(%s) AND d.state <> 'deleted'
     """

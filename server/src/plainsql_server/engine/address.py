@@ -22,6 +22,10 @@ _STARTUP = {
     "statement_timeout": "0",
     "lock_timeout": "0",
     "synchronous_commit": "on",
+    # The service's secret for the record of requests is a parameter, and errors could tell parameters.
+    "log_parameter_max_length_on_error": "0",
+    # A tenant who stored the name of a library that is not there could not be connected any more.
+    "local_preload_libraries": "",
     # A serializable transaction that scans a table depends on every writer of it, so that small tables, which the
     # planner likes to scan, make strangers abort. These costs make it prefer an index; see decision 0008.
     "random_page_cost": "1.1",

@@ -15,6 +15,7 @@ from psycopg import AsyncConnection, sql
 from psycopg.conninfo import conninfo_to_dict
 
 from plainsql_server.core.errors import InternalError, RequestError
+from plainsql_server.engine.hardening import functions_like, harden, pin
 from plainsql_server.engine.health import PROBE_DATABASE, PROBE_ROLE
 from plainsql_server.engine.records import schema_for
 from plainsql_server.engine.sqlstate import engine_away
@@ -27,10 +28,6 @@ TEMPLATE = "plainsql_template"
 
 # Of one role on its cell, over all data-plane processes: four of them with pools of the default size, 16.
 ROLE_CONNECTION_LIMIT = 64
-
-# What PUBLIC may execute in a fresh database and a tenant must not: it fills tables that all tenants of the
-# cell share (locks, notifications), writes to the shared log at will, or reaches the server's files.
-_FORBIDDEN_FUNCTIONS = r"^(pg_(try_)?advisory_.*|pg_notify|pg_logical_emit_message|lo_.*|lowrite)$"
 
 # Large objects can be written in a read-only transaction before PostgreSQL 16, so only owners get them back.
 _OWNERS_FUNCTIONS = r"^(lo_(?!import|export).*|lowrite)$"
@@ -90,7 +87,7 @@ async def prepare_cell(conninfo: str, admin_role: str) -> None:
         await _create_template(cell)
         await _allow_connections(cell, TEMPLATE, True)
         async with admin_connection(conninfo, admin_role, TEMPLATE) as template:
-            await _revoke_functions(template)
+            await harden(template)
         # Nobody can be connected to it now, which is what copying it asks for.
         await _allow_connections(cell, TEMPLATE, False)
 
@@ -224,29 +221,13 @@ async def _locale_clause(cell: AsyncConnection) -> sql.Composable:
     return sql.SQL("LOCALE_PROVIDER libc LOCALE {}").format(sql.Literal(row[0] if row else "C"))
 
 
-async def _revoke_functions(template: AsyncConnection) -> None:
-    cursor = await template.execute(_OPEN_FUNCTIONS, (_FORBIDDEN_FUNCTIONS,))
-    for (signature,) in await cursor.fetchall():
-        # A signature comes from the catalog as `regprocedure`, which quotes what needs it.
-        await template.execute(sql.SQL("REVOKE EXECUTE ON FUNCTION {} FROM PUBLIC").format(sql.SQL(signature)))
-
-
-_FUNCTIONS = """
-    SELECT p.oid::regprocedure::text FROM pg_proc p
-    WHERE p.pronamespace = 'pg_catalog'::regnamespace AND p.proname ~ %s
-"""
-_OPEN_FUNCTIONS = f"""
-    {_FUNCTIONS} AND EXISTS (
-        SELECT FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) AS entry WHERE entry.grantee = 0)
-"""
-
-
 async def _create_role(cell: AsyncConnection, role: str) -> None:
     if not await _exists(cell, "SELECT FROM pg_roles WHERE rolname = %s", role):
         await cell.execute(_fill("CREATE ROLE {}", role))
     attributes = "LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS PASSWORD NULL CONNECTION LIMIT {}"
     statement = sql.SQL("ALTER ROLE {} WITH " + attributes)
     await cell.execute(statement.format(sql.Identifier(role), sql.Literal(ROLE_CONNECTION_LIMIT)))
+    await pin(cell, role)
 
 
 async def _create_closed_database(cell: AsyncConnection, name: str) -> None:
@@ -265,10 +246,9 @@ async def _grant_database(cell: AsyncConnection, names: EngineNames) -> None:
 async def _grant_schemas(database: AsyncConnection, names: EngineNames) -> None:
     await database.execute(_fill("ALTER SCHEMA public OWNER TO {}", names.owner_role))
     await database.execute(_fill("GRANT USAGE ON SCHEMA public TO {}", names.reader_role))
-    cursor = await database.execute(_FUNCTIONS, (_OWNERS_FUNCTIONS,))
-    for (signature,) in await cursor.fetchall():
+    for signature in await functions_like(database, _OWNERS_FUNCTIONS):
         grant = sql.SQL("GRANT EXECUTE ON FUNCTION {} TO {}")
-        await database.execute(grant.format(sql.SQL(signature), sql.Identifier(names.owner_role)))
+        await database.execute(grant.format(signature, sql.Identifier(names.owner_role)))
     default = "ALTER DEFAULT PRIVILEGES FOR ROLE {} GRANT "
     for right in ("SELECT ON TABLES", "SELECT ON SEQUENCES", "USAGE ON SCHEMAS"):
         await database.execute(_fill(f"{default}{right} TO {{}}", names.owner_role, names.reader_role))

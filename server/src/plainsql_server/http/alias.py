@@ -122,7 +122,10 @@ def _errors(control_url: str) -> list[_Error]:
 
 def _location(error: _Error, control_url: str) -> str:
     """A place that answers with an error; its status was set on the way to it, by `error_page`."""
-    headers = [("X-Request-Id", "$plainsql_request_id"), ("Server-Timing", '"alias;dur=$plainsql_ms"')]
+    headers = [
+        ("X-Request-Id", "$plainsql_request_id"), ("Server-Timing", '"alias;dur=$plainsql_ms"'),
+        ("X-Content-Type-Options", "nosniff"), ("X-Frame-Options", "DENY"),
+    ]  # fmt: skip
     if error.status == 308:
         # And no word to browsers on other origins: they must call the control plane itself.
         headers.append(("Location", f"{control_url}$request_uri"))

@@ -15,6 +15,7 @@ from plainsql_server.core.principal import Principal
 from plainsql_server.directory.principals import Principals
 from plainsql_server.http.answers import QueryTimings
 from plainsql_server.http.authentication import authenticate, check_scope, remembered
+from plainsql_server.http.connections import Connections
 from plainsql_server.http.cors import cors_headers, is_preflight, preflight_response
 from plainsql_server.http.errors import error_response
 from plainsql_server.http.protocol import SHUTDOWN, Patience
@@ -39,9 +40,12 @@ Lifespan = Callable[[], AbstractAsyncContextManager[tuple[RouteTable, Principals
 class Application:
     """An ASGI application over a table of routes."""
 
-    def __init__(self, lifespan: Lifespan, observe: Observe, readiness: Readiness, patience: Patience) -> None:
+    def __init__(
+        self, lifespan: Lifespan, observe: Observe, readiness: Readiness, patience: Patience, connections: Connections
+    ) -> None:
         self.readiness = readiness
         self.patience = patience
+        self.connections = connections
         self._lifespan = lifespan
         self._observe = observe
         self._routes: RouteTable

@@ -15,8 +15,9 @@ from typing import Any, Protocol, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from plainsql_server.core.errors import RequestError
+from plainsql_server.core.errors import RequestError, ServiceError
 from plainsql_server.core.ids import Kind, new_id
+from plainsql_server.http.connections import Connections
 from plainsql_server.http.errors import error_response
 from plainsql_server.http.heads import Head
 from plainsql_server.http.readiness import Readiness
@@ -49,6 +50,7 @@ class Responder(Protocol):
 
     readiness: Readiness
     patience: Patience
+    connections: Connections
 
     async def respond(self, request: Request) -> Response | None:
         """The answer, or None where nobody is left to read one."""
@@ -89,11 +91,28 @@ class ShortWayProtocol(HttpToolsProtocol):
     _idle_since_s = math.inf
     _idle_timer: asyncio.TimerHandle | None = None
 
+    # For `http/connections.py`: since when the first request is awaited, or the next one has begun to come.
+    address = ""
+    awaiting_since_s: float | None = None
+    has_begun = False
+
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self._head = head = Head()
         # The parser asks for its callbacks once, when it is made, and finds these before the class's.
         vars(self).update(on_message_begin=head.begin, on_url=head.add_url, on_header=head.add_header)
         super().__init__(*arguments, **named)
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn does
+        super().connection_made(transport)
+        self.address = self.client[0] if self.client else ""
+        self.awaiting_since_s = self.loop.time()
+        responder: Responder = self.app
+        responder.connections.admit(self)
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether a request is whole, or its body is watched over by who reads it, and it is not answered yet."""
+        return self._short is None and self._owes_an_answer()
 
     def on_headers_complete(self) -> None:
         if not self._owes_an_answer() and self._head.is_short():
@@ -102,6 +121,7 @@ class ShortWayProtocol(HttpToolsProtocol):
             self.cycle = self._short  # type: ignore[assignment]
             return
         self._short = None
+        self._awaits_nothing()
         self._begin_uvicorns_way()
 
     def on_body(self, body: bytes) -> None:
@@ -115,6 +135,7 @@ class ShortWayProtocol(HttpToolsProtocol):
             super().on_message_complete()
             return
         self._short = None
+        self._awaits_nothing()
         short.more_body = False
         request = self._head.request(self.parser.get_method(), bytes(short.body))
         request.way = (self, short, short.chunked)
@@ -122,6 +143,8 @@ class ShortWayProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        responder: Responder = self.app
+        responder.connections.release(self)
         self._stop_watching()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
@@ -153,6 +176,7 @@ class ShortWayProtocol(HttpToolsProtocol):
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
             return
+        self._awaits_nothing()
         self._idle_since_s = self.loop.time()
         if self._idle_timer is None:
             self._idle_timer = self.loop.call_later(self.timeout_keep_alive, self._look_at_idleness)
@@ -160,6 +184,13 @@ class ShortWayProtocol(HttpToolsProtocol):
     def _unset_keepalive_if_required(self) -> None:
         """uvicorn's word for: something came from the client."""
         self._idle_since_s = math.inf
+        if not self.has_begun:
+            self.has_begun = True
+            self.awaiting_since_s = self.loop.time()
+
+    def _awaits_nothing(self) -> None:
+        self.has_begun = False
+        self.awaiting_since_s = None
 
     def _look_at_idleness(self) -> None:
         """Closes a connection that nobody used for so long. One timer goes on for a connection's whole life, because
@@ -178,11 +209,24 @@ class ShortWayProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """The answer to what is no HTTP: in the one shape that every error has."""
-        error = RequestError("malformed_request", msg)
+        self.refuse(RequestError("malformed_request", msg))
+
+    def refuse(self, error: ServiceError) -> None:
+        """Answers what is no request, or never will be one, and closes."""
+        if self.transport.is_closing():
+            return
+        self.awaiting_since_s = None
         response = error_response(error, new_id(Kind.REQUEST))
+        response.headers = [header for header in response.headers if header[0] != b"connection"]
         response.headers.append((b"content-type", response.content_type))
         response.headers.append((b"content-length", b"%d" % len(response.body)))
         self.transport.write(self._rendered(response, keep_alive=False, with_body=True))
+        self.transport.close()
+        self._close_in_time()
+
+    def hang_up(self) -> None:
+        """Closes a connection on which nothing is under way."""
+        self.awaiting_since_s = None
         self.transport.close()
 
     def _watch_reading(self, unread_bytes: int, share_bytes: int) -> None:

@@ -32,6 +32,7 @@ _OPTIONS = ("--exit-on-error", "--no-owner", "--no-privileges")
 # The engine's own functions have theirs from provisioning.
 _RIGHTS = re.compile(rb"\d+; \d+ \d+ (DEFAULT )?ACL (?!pg_catalog )")
 _ENTRY = re.compile(rb"\d+; ")
+_EVENT_TRIGGER = re.compile(rb"\d+; \d+ \d+ EVENT TRIGGER ")
 _CREATED = re.compile(r"pg_restore: (creating|executing) ")
 _ROLE = re.compile(r"[or]_[0-9a-f]{24}\Z")
 
@@ -204,7 +205,11 @@ async def _finish_schema(program: Path, schema: Path, conninfo: str, progress: P
     """Indexes, constraints, triggers, and what else comes after the rows."""
     options = ("--section=post-data", "--no-privileges")
     listed = await run(program, (*options, "--list", str(schema)), None)
-    entries = sum(1 for line in listed.splitlines() if _ENTRY.match(line))
+    # The new database has the service's own event trigger already, and tenants can have none.
+    wanted = [line for line in listed.splitlines() if not _EVENT_TRIGGER.match(line)]
+    chosen = schema.with_name("post-data")
+    chosen.write_bytes(b"\n".join(wanted) + b"\n")
+    entries = sum(1 for line in wanted if _ENTRY.match(line))
     progress.step("indexes", max(1, entries), in_bytes=False)
     done = -1
 
@@ -215,7 +220,8 @@ async def _finish_schema(program: Path, schema: Path, conninfo: str, progress: P
             done += 1
             progress.at(done)
 
-    await run(program, (*_OPTIONS, "--section=post-data", "--verbose", str(schema)), conninfo, hear)
+    chosen_only = ("--section=post-data", f"--use-list={chosen}")
+    await run(program, (*_OPTIONS, *chosen_only, "--verbose", str(schema)), conninfo, hear)
 
 
 async def _grant(program: Path, schema: Path, conninfo: str) -> None:

@@ -1,0 +1,133 @@
+"""Looking at a cell as its admin, and ending what nobody will end any more.
+
+Owns the questions that are asked of a cell's own views, and the ending. What is ended is named by process id *and*
+start, so that a process which got the number meanwhile is left alone. Reads no tenant's object and no SQL text.
+Refuses to know ceilings; `control_plane/reaping.py` does.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Self
+
+import psycopg
+from psycopg import AsyncConnection, sql
+
+from plainsql_server.core.errors import EngineError, InternalError
+from plainsql_server.engine.sqlstate import engine_away
+
+# As `provisioning.new_names` makes them: no role of an operator's is ever touched.
+_TENANT = "^[or]_[0-9a-f]{24}$"
+_CONNECT_TIMEOUT_S = 5
+# No question takes a tenth of a second; one that hangs must not hang the looking at other cells.
+_STATEMENT_TIMEOUT_MS = 5_000
+# Taken by the one who looks at a cell, so that several control processes do not do it twice.
+_LOCK = 7_040_320_155_210_118_713
+
+_TRANSACTIONS = """
+    SELECT pid, backend_start, usename::text, extract(epoch FROM clock_timestamp() - xact_start)::float8,
+           backend_xid IS NOT NULL
+    FROM pg_stat_activity
+    WHERE usename ~ %(tenant)s AND clock_timestamp() - xact_start > %(older_than_s)s * interval '1 second'
+"""
+_END = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s AND backend_start = %s"
+_END_IDLE = """
+    SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE usename ~ %(tenant)s AND state = 'idle'
+      AND clock_timestamp() - state_change > %(longer_than_s)s * interval '1 second'
+"""
+# Counted first, and then only the few with many are looked at.
+_END_LOCKERS = """
+    SELECT pg_terminate_backend(a.pid)
+    FROM (SELECT pid FROM pg_locks WHERE granted GROUP BY pid HAVING count(*) > %(more_than)s) AS l
+    JOIN pg_stat_activity a ON a.pid = l.pid AND a.usename ~ %(tenant)s
+"""
+_PREPARED = """
+    SELECT gid, database::text FROM pg_prepared_xacts
+    WHERE clock_timestamp() - prepared > %s * interval '1 second'
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class OldTransaction:
+    """A transaction that has been open for long."""
+
+    pid: int
+    backend_start: datetime
+    role: str
+    age_s: float
+    has_written: bool
+
+
+class CellWatch:
+    """One connection to a cell, kept for looking."""
+
+    def __init__(self, connection: "AsyncConnection[tuple[Any, ...]]", conninfo: str, admin_role: str) -> None:
+        self._connection = connection
+        self._conninfo = conninfo
+        self._admin_role = admin_role
+
+    @classmethod
+    async def open(cls, conninfo: str, admin_role: str) -> Self | None:
+        """A watch on the cell, or None if another process has it. Raises EngineError if the cell is away."""
+        connection = await _connect(conninfo, admin_role, "postgres")
+        watch = cls(connection, conninfo, admin_role)
+        ((is_ours,),) = await watch._rows("SELECT pg_try_advisory_lock(%s)", (_LOCK,))
+        if not is_ours:
+            await connection.close()
+            return None
+        return watch
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+    async def old_transactions(self, older_than_s: float) -> list[OldTransaction]:
+        """Tenants' transactions that are older than that."""
+        rows = await self._rows(_TRANSACTIONS, {"tenant": _TENANT, "older_than_s": older_than_s})
+        return [OldTransaction(*row) for row in rows]
+
+    async def end(self, transaction: OldTransaction) -> bool:
+        """Ends its backend; False if it was gone."""
+        return len(await self._rows(_END, (transaction.pid, transaction.backend_start))) > 0
+
+    async def end_idle(self, longer_than_s: float) -> int:
+        """Ends tenants' connections that have been idle for longer; how many."""
+        return len(await self._rows(_END_IDLE, {"tenant": _TENANT, "longer_than_s": longer_than_s}))
+
+    async def end_lockers(self, more_than: int) -> int:
+        """Ends tenants' connections that hold more locks than that; how many."""
+        return len(await self._rows(_END_LOCKERS, {"tenant": _TENANT, "more_than": more_than}))
+
+    async def roll_back_prepared(self, older_than_s: float, kept_prefix: str) -> int:
+        """Rolls back prepared transactions that are older, except those whose name begins so; how many."""
+        strays = [row for row in await self._rows(_PREPARED, (older_than_s,)) if not row[0].startswith(kept_prefix)]
+        for gid, database in strays:
+            # It can be done in its own database only. Nothing of a tenant's runs by that.
+            there = await _connect(self._conninfo, self._admin_role, database)
+            async with there:
+                await there.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(gid)))
+        return len(strays)
+
+    async def _rows(self, query: str, arguments: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        try:
+            cursor = await self._connection.execute(query, arguments)
+            return await cursor.fetchall()
+        except psycopg.Error as error:
+            raise _as_service_error(error) from error
+
+
+async def _connect(conninfo: str, admin_role: str, database: str) -> "AsyncConnection[tuple[Any, ...]]":
+    options = f"-c search_path=pg_catalog,pg_temp -c statement_timeout={_STATEMENT_TIMEOUT_MS}"
+    try:
+        return await AsyncConnection.connect(
+            conninfo, user=admin_role, dbname=database, autocommit=True, options=options,
+            connect_timeout=_CONNECT_TIMEOUT_S, application_name="plainsql-reaper",
+        )  # fmt: skip
+    except psycopg.Error as error:
+        raise _as_service_error(error) from error
+
+
+def _as_service_error(error: psycopg.Error) -> EngineError | InternalError:
+    if isinstance(error, psycopg.OperationalError):
+        return engine_away(f"reaping: {str(error).strip()}")
+    return InternalError(f"reaping: {type(error).__name__}: {error}")

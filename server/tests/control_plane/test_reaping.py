@@ -1,0 +1,203 @@
+"""The reaper, on a real cell: what is past its ceiling is ended, what is not is left alone."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from types import MappingProxyType
+
+import psycopg
+import pytest
+from prometheus_client import generate_latest
+
+from plainsql_server.control_plane import databases
+from plainsql_server.control_plane.reaping import PREPARED_PREFIX, Ceilings, Reaper
+from plainsql_server.core.clock import now
+from plainsql_server.core.observation import Observation, Reaped
+from plainsql_server.directory.cells import CellRecord
+from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.databases import DatabaseRecord
+from plainsql_server.directory.organizations import OrganizationRecord
+from plainsql_server.limits.tiers import TIERS
+from plainsql_server.metrics import Metrics
+from server.tests.postgres import Postgres
+
+# Free tenants may write for a tenth of a second and stream for half a second; the others, as long as ever.
+SHORT = Ceilings(
+    tiers=MappingProxyType(
+        {
+            **TIERS,
+            "free": replace(TIERS["free"], statement_timeout_ms=100, transaction_timeout_ms=100, stream_life_ms=500),
+        }
+    ),
+    grace_s=0,
+)
+
+
+@pytest.fixture
+async def database(directory: Directory, organization: OrganizationRecord, cell: CellRecord) -> DatabaseRecord:
+    return await databases.create(directory, organization.id, "main")
+
+
+@pytest.fixture
+async def seen() -> list[Observation]:
+    return []
+
+
+@pytest.fixture
+async def reaper(directory: Directory, seen: list[Observation]) -> AsyncIterator[Reaper]:
+    made = Reaper(directory, seen.append, SHORT)
+    yield made
+    await made.close()
+
+
+def tenant(postgres: Postgres, database: DatabaseRecord) -> psycopg.Connection:
+    return postgres.connect(database.owner_role, database.engine_name)
+
+
+async def reaped(reaper: Reaper, seen: list[Observation], what: str) -> int:
+    """Looks until something was reaped; how much."""
+    async with asyncio.timeout(20):
+        while not seen:
+            await reaper.look()
+            await asyncio.sleep(0.05)
+    (found,) = seen
+    assert isinstance(found, Reaped), found
+    assert found.what == what
+    return found.count
+
+
+def is_open(connection: psycopg.Connection) -> bool:
+    try:
+        connection.execute("select 1")
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
+async def test_a_transaction_past_its_ceiling_is_ended_even_if_it_traps_cancels(
+    postgres: Postgres, database: DatabaseRecord, reaper: Reaper, seen: list[Observation]
+) -> None:
+    trap = "do $$ begin loop begin perform pg_sleep(60); exception when query_canceled then null; end; end loop; end $$"
+    with tenant(postgres, database) as trapped:
+        trapped.execute("create table t ()")
+        trapped.execute("begin")
+        trapped.execute("insert into t default values")
+        running = asyncio.create_task(asyncio.to_thread(trapped.execute, trap))
+        assert await reaped(reaper, seen, "transaction") == 1
+        with pytest.raises(psycopg.OperationalError):
+            await running
+
+
+async def test_a_reader_may_take_as_long_as_a_stream(
+    postgres: Postgres, database: DatabaseRecord, reaper: Reaper, seen: list[Observation]
+) -> None:
+    with tenant(postgres, database) as reading:
+        reading.execute("begin")
+        reading.execute("select 1")
+        await asyncio.sleep(0.2)
+        await reaper.look()
+        assert is_open(reading)
+        assert await reaped(reaper, seen, "transaction") == 1
+        assert not is_open(reading)
+
+
+async def test_other_tiers_have_ceilings_of_their_own(
+    postgres: Postgres, directory: Directory, database: DatabaseRecord, reaper: Reaper, seen: list[Observation]
+) -> None:
+    async with directory.connection() as connection:
+        await connection.execute("update organizations set tier = 'standard'")
+    with tenant(postgres, database) as writing:
+        writing.execute("begin")
+        writing.execute("create table t ()")
+        await asyncio.sleep(0.7)
+        await reaper.look()
+        assert is_open(writing)
+    assert seen == []
+
+
+async def test_operators_are_left_alone(postgres: Postgres, cell: CellRecord, reaper: Reaper) -> None:
+    with postgres.connect() as operator:
+        operator.execute("begin")
+        operator.execute("select txid_current()")
+        await asyncio.sleep(0.7)
+        await reaper.look()
+        assert is_open(operator)
+
+
+async def test_an_idle_connection_of_nobody_is_ended(
+    postgres: Postgres, directory: Directory, database: DatabaseRecord, seen: list[Observation]
+) -> None:
+    reaper = Reaper(directory, seen.append, Ceilings(idle_s=0.2))
+    with tenant(postgres, database) as idle:
+        idle.execute("select 1")
+        assert await reaped(reaper, seen, "idle") == 1
+        assert not is_open(idle)
+    await reaper.close()
+
+
+async def test_a_tenant_with_too_many_locks_is_ended(
+    postgres: Postgres, directory: Directory, database: DatabaseRecord, seen: list[Observation]
+) -> None:
+    reaper = Reaper(directory, seen.append, Ceilings(locks=100))
+    with tenant(postgres, database) as bomb, tenant(postgres, database) as modest:
+        bomb.execute("do $$ begin for i in 1..200 loop execute format('create table t%s ()', i); end loop; end $$")
+        for each, tables in ((modest, 50), (bomb, 200)):
+            each.execute("begin")
+            each.execute(f"do $$ begin for i in 1..{tables} loop execute format('lock table t%s', i); end loop; end $$")
+            each.execute("rollback" if each is modest else "select 1")
+        assert await reaped(reaper, seen, "locks") == 1
+        assert not is_open(bomb)
+        assert is_open(modest)
+    await reaper.close()
+
+
+async def test_a_prepared_transaction_of_nobody_is_rolled_back_and_the_services_is_not(
+    postgres: Postgres, directory: Directory, database: DatabaseRecord, seen: list[Observation]
+) -> None:
+    reaper = Reaper(directory, seen.append, Ceilings(prepared_s=0.1))
+    with tenant(postgres, database) as connection:
+        for gid in ("nobodys", f"{PREPARED_PREFIX}1"):
+            connection.execute("begin")
+            connection.execute(f"create table {gid} ()")
+            connection.execute(f"prepare transaction '{gid}'")
+        assert await reaped(reaper, seen, "prepared") == 1
+        left = connection.execute("select gid from pg_prepared_xacts where database = current_database()").fetchall()
+        assert left == [(f"{PREPARED_PREFIX}1",)]
+        connection.execute(f"rollback prepared '{PREPARED_PREFIX}1'")
+    await reaper.close()
+
+
+async def test_one_process_looks_at_a_cell(
+    postgres: Postgres, directory: Directory, database: DatabaseRecord, reaper: Reaper, seen: list[Observation]
+) -> None:
+    await reaper.look()
+    second = Reaper(directory, seen.append, Ceilings(idle_s=0))
+    with tenant(postgres, database) as idle:
+        idle.execute("select 1")
+        await second.look()
+        assert is_open(idle)
+        await reaper.close()
+        assert await reaped(second, seen, "idle") >= 1
+    await second.close()
+
+
+async def test_a_cell_that_is_away_is_reported_and_looked_at_again(
+    directory: Directory, database: DatabaseRecord, cell: CellRecord, reaper: Reaper, seen: list[Observation]
+) -> None:
+    async with directory.connection() as connection:
+        await connection.execute("update cells set conninfo = 'host=/nowhere'")
+    await reaper.look()
+    assert [each.event for each in seen] == ["failure"]
+    async with directory.connection() as connection:
+        await connection.execute("update cells set conninfo = %s", (cell.conninfo,))
+    await reaper.look()
+    assert len(seen) == 1
+
+
+async def test_what_was_reaped_is_counted() -> None:
+    metrics = Metrics()
+    for _ in range(2):
+        metrics(Reaped(now(), "reaped", "local", "idle", 3))
+    text = generate_latest(metrics.registry).decode()
+    assert re.search(r'^plainsql_reaped_total\{cell="local",what="idle"\} 6\.0$', text, re.MULTILINE)

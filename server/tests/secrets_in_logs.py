@@ -1,0 +1,22 @@
+"""What no log may hold, looked for in every log of every test when its process ends.
+
+Owns the patterns: keys and tokens, and whatever PostgreSQL writes down of what a tenant does.
+"""
+
+import re
+from pathlib import Path
+
+_CREDENTIAL = re.compile(r"svc_[ks]_[0-9A-Za-z]{20,}")
+# A line that a tenant's session wrote, by the prefix that cells have. FATAL is how its connection ended.
+_TENANTS_LINE = re.compile(r"[or]_[0-9a-f]{24}@d_[0-9a-f]{24} (?!FATAL)[A-Z]+: .*")
+_STATEMENT = re.compile(r"^.*(?:STATEMENT|DETAIL|CONTEXT|QUERY):  .*$", re.MULTILINE)
+
+
+def refuse_secrets(*logs: Path) -> None:
+    """Raises AssertionError if one of these logs holds what it must not. A log that is not there holds nothing."""
+    for log in logs:
+        if log.exists():
+            text = log.read_text(errors="replace")
+            for pattern in (_CREDENTIAL, _TENANTS_LINE, _STATEMENT):
+                found = pattern.search(text)
+                assert found is None, f"{log.name}: {found}"

@@ -1,0 +1,159 @@
+"""What one tenant can do to a cell through the public API, each for as long as it is let.
+
+Owns the attacks. Whatever an attack is answered is right: it only must not be felt by others.
+"""
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from server.tests.events import StreamClient
+from server.tests.load import Client, NoAnswer, Node
+
+ENDLESS = "select a.n, repeat('x', 1000) as text from generate_series(1, 100000) a(n), generate_series(1, 10000) b(n)"
+TABLES = "do $$ begin for i in {first}..{last} loop execute format('create table if not exists bulk_%s (id int primary key, t text)', i); end loop; end $$"  # fmt: skip # noqa: E501
+_GIVE_UP_S = 0.05
+
+
+class Attacker:
+    """The attacking tenant: a key, a process to attack, and how long."""
+
+    def __init__(self, node: Node, key: str, seconds: float, tables: int) -> None:
+        self.node = node
+        self.key = key
+        self.tables = tables
+        self.until_s = time.monotonic() + seconds
+        self.answers = 0
+        self.refusals = 0
+
+    async def repeat(self, *statements: str) -> None:
+        """Sends this again and again."""
+        async with self.node.client(self.key) as client:
+            while time.monotonic() < self.until_s:
+                await self.send(client, *statements)
+
+    async def send(self, client: Client, *statements: str) -> None:
+        """One query, or one transaction; whatever comes of it, but nothing after the attack's end."""
+        path, fields = "/v1/transaction", {"statements": list(statements)}
+        if len(statements) == 1:
+            path, fields = "/v1/query", {"sql": statements[0]}  # type: ignore[dict-item]
+        try:
+            async with asyncio.timeout(max(0.1, self.until_s - time.monotonic())):
+                await client.post(path, dict(fields))
+                answer = await client.answer()
+        except (NoAnswer, TimeoutError, ConnectionError):
+            client.drop()
+            return
+        self.answers += 1
+        if not answer.succeeded:
+            self.refusals += 1
+            # Refusals are cheap to give; being refused must not be what keeps the test's own client busy.
+            await asyncio.sleep(_GIVE_UP_S)
+
+
+Attack = Callable[[Attacker], Coroutine[None, None, None]]
+
+
+async def _at_once(*work: Awaitable[None]) -> None:
+    await asyncio.gather(*work)
+
+
+async def idle_serializable(attacker: Attacker) -> None:
+    """Long serializable transactions that have read everything, beside writers whose conflicts they keep alive."""
+    idle = ("select count(*) from mine", "select pg_sleep(20)", "update mine set v = v + 1 where id = 1")
+    busy = ("select count(*) from mine", "update mine set v = v + 1 where id = (random() * 400)::int")
+    await _at_once(*(attacker.repeat(*idle) for _ in range(4)), *(attacker.repeat(*busy) for _ in range(4)))
+
+
+async def lock_bomb(attacker: Attacker) -> None:
+    """As many locks as there are tables, in as many transactions as there can be."""
+    grab = f"do $$ begin for i in 1..{attacker.tables} loop execute format('lock table bulk_%s in access share mode', i); end loop; perform pg_sleep(2); end $$"  # noqa: E501
+    await _at_once(*(attacker.repeat(grab) for _ in range(16)))
+
+
+async def cpu_bomb(attacker: Attacker) -> None:
+    """Statements that do nothing but count."""
+    count = "select count(*) from generate_series(1, 100000000) a"
+    await _at_once(*(attacker.repeat(count) for _ in range(16)))
+
+
+async def temp_file_bomb(attacker: Attacker) -> None:
+    """Sorts that do not fit into memory."""
+    sort = (
+        "select max(t) from (select repeat(md5(g::text), 30) as t from generate_series(1, 2000000) g order by 1) as x"
+    )
+    await _at_once(*(attacker.repeat(sort) for _ in range(4)))
+
+
+async def catalog_bloat(attacker: Attacker) -> None:
+    """More and more tables, as fast as they can be made."""
+
+    async def make(start: int) -> None:
+        async with attacker.node.client(attacker.key) as client:
+            for first in range(start, 10_000, 400):
+                if time.monotonic() > attacker.until_s:
+                    return
+                await attacker.send(client, TABLES.format(first=first, last=first + 99))
+
+    await _at_once(*(make(start) for start in (1, 101, 201, 301)))
+
+
+async def connection_flood(attacker: Attacker) -> None:
+    """Connections that are opened, used once and thrown away, with a key and without."""
+
+    async def flood(number: int) -> None:
+        while time.monotonic() < attacker.until_s:
+            async with attacker.node.client(attacker.key if number % 2 else "svc_k_nonsense") as client:
+                await attacker.send(client, "select 1")
+
+    await _at_once(*(flood(number) for number in range(40)))
+
+
+async def notify_flood(attacker: Attacker) -> None:
+    """Notifications from within a block, where NOTIFY cannot be refused by its first word."""
+    flood = (
+        "do $$ begin for i in 1..5000 loop execute format('notify flood, %L', i || repeat('x', 500)); end loop; end $$"
+    )
+    await _at_once(
+        *(attacker.repeat(flood) for _ in range(4)),
+        attacker.repeat("do $$ begin listen flood; perform pg_sleep(5); end $$"),
+    )
+
+
+async def stalled_streams(attacker: Attacker) -> None:
+    """Streams that nobody reads, and requests that never end."""
+    async with AsyncExitStack() as stack:
+        for _ in range(30):
+            client = await stack.enter_async_context(StreamClient(attacker.node.port, attacker.key, receive_bytes=1024))
+            await client.send(ENDLESS)
+        for _ in range(60):
+            sender = stack.enter_context(socket.create_connection(("127.0.0.1", attacker.node.port)))
+            sender.sendall(b"POST /v1/query HTTP/1.1\r\nhost: x\r\ncontent-length: 50000\r\n\r\n{" + b" " * 20_000)
+        await asyncio.sleep(max(0.0, attacker.until_s - time.monotonic()))
+
+
+ATTACKS: dict[str, Attack] = {
+    "idle serializable": idle_serializable,
+    "lock bomb": lock_bomb,
+    "CPU bomb": cpu_bomb,
+    "temporary files": temp_file_bomb,
+    "catalog bloat": catalog_bloat,
+    "connection flood": connection_flood,
+    "NOTIFY flood": notify_flood,
+    "stalled streams": stalled_streams,
+}
+
+
+@asynccontextmanager
+async def under(attack: Attack, attacker: Attacker) -> AsyncIterator[None]:
+    """Attacks for the length of the block."""
+    running = asyncio.create_task(attack(attacker))
+    try:
+        yield
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+        if not running.cancelled() and (error := running.exception()) is not None:
+            raise error

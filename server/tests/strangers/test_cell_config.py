@@ -1,0 +1,137 @@
+"""The files that a cell runs with: a real PostgreSQL started with them, and who can log in to it."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+import pytest
+import trustme
+from click.testing import CliRunner
+
+from plainsql_server.cli import main
+from plainsql_server.dev.ports import choose_ports
+from plainsql_server.engine import provisioning
+from plainsql_server.engine.cell_config import CellConfig, Tls
+from server.tests.control_plane.cell_state import yes
+from server.tests.postgres import SUPERUSER, Postgres, running_postgres, running_postgres_with
+
+SAMPLE = Path(__file__).resolve().parents[3] / "deploy/cell"
+
+
+@dataclass(frozen=True)
+class TlsCell:
+    """A cell that is reached over the network, and the certificates that were made for it."""
+
+    folder: Path
+    port: int
+
+    def conninfo(self, certificate: str | None) -> str:
+        common = f"host=localhost port={self.port} sslrootcert={self.folder}/ca.pem"
+        if certificate is None:
+            return f"{common} sslmode=verify-full sslcert=/nowhere"
+        name = f"{self.folder}/{certificate}"
+        return f"{common} sslmode=verify-full sslcert={name}.pem sslkey={name}.key"
+
+    def connect(self, user: str, database: str, certificate: str | None) -> psycopg.Connection:
+        return psycopg.connect(self.conninfo(certificate), user=user, dbname=database, autocommit=True)
+
+
+def _write(folder: Path, name: str, issued: trustme.LeafCert) -> None:
+    issued.cert_chain_pems[0].write_to_path(folder / f"{name}.pem")
+    issued.private_key_pem.write_to_path(folder / f"{name}.key")
+    (folder / f"{name}.key").chmod(0o600)
+
+
+# The wheel's PostgreSQL 18 knows no TLS.
+@pytest.fixture(scope="module")
+def cell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsCell]:
+    made, authority, stranger = tmp_path_factory.mktemp("tls"), trustme.CA(), trustme.CA()
+    authority.cert_pem.write_to_path(made / "ca.pem")
+    _write(made, "server", authority.issue_cert("localhost", "127.0.0.1", "::1"))
+    _write(made, "admin", authority.issue_cert("admin@test.example", common_name=SUPERUSER))
+    _write(made, "data", authority.issue_cert("data@test.example", common_name="plainsql_data"))
+    _write(made, "stranger", stranger.issue_cert("data@test.example", common_name=SUPERUSER))
+    port = choose_ports({"cell": 0})["cell"]
+
+    def config(root: Path) -> CellConfig:
+        for name in ("server.pem", "server.key", "ca.pem"):
+            shutil.copy(made / name, root / name)
+            (root / name).chmod(0o600)
+            if os.geteuid() == 0:
+                shutil.chown(root / name, "postgres", "postgres")
+        tls = Tls(f"{root}/server.pem", f"{root}/server.key", f"{root}/ca.pem")
+        return CellConfig(SUPERUSER, str(root), tls, "localhost", ("127.0.0.1/32", "::1/128"))
+
+    with running_postgres_with(config, port=port):
+        yield TlsCell(made, port)
+
+
+async def test_the_planes_log_in_by_their_certificates_and_nobody_else_does(cell: TlsCell) -> None:
+    await provisioning.prepare_cell(cell.conninfo("admin"), SUPERUSER)
+    names = provisioning.new_names()
+    await provisioning.create_database(cell.conninfo("admin"), SUPERUSER, names, "s", yes)
+    with cell.connect(names.owner_role, names.database, "data") as tenant:
+        tenant.execute("create table t as select 1 as one")
+        # It could log in by this, if anything asked for a password.
+        tenant.execute(f"alter role {names.owner_role} password 'mine'")
+    for user, certificate in (
+        (SUPERUSER, "data"),
+        (names.owner_role, None),
+        (names.owner_role, "stranger"),
+        (SUPERUSER, "stranger"),
+    ):
+        with pytest.raises(psycopg.OperationalError):
+            cell.connect(user, names.database if user != SUPERUSER else "postgres", certificate)
+    with pytest.raises(psycopg.OperationalError):
+        psycopg.connect(cell.conninfo(None), user=names.owner_role, dbname=names.database, password="mine")
+    with pytest.raises(psycopg.OperationalError, match=r"no encryption|no pg_hba"):
+        psycopg.connect(f"host=localhost port={cell.port} sslmode=disable user={names.owner_role} dbname=postgres")
+
+
+def test_the_sample_is_what_the_command_writes(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "plainsql_server", "cell", "files", str(tmp_path), "--admin-role", SUPERUSER]
+    subprocess.run(command, check=True, capture_output=True)
+    written = {file.name: file.read_text() for file in tmp_path.iterdir()}
+    assert written == {file.name: file.read_text() for file in SAMPLE.iterdir() if file.suffix == ".conf"}
+
+
+@pytest.mark.parametrize("role", ['a"b', "a\nb"])
+def test_a_name_that_would_mean_something_else_in_the_files_is_refused(role: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["cell", "files", str(tmp_path), "--admin-role", role])
+    assert result.exit_code == 2
+
+
+@pytest.fixture(scope="module")
+def bounded() -> Iterator[Postgres]:
+    with running_postgres() as running:
+        yield running
+
+
+def test_a_statement_that_wants_all_memory_fails_alone(bounded: Postgres) -> None:
+    hungry = "select count(*) from (select distinct repeat(g::text, 30000) from generate_series(1, 30000) g) as x"
+    with bounded.connect() as other, bounded.connect() as greedy:
+        started = other.execute("select pg_postmaster_start_time()").fetchone()
+        greedy.execute("set work_mem = '100GB'")
+        greedy.execute("set enable_sort = off")
+        with pytest.raises(psycopg.errors.OutOfMemory):
+            greedy.execute(hungry)
+        assert greedy.execute("select 1").fetchone() == (1,)
+        assert other.execute("select pg_postmaster_start_time()").fetchone() == started
+
+
+def test_a_statement_that_fills_the_disk_with_temporary_files_fails_alone(bounded: Postgres) -> None:
+    with bounded.connect() as greedy:
+        greedy.execute("set temp_file_limit = '10MB'")
+        with pytest.raises(psycopg.errors.ConfigurationLimitExceeded):
+            greedy.execute("select g, repeat('x', 100) from generate_series(1, 1000000) g order by 2, 1 desc")
+
+
+def test_nothing_can_compile(bounded: Postgres) -> None:
+    with bounded.connect() as tenant:
+        tenant.execute("set jit = on")
+        assert tenant.execute("select pg_jit_available()").fetchone() == (False,)
