@@ -45,5 +45,5 @@ bench:  ## measure the service beside the bare engine
 lock:  ## pin again after a change of requirements; versions stay where they can (UPGRADE=1 for the newest)
 	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements/uv.in -o requirements/uv.txt
 	$(COMPILE) $(if $(UPGRADE),--upgrade) server/pyproject.toml -o requirements/server.txt
-	$(COMPILE) $(if $(UPGRADE),--upgrade) server/pyproject.toml --extra dev requirements/dev.in \
+	$(COMPILE) $(if $(UPGRADE),--upgrade) server/pyproject.toml client/pyproject.toml --extra dev --extra sqlalchemy requirements/dev.in \
 		-c requirements/uv.txt -c requirements/server.txt -o requirements/dev.txt
