@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 from plainsql import control
-from plainsql.protocol import DEFAULT_TIMEOUT_S, STREAM_LIFE_S, Core, Options
+from plainsql.protocol import DEFAULT_TIMEOUT_S, STREAM_LIFE_S, Core, Options, StreamForm
 from plainsql.result import Result, TransactionResult
 from plainsql.settings import Settings, resolve
 from plainsql.sockets import Driver, tls_context
-from plainsql.streaming import Stream
+from plainsql.streaming import ByteStream, Stream
 from plainsql.transactions import TransactionBuilder
 from plainsql.wire import Steps
 
@@ -85,6 +85,13 @@ class Client:
         life_s = STREAM_LIFE_S if timeout_s is None else timeout_s
         options = Options(database, life_s, max_rows, read_only)
         return Stream(self._run(self._core.stream(sql, params, options)))
+
+    def stream_bytes(
+        self, sql: str, *params: Any, form: StreamForm, timeout_s: float | None = None, max_rows: int | None = None
+    ) -> ByteStream:
+        """The rows as the service writes them, CSV or a JSON object a line, for programs that only pass them on."""
+        options = Options(None, STREAM_LIFE_S if timeout_s is None else timeout_s, max_rows)
+        return ByteStream(self._run(self._core.stream(sql, params, options, form)), form)
 
     def transaction(
         self,

@@ -13,6 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from secrets import token_hex
 from typing import Any
 from urllib.parse import quote
@@ -35,6 +36,14 @@ _DELAY_S_MAX = 2.0
 # Statements that turned out to write although they look like reads.
 _REMEMBERED_WRITES = 256
 _JSON = ("Content-Type", "application/json")
+
+
+class StreamForm(Enum):
+    """In which form a stream's rows come."""
+
+    ARRAYS = "arrays"
+    OBJECTS = "objects"
+    CSV = "csv"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,30 +116,38 @@ class Core:
         response = yield from self._exchange(request, self._timeout(options), safe=read_only or key is not None)
         return answer_of(response), response
 
-    def query_body(self, sql: str, params: Sequence[Any], options: Options, *, read_only: bool) -> bytes:
+    def query_body(
+        self, sql: str, params: Sequence[Any], options: Options, *, read_only: bool, row_format: str = "array"
+    ) -> bytes:
         """The body of POST /v1/query."""
-        content: dict[str, Any] = {"sql": sql, "row_format": "array", **self._common(options)}
+        content: dict[str, Any] = {"sql": sql, "row_format": row_format, **self._common(options)}
         if params:
             content["params"] = encode_params(params)
         if read_only:
             content["read_only"] = True
         return json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
 
-    def stream(self, sql: str, params: Sequence[Any], options: Options) -> Steps[Response]:
+    def stream(
+        self, sql: str, params: Sequence[Any], options: Options, form: StreamForm = StreamForm.ARRAYS
+    ) -> Steps[Response]:
         """Opens a stream. A read is tried again while nothing of it has come; a write is sent once."""
         read_only = options.read_only
         if read_only is None and looks_like_a_read(sql) and sql not in self._writes:
             try:
-                return (yield from self._open_stream(sql, params, options, read_only=True))
+                return (yield from self._open_stream(sql, params, options, form, read_only=True))
             except ServiceError as error:
                 if error.code != "read_only_sql_transaction":
                     raise
                 self._remember_write(sql)
-        return (yield from self._open_stream(sql, params, options, read_only=bool(read_only)))
+        return (yield from self._open_stream(sql, params, options, form, read_only=bool(read_only)))
 
-    def _open_stream(self, sql: str, params: Sequence[Any], options: Options, *, read_only: bool) -> Steps[Response]:
-        body = self.query_body(sql, params, options, read_only=read_only)
-        request = Request("POST", "/v1/query", (_JSON, ("Accept", "application/x-ndjson")), body)
+    def _open_stream(
+        self, sql: str, params: Sequence[Any], options: Options, form: StreamForm, *, read_only: bool
+    ) -> Steps[Response]:
+        row_format = "array" if form is StreamForm.ARRAYS else "object"
+        body = self.query_body(sql, params, options, read_only=read_only, row_format=row_format)
+        accept = "text/csv" if form is StreamForm.CSV else "application/x-ndjson"
+        request = Request("POST", "/v1/query", (_JSON, ("Accept", accept)), body)
         response = yield from self._exchange(request, self._timeout(options), safe=read_only, as_stream=True)
         if response.source is None:
             try:

@@ -130,7 +130,7 @@ class Driver:
         connection = self._take(addresses.address_for(effect.request), effect.wait_s)
         try:
             response = connection.exchange(effect.request, self._authorization, effect.wait_s)
-            if effect.as_stream and response.headers.get("content-type", "").startswith("application/x-ndjson"):
+            if effect.as_stream and response.is_stream():
                 response.source = StreamSource(self, connection)
                 return response
             response.body = b"".join(iter(connection.read, b""))

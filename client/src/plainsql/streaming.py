@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from plainsql.errors import StreamBroken, service_error
+from plainsql.protocol import StreamForm
 from plainsql.result import Row, make_rows
 from plainsql.values import decode_json
 from plainsql.wire import Lost, Response
@@ -129,6 +130,71 @@ class Stream(Iterator[Row]):
         self._source.close()
 
     def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class ByteStream(Iterator[bytes]):
+    """A stream that is passed on unread: whole rows, without the lines that are not rows. Iterate over it, once.
+
+    Raises StreamBroken if the connection breaks, and the service's error if the statement fails on the way.
+    """
+
+    def __init__(self, response: Response, form: StreamForm) -> None:
+        assert response.source is not None
+        self._source = response.source
+        self._is_csv = form is StreamForm.CSV
+        self._has_head = self._is_csv
+        # What may be the last line, which is no row; only the end tells.
+        self._held = b""
+        self._is_over = False
+
+    def __next__(self) -> bytes:
+        while not self._is_over:
+            piece = reading(self._source.read)
+            if not piece:
+                self._is_over = True
+                self._finish()
+                break
+            if self._is_csv:
+                return piece
+            if rows := self._rows(piece):
+                return rows
+        raise StopIteration
+
+    def _rows(self, piece: bytes) -> bytes:
+        """Whole lines, but for the last one."""
+        text = self._held + piece
+        if not self._has_head:
+            head, newline, text = text.partition(b"\n")
+            if not newline:
+                self._held = head
+                return b""
+            self._has_head = True
+        end = text.rfind(b"\n", 0, -1) + 1
+        self._held = text[end:]
+        return text[:end]
+
+    def _finish(self) -> None:
+        if self._is_csv:
+            # A CSV stream that fails has no last chunk, which the reading noticed.
+            return
+        try:
+            end = decode_json(self._held)
+        except ValueError as error:
+            raise StreamBroken("The stream broke off: it ended without its last line.") from error
+        if not end["success"]:
+            raise service_error(end["error"], status=200, request_id=end.get("request_id"))
+
+    def close(self) -> None:
+        """Ends the stream; the service cancels the statement if it still runs."""
+        self._source.close()
+
+    def __enter__(self) -> "ByteStream":
         return self
 
     def __exit__(

@@ -46,6 +46,11 @@ class Response:
     body: bytes = b""
     source: Source | None = None
 
+    def is_stream(self) -> bool:
+        """Whether this is rows as they come, and not an error that came before them."""
+        kind = self.headers.get("content-type", "")
+        return self.status == 200 and kind.startswith(("application/x-ndjson", "text/csv"))
+
 
 @dataclass(frozen=True, slots=True)
 class Send:
