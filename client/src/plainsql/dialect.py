@@ -221,9 +221,6 @@ class PlainSQLDialect(PGDialect):
     def get_isolation_level(self, dbapi_connection: Any) -> IsolationLevel:
         return "AUTOCOMMIT" if dbapi_connection.autocommit else "SERIALIZABLE"
 
-    def reset_isolation_level(self, dbapi_connection: Any) -> None:
-        dbapi_connection.autocommit = self._autocommit
-
     def get_default_isolation_level(self, dbapi_conn: Any) -> IsolationLevel:
         return self.get_isolation_level(dbapi_conn)
 

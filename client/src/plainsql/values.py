@@ -14,7 +14,7 @@ made of it, which for PostgreSQL's other types is their text.
 | bytea | bytes |
 | uuid | UUID |
 | json, jsonb | what the JSON says |
-| arrays | lists of these |
+| arrays | lists of these; int2vector and oidvector lists of int |
 | all others | str, PostgreSQL's text |
 """
 
@@ -115,6 +115,11 @@ def _uuid(text: str) -> Any:
     return UUID(text)
 
 
+def _vector(text: str) -> list[int]:
+    """The catalogs' own kind of array."""
+    return [int(each) for each in text.split()]
+
+
 def _plain_json(value: Any) -> Any:
     """JSON as Python's json module reads it: numbers with a point are floats."""
     if isinstance(value, Decimal):
@@ -137,6 +142,8 @@ _READERS: dict[str, Reader] = {
     "interval": _interval,
     "bytea": base64.b64decode,
     "uuid": _uuid,
+    "int2vector": _vector,
+    "oidvector": _vector,
     "json": _plain_json,
     "jsonb": _plain_json,
 }
