@@ -182,6 +182,7 @@ def test_a_stream_has_constant_memory_and_its_connection_is_used_again(db: plain
             peak_bytes = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
+        assert list(rows) == []
     assert total == sum(range(2, 60001))
     # A whole result has more than 10 MB.
     assert peak_bytes < 4_000_000

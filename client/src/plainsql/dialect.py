@@ -131,7 +131,6 @@ class PlainSQLDialect(PGDialect):
     supports_server_side_cursors = True
     render_bind_cast = True
     default_paramstyle = "numeric_dollar"
-    supports_sane_multi_rowcount = False
     supports_native_json_deserialization = True
     statement_compiler = _Compiler
     execution_ctx_cls = _ExecutionContext
@@ -177,7 +176,7 @@ class PlainSQLDialect(PGDialect):
         self.insert_returning = self.update_returning = self.delete_returning = autocommit
         self.insert_executemany_returning = self.insert_executemany_returning_sort_by_parameter_order = autocommit
         self.use_insertmanyvalues = autocommit
-        self.supports_sane_rowcount = autocommit
+        self.supports_sane_rowcount = self.supports_sane_multi_rowcount = autocommit
 
     @classmethod
     def import_dbapi(cls) -> ModuleType:

@@ -86,8 +86,11 @@ class StreamSource:
         self._open = True
 
     def read(self) -> bytes:
+        if not self._open:
+            # The connection may be somebody else's by now.
+            return b""
         piece = self._connection.read()
-        if not piece and self._open:
+        if not piece:
             self._open = False
             self._driver.give_back(self._connection)
         return piece

@@ -21,7 +21,7 @@ foreign_key_constraint_option_reflection_ondelete foreign_key_constraint_option_
 identity_columns_standard implicit_default_schema index_ddl_if_exists indexes_with_expressions infinity_floats
 inline_check_constraint_reflection intersect isolation_level json_type materialized_views nullsordering
 order_by_label_with_expression precision_numerics_enotation_small precision_numerics_many_significant_digits
-precision_numerics_retains_significant_digits reflect_indexes_with_expressions reflect_tables_no_columns
+precision_numerics_retains_significant_digits reflect_indexes_with_expressions reflect_table_options reflect_tables_no_columns
 reflects_pk_names regexp_match regexp_replace schema_create_delete server_defaults supports_bitwise_and
 supports_bitwise_not supports_bitwise_or supports_bitwise_shift supports_bitwise_xor supports_distinct_on
 table_ddl_if_exists table_value_constructor timestamp_microseconds tuple_in unicode_ddl
@@ -41,6 +41,7 @@ CLOSED = {
     "temp_table_comment_reflection": _NO_SESSION,
     "computed_columns": "PostgreSQL before 18 has no virtual computed columns, which the suite's tables use",
     "autocommit": "it turns autocommit off, writes, and reads that before the commit, which buffered mode refuses",
+    "server_side_cursors": "these tests know certain drivers' cursors only; test_sqlalchemy.py has its own",
     "savepoints": "a transaction is one request",
     "two_phase_transactions": "transactions of several participants are the service's own",
     "skip_autocommit_rollback": "the suite's dialect passes over rollbacks by itself",
