@@ -7,8 +7,19 @@ TYPED := server/src client/src server/tests bench
 COMPILE := UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
 	--generate-hashes --no-emit-index-url
 
+END_TO_END := server/tests/end_to_end
+SOAK_consistency := server/tests/consistency $(addprefix $(END_TO_END)/test_,idempotency_races.py lost_commits.py)
+SOAK_engine := server/tests/dev/test_cycles.py $(addprefix $(END_TO_END)/test_,clean_sessions.py deadlines.py \
+	disconnects.py overload.py restart.py engine_crash.py tables.py reset.py)
+SOAK_streams := $(addprefix $(END_TO_END)/test_,stream_pace.py stream_failures.py stream_neighbours.py \
+	stream_readers.py unread_answers.py)
+SOAK_control := $(addprefix server/tests/,control_plane/test_crashes.py operations/test_backups.py) \
+	$(addprefix $(END_TO_END)/test_,rate_limits.py \
+	redis_away.py revocation.py provisioning_under_fire.py schemathesis.py)
+SOAK_all := $(SOAK_consistency) $(SOAK_engine) $(SOAK_streams) $(SOAK_control)
+
 .DEFAULT_GOAL := help
-.PHONY: help setup check test soak dev bench lock
+.PHONY: help setup kernel unkernel check test soak dev bench openapi lock
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1\t\2/' | expand -t 12
@@ -18,29 +29,36 @@ setup:  ## build .venv from the pinned requirements, with server and client in i
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
 	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes requirements/dev.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e server -e client
+	$(BIN)/plainsql-server --version
+
+kernel:  ## compile the hot path in place (needs gcc and Python's headers); a source changed later is used uncompiled
+	$(BIN)/python server/build_kernel.py
+
+unkernel:  ## remove what `make kernel` built
+	rm -rf server/src/plainsql_server/_kernel
 
 check:  ## lint, format, types and import contracts; changes nothing
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy $(TYPED)
+	$(BIN)/mypy server/build_kernel.py server/hatch_build.py
 	$(BIN)/mypy client/tests
 	$(BIN)/lint-imports --no-logo
 
 test:  ## every test (ARGS="-k name -x" to choose)
 	$(BIN)/pytest $(ARGS)
 
-soak:  ## the tests of consistency and idempotency in full size, with a line of report for each run; about fifteen minutes
-	PLAINSQL_TEST_TRANSACTIONS=26000 PLAINSQL_TEST_FAULTS=5 PLAINSQL_TEST_TRANSACTIONS_BETWEEN_FAULTS=500 \
-	PLAINSQL_TEST_CONTROL_TRANSACTIONS=3000 PLAINSQL_TEST_INCREMENTS=5000 \
-	PLAINSQL_TEST_KEYS=1000 PLAINSQL_TEST_KEY_KILLS=5 PLAINSQL_TEST_LOST_COMMITS=102 PLAINSQL_TEST_LOST_COMMIT_KILLS=5 \
-		$(BIN)/pytest -q -s server/tests/consistency server/tests/end_to_end/test_idempotency_races.py \
-		server/tests/end_to_end/test_lost_commits.py $(ARGS)
+soak:  ## tests in full size, with a line of report for each (PART=consistency, engine, streams or control; or all)
+	set -a; . server/tests/full_sizes.env; $(BIN)/pytest -q -s --timeout 1800 $(SOAK_$(or $(PART),all)) $(ARGS)
 
 dev:  ## start the whole service on this machine, its state in ./.plainsql (ARGS="--no-tls" for options)
 	$(BIN)/plainsql-server dev $(ARGS)
 
-bench:  ## measure the service beside the bare engine
+bench: kernel  ## measure the service beside the bare engine
 	$(BIN)/python -m bench $(ARGS)
+
+openapi:  ## write docs/openapi anew, after a change of routes
+	$(BIN)/python -m server.tests.openapi >/dev/null
 
 lock:  ## pin again after a change of requirements; versions stay where they can (UPGRADE=1 for the newest)
 	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements/uv.in -o requirements/uv.txt

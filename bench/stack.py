@@ -57,8 +57,9 @@ def running_stack(workers: int, scale: int, *options: str) -> Iterator[Stack]:
         _fill(stack, scale)
         yield stack
     finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(_STOP_LIMIT_S)
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            process.wait(_STOP_LIMIT_S)
         shutil.rmtree(folder)
 
 
@@ -68,7 +69,9 @@ def _describe(folder: Path, process: "subprocess.Popen[bytes]") -> Stack:
     while not described.exists():
         if process.poll() is not None or time.monotonic() > end:
             assert process.stderr is not None
-            process.kill()
+            # Not killed: what it has started must end before its folder goes.
+            process.send_signal(signal.SIGINT)
+            process.wait(_STOP_LIMIT_S)
             raise SystemExit(f"plainsql-server dev did not start:\n{process.stderr.read().decode()}")
         time.sleep(0.05)
     dev = json.loads(described.read_text())

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,13 +25,15 @@ _START_LIMIT_S = 10.0
 
 
 @contextmanager
-def running_alias(*upstream_ports: int) -> Iterator[int]:
-    """The port of an alias of these data planes, over plain HTTP."""
+def running_alias(*upstream_ports: int, instead: Mapping[str, str] | None = None) -> Iterator[int]:
+    """The port of an alias of these data planes, over plain HTTP; with other words `instead` of some of its own."""
     program = find_nginx()
     assert program is not None, "these tests need nginx"
     port = choose_ports({"alias": 0})["alias"]
     folder = Path(tempfile.mkdtemp(prefix="plainsql-alias-"))
     write_config(folder, Alias([f"127.0.0.1:{port}"], [f"127.0.0.1:{each}" for each in upstream_ports], CONTROL_URL))
+    for words, others in (instead or {}).items():
+        _replace(folder, words, others)
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(nginx_command(program, folder), stderr=log)
     try:
@@ -41,6 +43,11 @@ def running_alias(*upstream_ports: int) -> Iterator[int]:
         process.terminate()
         process.wait(10)
         shutil.rmtree(folder)
+
+
+def _replace(folder: Path, words: str, others: str) -> None:
+    (file,) = [file for file in folder.glob("*.conf") if words in file.read_text()]
+    file.write_text(file.read_text().replace(words, others))
 
 
 def _wait_until_it_listens(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
@@ -60,11 +67,13 @@ class Upstream:
     port: int = 0
     connections: int = 0
     heads: list[bytes] = field(default_factory=list)
+    # Of a stand-in that waits to be told: one for each piece that it may send.
+    wanted: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
 
 
 @asynccontextmanager
-async def streaming_upstream(pieces: int, every_s: float) -> AsyncIterator[Upstream]:
-    """Answers each request with a stream of so many pieces."""
+async def streaming_upstream(pieces: int) -> AsyncIterator[Upstream]:
+    """Answers each request with a stream of so many pieces, each made only when it is wanted."""
     seen = Upstream()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -75,10 +84,10 @@ async def streaming_upstream(pieces: int, every_s: float) -> AsyncIterator[Upstr
                 head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
                 writer.write(head)
                 for number in range(pieces):
+                    await seen.wanted.acquire()
                     piece = b"event: row\ndata: %d\n\n" % number
                     writer.write(b"%x\r\n%b\r\n" % (len(piece), piece))
                     await writer.drain()
-                    await asyncio.sleep(every_s)
                 writer.write(b"0\r\n\r\n")
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)

@@ -1,6 +1,7 @@
 """The real service for tests: `plainsql-server dev` in a temporary folder, called over HTTPS.
 
-Owns starting, stopping and the calling of it. Nothing of the service is imported: tests see what users see.
+Owns starting, stopping and the calling of it. Nothing of the service is imported: tests see what users see, and every
+answer is compared with the OpenAPI documents.
 """
 
 import json
@@ -20,6 +21,8 @@ from typing import Any
 
 import httpx
 import psycopg
+
+from server.tests.documented import comparing
 
 _START_LIMIT_S = 60
 _STOP_LIMIT_S = 15
@@ -121,7 +124,8 @@ def running_service(*options: str, tier: str = "dedicated", workers: int = 1) ->
     try:
         dev = _wait_until_ready(folder, process)
         trust = ssl.create_default_context(cafile=dev["ca_file"]) if dev["ca_file"] else False
-        with httpx.Client(verify=trust, timeout=60) as http:
+        compare = comparing({"data": dev["data_url"], "control": dev["control_url"]})
+        with httpx.Client(verify=trust, timeout=60, event_hooks={"response": [compare]}) as http:
             yield Service(folder, dev, http)
     finally:
         process.send_signal(signal.SIGINT)

@@ -23,6 +23,8 @@ from plainsql_server.core import errors
 from plainsql_server.core.errors import ServiceError
 from plainsql_server.core.principal import Scope
 from plainsql_server.engine.sqlstate import condition_name
+from plainsql_server.http.codes import CODES, OPERATORS_CODES
+from plainsql_server.http.contract import Contract, Parameter
 from plainsql_server.http.errors import STATUS_OF_CLASS, STATUS_OF_CODE
 from plainsql_server.http.responses import Response
 from plainsql_server.http.routes import Caller, Route, known_callers_route, open_route, scoped_route
@@ -31,7 +33,9 @@ from plainsql_server.settings import Settings
 SOURCE = Path(plainsql_server.__file__).parent
 
 # What anybody may ask without a key.
-OPEN_ROUTES = frozenset({("GET", "/"), ("GET", "/health")})
+OPEN_ROUTES = frozenset(
+    ("GET", path) for path in ("/", "/health", "/openapi.json", "/docs", "/docs/docs.js", "/docs/docs.css")
+)
 
 # What any valid key or session may ask, whatever its scopes.
 KNOWN_CALLERS_ROUTES = frozenset(
@@ -152,9 +156,11 @@ def test_a_route_without_a_scope_is_noticed() -> None:
     async def answer(*_: object) -> Response:
         raise AssertionError("never called")
 
-    closed = scoped_route("GET", "/tables", Scope.READ, "List tables", answer)
-    forgotten = open_route("POST", "/health", "Open by mistake", answer)
-    loose = known_callers_route("DELETE", "/v1/keys/{id}", "Needs no scope by mistake", answer)
+    nothing = Contract(answers={204: None}, errors=())
+    with_id = Contract(answers={204: None}, errors=(), path=Parameter("id", "Which.", {"type": "string"}, "key_1"))
+    closed = scoped_route("GET", "/tables", Scope.READ, "List tables", answer, contract=nothing)
+    forgotten = open_route("POST", "/health", "Open by mistake", answer, contract=nothing)
+    loose = known_callers_route("DELETE", "/v1/keys/{id}", "Needs no scope by mistake", answer, contract=with_id)
     assert routes_without_scope([closed, forgotten, loose]) == ["POST /health", "DELETE /v1/keys/{id}"]
 
 
@@ -192,6 +198,13 @@ def test_a_class_that_is_not_drawn_is_noticed() -> None:
 def test_every_code_with_a_status_of_its_own_is_raised_somewhere() -> None:
     raised = {code for _, code in all_raised_codes()}
     assert set(STATUS_OF_CODE) - raised == NOT_RAISED_YET
+
+
+def test_the_table_of_codes_is_what_the_source_raises() -> None:
+    raised = {(kind, code) for kind, code in all_raised_codes() if code not in OPERATORS_CODES}
+    listed = {(each.kind.__name__, code) for code, each in CODES.items() if each.kind is not errors.InternalError}
+    assert listed == raised
+    assert {code for _, code in all_raised_codes()} >= OPERATORS_CODES
 
 
 def test_codes_are_snake_case_and_one_code_has_one_status() -> None:

@@ -15,13 +15,15 @@ from plainsql_server.control_plane.finishing import Finisher
 from plainsql_server.core.clock import now
 from plainsql_server.core.errors import ServiceError
 from plainsql_server.core.observation import Failure, Observation, Observe
-from plainsql_server.core.principal import Scope
 from plainsql_server.data_plane.databases import Databases
+from plainsql_server.data_plane.ground import Ways
 from plainsql_server.data_plane.health import Health
 from plainsql_server.data_plane.idempotency import Idempotency
 from plainsql_server.data_plane.query import Queries
+from plainsql_server.data_plane.scratch import Scratches
 from plainsql_server.data_plane.stream import Streams
 from plainsql_server.data_plane.transaction import Transactions
+from plainsql_server.data_plane.visits import Visits
 from plainsql_server.directory.channel import Channel
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.principals import Principals
@@ -30,12 +32,15 @@ from plainsql_server.directory.trust import Trust
 from plainsql_server.engine.pool import PoolLimits, Pools
 from plainsql_server.http.application import Application
 from plainsql_server.http.banner import Banner, Check, Urls
+from plainsql_server.http.banner_routes import banner_routes
 from plainsql_server.http.control_routes import control_routes
+from plainsql_server.http.data_routes import data_routes
 from plainsql_server.http.idempotency import IdempotencyRoutes
 from plainsql_server.http.protocol import LAST_ANSWERS_AFTER_S, Patience, ShortWayProtocol
 from plainsql_server.http.query import QueryRoutes
 from plainsql_server.http.readiness import Readiness
-from plainsql_server.http.routes import Route, RouteTable, open_route, scoped_route
+from plainsql_server.http.reference import Reference
+from plainsql_server.http.routes import Route, RouteTable
 from plainsql_server.http.streams import Pace, StreamedAnswers
 from plainsql_server.http.transaction import TransactionRoutes
 from plainsql_server.limits.permits import Permits
@@ -111,12 +116,15 @@ def build_data_application(settings: Settings, observe: Observer) -> Application
             queries, transactions = Queries(databases, pools, tally), Transactions(databases, pools, tally)
             idempotency = IdempotencyRoutes(Idempotency(databases, pools, transactions))
             pace = Pace(settings.stream_ping_ms, settings.stream_stall_ms)
-            streamed = StreamedAnswers(Streams(databases, pools, queries, tally), pace)
+            streams = Streams(databases, pools, queries, tally)
+            streamed = StreamedAnswers(streams, pace)
             routes = data_routes(
                 QueryRoutes(queries, idempotency, streamed), TransactionRoutes(transactions, idempotency), idempotency
             )
+            visits = Visits(databases, pools, tally)
+            routes += banner_routes(directory, Ways(visits, Scratches(visits), queries, transactions, streams), permits)
             yield (
-                RouteTable(_banner_routes(settings, checks, readiness, routes)),
+                RouteTable(_all_routes("data", settings, checks, readiness, routes)),
                 Principals(directory, trust),
                 permits,
             )
@@ -139,7 +147,7 @@ def build_control_application(settings: Settings, observe: Observer) -> Applicat
             readiness.heed_signals()
             checks: dict[str, Check] = {"directory": directory.check, "limiter": permits.check}
             routes = control_routes(directory, _urls(settings), settings.database_restore_s, finisher.there_is_work)
-            table = RouteTable(_banner_routes(settings, checks, readiness, routes))
+            table = RouteTable(_all_routes("control", settings, checks, readiness, routes))
             yield table, Principals(directory, trust), permits
 
     return Application(lifespan, observe, readiness, _patience(settings))
@@ -147,26 +155,6 @@ def build_control_application(settings: Settings, observe: Observer) -> Applicat
 
 def _patience(settings: Settings) -> Patience:
     return Patience(settings.body_timeout_ms / 1000, settings.stream_stall_ms / 1000)
-
-
-def data_routes(queries: QueryRoutes, transactions: TransactionRoutes, idempotency: IdempotencyRoutes) -> list[Route]:
-    """The data plane's own routes."""
-    return [
-        scoped_route(
-            "POST", "/v1/query", Scope.READ, "Run one SQL statement, sent as JSON",
-            queries.post_json, answers_queries=True,
-        ),
-        scoped_route(
-            "POST", "/query", Scope.READ, "Run one SQL statement, sent as plain text",
-            queries.post_text, answers_queries=True,
-        ),
-        scoped_route(
-            "POST", "/v1/transaction", Scope.READ, "Run several SQL statements as one transaction", transactions.post
-        ),
-        scoped_route(
-            "GET", "/v1/requests/{key}", Scope.READ, "Was a request with an idempotency key done?", idempotency.get
-        ),
-    ]  # fmt: skip
 
 
 def serve_data(settings: Settings) -> None:
@@ -179,16 +167,17 @@ def serve_control(settings: Settings) -> None:
     _serve("control_application", settings, settings.control_host, settings.control_port, workers=1)
 
 
-def _banner_routes(
-    settings: Settings, checks: dict[str, Check], readiness: Readiness, routes: list[Route]
+def _all_routes(
+    plane: str, settings: Settings, checks: dict[str, Check], readiness: Readiness, routes: list[Route]
 ) -> list[Route]:
-    banner = Banner(_urls(settings), checks, readiness)
-    banner_routes = [
-        open_route("GET", "/", "This list of routes", banner.get_root),
-        open_route("GET", "/health", "Health check", banner.get_health),
-    ]
-    banner.routes = (*routes, *banner_routes)
-    return [*routes, *banner_routes]
+    """A plane's own routes and those that both planes have."""
+    reference = Reference(plane)
+    own_url = settings.data_url if plane == "data" else settings.control_url
+    banner = Banner(own_url, _urls(settings), checks, readiness)
+    every = [*routes, *banner.open_routes(), *reference.routes()]
+    banner.routes = tuple(every)
+    reference.describe(every)
+    return every
 
 
 def _urls(settings: Settings) -> Urls:

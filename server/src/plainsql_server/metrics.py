@@ -13,10 +13,11 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from plainsql_server import KERNEL, VERSION
 from plainsql_server.core.observation import CellLoad, LimiterLoad, Observation, RequestFinished
 
 # From a quarter of a millisecond, which a point lookup takes, to the longest deadline.
-_BUCKETS_US = (
+_BUCKETS_US: tuple[int, ...] = (
     250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
     1_000_000, 2_500_000, 5_000_000, 10_000_000, 30_000_000, 60_000_000, 300_000_000,
 )  # fmt: skip
@@ -85,6 +86,9 @@ class Metrics(Collector):
         raise OSError(f"no free port for metrics from {ports.start} to {ports.stop - 1}")
 
     def collect(self) -> Iterator[Metric]:
+        build = GaugeMetricFamily("plainsql_build_info", "What runs: always 1.", labels=["version", "kernel"])
+        build.add_metric([VERSION, KERNEL], 1)
+        yield build
         requests = CounterMetricFamily("plainsql_requests", "Requests answered.", labels=["route", "status"])
         for (route, status), count in list(self._requests.items()):
             requests.add_metric([route, str(status)], count)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from click.testing import CliRunner
 
-from plainsql_server import VERSION
+from plainsql_server import KERNEL, VERSION
 from plainsql_server.cli import main
 from plainsql_server.core.credential import is_well_formed
 from plainsql_server.settings import describe_settings
@@ -125,6 +125,7 @@ def test_a_wrong_command_line_is_exit_code_2(run: Run, arguments: list[str]) -> 
     "command",
     [
         [], ["dev"], ["data"], ["control"], ["migrate"], ["settings"],
+        ["doctor"], ["status"], ["top"], ["backup"], ["restore"], ["upgrade"],
         ["org"], ["org", "create"], ["org", "list"],
         ["key"], ["key", "create"], ["key", "list"], ["key", "revoke"],
         ["cell"], ["cell", "add"], ["cell", "list"],
@@ -156,7 +157,7 @@ def _processor_s(*arguments: str) -> float:
 
 
 def test_the_version_is_the_packages() -> None:
-    assert _run("--version", dsn=None).stdout == f"plainsql-server {VERSION}\n"
+    assert _run("--version", dsn=None).stdout == f"plainsql-server {VERSION} ({KERNEL})\n"
 
 
 def test_settings_lists_every_setting() -> None:

@@ -9,12 +9,13 @@ import pytest
 from plainsql_server.control_plane import databases, keys, organizations, sessions
 from plainsql_server.core import credential
 from plainsql_server.core.actor import Actor
-from plainsql_server.core.errors import AccessError, RequestError
+from plainsql_server.core.errors import AccessError, LimitError, RequestError
 from plainsql_server.core.principal import Scope
 from plainsql_server.directory import keys as stored
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.organizations import OrganizationRecord
+from plainsql_server.limits.tiers import LIVE_KEYS
 
 
 async def test_a_new_key_is_found_by_the_digest_of_its_secret(
@@ -52,6 +53,43 @@ def _dump(dsn: str) -> str:
         return "\n".join(
             str(row) for (table,) in tables.fetchall() for row in connection.execute(f'SELECT t::text FROM "{table}" t')
         )
+
+
+def _fill(dsn: str, organization_id: str, count: int) -> None:
+    """Makes so many keys of an organization that work, and one that does not."""
+    statement = """
+        INSERT INTO api_keys (id, organization_id, name, digest, shown_prefix, last_four, scopes, revoked_at)
+        SELECT 'key_' || n, %(id)s, 'many', sha256(n::text::bytea), 'svc_k_abcd', 'wxyz', '{read}',
+               CASE WHEN n > %(count)s THEN now() END
+        FROM generate_series(1, %(count)s + 1) n
+    """
+    with psycopg.connect(dsn) as connection:
+        connection.execute(statement, {"id": organization_id, "count": count})
+
+
+async def test_an_organization_may_have_so_many_keys_that_work_and_revoked_ones_do_not_count(
+    directory: Directory, organization: OrganizationRecord, dsn: str
+) -> None:
+    _fill(dsn, organization.id, LIVE_KEYS - 1)
+    made = await asyncio.gather(
+        *(keys.create(directory, organization.id, "app", [Scope.READ]) for _ in range(4)), return_exceptions=True
+    )
+    refused = [each for each in made if isinstance(each, LimitError)]
+    assert [error.code for error in refused] == ["key_limit"] * 3
+    assert str(LIVE_KEYS) in refused[0].message
+    await keys.revoke(directory, "key_1", organization.id)
+    await keys.create(directory, organization.id, "app", [Scope.READ])
+
+
+async def test_a_rotation_counts_while_both_keys_work(
+    directory: Directory, organization: OrganizationRecord, dsn: str
+) -> None:
+    _fill(dsn, organization.id, LIVE_KEYS)
+    by = Actor("operator")
+    with pytest.raises(LimitError, match=str(LIVE_KEYS)):
+        await keys.rotate(directory, organization.id, "key_1", timedelta(hours=1), by)
+    new, *_ = await keys.rotate(directory, organization.id, "key_1", timedelta(0), by)
+    assert new.replaces == "key_1"
 
 
 async def test_a_key_bound_to_a_database_says_which(

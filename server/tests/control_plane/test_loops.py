@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 
 import psycopg
 
@@ -67,6 +68,30 @@ async def test_the_finisher_goes_on_after_any_error(
     assert [(each.where, each.context) for each in seen if isinstance(each, Failure)] == [
         ("finishing", "RuntimeError: broken")
     ] * 2
+
+
+async def test_entries_of_the_audit_log_are_removed_after_13_months_and_not_before(
+    directory: Directory, organization: OrganizationRecord, dsn: str
+) -> None:
+    def at(days: int) -> str:
+        moment = datetime.now(UTC) - timedelta(days=days)
+        return f"aud_{int(moment.timestamp() * 1000):012x}{'0' * 20}"
+
+    def ids() -> set[str]:
+        with psycopg.connect(dsn) as connection:
+            return {row[0] for row in connection.execute("SELECT id FROM audit WHERE action = 'test'")}
+
+    with psycopg.connect(dsn) as connection:
+        for days in (395, 397, 1_000):
+            connection.execute(
+                "INSERT INTO audit (id, at, organization_id, actor_kind, action, target_id, details)"
+                " VALUES (%s, now() - %s * interval '1 day', %s, 'operator', 'test', 'x', '{}')",
+                (at(days), days, organization.id),
+            )
+    kept = {id_ for id_ in ids() if id_ > at(396)}
+    assert len(kept) == 1
+    async with running(asyncio.ensure_future(Finisher(directory, lambda _: None).run())):
+        await until(lambda: ids() == kept)
 
 
 async def test_usage_is_kept_and_written_later_after_any_error(

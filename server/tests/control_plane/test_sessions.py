@@ -9,7 +9,7 @@ import pytest
 from plainsql_server.control_plane import databases, keys, sessions
 from plainsql_server.core.actor import OPERATOR
 from plainsql_server.core.credential import SESSION_PREFIX, is_well_formed
-from plainsql_server.core.errors import AccessError, RequestError
+from plainsql_server.core.errors import AccessError, LimitError, RequestError
 from plainsql_server.core.principal import Principal, Scope
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
@@ -17,6 +17,7 @@ from plainsql_server.directory.organizations import OrganizationRecord
 from plainsql_server.directory.principals import Principals
 from plainsql_server.directory.sessions import SessionRecord
 from plainsql_server.directory.trust import Trust
+from plainsql_server.limits.tiers import LIVE_SESSIONS
 
 DAY = timedelta(hours=24)
 
@@ -43,6 +44,26 @@ async def test_a_session_lives_24_hours_and_has_its_keys_rights(
     assert is_well_formed(token.text)
     found = await Principals(directory, Trust(0, 0, 0)).find(token.text)
     assert found == key._replace(session_id=session.id)
+
+
+async def test_an_organization_may_have_so_many_sessions_at_once_and_ended_ones_do_not_count(
+    directory: Directory, organization: OrganizationRecord, dsn: str
+) -> None:
+    key = await key_of(directory, organization, Scope.READ)
+    statement = """
+        INSERT INTO sessions (id, organization_id, key_id, digest, scopes, created_at, expires_at, ended_at)
+        SELECT 'ses_' || n, %(organization)s, %(key)s, sha256(n::text::bytea), '{read}', now(),
+               now() + interval '1 day', CASE WHEN n >= %(limit)s THEN now() END
+        FROM generate_series(1, %(limit)s) n
+    """
+    with psycopg.connect(dsn) as connection:
+        connection.execute(statement, {"organization": organization.id, "key": key.key_id, "limit": LIVE_SESSIONS})
+    session, principal = await made(directory, key)
+    with pytest.raises(LimitError, match=str(LIVE_SESSIONS)) as refused:
+        await made(directory, key)
+    assert refused.value.code == "session_limit"
+    await sessions.end(directory, principal, OPERATOR)
+    assert (await made(directory, key))[0].id != session.id
 
 
 @pytest.mark.parametrize(

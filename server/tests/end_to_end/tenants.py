@@ -48,6 +48,21 @@ def neighbour_key(service: Service) -> str:
     return _once(service, "neighbour", make)
 
 
+def admin_key(service: Service) -> str:
+    """A key of the organization `dev` that may administer, and neither read nor write."""
+    return _once(service, "admin", lambda: service.new_key("admin"))
+
+
+def other_administrator(service: Service) -> str:
+    """A key of an organization of the tier dedicated, beside `dev`, that may do everything in it."""
+
+    def make() -> str:
+        service.operate("org", "create", "administered", "--tier", "dedicated")
+        return service.new_key("write", "admin", org="administered")
+
+    return _once(service, "administrator", make)
+
+
 def _once(service: Service, name: str, make: Callable[[], str]) -> str:
     place = (service.folder, name)
     if place not in _made:

@@ -1,16 +1,14 @@
 """What a page of another origin may do, in headless Chromium: call the planes themselves, not the alias' redirects."""
 
-import http.server
 import json
 import subprocess
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from server.tests.page import empty_page
 from server.tests.service import Service, running_service
 
 READERS = Path(__file__).resolve().parents[1] / "readers"
@@ -30,33 +28,9 @@ def npm_packages() -> None:
         subprocess.run(command, cwd=READERS, check=True, capture_output=True, timeout=_LIMIT_S)
 
 
-@contextmanager
-def page() -> Iterator[str]:
-    """The address of an empty page, whose origin is its own."""
-
-    class Page(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html")
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            return
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
 def call(*calls: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
     """What the page saw of each call, and all that the browser wrote to its console."""
-    with page() as page_url:
+    with empty_page() as page_url:
         command = ["node", str(READERS / "calls.mjs"), page_url, json.dumps(calls)]
         printed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LIMIT_S)
     assert printed.returncode == 0, printed.stderr

@@ -129,7 +129,10 @@ def test_a_list_comes_in_pages_that_together_are_the_whole(service: Service) -> 
     assert {key["id"] for key in answer(service, "GET", "/v1/keys?limit=1000")["keys"]} == set(seen)
 
 
-@pytest.mark.parametrize("options", ["limit=0", "limit=1001", "limit=x", "cursor=%ff", "cursor=AA", "what=1"])
+@pytest.mark.parametrize(
+    "options",
+    ["limit=0", "limit=1001", "limit=x", "cursor=%ff", "cursor=AA", "what=1", "limit=null", "limit=1&limit=2"],
+)
 def test_a_page_that_cannot_be_is_refused(service: Service, options: str) -> None:
     error_of(call(service, "GET", f"/v1/keys?{options}"), 400, "invalid_option")
 

@@ -21,6 +21,8 @@ from server.tests.service import Service
 KILLS = size("PLAINSQL_TEST_STREAM_KILLS", 5)
 # The short form runs beside other tests on the same cores.
 GONE_WITHIN_S = 2.0 if KILLS >= 50 else 6.0
+# An engine takes some seconds to recover.
+CRASHES = KILLS if KILLS >= 50 else 1
 ENDLESS = "select a.n, repeat('x', 100) as text from generate_series(1, 10000) a(n), generate_series(1, 10000) b(n)"
 SLOW = "select n, pg_sleep(0.01) from generate_series(1, 100000) n"
 
@@ -77,7 +79,7 @@ async def test_a_killed_backend_ends_its_stream_with_an_error(service: Service, 
 
 async def test_a_crash_of_the_engine_never_looks_like_an_end(cell: Cell) -> None:
     with running_node(cell.directory_dsn, cell_max_connections=32) as node:
-        for _ in range(max(1, KILLS // 5)):
+        for _ in range(CRASHES):
             clients = [StreamClient(node.port, cell.key) for _ in range(4)]
             for number, client in enumerate(clients):
                 await client.__aenter__()
@@ -103,7 +105,8 @@ async def test_a_client_that_does_not_read_is_given_up(service: Service, node: N
         assert time.monotonic() - began_s < 10
     line = await _logged(node, "client_stalled")
     assert line["row_count"] > 0
-    assert line["sent_bytes"] > 0
+    # Little is made for a client that reads none of it: what fits the kernel's buffer and ours.
+    assert 0 < line["sent_bytes"] < 512 * 1024
 
 
 async def test_a_stream_that_runs_when_the_process_stops_is_told_so(service: Service) -> None:

@@ -40,14 +40,20 @@ async def stalled_streams(stack: AsyncExitStack, node: Node, key: str, count: in
     return clients
 
 
-def slow_senders(stack: AsyncExitStack, node: Node, count: int) -> None:
-    """Clients that have sent the beginning of a request and never send its end."""
+def slow_senders(stack: AsyncExitStack, node: Node, key: str, count: int) -> None:
+    """Clients that have sent the beginning of a request and never send its end, each fourth in another way."""
+    authorized = f"authorization: Bearer {key}\r\n".encode()
+    json_follows = b"content-type: application/json\r\n"
+    beginnings = (
+        b"",
+        json_follows + b"content-length: 50000\r\n\r\n{" + b" " * 20_000,
+        authorized + json_follows + b"content-length: 50000\r\n\r\n{" + b" " * 20_000,
+        authorized + json_follows + b"transfer-encoding: chunked\r\n\r\n5000\r\n{" + b" " * 20_000,
+    )
     for number in range(count):
         sender = socket.create_connection(("127.0.0.1", node.port))
         stack.callback(sender.close)
-        sender.sendall(b"POST /v1/query HTTP/1.1\r\nhost: x\r\n")
-        if number % 2:
-            sender.sendall(b"content-type: application/json\r\ncontent-length: 50000\r\n\r\n{" + b" " * 20_000)
+        sender.sendall(b"POST /v1/query HTTP/1.1\r\nhost: x\r\n" + beginnings[number % 4])
 
 
 async def healthy_p99_s(node: Node, key: str) -> float:
@@ -76,7 +82,7 @@ async def test_clients_that_do_not_read_or_send_leave_the_others_alone(
         stack.push_async_callback(asyncio.sleep, 0)
         with watched_memory(node) as seen:
             await stalled_streams(stack, node, stalled_key, STALLED)
-            slow_senders(stack, node, SLOW_SENDERS)
+            slow_senders(stack, node, stalled_key, SLOW_SENDERS)
             beside_s = await healthy_p99_s(node, service.api_key)
     grown = max(seen) - seen[0]
     print(f"{whose}: p99 {alone_s * 1000:.1f} -> {beside_s * 1000:.1f} ms, memory +{grown / MIB:.0f} MiB")

@@ -1,13 +1,11 @@
 """Streams as others read them: two ready-made parsers, a browser of another origin, and through a reverse proxy."""
 
-import http.server
 import json
 import os
 import shutil
 import statistics
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +20,7 @@ from httpx_sse import connect_sse
 from plainsql_server.dev.ports import choose_ports
 from server.tests.events import EventParser, StreamClient
 from server.tests.load import Node, directory_dsn, running_node, size
+from server.tests.page import empty_page
 from server.tests.service import Service
 
 READERS = Path(__file__).resolve().parents[1] / "readers"
@@ -84,7 +83,7 @@ def test_every_parser_reads_the_same(service: Service, node: Node, npm_packages:
 
 def test_a_page_of_another_origin_sees_rows_as_they_come(service: Service, node: Node, npm_packages: None) -> None:
     sql = "select n, pg_sleep(0.4)::text as s from generate_series(1, 4) n"
-    with _page() as page_url:
+    with empty_page() as page_url:
         printed = subprocess.run(
             ["node", READERS / "browser.mjs", page_url, f"http://127.0.0.1:{node.port}", service.api_key, sql],
             capture_output=True, text=True, check=False, timeout=110,
@@ -97,28 +96,6 @@ def test_a_page_of_another_origin_sees_rows_as_they_come(service: Service, node:
     rows_ms = [event["at_ms"] for event in seen["events"] if event["type"] == "row"]
     # What was gathered on the way would come at once.
     assert all(later - earlier > 150 for earlier, later in pairwise(rows_ms)), rows_ms
-
-
-@contextmanager
-def _page() -> Iterator[str]:
-    class Page(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html")
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            return
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def test_preflights_and_answers_name_what_a_page_may_send_and_read(service: Service) -> None:

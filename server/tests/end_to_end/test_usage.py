@@ -156,7 +156,14 @@ def test_usage_is_told_by_day_and_database_and_in_pages(service: Service) -> Non
 
 @pytest.mark.parametrize(
     "options",
-    ["from=x", "from=2026-02-30", "from=2020-01-01&to=2021-01-02", "from=2021-01-01&to=2020-01-01", "cursor=eA"],
+    [
+        "from=x",
+        "from=2026-02-30",
+        "from=2020-01-01&to=2021-01-02",
+        "from=2021-01-01&to=2020-01-01",
+        "cursor=eA",
+        "to=null",
+    ],
 )
 def test_days_that_cannot_be_are_refused(service: Service, options: str) -> None:
     error_of(call(service, "GET", f"/v1/usage?{options}"), 400, "invalid_option")

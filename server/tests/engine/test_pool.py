@@ -211,6 +211,17 @@ async def test_an_address_that_nobody_answers_at_frees_its_turn(postgres: Postgr
         assert (cell.running, cell.open_connections) == (0, 0)
 
 
+async def test_a_deadline_that_leaves_no_time_to_connect_is_not_the_engines_fault(
+    postgres: Postgres, database: str
+) -> None:
+    async with cell_of(postgres, database) as cell:
+        with pytest.raises(LimitError, match="before the statement could run") as refused:
+            async with lease_of(cell.pool, timeout_ms=0):
+                pass
+        assert refused.value.code == "statement_timeout"
+        assert (cell.open_connections, cell.running) == (0, 0)
+
+
 async def test_opening_a_connection_ends_with_the_deadline(postgres: Postgres, database: str) -> None:
     with TemporaryDirectory(prefix="plainsql-test-") as folder, socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(Path(folder) / ".s.PGSQL.5432"))

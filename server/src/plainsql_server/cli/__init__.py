@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from plainsql_server import VERSION
+from plainsql_server import KERNEL, VERSION
 from plainsql_server.core.errors import ServiceError
 from plainsql_server.dev.options import DevError
 from plainsql_server.settings import SettingsError
@@ -25,6 +25,12 @@ _COMMANDS = {
     "key": ("key", "API keys: create, list, revoke."),
     "cell": ("cell", "Cells, the PostgreSQL clusters that hold databases: add, list."),
     "database": ("database", "Customers' databases: create, list, suspend, resume."),
+    "doctor": ("doctor", "Check every part of the service, and say what to do about what is wrong."),
+    "status": ("status", "The state of cells, databases, connections, queues, replication and planes."),
+    "top": ("top", "The statements that run now, by organization; cancel one."),
+    "upgrade": ("upgrade", "Bring the directory and the cells up to this version, or say what that would change."),
+    "backup": ("backup", "Write a backup of a database or of the directory."),
+    "restore": ("restore", "Restore a backup, beside what is there or in its place."),
     "alias": ("alias", "Print the alias' nginx configuration."),
     "settings": ("settings", "Every setting, with its default and what it does."),
 }
@@ -68,7 +74,7 @@ class _Commands(click.Group):
 
 
 @click.command(cls=_Commands, epilog=_EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(VERSION, prog_name="plainsql-server", message="%(prog)s %(version)s")
+@click.version_option(VERSION, prog_name="plainsql-server", message=f"%(prog)s %(version)s ({KERNEL})")
 def main() -> None:
     """PlainSQL: SQL over plain HTTPS, on PostgreSQL. This command runs and looks after the service."""
 

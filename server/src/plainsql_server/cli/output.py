@@ -23,10 +23,15 @@ def print_records(records: Sequence[Any], columns: Sequence[str], *, as_json: bo
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Prints rows under their columns' names, each column as wide as its widest value."""
+    for line in table_lines(columns, rows):
+        click.echo(line)
+
+
+def table_lines(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of `print_table`."""
     lines = [[column.upper().replace("_", " ") for column in columns], *rows]
     widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
-    for line in lines:
-        click.echo("  ".join(value.ljust(width) for value, width in zip(line, widths, strict=True)).rstrip())
+    return ["  ".join(value.ljust(width) for value, width in zip(line, widths, strict=True)).rstrip() for line in lines]
 
 
 def remark(text: str) -> None:

@@ -40,7 +40,7 @@ async def create(directory: Directory, organization_id: str, name: str, by: Acto
     check_database_name(name)
     database = await databases.find(directory, organization_id, name)
     if database is None:
-        database = await _insert(directory, organization_id, name, by)
+        database = await insert(directory, organization_id, name, by)
     elif database.state not in sources(DatabaseAction.FINISH):
         raise ConflictError("name_taken", f"There is a database named {name!r} already.")
     return await finish(directory, database, by)
@@ -54,11 +54,11 @@ async def finish(directory: Directory, database: DatabaseRecord, by: Actor = SER
         now = await databases.find_by_id(directory, database.id)
         return now is not None and now.state in possible
 
-    cell = await _cell(directory, database)
+    cell = await cell_of(directory, database)
     try:
         async with work_of(directory).turn(cell.id):
             await provisioning.create_database(
-                cell.conninfo, cell.admin_role, _names(database), database.record_secret, is_wanted
+                cell.conninfo, cell.admin_role, names_of(database), database.record_secret, is_wanted
             )
     except ServiceError as error:
         await _note_failure(directory, database, error)
@@ -71,14 +71,14 @@ async def finish(directory: Directory, database: DatabaseRecord, by: Actor = SER
 
 async def drop(directory: Directory, database: DatabaseRecord) -> None:
     """Takes a database off its cell, if its deletion is due; then nothing brings it back."""
-    cell = await _cell(directory, database)
+    cell = await cell_of(directory, database)
 
     async def is_due() -> bool:
         return await databases.is_due_for_dropping(directory, database.id)
 
     work = work_of(directory)
     async with work.turn(cell.id):
-        is_gone = await provisioning.drop_database(cell.conninfo, cell.admin_role, _names(database), is_due)
+        is_gone = await provisioning.drop_database(cell.conninfo, cell.admin_role, names_of(database), is_due)
     if is_gone:
         work.forget_size(database.id)
         await databases.set_deleted(directory, database.id, SERVICE)
@@ -132,7 +132,7 @@ async def _read_sizes(directory: Directory, cell_id: str, listed: Sequence[Datab
     wanted = [database for database in _without_size(directory, listed) if database.cell_id == cell_id]
     if not wanted:
         return
-    cell = await _cell(directory, wanted[0])
+    cell = await cell_of(directory, wanted[0])
     names = {database.engine_name: database.id for database in wanted}
     found = await provisioning.sizes_bytes(cell.conninfo, cell.admin_role, list(names))
     work_of(directory).remember_sizes({names[name]: size for name, size in found.items() if size is not None})
@@ -229,7 +229,13 @@ async def _refuse(directory: Directory, database: DatabaseRecord, action: Databa
     raise ConflictError("wrong_state", f"The database {current.name!r} is {current.state}{reason}.")
 
 
-async def _insert(directory: Directory, organization_id: str, name: str, by: Actor) -> DatabaseRecord:
+async def insert(
+    directory: Directory, organization_id: str, name: str, by: Actor, *, as_draft_s: float = 0, counted: bool = True
+) -> DatabaseRecord:
+    """The database as the directory knows it before anything of it exists: to be created, or a draft for so long.
+
+    Raises LimitError when the tier allows no more, unless it is not `counted`; ConflictError for a taken name.
+    """
     organization = await organizations.find(directory, organization_id)
     if organization is None:
         raise AccessError("organization_not_found", f"There is no organization {organization_id!r}.")
@@ -246,20 +252,22 @@ async def _insert(directory: Directory, organization_id: str, name: str, by: Act
         owner_role=names.owner_role,
         reader_role=names.reader_role,
     )
-    at_most = TIERS[organization.tier].databases
-    inserted = await databases.insert(directory, new, at_most, CLAIM_S, by)
+    at_most = TIERS[organization.tier].databases if counted else None
+    inserted = await databases.insert(directory, new, at_most, as_draft_s or CLAIM_S, by, as_draft=as_draft_s > 0)
     if inserted is None:
         raise LimitError("database_limit", f"The tier {organization.tier} allows {at_most} databases; all are used.")
     return inserted
 
 
-async def _cell(directory: Directory, database: DatabaseRecord) -> cells.CellRecord:
+async def cell_of(directory: Directory, database: DatabaseRecord) -> cells.CellRecord:
+    """The cell that holds a database."""
     cell = await cells.find(directory, database.cell_id)
     assert cell is not None, "a foreign key keeps a cell that has databases"
     return cell
 
 
-def _names(database: DatabaseRecord) -> EngineNames:
+def names_of(database: DatabaseRecord) -> EngineNames:
+    """What a database and its roles are called on its cell."""
     return EngineNames(database.engine_name, database.owner_role, database.reader_role)
 
 

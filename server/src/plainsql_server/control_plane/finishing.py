@@ -13,8 +13,8 @@ from plainsql_server.control_plane import databases
 from plainsql_server.control_plane.databases import CLAIM_S
 from plainsql_server.core.clock import now
 from plainsql_server.core.observation import Failure, Observe, told_to_operators
+from plainsql_server.directory import audit, sessions
 from plainsql_server.directory import databases as stored
-from plainsql_server.directory import sessions
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
 
@@ -22,6 +22,9 @@ _LOOK_EVERY_S = 2.0
 _AT_ONCE = 4
 # The rows of sessions that ended are of no use but to answer "what was that?" for a while.
 _SESSIONS_KEPT = timedelta(days=7)
+# A year and a month, so that a yearly review sees the whole of it; docs/reference/control.md says so.
+_AUDIT_KEPT = timedelta(days=396)
+_AUDIT_REMOVED_AT_ONCE = 10_000
 _TIDY_EVERY_S = 600.0
 
 
@@ -64,6 +67,7 @@ class Finisher:
     async def _tidy(self) -> None:
         if time.monotonic() >= self._tidy_at_s:
             await sessions.delete_expired_before(self._directory, now() - _SESSIONS_KEPT)
+            await audit.delete_before(self._directory, now() - _AUDIT_KEPT, _AUDIT_REMOVED_AT_ONCE)
             self._tidy_at_s = time.monotonic() + _TIDY_EVERY_S
 
     async def _finish(self, database: DatabaseRecord) -> None:

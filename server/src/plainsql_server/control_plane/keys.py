@@ -19,6 +19,7 @@ from plainsql_server.core.principal import Scope
 from plainsql_server.directory import keys
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.keys import KeyRecord, NewKey
+from plainsql_server.limits.tiers import LIVE_KEYS
 
 # The last that is a date in every time zone and on both sides of the driver.
 _LAST_YEAR = 9_998
@@ -36,7 +37,8 @@ async def create(
 ) -> tuple[KeyRecord, Secret]:
     """A new key and its secret, which exists nowhere else; bound to one database if that is named.
 
-    Raises RequestError for a key that would be of no use, AccessError if there is no such database.
+    Raises RequestError for a key that would be of no use, AccessError if there is no such database, LimitError if the
+    organization has as many as it may.
     """
     check_title("a key", name)
     granted = frozenset(scopes)
@@ -47,7 +49,7 @@ async def create(
     secret = new_key()
     database_id = bound_to.id if bound_to else None
     new = _new(secret, organization_id, name, scopes=granted, database_id=database_id, expires_at=expires_at)
-    return await keys.insert(directory, new, by), secret
+    return await keys.insert(directory, new, LIVE_KEYS, by), secret
 
 
 async def rotate(
@@ -63,7 +65,7 @@ async def rotate(
         secret, organization_id, old.name,
         scopes=old.scopes, database_id=old.database_id, expires_at=old.expires_at, replaces=key_id,
     )  # fmt: skip
-    replaced = await keys.replace(directory, new, at + overlap, at, by)
+    replaced = await keys.replace(directory, new, at + overlap, at, at_most=LIVE_KEYS, by=by)
     if replaced is None:
         raise ConflictError("key_not_active", "This key is revoked or has expired; create a new one instead.")
     return *replaced, secret

@@ -9,7 +9,7 @@ from plainsql_server.core.errors import RequestError
 from plainsql_server.core.names import DATABASE_NAME
 
 _CELL = re.compile(r"[a-z][a-z0-9-]{0,62}\Z")
-_TITLE_LENGTH = 100
+TITLE_LENGTH = 100
 
 
 def check_database_name(name: str) -> None:
@@ -34,9 +34,9 @@ def check_cell_name(name: str) -> None:
 
 def check_title(kind: str, name: str) -> None:
     """Raises RequestError unless an organization or a key may be called that: any printable text."""
-    if not 1 <= len(name) <= _TITLE_LENGTH or not name.isprintable() or name != name.strip():
+    if not 1 <= len(name) <= TITLE_LENGTH or not name.isprintable() or name != name.strip():
         raise RequestError(
             "invalid_name",
             f"That cannot be the name of {kind}.",
-            hint=f"Use 1 to {_TITLE_LENGTH} printable characters that neither begin nor end with a space.",
+            hint=f"Use 1 to {TITLE_LENGTH} printable characters that neither begin nor end with a space.",
         )

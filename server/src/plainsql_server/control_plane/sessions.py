@@ -17,6 +17,7 @@ from plainsql_server.core.principal import Principal, Scope
 from plainsql_server.directory import sessions
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.sessions import NewSession, SessionRecord
+from plainsql_server.limits.tiers import LIVE_SESSIONS
 
 # Both are the specification's.
 LIFE = timedelta(hours=24)
@@ -48,7 +49,7 @@ async def create(
         created_at=created_at,
         expires_at=created_at + LIFE,
     )
-    stored = await sessions.insert(directory, new, by)
+    stored = await sessions.insert(directory, new, LIVE_SESSIONS, by)
     if stored is None:
         raise _not_valid()
     return stored, token

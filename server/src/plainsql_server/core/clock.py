@@ -4,7 +4,6 @@ Owns the choice of clock. Nothing else in the service reads the time of day by i
 """
 
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 
@@ -23,11 +22,13 @@ def monotonic_us() -> int:
     return time.perf_counter_ns() // 1000
 
 
-@dataclass(slots=True)
 class Deadline:
     """A moment after which an answer is of no use any more."""
 
-    at_s: float
+    __slots__ = ("at_s",)
+
+    def __init__(self, at_s: float) -> None:
+        self.at_s = at_s
 
     @classmethod
     def after_ms(cls, timeout_ms: int) -> "Deadline":

@@ -34,7 +34,17 @@ class Kind(StrEnum):
 
 def new_id(kind: Kind) -> str:
     """A fresh id: 48 bits of milliseconds, then 80 random bits."""
-    return f"{kind}_{time.time_ns() // 1_000_000:012x}{_fast(80):020x}"
+    return f"{kind}_{_digits()}"
+
+
+def new_request_id() -> str:
+    """A fresh id for a request; each has one, so that it is made without a look at the kinds."""
+    return "req_" + _digits()
+
+
+def _digits() -> str:
+    # By way of bytes, which is far quicker than formatting numbers.
+    return (time.time_ns() // 1_000_000).to_bytes(6, "big").hex() + _fast(80).to_bytes(10, "big").hex()
 
 
 def is_id(text: str, kind: Kind) -> bool:

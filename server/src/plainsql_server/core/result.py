@@ -19,22 +19,35 @@ class Shape:
 NO_COLUMNS = Shape((), (), b'"columns":[],"types":[]')
 
 
-@dataclass(slots=True)
 class Completion:
     """How a statement ended."""
 
-    command: str
-    affected_rows: int
-    exec_us: int
+    __slots__ = ("affected_rows", "command", "exec_us")
+
+    def __init__(self, command: str, affected_rows: int, exec_us: int) -> None:
+        self.command = command
+        self.affected_rows = affected_rows
+        self.exec_us = exec_us
 
 
-@dataclass(slots=True)
 class Result:
     """A whole, buffered result: a collected stream."""
 
-    shape: Shape
-    rows: list[bytes]
-    truncated: bool
-    completion: Completion
-    queue_us: int
-    size_bytes: int = 0
+    __slots__ = ("completion", "queue_us", "rows", "shape", "size_bytes", "truncated")
+
+    def __init__(
+        self,
+        shape: Shape,
+        rows: list[bytes],
+        truncated: bool,
+        completion: Completion,
+        queue_us: int,
+        *,
+        size_bytes: int = 0,
+    ) -> None:
+        self.shape = shape
+        self.rows = rows
+        self.truncated = truncated
+        self.completion = completion
+        self.queue_us = queue_us
+        self.size_bytes = size_bytes

@@ -7,7 +7,6 @@ engine is the only authority on SQL.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from plainsql_server.core.errors import RequestError
 
@@ -26,12 +25,14 @@ _HAS_NO_PLACE = _TRANSACTION_CONTROL | _NOTIFICATION | {"COPY"}
 _HAVE_NO_PLACE = (["PREPARE", "TRANSACTION"], ["SET", "TRANSACTION"])
 
 
-@dataclass(slots=True)
 class Statement:
     """One SQL statement. A parameter is the raw JSON that the caller sent for it."""
 
-    sql: str
-    params: Sequence[bytes] = ()
+    __slots__ = ("params", "sql")
+
+    def __init__(self, sql: str, params: Sequence[bytes] = ()) -> None:
+        self.sql = sql
+        self.params = params
 
 
 def first_words(sql: str, count: int = 2) -> list[str]:

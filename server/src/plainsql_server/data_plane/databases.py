@@ -33,6 +33,8 @@ class Place:
     record_secret: str = ""
     # Whether `plain` can be relied on. What was known before the directory went away cannot.
     certain: bool = True
+    # What its organization calls it.
+    name: str = ""
 
 
 class Databases:
@@ -88,7 +90,7 @@ class Databases:
             raise AccessError("database_not_found", _not_found_message(name))
         if record.state is not DatabaseState.READY:
             raise _not_ready(record)
-        return Place(record.id, record.plain, _address(record, principal), record.record_secret)
+        return Place(record.id, record.plain, _address(record, principal), record.record_secret, name=record.name)
 
 
 def _allowed_name(principal: Principal, name: str | None) -> str | None:

@@ -1,4 +1,4 @@
-"""Whether the data plane can do its work: every active cell accepts connections.
+"""Whether the data plane can do its work: its active cells accept connections.
 
 Owns that question. It asks as a role that may do nothing but connect, so that nothing can be learnt or
 changed through it.
@@ -6,6 +6,7 @@ changed through it.
 
 import asyncio
 
+from plainsql_server.core.errors import EngineError
 from plainsql_server.directory import cells
 from plainsql_server.directory.cells import CellState
 from plainsql_server.directory.connection import Directory
@@ -23,7 +24,21 @@ class Health:
         await self._directory.check()
 
     async def engine(self) -> None:
-        """Raises EngineError if a cell that should work does not accept connections."""
+        """Raises EngineError if no cell accepts connections; with the code `degraded` if some do and some don't."""
         listed = await cells.list_(self._directory)
         active = [cell.conninfo for cell in listed if cell.state is CellState.ACTIVE]
-        await asyncio.gather(*(check_cell(conninfo) for conninfo in active))
+        failures = await asyncio.gather(*(_failure(conninfo) for conninfo in active))
+        away = [failure for failure in failures if failure is not None]
+        if away and len(away) == len(active):
+            raise away[0]
+        if away:
+            # A balancer that took this process out would make it worse for those whose cell works.
+            raise EngineError("degraded", f"{len(away)} of {len(active)} cells do not accept connections.")
+
+
+async def _failure(conninfo: str) -> EngineError | None:
+    try:
+        await check_cell(conninfo)
+    except EngineError as error:
+        return error
+    return None

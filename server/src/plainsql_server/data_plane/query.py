@@ -7,7 +7,6 @@ Refuses to render: rows come encoded from the engine room, and the envelope is `
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from plainsql_server.core.clock import Deadline, monotonic_us
 from plainsql_server.core.errors import Outcome, ServiceError
@@ -23,7 +22,7 @@ from plainsql_server.engine.connection import ResultTooLarge
 from plainsql_server.engine.execution import CHUNK_ROWS, ResultStream, Run
 from plainsql_server.engine.leftovers import Leftovers
 from plainsql_server.engine.pool import Lease, Pool, Pools, Reason
-from plainsql_server.engine.shapes import PLAIN, Encoding
+from plainsql_server.engine.shapes import PLAIN
 from plainsql_server.limits.tiers import TIERS, Limits
 
 # Statements that a cursor can stand for, so that what nobody wants to see need not be computed.
@@ -44,36 +43,57 @@ _CONCURRENTLY = re.compile(r"\bconcurrently\b", re.IGNORECASE)
 _DROP_REST_MS = 100
 
 
-@dataclass(slots=True)
 class QueryRequest:
     """What the caller asked for; None where it left the choice to us."""
 
-    sql: str
-    params: Sequence[bytes] = ()
-    database: str | None = None
-    encoding: Encoding = PLAIN
-    max_rows: int | None = None
-    timeout_ms: int | None = None
-    read_only: bool = False
+    __slots__ = ("database", "encoding", "max_rows", "params", "read_only", "sql", "timeout_ms")
+
+    def __init__(
+        self,
+        sql: str,
+        params: Sequence[bytes] = (),
+        database: str | None = None,
+        *,
+        timeout_ms: int | None = None,
+        read_only: bool = False,
+    ) -> None:
+        self.sql = sql
+        self.params = params
+        self.database = database
+        self.encoding = PLAIN
+        self.max_rows: int | None = None
+        self.timeout_ms = timeout_ms
+        self.read_only = read_only
 
 
-@dataclass(slots=True)
 class _Job:
     """A request that may run, with everything that running it needs."""
 
-    statement: Statement
-    judgement: Judgement
-    run: Run
-    max_rows: int
-    timeout_ms: int
-    began_s: float
-    deadline: Deadline
-    limits: Limits
-    tier: str
-    # Whether the database held no code when its place was looked up.
-    plain: bool = False
-    # How long it had a connection, over all attempts; None until it has its first one.
-    held_us: int | None = None
+    __slots__ = (
+        "began_s", "deadline", "held_us", "judgement", "limits", "max_rows", "plain", "run", "statement", "tier",
+        "timeout_ms",
+    )  # fmt: skip
+
+    def __init__(self, request: QueryRequest, judgement: Judgement, limits: Limits, tier: str) -> None:
+        max_rows = limits.result_rows
+        if request.max_rows is not None and request.max_rows < max_rows:
+            max_rows = request.max_rows
+        timeout_ms = limits.statement_timeout_ms
+        if request.timeout_ms is not None and request.timeout_ms < timeout_ms:
+            timeout_ms = request.timeout_ms
+        self.statement = Statement(request.sql, request.params)
+        self.judgement = judgement
+        self.run = Run(request.encoding, request.read_only, CHUNK_ROWS if max_rows >= CHUNK_ROWS else max_rows + 1)
+        self.max_rows = max_rows
+        self.timeout_ms = timeout_ms
+        self.began_s = time.monotonic()
+        self.deadline = Deadline(self.began_s + timeout_ms / 1000)
+        self.limits = limits
+        self.tier = tier
+        # Whether the database held no code when its place was looked up.
+        self.plain = False
+        # How long it had a connection, over all attempts; None until it has its first one.
+        self.held_us: int | None = None
 
 
 class Queries:
@@ -88,7 +108,7 @@ class Queries:
         """The statement's whole result. Raises ServiceError; cancelling it cancels the statement."""
         limits = TIERS[principal.tier]
         check_statement(request.sql, request.params, limits, principal.tier)
-        job = _job(request, judge(request.sql), limits, principal.tier)
+        job = _Job(request, judge(request.sql), limits, principal.tier)
         place = self._databases.remembered(principal, request.database) or await self._databases.find(
             principal, request.database
         )
@@ -149,27 +169,7 @@ async def _run(job: _Job, pool: Pool) -> Result:
                 job.held_us = (job.held_us or 0) + monotonic_us() - leased_us
                 lease.leftovers = _leftovers(job)
         # The rows that are wanted had come, and the statement was ended: ask again, for no more than those.
-        job.run = replace(job.run, first_rows=job.max_rows + 1)
-
-
-def _job(request: QueryRequest, judgement: Judgement, limits: Limits, tier: str) -> _Job:
-    max_rows = limits.result_rows
-    if request.max_rows is not None and request.max_rows < max_rows:
-        max_rows = request.max_rows
-    timeout_ms = limits.statement_timeout_ms
-    if request.timeout_ms is not None and request.timeout_ms < timeout_ms:
-        timeout_ms = request.timeout_ms
-    return _Job(
-        Statement(request.sql, request.params),
-        judgement,
-        Run(request.encoding, request.read_only, CHUNK_ROWS if max_rows >= CHUNK_ROWS else max_rows + 1),
-        max_rows,
-        timeout_ms,
-        time.monotonic(),
-        Deadline(time.monotonic() + timeout_ms / 1000),
-        limits,
-        tier,
-    )
+        job.run.first_rows = job.max_rows + 1
 
 
 def _leftovers(job: _Job) -> Leftovers:
@@ -201,10 +201,10 @@ async def _collect(job: _Job, pool: Pool, lease: Lease) -> Result:
             lease.interrupt(Reason.TOO_LARGE)
             batch = []
         rows += batch
-    if lease.ended_for is Reason.TOO_LARGE:
+    if lease.ended_for is not None and lease.ended_for is Reason.TOO_LARGE:
         raise result_too_large(job.limits, job.tier, Outcome.COMMITTED)
     assert stream.completion is not None
-    return Result(stream.shape, rows, truncated, stream.completion, lease.queue_us, size_bytes)
+    return Result(stream.shape, rows, truncated, stream.completion, lease.queue_us, size_bytes=size_bytes)
 
 
 def _told(error: ServiceError | ResultTooLarge, reason: Reason | None, job: _Job) -> ServiceError:

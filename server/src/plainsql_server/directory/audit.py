@@ -43,6 +43,15 @@ async def note(
     await connection.execute(statement, values)
 
 
+async def delete_before(directory: Directory, moment: datetime, at_most: int) -> int:
+    """Removes the oldest entries from before that moment, so many at once; how many that were."""
+    # Ids begin with the time, and are indexed.
+    first_kept = f"{Kind.AUDIT}_{int(moment.timestamp() * 1000):012x}"
+    statement = "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE id < %s ORDER BY id LIMIT %s)"
+    async with directory.connection() as connection:
+        return (await connection.execute(statement, (first_kept, at_most))).rowcount
+
+
 async def list_(directory: Directory, organization_id: str, limit: int, before: str | None) -> list[AuditRecord]:
     """An organization's entries, newest first; those older than the entry `before`, if it is given."""
     statement = f"""

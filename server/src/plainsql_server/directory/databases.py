@@ -82,12 +82,12 @@ class NewDatabase:
 
 
 async def insert(
-    directory: Directory, new: NewDatabase, at_most: int | None, claim_s: float, by: Actor
+    directory: Directory, new: NewDatabase, at_most: int | None, claim_s: float, by: Actor, *, as_draft: bool = False
 ) -> DatabaseRecord | None:
     """The stored database, in state creating; the organization's default if it has none yet.
 
-    For `claim_s` it is its creator's alone to finish. Returns None, and stores nothing, if the organization
-    has `at_most` databases already. Raises ConflictError if the name is taken.
+    For `claim_s` it is its creator's alone to finish; or, as a draft (`directory/drafts.py`), to fill. Returns None,
+    and stores nothing, if the organization has `at_most` databases already. Raises ConflictError if the name is taken.
     """
     async with directory.connection() as connection, connection.transaction():
         # Creations of one organization wait for each other here, so that the count stays true.
@@ -95,6 +95,9 @@ async def insert(
         if at_most is not None and await _count(connection, new.organization_id) >= at_most:
             return None
         await _insert_rows(connection, new, claim_s)
+        if as_draft:
+            draft = "UPDATE databases SET state = 'deleting', is_default = false, plain = false WHERE id = %s"
+            await connection.execute(draft, (new.id,))
         await audit.note(connection, by, "database.create", new.organization_id, new.id, name=new.name)
         return await _get(connection, new.id)
 

@@ -12,9 +12,9 @@ from typing import Any
 from psycopg import errors
 
 from plainsql_server.core.actor import Actor
-from plainsql_server.core.errors import ConflictError
+from plainsql_server.core.errors import ConflictError, LimitError
 from plainsql_server.core.principal import Principal, Scope
-from plainsql_server.directory import audit, databases
+from plainsql_server.directory import audit, databases, organizations
 from plainsql_server.directory.connection import Connection, Directory
 
 _SELECT = """
@@ -74,9 +74,15 @@ class NewKey:
     replaces: str | None = None
 
 
-async def insert(directory: Directory, new: NewKey, by: Actor) -> KeyRecord:
-    """The stored key. Raises AccessError if the database that it is bound to was deleted meanwhile."""
+async def insert(directory: Directory, new: NewKey, at_most: int, by: Actor) -> KeyRecord:
+    """The stored key. Raises LimitError if the organization has so many that work already.
+
+    Raises AccessError if the database that it is bound to was deleted meanwhile.
+    """
     async with directory.connection() as connection, connection.transaction():
+        await organizations.lock(connection, new.organization_id)
+        if await _count_live(connection, new.organization_id) >= at_most:
+            raise _too_many(at_most)
         if new.database_id is not None:
             await databases.hold(connection, new.database_id)
         await _insert_row(connection, new)
@@ -85,11 +91,12 @@ async def insert(directory: Directory, new: NewKey, by: Actor) -> KeyRecord:
 
 
 async def replace(
-    directory: Directory, new: NewKey, old_ends_at: datetime, at: datetime, by: Actor
+    directory: Directory, new: NewKey, old_ends_at: datetime, at: datetime, *, at_most: int, by: Actor
 ) -> tuple[KeyRecord, KeyRecord] | None:
     """The new key, and the one that it replaces, which now ends at that time or earlier. None if that is not active.
 
-    Raises ConflictError if it has been replaced before, AccessError if the database that it is bound to was deleted.
+    Raises ConflictError if it has been replaced before, AccessError if the database that it is bound to was deleted,
+    LimitError if the organization would have more than so many that work.
     """
     end = """
         UPDATE api_keys SET expires_at = least(expires_at, %(ends_at)s)
@@ -97,6 +104,7 @@ async def replace(
     """
     assert new.replaces is not None
     async with directory.connection() as connection, connection.transaction():
+        await organizations.lock(connection, new.organization_id)
         if new.database_id is not None:
             await databases.hold(connection, new.database_id)
         ended = await connection.execute(end, {"id": new.replaces, "ends_at": old_ends_at, "at": at})
@@ -106,6 +114,8 @@ async def replace(
             await _insert_row(connection, new)
         except errors.UniqueViolation as error:
             raise ConflictError("key_replaced", "This key has been rotated already.") from error
+        if await _count_live(connection, new.organization_id) > at_most:
+            raise _too_many(at_most)
         await audit.note(connection, by, "key.rotate", new.organization_id, new.replaces, replaced_by=new.id)
         return await _get(connection, new.id), await _get(connection, new.replaces)
 
@@ -171,6 +181,24 @@ async def note_used(connection: Connection, key_ids: Collection[str], at: dateti
         WHERE k.id = used.id AND (k.last_used_at IS NULL OR k.last_used_at < %(at)s)
     """
     await connection.execute(statement, {"ids": list(key_ids), "at": at})
+
+
+def _too_many(at_most: int) -> LimitError:
+    return LimitError(
+        "key_limit",
+        f"An organization may have {at_most} keys that work, and yours has them.",
+        hint="Revoke keys that are not in use; GET /v1/keys shows when each was used last.",
+    )
+
+
+async def _count_live(connection: Connection, organization_id: str) -> int:
+    statement = """
+        SELECT count(*) AS n FROM api_keys
+        WHERE organization_id = %s AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())
+    """
+    row = await (await connection.execute(statement, (organization_id,))).fetchone()
+    assert row is not None
+    return int(row["n"])
 
 
 async def _insert_row(connection: Connection, new: NewKey) -> None:

@@ -12,7 +12,7 @@ from psycopg import errors
 from plainsql_server.core.actor import Actor
 from plainsql_server.core.errors import ConflictError
 from plainsql_server.directory import audit
-from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.connection import Connection, Directory
 
 _SELECT = "SELECT id, name, tier, created_at FROM organizations"
 
@@ -58,6 +58,14 @@ async def set_tier(directory: Directory, organization_id: str, tier: str, by: Ac
         cursor = await connection.execute(statement, (tier, organization_id))
         await audit.note(connection, by, "organization.set_tier", organization_id, organization_id, tier=tier)
         return _record(await cursor.fetchone())
+
+
+async def lock(connection: Connection, organization_id: str) -> None:
+    """Has others who count what an organization has wait until the transaction's end.
+
+    Comes before every other lock of a transaction, so that no two wait for each other.
+    """
+    await connection.execute("SELECT FROM organizations WHERE id = %s FOR NO KEY UPDATE", (organization_id,))
 
 
 async def find(directory: Directory, name_or_id: str) -> OrganizationRecord | None:

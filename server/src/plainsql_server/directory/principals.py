@@ -5,6 +5,7 @@ failed, because the caller has proven nothing yet.
 """
 
 import math
+import time
 from typing import NamedTuple
 
 from plainsql_server.core import credential
@@ -13,6 +14,7 @@ from plainsql_server.core.principal import Principal
 from plainsql_server.directory import keys, sessions
 from plainsql_server.directory.cache import Cache
 from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.strangers import Strangers
 from plainsql_server.directory.trust import Trust
 
 
@@ -34,6 +36,7 @@ class Principals:
             self._look_up, trust, lambda _, found: None if found is None else found.principal.organization_id
         )
         self._kept = self._found.kept
+        self._strangers = Strangers(trust)
 
     def remembered(self, secret: str) -> Principal | None:
         """The principal of a secret that was looked up a moment ago, else None: then `find` must say."""
@@ -44,7 +47,10 @@ class Principals:
         return principal if good_until_s == math.inf or good_until_s > wall_s() else None
 
     async def find(self, secret: str) -> Principal | None:
-        """The principal of a secret, or None if it is malformed, unknown, expired or revoked."""
+        """The principal of a secret, or None if it is malformed, unknown, expired or revoked.
+
+        Raises LimitError where too many that were never seen before are being looked up.
+        """
         if not credential.is_well_formed(secret):
             return None
         found = await self._found.last_known(secret) if self._trust.away else None
@@ -53,6 +59,20 @@ class Principals:
 
     async def _look_up(self, secret: str) -> _Found | None:
         digest = credential.digest(secret)
+        if self._strangers.is_known(digest):
+            return await self._ask(secret, digest)
+        if self._strangers.is_refused(digest):
+            return None
+        async with self._strangers.turn():
+            asked_s = time.monotonic()
+            found = await self._ask(secret, digest)
+        if found is None:
+            self._strangers.note_refused(digest, asked_s)
+        else:
+            self._strangers.note_known(digest)
+        return found
+
+    async def _ask(self, secret: str, digest: bytes) -> _Found | None:
         find = sessions.find_by_digest if secret.startswith(credential.SESSION_PREFIX) else keys.find_by_digest
         record = await find(self._directory, digest)
         if record is None or not record.is_active(now()):

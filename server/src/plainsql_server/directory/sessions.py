@@ -8,9 +8,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from plainsql_server.core.actor import Actor
+from plainsql_server.core.errors import LimitError
 from plainsql_server.core.principal import Principal, Scope
-from plainsql_server.directory import audit, databases
-from plainsql_server.directory.connection import Directory
+from plainsql_server.directory import audit, databases, organizations
+from plainsql_server.directory.connection import Connection, Directory
 
 _SELECT = """
     SELECT s.id, s.organization_id, s.key_id, o.tier, s.scopes, s.database_id, d.name AS database_name,
@@ -70,10 +71,11 @@ class NewSession:
     expires_at: datetime
 
 
-async def insert(directory: Directory, new: NewSession, by: Actor) -> SessionRecord | None:
+async def insert(directory: Directory, new: NewSession, at_most: int, by: Actor) -> SessionRecord | None:
     """The stored session; None if its key was revoked or expired meanwhile, or is bound to another database.
 
-    Raises AccessError if the database that it is bound to was deleted meanwhile.
+    Raises AccessError if the database that it is bound to was deleted meanwhile, LimitError if the organization has
+    so many sessions.
     """
     statement = """
         INSERT INTO sessions (id, organization_id, key_id, digest, scopes, database_id, created_at, expires_at)
@@ -91,6 +93,9 @@ async def insert(directory: Directory, new: NewSession, by: Actor) -> SessionRec
         "created_at": new.created_at, "expires_at": new.expires_at,
     }  # fmt: skip
     async with directory.connection() as connection, connection.transaction():
+        await organizations.lock(connection, new.organization_id)
+        if await _count_live(connection, new.organization_id, new.created_at) >= at_most:
+            raise _too_many(at_most)
         if new.database_id is not None:
             await databases.hold(connection, new.database_id)
         stored = await connection.execute(statement, arguments)
@@ -149,6 +154,25 @@ async def delete_expired_before(directory: Directory, moment: datetime) -> None:
     """Removes the rows of sessions that would have expired by then; the audit log still knows them."""
     async with directory.connection() as connection:
         await connection.execute("DELETE FROM sessions WHERE expires_at < %s", (moment,))
+
+
+async def _count_live(connection: Connection, organization_id: str, at: datetime) -> int:
+    # By key, of which there is an index.
+    statement = """
+        SELECT count(*) AS n FROM api_keys k JOIN sessions s ON s.key_id = k.id
+        WHERE k.organization_id = %s AND k.revoked_at IS NULL AND s.ended_at IS NULL AND s.expires_at > %s
+    """
+    row = await (await connection.execute(statement, (organization_id, at))).fetchone()
+    assert row is not None
+    return int(row["n"])
+
+
+def _too_many(at_most: int) -> LimitError:
+    return LimitError(
+        "session_limit",
+        f"An organization may have {at_most} sessions at once, and yours has them.",
+        hint="End sessions that are not in use: DELETE /v1/session. Each ends by itself after 24 hours.",
+    )
 
 
 def _record(row: dict[str, Any]) -> SessionRecord:

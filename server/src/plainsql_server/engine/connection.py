@@ -22,7 +22,10 @@ from plainsql_server.engine.prepared import PreparedStatements
 from plainsql_server.engine.sqlstate import connection_lost, engine_away
 from plainsql_server.engine.valve import Valve
 
+# Plain numbers, because looking a member up in its enumeration costs more than the call that it is compared with.
 _PIPELINE_SYNC = int(ExecStatus.PIPELINE_SYNC)
+_OK = int(ConnStatus.OK)
+_IDLE = int(TransactionStatus.IDLE)
 # Stands among the queued steps for a `sync`, where others say how many rows make a chunk.
 _SYNC = -1
 
@@ -85,7 +88,7 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        return self._pg.status == ConnStatus.OK
+        return self._pg.status == _OK
 
     @property
     def is_settled(self) -> bool:
@@ -95,7 +98,7 @@ class Connection:
     @property
     def is_idle(self) -> bool:
         """Whether the connection is settled and no transaction is open."""
-        return self.syncs_due == 0 and self._pg.transaction_status == TransactionStatus.IDLE
+        return self.syncs_due == 0 and self._pg.transaction_status == _IDLE
 
     @property
     def in_failed_transaction(self) -> bool:
@@ -167,8 +170,22 @@ class Connection:
         Raises EngineError when the connection breaks; what was under way has an unknown outcome then.
         Cancelling it leaves the exchange unread: the connection must be closed.
         """
+        if self._pg.is_busy():
+            await self.arrival()
+        return self.take()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the next result is here, to be taken without waiting."""
+        return not self._pg.is_busy()
+
+    async def arrival(self) -> None:
+        """Waits until the next result is here. Raises, and may be cancelled, as `fetch`."""
         while self._pg.is_busy():
             await self._readable()
+
+    def take(self) -> PGresult | None:
+        """The next result, which must be here. Most come together, and waiting for each would show."""
         if self._valve is not None:
             self._valve.passed_bytes = 0
         result = self._pg.get_result()

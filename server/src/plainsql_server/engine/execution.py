@@ -5,7 +5,6 @@ collected, so there is one path and not two.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NoReturn
 
 from psycopg.pq import ExecStatus
@@ -52,17 +51,19 @@ _FATAL_ERROR = int(ExecStatus.FATAL_ERROR)
 _PIPELINE_SYNC = int(ExecStatus.PIPELINE_SYNC)
 
 
-@dataclass(slots=True)
 class Run:
     """How a statement is to be run and its result told."""
 
-    encoding: Encoding = PLAIN
-    read_only: bool = False
-    chunk_rows: int = CHUNK_ROWS
-    # Whether the statement could make its read-only transaction one that writes.
-    guarded: bool = False
-    # Ask the engine for this many rows only, through a cursor; for SELECT and its kin.
-    first_rows: int | None = None
+    __slots__ = ("chunk_rows", "encoding", "first_rows", "guarded", "read_only")
+
+    def __init__(self, encoding: Encoding = PLAIN, read_only: bool = False, chunk_rows: int = CHUNK_ROWS) -> None:
+        self.encoding = encoding
+        self.read_only = read_only
+        self.chunk_rows = chunk_rows
+        # Whether the statement could make its read-only transaction one that writes.
+        self.guarded = False
+        # Ask the engine for this many rows only, through a cursor; for SELECT and its kin.
+        self.first_rows: int | None = None
 
 
 class ResultStream:
@@ -99,11 +100,17 @@ class ResultStream:
         """The next rows, at least one, or None at the end, when the engine has committed."""
         if self.completion is not None:
             return None
-        fetch = self._connection.fetch
+        connection = self._connection
         result, self._pending = self._pending, None
-        while (result := result or await fetch()) is not None:
+        while True:
+            if result is None:
+                if not connection.is_ready:
+                    await connection.arrival()
+                result = connection.take()
+            if result is None:
+                break
             if result.status == _FATAL_ERROR:
-                await fail(self._connection, result)
+                await fail(connection, result)
             self._tag = result.command_status or self._tag
             if result.ntuples and self._renderer is not None:
                 return self._renderer.render(result)
@@ -118,7 +125,10 @@ class ResultStream:
 
     async def _drain(self) -> None:
         try:
-            await drain_commit(self._connection)
+            await drain(self._connection)
+        except EngineError as error:
+            # The engine was committing: if it goes away now, nobody knows whether it has.
+            raise connection_lost(error.internal_context or "") from error
         except StatementError as error:
             if self._run.guarded and error.diagnosis.sqlstate in CHANGED_MODE:
                 raise changed_mode() from error
@@ -171,7 +181,10 @@ class ResultStream:
                 return
 
     async def _first_result(self, prepared: Prepared | None) -> PGresult:
-        result = await self._connection.fetch()
+        connection = self._connection
+        if not connection.is_ready:
+            await connection.arrival()
+        result = connection.take()
         if result is None:
             raise InternalError("a statement without a result")
         if result.status in _HAS_ROWS:
@@ -263,7 +276,12 @@ def queue_discard_sequences(connection: Connection) -> int:
 
 async def drain(connection: Connection) -> None:
     """Reads the exchange to its end. Raises the first error on the way, after having read everything."""
-    await read_row_count(connection)
+    while connection.syncs_due:
+        if not connection.is_ready:
+            await connection.arrival()
+        result = connection.take()
+        if result is not None and result.status == _FATAL_ERROR:
+            await fail(connection, result)
 
 
 async def drain_commit(connection: Connection) -> None:
@@ -278,7 +296,9 @@ async def read_row_count(connection: Connection) -> int:
     """Like `drain`, and says how many rows there were."""
     count = 0
     while connection.syncs_due:
-        result = await connection.fetch()
+        if not connection.is_ready:
+            await connection.arrival()
+        result = connection.take()
         if result is None:
             continue
         if result.status == _FATAL_ERROR:

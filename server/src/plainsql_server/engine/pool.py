@@ -8,15 +8,14 @@ could only be seen by the same tenant, and is removed all the same.
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
 from typing import Any
 
 from plainsql_server.core.clock import Deadline, now
-from plainsql_server.core.errors import ServiceError
+from plainsql_server.core.errors import EngineError, LimitError, ServiceError
 from plainsql_server.core.observation import CellLoad, Failure, Observe
 from plainsql_server.engine.address import Address
 from plainsql_server.engine.catalog import Catalog
@@ -28,11 +27,16 @@ from plainsql_server.engine.interrupt import interrupt
 from plainsql_server.engine.leftovers import Leftovers
 from plainsql_server.engine.queries import query_values
 
+# Looked up once: looking a member up in its enumeration shows.
+_SEQUENCES = Leftovers.SEQUENCES
+_EVERYTHING = Leftovers.EVERYTHING
 # How long cleaning may take; it runs after the answer has left.
 _CLEAN_TIMEOUT_S = 5.0
 # An idle backend costs the cell some 4 MB, opening one some 3 ms: a minute keeps what is in use.
 _IDLE_LIFE_S = 60.0
 _SWEEP_EVERY_S = 5.0
+# Far more than opening one takes: only a deadline that is nearer than this can be why it was not opened.
+_CONNECTING_TAKES_S = 0.1
 
 
 class Reason(StrEnum):
@@ -42,6 +46,9 @@ class Reason(StrEnum):
     TOO_LARGE = "too large"
     CUT_SHORT = "the rows that are wanted have come"
     GONE = "nobody waits for it"
+
+
+_DEADLINE = Reason.DEADLINE
 
 
 class Lease:
@@ -66,7 +73,7 @@ class Lease:
         self._interruption: asyncio.Task[None] | None = None
         self._started_s = 0.0
         # Until the borrower has judged its statement, everything must be expected.
-        self.leftovers = Leftovers.EVERYTHING
+        self.leftovers = _EVERYTHING
         self.ended_for: Reason | None = None
 
     async def __aenter__(self) -> "Lease":
@@ -83,7 +90,7 @@ class Lease:
             raise
         lent_s = time.monotonic()
         self.queue_us = int((lent_s - asked_s) * 1_000_000)
-        self._timer = pool.loop.call_later(self._deadline.at_s - lent_s, self.interrupt, Reason.DEADLINE)
+        self._timer = pool.loop.call_later(self._deadline.at_s - lent_s, self.interrupt, _DEADLINE)
         return self
 
     async def __aexit__(
@@ -91,15 +98,15 @@ class Lease:
     ) -> None:
         self._timer.cancel()
         connection = self.connection
-        if self._interruption is None and self.leftovers <= Leftovers.SEQUENCES and connection.is_idle:
-            connection.must_discard_sequences |= self.leftovers is Leftovers.SEQUENCES
+        if self._interruption is None and self.leftovers <= _SEQUENCES and connection.is_idle:
+            connection.must_discard_sequences |= self.leftovers is _SEQUENCES
             self._pool.give_back(connection, self._started_s)
         else:
             self._give_back_with_care(connection)
 
     def _give_back_with_care(self, connection: Connection) -> None:
         pool, started_s = self._pool, self._started_s
-        if self.leftovers is Leftovers.EVERYTHING:
+        if self.leftovers is _EVERYTHING:
             # It may have renamed a type; the next request must know.
             pool.catalog.forget()
         if connection.is_open and not connection.is_settled:
@@ -113,6 +120,12 @@ class Lease:
             pool.discard(connection, started_s)
         else:
             pool.clean_and_give_back(connection, self.leftovers, started_s)
+
+    @property
+    def has_company(self) -> bool:
+        """Whether its organization may have another lease beside this one, in this process."""
+        party = self._pool.party
+        return min(party.organization.max_running, party.max_running) > 1
 
     def live_until(self, deadline: Deadline) -> None:
         """Sets another deadline. For streams, whose life says nothing about how long a turn takes."""
@@ -133,6 +146,26 @@ class Lease:
         if self._interruption is None:
             self.ended_for = reason
             self._interruption = self._pool.cell.start(interrupt(self.connection, self._pool.conninfo))
+
+
+class StreamTurn:
+    """The right of an organization to one stream: `async with pool.stream_turn(…)`."""
+
+    __slots__ = ("_deadline", "_pool", "_started_s")
+
+    def __init__(self, pool: "Pool", deadline: Deadline) -> None:
+        self._pool = pool
+        self._deadline = deadline
+        self._started_s = 0.0
+
+    async def __aenter__(self) -> None:
+        await self._pool.cell.stream_gate.enter(self._pool.stream_party, self._deadline)
+        self._started_s = time.monotonic()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._pool.cell.stream_gate.leave(self._pool.stream_party, self._started_s)
 
 
 class Pool:
@@ -162,17 +195,10 @@ class Pool:
         self.cell.gate.limit(self.party, max(1, organization_limit // self.cell.processes))
         return Lease(self, deadline)
 
-    @asynccontextmanager
-    async def stream_turn(self, organization_limit: int, deadline: Deadline) -> AsyncIterator[None]:
+    def stream_turn(self, organization_limit: int, deadline: Deadline) -> "StreamTurn":
         """The right to one stream, to be had before a lease: a slow reader may hold it for long."""
-        gate = self.cell.stream_gate
-        gate.limit(self.stream_party, max(1, organization_limit // self.cell.processes // 2))
-        await gate.enter(self.stream_party, deadline)
-        started_s = time.monotonic()
-        try:
-            yield
-        finally:
-            gate.leave(self.stream_party, started_s)
+        self.cell.stream_gate.limit(self.stream_party, max(1, organization_limit // self.cell.processes // 2))
+        return StreamTurn(self, deadline)
 
     def take_idle(self) -> Connection | None:
         """An idle connection that still works, for a request that has its turn; None if there is none."""
@@ -185,14 +211,20 @@ class Pool:
         return None
 
     async def open(self, deadline: Deadline) -> Connection:
-        """A new connection, for a request that has its turn. Raises EngineError if it cannot be opened."""
+        """A new connection, for a request that has its turn. Raises EngineError if it cannot be opened.
+
+        Raises LimitError if the caller left no time for it.
+        """
         self.cell.make_room()
         self._count(+1)
+        left_s = deadline.left_s()
         try:
-            timeout_s = min(self.cell.connect_timeout_ms / 1000, deadline.left_s())
-            return await Connection.open(self.conninfo, timeout_s)
-        except BaseException:
+            return await Connection.open(self.conninfo, min(self.cell.connect_timeout_ms / 1000, left_s))
+        except BaseException as error:
             self._count(-1)
+            if isinstance(error, EngineError) and left_s < _CONNECTING_TAKES_S and not deadline.left_s():
+                # It is not the engine that is away.
+                raise _no_time_to_connect() from error
             raise
 
     def give_back(self, connection: Connection, started_s: float) -> None:
@@ -348,6 +380,15 @@ class Pools:
 
     async def close(self) -> None:
         await asyncio.gather(*(cell.close() for cell in self._cells.values()))
+
+
+def _no_time_to_connect() -> LimitError:
+    return LimitError(
+        "statement_timeout",
+        "The deadline passed before the statement could run.",
+        hint="Allow some tens of milliseconds: a connection to the database may have to be opened first.",
+        retryable=True,
+    )
 
 
 async def _read_out(connection: Connection) -> None:

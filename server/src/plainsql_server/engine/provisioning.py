@@ -36,7 +36,7 @@ _FORBIDDEN_FUNCTIONS = r"^(pg_(try_)?advisory_.*|pg_notify|pg_logical_emit_messa
 _OWNERS_FUNCTIONS = r"^(lo_(?!import|export).*|lowrite)$"
 
 _CONNECT_TIMEOUT_S = 5
-_MAINTENANCE_DATABASE = "postgres"
+MAINTENANCE_DATABASE = "postgres"
 # Advisory locks taken in the maintenance database, where tenants cannot connect.
 _TEMPLATE_LOCK = 7_040_320_155_210_118_712
 # Work on one database takes a second at the most; whoever waits longer for it had better try again later.
@@ -80,7 +80,7 @@ async def prepare_cell(conninfo: str, admin_role: str) -> None:
     reach none but their own. Raises RequestError if the version is too old or the role may not do this,
     EngineError if the cell is away.
     """
-    async with _admin(conninfo, admin_role, _MAINTENANCE_DATABASE) as cell:
+    async with admin_connection(conninfo, admin_role, MAINTENANCE_DATABASE) as cell:
         await _check_version(cell)
         await _check_admin(cell, admin_role)
         await cell.execute("SELECT pg_advisory_lock(%s)", (_TEMPLATE_LOCK,))
@@ -89,7 +89,7 @@ async def prepare_cell(conninfo: str, admin_role: str) -> None:
         await cell.execute(_fill("GRANT CONNECT ON DATABASE {} TO {}", PROBE_DATABASE, PROBE_ROLE))
         await _create_template(cell)
         await _allow_connections(cell, TEMPLATE, True)
-        async with _admin(conninfo, admin_role, TEMPLATE) as template:
+        async with admin_connection(conninfo, admin_role, TEMPLATE) as template:
             await _revoke_functions(template)
         # Nobody can be connected to it now, which is what copying it asks for.
         await _allow_connections(cell, TEMPLATE, False)
@@ -108,9 +108,9 @@ async def create_database(
     a creation which was held up cannot bring back what was dropped meanwhile. Raises EngineError if the cell is
     away, InternalError if it refuses a step. Cancelling it leaves steps undone, which running it again does.
     """
-    async with _admin(conninfo, admin_role, _MAINTENANCE_DATABASE) as cell:
+    async with admin_connection(conninfo, admin_role, MAINTENANCE_DATABASE) as cell:
         await cell.execute("SELECT pg_advisory_lock_shared(%s)", (_TEMPLATE_LOCK,))
-        await _lock(cell, names)
+        await lock_database(cell, names)
         if not await is_wanted():
             return
         await _create_role(cell, names.owner_role)
@@ -118,7 +118,7 @@ async def create_database(
         await _create_closed_database(cell, names.database)
         await _grant_database(cell, names)
         await _allow_connections(cell, names.database, True)
-        async with _admin(conninfo, admin_role, names.database) as database:
+        async with admin_connection(conninfo, admin_role, names.database) as database:
             await _grant_schemas(database, names)
             for statement in schema_for((names.owner_role, names.reader_role), record_secret):
                 await database.execute(statement)
@@ -126,8 +126,8 @@ async def create_database(
 
 async def drop_database(conninfo: str, admin_role: str, names: EngineNames, is_due: Ask) -> bool:
     """Drops a customer's database, ending its connections, and its roles; False if it is not due. May be run again."""
-    async with _admin(conninfo, admin_role, _MAINTENANCE_DATABASE) as cell:
-        await _lock(cell, names)
+    async with admin_connection(conninfo, admin_role, MAINTENANCE_DATABASE) as cell:
+        await lock_database(cell, names)
         if not await is_due():
             return False
         await cell.execute(_fill("DROP DATABASE IF EXISTS {} WITH (FORCE)", names.database))
@@ -139,17 +139,17 @@ async def drop_database(conninfo: str, admin_role: str, names: EngineNames, is_d
 async def sizes_bytes(conninfo: str, admin_role: str, databases: list[str]) -> dict[str, int | None]:
     """The size on disk of each of these databases that is there. Raises EngineError if the cell is away."""
     query = "SELECT datname, pg_database_size(oid) FROM pg_database WHERE datname = ANY(%s)"
-    async with _admin(conninfo, admin_role, _MAINTENANCE_DATABASE) as cell:
+    async with admin_connection(conninfo, admin_role, MAINTENANCE_DATABASE) as cell:
         return dict(await (await cell.execute(query, (databases,))).fetchall())
 
 
-async def _lock(cell: AsyncConnection, names: EngineNames) -> None:
+async def lock_database(cell: AsyncConnection, names: EngineNames) -> None:
     """Makes this connection the only one that works on a customer's database, as long as it lives."""
     await cell.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", (names.database,))
 
 
 @asynccontextmanager
-async def _admin(conninfo: str, admin_role: str, database: str) -> AsyncIterator[AsyncConnection]:
+async def admin_connection(conninfo: str, admin_role: str, database: str) -> AsyncIterator[AsyncConnection]:
     """A connection as the admin role, closed at the end, which also frees the advisory locks it took."""
     try:
         connection = await AsyncConnection.connect(

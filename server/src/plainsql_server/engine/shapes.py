@@ -14,7 +14,7 @@ from plainsql_server.core.result import Shape
 from plainsql_server.engine.csv_values import NULL, csv_encoder
 from plainsql_server.engine.rows import RowRenderer, distinct_names
 from plainsql_server.engine.types import EngineType
-from plainsql_server.engine.values import encoder_for
+from plainsql_server.engine.values import encoder_for, kind_of
 
 
 class Encoding(NamedTuple):
@@ -54,7 +54,9 @@ def rendering_of(description: Description, types: Sequence[EngineType], encoding
         names = distinct_names(names)
     encoders = [encoder_for(type_, big_numbers_as_strings=encoding.big_numbers_as_strings) for type_ in types]
     if encoding.as_csv:
-        renderer = RowRenderer.of_values([csv_encoder(each) for each in encoders], encoding.after, NULL)
+        renderer = RowRenderer.of_fields(
+            [csv_encoder(each) for each in encoders], [kind_of(each) for each in encoders], encoding.after, NULL
+        )
     else:
         renderer = RowRenderer(None if encoding.rows_as_arrays else names, encoders, encoding.before, encoding.after)
     return Rendering(_shape(names, [type_.name for type_ in types]), renderer)

@@ -33,6 +33,11 @@ def encoder_for(type_: EngineType, *, big_numbers_as_strings: bool) -> Encoder |
     return _ENCODERS.get(resolved.name, _text) if resolved.oid in _SHIPPED_OIDS else _text
 
 
+def kind_of(encoder: Encoder | None) -> int:
+    """The number of an encoder; 0 for one that must be called for every value."""
+    return _KINDS.get(encoder, 0)
+
+
 def _array_encoder(array: EngineType, big_numbers_as_strings: bool) -> Encoder:
     assert array.element is not None
     element = encoder_for(array.element, big_numbers_as_strings=big_numbers_as_strings) or _as_is
@@ -98,6 +103,10 @@ _ENCODERS: dict[str, Encoder | None] = {
     "timestamptz": _timestamptz, "timestamp": _timestamp,
     "json": _json, "jsonb": _json,
     "bytea": _bytea,
+}  # fmt: skip
+# By which number `row_writer.pyx` knows how to write the ordinary values of a type; for others it calls the encoder.
+_KINDS: dict[Encoder | None, int] = {
+    None: 1, _text: 2, _bool: 3, _number: 4, _timestamp: 5, _timestamptz: 6, _json: 7,
 }  # fmt: skip
 # A customer may name a type "int4"; only PostgreSQL's own OIDs have the encodings above.
 _SHIPPED_OIDS = frozenset([16, 17, 20, 21, 23, 26, 114, 700, 701, 1114, 1184, 1700, 3802])

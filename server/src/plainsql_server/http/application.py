@@ -13,7 +13,8 @@ from plainsql_server.core.errors import EngineError, InternalError, Outcome, Ser
 from plainsql_server.core.observation import Failure, Observe, RequestFinished
 from plainsql_server.core.principal import Principal
 from plainsql_server.directory.principals import Principals
-from plainsql_server.http.authentication import authenticate, check_scope
+from plainsql_server.http.answers import QueryTimings
+from plainsql_server.http.authentication import authenticate, check_scope, remembered
 from plainsql_server.http.cors import cors_headers, is_preflight, preflight_response
 from plainsql_server.http.errors import error_response
 from plainsql_server.http.protocol import SHUTDOWN, Patience
@@ -25,6 +26,9 @@ from plainsql_server.http.routes import Route, RouteTable
 from plainsql_server.limits.permits import Permits
 
 UNKNOWN_ROUTE = "(none)"
+# Plain numbers: looking a member up in its enumeration shows.
+_WITHOUT_BODY = (int(HTTPStatus.NO_CONTENT), int(HTTPStatus.NOT_MODIFIED))
+_METHOD_NOT_ALLOWED = int(HTTPStatus.METHOD_NOT_ALLOWED)
 # Seen in logs only: the client went away before it was answered.
 _GONE = Response(499, b"", error_code="client_gone")
 
@@ -65,7 +69,9 @@ class Application:
             elif (route := self._routes.find(request.method, request.path)).scope is None:
                 response = await route.answer_anyone(request)
             else:
-                principal = await authenticate(request, self._principals, route)
+                principal = remembered(request, self._principals, route)
+                if principal is None:
+                    principal = await authenticate(request, self._principals, route)
                 # Every authenticated request counts, so that asking without the scope is not free.
                 if (waiting := take_permit(request, principal, self._permits)) is not None:
                     await waiting
@@ -103,9 +109,9 @@ class Application:
         self._observe_failure(error, request)
         timings = None
         if route is not None and route.answers_queries:
-            timings = {"total_us": monotonic_us() - request.started_us, "exec_us": 0}
+            timings = QueryTimings(total_us=monotonic_us() - request.started_us, exec_us=0)
         response = error_response(error, request.id, query_timings=timings)
-        if response.status == HTTPStatus.METHOD_NOT_ALLOWED:
+        if response.status == _METHOD_NOT_ALLOWED:
             response.headers.append((b"allow", ", ".join(self._routes.methods_of(request.path)).encode()))
         return response
 
@@ -157,7 +163,7 @@ def _shutting_down() -> EngineError:
 
 def _complete(response: Response, request: Request) -> None:
     total_us = monotonic_us() - request.started_us
-    if response.status != HTTPStatus.NO_CONTENT:
+    if response.status not in _WITHOUT_BODY:
         response.headers += (
             (b"content-type", response.content_type),
             (b"content-length", b"%d" % len(response.body)),
@@ -166,8 +172,8 @@ def _complete(response: Response, request: Request) -> None:
         (b"x-request-id", request.id.encode()),
         (
             b"server-timing",
-            b"queue;dur=%d.%03d, engine;dur=%d.%03d, total;dur=%d.%03d"
-            % (*divmod(response.queue_us, 1000), *divmod(response.exec_us, 1000), *divmod(total_us, 1000)),
+            b"queue;dur=%.3f, engine;dur=%.3f, total;dur=%.3f"
+            % (response.queue_us / 1000, response.exec_us / 1000, total_us / 1000),
         ),
         *request.rate_headers,
         *cors_headers(request),

@@ -6,7 +6,7 @@ Owns the cursor, which is opaque to clients, and the size of a control request. 
 import base64
 import binascii
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -16,7 +16,7 @@ from plainsql_server.core.errors import AccessError, RequestError
 from plainsql_server.core.ids import Kind, is_id
 from plainsql_server.core.principal import Principal
 from plainsql_server.http.requests import Request, decode_json, require_content_type
-from plainsql_server.http.responses import Response, json_response
+from plainsql_server.http.responses import Response
 from plainsql_server.http.routes import id_in_path
 
 Decoded = TypeVar("Decoded")
@@ -31,8 +31,11 @@ _MAX_LIMIT = 1_000
 class PageOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The query string of every list."""
 
-    limit: Annotated[int, Meta(ge=1, le=_MAX_LIMIT)] = _DEFAULT_LIMIT
-    cursor: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=_MAX_LIMIT, description="How many to show.")] = _DEFAULT_LIMIT
+    cursor: Annotated[
+        Annotated[str, Meta(extra_json_schema={"format": "cursor"})] | None,
+        Meta(description="`next` of the page before."),
+    ] = None
 
 
 async def read_body(request: Request, principal: Principal, decoder: "msgspec.json.Decoder[Decoded]") -> Decoded:
@@ -59,30 +62,17 @@ def id_of(request: Request, kind: Kind, code: str) -> str:
     return text
 
 
-def answer(request: Request, status: int, **content: Any) -> Response:
-    """A successful answer."""
-    return json_response(status, {"success": True, **content, "request_id": request.id})
-
-
 def no_content() -> Response:
     """A successful answer with nothing to say."""
     return Response(204, b"")
 
 
 def page(
-    request: Request,
-    plural: str,
-    records: Sequence[Record],
-    limit: int,
-    *,
-    shown: Callable[[Record], dict[str, Any]],
-    position: Callable[[Record], str],
-) -> Response:
-    """A page of a list, made of up to `limit` + 1 records: the last one only shows that there is more."""
+    records: Sequence[Record], limit: int, position: Callable[[Record], str]
+) -> tuple[Sequence[Record], str | None]:
+    """A page of up to `limit` + 1 records, the last of which only shows that there is more; the next page's cursor."""
     here = records[:limit]
-    more = len(records) > limit
-    content = {plural: [shown(record) for record in here], "next": write_cursor(position(here[-1])) if more else None}
-    return answer(request, 200, **content)
+    return here, write_cursor(position(here[-1])) if len(records) > limit else None
 
 
 def write_cursor(position: str) -> str:

@@ -3,8 +3,6 @@
 Owns statuses. Nothing below `http/` knows them, and no route builds an error body by itself.
 """
 
-from typing import Any
-
 import msgspec
 
 from plainsql_server.core.errors import (
@@ -17,6 +15,8 @@ from plainsql_server.core.errors import (
     ServiceError,
     StatementError,
 )
+from plainsql_server.http.answers import Error, Failure, QueryFailure, QueryTimings
+from plainsql_server.http.codes import CODES
 from plainsql_server.http.responses import Header, Response
 
 # The status of a class of errors, and of the codes that differ from their class.
@@ -35,6 +35,8 @@ STATUS_OF_CODE: dict[str, int] = {
     "database_suspended": 403,
     # It does not pass by waiting, as other limits do.
     "database_limit": 403,
+    "key_limit": 403,
+    "session_limit": 403,
     "method_not_allowed": 405,
     "request_timeout": 408,
     "request_too_large": 413,
@@ -46,6 +48,7 @@ STATUS_OF_CODE: dict[str, int] = {
     # The engine began the statement, and a limit of the tier ended it.
     "statement_timeout": 200,
     "transaction_timed_out": 200,
+    "reset_timed_out": 200,
     "result_too_large": 200,
 }
 _DEFAULT_RETRY_AFTER_MS = 1_000
@@ -55,38 +58,42 @@ def status_of(error: ServiceError) -> int:
     return STATUS_OF_CODE.get(error.code) or STATUS_OF_CLASS[type(error)]
 
 
-def error_response(error: ServiceError, request_id: str, *, query_timings: dict[str, int] | None = None) -> Response:
+def status_of_code(code: str) -> int:
+    """The status of one of our own codes."""
+    return STATUS_OF_CODE.get(code) or STATUS_OF_CLASS[CODES[code].kind]
+
+
+def error_response(error: ServiceError, request_id: str, *, query_timings: QueryTimings | None = None) -> Response:
     """The response to a failed request; a query's failure also keeps the fields of a query's answer."""
-    content: dict[str, Any] = {"success": False, "error": error_object(error)}
-    if query_timings is not None:
-        content |= {"columns": [], "rows": [], "affected_rows": 0, "timings": query_timings}
-    content["request_id"] = request_id
+    told = error_object(error)
+    content: Failure | QueryFailure
+    if query_timings is None:
+        content = Failure(error=told, request_id=request_id)
+    else:
+        content = QueryFailure(error=told, timings=query_timings, request_id=request_id)
     status = status_of(error)
-    return Response(
-        status, msgspec.json.encode(content), headers=_headers(status, error), error_code=error.code
-    )  # fmt: skip
+    return Response(status, msgspec.json.encode(content), _headers(status, error), error_code=error.code)
 
 
-def error_object(error: ServiceError) -> dict[str, Any]:
+def error_object(error: ServiceError) -> Error:
     """What callers are told about an error, in whatever answer it is told."""
     said = error.diagnosis
-    fields: dict[str, Any] = {
-        "code": error.code,
-        "message": error.message,
-        "sqlstate": said.sqlstate,
-        "detail": said.detail,
-        "hint": error.hint,
-        "position": said.position,
-        "statement_index": error.statement_index,
-        "schema": said.schema,
-        "table": said.table,
-        "column": said.column,
-        "constraint": said.constraint,
-        "retryable": error.retryable,
-        "retry_after_ms": error.retry_after_ms,
-        "outcome": error.outcome,
-    }
-    return {name: value for name, value in fields.items() if value is not None}
+    return Error(
+        code=error.code,
+        message=error.message,
+        sqlstate=said.sqlstate,
+        detail=said.detail,
+        hint=error.hint,
+        position=said.position,
+        statement_index=error.statement_index,
+        schema=said.schema,
+        table=said.table,
+        column=said.column,
+        constraint=said.constraint,
+        retryable=error.retryable,
+        retry_after_ms=error.retry_after_ms,
+        outcome=error.outcome,
+    )
 
 
 def _headers(status: int, error: ServiceError) -> list[Header]:

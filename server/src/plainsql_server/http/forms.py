@@ -4,16 +4,48 @@ Owns their words. Rows come framed from the engine room, in the encoding that a 
 stands before and after them. Refuses to send anything.
 """
 
-from typing import Any, Protocol
+from typing import Annotated, Protocol
 
 import msgspec
+from msgspec import Meta
 
 from plainsql_server.core.errors import ServiceError
 from plainsql_server.core.result import Shape
 from plainsql_server.data_plane.stream import StreamEnd
 from plainsql_server.engine.csv_values import quoted
 from plainsql_server.engine.shapes import Encoding
+from plainsql_server.http.answers import Count, Error, Failure, QueryTimings, RequestId, Success
 from plainsql_server.http.errors import error_object
+
+
+class StreamColumns(msgspec.Struct, kw_only=True):
+    """What comes before the first row: the event `columns`, or the first line."""
+
+    columns: Annotated[list[str], Meta(description="Names, in order.")]
+    types: Annotated[list[str], Meta(description="PostgreSQL's type names, parallel to `columns`.")]
+    request_id: RequestId
+
+
+class StreamDone(msgspec.Struct, kw_only=True):
+    """What ends a whole stream: the event `done`."""
+
+    row_count: Annotated[Count, Meta(description="How many rows were sent.")]
+    affected_rows: Annotated[Count, Meta(description="Rows changed.")]
+    truncated: Annotated[bool, Meta(description="Whether `max_rows` cut it.")]
+    command: Annotated[str, Meta(description="What PostgreSQL calls it.")]
+    timings: QueryTimings
+
+
+class LastLine(StreamDone, kw_only=True):
+    """What ends a whole stream of lines."""
+
+    success: Success = True
+
+
+class StreamError(Error, kw_only=True, omit_defaults=True):
+    """What ends a stream that failed: the event `error`."""
+
+    request_id: RequestId
 
 
 class Form(Protocol):
@@ -51,10 +83,11 @@ class Events:
         return b"event: columns\ndata: %b\n\n" % _columns(shape, request_id)
 
     def done(self, end: StreamEnd, total_us: int) -> bytes:
-        return b"event: done\ndata: %b\n\n" % msgspec.json.encode(_done(end, total_us))
+        return b"event: done\ndata: %b\n\n" % msgspec.json.encode(_done(StreamDone, end, total_us))
 
     def error(self, error: ServiceError, request_id: str) -> bytes | None:
-        return b"event: error\ndata: %b\n\n" % msgspec.json.encode({**error_object(error), "request_id": request_id})
+        told = StreamError(request_id=request_id, **msgspec.structs.asdict(error_object(error)))
+        return b"event: error\ndata: %b\n\n" % msgspec.json.encode(told)
 
 
 class Lines:
@@ -71,11 +104,10 @@ class Lines:
         return _columns(shape, request_id) + b"\n"
 
     def done(self, end: StreamEnd, total_us: int) -> bytes:
-        return msgspec.json.encode({"success": True, **_done(end, total_us)}) + b"\n"
+        return msgspec.json.encode(_done(LastLine, end, total_us)) + b"\n"
 
     def error(self, error: ServiceError, request_id: str) -> bytes | None:
-        content = {"success": False, "error": error_object(error), "request_id": request_id}
-        return msgspec.json.encode(content) + b"\n"
+        return msgspec.json.encode(Failure(error=error_object(error), request_id=request_id)) + b"\n"
 
 
 class Csv:
@@ -109,12 +141,12 @@ def _columns(shape: Shape, request_id: str) -> bytes:
     return b'{%b,"request_id":"%b"}' % (shape.json, request_id.encode())
 
 
-def _done(end: StreamEnd, total_us: int) -> dict[str, Any]:
+def _done(model: type[StreamDone], end: StreamEnd, total_us: int) -> StreamDone:
     completion = end.completion
-    return {
-        "row_count": end.row_count,
-        "affected_rows": completion.affected_rows,
-        "truncated": end.truncated,
-        "command": completion.command,
-        "timings": {"total_us": total_us, "exec_us": completion.exec_us},
-    }
+    return model(
+        row_count=end.row_count,
+        affected_rows=completion.affected_rows,
+        truncated=end.truncated,
+        command=completion.command,
+        timings=QueryTimings(total_us=total_us, exec_us=completion.exec_us),
+    )

@@ -6,18 +6,42 @@ Owns the header, what counts as the same request, and the answer to the question
 import hashlib
 import re
 from collections.abc import Callable
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
 
 from plainsql_server.core.errors import AccessError, RequestError
 from plainsql_server.core.ids import is_request_id
 from plainsql_server.core.principal import Principal
-from plainsql_server.data_plane.idempotency import Idempotency, Wish
+from plainsql_server.data_plane.idempotency import Idempotency, RequestOutcome, Wish
 from plainsql_server.data_plane.transaction import TransactionRequest, TransactionResult
+from plainsql_server.http.answers import RequestId, Success
 from plainsql_server.http.requests import Request
 from plainsql_server.http.responses import Response, json_response
 
 PATH_PREFIX = "/v1/requests/"
 IDEMPOTENCY_KEY = b"idempotency-key"
 _VALID_KEY = re.compile(rb"[\x21-\x7e]{1,255}\Z")
+
+
+class RequestState(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What became of a request."""
+
+    id: Annotated[str, Meta(description="The request id or idempotency key that you asked for.")]
+    outcome: Annotated[RequestOutcome, Meta(description="Whether it was done.")]
+    finished_at: Annotated[
+        Annotated[str, Meta(extra_json_schema={"format": "date-time"})] | None,
+        Meta(description="When it was done; left out where it was not."),
+    ] = None
+
+
+class RequestAnswer(msgspec.Struct, kw_only=True):
+    """What became of a request."""
+
+    success: Success = True
+    request: RequestState
+    request_id: RequestId
 
 
 class IdempotencyRoutes:
@@ -49,10 +73,8 @@ class IdempotencyRoutes:
             raise AccessError("request_not_found", "No request has such an id or key.")
         is_key = not is_request_id(wanted.encode())
         status = await self._idempotency.find(principal, request.header(b"x-database"), wanted, is_key=is_key)
-        told = {"id": wanted, "outcome": status.outcome}
-        if status.finished_at is not None:
-            told["finished_at"] = status.finished_at
-        return json_response(200, {"success": True, "request": told, "request_id": request.id})
+        told = RequestState(id=wanted, outcome=status.outcome, finished_at=status.finished_at)
+        return json_response(200, RequestAnswer(request=told, request_id=request.id))
 
 
 def transaction_response(transaction: TransactionResult, body: bytes) -> Response:

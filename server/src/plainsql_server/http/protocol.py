@@ -9,19 +9,19 @@ control and shutdown are uvicorn's. Refuses to know routes.
 """
 
 import asyncio
+import math
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
-from urllib.parse import unquote
 
-import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from plainsql_server.core.errors import RequestError
 from plainsql_server.core.ids import Kind, new_id
 from plainsql_server.http.errors import error_response
+from plainsql_server.http.heads import Head
 from plainsql_server.http.readiness import Readiness
 from plainsql_server.http.requests import WAY, Request
-from plainsql_server.http.responses import Response
+from plainsql_server.http.responses import Response, rendered
 from plainsql_server.http.sink import reset
 
 # How long a running request may go on after the server was told to stop; then its caller is told so.
@@ -34,11 +34,6 @@ _READ_SHARE = 8
 _PIECE_BYTES = 256 * 1024
 # A stream's sink watches its own client, and logs what it does; it comes first.
 _SINK_FIRST_S = 0.5
-
-# Address and headers together; nobody needs more, and they are held before anybody is authenticated.
-MAX_HEAD_BYTES = 64 * 1024
-# A body this small is held whole before its sender is authenticated.
-MAX_SHORT_BODY_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,25 +84,19 @@ class ShortWayProtocol(HttpToolsProtocol):
 
     _short: _ShortCycle | None = None
     _task: "asyncio.Task[None] | None" = None
-    _headers_by_name: dict[bytes, bytes]
-    _head_bytes = 0
     _stall_timer: asyncio.TimerHandle | None = None
+    # Since when nothing is under way on the connection; endless while something is.
+    _idle_since_s = math.inf
+    _idle_timer: asyncio.TimerHandle | None = None
 
-    def on_message_begin(self) -> None:
-        self.url = b""
-        self._headers_by_name = {}
-        self._head_bytes = 0
-
-    def on_url(self, url: bytes) -> None:
-        self._count_head(len(url))
-        self.url += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._count_head(len(name) + len(value) + 4)
-        self._headers_by_name[name.lower()] = value
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        self._head = head = Head()
+        # The parser asks for its callbacks once, when it is made, and finds these before the class's.
+        vars(self).update(on_message_begin=head.begin, on_url=head.add_url, on_header=head.add_header)
+        super().__init__(*arguments, **named)
 
     def on_headers_complete(self) -> None:
-        if self._is_short():
+        if not self._owes_an_answer() and self._head.is_short():
             newer = self.parser.get_http_version() != "1.0"
             self._short = _ShortCycle(newer and self.parser.should_keep_alive(), newer)
             self.cycle = self._short  # type: ignore[assignment]
@@ -115,15 +104,28 @@ class ShortWayProtocol(HttpToolsProtocol):
         self._short = None
         self._begin_uvicorns_way()
 
+    def on_body(self, body: bytes) -> None:
+        if self._short is None:
+            super().on_body(body)
+        else:
+            self._short.body += body
+
     def on_message_complete(self) -> None:
-        super().on_message_complete()
-        if (short := self._short) is not None:
-            self._short = None
-            self._run(self._answer(short, self._request(short)))
+        if (short := self._short) is None:
+            super().on_message_complete()
+            return
+        self._short = None
+        short.more_body = False
+        request = self._head.request(self.parser.get_method(), bytes(short.body))
+        request.way = (self, short, short.chunked)
+        self._run(self._answer(short, request))
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._stop_watching()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
         if self._task is not None:
             self._task.cancel()
 
@@ -142,9 +144,33 @@ class ShortWayProtocol(HttpToolsProtocol):
         self._stop_watching()
 
     def on_response_complete(self) -> None:
-        super().on_response_complete()
+        """Goes on with the next request, as uvicorn's does, but for the timer: see `_look_at_idleness`."""
+        self.server_state.total_requests += 1
         if self.transport.is_closing():
             self._close_in_time()
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+            return
+        self._idle_since_s = self.loop.time()
+        if self._idle_timer is None:
+            self._idle_timer = self.loop.call_later(self.timeout_keep_alive, self._look_at_idleness)
+
+    def _unset_keepalive_if_required(self) -> None:
+        """uvicorn's word for: something came from the client."""
+        self._idle_since_s = math.inf
+
+    def _look_at_idleness(self) -> None:
+        """Closes a connection that nobody used for so long. One timer goes on for a connection's whole life, because
+        setting one with each answer and cancelling it with each request shows.
+        """
+        left_s = self._idle_since_s + self.timeout_keep_alive - self.loop.time()
+        if left_s <= 0:
+            self._idle_timer = None
+            self.timeout_keep_alive_handler()
+        else:
+            self._idle_timer = self.loop.call_later(min(left_s, self.timeout_keep_alive), self._look_at_idleness)
 
     def timeout_keep_alive_handler(self) -> None:
         super().timeout_keep_alive_handler()
@@ -184,38 +210,10 @@ class ShortWayProtocol(HttpToolsProtocol):
         if self._stall_timer is None and (unread_bytes := self.transport.get_write_buffer_size()):
             self._watch_reading(unread_bytes, unread_bytes // _READ_SHARE)
 
-    def _count_head(self, size_bytes: int) -> None:
-        self._head_bytes += size_bytes
-        if self._head_bytes > MAX_HEAD_BYTES:
-            # Ends the parsing; uvicorn answers 400 and closes.
-            raise httptools.HttpParserError
-
-    def _is_short(self) -> bool:
-        headers = self._headers_by_name
-        length = headers.get(b"content-length", b"0")
-        return (
-            not self._owes_an_answer()
-            and b"transfer-encoding" not in headers
-            and b"upgrade" not in headers
-            and b"expect" not in headers
-            and self.url.startswith(b"/")
-            and int(length) <= MAX_SHORT_BODY_BYTES
-        )
-
     def _owes_an_answer(self) -> bool:
         # uvicorn declares that there always is a cycle, and starts without one.
         cycle = cast("RequestResponseCycle | None", self.cycle)
         return cycle is not None and not cycle.response_complete
-
-    def _request(self, short: _ShortCycle) -> Request:
-        raw_path, _, query_string = self.url.partition(b"?")
-        path = raw_path.decode("ascii")
-        request = Request(
-            self.parser.get_method().decode("ascii"), unquote(path) if "%" in path else path, query_string,
-            self._headers_by_name, body=bytes(short.body),
-        )  # fmt: skip
-        request.way = (self, short, short.chunked)
-        return request
 
     async def _answer(self, short: _ShortCycle, request: Request) -> None:
         responder: Responder = self.app
@@ -238,19 +236,13 @@ class ShortWayProtocol(HttpToolsProtocol):
             self.transport.write(answer[start : start + _PIECE_BYTES])
 
     def _rendered(self, response: Response, keep_alive: bool, *, with_body: bool) -> bytes:
-        lines = [STATUS_LINE[response.status]]
-        for name, value in (*self.server_state.default_headers, *response.headers):
-            lines += (name, b": ", value, b"\r\n")
-        lines.append(b"\r\n" if keep_alive else b"connection: close\r\n\r\n")
-        if with_body:
-            lines.append(response.body)
-        return b"".join(lines)
+        status_line, headers = STATUS_LINE[response.status], self.server_state.default_headers
+        return rendered(response, status_line, headers, keep_alive=keep_alive, with_body=with_body)
 
     def _begin_uvicorns_way(self) -> None:
-        url, headers = self.url, self._headers_by_name
         super().on_message_begin()
-        self.url = url
-        for name, value in headers.items():
+        self.url = self._head.url
+        for name, value in self._head.headers.items():
             super().on_header(name, value)
         super().on_headers_complete()
 

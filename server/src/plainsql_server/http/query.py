@@ -1,13 +1,8 @@
 """POST /v1/query and POST /query: one statement in, its result out.
 
-Owns the two request shapes and the one answer shape. The answer is put together as bytes, because the
+Owns the one answer shape; what callers send is in `query_body.py`. The answer is put together as bytes, because the
 rows arrive as bytes.
 """
-
-from typing import Annotated, Literal
-
-import msgspec
-from msgspec import Meta
 
 from plainsql_server.core.clock import monotonic_us
 from plainsql_server.core.errors import RequestError
@@ -18,39 +13,17 @@ from plainsql_server.data_plane.transaction import TransactionRequest, Transacti
 from plainsql_server.engine.shapes import Encoding
 from plainsql_server.http.forms import Form
 from plainsql_server.http.idempotency import IDEMPOTENCY_KEY, IdempotencyRoutes
+from plainsql_server.http.query_body import QUERY_BODY, QueryOptions
 from plainsql_server.http.requests import Request, decode_json, require_content_type, text_of
 from plainsql_server.http.responses import Response
 from plainsql_server.http.streams import StreamedAnswers, wanted_form
 from plainsql_server.limits.tiers import TIERS
-
-MaxRows = Annotated[int, Meta(ge=0)]
-TimeoutMs = Annotated[int, Meta(ge=1)]
-
-
-class QueryOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What both routes take beside the statement."""
-
-    row_format: Literal["object", "array"] = "object"
-    big_numbers: Literal["number", "string"] = "number"
-    max_rows: MaxRows | None = None
-    timeout_ms: TimeoutMs | None = None
-
-
-class QueryBody(QueryOptions, kw_only=True, forbid_unknown_fields=True):
-    """The JSON body of POST /v1/query. Parameters stay raw, so that numbers keep their digits."""
-
-    sql: str
-    params: list[msgspec.Raw] = []
-    database: str | None = None
-    read_only: bool = False
-
 
 ENCODINGS = {
     (rows, numbers): Encoding(rows == "array", numbers == "string")
     for rows in ("object", "array")
     for numbers in ("number", "string")
 }
-_decoder = msgspec.json.Decoder(QueryBody)
 
 
 class QueryRoutes:
@@ -62,8 +35,10 @@ class QueryRoutes:
         self._streamed = streamed
 
     async def post_json(self, request: Request, principal: Principal) -> Response:
-        body = await read_body(request, principal, b"application/json")
-        sent = decode_json(body, _decoder)
+        body = body_at_hand(request, principal, b"application/json")
+        if body is None:
+            body = await read_body(request, principal, b"application/json")
+        sent = decode_json(body, QUERY_BODY)
         query = _query_request(request, sent.sql, sent)
         query.params = [bytes(raw).strip() for raw in sent.params]
         query.read_only = sent.read_only
@@ -100,19 +75,24 @@ class QueryRoutes:
 
 async def read_body(request: Request, principal: Principal, content_type: bytes) -> bytes:
     """The bounded body. Raises RequestError where it is of another type than the route takes."""
+    body = body_at_hand(request, principal, content_type)
+    return await request.body(TIERS[principal.tier].request_bytes, principal.tier) if body is None else body
+
+
+def body_at_hand(request: Request, principal: Principal, content_type: bytes) -> bytes | None:
+    """The bounded body if it came with its head, as most do; None where `read_body` must wait. Raises as that does."""
     if request.headers.get(b"content-type") != content_type:
         require_content_type(request, content_type.decode())
-    return await request.body(TIERS[principal.tier].request_bytes, principal.tier)
+    return request.body_at_hand(TIERS[principal.tier].request_bytes, principal.tier)
 
 
 def _query_request(request: Request, sql: str, options: QueryOptions) -> QueryRequest:
-    return QueryRequest(
-        sql,
-        database=request.header(b"x-database"),
-        encoding=ENCODINGS[options.row_format, options.big_numbers],
-        max_rows=options.max_rows,
-        timeout_ms=options.timeout_ms,
-    )
+    query = QueryRequest(sql)
+    query.database = request.header(b"x-database")
+    query.encoding = ENCODINGS[options.row_format, options.big_numbers]
+    query.max_rows = options.max_rows
+    query.timeout_ms = options.timeout_ms
+    return query
 
 
 def _as_transaction(query: QueryRequest) -> TransactionRequest:

@@ -13,7 +13,7 @@ import msgspec
 
 from plainsql_server.core.clock import monotonic_us
 from plainsql_server.core.errors import RequestError
-from plainsql_server.core.ids import Kind, is_request_id, new_id
+from plainsql_server.core.ids import is_request_id, new_request_id
 from plainsql_server.http.responses import Response
 from plainsql_server.http.sink import Way
 
@@ -69,7 +69,7 @@ class Request:
         self.rate_headers: Sequence[tuple[bytes, bytes]] = ()
         self.streamed = None
         sent_id = headers.get(b"x-request-id")
-        self.id = sent_id.decode() if sent_id and is_request_id(sent_id) else new_id(Kind.REQUEST)
+        self.id = sent_id.decode() if sent_id and is_request_id(sent_id) else new_request_id()
 
     @classmethod
     def from_asgi(cls, scope: AsgiScope, receive: Receive, body_timeout_s: float) -> "Request":
@@ -105,8 +105,15 @@ class Request:
     def options(self, model: type[Decoded]) -> Decoded:
         """The query string as a model. Raises RequestError naming what does not fit."""
         pairs = parse_qsl(self.query_string.decode("latin-1"), keep_blank_values=True)
+        sent = dict(pairs)
+        if len(sent) < len(pairs):
+            raise RequestError("invalid_option", "The query string names an option twice.")
+        for name, text in sent.items():
+            # Which `convert` would take for an option that is not there.
+            if text.lower() == "null":
+                raise RequestError("invalid_option", f"The query string does not fit: {name} cannot be null.")
         try:
-            return msgspec.convert(dict(pairs), model, strict=False)
+            return msgspec.convert(sent, model, strict=False)
         except msgspec.ValidationError as error:
             raise RequestError("invalid_option", f"The query string does not fit: {error}.") from error
 
@@ -119,12 +126,19 @@ class Request:
 
         Raises BodyCameLate where it had to be awaited: the caller is to be authenticated anew, and asks again.
         """
+        body = self.body_at_hand(max_bytes, tier)
+        if body is None:
+            await self.await_body(max_bytes, tier)
+            raise BodyCameLate
+        return body
+
+    def body_at_hand(self, max_bytes: int, tier: str) -> bytes | None:
+        """The whole body if it came with the request, else None: then `body` must be awaited. Raises as that does."""
         encoding = self.headers.get(b"content-encoding")
         if encoding is not None and encoding.lower() != b"identity":
             raise RequestError("unsupported_content_encoding", "Send the body uncompressed.")
         if self._receive is not None:
-            await self.await_body(max_bytes, tier)
-            raise BodyCameLate
+            return None
         if len(self._body) > max_bytes:
             raise _too_large(max_bytes, tier)
         return self._body

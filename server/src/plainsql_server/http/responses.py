@@ -3,7 +3,6 @@
 Owns the bytes of JSON answers and the headers that every response has. Refuses to decide a status.
 """
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -13,27 +12,61 @@ from plainsql_server.core.errors import ServiceError
 JSON = b"application/json"
 
 Header = tuple[bytes, bytes]
+Content = msgspec.Struct | dict[str, Any]
 
 
-@dataclass(slots=True)
 class Response:
     """Status, body and headers of one answer."""
 
-    status: int
-    body: bytes
-    content_type: bytes = JSON
-    headers: list[Header] = field(default_factory=list)
-    # What the log says about it; never the customer's data.
-    queue_us: int = 0
-    exec_us: int = 0
-    command: str | None = None
-    row_count: int = 0
-    error_code: str | None = None
-    # Of a stream, which was sent when its response is returned: its form, its bytes, and why it failed.
-    stream: str | None = None
-    sent_bytes: int = 0
-    failure: ServiceError | None = None
+    __slots__ = (
+        "body", "command", "content_type", "error_code", "exec_us", "failure", "headers", "queue_us", "row_count",
+        "sent_bytes", "status", "stream",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        status: int,
+        body: bytes,
+        headers: list[Header] | None = None,
+        *,
+        content_type: bytes = JSON,
+        queue_us: int = 0,
+        exec_us: int = 0,
+        command: str | None = None,
+        row_count: int = 0,
+        error_code: str | None = None,
+        stream: str | None = None,
+    ) -> None:
+        self.status = status
+        self.body = body
+        self.content_type = content_type
+        self.headers: list[Header] = [] if headers is None else headers
+        # What the log says about it; never the customer's data.
+        self.queue_us = queue_us
+        self.exec_us = exec_us
+        self.command = command
+        self.row_count = row_count
+        self.error_code = error_code
+        # Of a stream, which was sent when its response is returned: its form, its bytes, and why it failed.
+        self.stream = stream
+        self.sent_bytes = 0
+        self.failure: ServiceError | None = None
 
 
-def json_response(status: int, content: dict[str, Any], headers: list[Header] | None = None) -> Response:
-    return Response(status, msgspec.json.encode(content), headers=headers or [])
+def json_response(status: int, content: Content, headers: list[Header] | None = None) -> Response:
+    return Response(status, msgspec.json.encode(content), headers)
+
+
+def rendered(
+    response: Response, status_line: bytes, server_headers: list[Header], *, keep_alive: bool, with_body: bool
+) -> bytes:
+    """The bytes of an HTTP/1.1 response."""
+    lines = [status_line]
+    for name, value in server_headers:
+        lines += (name, b": ", value, b"\r\n")
+    for name, value in response.headers:
+        lines += (name, b": ", value, b"\r\n")
+    lines.append(b"\r\n" if keep_alive else b"connection: close\r\n\r\n")
+    if with_body:
+        lines.append(response.body)
+    return b"".join(lines)

@@ -1,7 +1,7 @@
-"""Routes: a method, a path, the scope that a caller needs, and what it is for.
+"""Routes: a method, a path, the scope that a caller needs, what it is for, and what it takes and gives.
 
-Owns the finding of a route. A route cannot be declared without saying who may call it. A path may have a segment
-`{id}`, which stands for any text without a slash.
+Owns the finding of a route. A route cannot be declared without saying who may call it, and with which
+contract. A path may have a segment `{id}` or `{name}`, which stands for any text without a slash.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -10,6 +10,7 @@ from enum import Enum
 
 from plainsql_server.core.errors import AccessError, RequestError
 from plainsql_server.core.principal import Principal, Scope
+from plainsql_server.http.contract import Contract
 from plainsql_server.http.requests import Request
 from plainsql_server.http.responses import Response
 
@@ -34,27 +35,42 @@ class Route:
     purpose: str
     answer: Answer
     answer_anyone: AnswerAnyone
+    contract: Contract
     # A query's failure is told with the fields of a query's answer, so that clients read one shape.
     answers_queries: bool = False
     # The key may also be the field `api_key` of the body, where there is no Authorization header.
     key_in_body: bool = False
 
+    def __post_init__(self) -> None:
+        declared = self.contract.path
+        if ("{" in self.path) != (declared is not None) or (declared and f"{{{declared.name}}}" not in self.path):
+            raise ValueError(f"{self.path}: the contract must describe what is in the path, and nothing else")
 
-def open_route(method: str, path: str, purpose: str, answer: AnswerAnyone) -> Route:
+
+def open_route(method: str, path: str, purpose: str, answer: AnswerAnyone, *, contract: Contract) -> Route:
     """A route that needs no key."""
-    return Route(method, path, None, purpose, _never, answer)
+    return Route(method, path, None, purpose, _never, answer, contract)
 
 
 def scoped_route(
-    method: str, path: str, scope: Scope, purpose: str, answer: Answer, *, answers_queries: bool = False
+    method: str,
+    path: str,
+    scope: Scope,
+    purpose: str,
+    answer: Answer,
+    *,
+    contract: Contract,
+    answers_queries: bool = False,
 ) -> Route:
     """A route that needs a key with a scope."""
-    return Route(method, path, scope, purpose, answer, _never, answers_queries)
+    return Route(method, path, scope, purpose, answer, _never, contract, answers_queries)
 
 
-def known_callers_route(method: str, path: str, purpose: str, answer: Answer, *, key_in_body: bool = False) -> Route:
+def known_callers_route(
+    method: str, path: str, purpose: str, answer: Answer, *, contract: Contract, key_in_body: bool = False
+) -> Route:
     """A route that needs a key or a session, whatever its scopes."""
-    return Route(method, path, Caller.ANYBODY_KNOWN, purpose, answer, _never, key_in_body=key_in_body)
+    return Route(method, path, Caller.ANYBODY_KNOWN, purpose, answer, _never, contract, key_in_body=key_in_body)
 
 
 async def _never(*_: object) -> Response:
@@ -94,6 +110,8 @@ class RouteTable:
 
     def _methods_with_id(self, path: str) -> Mapping[str, Route]:
         segments = path.split("/")
+        if len(segments) == NAME_SEGMENT + 1 and segments[NAME_SEGMENT]:
+            return self._by_path.get("/".join([*segments[:NAME_SEGMENT], "{name}"]), {})
         if not self._with_id or len(segments) <= ID_SEGMENT or not any(segments[ID_SEGMENT:]):
             return {}
         # No id is empty; a key may begin with a slash.
@@ -105,8 +123,15 @@ class RouteTable:
 
 # Where an id stands in every path that has one: /v1/keys/{id}/rotate.
 ID_SEGMENT = 3
+# Where a name stands, in the paths without a version: /capabilities/{name}.
+NAME_SEGMENT = 2
 
 
 def id_in_path(request: Request) -> str:
     """What stands for {id} in the path of a request."""
     return request.path.split("/")[ID_SEGMENT]
+
+
+def name_in_path(request: Request) -> str:
+    """What stands for {name} in the path of a request."""
+    return request.path.split("/")[NAME_SEGMENT]

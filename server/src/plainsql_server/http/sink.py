@@ -16,6 +16,9 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from plainsql_server.http.responses import Header
 
 _LAST_CHUNK = b"0\r\n\r\n"
+# What may wait in the kernel for a client that reads slowly. Without it, that is some megabytes a connection, which
+# the engine would have to make and we to render for a client that perhaps never reads them.
+_UNSENT_BYTES = 128 * 1024
 # Linger for no time at all.
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
@@ -71,6 +74,8 @@ class Sink:
 
     def begin(self, status: int, headers: Sequence[Header]) -> None:
         """Keeps the head for the first write, which it shares."""
+        connection = self._transport.get_extra_info("socket")
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
         lines = [STATUS_LINE[status]]
         for name, value in (*self._channel.server_state.default_headers, *headers):
             lines += (name, b": ", value, b"\r\n")

@@ -91,7 +91,7 @@ class _Delivery:
         self._wrote_s = 0.0
         self.has_begun = False
         # What the log says; it grows with the stream.
-        self.response = Response(200, b"", form.content_type, stream=form.name)
+        self.response = Response(200, b"", content_type=form.content_type, stream=form.name)
 
     async def begin(self, shape: Shape, queue_us: int) -> None:
         request, response = self._request, self.response
@@ -105,10 +105,7 @@ class _Delivery:
             # nginx and those who learnt from it would gather the rows otherwise.
             (b"x-accel-buffering", b"no"),
             (b"x-request-id", request.id.encode()),
-            (
-                b"server-timing",
-                b"queue;dur=%d.%03d, engine;dur=%d.%03d" % (*divmod(queue_us, 1000), *divmod(engine_us, 1000)),
-            ),
+            (b"server-timing", b"queue;dur=%.3f, engine;dur=%.3f" % (queue_us / 1000, engine_us / 1000)),
             *request.rate_headers,
             *cors_headers(request),
         )

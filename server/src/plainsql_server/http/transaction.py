@@ -18,9 +18,22 @@ from plainsql_server.data_plane.transaction import (
     Transactions,
     TransactionStatement,
 )
-from plainsql_server.engine.transaction import Count, Expectation
+from plainsql_server.engine.transaction import Count as Counted
+from plainsql_server.engine.transaction import Expectation
+from plainsql_server.http.answers import Count, Microseconds, QueryTimings, RequestId, Success
 from plainsql_server.http.idempotency import IDEMPOTENCY_KEY, IdempotencyRoutes, transaction_response
-from plainsql_server.http.query import ENCODINGS, MaxRows, TimeoutMs, read_body
+from plainsql_server.http.query import ENCODINGS, read_body
+from plainsql_server.http.query_body import (
+    DatabaseWanted,
+    Numbers,
+    Params,
+    ReadOnly,
+    ResultAnswer,
+    Rows,
+    RowsWanted,
+    Sql,
+    Timeout,
+)
 from plainsql_server.http.requests import Request, decode_json
 from plainsql_server.http.responses import Response
 
@@ -30,8 +43,8 @@ ExpectedCount = Annotated[int, Meta(ge=0)]
 class ExpectBody(msgspec.Struct, forbid_unknown_fields=True):
     """What a statement's result must have; exactly one of the two."""
 
-    affected_rows: ExpectedCount | None = None
-    row_count: ExpectedCount | None = None
+    affected_rows: Annotated[ExpectedCount | None, Meta(description="How many rows it must change.")] = None
+    row_count: Annotated[ExpectedCount | None, Meta(description="How many rows it must return.")] = None
 
     def __post_init__(self) -> None:
         if (self.affected_rows is None) == (self.row_count is None):
@@ -39,18 +52,19 @@ class ExpectBody(msgspec.Struct, forbid_unknown_fields=True):
 
     def expectation(self) -> Expectation:
         if self.affected_rows is not None:
-            return Expectation(Count.AFFECTED, self.affected_rows)
+            return Expectation(Counted.AFFECTED, self.affected_rows)
         assert self.row_count is not None
-        return Expectation(Count.ROWS, self.row_count)
+        return Expectation(Counted.ROWS, self.row_count)
 
 
 class StatementBody(msgspec.Struct, forbid_unknown_fields=True):
-    """A statement with what belongs to it. Parameters stay raw, so that numbers keep their digits."""
+    """A statement with what belongs to it."""
 
-    sql: str
-    params: list[msgspec.Raw] = []
-    expect: ExpectBody | None = None
-    database: str | None = None
+    # Parameters stay raw, so that numbers keep their digits.
+    sql: Sql
+    params: Annotated[Params, Meta(description="Values, or references to earlier results.")] = []
+    expect: Annotated[ExpectBody | None, Meta(description="Anything else rolls everything back.")] = None
+    database: Annotated[str | None, Meta(description="The same name in every statement.")] = None
 
     def statement(self) -> TransactionStatement:
         return TransactionStatement(
@@ -64,14 +78,59 @@ class StatementBody(msgspec.Struct, forbid_unknown_fields=True):
 class TransactionBody(msgspec.Struct, forbid_unknown_fields=True):
     """The JSON body of POST /v1/transaction."""
 
-    statements: list[str | StatementBody]
-    database: str | None = None
-    read_only: bool = False
-    max_rows: MaxRows | None = None
-    max_retries: Annotated[int, Meta(ge=0, le=MAX_RETRIES)] | None = None
-    timeout_ms: TimeoutMs | None = None
-    row_format: Literal["object", "array"] = "object"
-    big_numbers: Literal["number", "string"] = "number"
+    statements: Annotated[
+        list[str | StatementBody],
+        Meta(description="Run together, in this order.", extra_json_schema={"minItems": 1}),
+    ]
+    database: DatabaseWanted = None
+    read_only: ReadOnly = False
+    max_rows: RowsWanted = None
+    max_retries: Annotated[
+        Annotated[int, Meta(ge=0, le=MAX_RETRIES)] | None,
+        Meta(description="How often to try again after a serialization failure or a deadlock."),
+    ] = None
+    timeout_ms: Timeout = None
+    row_format: Rows = "object"
+    big_numbers: Numbers = "number"
+
+
+class ExecutionTime(msgspec.Struct, kw_only=True):
+    """How long one statement took, in microseconds."""
+
+    exec_us: Annotated[Microseconds, Meta(description="With the engine.")]
+
+
+class StatementResult(ResultAnswer, kw_only=True):
+    """What one statement of a transaction gave back."""
+
+    timings: ExecutionTime
+
+
+class TransactionTold(msgspec.Struct, kw_only=True):
+    """How the transaction went."""
+
+    id: Annotated[str, Meta(description="Names it.")]
+    isolation: Annotated[Literal["serializable"], Meta(description="Always the same.")]
+    attempts: Annotated[int, Meta(ge=1, description="1 if nothing had to be tried again.")]
+    participants: Annotated[int, Meta(ge=1, description="Databases that took part.")]
+
+
+class TransactionTimings(QueryTimings, kw_only=True):
+    """Where the time of a transaction went, in microseconds."""
+
+    commit_us: Annotated[Microseconds, Meta(description="Of it, for the commit.")]
+
+
+class TransactionAnswer(msgspec.Struct, kw_only=True):
+    """The answer to a transaction."""
+
+    # It is put together as bytes, in `_body`; this describes it, and tests compare the two.
+    success: Success = True
+    results: Annotated[list[StatementResult], Meta(description="One for each statement.")]
+    affected_rows: Annotated[Count, Meta(description="The sum.")]
+    transaction: TransactionTold
+    timings: TransactionTimings
+    request_id: RequestId
 
 
 _decoder = msgspec.json.Decoder(TransactionBody)

@@ -9,6 +9,10 @@ from types import MappingProxyType
 
 _MIB = 1024 * 1024
 
+# The same in every tier: more than people look after by hand, and few enough to be counted with each creation.
+LIVE_KEYS = 1_000
+LIVE_SESSIONS = 10_000
+
 # The wire protocol counts a statement's parameters in 16 bits.
 _PARAMETERS = 65_535
 

@@ -4,12 +4,17 @@ Owns `migrate`. Refuses to go back: a mistake is undone by the next revision, be
 a column drops what customers had in it.
 """
 
+from itertools import takewhile
 from pathlib import Path
 
 import psycopg
 from alembic import command
 from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Engine, create_engine
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import StaticPool
 
 from plainsql_server.core.errors import EngineError, InternalError
 
@@ -21,8 +26,13 @@ def migrate(dsn: str) -> None:
 
     Raises EngineError if the directory is away, InternalError if a revision fails, which then changed nothing.
     """
+    with _connect(dsn) as connection:
+        _upgrade(connection)
+
+
+def _connect(dsn: str) -> psycopg.Connection:
     try:
-        connection = psycopg.connect(dsn, connect_timeout=_CONNECT_TIMEOUT_S)
+        return psycopg.connect(dsn, connect_timeout=_CONNECT_TIMEOUT_S)
     except psycopg.Error as error:
         raise EngineError(
             "directory_unavailable",
@@ -31,8 +41,6 @@ def migrate(dsn: str) -> None:
             retry_after_ms=1_000,
             internal_context=str(error).strip(),
         ) from error
-    with connection:
-        _upgrade(connection)
 
 
 def _upgrade(connection: psycopg.Connection) -> None:
@@ -43,3 +51,22 @@ def _upgrade(connection: psycopg.Connection) -> None:
         command.upgrade(config, "head")
     except DBAPIError as error:
         raise InternalError(f"migration: {error.orig}") from error
+
+
+def pending(dsn: str) -> list[tuple[str, str]] | None:
+    """The revisions that `migrate` would run, in order, with what each does; None if the directory is beyond them.
+
+    Blocks. Raises EngineError if the directory is away.
+    """
+    script = ScriptDirectory(str(Path(__file__).parent))
+    with _connect(dsn) as connection:
+        current = MigrationContext.configure(_borrowed(connection).connect()).get_current_revision()
+    known = list(script.walk_revisions())
+    if current is not None and current not in {each.revision for each in known}:
+        return None
+    missing = takewhile(lambda each: each.revision != current, known)
+    return [(each.revision, (each.doc or "").strip()) for each in missing][::-1]
+
+
+def _borrowed(connection: psycopg.Connection) -> Engine:
+    return create_engine("postgresql+psycopg://", creator=lambda: connection, poolclass=StaticPool)

@@ -1,0 +1,101 @@
+"""Compiles the modules of a query's hot path. `make kernel` runs it, and so does the build of a wheel.
+
+Owns the list of modules. A module is in it because a measurement said so; see docs/decisions/0007. mypyc compiles
+what also runs uncompiled; what it cannot compile stays out: msgspec's models, exceptions with class attributes,
+uvicorn's subclass. Cython compiles the one module that reads libpq's memory, which `engine/rows.py` does without
+where there is no kernel.
+"""
+
+import json
+import os
+import shutil
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from Cython.Build import cythonize
+from mypyc.build import mypycify
+from setuptools import Distribution, Extension
+from setuptools.command.build_ext import build_ext
+
+SOURCES = Path(__file__).resolve().parent / "src"
+PACKAGE = "plainsql_server"
+MODULES = (
+    "core/clock", "core/ids", "core/result", "core/statement", "engine/connection", "engine/execution", "engine/gate",
+    "engine/parameters", "engine/pool", "engine/prepared", "engine/read_stream", "engine/rows", "limits/tiers",
+    "directory/cache", "directory/principals", "directory/tally", "data_plane/databases", "data_plane/judgement",
+    "data_plane/query", "http/application", "http/authentication", "http/heads", "http/query", "http/requests",
+    "http/responses", "http/routes", "http/sink", "logs", "metrics",
+)  # fmt: skip
+WRITER = "engine/row_writer"
+FILES = (*(f"{module}.py" for module in MODULES), f"{WRITER}.pyx")
+
+
+def build_kernel(folder: Path) -> None:
+    """Builds the kernel into a folder, in the place of what is there."""
+    from plainsql_server.kernel import MANIFEST, digest_of  # noqa: PLC0415  # see sys.path below
+
+    # The package must not be imported from what is being built, nor may a half-built kernel ever be found.
+    shutil.rmtree(folder, ignore_errors=True)
+    # Before the compiler reads them: a source that is changed meanwhile makes a kernel that is put aside.
+    digests = {file: digest_of(SOURCES / PACKAGE / file) for file in FILES}
+    with tempfile.TemporaryDirectory() as scratch:
+        _compile(Path(scratch))
+        shutil.copytree(Path(scratch) / "built", folder)
+    (folder / MANIFEST).write_text(json.dumps(digests, indent=2) + "\n")
+
+
+def what_is_missing() -> str | None:
+    """What this machine lacks to compile anything; None if nothing."""
+    compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
+    if shutil.which(compiler) is None:
+        return f"a C compiler ({compiler})"
+    headers = Path(sysconfig.get_path("include")) / "Python.h"
+    return None if headers.exists() else f"Python's headers ({headers})"
+
+
+def _compile(scratch: Path) -> None:
+    was_in = Path.cwd()
+    # Both compilers name modules by their paths from here.
+    os.chdir(SOURCES)
+    try:
+        command = build_ext(Distribution({"name": PACKAGE, "ext_modules": [*_by_mypyc(scratch), *_by_cython(scratch)]}))
+        command.build_lib, command.build_temp = str(scratch / "built"), str(scratch / "objects")
+        command.ensure_finalized()
+        command.run()
+    finally:
+        os.chdir(was_in)
+
+
+def _by_mypyc(scratch: Path) -> list[Any]:
+    paths = [f"{PACKAGE}/{module}.py" for module in MODULES]
+    options = ["--python-version", f"3.{sys.version_info.minor}", "--cache-dir", str(scratch / "mypy")]
+    return mypycify(
+        [*options, *paths], group_name=PACKAGE, target_dir=str(scratch / "c"), opt_level="2", debug_level="0"
+    )
+
+
+def _by_cython(scratch: Path) -> list[Any]:
+    name = f"{PACKAGE}.{WRITER.replace('/', '.')}"
+    writer = Extension(name, [f"{PACKAGE}/{WRITER}.pyx"], extra_compile_args=["-O2", "-g0"])
+    return list(cythonize([writer], build_dir=str(scratch / "c"), quiet=True))  # type: ignore[no-untyped-call]  # has no types
+
+
+def _is_current(folder: Path) -> bool:
+    from plainsql_server.kernel import MANIFEST, kernel_files  # noqa: PLC0415  # see sys.path below
+
+    return bool(kernel_files(folder, SOURCES / PACKAGE)) and set(json.loads((folder / MANIFEST).read_text())) == {
+        *FILES
+    }
+
+
+# The package is imported as it is here, whatever is installed. Not at the top: what builds a kernel must not load one.
+sys.path.insert(0, str(SOURCES))
+
+if __name__ == "__main__":
+    if (missing := what_is_missing()) is not None:
+        sys.exit(f"The hot path cannot be compiled, for want of {missing}. Everything works without, only slower.")
+    if not _is_current(SOURCES / PACKAGE / "_kernel"):
+        build_kernel(SOURCES / PACKAGE / "_kernel")

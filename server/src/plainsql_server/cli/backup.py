@@ -1,0 +1,72 @@
+"""`plainsql-server backup`."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+from plainsql_server.cli.output import remark
+from plainsql_server.cli.progress import Bar, size
+from plainsql_server.cli.running import with_directory
+from plainsql_server.control_plane import databases, organizations
+from plainsql_server.directory.connection import Directory
+from plainsql_server.operations.backup import backup_database, backup_directory
+from plainsql_server.settings import read_settings
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command("backup")
+@click.argument("name", metavar="DATABASE", required=False)
+@click.option("--org", "organization", metavar="NAME-OR-ID", help="The organization that the database belongs to.")
+@click.option("--directory", "of_directory", is_flag=True, help="Back up the directory instead of a database.")
+@click.option("--output", type=_FILE, help="The file to write; standard output unless given.")
+def backup_command(name: str | None, organization: str | None, of_directory: bool, output: Path | None) -> None:
+    """Write a backup of one database, or of the directory, as it is at one moment.
+
+    The backup goes to standard output, or to a file that appears only when it is whole; how far it is, to standard
+    error. It is not compressed: `plainsql-server backup --org Acme shop | zstd > shop.zst`. The service goes on
+    meanwhile.
+    """
+    if of_directory == (name is not None) or (name is not None) != (organization is not None):
+        raise click.UsageError("Name a database and its --org, or --directory.")
+    with _opened(output) as stream, Bar() as bar:
+        with_directory(lambda directory: _backup(directory, organization, name, stream, bar))
+    if output is not None:
+        remark(f"Wrote {output}, {size(output.stat().st_size)}.")
+
+
+async def _backup(directory: Directory, organization: str | None, name: str | None, stream: BinaryIO, bar: Bar) -> None:
+    if organization is None or name is None:
+        await backup_directory(directory, read_settings().directory_dsn, stream, bar)
+        return
+    owner = await organizations.get(directory, organization)
+    await backup_database(directory, await databases.get_by_name(directory, owner.id, name), stream, bar)
+
+
+@contextmanager
+def _opened(output: Path | None) -> Iterator[BinaryIO]:
+    """Where the backup goes. A file is its owner's alone, and has its name only when it is whole and on disk."""
+    if output is None:
+        if sys.stdout.isatty():
+            raise click.UsageError("A backup is not for a terminal: redirect standard output, or give --output.")
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    draft = output.with_name(output.name + ".part")
+    try:
+        draft.unlink(missing_ok=True)
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        draft.rename(output)
+    except OSError as error:
+        raise click.ClickException(f"{output} cannot be written: {error.strerror}.") from error
+    finally:
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,65 @@
+"""`plainsql-server doctor`."""
+
+import asyncio
+from pathlib import Path
+
+import click
+import msgspec
+
+from plainsql_server.cli.output import json_option, remark
+from plainsql_server.cli.status import ca_file_option
+from plainsql_server.operations.doctor import examine
+from plainsql_server.operations.findings import Finding, Grade, Patient
+from plainsql_server.settings import SettingsError, read_settings
+
+_MARKS = {Grade.GOOD: "ok", Grade.WARNING: "!!", Grade.BROKEN: "XX"}
+_COLOURS = {Grade.GOOD: "green", Grade.WARNING: "yellow", Grade.BROKEN: "red"}
+
+
+@click.command("doctor")
+@ca_file_option
+@click.option("--disk-free-percent", type=click.FloatRange(0, 100), default=10.0, show_default=True,
+              help="Warn when a cell's disk, if it is this machine's, has less free.")  # fmt: skip
+@json_option
+@click.pass_context
+def doctor_command(ctx: click.Context, ca_file: Path | None, disk_free_percent: float, as_json: bool) -> None:
+    """Check every part of the service as this machine sees it, and say what to do about what is wrong.
+
+    It changes nothing. Exit code 0: nothing is broken, though there may be warnings (!!); 1: something is (XX).
+    """
+    try:
+        settings = read_settings()
+    except SettingsError as error:
+        findings = [
+            Finding("settings", Grade.BROKEN, str(error), "Correct it; `plainsql-server settings` lists them all.")
+        ]
+        _show(findings[0], as_json)
+    else:
+        findings = asyncio.run(_examine(Patient(settings, ca_file, disk_free_percent), as_json))
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(findings), indent=2))
+    else:
+        _sum_up(findings)
+    ctx.exit(1 if any(finding.grade is Grade.BROKEN for finding in findings) else 0)
+
+
+async def _examine(patient: Patient, quiet: bool) -> list[Finding]:
+    findings = []
+    async for finding in examine(patient):
+        findings.append(finding)
+        _show(finding, quiet)
+    return findings
+
+
+def _show(finding: Finding, quiet: bool) -> None:
+    if quiet:
+        return
+    mark = click.style(_MARKS[finding.grade], fg=_COLOURS[finding.grade])
+    click.echo(f"{mark}  {finding.check:<14}  {finding.found}")
+    if finding.mend:
+        click.echo(f"{'':20}→ {finding.mend}")
+
+
+def _sum_up(findings: list[Finding]) -> None:
+    counts = {grade: sum(finding.grade is grade for finding in findings) for grade in Grade}
+    remark(f"{counts[Grade.GOOD]} good, {counts[Grade.WARNING]} warnings, {counts[Grade.BROKEN]} broken.")

@@ -1,0 +1,81 @@
+"""`plainsql-server restore`."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+from plainsql_server.cli.output import remark
+from plainsql_server.cli.progress import Bar
+from plainsql_server.cli.running import with_directory
+from plainsql_server.control_plane import organizations
+from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.databases import DatabaseRecord
+from plainsql_server.operations.restore import Heeding, restore_database, restore_directory
+from plainsql_server.settings import Settings, read_settings
+
+# A node's clock and ours may differ by that much while it heeds a change.
+_MARGIN_MS = 1_000
+
+
+@click.command("restore")
+@click.argument("name", metavar="DATABASE", required=False)
+@click.option("--org", "organization", metavar="NAME-OR-ID", help="The organization that the database is for.")
+@click.option("--directory", "of_directory", is_flag=True, help="Restore the directory, into an empty database.")
+@click.option(
+    "--input", "source", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The backup; standard input unless given.",
+)  # fmt: skip
+@click.option("--replace", is_flag=True, help="Put it in the place of the database of that name, which must be there.")
+def restore_command(
+    *, name: str | None, organization: str | None, of_directory: bool, source: Path | None, replace: bool
+) -> None:
+    """Restore a backup as the new database DATABASE. Prints its id.
+
+    Nobody can use it before all of it is there. With --replace, the database keeps its id, its name and its keys and
+    gets the backup's content at one moment; what it held before can be restored for PLAINSQL_DATABASE_RESTORE_S,
+    under another name. If it fails or is interrupted, nothing has changed.
+    """
+    if of_directory == (name is not None) or (name is not None) != (organization is not None):
+        raise click.UsageError("Name a database and its --org, or --directory.")
+    if of_directory and replace:
+        raise click.UsageError("A directory is restored into an empty database; --replace does not go with that.")
+    settings = read_settings()
+    with _opened(source) as stream, Bar() as bar:
+        if organization is None or name is None:
+            with_directory(lambda directory: restore_directory(directory, settings.directory_dsn, stream, bar))
+            restored = None
+        else:
+            chosen = (organization, name)
+            restored = with_directory(
+                lambda directory: _restore(directory, chosen, stream, bar, settings=settings, replace=replace)
+            )
+    if restored is None:
+        remark("Restored the directory. Run `plainsql-server migrate`, then `plainsql-server doctor`.")
+        return
+    remark(f"Restored the database {restored.name!r}.")
+    click.echo(restored.id)
+
+
+async def _restore(
+    directory: Directory, chosen: tuple[str, str], stream: BinaryIO, bar: Bar, *, settings: Settings, replace: bool
+) -> DatabaseRecord:
+    organization, name = chosen
+    owner = await organizations.get(directory, organization)
+    heeded_ms = settings.principal_cache_ms + settings.directory_grace_ms + _MARGIN_MS
+    heeding = Heeding(settings.database_restore_s, heeded_ms / 1000)
+    return await restore_database(directory, owner.id, name, stream, bar, replaces=replace, heeding=heeding)
+
+
+@contextmanager
+def _opened(source: Path | None) -> Iterator[BinaryIO]:
+    if source is not None:
+        with source.open("rb") as stream:
+            yield stream
+    elif sys.stdin.isatty():
+        raise click.UsageError("Give the backup on standard input, or name it with --input.")
+    else:
+        yield sys.stdin.buffer

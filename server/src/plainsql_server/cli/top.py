@@ -1,0 +1,79 @@
+"""`plainsql-server top`."""
+
+import shutil
+import signal
+import sys
+import threading
+import time
+
+import click
+import msgspec
+
+from plainsql_server.cli.output import json_option, remark, table_lines
+from plainsql_server.cli.running import with_directory
+from plainsql_server.operations.top import Picture, Statement, cancel, look
+
+_HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
+_COLUMNS = ["cell", "pid", "organization", "database", "role", "state", "seconds", "waits for", "sql"]
+
+
+@click.command("top")
+@click.option("--once", is_flag=True, help="Print once and end, as it also does where standard output is no terminal.")
+@click.option("--every", "every_s", type=click.FloatRange(0.2, 60), default=1.0, show_default=True, metavar="SECONDS",
+              help="How often the screen is drawn again.")  # fmt: skip
+@click.option("--idle", is_flag=True, help="Also show connections that wait for their next statement.")
+@click.option("--cancel", "pid", type=click.IntRange(1), metavar="PID", help="Cancel the statement of this backend.")
+@click.option("--terminate", is_flag=True, help="With --cancel: end its connection, too, if it does not heed that.")
+@click.option("--cell", metavar="NAME", help="With --cancel: the cell, if several have a backend of that number.")
+@json_option
+def top_command(
+    *, once: bool, every_s: float, idle: bool, pid: int | None, terminate: bool, cell: str | None, as_json: bool
+) -> None:
+    """Show the statements that customers' requests run now, longest first, until Ctrl-C.
+
+    SQL is cut short; values are not part of it unless a customer wrote them into it.
+    """
+    if pid is None and (terminate or cell):
+        raise click.UsageError("--terminate and --cell go with --cancel.")
+    if pid is not None:
+        ended = with_directory(lambda directory: cancel(directory, pid, cell, terminate=terminate))
+        remark(
+            f"{'Ended' if terminate else 'Cancelled'} {ended.pid} on {ended.cell}: {ended.organization}, {ended.sql}"
+        )
+    elif as_json:
+        picture = with_directory(lambda directory: look(directory, idle=idle))
+        click.echo(msgspec.json.format(msgspec.json.encode(picture), indent=2))
+    elif once or not sys.stdout.isatty():
+        click.echo("\n".join(_lines(with_directory(lambda directory: look(directory, idle=idle)), None)))
+    else:
+        _watch(every_s, idle)
+
+
+def _watch(every_s: float, idle: bool) -> None:
+    stopped = threading.Event()
+    # Ctrl-C is how it is meant to end, also where the shell had its children ignore it.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+    click.clear()
+    while not stopped.is_set():
+        picture = with_directory(lambda directory: look(directory, idle=idle))
+        width, height = shutil.get_terminal_size()
+        lines = [f"{time.strftime('%H:%M:%S')}  {len(picture.statements)} statements  Ctrl-C ends", ""]
+        lines += _lines(picture, width)
+        drawn = "".join(f"{line}{_CLEAR_LINE}\n" for line in lines[: height - 1])
+        click.echo(f"{_HOME}{drawn}{_CLEAR_BELOW}", nl=False)
+        stopped.wait(every_s)
+
+
+def _lines(picture: Picture, width: int | None) -> list[str]:
+    rows = [_row(statement) for statement in picture.statements]
+    lines = table_lines(_COLUMNS, rows)
+    lines += [f"The cell {name} does not answer: {why}" for name, why in picture.away.items()]
+    return [line[:width] for line in lines]
+
+
+def _row(statement: Statement) -> list[str]:
+    return [
+        statement.cell, str(statement.pid), statement.organization, statement.database, statement.role, statement.state,
+        f"{statement.elapsed_s:.1f}", statement.waits_for or "-", statement.sql,
+    ]  # fmt: skip

@@ -1,0 +1,129 @@
+"""Emptying a customer's database: everything that its owner made is dropped, the database itself stays.
+
+Owns the repeating. A reset is not one transaction, because a database may hold more than one transaction can drop
+without harm to others of the cell; it is batches, each done wholly or not at all, each in its turn at the gate. If one
+fails, what was dropped stays dropped, and sending the request again goes on.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from plainsql_server.core.actor import Actor
+from plainsql_server.core.errors import LimitError, Outcome, RequestError, ServiceError, StatementError
+from plainsql_server.core.principal import Principal, Scope
+from plainsql_server.data_plane.databases import Place
+from plainsql_server.data_plane.visits import Visits
+from plainsql_server.directory import audit
+from plainsql_server.directory.connection import Directory
+from plainsql_server.engine import wipe
+from plainsql_server.engine.batch import Answer, Own
+from plainsql_server.engine.wipe import BATCH_OBJECTS, Droppable
+from plainsql_server.limits.tiers import TIERS
+
+# The lock table of the cell is full at the moment, or the batch alone is too much for it.
+_OUT_OF_MEMORY = "53200"
+
+
+@dataclass(slots=True)
+class Emptied:
+    """How many objects of each kind there were."""
+
+    dropped: dict[str, int]
+    exec_us: int = 0
+
+
+class Resets:
+    """Empties databases."""
+
+    def __init__(self, visits: Visits, directory: Directory) -> None:
+        self._visits = visits
+        self._directory = directory
+
+    async def run(self, principal: Principal, database: str | None, confirm: str, by: Actor) -> Emptied:
+        """Drops what there is. Raises RequestError unless `confirm` is the database's name; ServiceError."""
+        owner = principal._replace(scopes=frozenset([Scope.WRITE]))
+        place = await self._visits.place(owner, database)
+        if confirm != place.name:
+            raise RequestError(
+                "not_confirmed", "The field confirm is not the name of the database that the request means.",
+                hint="Nothing was dropped. Send the database's own name as confirm.",
+            )  # fmt: skip
+        reader = (await self._visits.place(principal._replace(scopes=frozenset([Scope.READ])), database)).address.role
+        async with self._directory.connection() as connection, connection.transaction():
+            # Before the first object is gone: nothing of this size happens without an entry.
+            await audit.note(connection, by, "database.reset", principal.organization_id, place.database_id)
+        emptying = _Emptying(self._visits, owner, place, [place.address.role, reader])
+        return await emptying.run()
+
+
+class _Emptying:
+    """One reset, under way."""
+
+    def __init__(self, visits: Visits, owner: Principal, place: Place, roles: Sequence[str]) -> None:
+        self._visits = visits
+        self._owner = owner
+        self._place = place
+        self._roles = roles
+        # The longest that any request of the tier may take.
+        self._life_ms = TIERS[owner.tier].stream_life_ms
+        self._until_s = time.monotonic() + self._life_ms / 1000
+        self._batch_objects = BATCH_OBJECTS
+        self._done = Emptied({})
+
+    async def run(self) -> Emptied:
+        *_, counted, _ = await self._visit(wipe.count(self._roles))
+        self._done.dropped = wipe.read_counts(counted.rows)
+        while found := await self._find():
+            await self._drop(found)
+        await self._visit(wipe.make_public_anew(self._roles[1]))
+        return self._done
+
+    async def _find(self) -> list[Droppable]:
+        *_, found, _ = await self._visit(wipe.find(self._roles))
+        return wipe.read_found(found.rows)
+
+    async def _drop(self, found: list[Droppable]) -> None:
+        """Drops what it can of what was found; the rest is found again. Raises where it could drop nothing."""
+        refusal: StatementError | None = None
+        dropped = False
+        while found:
+            batch = found[: self._batch_objects]
+            try:
+                await self._visit(wipe.drop(batch))
+                dropped = True
+            except StatementError as error:
+                # In somebody's way, or too much at once. What hangs on too many others may have fewer of them later.
+                if not error.retryable and error.diagnosis.sqlstate != _OUT_OF_MEMORY:
+                    raise
+                refusal = error
+                if self._batch_objects > 1:
+                    self._batch_objects //= 2
+                    continue
+            del found[: len(batch)]
+        if refusal is not None and not dropped:
+            raise refusal
+
+    async def _visit(self, statements: list[bytes | Own]) -> list[Answer]:
+        if time.monotonic() >= self._until_s:
+            raise self._timed_out()
+        try:
+            async with self._visits.visit(self._owner, self._place.name) as visit:
+                try:
+                    return await visit.run(*statements)
+                finally:
+                    self._done.exec_us += visit.exec_us
+        except ServiceError as error:
+            # It is one of our statements, which the caller did not number.
+            error.statement_index = None
+            raise
+
+    def _timed_out(self) -> LimitError:
+        return LimitError(
+            "reset_timed_out",
+            f"The database was not empty within {self._life_ms} ms, the longest that a request may take in the tier"
+            f" {self._owner.tier!r}. What was dropped stays dropped.",
+            hint="Send the request again: it goes on with what is left.",
+            retryable=True,
+            outcome=Outcome.COMMITTED,
+        )

@@ -1,0 +1,61 @@
+"""The tables of a customer's database.
+
+Owns when the engine must be asked what they are, and when it is enough to ask whether they changed.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from plainsql_server.core.principal import Principal
+from plainsql_server.data_plane.visits import Visit, Visits
+from plainsql_server.engine.batch import SAFE_PATH
+from plainsql_server.engine.tables import BEGIN, HAS_CHANGED, Detail, list_tables
+from plainsql_server.limits.tiers import TIERS
+
+
+@dataclass(slots=True)
+class TableList:
+    """The tables, each as JSON, or None where the caller has them already."""
+
+    version: str
+    tables: list[bytes] | None
+    truncated: bool
+    queue_us: int
+    exec_us: int
+
+
+class Tables:
+    """Lists tables."""
+
+    def __init__(self, visits: Visits) -> None:
+        self._visits = visits
+
+    async def list_(
+        self, principal: Principal, database: str | None, schema: str | None, detail: Detail,
+        is_known: Callable[[str], bool],
+    ) -> TableList:  # fmt: skip
+        """The tables, unless `is_known` says that the caller has this version of them. Raises ServiceError."""
+        at_most = TIERS[principal.tier].result_rows
+        async with self._visits.visit(principal, database) as visit:
+            *_, digests = await visit.run(BEGIN, SAFE_PATH, HAS_CHANGED[detail])
+            # Workers of the engine's may answer in parallel, and so in any order.
+            said = sorted(value or b"" for row in digests.rows for value in row)
+            version = _version(said, visit.place.database_id, schema, detail, at_most)
+            tables = None if is_known(version) else await _tables(visit, schema, detail, at_most)
+            await visit.run(b"commit")
+            visit.left_nothing()
+            truncated = tables is not None and len(tables) > at_most
+            return TableList(version, tables and tables[:at_most], truncated, visit.queue_us, visit.exec_us)
+
+
+async def _tables(visit: Visit, schema: str | None, detail: Detail, at_most: int) -> list[bytes]:
+    # One more than wanted proves that there are more.
+    (listed,) = await visit.run(list_tables(schema, detail, at_most + 1))
+    return [row[0] for row in listed.rows if row[0] is not None]
+
+
+def _version(said: list[bytes], database_id: str, schema: str | None, detail: Detail, at_most: int) -> str:
+    """What names this answer among all that there could be."""
+    parts = [b"1", *said, database_id.encode(), repr(schema).encode(), detail.encode()]
+    return hashlib.sha256(b"\0".join([*parts, b"%d" % at_most])).hexdigest()[:32]

@@ -1,0 +1,104 @@
+"""Drafts in the directory: databases that are being filled from a backup and that nobody may use yet.
+
+Owns what makes one: state deleting, without a way back, due to be dropped soon. Whoever fills it puts that off
+again and again, so that a draft whose restore died is dropped by itself (`control_plane/finishing.py`), and none
+is ever taken for a whole database. A draft becomes a database at once, alone or in the place of another.
+"""
+
+from typing import Any
+
+from plainsql_server.core.actor import Actor
+from plainsql_server.directory import audit
+from plainsql_server.directory.connection import Connection, Directory
+from plainsql_server.directory.databases import DatabaseRecord, DatabaseState, find_by_id
+
+_IS_DRAFT = "state = 'deleting' AND restores_to IS NULL"
+_PLACE = "engine_name, cell_id, record_secret, plain"
+
+
+async def put_off(directory: Directory, draft_id: str, claim_s: float) -> bool:
+    """Whether the draft is still there; then it is its filler's for `claim_s` more."""
+    statement = f"UPDATE databases SET work_after = now() + %s * interval '1 s' WHERE id = %s AND {_IS_DRAFT}"
+    async with directory.connection() as connection:
+        return (await connection.execute(statement, (claim_s, draft_id))).rowcount == 1
+
+
+async def adopt(directory: Directory, draft: DatabaseRecord, plain: bool, by: Actor) -> DatabaseRecord | None:
+    """The draft, now a ready database, and the default if there is none. None if it is no draft any more."""
+    statement = f"""
+        UPDATE databases SET state = 'ready', work_after = NULL, plain = %(plain)s, is_default = NOT EXISTS (
+            SELECT FROM databases WHERE organization_id = %(organization)s AND is_default)
+        WHERE id = %(id)s AND {_IS_DRAFT}
+    """
+    arguments = {"id": draft.id, "organization": draft.organization_id, "plain": plain}
+    async with directory.connection() as connection, connection.transaction():
+        # Whoever else chooses a default waits for this.
+        await connection.execute("SELECT FROM organizations WHERE id = %s FOR UPDATE", (draft.organization_id,))
+        if (await connection.execute(statement, arguments)).rowcount == 0:
+            return None
+        await audit.note(connection, by, "database.restore_backup", draft.organization_id, draft.id)
+    return await find_by_id(directory, draft.id)
+
+
+async def replace(
+    directory: Directory, draft: DatabaseRecord, target: DatabaseRecord, *, plain: bool, restore_s: float, by: Actor
+) -> DatabaseRecord | None:
+    """The database `target`, which keeps its id, name, keys and place as the default, and has the draft's content.
+
+    What it had before is the draft's from now on, which is being deleted and can be restored for `restore_s`. None,
+    and nothing changed, if one of them is no longer what it was.
+    """
+    async with directory.connection() as connection, connection.transaction():
+        rows = await _both(connection, draft, target)
+        if rows is None:
+            return None
+        old, new = rows
+        await _move_aside(connection, draft.id)
+        await _place(connection, target.id, {**new, "plain": plain})
+        await _place(connection, draft.id, old)
+        await _swap_roles(connection, draft, target)
+        await connection.execute(
+            "UPDATE databases SET restores_to = %s, restorable_until = now() + %s * interval '1 s',"
+            " work_after = now() + %s * interval '1 s' WHERE id = %s",
+            (target.state, restore_s, restore_s, draft.id),
+        )
+        details = {"replaced_id": draft.id}
+        await audit.note(connection, by, "database.restore_backup", target.organization_id, target.id, **details)
+    return await find_by_id(directory, target.id)
+
+
+async def _both(
+    connection: Connection, draft: DatabaseRecord, target: DatabaseRecord
+) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """The places of target and draft, with both rows locked; None if one is in another state by now."""
+    locked = f"SELECT id, state, restores_to, {_PLACE} FROM databases WHERE id = ANY(%s) ORDER BY id FOR UPDATE"
+    found = await connection.execute(locked, ([draft.id, target.id],))
+    rows = {row.pop("id"): row for row in await found.fetchall()}
+    old, new = rows[target.id], rows[draft.id]
+    is_draft = new.pop("state") == DatabaseState.DELETING and new.pop("restores_to") is None
+    old.pop("restores_to")
+    unchanged = old.pop("state") == target.state and old["engine_name"] == target.engine_name
+    return (old, new) if is_draft and unchanged else None
+
+
+async def _move_aside(connection: Connection, draft_id: str) -> None:
+    # No two rows may have one engine name, not even for a moment.
+    await connection.execute(
+        "UPDATE databases SET engine_name = 'd_' || encode(uuid_send(gen_random_uuid()), 'hex') WHERE id = %s",
+        (draft_id,),
+    )
+
+
+async def _place(connection: Connection, database_id: str, place: dict[str, Any]) -> None:
+    statement = """
+        UPDATE databases SET engine_name = %(engine_name)s, cell_id = %(cell_id)s, record_secret = %(record_secret)s,
+            plain = %(plain)s WHERE id = %(id)s
+    """
+    await connection.execute(statement, {**place, "id": database_id})
+
+
+async def _swap_roles(connection: Connection, one: DatabaseRecord, other: DatabaseRecord) -> None:
+    await connection.execute("DELETE FROM roles WHERE database_id = ANY(%s)", ([one.id, other.id],))
+    roles = "INSERT INTO roles (database_id, kind, engine_name) VALUES (%s, 'owner', %s), (%s, 'reader', %s)"
+    for database_id, content in ((one.id, other), (other.id, one)):
+        await connection.execute(roles, (database_id, content.owner_role, database_id, content.reader_role))

@@ -1,0 +1,222 @@
+// The reference of one plane, made of its OpenAPI document: read, fill in, send, see the answer.
+// Everything from the document and from answers is put in as text, never as HTML.
+
+const place = (id) => document.getElementById(id);
+
+function element(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (key === "class") made.className = value;
+    else if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
+    else made.setAttribute(key, value);
+  }
+  made.append(...children);
+  return made;
+}
+
+const table = (...rows) => element("table", {}, element("tbody", {}, ...rows));
+const row = (...cells) => element("tr", {}, ...cells.map((cell) => element("td", {}, cell)));
+const code = (text) => element("code", {}, text);
+// What stands between backticks is code.
+const prose = (text) => element("span", {}, ...text.split("`").map((part, index) => (index % 2 ? code(part) : part)));
+
+class Reference {
+  constructor(document_) {
+    this.document = document_;
+  }
+
+  resolved(value) {
+    if (!value?.$ref) return value;
+    return value.$ref.slice(2).split("/").reduce((found, step) => found[step], this.document);
+  }
+
+  operations() {
+    const found = [];
+    for (const [path, methods] of Object.entries(this.document.paths))
+      for (const [method, operation] of Object.entries(methods))
+        found.push({ ...operation, path, method: method.toUpperCase() });
+    return found;
+  }
+
+  // A schema in few words; shapes are links to where they are told.
+  words(schema) {
+    if (schema.$ref) {
+      const name = schema.$ref.split("/").at(-1);
+      return element("a", { href: `#shape-${name}` }, name);
+    }
+    const several = schema.anyOf ?? schema.oneOf ?? schema.allOf?.filter((each) => each.$ref || each.type);
+    if (several) return this.joined(several, " or ");
+    if (schema.const !== undefined) return code(JSON.stringify(schema.const));
+    if (schema.enum) return code(schema.enum.map((each) => JSON.stringify(each)).join(" | "));
+    if (schema.type === "array") return element("span", {}, "array of ", this.words(schema.items ?? {}));
+    const more = [schema.format, schema.pattern, bounds(schema)].filter(Boolean).join(", ");
+    return element("span", {}, [schema.type ?? "anything"].flat().join(" or "), more ? ` (${more})` : "");
+  }
+
+  joined(schemas, word) {
+    const whole = element("span");
+    schemas.forEach((each, index) => whole.append(...(index ? [word] : []), this.words(each)));
+    return whole;
+  }
+
+  fields(schema) {
+    const required = new Set(schema.required ?? []);
+    const inOrder = Object.entries(schema.properties ?? {}).sort(([a], [b]) => required.has(b) - required.has(a));
+    const rows = inOrder.map(([name, field]) => {
+      const also = [required.has(name) ? "" : "optional", field.default != null ? `default ${JSON.stringify(field.default)}` : ""];
+      return row(code(name), this.words(field), prose([field.description ?? "", ...also].filter(Boolean).join(" · ")));
+    });
+    return rows.length ? table(...rows) : element("p", {}, this.words(schema));
+  }
+}
+
+function bounds(schema) {
+  const told = { minimum: "≥", maximum: "≤", minLength: "length ≥", maxLength: "length ≤", minItems: "items ≥" };
+  return Object.entries(told).filter(([key]) => key in schema).map(([key, sign]) => `${sign} ${schema[key]}`).join(", ");
+}
+
+// What a caller fills in for one operation.
+class Form {
+  constructor(reference, operation) {
+    this.operation = operation;
+    this.parameters = (operation.parameters ?? []).map((parameter) => ({
+      parameter, input: element("input", { "aria-label": parameter.name, placeholder: String(parameter.example ?? parameter.schema.default ?? "") }),
+    }));
+    const [type, media] = Object.entries(operation.requestBody?.content ?? {})[0] ?? [];
+    this.type = type;
+    this.examples = Object.values(media?.examples ?? {});
+    this.body = type && element("textarea", { "aria-label": "Body", spellcheck: "false" });
+    if (this.body) this.body.value = shown(this.examples[0]?.value ?? {});
+    this.answer = element("pre", { hidden: "", "aria-live": "polite" });
+    this.reference = reference;
+  }
+
+  parts() {
+    const parts = [];
+    if (this.parameters.length)
+      parts.push(element("h3", {}, "Parameters"), table(...this.parameters.map(({ parameter, input }) =>
+        row(code(parameter.name), element("span", {}, `${parameter.in}: `, this.reference.words(parameter.schema)), prose(parameter.description), input))));
+    if (this.body) {
+      const schema = this.operation.requestBody.content[this.type].schema;
+      parts.push(element("h3", {}, "Body, ", this.type), this.reference.fields(this.reference.resolved(schema)), this.chooser(), this.body);
+    }
+    parts.push(element("button", { type: "button", onclick: () => this.send() }, "Send"), this.answer);
+    return parts;
+  }
+
+  chooser() {
+    const options = this.examples.map((example, index) => element("option", { value: String(index) }, example.summary));
+    const choose = (event) => { this.body.value = shown(this.examples[Number(event.target.value)].value); };
+    return element("p", {}, "Example: ", element("select", { "aria-label": "Example", onchange: choose }, ...options));
+  }
+
+  request() {
+    let path = this.operation.path;
+    const query = new URLSearchParams();
+    const headers = new Headers();
+    for (const { parameter, input } of this.parameters) {
+      const value = input.value || (parameter.in === "path" ? input.placeholder : "");
+      if (parameter.in === "path") path = path.replace(`{${parameter.name}}`, encodeURIComponent(value));
+      else if (value && parameter.in === "query") query.set(parameter.name, value);
+      else if (value) headers.set(parameter.name, value);
+    }
+    const key = place("key").value.trim();
+    if (key && this.operation.security.length) headers.set("Authorization", `Bearer ${key}`);
+    if (this.body) headers.set("Content-Type", this.type);
+    const options = { method: this.operation.method, headers, body: this.body?.value, credentials: "omit", cache: "no-store" };
+    return [query.size ? `${path}?${query}` : path, options];
+  }
+
+  async send() {
+    const [url, options] = this.request();
+    this.answer.hidden = false;
+    this.answer.textContent = `${options.method} ${url} …`;
+    try {
+      await this.show(await fetch(url, options));
+    } catch (error) {
+      this.answer.textContent = String(error);
+    }
+  }
+
+  async show(response) {
+    const told = ["x-request-id", "content-type", "ratelimit", "retry-after", "server-timing", "idempotency-replayed"];
+    const headers = told.filter((name) => response.headers.has(name)).map((name) => `${name}: ${response.headers.get(name)}`);
+    const head = [`${response.status}`, ...headers, "", ""].join("\n");
+    this.answer.textContent = head;
+    if (response.headers.get("content-type") === "application/json") {
+      this.answer.textContent = head + pretty(await response.text());
+      return;
+    }
+    // A stream is shown as it comes.
+    const reader = response.body?.pipeThrough(new TextDecoderStream()).getReader();
+    for (let part = await reader?.read(); part && !part.done; part = await reader.read()) this.answer.append(part.value);
+  }
+}
+
+const shown = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2));
+
+// Indented by hand, so that numbers keep their digits: JavaScript's own would be rounded.
+function pretty(text) {
+  let depth = 0, quoted = false, written = "";
+  for (let index = 0; index < text.length; index++) {
+    const char = text[index];
+    if (quoted) {
+      written += char;
+      if (char === "\\") written += text[++index];
+      else if (char === '"') quoted = false;
+    } else if ((char === "{" && text[index + 1] === "}") || (char === "[" && text[index + 1] === "]")) {
+      written += char + text[++index];
+    } else if (char === "{" || char === "[") written += `${char}\n${"  ".repeat(++depth)}`;
+    else if (char === "}" || char === "]") written += `\n${"  ".repeat(--depth)}${char}`;
+    else if (char === ",") written += `,\n${"  ".repeat(depth)}`;
+    else if (char === ":") written += ": ";
+    else {
+      quoted = char === '"';
+      written += char;
+    }
+  }
+  return written;
+}
+
+function answers(reference, operation) {
+  return table(...Object.entries(operation.responses).map(([status, response]) => {
+    const told = reference.resolved(response);
+    const shapes = Object.entries(told.content ?? {}).map(([type, media]) => element("div", {}, `${type}: `, reference.words(media.schema)));
+    return row(code(status), element("div", { class: "lines" }, prose(told.description)), element("div", {}, ...shapes));
+  }));
+}
+
+function section(reference, operation) {
+  return element("section", { id: operation.operationId },
+    element("h2", {}, element("span", { class: "method" }, operation.method), " ", code(operation.path)),
+    element("p", {}, prose(`${operation.summary.replace(/[?]$/, "")}. ${operation.description}`)),
+    ...new Form(reference, operation).parts(),
+    element("details", {}, element("summary", {}, "Answers"), answers(reference, operation)));
+}
+
+function show(reference) {
+  const { info, components } = reference.document;
+  document.title = place("title").textContent = info.title;
+  place("about").replaceChildren(info.description, ` Version ${info.version}. `, element("a", { href: "openapi.json" }, "openapi.json"));
+  const groups = new Map();
+  for (const operation of reference.operations()) {
+    const [tag] = operation.tags;
+    if (!groups.has(tag)) groups.set(tag, []);
+    groups.get(tag).push(operation);
+  }
+  for (const [tag, operations] of groups) {
+    place("routes").append(element("h2", {}, tag), ...operations.map((operation) =>
+      element("a", { href: `#${operation.operationId}` }, element("span", { class: "method" }, operation.method), operation.path)));
+    place("operations").append(...operations.map((operation) => section(reference, operation)));
+  }
+  for (const [name, schema] of Object.entries(components.schemas))
+    place("shapes").append(element("h3", { id: `shape-${name}` }, name), element("p", {}, prose(schema.description ?? "")), reference.fields(schema));
+  // The browser looked for the place before it was made.
+  if (location.hash) document.getElementById(location.hash.slice(1))?.scrollIntoView();
+}
+
+try {
+  show(new Reference(await (await fetch("openapi.json")).json()));
+} catch (error) {
+  place("about").textContent = `The document did not come: ${error}`;
+}

@@ -1,0 +1,78 @@
+"""GET /openapi.json and GET /docs: what this plane takes and gives, for programs and for people.
+
+Owns the serving of the document, which is made once, at start, and of the page that shows it, whose files are in
+`pages/`. The page loads nothing from elsewhere, and its policy forbids it to.
+"""
+
+from collections.abc import Sequence
+from importlib.resources import files
+
+import msgspec
+
+from plainsql_server.http.contract import JSON_TYPE, Contract, Media
+from plainsql_server.http.openapi import Json, openapi_document
+from plainsql_server.http.requests import Request
+from plainsql_server.http.responses import Header, Response
+from plainsql_server.http.routes import AnswerAnyone, Route, open_route
+
+_ABOUT = {
+    "data": "SQL over plain HTTPS, on PostgreSQL: queries, transactions and streams.",
+    "control": "Sessions, API keys, databases, usage and the audit log.",
+}
+# By path: the file, its type, and what it is.
+_PAGES = {
+    "/docs": ("docs.html", "text/html", "The reference of this plane, to read and to try"),
+    "/docs/docs.js": ("docs.js", "text/javascript", "The script of the reference"),
+    "/docs/docs.css": ("docs.css", "text/css", "The style of the reference"),
+}
+_POLICY = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:;"
+    b" base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_PAGE_HEADERS: tuple[Header, ...] = (
+    (b"content-security-policy", _POLICY),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    # A new version of the service comes with a new page.
+    (b"cache-control", b"no-cache"),
+)
+
+
+class Reference:
+    """The document of one plane, and the page that shows it."""
+
+    def __init__(self, plane: str) -> None:
+        self._plane = plane
+        self._document = b""
+
+    def routes(self) -> list[Route]:
+        described = Contract(answers={200: Media(JSON_TYPE, "This document.")}, errors=())
+        pages = [_page_route(path, *page) for path, page in _PAGES.items()]
+        return [
+            open_route("GET", "/openapi.json", "The OpenAPI document of this plane", self.get, contract=described),
+            *pages,
+        ]
+
+    def describe(self, routes: Sequence[Route]) -> Json:
+        """The document of these routes, which is served from now on."""
+        document = openapi_document(self._plane, _ABOUT[self._plane], routes)
+        self._document = msgspec.json.encode(document)
+        return document
+
+    async def get(self, request: Request) -> Response:  # noqa: ARG002
+        return Response(200, self._document)
+
+
+def _page_route(path: str, file: str, content_type: str, purpose: str) -> Route:
+    contract = Contract(answers={200: Media(content_type, f"{purpose}.")}, errors=())
+    return open_route("GET", path, purpose, _page(file, content_type), contract=contract)
+
+
+def _page(file: str, content_type: str) -> AnswerAnyone:
+    body = files("plainsql_server.http").joinpath("pages", file).read_bytes()
+    sent_type = f"{content_type}; charset=utf-8".encode()
+
+    async def answer(request: Request) -> Response:  # noqa: ARG001
+        return Response(200, body, content_type=sent_type, headers=[*_PAGE_HEADERS])
+
+    return answer

@@ -1,0 +1,66 @@
+"""Asking the service's own HTTP routes, as an operator does: no redirects, short patience, strict about TLS.
+
+Owns that. Refuses to send a credential.
+"""
+
+import asyncio
+import http.client
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+_TIMEOUT_S = 5.0
+_LARGEST_BYTES = 4 << 20
+
+
+class AskingError(Exception):
+    """Nobody answered, or nobody who can be trusted; the message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back."""
+
+    status: int
+    headers: dict[str, str]
+    text: str
+
+    def json(self) -> dict[str, Any]:
+        """The body as an object; an empty one if it is none."""
+        try:
+            decoded = msgspec.json.decode(self.text)
+        except msgspec.DecodeError:
+            return {}
+        return decoded if isinstance(decoded, dict) else {}
+
+
+async def get(url: str, path: str, ca_file: Path | None = None) -> Answer:
+    """The answer to GET. Raises AskingError."""
+    return await asyncio.to_thread(_get, url, path, ca_file)
+
+
+def _get(url: str, path: str, ca_file: Path | None) -> Answer:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise AskingError(f"{url!r} is no address of a web server")
+    connection: http.client.HTTPConnection
+    if parts.scheme == "https":
+        trust = ssl.create_default_context(cafile=ca_file)
+        connection = http.client.HTTPSConnection(parts.hostname, parts.port, timeout=_TIMEOUT_S, context=trust)
+    else:
+        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=_TIMEOUT_S)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        headers = {name.lower(): value for name, value in response.getheaders()}
+        return Answer(response.status, headers, response.read(_LARGEST_BYTES).decode(errors="replace"))
+    except ssl.SSLCertVerificationError as error:
+        raise AskingError(f"its certificate is refused: {error.verify_message}") from error
+    except (OSError, http.client.HTTPException) as error:
+        raise AskingError(f"{type(error).__name__}: {error}") from error
+    finally:
+        connection.close()

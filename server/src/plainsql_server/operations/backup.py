@@ -1,0 +1,142 @@
+"""Taking a backup: of a customer's database, or of the directory.
+
+Owns what goes into the file, in which order, and as whom it is read. A customer's database is dumped as its owner
+role, never as a superuser: whatever hostile code it holds could then do no more than its customer can. The
+records of requests (`engine/records.py`) are copied from the same moment, since what was done before that moment
+must not be done again after a restore, and what was done later must be.
+"""
+
+import asyncio
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import BinaryIO
+
+from psycopg.conninfo import make_conninfo
+
+from plainsql_server.control_plane.databases import cell_of
+from plainsql_server.core.clock import now
+from plainsql_server.core.errors import ConflictError
+from plainsql_server.directory import databases as stored
+from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
+from plainsql_server.engine.backups import RECORDS, Frozen, frozen, owners_conninfo
+from plainsql_server.operations.pieces import PIECE_BYTES, Manifest, PieceWriter
+from plainsql_server.operations.programs import find_program, major_of, running
+from plainsql_server.operations.progress import Progress, TablesDumped
+
+DATABASE, DIRECTORY = "database", "directory"
+
+# What is in a state besides these is not whole.
+_DUMPABLE = frozenset([DatabaseState.READY, DatabaseState.SUSPENDED])
+# pg_dump waits so long for a customer's lock on a table; statements behind it wait as long.
+_LOCK_WAIT = "--lock-wait-timeout=20s"
+# The file is compressed as a whole, by whoever wants that; so how far a dump is can be seen from what it wrote.
+_FORM = ("--format=custom", "--compress=0")
+_TENANT = (*_FORM, _LOCK_WAIT, "--exclude-schema=plainsql", "--no-subscriptions")
+_SECTIONS = {"schema": ("--section=pre-data", "--section=post-data"), "data": ("--section=data", "--verbose")}
+
+_DIRECTORY_TABLES = """
+    SELECT n.nspname || '.' || c.relname AS name, pg_table_size(c.oid) AS size
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relkind = 'r' AND n.nspname = 'public'
+"""
+
+
+async def backup_database(directory: Directory, database: DatabaseRecord, output: BinaryIO, progress: Progress) -> None:
+    """Writes a backup of a database as it is at one moment. Cancelling it leaves a file without an end.
+
+    Raises ConflictError if the database is not ready, EngineError if its cell is away, RequestError if it cannot
+    be dumped; the message says why.
+    """
+    if database.state not in _DUMPABLE:
+        raise ConflictError("wrong_state", f"The database {database.name!r} is {database.state}.")
+    cell = await cell_of(directory, database)
+    conninfo = owners_conninfo(cell.conninfo, database.engine_name, database.owner_role, "backup")
+    progress.step("a safe moment")
+    async with frozen(cell.conninfo, cell.admin_role, database.engine_name) as moment:
+        version = moment.connection.info.server_version
+        program = find_program("pg_dump", version // 10_000)
+        dumped = TablesDumped(moment.tables)
+        manifest = Manifest(
+            kind=DATABASE, name=database.name, taken_at=now().isoformat(), server_version=str(version),
+            dumped_by_major=major_of(program), owner_role=database.owner_role, reader_role=database.reader_role,
+            tables_bytes=dumped.total, is_serial=moment.is_serial,
+        )  # fmt: skip
+        writer = PieceWriter(output, manifest)
+        snapshot = f"--snapshot={moment.snapshot}"
+        for part, section in _SECTIONS.items():
+            progress.step(part, dumped.total if part == "data" else None)
+            options = [*_TENANT, *section, snapshot]
+            await _dump(program, options, conninfo, writer=writer, part=part, dumped=dumped, progress=progress)
+        progress.step("records")
+        await _copy_records(moment, writer)
+    # Asked after the dump: a database that holds no code now held none before.
+    current = await stored.find_by_id(directory, database.id)
+    await asyncio.to_thread(writer.finish, plain=current is not None and current.plain)
+
+
+async def backup_directory(directory: Directory, dsn: str, output: BinaryIO, progress: Progress) -> None:
+    """Writes a backup of the directory. It holds what makes keys and records valid, so it is to be kept as they are."""
+    async with directory.connection() as connection:
+        rows = await (await connection.execute(_DIRECTORY_TABLES)).fetchall()
+        version = connection.info.server_version
+    program = find_program("pg_dump", version // 10_000)
+    dumped = TablesDumped({row["name"]: row["size"] for row in rows})
+    manifest = Manifest(
+        kind=DIRECTORY, name="directory", taken_at=now().isoformat(), server_version=str(version),
+        dumped_by_major=major_of(program), tables_bytes=dumped.total,
+    )  # fmt: skip
+    writer = PieceWriter(output, manifest)
+    progress.step("data", dumped.total)
+    conninfo = make_conninfo(dsn, application_name="plainsql-backup")
+    options = [*_FORM, _LOCK_WAIT, "--verbose"]
+    await _dump(program, options, conninfo, writer=writer, part="data", dumped=dumped, progress=progress)
+    await asyncio.to_thread(writer.finish)
+
+
+async def _dump(
+    program: Path,
+    options: list[str],
+    conninfo: str,
+    *,
+    writer: PieceWriter,
+    part: str,
+    dumped: TablesDumped,
+    progress: Progress,
+) -> None:
+    async with running(program, options, conninfo, hear=dumped.hear) as process:
+        async for piece in _pieces(process):
+            # Whoever takes the file may be slow, and must not stop what else runs here.
+            await asyncio.to_thread(writer.write, part, piece)
+            if part == "data":
+                progress.at(dumped.wrote(len(piece)))
+
+
+async def _pieces(process: Process) -> AsyncIterator[bytes]:
+    assert process.stdout is not None
+    while True:
+        try:
+            yield await process.stdout.readexactly(PIECE_BYTES)
+        except asyncio.IncompleteReadError as error:
+            if error.partial:
+                yield error.partial
+            return
+
+
+async def _copy_records(moment: Frozen, writer: PieceWriter) -> None:
+    for table in RECORDS:
+        async for piece in _joined(moment.records(table)):
+            await asyncio.to_thread(writer.write, table, piece)
+
+
+async def _joined(blocks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The same bytes in pieces of one size: a record may be longer than a piece, and most are far shorter."""
+    held = bytearray()
+    async for block in blocks:
+        held += block
+        while len(held) >= PIECE_BYTES:
+            yield bytes(held[:PIECE_BYTES])
+            del held[:PIECE_BYTES]
+    if held:
+        yield bytes(held)

@@ -1,0 +1,75 @@
+"""Checks of the certificate that the planes show: that it is valid now and soon, for their names, with its own key.
+
+Owns reading it. What is shown at the public addresses, by whatever is before the planes, `check_edge.py` looks at.
+"""
+
+import ipaddress
+import ssl
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from cryptography import x509
+from cryptography.x509.oid import ExtensionOID
+
+from plainsql_server.core.clock import now
+from plainsql_server.operations.findings import Finding, Patient, broken, good, warning
+
+# As long as people need to notice and act.
+_RENEW_BEFORE = timedelta(days=21)
+_RENEW = "Renew it and restart the planes: SIGHUP to a parent replaces its workers one by one."
+
+
+async def certificates(patient: Patient) -> AsyncIterator[Finding]:
+    """Whether PLAINSQL_TLS_CERT_FILE can be shown to clients."""
+    settings = patient.settings
+    if not settings.tls_cert_file or not settings.tls_key_file:
+        yield good("certificate", "No certificate is set: the planes speak plain HTTP, for what is before them.")
+        return
+    file = Path(settings.tls_cert_file)
+    try:
+        certificate = x509.load_pem_x509_certificate(file.read_bytes())
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(file, settings.tls_key_file)
+    except (OSError, ValueError, ssl.SSLError) as error:
+        yield broken(
+            "certificate", f"{file} cannot be used with its key: {error}.",
+            "Set PLAINSQL_TLS_CERT_FILE to a PEM chain and PLAINSQL_TLS_KEY_FILE to the key that it was made with.",
+        )  # fmt: skip
+        return
+    yield _validity(file, certificate)
+    for url in (settings.data_url, settings.control_url):
+        host = urlsplit(url).hostname
+        if host and not _names(certificate, host):
+            yield broken(
+                "certificate", f"{file} is not for {host}, which clients are told to call.",
+                f"Have a certificate issued that names {host}, or set the address to a name that it has.",
+            )  # fmt: skip
+
+
+def _validity(file: Path, certificate: x509.Certificate) -> Finding:
+    begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if now() < begins:
+        return broken(
+            "certificate", f"{file} is not valid before {begins:%Y-%m-%d %H:%M}Z.",
+            "Wait until then, use the one before it, or set this machine's clock if it is wrong.",
+        )  # fmt: skip
+    if now() >= ends:
+        return broken("certificate", f"{file} expired on {ends:%Y-%m-%d %H:%M}Z: clients refuse it.", _RENEW)
+    if ends - now() < _RENEW_BEFORE:
+        return warning("certificate", f"{file} expires on {ends:%Y-%m-%d %H:%M}Z.", _RENEW)
+    return good("certificate", f"{file} is valid until {ends:%Y-%m-%d}.")
+
+
+def _names(certificate: x509.Certificate, host: str) -> bool:
+    try:
+        listed = certificate.extensions.get_extension_for_oid(ExtensionOID.SUBJECT_ALTERNATIVE_NAME).value
+    except x509.ExtensionNotFound:
+        return False
+    assert isinstance(listed, x509.SubjectAlternativeName)
+    try:
+        return ipaddress.ip_address(host) in listed.get_values_for_type(x509.IPAddress)
+    except ValueError:
+        names = [name.lower() for name in listed.get_values_for_type(x509.DNSName)]
+    host = host.lower()
+    return host in names or f"*.{host.partition('.')[2]}" in names

@@ -1,0 +1,134 @@
+"""Checks of what clients meet: the planes and the alias at their public addresses, and the Redis behind the limits.
+
+Owns these. A plane that is not started yet is a warning; one that answers wrongly is broken.
+"""
+
+from collections.abc import AsyncIterator
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from plainsql_server import VERSION
+from plainsql_server.operations.asking import Answer, AskingError, get
+from plainsql_server.operations.findings import Finding, Patient, broken, good, warning
+from plainsql_server.settings import PREFIX
+
+_REDIS_TIMEOUT_S = 2.0
+_REDIS_OLDEST = 7
+# A route of the control plane, which the alias redirects.
+_CONTROL_ROUTE = "/v1/organizations/current"
+
+
+async def planes(patient: Patient) -> AsyncIterator[Finding]:
+    """Whether each plane answers at the address that clients are told."""
+    for name in ("data", "control"):
+        url = str(getattr(patient.settings, f"{name}_url"))
+        if not url:
+            yield warning(
+                "planes", f"{PREFIX}{name.upper()}_URL is not set, so that clients are not told where to go.",
+                f"Set it to the {name} plane's public address.",
+            )  # fmt: skip
+            continue
+        yield await _plane(patient, name, url)
+
+
+async def _plane(patient: Patient, name: str, url: str) -> Finding:
+    try:
+        answer = await get(url, "/health", patient.ca_file)
+    except AskingError as error:
+        if "certificate" in str(error):
+            return broken(
+                "planes", f"The {name} plane at {url}: {error}.",
+                "Give it a valid certificate for that name, or name its authority to `doctor` with --ca-file.",
+            )  # fmt: skip
+        return warning(
+            "planes", f"The {name} plane does not answer at {url}: {error}.",
+            f"Start `plainsql-server {name}`, or correct {PREFIX}{name.upper()}_URL.",
+        )  # fmt: skip
+    return _health(name, url, answer)
+
+
+def _health(name: str, url: str, answer: Answer) -> Finding:
+    said = answer.json()
+    if "checks" not in said:
+        return broken(
+            "planes", f"What answers at {url} is not a PlainSQL {name} plane.", f"Correct {PREFIX}{name.upper()}_URL."
+        )
+    ill = {check: state for check, state in said["checks"].items() if state != "ok"}
+    if ill:
+        shown = ", ".join(f"{check} {state}" for check, state in ill.items())
+        return broken(
+            "planes", f"The {name} plane says: {shown}.", "See the findings on these parts here, and its log."
+        )
+    if said.get("version") != VERSION:
+        return warning(
+            "planes",
+            f"The {name} plane runs {said.get('version')}, and this command is {VERSION}.",
+            "Upgrade the older.",
+        )
+    return good("planes", f"The {name} plane at {url} is well.")
+
+
+async def alias(patient: Patient) -> AsyncIterator[Finding]:
+    """Whether the alias leads to this data plane, and control requests to this control plane."""
+    settings = patient.settings
+    if not settings.alias_url:
+        return
+    try:
+        banner = (await get(settings.alias_url, "/", patient.ca_file)).json()
+        redirect = await get(settings.alias_url, _CONTROL_ROUTE, patient.ca_file)
+    except AskingError as error:
+        yield broken(
+            "alias", f"The alias does not answer at {settings.alias_url}: {error}.",
+            "Start its nginx, or unset PLAINSQL_ALIAS_URL.",
+        )  # fmt: skip
+        return
+    again = "Print its configuration again with `plainsql-server alias`, and reload nginx."
+    if banner.get("data_url") != settings.data_url:
+        found = banner.get("data_url", "no data plane")
+        yield broken("alias", f"The alias leads to {found}, not to {settings.data_url}.", again)
+    elif not redirect.headers.get("location", "").startswith(settings.control_url):
+        led = redirect.headers.get("location", f"nowhere (status {redirect.status})")
+        yield broken("alias", f"The alias sends control requests to {led}, not to {settings.control_url}.", again)
+    else:
+        yield good("alias", f"The alias at {settings.alias_url} leads to both planes.")
+
+
+async def redis(patient: Patient) -> AsyncIterator[Finding]:
+    """Whether rate limits can be counted over all processes."""
+    settings = patient.settings
+    if settings.redis_url is None:
+        processes = settings.nodes * settings.workers
+        if processes > 1:
+            yield warning(
+                "redis", f"{processes} processes of the data plane divide rate limits among them, without Redis.",
+                "Set PLAINSQL_REDIS_URL to one Redis for all.",
+            )  # fmt: skip
+        return
+    client = Redis.from_url(
+        settings.redis_url, socket_timeout=_REDIS_TIMEOUT_S, socket_connect_timeout=_REDIS_TIMEOUT_S
+    )
+    try:
+        facts = await client.info()
+    except (RedisError, OSError) as error:
+        yield broken(
+            "redis", f"Redis does not answer: {str(error).rstrip('.')}. Processes keep to their shares of rate limits.",
+            "Start it, or correct PLAINSQL_REDIS_URL.",
+        )  # fmt: skip
+        return
+    finally:
+        await client.aclose()
+    for finding in _redis_facts(facts):
+        yield finding
+
+
+def _redis_facts(facts: dict[str, object]) -> list[Finding]:
+    version, policy = str(facts.get("redis_version", "0")), str(facts.get("maxmemory_policy", ""))
+    if int(version.split(".", maxsplit=1)[0]) < _REDIS_OLDEST:
+        return [
+            warning("redis", f"Redis {version} was never tried.", f"Use Redis {_REDIS_OLDEST} or newer, or Valkey.")
+        ]
+    if facts.get("maxmemory") and policy != "noeviction":
+        mend = "Set `maxmemory-policy noeviction`, so that it forgets nobody's requests."
+        return [warning("redis", f"Redis may evict: its policy is {policy}.", mend)]
+    return [good("redis", f"Redis {version} answers.")]

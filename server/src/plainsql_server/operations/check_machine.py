@@ -1,0 +1,145 @@
+"""Checks of this machine: the files that the settings name, its ports, its limits, its programs.
+
+Owns what can be said without asking anybody else. Certificates have `check_certificates.py`.
+"""
+
+import contextlib
+import errno
+import os
+import resource
+import socket
+import stat
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+from psycopg.conninfo import conninfo_to_dict
+
+from plainsql_server.core.errors import RequestError
+from plainsql_server.operations.asking import AskingError, get
+from plainsql_server.operations.findings import Finding, Patient, broken, good, warning
+from plainsql_server.operations.programs import find_program
+from plainsql_server.settings import PREFIX
+
+# A connection of a client takes one, one to a cell another; the default of many systems, 1024, is for desktops.
+_DESCRIPTORS = 4_096
+_OLDEST_MAJOR = 15
+
+
+async def files(patient: Patient) -> AsyncIterator[Finding]:
+    """Whether files with secrets are their owner's alone."""
+    settings = patient.settings
+    if (settings.tls_cert_file is None) != (settings.tls_key_file is None):
+        yield broken(
+            "files", "Only one of PLAINSQL_TLS_CERT_FILE and PLAINSQL_TLS_KEY_FILE is set.", "Set both, or none."
+        )
+    keywords = conninfo_to_dict(settings.directory_dsn)
+    secret = {
+        f"{PREFIX}TLS_KEY_FILE": settings.tls_key_file,
+        "the directory's sslkey": keywords.get("sslkey"),
+        "the directory's passfile": keywords.get("passfile"),
+    }
+    for name, path in secret.items():
+        if path:
+            yield _secret_file(name, Path(str(path)))
+
+
+def _secret_file(name: str, file: Path) -> Finding:
+    try:
+        mode = file.stat().st_mode
+        with file.open("rb"):
+            pass
+    except OSError as error:
+        return broken(
+            "files", f"{file} ({name}) cannot be read: {error.strerror}.", "Name a file that this user can read."
+        )
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        return broken(
+            "files", f"{file} ({name}) is open to others: mode {stat.S_IMODE(mode):04o}.", f"Run `chmod 600 {file}`."
+        )
+    return good("files", f"{file} ({name}) is its owner's alone.")
+
+
+async def ports(patient: Patient) -> AsyncIterator[Finding]:
+    """Whether each plane has its port: it listens there itself, or the port is free."""
+    settings = patient.settings
+    planes = {
+        "data": (settings.data_host, settings.data_port, settings.data_url),
+        "control": (settings.control_host, settings.control_port, settings.control_url),
+    }
+    for name, (host, port, _) in planes.items():
+        try:
+            with _bound(host, port):
+                yield good("ports", f"{host}:{port} is free for the {name} plane, which does not run on this machine.")
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                yield broken(
+                    "ports", f"The {name} plane cannot listen on {host}:{port}: {error.strerror}.",
+                    f"Set {PREFIX}{name.upper()}_HOST to an address of this machine, and a port above 1023.",
+                )  # fmt: skip
+            else:
+                yield await _occupant(patient, name, host, port)
+
+
+async def _occupant(patient: Patient, name: str, host: str, port: int) -> Finding:
+    scheme = "https" if patient.settings.tls_cert_file else "http"
+    try:
+        said = (await get(f"{scheme}://{host}:{port}", "/health?live", patient.ca_file)).json()
+    except AskingError as error:
+        # A plane's certificate names its public address, not the one that it listens on.
+        said = {"version": ""} if "certificate" in str(error) else {}
+    if "version" in said:
+        return good("ports", f"A plane listens on {host}:{port}.")
+    return broken(
+        "ports", f"Another program listens on {host}:{port}, where the {name} plane should.",
+        f"Find it with `ss -ltnp 'sport = :{port}'` and stop it, or set {PREFIX}{name.upper()}_PORT to another.",
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _bound(host: str, port: int) -> Iterator[None]:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(1)
+        yield
+
+
+async def limits(patient: Patient) -> AsyncIterator[Finding]:
+    """Whether processes may open as many files and sockets as their connections take."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = max(_DESCRIPTORS, 4 * patient.settings.cell_max_connections)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        yield good("limits", f"A process may open {soft} files.")
+        return
+    yield warning(
+        "limits", f"A process may open {soft} files; {needed} or more are right for a plane.",
+        f"Set LimitNOFILE={needed} in the service's unit, or run `ulimit -n {needed}` before it starts.",
+    )  # fmt: skip
+
+
+async def programs(_: Patient) -> AsyncIterator[Finding]:
+    """Whether backups can be made from here."""
+    for name in ("pg_dump", "pg_restore"):
+        try:
+            yield good("programs", f"{find_program(name, _OLDEST_MAJOR)} is there for backups.")
+        except RequestError as error:
+            yield warning("programs", error.message, error.hint or "")
+
+
+def disk(check: str, path: str, free_percent: float) -> Finding | None:
+    """How full the disk of a folder is; None if the folder is not on this machine."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return None
+    free = 100 * found.f_bavail / found.f_blocks if found.f_blocks else 100.0
+    free_gb = found.f_bavail * found.f_frsize / 1e9
+    said = f"The disk of {path} has {free:.0f} % free ({free_gb:.1f} GB)"
+    if free >= free_percent:
+        return good(check, f"{said}.")
+    grade = broken if free < free_percent / 2 else warning
+    return grade(
+        check, f"{said}; {free_percent:g} % is the least for a cell, which stops for all when it is full.",
+        "Make the disk larger, delete what is not needed, or move databases to another cell.",
+    )  # fmt: skip

@@ -1,0 +1,123 @@
+"""The state of the service at one moment: directory, cells, planes, and the queues of this machine's processes.
+
+Owns gathering it. What does not answer is part of the picture and no error. Refuses to judge: `doctor` does.
+"""
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from plainsql_server.core.errors import ServiceError
+from plainsql_server.directory import cells, counts
+from plainsql_server.directory.cells import CellRecord
+from plainsql_server.directory.connection import Directory
+from plainsql_server.engine import watching
+from plainsql_server.engine.watching import CellView
+from plainsql_server.operations.asking import AskingError, get
+from plainsql_server.settings import Settings
+
+_CELL_METRICS = "plainsql_cell_"
+
+
+@dataclass(frozen=True, slots=True)
+class CellStatus:
+    """A cell, what the directory knows of it, and how it is; without `view` it did not answer."""
+
+    id: str
+    name: str
+    state: str
+    databases: dict[str, int]
+    view: CellView | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlaneStatus:
+    """What a plane or the alias says of itself at its public address."""
+
+    name: str
+    url: str
+    status: str
+    version: str | None = None
+    uptime_s: int | None = None
+    checks: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStatus:
+    """What a data-plane process of this machine uses of all cells together, as its metrics say."""
+
+    port: int
+    open_connections: int
+    running: int
+    waiting: int
+    streams: int
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Everything at one moment."""
+
+    directory: dict[str, int]
+    cells: list[CellStatus]
+    planes: list[PlaneStatus]
+    processes: list[ProcessStatus]
+
+
+async def gather(directory: Directory, settings: Settings, ca_file: Path | None) -> Status:
+    """The state of everything that the settings and the directory name. Raises EngineError if the directory is away."""
+    totals = await counts.totals(directory)
+    by_cell = await counts.databases_by_cell(directory)
+    listed = await cells.list_(directory)
+    seen = await asyncio.gather(*(_cell(cell, by_cell.get(cell.id, {})) for cell in listed))
+    urls = {"data": settings.data_url, "control": settings.control_url, "alias": settings.alias_url or ""}
+    planes = await asyncio.gather(*(_plane(name, url, ca_file) for name, url in urls.items() if url))
+    return Status(totals, list(seen), list(planes), await _processes(settings))
+
+
+async def _cell(cell: CellRecord, databases: dict[str, int]) -> CellStatus:
+    known = CellStatus(cell.id, cell.name, str(cell.state), databases)
+    try:
+        async with watching.watching(cell.conninfo, cell.admin_role) as connection:
+            return replace(known, view=await watching.view(connection))
+    except ServiceError as error:
+        return replace(known, problem=error.internal_context or error.message)
+
+
+async def _plane(name: str, url: str, ca_file: Path | None) -> PlaneStatus:
+    try:
+        said = (await get(url, "/health", ca_file)).json()
+    except AskingError as error:
+        return PlaneStatus(name, url, f"no answer: {error}")
+    return PlaneStatus(
+        name,
+        url,
+        str(said.get("status", "not ours")),
+        said.get("version"),
+        said.get("uptime_s"),
+        said.get("checks", {}),
+    )
+
+
+async def _processes(settings: Settings) -> list[ProcessStatus]:
+    if not settings.metrics_port:
+        return []
+    ports = range(settings.metrics_port, settings.metrics_port + settings.workers)
+    asked = await asyncio.gather(*(_process(settings.data_host, port) for port in ports))
+    return [each for each in asked if each is not None]
+
+
+async def _process(host: str, port: int) -> ProcessStatus | None:
+    try:
+        answer = await get(f"http://{host}:{port}", "/metrics")
+    except AskingError:
+        # A process that does not run has no queue.
+        return None
+    sums: dict[str, float] = {}
+    for family in text_string_to_metric_families(answer.text):
+        for sample in family.samples:
+            sums[sample.name] = sums.get(sample.name, 0) + sample.value
+    wanted = ("open_connections", "running", "waiting", "streams")
+    return ProcessStatus(port, *(int(sums.get(_CELL_METRICS + name, 0)) for name in wanted))

@@ -1,0 +1,104 @@
+"""What runs now: customers' statements on every cell, by organization, and the end of one.
+
+Owns putting cells and directory together. SQL text is shown to operators alone, cut short and without characters that
+a terminal would obey; parameters are never part of it.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from plainsql_server.core.errors import AccessError, ConflictError, ServiceError
+from plainsql_server.directory import cells
+from plainsql_server.directory.cells import CellRecord
+from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.roles import RoleOwner, owners
+from plainsql_server.engine import watching
+from plainsql_server.engine.watching import Running
+
+_SQL_LENGTH = 200
+_IDLE = "idle"
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One backend of a customer's, and what it does."""
+
+    cell: str
+    pid: int
+    organization: str
+    database: str
+    role: str
+    state: str
+    elapsed_s: float
+    waits_for: str | None
+    sql: str
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What was seen at one moment, and the cells that did not answer, with why."""
+
+    statements: list[Statement]
+    away: dict[str, str]
+
+
+async def look(directory: Directory, *, idle: bool = False) -> Picture:
+    """The statements of all cells, longest first; with `idle`, also connections that wait for their next one."""
+    listed = await cells.list_(directory)
+    found = await asyncio.gather(*(_running(cell) for cell in listed), return_exceptions=True)
+    shown: list[Statement] = []
+    away: dict[str, str] = {}
+    for cell, answer in zip(listed, found, strict=True):
+        if isinstance(answer, ServiceError):
+            away[cell.name] = answer.internal_context or answer.message
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            kept = [each for each in answer if idle or each.state != _IDLE]
+            known = await owners(directory, [each.role for each in kept])
+            shown += [_statement(cell, each, known.get(each.role)) for each in kept]
+    return Picture(sorted(shown, key=lambda each: -each.elapsed_s), away)
+
+
+async def cancel(directory: Directory, pid: int, cell_name: str | None, *, terminate: bool = False) -> Statement:
+    """The statement that was told to end. Its connection is ended, too, if it is to `terminate`.
+
+    Raises AccessError if no customer's backend has that number, ConflictError if several cells have one.
+    """
+    found = []
+    for cell in await cells.list_(directory):
+        if cell_name in (None, cell.name, cell.id):
+            found += [(cell, each) for each in await _running(cell) if each.pid == pid]
+    if len(found) > 1:
+        names = ", ".join(cell.name for cell, _ in found)
+        raise ConflictError("pid_ambiguous", f"Several cells have a backend {pid}: {names}.", hint="Name one: --cell.")
+    for cell, running in found:
+        known = await owners(directory, [running.role])
+        async with watching.watching(cell.conninfo, cell.admin_role) as connection:
+            if await watching.end_statement(connection, pid, list(known), terminate=terminate):
+                return _statement(cell, running, known[running.role])
+    raise AccessError("statement_not_found", f"No customer's backend has the number {pid}.")
+
+
+async def _running(cell: CellRecord) -> list[Running]:
+    async with watching.watching(cell.conninfo, cell.admin_role) as connection:
+        return await watching.statements(connection)
+
+
+def _statement(cell: CellRecord, running: Running, owner: RoleOwner | None) -> Statement:
+    return Statement(
+        cell=cell.name,
+        pid=running.pid,
+        organization=owner.organization if owner else "unknown",
+        database=owner.database if owner else "unknown",
+        role=owner.kind if owner else running.role,
+        state=running.state,
+        elapsed_s=round(running.elapsed_s, 3),
+        waits_for=running.waits_for,
+        sql=printable(running.query)[:_SQL_LENGTH],
+    )
+
+
+def printable(text: str) -> str:
+    """Text of a customer's on one line, with nothing in it that a terminal would obey."""
+    return " ".join("".join(each if each.isprintable() else " " for each in text).split())

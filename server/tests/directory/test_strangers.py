@@ -1,0 +1,102 @@
+"""A flood of well-formed secrets that nobody knows, and those who are known meanwhile."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+
+from plainsql_server.core.credential import new_key, new_session_token
+from plainsql_server.core.errors import LimitError
+from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.principals import Principals
+from plainsql_server.directory.strangers import Strangers
+from plainsql_server.directory.trust import Trust
+
+SHORT_MS = 60_000
+# Far less than the 2 s after which a look-up that gets no connection fails.
+SOON_S = 1.0
+
+
+@pytest.fixture
+def secret(dsn: str) -> str:
+    """A key that the directory knows."""
+    key = new_key()
+    with psycopg.connect(dsn) as connection:
+        connection.execute("INSERT INTO organizations (id, name, tier) VALUES ('org_1', 'one', 'free')")
+        connection.execute(
+            "INSERT INTO api_keys (id, organization_id, name, digest, shown_prefix, last_four, scopes)"
+            " VALUES ('key_1', 'org_1', 'k', %s, 'svc_k_abcd', 'wxyz', '{read}')",
+            (key.digest,),
+        )
+    return key.text
+
+
+@contextmanager
+def sessions_locked(dsn: str) -> Iterator[None]:
+    """Look-ups of sessions get no answer meanwhile; those of keys do."""
+    with psycopg.connect(dsn) as connection:
+        connection.execute("LOCK TABLE sessions IN ACCESS EXCLUSIVE MODE")
+        yield
+
+
+async def test_who_is_known_is_not_kept_waiting_by_any_number_of_strangers(
+    directory: Directory, dsn: str, secret: str
+) -> None:
+    # Nothing is believed for any time, so that every request is a look-up.
+    principals = Principals(directory, Trust(0, 0, 0))
+    assert await principals.find(secret) is not None
+    with sessions_locked(dsn):
+        flood = [asyncio.create_task(principals.find(new_session_token().text)) for _ in range(100)]
+        await asyncio.sleep(0)
+        for _ in range(20):
+            async with asyncio.timeout(SOON_S):
+                assert await principals.find(secret) is not None
+        for task in flood:
+            task.cancel()
+        await asyncio.wait(flood)
+
+
+async def test_a_stranger_that_turns_out_good_is_let_in_when_its_turn_comes(directory: Directory, secret: str) -> None:
+    principals = Principals(directory, Trust(0, 0, 0))
+    found = await asyncio.gather(*(principals.find(new_key().text) for _ in range(50)), principals.find(secret))
+    assert found[:-1] == [None] * 50
+    assert found[-1] is not None
+
+
+async def test_what_was_refused_a_moment_ago_is_not_asked_for_again_until_something_changes(
+    directory: Directory, dsn: str
+) -> None:
+    trust = Trust(SHORT_MS, SHORT_MS, 0)
+    principals = Principals(directory, trust)
+    token = new_session_token().text
+    assert await principals.find(token) is None
+    with sessions_locked(dsn):
+        async with asyncio.timeout(SOON_S):
+            assert await principals.find(token) is None
+        trust.announce("org_1")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await principals.find(token)
+
+
+async def test_beyond_so_many_that_wait_strangers_are_refused_at_once() -> None:
+    strangers = Strangers(Trust(0, 0, 0), at_once=1, max_waiting=2)
+    gate = asyncio.Event()
+
+    async def take_turn() -> None:
+        async with strangers.turn():
+            await gate.wait()
+
+    taken = [asyncio.create_task(take_turn()) for _ in range(3)]
+    await asyncio.sleep(0)
+    began_s = time.monotonic()
+    with pytest.raises(LimitError) as refused:
+        await take_turn()
+    assert refused.value.code == "overloaded"
+    assert time.monotonic() - began_s < SOON_S
+    gate.set()
+    await asyncio.gather(*taken)
+    await asyncio.wait_for(take_turn(), SOON_S)

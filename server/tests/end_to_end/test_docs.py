@@ -1,0 +1,95 @@
+"""The reference that both planes serve, in headless Chromium: every route is there, and examples can be sent."""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.tests.service import Service, running_service
+
+READERS = Path(__file__).resolve().parents[1] / "readers"
+# Where screenshots go, for who wants to look at it.
+SCREENSHOTS = os.environ.get("PLAINSQL_TEST_SCREENSHOTS", "")
+_LIMIT_S = 100
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[Service]:
+    """Without TLS, so that Chromium need not be told of a CA."""
+    with running_service("--no-tls") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def npm_packages() -> None:
+    if not (READERS / "node_modules").is_dir():
+        command = ["npm", "ci", "--silent", "--no-audit", "--no-fund"]
+        subprocess.run(command, cwd=READERS, check=True, capture_output=True, timeout=_LIMIT_S)
+
+
+def visit(url: str, key: str, *tries: tuple[str, str, str]) -> dict[str, Any]:
+    """What a visitor sees who sends these: (a name for it, the operation, the example)."""
+    command = ["node", str(READERS / "docs.mjs"), f"{url}/docs", key, SCREENSHOTS, json.dumps(tries)]
+    printed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LIMIT_S)
+    assert printed.returncode == 0, printed.stderr
+    seen: dict[str, Any] = json.loads(printed.stdout)
+    return seen
+
+
+def routes(service: Service, url: str) -> set[str]:
+    listed = service.http.get(f"{url}/").json()["routes"]
+    return {f"{route['method']} {route['path']}" for route in listed}
+
+
+def test_a_visitor_sends_examples_to_the_data_plane_and_sees_the_answers(plain: Service, npm_packages: None) -> None:
+    seen = visit(
+        plain.data_url, plain.api_key,
+        ("row", "post_v1_query", "With parameters"), ("stream", "post_v1_query", "A stream"),
+        ("text", "post_query", ""), ("transaction", "post_v1_transaction", "An expectation"),
+        ("health", "get_health", ""),
+    )  # fmt: skip
+    assert {" ".join(section.split()) for section in seen["sections"]} == routes(plain, plain.data_url)
+    answers = seen["answers"]
+    assert answers["row"].startswith("200\n")
+    assert '"sum": 3' in answers["row"]
+    assert "event: row" in answers["stream"]
+    assert "event: done" in answers["stream"]
+    assert '"success": true' in answers["text"]
+    assert '"attempts": 1' in answers["transaction"]
+    assert '"status": "ok"' in answers["health"]
+    check_alone(seen, plain.data_url)
+
+
+def test_a_visitor_without_a_key_is_told_so_by_the_control_plane(plain: Service, npm_packages: None) -> None:
+    seen = visit(plain.control_url, "", ("keys", "get_v1_keys", ""), ("made", "post_v1_keys", ""))
+    assert {" ".join(section.split()) for section in seen["sections"]} == routes(plain, plain.control_url)
+    for answer in seen["answers"].values():
+        assert answer.startswith("401\n")
+        assert '"code": "unauthenticated"' in answer
+    refused = [line for line in seen["told"] if "401" in line]
+    check_alone(seen | {"told": [line for line in seen["told"] if line not in refused]}, plain.control_url)
+
+
+def check_alone(seen: dict[str, Any], url: str) -> None:
+    """Nothing came from elsewhere, and a script that is not ours does not run."""
+    assert [origin for origin in seen["asked"] if origin != "null"] == [url]
+    assert seen["inline"] is False
+    (complaint,) = seen["told"]
+    assert "Content Security Policy" in complaint
+
+
+def test_the_page_and_its_files_have_a_strict_policy_and_no_word_of_other_hosts(plain: Service) -> None:
+    for path in ("/docs", "/docs/docs.js", "/docs/docs.css"):
+        answer = plain.http.get(plain.data_url + path)
+        assert answer.status_code == 200
+        assert answer.headers["content-security-policy"].startswith("default-src 'none'; script-src 'self';")
+        assert "unsafe" not in answer.headers["content-security-policy"]
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert "http://" not in answer.text
+        assert "https://" not in answer.text
+        assert len(answer.content) < 32_000
+    assert plain.http.get(f"{plain.data_url}/").json()["docs"] == f"{plain.data_url}/docs"

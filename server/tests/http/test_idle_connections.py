@@ -1,0 +1,77 @@
+"""A kept connection is closed when nobody used it for as long as it is kept, and not before."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import uvicorn
+
+from plainsql_server.http.protocol import Patience, ShortWayProtocol
+from plainsql_server.http.readiness import Readiness
+from plainsql_server.http.requests import Request
+from plainsql_server.http.responses import Response
+
+KEPT_S = 1
+
+
+class Echo:
+    """Answers every request with its body, at the pace that the body asks for."""
+
+    readiness = Readiness(0)
+    patience = Patience(10.0, 10.0)
+
+    async def respond(self, request: Request) -> Response | None:
+        body = await request.body(1_000, "free")
+        await asyncio.sleep(float(body))
+        return Response(200, body, [(b"content-length", b"%d" % len(body))])
+
+    async def __call__(self, *_: object) -> None:
+        raise AssertionError("the short way does not call this")
+
+
+@asynccontextmanager
+async def connection() -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    config = uvicorn.Config(
+        Echo(), interface="asgi3", port=0, http=ShortWayProtocol, ws="none", lifespan="off", proxy_headers=False,
+        timeout_keep_alive=KEPT_S, log_level="warning",
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    config.load()
+    server.lifespan = config.lifespan_class(config)
+    await server.startup()
+    try:
+        port = server.servers[0].sockets[0].getsockname()[1]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
+    finally:
+        await server.shutdown()
+
+
+async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, takes_s: str) -> None:
+    writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(takes_s), takes_s.encode()))
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200")
+    assert await reader.readexactly(len(takes_s)) == takes_s.encode()
+
+
+async def test_an_idle_connection_is_closed_when_its_time_is_over() -> None:
+    async with connection() as (reader, writer):
+        await ask(reader, writer, "0")
+        since_s = time.monotonic()
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        assert time.monotonic() - since_s > KEPT_S * 0.9
+
+
+async def test_a_connection_in_use_is_kept_and_its_time_begins_with_the_last_answer() -> None:
+    async with connection() as (reader, writer):
+        for _ in range(4):
+            await ask(reader, writer, "0.4")
+        # One that takes longer than a connection is kept idle, so that the timer comes due meanwhile.
+        await ask(reader, writer, "1.5")
+        since_s = time.monotonic()
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        assert time.monotonic() - since_s > KEPT_S * 0.9

@@ -1,0 +1,113 @@
+"""An operator's shell for tests: a directory, a cell, an organization and a database, and the real commands on them."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from plainsql_server.control_plane import cells, databases, organizations
+from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.migrations import migrate
+from server.tests.control_plane.cell_state import disagreements
+from server.tests.postgres import SUPERUSER, Postgres
+
+# 1000 for the full size of the test of backups; as it is in CI, that takes seconds.
+SIZE_MB = int(os.environ.get("PLAINSQL_TEST_BACKUP_MB", "20"))
+_TIMEOUT_S = 110 + SIZE_MB
+
+# What a database holds, said of each table by its content, in an order that does not depend on how it is stored.
+_CHECKSUM = """
+    select count(*), md5(coalesce(string_agg(md5(t::text), '' order by md5(t::text)), '')) from {} t
+"""
+
+
+async def _provision(dsn: str, conninfo: str) -> None:
+    async with Directory.open(dsn) as directory:
+        await cells.add(directory, "local", conninfo, SUPERUSER)
+        organization = await organizations.create(directory, "acme", "dedicated")
+        await databases.create(directory, organization.id, "main")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One operator's world."""
+
+    postgres: Postgres
+    dsn: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def made(cls, postgres: Postgres) -> "Stage":
+        dsn = postgres.fresh_database()
+        migrate(dsn)
+        asyncio.run(_provision(dsn, postgres.conninfo))
+        return cls(postgres, dsn)
+
+    def environment(self) -> dict[str, str]:
+        own = {name: value for name, value in os.environ.items() if not name.startswith("PLAINSQL_")}
+        return {**own, "PLAINSQL_DIRECTORY_DSN": self.dsn, "PLAINSQL_DIRECTORY_GRACE_MS": "0", **self.settings}
+
+    def run(self, *arguments: str, exit_code: int = 0, **options: Any) -> "subprocess.CompletedProcess[str]":
+        """`plainsql-server …`, which must end with that exit code and never with a traceback."""
+        command = [sys.executable, "-m", "plainsql_server", *arguments]
+        ended = subprocess.run(
+            command, capture_output=True, text=True, env=self.environment(), timeout=_TIMEOUT_S, check=False, **options
+        )
+        assert ended.returncode == exit_code, (ended.stdout, ended.stderr)
+        assert "Traceback" not in ended.stderr, ended.stderr
+        return ended
+
+    def start(self, *arguments: str, **options: Any) -> "subprocess.Popen[bytes]":
+        command = [sys.executable, "-m", "plainsql_server", *arguments]
+        return subprocess.Popen(command, env=self.environment(), **options)
+
+    def names(self, database: str = "main") -> tuple[str, str, str]:
+        """What a database, its owner and its reader are called on the cell."""
+        rows = self.ask(
+            "select d.engine_name, o.engine_name, r.engine_name from databases d"
+            " join roles o on o.database_id = d.id and o.kind = 'owner'"
+            " join roles r on r.database_id = d.id and r.kind = 'reader' where d.name = %s and d.state <> 'deleted'",
+            database,
+        )
+        engine_name, owner, reader = rows[0]
+        return engine_name, owner, reader
+
+    def ask(self, query: str, *arguments: Any) -> list[tuple[Any, ...]]:
+        """Rows of the directory."""
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            cursor = connection.execute(query, arguments)
+            return cursor.fetchall() if cursor.description is not None else []
+
+    def owner(self, database: str = "main") -> psycopg.Connection:
+        """The customer's own connection, past the service."""
+        engine_name, owner, _ = self.names(database)
+        return self.postgres.connect(owner, engine_name)
+
+    def reader(self, database: str = "main") -> psycopg.Connection:
+        engine_name, _, reader = self.names(database)
+        return self.postgres.connect(reader, engine_name)
+
+    def admin(self, database: str = "main") -> psycopg.Connection:
+        return self.postgres.connect(SUPERUSER, self.names(database)[0])
+
+    def checksums(self, database: str = "main") -> dict[str, tuple[int, str]]:
+        """Rows and checksum of every table of the customer's."""
+        listed = "select format('%I.%I', schemaname, tablename) from pg_tables where schemaname !~ '^(pg_|information)'"
+        with self.admin(database) as connection:
+            tables = [name for (name,) in connection.execute(listed) if not name.startswith("plainsql.")]
+            found = {name: connection.execute(_CHECKSUM.format(name)).fetchone() for name in tables}
+        return {name: (row[0], row[1]) for name, row in found.items() if row is not None}
+
+    def on_cell(self) -> dict[str, set[str]]:
+        """What is on the cell without this directory's knowing, be it another test's, and what it misses there."""
+        return disagreements(self.dsn, self.postgres.dsn())
+
+    def backup(self, file: Path, database: str = "main") -> Path:
+        self.run("backup", "--org", "acme", database, "--output", str(file))
+        return file

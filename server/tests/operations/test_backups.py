@@ -1,0 +1,269 @@
+"""Backups and restores of customers' databases, with the real commands on a real cell."""
+
+import asyncio
+import hashlib
+import io
+import subprocess
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from plainsql_server.control_plane.finishing import Finisher
+from plainsql_server.directory.connection import Directory
+from server.tests.operations.stage import SIZE_MB, Stage
+
+
+def fill(stage: Stage, size_mb: int) -> None:
+    """Tables of several kinds, about as large as asked for in all."""
+    with stage.owner() as owner:
+        owner.execute("create table narrow (id bigint primary key, n int, at timestamptz default now())")
+        owner.execute("create table wide (id int primary key, body text, raw bytea, document jsonb)")
+        owner.execute("create table parted (id int, day date) partition by range (id)")
+        owner.execute("create table parted_low partition of parted for values from (0) to (1000)")
+        owner.execute("create table parted_high partition of parted default")
+        owner.execute("insert into parted select g, date '2026-01-01' + g % 300 from generate_series(1, 5000) g")
+        owner.execute("insert into narrow select g, g %% 1000, now() from generate_series(1, %s) g", (size_mb * 6_000,))
+        # What does not compress stays as large as it is.
+        owner.execute(
+            "insert into wide select g, (select string_agg(md5(random()::text), '') from generate_series(1, 20) x"
+            " where x > g * 0), decode(repeat(md5(g::text), 40), 'hex'), jsonb_build_object('g', g, 'x', md5(g::text))"
+            " from generate_series(1, %s) g",
+            (size_mb * 350,),
+        )
+        owner.execute("create index on wide using gin (document)")
+        owner.execute("create index on narrow (n)")
+        owner.execute("alter table parted_low add check (id < 1000)")
+        owner.execute("create sequence counter")
+        owner.execute("select nextval('counter') from generate_series(1, 41)")
+
+
+@pytest.mark.timeout(120 + 3 * SIZE_MB)
+def test_a_backup_restored_is_the_same_bit_for_bit(stage: Stage, tmp_path: Path) -> None:
+    fill(stage, SIZE_MB)
+    before = stage.checksums()
+    began_s = time.monotonic()
+    file = stage.backup(tmp_path / "main.backup")
+    backup_s = time.monotonic() - began_s
+    assert file.stat().st_mode & 0o777 == 0o600
+    restored = stage.run("restore", "--org", "acme", "copy", "--input", str(file))
+    restore_s = time.monotonic() - began_s - backup_s
+    with stage.admin() as admin:
+        (stored_bytes,) = admin.execute("select pg_database_size(current_database())").fetchone() or (0,)
+    print(
+        f"backup: a database of {stored_bytes / 1e6:.0f} MB in {len(before)} tables, {backup_s:.1f} s to a file of"
+        f" {file.stat().st_size / 1e6:.0f} MB, restored in {restore_s:.1f} s"
+    )
+    assert restored.stdout.startswith("db_")
+    assert stage.checksums("copy") == before == stage.checksums("main")
+    with stage.owner("copy") as owner:
+        assert owner.execute("select nextval('counter')").fetchone() == (42,)
+        indexes = "select count(*) from pg_indexes where schemaname = 'public'"
+        assert owner.execute(indexes).fetchone() == (4,)
+
+
+def test_a_backup_to_standard_output_is_nothing_but_the_backup(stage: Stage) -> None:
+    command = ["backup", "--org", "acme", "main"]
+    with stage.owner() as owner:
+        owner.execute("create table t as select 1 as a")
+    piped = stage.start(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    content, said = piped.communicate(timeout=60)
+    assert piped.returncode == 0, said
+    with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+        names = tar.getnames()
+    assert (names[0], names[-1]) == ("manifest.json", "end.json")
+    with tempfile.TemporaryFile() as file:
+        file.write(content)
+        file.seek(0)
+        stage.run("restore", "--org", "acme", "copy", stdin=file)
+    assert stage.checksums("copy") == stage.checksums()
+
+
+def test_a_restored_database_has_the_same_schema_owners_rights_and_policies(stage: Stage, tmp_path: Path) -> None:
+    _, owner_role, reader_role = stage.names()
+    with stage.owner() as owner:
+        for statement in SCHEMA:
+            owner.execute(statement.format(owner=owner_role, reader=reader_role))
+    file = stage.backup(tmp_path / "main.backup")
+    stage.run("restore", "--org", "acme", "copy", "--input", str(file))
+    assert described(stage, "copy") == described(stage, "main")
+    with stage.reader("copy") as reader:
+        assert reader.execute("select * from shown").fetchall() == [(1,)]
+        for refused in ("select * from hidden", "insert into shown values (2)", "select * from plainsql.requests"):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                reader.execute(refused)
+    with stage.owner("copy") as owner:
+        # What is made from now on is shown to the reader as in every database.
+        owner.execute("create table later as select 7 as a")
+        assert owner.execute("select lo_get(4711)").fetchone() == (b"large",)
+    with stage.reader("copy") as reader:
+        assert reader.execute("select a from later").fetchone() == (7,)
+
+
+SCHEMA = [
+    "create table shown (a int primary key)", "insert into shown values (1)",
+    "create table hidden (a int)", "revoke select on hidden from {reader}",
+    "create table frozen as select g from generate_series(1, 10) g", "revoke insert, update on frozen from {owner}",
+    "create schema inner_rooms", "create table inner_rooms.t (a int generated always as identity, b numeric(9, 3))",
+    "create function doubled(a int) returns int language sql immutable as 'select $1 * 2'",
+    "create index on shown (doubled(a))", "create domain positive as int check (value > 0)",
+    "create function tick() returns trigger language plpgsql as $$ begin new.b := 1; return new; end $$",
+    "create trigger tick before insert on inner_rooms.t for each row execute function tick()",
+    "create view looking as select a, doubled(a) from shown", "create materialized view kept as select a from shown",
+    "alter table hidden enable row level security",
+    "create policy readers on hidden to {reader} using (current_user = '{reader}')",
+    "create type mood as enum ('good', 'bad')", "comment on table shown is 'a table''s comment'",
+    "select lo_from_bytea(4711, 'large')", "create statistics together (dependencies) on a, b from inner_rooms.t",
+    "create aggregate total (int) (sfunc = int4pl, stype = int)", "grant update (b) on inner_rooms.t to {reader}",
+    "alter default privileges in schema inner_rooms grant insert on tables to {reader}",
+    "create collation german (provider = icu, locale = 'de')", "create table \"strange \"\" name\" (\"col umn\" text)",
+]  # fmt: skip
+
+
+def described(stage: Stage, database: str) -> str:
+    """The whole schema as pg_dump tells it, with the roles by what they are."""
+    engine_name, owner, reader = stage.names(database)
+    command = ["/usr/lib/postgresql/15/bin/pg_dump", "--schema-only", stage.postgres.dsn(database=engine_name)]
+    shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    # A random word against tampering, other on each run.
+    lines = [line for line in shown.splitlines() if not line.startswith(("\\restrict", "\\unrestrict"))]
+    return "\n".join(lines).replace(owner, "OWNER").replace(reader, "READER")
+
+
+def test_records_of_requests_come_back_with_what_they_record_and_the_secret_does_not(
+    stage: Stage, tmp_path: Path
+) -> None:
+    with stage.admin() as admin:
+        admin.execute("insert into plainsql.requests values ('k1', 'req_1', '\\x01')")
+        admin.execute("insert into plainsql.responses values ('k1', '\\x7b7d')")
+    file = stage.backup(tmp_path / "main.backup")
+    with stage.admin() as admin:
+        admin.execute("insert into plainsql.requests values ('k2', 'req_2', '\\x02')")
+    stage.run("restore", "--org", "acme", "copy", "--input", str(file))
+    recorded = (
+        "select key, request_id, body_hash, body, claimed_at from plainsql.requests join plainsql.responses using (key)"
+    )
+    with stage.admin() as main, stage.admin("copy") as copy:
+        assert copy.execute(recorded).fetchall() == main.execute(recorded).fetchall() != []
+        assert copy.execute("select count(*) from plainsql.requests").fetchone() == (1,)
+        hashes = "select hash from plainsql.secrets"
+        assert copy.execute(hashes).fetchall() != main.execute(hashes).fetchall()
+    ((secret,),) = stage.ask("select record_secret from databases where name = 'main'")
+    content = file.read_bytes()
+    assert secret.encode() not in content
+    assert hashlib.sha256(secret.encode()).digest() not in content
+
+
+def test_a_replaced_database_keeps_its_id_and_keys_and_the_old_content_can_come_back(
+    stage: Stage, tmp_path: Path
+) -> None:
+    others = stage.on_cell()
+    with stage.owner() as owner:
+        owner.execute("create table t as select 'old' as a")
+    file = stage.backup(tmp_path / "main.backup")
+    with stage.owner() as owner:
+        owner.execute("update t set a = 'new'")
+    key = stage.run("key", "create", "--org", "acme", "--name", "k", "--scope", "read", "--database", "main").stdout
+    ((before,),) = stage.ask("select id from databases where name = 'main'")
+    restored = stage.run("restore", "--org", "acme", "main", "--replace", "--input", str(file)).stdout.strip()
+    assert (restored, bool(key)) == (before, True)
+    assert stage.ask("select name, state, is_default from databases where id = %s", before) == [("main", "ready", True)]
+    assert stage.ask("select database_id from api_keys where revoked_at is null") == [(before,)]
+    with stage.owner() as owner:
+        assert owner.execute("select a from t").fetchall() == [("old",)]
+    ((name, state, restores_to),) = stage.ask("select name, state, restores_to from databases where id <> %s", before)
+    assert (state, restores_to) == ("deleting", "ready")
+    with stage.owner(name) as owner:
+        assert owner.execute("select a from t").fetchall() == [("new",)]
+    assert stage.on_cell() == others
+
+
+def test_a_restore_without_the_flag_touches_no_database_that_is_there(stage: Stage, tmp_path: Path) -> None:
+    file = stage.backup(tmp_path / "main.backup")
+    taken = stage.run("restore", "--org", "acme", "main", "--input", str(file), exit_code=1)
+    assert "already" in taken.stderr
+    missing = stage.run("restore", "--org", "acme", "none", "--replace", "--input", str(file), exit_code=1)
+    assert "no database 'none'" in missing.stderr
+    assert len(stage.ask("select from databases")) == 1
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "not one"])
+def test_a_damaged_backup_changes_nothing(stage: Stage, tmp_path: Path, damage: str) -> None:
+    before = stage.on_cell()
+    with stage.owner() as owner:
+        owner.execute("create table t as select g, md5(g::text) from generate_series(1, 30000) g")
+    file = stage.backup(tmp_path / "main.backup")
+    content = bytearray(file.read_bytes())
+    if damage == "cut":
+        del content[len(content) // 2 :]
+    elif damage == "changed":
+        middle = content.index(hashlib.md5(b"25000").hexdigest().encode())
+        content[middle] ^= 1
+    else:
+        content = bytearray(b"PGDMP and so on" * 1000)
+    file.write_bytes(content)
+    for arguments in (["copy"], ["main", "--replace"]):
+        failed = stage.run("restore", "--org", "acme", *arguments, "--input", str(file), exit_code=1)
+        assert "backup" in failed.stderr
+        assert failed.stdout == ""
+    states = dict(stage.ask("select name, state from databases where state <> 'deleted'"))
+    assert states == {"main": "ready"}
+    assert stage.on_cell() == before
+
+
+def test_a_restore_that_dies_leaves_a_draft_that_nobody_can_use_and_that_is_dropped(
+    stage: Stage, tmp_path: Path
+) -> None:
+    before = stage.on_cell()
+    with stage.owner() as owner:
+        owner.execute("create table t as select g, md5(g::text) from generate_series(1, 60000) g")
+    content = stage.backup(tmp_path / "main.backup").read_bytes()
+    process = stage.start("restore", "--org", "acme", "copy", stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdin is not None
+    process.stdin.write(content[: len(content) // 2])
+    process.stdin.flush()
+    while not stage.ask("select from databases where name = 'copy'"):
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    process.stdin.close()
+    assert stage.ask("select state, restores_to from databases where name = 'copy'") == [("deleting", None)]
+    stage.ask("update databases set work_after = now() where name = 'copy'")
+    asyncio.run(finish(stage.dsn))
+    assert dict(stage.ask("select name, state from databases")) == {"main": "ready", "copy": "deleted"}
+    assert stage.on_cell() == before
+
+
+async def finish(dsn: str) -> None:
+    async with Directory.open(dsn) as directory:
+        await Finisher(directory, print).finish_some()
+
+
+def test_forced_row_security_is_refused_rather_than_rows_lost(stage: Stage, tmp_path: Path) -> None:
+    with stage.owner() as owner:
+        owner.execute("create table t (a int)")
+        owner.execute("alter table t enable row level security, force row level security")
+    failed = stage.run("backup", "--org", "acme", "main", "--output", str(tmp_path / "x"), exit_code=1)
+    assert "NO FORCE ROW LEVEL SECURITY" in failed.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_directory_comes_back_whole_and_only_into_an_empty_database(stage: Stage, tmp_path: Path) -> None:
+    file = tmp_path / "directory.backup"
+    stage.run("backup", "--directory", "--output", str(file))
+    refused = stage.run("restore", "--directory", "--input", str(file), exit_code=1)
+    assert "not empty" in refused.stderr
+    other = Stage(stage.postgres, stage.postgres.fresh_database())
+    other.run("restore", "--directory", "--input", str(file))
+    for table in ("organizations", "cells", "databases", "roles", "audit", "alembic_version"):
+        query = f"select t::text from {table} t order by 1"
+        assert other.ask(query) == stage.ask(query) != []
+    damaged = Stage(stage.postgres, stage.postgres.fresh_database())
+    content = bytearray(file.read_bytes())
+    content[content.index(b"acme")] ^= 1
+    file.write_bytes(content)
+    assert "checksum" in damaged.run("restore", "--directory", "--input", str(file), exit_code=1).stderr
+    assert damaged.ask("select from pg_class where relkind = 'r' and relnamespace = 'public'::regnamespace") == []

@@ -1,0 +1,357 @@
+"""`plainsql-server doctor` on set-ups that are broken on purpose: each is found, and the mend is named.
+
+Most are real breakages of a real part, put right again at the end of the test.
+"""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from click.testing import CliRunner
+
+from plainsql_server.cli import main
+from plainsql_server.dev.ports import choose_ports
+from plainsql_server.engine import provisioning
+from plainsql_server.operations.doctor import examine
+from plainsql_server.operations.findings import Grade, Patient
+from plainsql_server.settings import Settings, read_settings
+from server.tests.alias import running_alias
+from server.tests.operations.stage import Stage
+from server.tests.postgres import SUPERUSER, Postgres, running_postgres
+from server.tests.redis_server import running_redis
+from server.tests.service import Service, running_service
+
+Found = list[dict[str, Any]]
+
+
+def doctor(stage: Stage, *options: str, **settings: str) -> Found:
+    """What the real command finds, with these settings beside the stage's. The tests' clusters have no fsync."""
+    named = {f"PLAINSQL_{name.upper()}": value for name, value in settings.items()}
+    ports = choose_ports({"data": 0, "control": 0})
+    own = {"PLAINSQL_DATA_PORT": str(ports["data"]), "PLAINSQL_CONTROL_PORT": str(ports["control"])}
+    ill = replace(stage, settings={**own, **stage.settings, **named})
+    with pytest.MonkeyPatch.context() as patch:
+        for name in list(os.environ):
+            patch.delenv(name)
+        for name, value in ill.environment().items():
+            patch.setenv(name, value)
+        # In this process, since there are many; some tests below start the command as an operator does.
+        ended = CliRunner().invoke(main, ["doctor", "--json", *options])
+    assert ended.exit_code == 1, ended.output
+    found: Found = json.loads(ended.stdout)
+    return found
+
+
+def assert_found(found: Found, words: str, mend: str, grade: str = "broken") -> None:
+    matching = [each for each in found if words in each["found"]]
+    assert matching, found
+    assert {each["grade"] for each in matching} == {grade}
+    assert all(mend in each["mend"] for each in matching), matching
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    with running_service("--no-tls") as running:
+        yield running
+
+
+def settings_of(service: Service) -> dict[str, str]:
+    postgres = service.dev["postgres"]
+    dsn = f"host={postgres['socket']} port={postgres['port']} user={postgres['superuser']} dbname=plainsql_directory"
+    ports = {name: str(service.dev[f"{name}_url"]).rpartition(":")[2] for name in ("data", "control")}
+    return {
+        "PLAINSQL_DIRECTORY_DSN": dsn,
+        "PLAINSQL_DATA_URL": service.data_url, "PLAINSQL_CONTROL_URL": service.control_url,
+        "PLAINSQL_ALIAS_URL": str(service.dev["alias_url"] or ""),
+        "PLAINSQL_DATA_PORT": ports["data"], "PLAINSQL_CONTROL_PORT": ports["control"],
+    }  # fmt: skip
+
+
+def well(service: Service) -> Stage:
+    settings = settings_of(service)
+    return Stage(Postgres(service.dev["postgres"]["socket"]), settings["PLAINSQL_DIRECTORY_DSN"], settings)
+
+
+def test_a_service_that_is_well_is_found_well(service: Service) -> None:
+    ended = well(service).run("doctor", "--disk-free-percent", "0")
+    assert "XX" not in ended.stdout
+    assert " 0 broken." in ended.stderr
+    for check in ("directory", "cell dev", "planes", "alias", "ports", "programs"):
+        assert any(line.split("  ")[1].strip() == check for line in ended.stdout.splitlines() if line[:2] == "ok"), (
+            check
+        )
+
+
+# Postgres ------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def changed(stage: Stage, *statements: str, back: list[str]) -> Iterator[None]:
+    with stage.postgres.connect() as admin:
+        for statement in statements:
+            admin.execute(statement)
+    try:
+        yield
+    finally:
+        with stage.postgres.connect() as admin:
+            for statement in back:
+                admin.execute(statement)
+
+
+def test_the_directory_is_down(stage: Stage, tmp_path: Path) -> None:
+    found = doctor(replace(stage, dsn=f"host={tmp_path} user=x dbname=y"))
+    assert_found(found, "The directory cannot be reached", "Start PostgreSQL")
+
+
+def test_the_settings_are_wrong(stage: Stage) -> None:
+    found = doctor(stage, data_port="many")
+    assert_found(found, "PLAINSQL_DATA_PORT", "plainsql-server settings")
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Postgres]:
+    """A cluster that asks for passwords, trusts the network, and that tests may restart in their minds only."""
+    with running_postgres() as running:
+        with running.connect() as admin:
+            admin.execute("create role careful login superuser password 'right'")
+            admin.execute("create role shut login")
+        hba = Path(running.socket_dir) / "data" / "pg_hba.conf"
+        rules = ["local all careful scram-sha-256", "local all shut reject", "local all all trust"]
+        hba.write_text("\n".join([*rules, "host all all 10.0.0.0/8 trust", ""]))
+        with running.connect() as admin:
+            admin.execute("select pg_reload_conf()")
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("dsn", "mend"),
+    [
+        ("user=careful password=wrong dbname=postgres", "Correct the password"),
+        ("user=shut dbname=postgres", "pg_hba.conf"),
+        ("user=nobody_here dbname=postgres", "Create the role"),
+        (f"user={SUPERUSER} dbname=nothing_here", "createdb"),
+    ],
+)
+def test_the_directory_does_not_let_us_in(guarded: Postgres, dsn: str, mend: str) -> None:
+    found = doctor(Stage(guarded, f"{guarded.conninfo} {dsn}"))
+    assert_found(found, "The directory cannot be reached", mend)
+
+
+def test_the_network_is_trusted(guarded: Postgres) -> None:
+    stage = Stage.made(guarded)
+    assert_found(doctor(stage), "trusts whoever comes over the network", "cert")
+
+
+def test_the_directory_is_not_migrated(stage: Stage) -> None:
+    empty = replace(stage, dsn=stage.postgres.fresh_database())
+    assert_found(doctor(empty), "not migrated: 0001", "plainsql-server migrate")
+    stage.ask("update alembic_version set version_num = '0003'")
+    assert_found(doctor(stage), "not migrated: 0004", "plainsql-server migrate")
+    stage.ask("update alembic_version set version_num = '9999'")
+    assert_found(doctor(stage), "newer version", "Run that version")
+
+
+def test_a_cell_cannot_be_reached(stage: Stage) -> None:
+    stage.ask("update cells set conninfo = 'host=/nowhere'")
+    assert_found(doctor(stage), "The cell cannot be reached", "Start PostgreSQL")
+
+
+def test_there_is_no_cell(stage: Stage) -> None:
+    stage.ask("update cells set state = 'draining'")
+    assert_found(doctor(stage), "No cell takes new databases", "cell add")
+
+
+async def test_a_cell_is_below_the_floor(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(provisioning.VERSION_FLOOR, 15, 99)
+    found = [each async for each in examine(Patient(read_settings(stage.environment())))]
+    told = [each for each in found if "known holes; 15.99" in each.found]
+    assert [each.grade for each in told] == [Grade.BROKEN]
+    assert "newest minor release" in str(told[0].mend)
+
+
+def test_the_template_is_missing_or_changed_and_upgrade_mends_it(stage: Stage) -> None:
+    opened = f"alter database {provisioning.TEMPLATE} allow_connections true"
+    with changed(stage, opened, back=[opened.replace("true", "false")]):
+        assert_found(doctor(stage), "template database plainsql_template was changed", "plainsql-server upgrade")
+    with stage.postgres.connect() as admin:
+        admin.execute(f"alter database {provisioning.TEMPLATE} is_template false")
+        admin.execute(f"drop database {provisioning.TEMPLATE}")
+        admin.execute("grant connect on database template1 to public")
+    found = doctor(stage)
+    assert_found(found, "template database plainsql_template is missing", "plainsql-server upgrade")
+    assert_found(found, "PUBLIC may connect to template1", "plainsql-server upgrade")
+    planned = json.loads(stage.run("upgrade", "--dry-run", "--json").stdout)
+    assert {each["what"].split()[0] for each in planned} == {"create", "revoke"}
+    assert_found(doctor(stage), "template database plainsql_template is missing", "plainsql-server upgrade")
+    stage.run("upgrade")
+    assert not [each for each in doctor(stage) if "template" in each["found"]]
+    assert "Nothing to change" in stage.run("upgrade", "--dry-run").stderr
+
+
+def test_a_cell_is_too_small_unsafe_or_chatty(stage: Stage) -> None:
+    """The test's own cluster has 100 connections, no fsync, no prepared transactions and PostgreSQL's own logging."""
+    found = doctor(stage, nodes="4", workers="2", cell_max_connections="64")
+    assert_found(found, "8 processes of the data plane may need 528", "PLAINSQL_CELL_MAX_CONNECTIONS to 10")
+    assert_found(found, "max_prepared_transactions is 0", "Set it to 64", "warning")
+    assert_found(found, "fsync is off", "fsync = on")
+    assert_found(found, "SQL gets into the cell's log", "log_min_error_statement = panic", "warning")
+
+
+def test_databases_are_lost_closed_or_unknown(stage: Stage) -> None:
+    engine_name, *_ = stage.names()
+    closed = f"alter database {engine_name} allow_connections false"
+    with changed(stage, closed, back=[closed.replace("false", "true")]):
+        assert_found(doctor(stage), f"{engine_name} lets nobody in", "ALLOW_CONNECTIONS true")
+    stage.ask("update databases set engine_name = 'd_000000000000000000000000'")
+    found = doctor(stage)
+    assert_found(found, "d_000000000000000000000000 is lost", "plainsql-server restore")
+    assert_found(found, "The directory does not know", "before you drop", "warning")
+
+
+def test_the_disk_is_nearly_full(stage: Stage) -> None:
+    assert_found(doctor(stage, "--disk-free-percent", "100"), "% free", "Make the disk larger", _disk_grade())
+
+
+def _disk_grade() -> str:
+    usage = shutil.disk_usage("/tmp")
+    return "broken" if usage.free / usage.total < 0.5 else "warning"
+
+
+def test_the_clocks_disagree(stage: Stage) -> None:
+    faked = {"LD_PRELOAD": _libfaketime(), "FAKETIME": "+90s", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    ill = replace(stage, settings=faked)
+    found = json.loads(ill.run("doctor", "--json", exit_code=1).stdout)
+    assert_found([each for each in found if each["check"] == "directory"], "differ by 90 s", "chrony")
+
+
+def _libfaketime() -> str:
+    (found,) = Path("/usr/lib").glob("*/faketime/libfaketime.so.1")
+    return str(found)
+
+
+# The edge ------------------------------------------------------------------------------------------------------------
+
+
+def test_redis_is_down_or_evicts_or_is_not_there(stage: Stage, tmp_path: Path) -> None:
+    assert_found(doctor(stage, redis_url=f"unix://{tmp_path}/none"), "Redis does not answer", "PLAINSQL_REDIS_URL")
+    with running_redis() as redis:
+        redis.ask("CONFIG", "SET", "maxmemory", "100mb")
+        redis.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+        assert_found(doctor(stage, redis_url=redis.url), "policy is allkeys-lru", "noeviction", "warning")
+    assert_found(doctor(stage, workers="2"), "without Redis", "PLAINSQL_REDIS_URL", "warning")
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+def certificate(authority: trustme.CA, folder: Path, begins_days: int, ends_days: int) -> dict[str, str]:
+    """Settings with a certificate for plane.example that is valid between these days from now."""
+    today = datetime.now(UTC)
+    issued = authority.issue_cert(
+        "plane.example", not_before=today + timedelta(begins_days), not_after=today + timedelta(ends_days)
+    )
+    chain, key = folder / "chain.pem", folder / "key.pem"
+    chain.write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
+    key.write_bytes(issued.private_key_pem.bytes())
+    key.chmod(0o600)
+    return {"tls_cert_file": str(chain), "tls_key_file": str(key), "data_url": "https://plane.example"}
+
+
+@pytest.mark.parametrize(
+    ("days", "expected"),
+    [
+        ((-30, -1), ("expired on", "Renew it", "broken")),
+        ((2, 30), ("is not valid before", "clock", "broken")),
+        ((-30, 5), ("expires on", "Renew it", "warning")),
+    ],
+)
+def test_a_certificate_is_not_valid_now_or_soon(
+    stage: Stage, authority: trustme.CA, tmp_path: Path, days: tuple[int, int], expected: tuple[str, str, str]
+) -> None:
+    assert_found(doctor(stage, **certificate(authority, tmp_path, *days)), *expected)
+
+
+def test_a_certificate_is_for_another_name_or_key(stage: Stage, authority: trustme.CA, tmp_path: Path) -> None:
+    settings = certificate(authority, tmp_path, -1, 90)
+    found = doctor(stage, **settings | {"data_url": "https://other.example"})
+    assert_found(found, "is not for other.example", "names other.example")
+    Path(settings["tls_key_file"]).write_bytes(authority.issue_cert("x.example").private_key_pem.bytes())
+    assert_found(doctor(stage, **settings), "cannot be used with its key", "PLAINSQL_TLS_KEY_FILE")
+
+
+def test_a_key_file_is_open_to_others(stage: Stage, authority: trustme.CA, tmp_path: Path) -> None:
+    settings = certificate(authority, tmp_path, -1, 90)
+    Path(settings["tls_key_file"]).chmod(0o644)
+    assert_found(doctor(stage, **settings), "is open to others: mode 0644", "chmod 600")
+    assert_found(doctor(stage, tls_key_file=settings["tls_key_file"]), "Only one of", "Set both")
+
+
+def test_a_port_is_in_use(stage: Stage) -> None:
+    with socket.socket() as stranger:
+        stranger.bind(("127.0.0.1", 0))
+        stranger.listen()
+        port = stranger.getsockname()[1]
+        found = doctor(stage, data_port=str(port))
+    assert_found(found, f"Another program listens on 127.0.0.1:{port}", "PLAINSQL_DATA_PORT")
+
+
+def test_the_planes_are_not_there_or_another_service_is(service: Service, stage: Stage) -> None:
+    free = choose_ports({"it": 0})["it"]
+    found = doctor(stage, data_url=f"http://127.0.0.1:{free}", control_url="http://127.0.0.1:1")
+    assert_found(found, "The data plane does not answer", "plainsql-server data", "warning")
+    with running_alias(free) as nginx:
+        found = doctor(stage, data_url=f"http://127.0.0.1:{nginx}")
+    assert_found(found, "is not a PlainSQL data plane", "PLAINSQL_DATA_URL")
+
+
+def test_the_alias_leads_elsewhere(service: Service, stage: Stage) -> None:
+    """Its upstream is another service's data plane, and its redirects go to another control plane."""
+    upstream = int(service.data_url.rpartition(":")[2])
+    with running_alias(upstream) as nginx:
+        alias_url = f"http://127.0.0.1:{nginx}"
+        found = doctor(stage, alias_url=alias_url, data_url="http://data.example")
+        assert_found(found, f"The alias leads to {service.data_url}", "plainsql-server alias")
+        found = doctor(stage, alias_url=alias_url, data_url=service.data_url, control_url=service.control_url)
+        assert_found(found, "sends control requests to https://control.example", "plainsql-server alias")
+    found = doctor(stage, alias_url="http://127.0.0.1:1")
+    assert_found(found, "The alias does not answer", "nginx")
+
+
+def test_a_plane_that_is_ill_says_so(service: Service) -> None:
+    """Its cell is moved away under it, and back."""
+    stage = well(service)
+    ((conninfo,),) = stage.ask("select conninfo from cells")
+    stage.ask("update cells set conninfo = 'host=/nowhere'")
+    try:
+        found = doctor(stage)
+    finally:
+        stage.ask("update cells set conninfo = %s", conninfo)
+    assert_found(found, "The data plane says: engine", "log")
+
+
+def test_too_few_files_may_be_open(stage: Stage) -> None:
+    command = f"ulimit -n 256; exec {sys.executable} -m plainsql_server doctor --json"
+    ended = subprocess.run(
+        ["/bin/sh", "-c", command], env=stage.environment(), capture_output=True, text=True, check=False
+    )
+    assert_found(json.loads(ended.stdout), "may open 256 files", "LimitNOFILE=4096", "warning")
+
+
+def test_every_finding_that_is_not_good_has_a_mend(stage: Stage) -> None:
+    found = doctor(stage, nodes="9")
+    assert all(each["mend"] for each in found if each["grade"] != "good")
+    assert all(each["found"] and os.linesep not in each["found"] for each in found)
+    assert isinstance(read_settings(stage.environment()), Settings)

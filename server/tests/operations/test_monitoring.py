@@ -1,0 +1,177 @@
+"""Dashboard and alerts in `deploy/`: loaded by Prometheus itself, and asked of a real data plane."""
+
+import json
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from plainsql_server.dev.ports import choose_ports
+from server.tests.load import Node, directory_dsn, running_node
+from server.tests.operations.stage import Stage
+from server.tests.postgres import Postgres
+from server.tests.redis_server import running_redis
+from server.tests.service import Service, running_service
+
+DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
+RULES = DEPLOY / "prometheus" / "plainsql-alerts.yml"
+DASHBOARD = DEPLOY / "grafana" / "plainsql.json"
+_METRIC = re.compile(r"\bplainsql_[a-z_]+\b")
+_WAIT_S = 40.0
+
+
+def promtool(*arguments: str) -> str:
+    ended = subprocess.run(
+        ["promtool", *arguments], cwd=RULES.parent, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout + ended.stderr
+
+
+def test_prometheus_takes_the_rules_and_the_sample_configuration() -> None:
+    assert "9 rules found" in promtool("check", "rules", RULES.name)
+    assert "SUCCESS" in promtool("check", "config", "prometheus.yml")
+
+
+def test_each_alert_fires_when_it_should_and_not_when_all_is_quiet() -> None:
+    assert "SUCCESS" in promtool("test", "rules", "plainsql-alerts-test.yml")
+    tested = (RULES.parent / "plainsql-alerts-test.yml").read_text()
+    for alert in re.findall(r"alert: (\w+)", RULES.read_text()):
+        assert tested.count(alert) == 2, alert
+
+
+def test_every_alert_says_how_bad_it_is_and_what_to_do() -> None:
+    text = RULES.read_text()
+    counts = {word: text.count(word) for word in ("alert: ", "severity: ", "summary: ", "action: ")}
+    assert len(set(counts.values())) == 1, counts
+
+
+@pytest.fixture(scope="module")
+def watched() -> Iterator[tuple[Service, Node, int]]:
+    """A data plane with metrics that has answered, refused, streamed and failed some requests."""
+    port = choose_ports({"metrics": 0})["metrics"]
+    with (
+        running_service("--no-tls") as service,
+        running_redis() as redis,
+        running_node(directory_dsn(service), redis_url=redis.url, metrics_port=port) as node,
+    ):
+        yield service, node, port
+
+
+def use(service: Service, node: Node) -> None:
+    headers = {"Authorization": f"Bearer {service.api_key}"}
+    url = f"http://127.0.0.1:{node.port}/v1/query"
+    for sql in ("select 1", "select nothing", "/*+ STREAM */ select generate_series(1, 10)"):
+        httpx.post(url, headers=headers, json={"sql": sql}, timeout=30)
+    httpx.post(url, headers={"Authorization": "Bearer nobody"}, json={"sql": "select 1"}, timeout=30)
+
+
+def exported(port: int) -> set[str]:
+    """The names of all metrics that a process has, as its samples spell them."""
+    text = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=10).text
+    return set(re.findall(r"^(plainsql_[a-z_]+)", text, re.MULTILINE))
+
+
+def expressions() -> list[str]:
+    panels: list[dict[str, Any]] = json.loads(DASHBOARD.read_text())["panels"]
+    return [target["expr"] for panel in panels for target in panel.get("targets", [])]
+
+
+def test_every_metric_of_dashboard_and_alerts_is_one_that_the_service_has(
+    watched: tuple[Service, Node, int],
+) -> None:
+    service, node, port = watched
+    use(service, node)
+    named = set(_METRIC.findall(DASHBOARD.read_text() + RULES.read_text()))
+    assert len(named) > 10
+    assert named - exported(port) == set()
+
+
+def test_every_metric_of_the_service_is_on_the_dashboard_and_in_the_reference(
+    watched: tuple[Service, Node, int],
+) -> None:
+    service, node, port = watched
+    use(service, node)
+    names = {re.sub(r"_(bucket|sum|count|created)$", "", name) for name in exported(port)}
+    shown = re.sub(r"_bucket\b", "", DASHBOARD.read_text())
+    assert {name for name in names if name not in shown} == set()
+
+
+@contextmanager
+def prometheus(metrics_port: int) -> Iterator[str]:
+    """A real Prometheus that watches one process, with our rules; its address."""
+    port = choose_ports({"prometheus": 0})["prometheus"]
+    with tempfile.TemporaryDirectory(prefix="plainsql-prometheus-") as name:
+        folder = Path(name)
+        sample = (RULES.parent / "prometheus.yml").read_text()
+        targets = re.sub(r"targets: \[.*\]", f'targets: ["127.0.0.1:{metrics_port}"]', sample)
+        (folder / "prometheus.yml").write_text(targets.replace("15s", "1s"))
+        (folder / RULES.name).write_text(RULES.read_text())
+        command = [
+            "prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
+            f"--web.listen-address=127.0.0.1:{port}", "--log.level=error",
+        ]  # fmt: skip
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+def ask(url: str, expression: str) -> list[dict[str, Any]]:
+    """What Prometheus answers to a panel's question. Raises AssertionError if it is none."""
+    for variable, value in (("$job", "plainsql"), ("$route", ".*"), ("$__rate_interval", "30s")):
+        expression = expression.replace(variable, value)
+    said = httpx.get(f"{url}/api/v1/query", params={"query": expression}, timeout=10).json()
+    assert said["status"] == "success", (expression, said)
+    result: list[dict[str, Any]] = said["data"]["result"]
+    return result
+
+
+def test_every_panel_shows_something_in_a_real_prometheus(watched: tuple[Service, Node, int]) -> None:
+    service, node, port = watched
+    with prometheus(port) as url:
+        empty = set(expressions())
+        end_s = time.monotonic() + _WAIT_S
+        while empty:
+            assert time.monotonic() < end_s, empty
+            use(service, node)
+            try:
+                empty = {expression for expression in empty if not ask(url, expression)}
+            except httpx.TransportError:
+                # It is still starting.
+                time.sleep(0.1)
+            # Nobody fails on our side here.
+            empty = {expression for expression in empty if '5.."' not in expression}
+        rules = httpx.get(f"{url}/api/v1/rules", timeout=10).json()["data"]["groups"][0]["rules"]
+        assert len(rules) == 9
+        assert all(rule["health"] in ("ok", "unknown") for rule in rules), rules
+
+
+def test_the_dashboard_has_one_id_for_each_panel_and_no_data_source_of_anybodys() -> None:
+    dashboard = json.loads(DASHBOARD.read_text())
+    ids = [panel["id"] for panel in dashboard["panels"]]
+    assert len(set(ids)) == len(ids) > 20
+    sources = {panel["datasource"]["uid"] for panel in dashboard["panels"] if panel["type"] != "row"}
+    assert sources == {"${datasource}"}
+
+
+def test_status_shows_the_queue_of_each_process_on_this_machine(watched: tuple[Service, Node, int]) -> None:
+    service, node, port = watched
+    use(service, node)
+    settings = {"PLAINSQL_METRICS_PORT": str(port), "PLAINSQL_WORKERS": "2"}
+    stage = Stage(Postgres(service.dev["postgres"]["socket"]), directory_dsn(service), settings)
+    # The second process does not run, and so has no queue.
+    (process,) = json.loads(stage.run("status", "--json").stdout)["processes"]
+    assert process["port"] == port
+    assert (process["waiting"], process["streams"]) == (0, 0)
+    assert process["open_connections"] > 0
+    assert "METRICS PORT" in stage.run("status").stdout

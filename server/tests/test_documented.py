@@ -1,0 +1,70 @@
+"""That the comparing of answers with the documents complains where it must."""
+
+import json
+
+import httpx
+import pytest
+
+from server.tests.documented import Documented
+
+KEY_ID = "key_1"
+ERROR = {"code": "key_not_found", "message": "x", "retryable": False, "outcome": "not_executed"}
+FAILED = {"success": False, "error": ERROR, "request_id": "req_1"}
+QUERY = {
+    "success": True, "columns": [], "types": [], "rows": [], "row_count": 0, "truncated": False, "affected_rows": 0,
+    "command": "SELECT", "timings": {"total_us": 1, "exec_us": 1}, "request_id": "req_1",
+}  # fmt: skip
+
+
+def check(plane: str, method: str, path: str, status: int, body: object, *, sent: object = None) -> None:
+    request = httpx.Request(method, f"http://plane{path}", json=sent)
+    Documented(plane).check(httpx.Response(status, json=body, request=request))
+
+
+def test_what_is_documented_passes() -> None:
+    check("control", "GET", f"/v1/keys/{KEY_ID}", 404, FAILED)
+    check("data", "POST", "/v1/query", 200, QUERY, sent={"sql": "select 1"})
+    check("data", "GET", "/v1/requests/a/b", 404, {**FAILED, "error": {**ERROR, "code": "request_not_found"}})
+
+
+def test_a_route_that_is_in_no_document_is_noticed() -> None:
+    with pytest.raises(AssertionError, match="in no document"):
+        check("data", "GET", "/forgotten", 200, {})
+
+
+def test_a_status_that_is_not_told_of_is_noticed() -> None:
+    with pytest.raises(AssertionError, match="does not tell of 410"):
+        check("control", "GET", f"/v1/keys/{KEY_ID}", 410, FAILED)
+
+
+def test_a_content_type_that_is_not_told_of_is_noticed() -> None:
+    request = httpx.Request("GET", "http://plane/health")
+    with pytest.raises(AssertionError, match="text/plain is not told of"):
+        Documented("data").check(httpx.Response(200, text="ok", request=request))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {**QUERY, "forgotten": 1},
+        {**QUERY, "timings": {"total_us": 1, "exec_us": 1, "forgotten_us": 1}},
+        {name: value for name, value in QUERY.items() if name != "types"},
+        {**QUERY, "row_count": "0"},
+        {**QUERY, "success": False},
+    ],
+)
+def test_a_field_that_is_not_told_of_or_missing_or_of_another_type_is_noticed(body: object) -> None:
+    with pytest.raises(AssertionError, match="the document has"):
+        check("data", "POST", "/v1/query", 200, body)
+
+
+def test_a_code_that_the_route_does_not_tell_of_is_noticed() -> None:
+    with pytest.raises(AssertionError, match="the document has"):
+        check("control", "GET", f"/v1/keys/{KEY_ID}", 404, {**FAILED, "error": {**ERROR, "code": "name_taken"}})
+
+
+def test_an_option_or_a_field_that_was_sent_and_is_not_told_of_is_noticed() -> None:
+    with pytest.raises(AssertionError, match="alone"):
+        check("data", "POST", "/v1/query?forgotten=1", 200, QUERY)
+    with pytest.raises(AssertionError, match="the document has"):
+        check("data", "POST", "/v1/query", 200, QUERY, sent={"sql": "select 1", "forgotten": json.dumps({})})
