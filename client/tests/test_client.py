@@ -1,6 +1,7 @@
 """The blocking client against the real service: values, results, transactions, streams, errors, the control plane."""
 
 import datetime as dt
+import json
 import pickle
 import tracemalloc
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from uuid import UUID, uuid4
 import pytest
 
 import plainsql
+from client.tests.test_command import run
 from plainsql.errors import error_class
 from plainsql_server.http.errors import STATUS_OF_CLASS, STATUS_OF_CODE
 from server.tests.service import Service
@@ -229,6 +231,14 @@ def test_the_control_plane_is_found_and_its_calls_work(service: Service) -> None
         assert [entry["action"] for entry in db.audit()][:1] == ["key.revoke"]
         assert "main" in [database.name for database in db.list_databases()]
         assert db.health()["status"] in ("ok", "degraded")
+
+
+def test_tables_are_listed_with_their_columns(db: plainsql.Client, service: Service) -> None:
+    with table(db, "id int primary key, name text") as name:
+        found = {each["name"]: each for each in db.tables(detail="columns")}
+        assert [column["name"] for column in found[name]["columns"]] == ["id", "name"]
+        done = run(service, "tables", "-o", "ndjson")
+        assert name in [json.loads(line)["name"] for line in done.stdout.splitlines()]
 
 
 async def test_the_asyncio_client_does_the_same(service: Service) -> None:
