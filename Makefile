@@ -69,7 +69,8 @@ lock:  ## pin again after a change of requirements; versions stay where they can
 	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements/uv.in -o requirements/uv.txt
 	$(COMPILE) $(if $(UPGRADE),--upgrade) server/pyproject.toml -o requirements/server.txt
 	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements/audit.in -o requirements/audit.txt
-	$(COMPILE) $(if $(UPGRADE),--upgrade) server/pyproject.toml --extra dev requirements/dev.in \
+	$(COMPILE) $(if $(UPGRADE),--upgrade) server/pyproject.toml client/pyproject.toml --extra dev \
+		--extra sqlalchemy requirements/dev.in \
 		-c requirements/uv.txt -c requirements/server.txt -o requirements/dev.txt
 
 audit: .venv-audit  ## known holes in what the server needs, and risky code; fails where it cannot look something up

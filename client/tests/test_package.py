@@ -13,5 +13,6 @@ def test_the_package_tells_type_checkers_that_it_is_typed() -> None:
     assert resources.files(plainsql).joinpath("py.typed").is_file()
 
 
-def test_the_package_needs_nothing_but_python() -> None:
-    assert metadata.requires("plainsql") is None
+def test_the_package_needs_no_part_of_the_server_and_little_else() -> None:
+    needed = [each for each in metadata.requires("plainsql") or [] if "extra ==" not in each]
+    assert sorted(needed) == ["h11", "prompt-toolkit"]

@@ -1,7 +1,83 @@
-"""The Python client of PlainSQL.
+"""The Python client of PlainSQL: SQL over plain HTTPS, on PostgreSQL.
 
-Owns the name and the version of the package, and nothing more yet: the client itself, its DB-API and the
-`plainsql` command are still to come. Until then, any HTTP client will do. Refuses to import the server.
+    import plainsql
+
+    with plainsql.connect() as db:
+        for row in db.query("select id, body from notes where id < $1", 10):
+            print(row.id, row.body)
+
+Owns the names that programs use. Each is imported when it is first asked for, so that the command's `--help` does
+not wait for TLS, nor a blocking program for asyncio. Refuses to import the server.
 """
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from plainsql.asyncio_client import AsyncClient, AsyncTransaction, connect_async
+    from plainsql.asyncio_streaming import AsyncStream
+    from plainsql.client import Client, Transaction, connect
+    from plainsql.errors import (
+        AccessError,
+        ConflictError,
+        EngineError,
+        Error,
+        InternalError,
+        LimitError,
+        NetworkError,
+        RequestError,
+        ResultError,
+        ServiceError,
+        SettingsError,
+        StatementError,
+        StreamBroken,
+    )
+    from plainsql.result import Result, Row, TransactionResult
+    from plainsql.streaming import Stream
+
 VERSION = "0.61.0"
+
+_HOME_OF = {
+    **dict.fromkeys(("AsyncClient", "AsyncTransaction", "connect_async"), "plainsql.asyncio_client"),
+    "AsyncStream": "plainsql.asyncio_streaming",
+    **dict.fromkeys(("Client", "Transaction", "connect"), "plainsql.client"),
+    **dict.fromkeys(("Result", "Row", "TransactionResult"), "plainsql.result"),
+    "Stream": "plainsql.streaming",
+}
+
+__all__ = [
+    "VERSION",
+    "AccessError",
+    "AsyncClient",
+    "AsyncStream",
+    "AsyncTransaction",
+    "Client",
+    "ConflictError",
+    "EngineError",
+    "Error",
+    "InternalError",
+    "LimitError",
+    "NetworkError",
+    "RequestError",
+    "Result",
+    "ResultError",
+    "Row",
+    "ServiceError",
+    "SettingsError",
+    "StatementError",
+    "Stream",
+    "StreamBroken",
+    "Transaction",
+    "TransactionResult",
+    "connect",
+    "connect_async",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'plainsql' has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415  # see above
+
+    value = getattr(import_module(_HOME_OF.get(name, "plainsql.errors")), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,5 @@
+"""`python -m plainsql`: the command."""
+
+from plainsql.command import entry
+
+entry()

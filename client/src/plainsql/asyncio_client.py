@@ -1,0 +1,264 @@
+"""The asyncio client: the calls of `client.py`, to be awaited.
+
+Owns no meaning of its own: `protocol.py`, `control.py` and `transactions.py` do. A client belongs to one event loop,
+and many tasks may use it at once.
+"""
+
+import datetime as dt
+from collections.abc import AsyncIterator, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+from urllib.parse import urlencode
+
+from plainsql import control
+from plainsql.asyncio_sockets import Driver
+from plainsql.asyncio_streaming import AsyncStream
+from plainsql.protocol import DEFAULT_TIMEOUT_S, STREAM_LIFE_S, Core, Options
+from plainsql.result import Result, TransactionResult
+from plainsql.settings import Settings, resolve
+from plainsql.sockets import tls_context
+from plainsql.transactions import TransactionBuilder
+from plainsql.wire import Steps
+
+T = TypeVar("T")
+
+
+def connect_async(
+    url: str | None = None,
+    key: str | None = None,
+    *,
+    database: str | None = None,
+    ca_file: str | None = None,
+    control_url: str | None = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+) -> "AsyncClient":
+    """A client of the service at `url`.
+
+    What you do not give comes from the environment (`PLAINSQL_URL`, `PLAINSQL_KEY`, `PLAINSQL_DATABASE`,
+    `PLAINSQL_CA_FILE`), then from `./.plainsql/dev.json`, then from `plainsql login`. Nothing is sent before the first
+    call. `timeout_s` is for each call as a whole, attempts included.
+    """
+    settings = resolve(url, key, database=database, ca_file=ca_file, control_url=control_url)
+    return AsyncClient(settings, timeout_s=timeout_s)
+
+
+class AsyncClient:
+    """The service, as one caller sees it. Close it, or use it in an `async with` block."""
+
+    def __init__(self, settings: Settings, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        self.settings = settings
+        self._core = Core(settings, timeout_s)
+        tls = tls_context(settings.ca_file) if settings.address.scheme == "https" else None
+        self._driver = Driver(tls, settings.key)
+
+    async def query(
+        self,
+        sql: str,
+        *params: Any,
+        database: str | None = None,
+        timeout_s: float | None = None,
+        max_rows: int | None = None,
+        read_only: bool | None = None,
+        idempotency_key: str | None = None,
+    ) -> Result:
+        """Runs one statement and returns all of its result.
+
+        `params` stand for `$1`, `$2`, … A write is done exactly once, whatever breaks on the way: it carries an
+        idempotency key, `idempotency_key` or one of its own. Raises ResultError if the tier's row limit cut the
+        result and you gave no `max_rows`.
+        """
+        options = Options(database, timeout_s, max_rows, read_only, idempotency_key)
+        return await self._run(self._core.query(sql, params, options))
+
+    async def stream(
+        self,
+        sql: str,
+        *params: Any,
+        database: str | None = None,
+        timeout_s: float | None = None,
+        max_rows: int | None = None,
+        read_only: bool | None = None,
+    ) -> AsyncStream:
+        """Runs one statement and returns its rows as they come, in constant memory.
+
+        `timeout_s` is the stream's life, by default 3,600 seconds or what the tier allows.
+        """
+        life_s = STREAM_LIFE_S if timeout_s is None else timeout_s
+        options = Options(database, life_s, max_rows, read_only)
+        return await AsyncStream.of(await self._run(self._core.stream(sql, params, options)))
+
+    def transaction(
+        self,
+        *,
+        database: str | None = None,
+        timeout_s: float | None = None,
+        max_rows: int | None = None,
+        read_only: bool | None = None,
+        max_retries: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> "AsyncTransaction":
+        """A transaction to add statements to; it is sent at the end of its `async with` block, or by `run()`."""
+        return AsyncTransaction(self, Options(database, timeout_s, max_rows, read_only, idempotency_key), max_retries)
+
+    async def request_outcome(self, idempotency_key: str, *, database: str | None = None) -> str:
+        """What became of the write with this key: "committed", "in_progress" or "not_executed"."""
+        return await self._run(self._core.request_outcome(idempotency_key, Options(database)))
+
+    async def tables(
+        self, *, schema: str | None = None, detail: str = "names", database: str | None = None
+    ) -> list[dict[str, Any]]:
+        """The tables of the database; `detail` is "names", "columns" or "full"."""
+        asked = {"detail": detail, **({"schema": schema} if schema else {})}
+        answer = await self._run(self._core.get(f"/tables?{urlencode(asked)}", Options(database)))
+        return list(answer["tables"])
+
+    async def health(self) -> dict[str, Any]:
+        """What the service says about itself; its `status` is "ok", "degraded" or "unavailable"."""
+        return dict(await self._run(self._core.health()))
+
+    async def server(self) -> dict[str, Any]:
+        """The service's name, version, addresses and routes."""
+        return dict(await self._run(self._core.get("/")))
+
+    async def bench(self, **options: int) -> dict[str, Any]:
+        """Has the service measure itself on scratch data; takes some seconds."""
+        asked = {name: str(value) for name, value in options.items() if value}
+        return dict(await self._run(self._core.get(f"/bench?{urlencode(asked)}")))
+
+    # The control plane ------------------------------------------------------------------------------------------
+
+    async def create_session(
+        self, *, scopes: Sequence[str] | None = None, database: str | None = None
+    ) -> control.Session:
+        """Exchanges the client's key for a session of 24 hours, with fewer rights if you say so."""
+        return await self.call(control.create_session(scopes, database))
+
+    async def refresh_session(self) -> control.Session:
+        """Extends the client's own session by 24 hours."""
+        return await self.call(control.refresh_session())
+
+    async def end_session(self) -> None:
+        """Ends the client's own session."""
+        await self.call(control.end_session())
+
+    async def create_key(
+        self,
+        name: str,
+        scopes: Sequence[str],
+        *,
+        database: str | None = None,
+        expires_at: dt.datetime | None = None,
+    ) -> control.Key:
+        """Makes an API key; its `secret` is in this answer only."""
+        return await self.call(control.create_key(name, scopes, database, expires_at))
+
+    def list_keys(self) -> AsyncIterator[control.Key]:
+        """The organization's keys, oldest first."""
+        return self._pages(control.list_keys())
+
+    async def rotate_key(self, key_id: str, *, overlap_seconds: int | None = None) -> control.Key:
+        """Replaces a key by a new one; the old one goes on for a while."""
+        return await self.call(control.rotate_key(key_id, overlap_seconds))
+
+    async def revoke_key(self, key_id: str) -> None:
+        """Ends a key and its sessions."""
+        await self.call(control.revoke_key(key_id))
+
+    async def create_database(self, name: str) -> control.Database:
+        """Makes a database; it is ready when the call returns."""
+        return await self.call(control.create_database(name))
+
+    def list_databases(self) -> AsyncIterator[control.Database]:
+        """The organization's databases, oldest first."""
+        return self._pages(control.list_databases())
+
+    async def rename_database(self, database_id: str, name: str) -> control.Database:
+        """Gives a database another name."""
+        return await self.call(control.change_database(database_id, name, None))
+
+    async def make_default_database(self, database_id: str) -> control.Database:
+        """Makes a database the one that requests use which name none."""
+        return await self.call(control.change_database(database_id, None, default=True))
+
+    async def delete_database(self, database_id: str, *, restorable: bool = True) -> control.Database:
+        """Deletes a database; it can be restored for a while, unless you give that up."""
+        return await self.call(control.delete_database(database_id, restorable=restorable))
+
+    async def restore_database(self, database_id: str) -> control.Database:
+        """Brings a deleted database back."""
+        return await self.call(control.restore_database(database_id))
+
+    async def organization(self) -> control.Organization:
+        """The organization that the key belongs to."""
+        return await self.call(control.organization())
+
+    async def rename_organization(self, name: str) -> control.Organization:
+        """Gives the organization another name."""
+        return await self.call(control.rename_organization(name))
+
+    def usage(self, *, start: dt.date | None = None, end: dt.date | None = None) -> AsyncIterator[dict[str, Any]]:
+        """What each database was used for on each day."""
+        return self._pages(control.usage(start, end))
+
+    def audit(self) -> AsyncIterator[dict[str, Any]]:
+        """Every change on the control plane, newest first."""
+        return self._pages(control.audit())
+
+    async def _pages(self, listing: control.Listing[T]) -> AsyncIterator[T]:
+        cursor = None
+        while True:
+            found, cursor = await self.call(listing.page(cursor))
+            for each in found:
+                yield each
+            if cursor is None:
+                return
+
+    async def call(self, call: control.Call[T]) -> T:
+        """Makes one call of the control plane."""
+        return call.read(await self._run(self._core.control(call.method, call.target, call.content)))
+
+    async def run_transaction(self, builder: TransactionBuilder) -> TransactionResult:
+        """Sends a transaction that was put together."""
+        steps = self._core.transaction(builder.statements, builder.options, builder.max_retries)
+        return builder.fill(await self._run(steps))
+
+    def close(self) -> None:
+        """Closes the client's connections."""
+        self._driver.close()
+
+    async def __aenter__(self) -> "AsyncClient":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def _run(self, steps: Steps[T]) -> T:
+        return await self._driver.run(steps, self._core.addresses)
+
+
+class AsyncTransaction(TransactionBuilder):
+    """Statements that run together: `add` them in an `async with` block, at whose end they are sent.
+
+    An exception within the block sends nothing. The results are in what `add` returned.
+    """
+
+    __slots__ = ("_client",)
+
+    def __init__(self, client: AsyncClient, options: Options, max_retries: int | None) -> None:
+        super().__init__(options, max_retries)
+        self._client = client
+
+    async def run(self) -> TransactionResult:
+        """Sends the statements; all of them are done, or none."""
+        return await self._client.run_transaction(self)
+
+    async def __aenter__(self) -> "AsyncTransaction":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None and not self.is_done and self.statements:
+            await self.run()

@@ -1,0 +1,165 @@
+"""Files in batches of rows that PostgreSQL can take apart by itself.
+
+Owns reading CSV and NDJSON. A batch of CSV goes as one text whose fields and rows are separated by characters that
+occur in no field, so that neither side handles single values. Most files need no parsing for that at all. An
+unquoted empty field is NULL and a quoted one is the empty string, as PostgreSQL's COPY has it.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from plainsql.errors import ResultError
+
+# Small enough for every tier's requests, with room for JSON's escapes; large enough that the trips cost little.
+BATCH_BYTES = 1 << 20
+_FIELD = r'"((?:[^"]|"")*)"|([^"{0}\r\n]*)'
+# What may separate fields and rows, and stand for NULL: short in JSON first.
+_SEPARATORS = "\t\n\x1f\x1e\x1d\x1c\x1b\x1a\x19\x18\x17\x16\x15\x14\x13\x12\x11\x10"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows as one text. `first_row` counts from 1; `size_bytes` are the file's."""
+
+    text: str
+    rows: int
+    first_row: int
+    size_bytes: int
+    field_separator: str = ","
+    row_separator: str = "\n"
+    null: str = ""
+
+    def part(self, start: int, end: int) -> "Batch":
+        """Rows `start` to `end` of this batch, counted from 0."""
+        text = self.row_separator.join(self.text.split(self.row_separator)[start:end])
+        kinds = (self.field_separator, self.row_separator, self.null)
+        return Batch(text, end - start, self.first_row + start, 0, *kinds)
+
+
+def csv_header(file: BinaryIO, delimiter: str) -> list[str]:
+    """The names in the first line."""
+    line = file.readline().decode("utf-8-sig")
+    while line.count('"') % 2:
+        more = file.readline()
+        if not more:
+            raise ResultError("Line 1: a quotation mark is not closed.")
+        line += more.decode()
+    (fields,) = parse_csv(line.rstrip("\r\n"), delimiter, 1)
+    return [field or "" for field in fields]
+
+
+def csv_batches(file: BinaryIO, delimiter: str, width: int) -> Iterator[Batch]:
+    """The rows of a CSV file, each checked to have `width` fields."""
+    row = 1
+    rest = b""
+    while True:
+        piece = file.read(BATCH_BYTES)
+        chunk = rest + piece
+        end = _last_row_end(chunk) if piece else len(chunk)
+        whole, rest = chunk[:end], chunk[end:]
+        if whole.strip(b"\r\n"):
+            batch = _csv_batch(whole, delimiter, width, row)
+            row += batch.rows
+            yield batch
+        if not piece:
+            return
+
+
+def _last_row_end(chunk: bytes) -> int:
+    """Where the last whole row ends: after a newline that is not within quotation marks."""
+    end = chunk.rfind(b"\n") + 1
+    if b'"' not in chunk:
+        return end
+    quotes = chunk.count(b'"', 0, end)
+    while end and quotes % 2:
+        before = chunk.rfind(b"\n", 0, end - 1) + 1
+        quotes -= chunk.count(b'"', before, end)
+        end = before
+    return end
+
+
+def _csv_batch(whole: bytes, delimiter: str, width: int, row: int) -> Batch:
+    text = whole.decode()
+    if "\r" in text:
+        text = text.replace("\r\n", "\n") if '"' not in text else text
+    if '"' not in text and "\r" not in text:
+        text = text.rstrip("\n")
+        lines = text.split("\n")
+        wrong = next((at for at, line in enumerate(lines) if line.count(delimiter) != width - 1), None)
+        if wrong is not None:
+            fields = lines[wrong].count(delimiter) + 1
+            raise WrongWidth(row + wrong, fields, width)
+        return Batch(text, len(lines), row, len(whole), delimiter)
+    rows = parse_csv(text.rstrip("\r\n"), delimiter, row)
+    wrong = next((at for at, fields in enumerate(rows) if len(fields) != width), None)
+    if wrong is not None:
+        raise WrongWidth(row + wrong, len(rows[wrong]), width)
+    return _joined(rows, row, len(whole))
+
+
+def _joined(rows: list[list[str | None]], row: int, size_bytes: int) -> Batch:
+    within = {each for fields in rows for field in fields if field for each in _odd_characters(field)}
+    free = [each for each in _SEPARATORS if each not in within]
+    if len(free) < 3:
+        raise ResultError(f"Row {row} and those after it use too many control characters.")
+    field_separator, row_separator, null = free[:3]
+    joined = row_separator.join(
+        field_separator.join(null if field is None else field for field in fields) for fields in rows
+    )
+    return Batch(joined, len(rows), row, size_bytes, field_separator, row_separator, null)
+
+
+_ODD = re.compile("[\x01-\x1f]")
+
+
+def _odd_characters(field: str) -> list[str]:
+    return _ODD.findall(field)
+
+
+def parse_csv(text: str, delimiter: str, row: int) -> list[list[str | None]]:
+    """Rows of fields; None is an empty field without quotation marks."""
+    pattern = re.compile(f"(?:{_FIELD.format(re.escape(delimiter))})({re.escape(delimiter)}|\r?\n|$)")
+    rows: list[list[str | None]] = []
+    fields: list[str | None] = []
+    at = 0
+    for match in pattern.finditer(text):
+        if match.start() != at:
+            raise ResultError(f"Row {row + len(rows)}: a quotation mark stands where none can be.")
+        at = match.end()
+        quoted, bare, separator = match.groups()
+        fields.append(quoted.replace('""', '"') if quoted is not None else bare or None)
+        if separator != delimiter:
+            rows.append(fields)
+            fields = []
+            if not separator:
+                break
+    if at != len(text):
+        raise ResultError(f"Row {row + len(rows)}: a quotation mark is not closed, or stands where none can be.")
+    return rows
+
+
+def ndjson_batches(file: BinaryIO) -> Iterator[Batch]:
+    """The lines of an NDJSON file, joined to JSON arrays' insides."""
+    row = 1
+    rest = b""
+    while True:
+        piece = file.read(BATCH_BYTES)
+        chunk = rest + piece
+        end = chunk.rfind(b"\n") + 1 if piece else len(chunk)
+        whole, rest = chunk[:end], chunk[end:]
+        lines = [line for line in whole.decode().split("\n") if line.strip()]
+        if lines:
+            yield Batch("\n".join(lines), len(lines), row, len(whole))
+            row += len(lines)
+        if not piece:
+            return
+
+
+class WrongWidth(ResultError):
+    """A row has more or fewer fields than the header."""
+
+    def __init__(self, row: int, fields: int, width: int) -> None:
+        super().__init__(f"It has {fields} fields, and the header has {width}.")
+        self.row = row

@@ -1,0 +1,88 @@
+"""`plainsql export`: a table or a query's result into a file.
+
+The file appears under its name when it is whole: until then it has another one, and a failure removes it. CSV and
+NDJSON are passed on as the service writes them, in constant memory; Parquet is written batch by batch.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from plainsql.client import Client
+from plainsql.command.progress import Progress
+from plainsql.command.target import connect
+from plainsql.command.transfers import file_format, parquet_writer
+from plainsql.frames import arrow_table
+from plainsql.protocol import StreamForm
+from plainsql.result import Row
+
+# Rows of one Parquet row group.
+_GROUP_ROWS = 50_000
+
+
+def run_export(options: argparse.Namespace) -> int:
+    if bool(options.table) == bool(options.sql):
+        raise ValueError("Say either --table or --sql.")
+    sql = options.sql or f"select * from {options.table}"
+    form = "csv" if options.file == "-" and not options.format else file_format(options)
+    progress = Progress("Exporting", None)
+    with connect(options) as db:
+        if options.file == "-":
+            if form == "parquet":
+                raise ValueError("Parquet needs a file.")
+            _pass_on(db, sql, form, sys.stdout.buffer, progress)
+        else:
+            _to_file(db, sql, form, Path(options.file), progress)
+    progress.finish(f"Exported to {options.file}")
+    return 0
+
+
+def _to_file(db: Client, sql: str, form: str, path: Path, progress: Progress) -> None:
+    partial = path.with_name(f".{path.name}.part")
+    try:
+        if form == "parquet":
+            _write_parquet(db, sql, partial, progress)
+        else:
+            with partial.open("wb") as file:
+                _pass_on(db, sql, form, file, progress)
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def _pass_on(db: Client, sql: str, form: str, out: BinaryIO, progress: Progress) -> None:
+    is_csv = form == "csv"
+    with db.stream_bytes(sql, form=StreamForm.CSV if is_csv else StreamForm.OBJECTS) as pieces:
+        # The header is no row. Lines within quotation marks count, too: the figure is for people.
+        header = 1 if is_csv else 0
+        for piece in pieces:
+            out.write(piece)
+            progress.advance(piece.count(b"\n") - header, len(piece))
+            header = 0
+
+
+def _write_parquet(db: Client, sql: str, path: Path, progress: Progress) -> None:
+    with db.stream(sql) as rows:
+        writer = None
+        group: list[Row] = []
+        for batch in rows.batches():
+            group += batch
+            if len(group) >= _GROUP_ROWS:
+                writer = _write_group(writer, path, rows.columns, rows.types, group)
+                progress.advance(len(group), 0)
+                group = []
+        progress.advance(len(group), 0)
+        if group or writer is None:
+            writer = _write_group(writer, path, rows.columns, rows.types, group)
+        writer.close()
+
+
+def _write_group(writer: Any, path: Path, columns: tuple[str, ...], types: tuple[str, ...], rows: list[Row]) -> Any:
+    table = arrow_table(columns, types, rows)
+    if writer is None:
+        writer = parquet_writer(path, table.schema)
+    writer.write_table(table)
+    return writer

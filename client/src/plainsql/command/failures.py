@@ -1,0 +1,65 @@
+"""Errors for people: the statement with a caret where PostgreSQL points, the hint, the code, the request id.
+
+Owns the wording and the exit codes. What is not an error of this package is a bug, and keeps its traceback.
+"""
+
+import sys
+
+from plainsql.command import EXIT_ACCESS, EXIT_AWAY, EXIT_FAILED, EXIT_USAGE
+from plainsql.command.tables import width
+from plainsql.command.terminal import paint
+from plainsql.errors import AccessError, EngineError, Error, InternalError, NetworkError, ServiceError, SettingsError
+
+# Wide enough for most terminals, and narrow enough to find the caret.
+_LINE_CHARACTERS_MAX = 100
+
+
+def exit_code_of(error: Exception) -> int:
+    """The exit code that an error means; raises it again if it is no error of ours."""
+    if isinstance(error, SettingsError | ValueError | OSError) and not isinstance(error, NetworkError):
+        return EXIT_USAGE
+    if isinstance(error, AccessError):
+        return EXIT_ACCESS
+    if isinstance(error, NetworkError | EngineError | InternalError):
+        return EXIT_AWAY
+    if isinstance(error, Error | ImportError):
+        return EXIT_FAILED
+    raise error
+
+
+def show(error: Exception) -> None:
+    """Says on standard error what went wrong."""
+    print("\n".join(lines_of(error)), file=sys.stderr)
+
+
+def lines_of(error: Exception) -> list[str]:
+    """What is said, line by line."""
+    if not isinstance(error, ServiceError):
+        return [paint("red", "Error: ") + str(error)]
+    said = [paint("red", "Error: ") + error.message]
+    if error.sql is not None and error.position is not None:
+        said += pointed_at(error.sql, error.position)
+    if error.statement_index:
+        said.append(f"Statement: number {error.statement_index + 1}")
+    said += [f"{name}: {value}" for name, value in (("Detail", error.detail), ("Hint", error.hint)) if value]
+    code = f"{error.code} ({error.sqlstate})" if error.sqlstate else error.code
+    said.append(paint("dim", f"Code: {code}  Request: {error.request_id or '-'}"))
+    if error.outcome in ("unknown", "committed"):
+        said.append(f"Outcome: {error.outcome}")
+    return said
+
+
+def pointed_at(sql: str, position: int) -> list[str]:
+    """The line of the statement that `position` is in, counted in characters from 1, and a caret below it."""
+    before = sql[: position - 1]
+    start = before.rfind("\n") + 1
+    end = sql.find("\n", position - 1)
+    line = sql[start : None if end < 0 else end].replace("\t", " ")
+    column = position - 1 - start
+    if column > _LINE_CHARACTERS_MAX * 3 // 4:
+        cut = column - _LINE_CHARACTERS_MAX // 2
+        line, column = "…" + line[cut:], column - cut + 1
+    if len(line) > _LINE_CHARACTERS_MAX:
+        line = line[: _LINE_CHARACTERS_MAX - 1] + "…"
+    prefix = f"Line {before.count(chr(10)) + 1}: "
+    return [prefix + line, " " * (len(prefix) + width(line[:column])) + paint("red", "^")]

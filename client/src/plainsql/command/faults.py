@@ -1,0 +1,108 @@
+"""Which row of an import is at fault, and which column of it.
+
+PostgreSQL says what is wrong, but not where in the file: the row is searched by halves, with questions that change
+nothing.
+"""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from plainsql.client import Client
+from plainsql.command.batches import Batch
+from plainsql.errors import Error, ServiceError
+
+if TYPE_CHECKING:
+    from plainsql.command.importing import Plan
+
+
+class BadRow(Error):
+    """A row, counted from 1 without the header, that cannot be imported."""
+
+    def __init__(self, row: int, column: str | None, message: str) -> None:
+        super().__init__(message)
+        self.row = row
+        self.column = column
+
+
+def locate_in_batch(db: Client, plan: "Plan", batch: Batch, error: ServiceError) -> BadRow | ServiceError:
+    """The first row of the batch whose values PostgreSQL does not take, or the error itself if all are taken."""
+    if _fault(db, plan, batch) is None:
+        return _of_constraint(error, batch.first_row) if batch.rows == 1 else error
+    low, high = 0, batch.rows
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _fault(db, plan, batch.part(low, middle)) is not None:
+            high = middle
+        else:
+            low = middle
+    row = batch.part(low, high)
+    for at, column in enumerate(plan.columns):
+        found = _fault(db, plan, row, only=at)
+        if found is not None:
+            return BadRow(row.first_row, column.name, found.message)
+    return BadRow(row.first_row, None, error.message)
+
+
+def _fault(db: Client, plan: "Plan", batch: Batch, only: int | None = None) -> ServiceError | None:
+    sql, params = plan.select(batch)
+    names = [column.name for column in plan.columns]
+    aliases = ", ".join(f"c{at}" for at in range(len(names)))
+    counted = ", ".join(f"count(c{at})" for at in range(len(names)) if only in (None, at))
+    try:
+        db.query(f"select {counted} from ({sql}) as t (row, {aliases})", *params, read_only=True)
+    except ServiceError as error:
+        if error.sqlstate is None:
+            raise
+        return error
+    return None
+
+
+def locate_in_stage(db: Client, plan: "Plan", stage: str, rows: int, error: ServiceError) -> BadRow:
+    """The row with which the target's constraints are first violated, searched without changing the target."""
+    low, high, found = 0, rows, error
+    while high - low > 1:
+        middle = (low + high) // 2
+        attempt = _rehearse(db, plan, stage, middle)
+        if attempt is None:
+            low = middle
+        else:
+            high, found = middle, attempt
+    return _of_constraint(found, high)
+
+
+def _rehearse(db: Client, plan: "Plan", stage: str, rows: int) -> ServiceError | None:
+    """Moves the first rows in a transaction that is always rolled back; the error that they cause, if they do."""
+    together = db.transaction(timeout_s=300)
+    together.add(
+        f"insert into {plan.table} ({plan.names}) select {plan.names} from {stage} where row <= $1 order by row", rows
+    )
+    together.add("select 1", expect_rows=0)
+    try:
+        together.run()
+    except ServiceError as error:
+        return None if error.code == "expectation_failed" else error
+    raise AssertionError("An expectation that cannot hold held.")
+
+
+def _of_constraint(error: ServiceError, row: int) -> BadRow:
+    detail = f" {error.detail}" if error.detail else ""
+    return BadRow(row, error.column, error.message + "." + detail)
+
+
+def line_of_row(path: str | None, row: int, options: argparse.Namespace) -> int | None:
+    """The line of the file on which a row begins; rows may have several lines. None for standard input."""
+    if path is None:
+        return None
+    wanted = row + (0 if options.columns else 1)
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        text, seen, line = "", 0, 1
+        for number, each in enumerate(file, 1):
+            if not text:
+                line = number
+            text += each
+            if text.count('"') % 2 == 0:
+                seen += 1 if text.strip("\r\n") else 0
+                text = ""
+                if seen == wanted:
+                    return line
+    return None

@@ -1,0 +1,165 @@
+"""`plainsql import`: a file into a table, whole or not at all.
+
+A small file is one statement. A larger one goes in batches into a table of its own, which nothing else sees as data,
+and from there in one transaction into its target; if anything fails on the way, that table is dropped and the target
+has not changed. Every batch has an idempotency key of its own, so that a broken connection loses and doubles nothing.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import chain
+from secrets import token_hex
+from typing import BinaryIO
+
+from plainsql.client import Client
+from plainsql.command.batches import Batch, WrongWidth, csv_batches, csv_header, ndjson_batches
+from plainsql.command.faults import BadRow, line_of_row, locate_in_batch, locate_in_stage
+from plainsql.command.progress import Progress
+from plainsql.command.target import connect
+from plainsql.command.terminal import say
+from plainsql.command.transfers import Column, file_format, parquet_lines, quoted, table_columns
+from plainsql.errors import ServiceError
+
+# One batch is read while another is on its way and a third is being stored.
+_IN_FLIGHT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What goes where."""
+
+    table: str
+    columns: list[Column]
+    batches: Iterator[Batch]
+    is_csv: bool
+
+    @property
+    def names(self) -> str:
+        return ", ".join(quoted(column.name) for column in self.columns)
+
+    def select(self, batch: Batch) -> tuple[str, list[str]]:
+        """The query that takes a batch apart, `row` and then the columns with their types, and its parameters."""
+        if not self.is_csv:
+            listed = ", ".join(f"{quoted(column.name)} {column.type}" for column in self.columns)
+            sql = (
+                f"select $2::int8 + ordinality - 1 as row, {self.names}"
+                f" from rows from (json_to_recordset($1::json) as ({listed})) with ordinality"
+            )
+            return sql, ["[" + batch.text.replace("\n", ",") + "]", str(batch.first_row)]
+        fields = ", ".join(f"f[{at}]::{column.type}" for at, column in enumerate(self.columns, 1))
+        sql = (
+            f"select row, {fields} from (select $2::int8 + ordinality - 1 as row, string_to_array(line, $3, $4) as f"
+            " from string_to_table($1, $5) with ordinality as lines(line, ordinality) offset 0) as split"
+        )
+        return sql, [batch.text, str(batch.first_row), batch.field_separator, batch.null, batch.row_separator]
+
+
+def run_import(options: argparse.Namespace) -> int:
+    with ExitStack() as stack:
+        db = stack.enter_context(connect(options))
+        path = None if options.file == "-" else options.file
+        file = sys.stdin.buffer if path is None else stack.enter_context(open(path, "rb"))
+        plan = _plan(db, file, options)
+        progress = Progress("Importing", os.path.getsize(path) if path else None)
+        try:
+            _load(db, plan, progress)
+        except (BadRow, WrongWidth) as error:
+            progress.finish("Nothing was imported; read")
+            line = line_of_row(path, error.row, options) if plan.is_csv else error.row
+            where = f"line {line}" if line else f"row {error.row}"
+            column = f", column {error.column!r}" if isinstance(error, BadRow) and error.column else ""
+            say(f"{options.file}, {where}{column}: {error.message}")
+            return 1
+    progress.finish(f"Imported into {options.table}")
+    return 0
+
+
+def _plan(db: Client, file: BinaryIO, options: argparse.Namespace) -> Plan:
+    known = table_columns(db, options.table)
+    form = file_format(options)
+    if form == "csv":
+        given = options.columns.split(",") if options.columns else csv_header(file, options.delimiter)
+        names = [name.strip() for name in given]
+        batches = csv_batches(file, options.delimiter, len(names))
+    else:
+        names = list(known) if not options.columns else options.columns.split(",")
+        batches = ndjson_batches(file) if form == "ndjson" else ndjson_batches(parquet_lines(file))
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise ValueError(f"The table {options.table} has no column {missing[0]!r}; it has {', '.join(known)}.")
+    return Plan(options.table, [known[name] for name in names], batches, is_csv=form == "csv")
+
+
+def _load(db: Client, plan: Plan, progress: Progress) -> None:
+    first = next(plan.batches, None)
+    if first is None:
+        return
+    second = next(plan.batches, None)
+    if second is None:
+        into = f"insert into {plan.table} ({plan.names}) select {plan.names} from"
+        _store(db, plan, first, lambda sql: f"{into} ({sql}) as t (row, {plan.names})")
+        progress.advance(first.rows, first.size_bytes)
+        return
+    stage = f"plainsql_import_{token_hex(6)}"
+    typed = ", ".join(f"{quoted(column.name)} {column.type}" for column in plan.columns)
+    db.query(f"create unlogged table {stage} (row int8, {typed})")
+    try:
+        _store_all(db, plan, chain((first, second), plan.batches), stage, progress)
+        _move(db, plan, stage, progress.rows)
+    except BaseException:
+        db.query(f"drop table if exists {stage}")
+        raise
+
+
+def _store_all(db: Client, plan: Plan, batches: Iterator[Batch], stage: str, progress: Progress) -> None:
+    """Batches side by side, a few at once; the first failure is the one of the earliest rows."""
+
+    def store(batch: Batch) -> Batch:
+        _store(db, plan, batch, lambda sql: f"insert into {stage} {sql}")
+        return batch
+
+    under_way: list[Future[Batch]] = []
+    with ThreadPoolExecutor(_IN_FLIGHT) as threads:
+        try:
+            for batch in batches:
+                under_way.append(threads.submit(store, batch))
+                if len(under_way) > _IN_FLIGHT:
+                    stored = under_way.pop(0).result()
+                    progress.advance(stored.rows, stored.size_bytes)
+            for each in under_way:
+                stored = each.result()
+                progress.advance(stored.rows, stored.size_bytes)
+        except BaseException:
+            for each in under_way:
+                each.cancel()
+            raise
+
+
+def _store(db: Client, plan: Plan, batch: Batch, statement: Callable[[str], str]) -> None:
+    sql, params = plan.select(batch)
+    try:
+        db.query(statement(sql), *params)
+    except ServiceError as error:
+        if error.sqlstate is None:
+            raise
+        raise locate_in_batch(db, plan, batch, error) from error
+
+
+def _move(db: Client, plan: Plan, stage: str, rows: int) -> None:
+    """Everything from the stage into the target, in one transaction that also removes the stage."""
+    together = db.transaction(timeout_s=300)
+    together.add(
+        f"insert into {plan.table} ({plan.names}) select {plan.names} from {stage} order by row", expect_affected=rows
+    )
+    together.add(f"drop table {stage}")
+    try:
+        together.run()
+    except ServiceError as error:
+        if error.sqlstate is None or not error.sqlstate.startswith(("22", "23")):
+            raise
+        raise locate_in_stage(db, plan, stage, rows, error) from error

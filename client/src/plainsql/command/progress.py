@@ -1,0 +1,53 @@
+"""A progress line on standard error: rows, rate, time left. Only on a terminal; elsewhere one line at the end."""
+
+import sys
+import time
+
+from plainsql.command.terminal import say
+
+_REDRAW_S = 0.1
+_BAR_CELLS = 24
+
+
+class Progress:
+    """Counts rows, and bytes of a total that may be unknown."""
+
+    def __init__(self, verb: str, total_bytes: int | None) -> None:
+        self._verb = verb
+        self._total_bytes = total_bytes
+        self._began = time.monotonic()
+        self._drawn = 0.0
+        self.rows = 0
+        self.done_bytes = 0
+
+    def advance(self, rows: int, size_bytes: int) -> None:
+        self.rows += rows
+        self.done_bytes += size_bytes
+        now = time.monotonic()
+        if sys.stderr.isatty() and now - self._drawn > _REDRAW_S:
+            self._drawn = now
+            sys.stderr.write("\r" + self.line(now) + "\x1b[K")
+            sys.stderr.flush()
+
+    def line(self, now: float) -> str:
+        """The bar, the rows, their rate, and how long the rest will take."""
+        elapsed_s = max(now - self._began, 0.001)
+        said = f"{self.rows:,} rows, {self.rows / elapsed_s:,.0f} rows/s"
+        if not self._total_bytes:
+            return f"{self._verb} {said}"
+        share = min(1.0, self.done_bytes / self._total_bytes)
+        left = f", {_duration(elapsed_s / share * (1 - share))} left" if share else ""
+        filled = round(share * _BAR_CELLS)
+        return f"{self._verb} [{'█' * filled}{'·' * (_BAR_CELLS - filled)}] {share:4.0%} {said}{left}"
+
+    def finish(self, what: str) -> None:
+        """The last word."""
+        if sys.stderr.isatty():
+            sys.stderr.write("\r\x1b[K")
+        elapsed_s = max(time.monotonic() - self._began, 0.001)
+        say(f"{what}: {self.rows:,} rows in {elapsed_s:.1f} s, {self.rows / elapsed_s:,.0f} rows/s.")
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -1,0 +1,83 @@
+"""`plainsql sql`: one statement, or several as one transaction.
+
+Reads in the forms for programs are passed on as the service writes them, in constant memory. Writes go by a
+request that carries an idempotency key, so they are done exactly once.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from plainsql.client import Client
+from plainsql.command.tables import write_result
+from plainsql.command.target import connect
+from plainsql.command.terminal import paint, say
+from plainsql.protocol import StreamForm
+from plainsql.result import Result
+from plainsql.statements import looks_like_a_read
+
+
+def run_sql(options: argparse.Namespace) -> int:
+    statements = _statements(options)
+    with connect(options) as db:
+        if len(statements) > 1:
+            _run_together(db, statements, options)
+        elif options.form != "table" and looks_like_a_read(statements[0]) and not options.idempotency_key:
+            _pass_on(db, statements[0], options)
+        else:
+            result = db.query(
+                statements[0],
+                *options.param,
+                max_rows=options.max_rows,
+                read_only=options.read_only,
+                idempotency_key=options.idempotency_key,
+            )
+            write_result(result, options.form)
+            say(summary(result))
+    return 0
+
+
+def summary(result: Result) -> str:
+    """What is said below a result."""
+    rows = len(result) if result.columns else result.affected_rows
+    counted = f"{result.command} {rows} {'row' if rows == 1 else 'rows'}"
+    if not result.columns and not result.affected_rows:
+        counted = result.command
+    more = ", and there are more" if result.truncated else ""
+    return paint("dim", f"{counted}{more}, {result.total_us / 1000:.1f} ms")
+
+
+def _statements(options: argparse.Namespace) -> list[str]:
+    if options.file:
+        options.statements.append(Path(options.file).read_text(encoding="utf-8"))
+    if not options.statements:
+        options.statements.append(sys.stdin.read())
+    if len(options.statements) > 1 and options.param:
+        raise ValueError("Parameters need a single statement.")
+    return list(options.statements)
+
+
+def _run_together(db: Client, statements: list[str], options: argparse.Namespace) -> None:
+    together = db.transaction(
+        max_rows=options.max_rows, read_only=options.read_only, idempotency_key=options.idempotency_key
+    )
+    for sql in statements:
+        together.add(sql)
+    for result in together.run():
+        write_result(result, options.form)
+        say(summary(result))
+
+
+def _pass_on(db: Client, sql: str, options: argparse.Namespace) -> None:
+    form = StreamForm.CSV if options.form == "csv" else StreamForm.OBJECTS
+    out = sys.stdout.buffer
+    with db.stream_bytes(sql, *options.param, form=form, max_rows=options.max_rows) as rows:
+        if options.form != "json":
+            for piece in rows:
+                out.write(piece)
+            return
+        before = b"[\n"
+        for piece in rows:
+            out.write(before + piece.rstrip(b"\n").replace(b"\n", b",\n"))
+            before = b",\n"
+        out.write(b"[\n]\n" if before == b"[\n" else b"\n]\n")

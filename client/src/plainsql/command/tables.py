@@ -1,0 +1,132 @@
+"""Results for people and programs: an aligned table, JSON, NDJSON, CSV.
+
+Owns the text of values: that of the service, so that a row looks the same whichever way it came.
+"""
+
+import base64
+import datetime as dt
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from decimal import Decimal
+from typing import Any, TextIO
+from unicodedata import combining, east_asian_width
+
+from plainsql.result import Result, unique_names
+
+_NUMBERS = frozenset(["int2", "int4", "int8", "numeric", "float4", "float8", "oid"])
+
+
+def write_result(result: Result, form: str, out: TextIO | None = None) -> None:
+    """Prints a result in one of the forms."""
+    lines = {"table": table_lines, "json": _json_lines, "ndjson": _ndjson_lines, "csv": _csv_lines}[form]
+    out = out or sys.stdout
+    for line in lines(result):
+        out.write(line + "\n")
+
+
+def table_lines(result: Result) -> Iterator[str]:
+    """An aligned table; nothing for a statement without columns."""
+    if not result.columns:
+        return
+    yield from aligned(result.columns, [[cell(value) for value in row] for row in result.rows], result.types)
+
+
+def aligned(columns: Sequence[str], cells: Sequence[Sequence[str]], types: Sequence[str] = ()) -> Iterator[str]:
+    """Lines of a table whose columns are as wide as they need to be; numbers to the right."""
+    right = [name in _NUMBERS for name in types] or [False] * len(columns)
+    widths = [max([width(name), *(width(row[at]) for row in cells)]) for at, name in enumerate(columns)]
+    yield " " + " | ".join(pad(name, wide, right=False) for name, wide in zip(columns, widths, strict=True)).rstrip()
+    yield "-" + "-+-".join("-" * wide for wide in widths) + "-"
+    for row in cells:
+        padded = (pad(text, wide, right=to_right) for text, wide, to_right in zip(row, widths, right, strict=True))
+        yield " " + " | ".join(padded).rstrip()
+
+
+def cell(value: Any) -> str:
+    """A value in a table: one line, NULL visible."""
+    if value is None:
+        return "NULL"
+    return text_of(value).replace("\n", "⏎").replace("\t", "⇥").replace("\r", "")
+
+
+def text_of(value: Any) -> str:
+    """A value as the service writes it, without quotation marks."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool | list | dict | int | float | Decimal):
+        text = json_of(value)
+        return text[1:-1] if text.startswith('"') else text
+    return str(_plain(value))
+
+
+def json_of(value: Any) -> str:
+    """A value as JSON, every digit kept."""
+    if isinstance(value, Decimal):
+        return str(value) if value.is_finite() else f'"{value}"'
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(json_of(each) for each in value) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(str(name))}: {json_of(each)}" for name, each in value.items()) + "}"
+    if isinstance(value, float) and value - value != 0:
+        return {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}[str(value)]
+    if value is None or isinstance(value, bool | int | float | str):
+        return json.dumps(value, ensure_ascii=False)
+    return json.dumps(_plain(value), ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, dt.datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, dt.timedelta):
+        return f"P{value.days}DT{value.seconds + value.microseconds / 1e6:g}S"
+    return value.isoformat() if isinstance(value, dt.date | dt.time) else str(value)
+
+
+def _objects(result: Result) -> Iterator[str]:
+    names = unique_names(result.columns)
+    return (json_of(dict(zip(names, row, strict=True))) for row in result.rows)
+
+
+def _json_lines(result: Result) -> Iterator[str]:
+    yield "["
+    rows = list(_objects(result))
+    for at, row in enumerate(rows):
+        yield row + ("," if at < len(rows) - 1 else "")
+    yield "]"
+
+
+def _ndjson_lines(result: Result) -> Iterator[str]:
+    return _objects(result)
+
+
+def _csv_lines(result: Result) -> Iterator[str]:
+    if result.columns:
+        yield csv_line(result.columns)
+    for row in result.rows:
+        yield csv_line([None if value is None else text_of(value) for value in row])
+
+
+def csv_line(fields: Iterable[str | None]) -> str:
+    """NULL is an empty field, an empty string is two quotation marks."""
+    return ",".join("" if field is None else _quoted(field) for field in fields)
+
+
+def _quoted(field: str) -> str:
+    if field and not any(each in field for each in ',"\r\n'):
+        return field
+    return '"' + field.replace('"', '""') + '"'
+
+
+def pad(text: str, wide: int, *, right: bool) -> str:
+    space = " " * (wide - width(text))
+    return space + text if right else text + space
+
+
+def width(text: str) -> int:
+    """How many cells of a terminal a text takes; East Asian characters take two."""
+    if text.isascii():
+        return len(text)
+    return sum(2 if east_asian_width(each) in "WF" else 0 if combining(each) else 1 for each in text)

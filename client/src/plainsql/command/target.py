@@ -1,0 +1,25 @@
+"""Which service a command talks to: connects, and says so on standard error.
+
+Owns the line that names the target, which is always shown: a statement in the wrong database is the dearest mistake.
+"""
+
+import argparse
+
+from plainsql.client import Client
+from plainsql.command.terminal import paint, say
+from plainsql.settings import Settings, resolve
+
+
+def connect(options: argparse.Namespace) -> Client:
+    """The client that the options mean."""
+    settings = settings_of(options)
+    say(paint("dim", f"→ {settings.address.url}, {described_database(settings)} (from {settings.source})"))
+    return Client(settings, timeout_s=options.timeout)
+
+
+def settings_of(options: argparse.Namespace) -> Settings:
+    return resolve(options.url, options.key, database=options.database, ca_file=options.ca_file)
+
+
+def described_database(settings: Settings) -> str:
+    return f"database {settings.database}" if settings.database else "default database"

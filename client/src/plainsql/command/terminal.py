@@ -1,0 +1,20 @@
+"""What is said to people, and whether it may be coloured: only on a terminal, and not if NO_COLOR is set."""
+
+import sys
+from typing import TextIO
+
+from plainsql.settings import colours_wanted
+
+_CODES = {"red": "31", "green": "32", "blue": "34", "dim": "2", "bold": "1"}
+
+
+def paint(colour: str, text: str, stream: TextIO | None = None) -> str:
+    """The text in a colour, if standard error (or the stream) can show it."""
+    if not (stream or sys.stderr).isatty() or not colours_wanted():
+        return text
+    return f"\x1b[{_CODES[colour]}m{text}\x1b[0m"
+
+
+def say(text: str) -> None:
+    """A line for the user; standard output is for data."""
+    print(text, file=sys.stderr)

@@ -1,0 +1,199 @@
+"""The control plane's nouns, and the calls that deal with them.
+
+Owns what a key, a session, a database look like to a caller, and each call's method, path and body. A call is a value:
+the blocking and the asyncio client run the same ones. Fields that this version does not know are left out.
+"""
+
+import datetime as dt
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote, urlencode
+
+T = TypeVar("T")
+_PAGE = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """An API key. `secret` is there only when it was just made."""
+
+    id: str
+    name: str
+    state: str
+    prefix: str
+    last_four: str
+    scopes: list[str]
+    database: str | None
+    created_at: str
+    last_used_at: str | None
+    expires_at: str | None
+    revoked_at: str | None
+    secret: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A token that stands for a key for a while. `token` is there only when it was just made."""
+
+    id: str
+    created_at: str
+    expires_at: str
+    scopes: list[str]
+    database: str | None
+    key_id: str
+    token: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """A database of your organization's."""
+
+    id: str
+    name: str
+    state: str
+    default: bool
+    created_at: str
+    size_bytes: int | None
+    restorable_until: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Organization:
+    """Who owns the databases and keys."""
+
+    id: str
+    name: str
+    tier: str
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """A request to the control plane, and what its answer becomes."""
+
+    method: str
+    target: str
+    read: Callable[[Any], T]
+    content: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Listing(Generic[T]):
+    """A request whose answers come in pages."""
+
+    path: str
+    plural: str
+    read: Callable[[Any], T]
+    query: Mapping[str, str]
+
+    def page(self, cursor: str | None) -> Call[tuple[list[T], str | None]]:
+        asked = {**self.query, "limit": str(_PAGE), **({"cursor": cursor} if cursor else {})}
+        return Call("GET", f"{self.path}?{urlencode(asked)}", self._read_page)
+
+    def _read_page(self, answer: Any) -> tuple[list[T], str | None]:
+        return [self.read(each) for each in answer[self.plural]], answer["next"]
+
+
+def record_of(kind: type[T]) -> Callable[[Mapping[str, Any]], T]:
+    """Reads objects of this class from an answer's."""
+    names = {each.name for each in fields(kind)}  # type: ignore[arg-type]  # dataclasses all
+
+    def read(content: Mapping[str, Any]) -> T:
+        return kind(**{name: value for name, value in content.items() if name in names})
+
+    return read
+
+
+def within(name: str, kind: type[T]) -> Callable[[Any], T]:
+    read = record_of(kind)
+    return lambda answer: read(answer[name])
+
+
+def nothing(_: Any) -> None:
+    return None
+
+
+def _given(**fields_given: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields_given.items() if value is not None}
+
+
+def create_session(scopes: Sequence[str] | None, database: str | None) -> Call[Session]:
+    content = _given(scopes=list(scopes) if scopes else None, database=database)
+    return Call("POST", "/v1/session", within("session", Session), content)
+
+
+def refresh_session() -> Call[Session]:
+    return Call("POST", "/v1/session/refresh", within("session", Session), {})
+
+
+def end_session() -> Call[None]:
+    return Call("DELETE", "/v1/session", nothing)
+
+
+def create_key(name: str, scopes: Sequence[str], database: str | None, expires_at: dt.datetime | None) -> Call[Key]:
+    expiry = expires_at.isoformat() if expires_at else None
+    content = _given(name=name, scopes=list(scopes), database=database, expires_at=expiry)
+    return Call("POST", "/v1/keys", within("key", Key), content)
+
+
+def list_keys() -> Listing[Key]:
+    return Listing("/v1/keys", "keys", record_of(Key), {})
+
+
+def rotate_key(key_id: str, overlap_seconds: int | None) -> Call[Key]:
+    content = _given(overlap_seconds=overlap_seconds)
+    return Call("POST", f"/v1/keys/{quote(key_id)}/rotate", within("key", Key), content)
+
+
+def revoke_key(key_id: str) -> Call[None]:
+    return Call("DELETE", f"/v1/keys/{quote(key_id)}", nothing)
+
+
+def create_database(name: str) -> Call[Database]:
+    return Call("POST", "/v1/databases", within("database", Database), {"name": name})
+
+
+def list_databases() -> Listing[Database]:
+    return Listing("/v1/databases", "databases", record_of(Database), {})
+
+
+def change_database(database_id: str, name: str | None, default: bool | None) -> Call[Database]:
+    content = _given(name=name, default=default)
+    return Call("PATCH", f"/v1/databases/{quote(database_id)}", within("database", Database), content)
+
+
+def delete_database(database_id: str, *, restorable: bool) -> Call[Database]:
+    tail = "" if restorable else "?restorable=false"
+    return Call("DELETE", f"/v1/databases/{quote(database_id)}{tail}", within("database", Database))
+
+
+def restore_database(database_id: str) -> Call[Database]:
+    return Call("POST", f"/v1/databases/{quote(database_id)}/restore", within("database", Database))
+
+
+def organization() -> Call[Organization]:
+    return Call("GET", "/v1/organizations/current", within("organization", Organization))
+
+
+def rename_organization(name: str) -> Call[Organization]:
+    return Call("PATCH", "/v1/organizations/current", within("organization", Organization), {"name": name})
+
+
+def usage(start: dt.date | None, end: dt.date | None) -> Listing[dict[str, Any]]:
+    asked = {"from": start, "to": end}
+    return Listing("/v1/usage", "usage", dict, {name: str(day) for name, day in asked.items() if day})
+
+
+def audit() -> Listing[dict[str, Any]]:
+    return Listing("/v1/audit", "audit", dict, {})
+
+
+def pages(listing: Listing[T], fetch: Callable[[Call[tuple[list[T], str | None]]], Any]) -> Iterator[T]:
+    """Everything in a listing, page by page, for a fetch that blocks."""
+    cursor = None
+    while True:
+        found, cursor = fetch(listing.page(cursor))
+        yield from found
+        if cursor is None:
+            return

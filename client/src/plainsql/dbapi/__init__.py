@@ -1,0 +1,103 @@
+"""DB-API 2.0 (PEP 249): `plainsql.dbapi.connect(…)`.
+
+The service has no interactive transactions, so a connection works in one of two modes. **Buffered**, the default: what
+reads is run at once, each statement by itself; what writes is kept, and sent as one serializable transaction by
+`commit()`; `rollback()` forgets it. Results of what is kept are there after the commit. A read while writes are kept
+would not see them, so it is refused. **Autocommit**: every statement is run and committed at once, and `rollback()`
+after a write raises, because it cannot be undone.
+
+Owns the module's globals. Parameters are `%s` or `%(name)s`, as with psycopg; `%%` is a percent sign where a statement
+has parameters.
+"""
+
+import datetime as dt
+import time
+from typing import Any
+
+from plainsql.dbapi.connection import Connection, connect
+from plainsql.dbapi.cursor import Cursor
+from plainsql.dbapi.exceptions import (
+    DatabaseError,
+    DataError,
+    Error,
+    IntegrityError,
+    InterfaceError,
+    InternalError,
+    NotSupportedError,
+    OperationalError,
+    ProgrammingError,
+    Warning,  # PEP 249's name
+)
+
+apilevel = "2.0"
+# A module and its connections may be shared by threads; a connection's queue of writes is one for all of them.
+threadsafety = 1
+paramstyle = "pyformat"
+
+Date = dt.date
+Time = dt.time
+Timestamp = dt.datetime
+Binary = bytes
+
+
+def DateFromTicks(ticks: float) -> dt.date:  # noqa: N802  # PEP 249's name
+    return dt.date.fromtimestamp(ticks)  # noqa: DTZ012  # the local day, says PEP 249
+
+
+def TimeFromTicks(ticks: float) -> dt.time:  # noqa: N802  # PEP 249's name
+    return dt.time(*time.localtime(ticks)[3:6])
+
+
+def TimestampFromTicks(ticks: float) -> dt.datetime:  # noqa: N802  # PEP 249's name
+    return dt.datetime.fromtimestamp(ticks)  # noqa: DTZ006  # the local time, says PEP 249
+
+
+class DBAPITypeObject:
+    """Equals the type codes of its kind; those are PostgreSQL's names of types."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = frozenset(names)
+
+    def __eq__(self, other: Any) -> bool:
+        return other in self._names if isinstance(other, str) else self is other
+
+    def __hash__(self) -> int:
+        return hash(self._names)
+
+
+STRING = DBAPITypeObject("text", "varchar", "bpchar", "name", "char")
+BINARY = DBAPITypeObject("bytea")
+NUMBER = DBAPITypeObject("int2", "int4", "int8", "numeric", "float4", "float8")
+DATETIME = DBAPITypeObject("timestamptz", "timestamp", "date", "time", "timetz", "interval")
+ROWID = DBAPITypeObject("oid")
+
+__all__ = [
+    "BINARY",
+    "DATETIME",
+    "NUMBER",
+    "ROWID",
+    "STRING",
+    "Binary",
+    "Connection",
+    "Cursor",
+    "DataError",
+    "DatabaseError",
+    "Date",
+    "DateFromTicks",
+    "Error",
+    "IntegrityError",
+    "InterfaceError",
+    "InternalError",
+    "NotSupportedError",
+    "OperationalError",
+    "ProgrammingError",
+    "Time",
+    "TimeFromTicks",
+    "Timestamp",
+    "TimestampFromTicks",
+    "Warning",
+    "apilevel",
+    "connect",
+    "paramstyle",
+    "threadsafety",
+]

@@ -1,0 +1,238 @@
+"""The SQLAlchemy dialect: `plainsql://k:svc_k_…@host/database`, the key in the password's place, so that it is masked.
+
+Owns what differs from PostgreSQL's own dialect: the connection, values that come as Python's already, and what the lack
+of interactive transactions means. Buffered by default: writes wait for the commit, so they cannot return rows, keys are
+drawn from their sequences beforehand, and row counts are not known. With `?autocommit=true` each statement is
+committed at once, and everything works but rolling back, which raises. Options in the address: `tls=false`, `ca_file`,
+`autocommit`, `timeout_s`. Without a host, the settings are those of `plainsql.connect()`.
+"""
+
+import json
+from decimal import Decimal
+from types import ModuleType
+from typing import Any
+
+from sqlalchemy import URL, types
+from sqlalchemy.dialects.postgresql import ARRAY as PG_ARRAY
+from sqlalchemy.dialects.postgresql import BYTEA, CITEXT, ENUM, INTERVAL, JSON, JSONB, OID, REGCLASS
+from sqlalchemy.dialects.postgresql.base import PGCompiler, PGDialect, PGExecutionContext
+from sqlalchemy.dialects.postgresql.json import JSONPathType
+from sqlalchemy.engine import processors
+from sqlalchemy.engine.interfaces import IsolationLevel
+
+from plainsql import dbapi
+from plainsql.dbapi import NotSupportedError
+
+_RETURNING_REFUSED = (
+    "RETURNING needs autocommit: in buffered mode writes are sent at the commit, and cannot return rows before. "
+    "Use plainsql://…?autocommit=true or execution_options(isolation_level='AUTOCOMMIT') for it."
+)
+
+
+def _cast(kind: type[Any]) -> type[Any]:
+    """The type, with its name beside each parameter: PostgreSQL then need not guess."""
+    return type(kind.__name__, (kind,), {"render_bind_cast": True, "__module__": __name__})
+
+
+class _Numbers:
+    """Numbers come as int, Decimal or float, by the column's type."""
+
+    render_bind_cast = True
+
+    def bind_processor(self, dialect: Any) -> None:  # noqa: ARG002  # SQLAlchemy's signature
+        return None
+
+    def result_processor(self, dialect: Any, coltype: Any) -> Any:  # noqa: ARG002  # SQLAlchemy's signature
+        is_float = coltype in ("float4", "float8")
+        if self.asdecimal:  # type: ignore[attr-defined]  # of the class beside this one
+            scale = self._effective_decimal_return_scale  # type: ignore[attr-defined]
+            return processors.to_decimal_processor_factory(Decimal, scale) if is_float else None
+        return None if is_float else processors.to_float
+
+
+class _Numeric(_Numbers, types.Numeric[Any]):
+    """numeric."""
+
+
+class _Float(_Numbers, types.Float[Any]):
+    """float4 and float8."""
+
+
+class _Interval(INTERVAL):
+    """Intervals come as timedelta."""
+
+    render_bind_cast = True
+
+    @classmethod
+    def adapt_emulated_to_native(cls, interval: Any, **kw: Any) -> "_Interval":  # type: ignore[override]  # noqa: ARG003
+        return _Interval(precision=interval.second_precision)
+
+
+class _ReadJSON:
+    """Documents come as Python's; the engine's own deserializer, if it has one, is given their text."""
+
+    render_bind_cast = True
+
+    def result_processor(self, dialect: Any, coltype: Any) -> Any:  # noqa: ARG002  # SQLAlchemy's signature
+        read = dialect._json_deserializer
+        if read is None:
+            return None
+        return lambda value: None if value is None else read(json.dumps(value, ensure_ascii=False))
+
+
+class _JSON(_ReadJSON, JSON):
+    """json."""
+
+
+class _JSONB(_ReadJSON, JSONB):
+    """jsonb."""
+
+
+class _JSONPath(JSONPathType):
+    """A path goes as PostgreSQL's text of an array."""
+
+
+class _JSONIntIndex(types.JSON.JSONIntIndexType):
+    """An index into an array."""
+
+    __visit_name__ = "json_int_index"
+    render_bind_cast = True
+
+
+class _JSONStrIndex(types.JSON.JSONStrIndexType):
+    """A name in an object."""
+
+    __visit_name__ = "json_str_index"
+    render_bind_cast = True
+
+
+class _Compiler(PGCompiler):
+    """PostgreSQL's SQL, with JSON parameters as text: its serializer decides what is in them, null included."""
+
+    def render_bind_cast(self, type_: Any, dbapi_type: Any, sqltext: str) -> str:
+        cast: str = super().render_bind_cast(type_, dbapi_type, sqltext)  # type: ignore[no-untyped-call]
+        return cast.replace("::", "::TEXT::", 1) if isinstance(dbapi_type, JSON) else cast
+
+
+class _ExecutionContext(PGExecutionContext):
+    """Chooses the cursor that streams where a program asks for it (`stream_results`, `yield_per`)."""
+
+    def create_server_side_cursor(self) -> Any:
+        cursor: Any = self._dbapi_connection.cursor()
+        cursor.streams = True
+        return cursor
+
+
+class PlainSQLDialect(PGDialect):
+    """SQLAlchemy on PlainSQL."""
+
+    driver = "plainsql"
+    supports_statement_cache = True
+    supports_server_side_cursors = True
+    render_bind_cast = True
+    default_paramstyle = "numeric_dollar"
+    supports_native_json_deserialization = True
+    statement_compiler = _Compiler
+    execution_ctx_cls = _ExecutionContext
+    default_isolation_level = "SERIALIZABLE"
+    colspecs = {  # noqa: RUF012  # as in every dialect
+        **PGDialect.colspecs,
+        types.String: _cast(types.String),
+        types.CHAR: _cast(types.CHAR),
+        types.Integer: _cast(types.Integer),
+        types.SmallInteger: _cast(types.SmallInteger),
+        types.BigInteger: _cast(types.BigInteger),
+        types.Boolean: _cast(types.Boolean),
+        types.Date: _cast(types.Date),
+        types.DateTime: _cast(types.DateTime),
+        types.Time: _cast(types.Time),
+        types.LargeBinary: _cast(BYTEA),
+        types.Uuid: _cast(types.Uuid),
+        types.Enum: _cast(ENUM),
+        types.ARRAY: _cast(PG_ARRAY),
+        types.Numeric: _Numeric,
+        types.Float: _Float,
+        types.Interval: _Interval,
+        INTERVAL: _Interval,
+        types.JSON: _JSON,
+        JSON: _JSON,
+        JSONB: _JSONB,
+        types.JSON.JSONPathType: _JSONPath,
+        types.JSON.JSONIntIndexType: _JSONIntIndex,
+        types.JSON.JSONStrIndexType: _JSONStrIndex,
+        OID: _cast(OID),
+        REGCLASS: _cast(REGCLASS),
+        CITEXT: CITEXT,
+    }
+
+    def __init__(self, **arguments: Any) -> None:
+        # Unlike the DB-API, whose users write %s.
+        super().__init__(**{"paramstyle": "numeric_dollar", **arguments})  # type: ignore[no-untyped-call]
+        self._set_mode(autocommit=self._on_connect_isolation_level == "AUTOCOMMIT")
+
+    def _set_mode(self, *, autocommit: bool) -> None:
+        """What a write can tell before the commit: everything, or nothing."""
+        self._autocommit = autocommit
+        self.insert_returning = self.update_returning = self.delete_returning = autocommit
+        self.insert_executemany_returning = self.insert_executemany_returning_sort_by_parameter_order = autocommit
+        self.use_insertmanyvalues = autocommit
+        self.supports_sane_rowcount = self.supports_sane_multi_rowcount = autocommit
+
+    @classmethod
+    def import_dbapi(cls) -> ModuleType:
+        return dbapi
+
+    def create_connect_args(self, url: URL) -> tuple[list[Any], dict[str, Any]]:
+        options = dict(url.query)
+        if str(options.pop("autocommit", "false")).lower() in ("true", "1"):
+            self._set_mode(autocommit=True)
+        arguments: dict[str, Any] = {"database": url.database or None, "autocommit": self._autocommit}
+        if "timeout_s" in options:
+            arguments["timeout_s"] = float(str(options.pop("timeout_s")))
+        if "ca_file" in options:
+            arguments["ca_file"] = options.pop("ca_file")
+        scheme = "http" if options.pop("tls", "true") == "false" else "https"
+        if options:
+            raise dbapi.InterfaceError(f"The address has an unknown option: {next(iter(options))}")
+        if url.host:
+            port = f":{url.port}" if url.port else ""
+            arguments |= {"url": f"{scheme}://{url.host}{port}", "key": url.password}
+        return [], arguments
+
+    def do_execute(self, cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
+        compiled = getattr(context, "compiled", None)
+        if compiled is not None and not cursor.connection.autocommit and getattr(compiled, "effective_returning", None):
+            raise NotSupportedError(_RETURNING_REFUSED)
+        cursor.execute_numbered(statement, parameters or ())
+
+    def do_executemany(self, cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:  # noqa: ARG002
+        cursor.executemany_numbered(statement, parameters)
+
+    def do_execute_no_params(self, cursor: Any, statement: str, context: Any = None) -> None:  # noqa: ARG002
+        cursor.execute_numbered(statement, ())
+
+    def get_isolation_level_values(self, dbapi_conn: Any) -> list[IsolationLevel]:  # noqa: ARG002
+        return ["SERIALIZABLE", "AUTOCOMMIT"]
+
+    def set_isolation_level(self, dbapi_connection: Any, level: str) -> None:
+        dbapi_connection.autocommit = level == "AUTOCOMMIT"
+
+    def get_isolation_level(self, dbapi_connection: Any) -> IsolationLevel:
+        return "AUTOCOMMIT" if dbapi_connection.autocommit else "SERIALIZABLE"
+
+    def get_default_isolation_level(self, dbapi_conn: Any) -> IsolationLevel:
+        return self.get_isolation_level(dbapi_conn)
+
+    def detect_autocommit_setting(self, dbapi_conn: Any) -> bool:
+        return bool(dbapi_conn.autocommit)
+
+    def is_disconnect(self, e: Any, connection: Any, cursor: Any) -> bool:  # noqa: ARG002
+        """Nothing is open between calls, so nothing can be lost."""
+        return False
+
+    def do_ping(self, dbapi_connection: Any) -> bool:
+        dbapi_connection.client.health()
+        return True
+
+    def do_begin_twophase(self, connection: Any, xid: Any) -> None:  # noqa: ARG002
+        raise NotSupportedError("Two-phase transactions of your own are not supported.")

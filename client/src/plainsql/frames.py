@@ -1,0 +1,110 @@
+"""Results as tables of pandas, polars and Arrow, for programs that have them installed.
+
+Owns the tables of types. A column's type there follows its PostgreSQL type and never its values, so that a result
+without rows, or without NULLs, has the same columns as another. Refuses what does not fit, such as an infinite date.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+_INSTALL_HINT = "Install it, for example with `pip install 'plainsql[{extra}]'`."
+
+_PANDAS = {
+    "bool": "boolean", "int2": "Int16", "int4": "Int32", "int8": "Int64", "oid": "Int64",
+    "float4": "float32", "float8": "float64", "timestamptz": "datetime64[us, UTC]", "timestamp": "datetime64[us]",
+    "interval": "timedelta64[us]", "text": "str", "varchar": "str", "bpchar": "str",
+}  # fmt: skip
+
+
+def pandas_frame(columns: Sequence[str], types: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
+    """A data frame: nullable whole numbers, exact numerics as Decimal objects."""
+    pandas = _imported("pandas", "pandas")
+    values = _by_column(columns, rows)
+    series = [pandas.Series(each, dtype=_PANDAS.get(name, "object")) for each, name in zip(values, types, strict=True)]
+    frame = pandas.concat(series, axis=1) if series else pandas.DataFrame()
+    frame.columns = list(columns)
+    return frame
+
+
+def arrow_table(columns: Sequence[str], types: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
+    """An Arrow table. Numerics become decimals as wide as they need, json its text."""
+    arrow = _imported("pyarrow", "arrow")
+    values = _by_column(columns, rows)
+    arrays = [_arrow_array(arrow, each, name) for each, name in zip(values, types, strict=True)]
+    return arrow.Table.from_arrays(arrays, names=list(columns))
+
+
+def polars_frame(columns: Sequence[str], types: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
+    """A polars data frame. Numerics become decimals as wide as they need, json its text."""
+    polars = _imported("polars", "polars")
+    values = _by_column(columns, rows)
+    series = [
+        polars.Series(str(index), _as_text(name)(each), dtype=_polars_type(polars, name))
+        for index, (each, name) in enumerate(zip(values, types, strict=True))
+    ]
+    frame = polars.DataFrame(series)
+    if len(set(columns)) == len(columns):
+        frame.columns = list(columns)
+    return frame
+
+
+def _arrow_array(arrow: Any, values: list[Any], name: str) -> Any:
+    return arrow.array(_as_text(name)(values), type=_arrow_type(arrow, name))
+
+
+def _arrow_type(arrow: Any, name: str) -> Any:
+    if name.endswith("[]"):
+        element = _arrow_type(arrow, name.removesuffix("[]"))
+        return None if element is None else arrow.list_(element)
+    known = {
+        "bool": arrow.bool_(), "int2": arrow.int16(), "int4": arrow.int32(), "int8": arrow.int64(),
+        "oid": arrow.int64(), "float4": arrow.float32(), "float8": arrow.float64(), "date": arrow.date32(),
+        "timestamptz": arrow.timestamp("us", tz="UTC"), "timestamp": arrow.timestamp("us"), "time": arrow.time64("us"),
+        "interval": arrow.duration("us"), "bytea": arrow.binary(), "numeric": None,
+    }  # fmt: skip
+    return known.get(name, arrow.string())
+
+
+def _polars_type(polars: Any, name: str) -> Any:
+    if name.endswith("[]"):
+        element = _polars_type(polars, name.removesuffix("[]"))
+        return None if element is None else polars.List(element)
+    known = {
+        "bool": polars.Boolean, "int2": polars.Int16, "int4": polars.Int32, "int8": polars.Int64, "oid": polars.Int64,
+        "float4": polars.Float32, "float8": polars.Float64, "date": polars.Date, "time": polars.Time,
+        "timestamptz": polars.Datetime("us", "UTC"), "timestamp": polars.Datetime("us"),
+        "interval": polars.Duration("us"), "bytea": polars.Binary, "numeric": None,
+    }  # fmt: skip
+    return known.get(name, polars.String)
+
+
+def _as_text(name: str) -> Callable[[list[Any]], list[Any]]:
+    """What Arrow and polars have no type for goes as its text: json as JSON, uuid as its digits."""
+    base = name.removesuffix("[]")
+    writers: dict[str, Callable[[Any], str]] = {"json": json.dumps, "jsonb": json.dumps, "uuid": str}
+    write = writers.get(base)
+    if write is None:
+        return lambda values: values
+
+    def written(value: Any) -> Any:
+        if isinstance(value, list) and name.endswith("[]"):
+            return [written(each) for each in value]
+        return None if value is None else write(value)
+
+    return lambda values: [written(each) for each in values]
+
+
+def _by_column(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    if not rows:
+        return [[] for _ in columns]
+    return [list(values) for values in zip(*rows, strict=True)]
+
+
+def _imported(module: str, extra: str) -> Any:
+    from importlib import import_module  # noqa: PLC0415  # for frames alone
+
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ImportError(f"{module} is not installed. " + _INSTALL_HINT.format(extra=extra)) from error

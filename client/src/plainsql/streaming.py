@@ -1,0 +1,211 @@
+"""Rows as they come: the lines of an NDJSON stream, without a socket, and the blocking iterator over them.
+
+Owns the rule that a stream without its end has failed. Memory is bounded by what one read of the socket brings.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any
+
+from plainsql.errors import StreamBroken, service_error
+from plainsql.protocol import StreamForm
+from plainsql.result import Row, make_rows
+from plainsql.values import decode_json
+from plainsql.wire import Lost, Response
+
+
+class RowLines:
+    """Turns the bytes of a stream into rows. `finished` holds the closing object once it has come."""
+
+    def __init__(self) -> None:
+        self.columns: tuple[str, ...] = ()
+        self.types: tuple[str, ...] = ()
+        self.request_id = ""
+        self.finished: dict[str, Any] | None = None
+        self._has_head = False
+        self._rest = b""
+
+    def feed(self, piece: bytes) -> list[Row]:
+        """The rows that these bytes complete. Raises the error that ends a stream, after the rows before it."""
+        whole, newline, rest = piece.rpartition(b"\n")
+        if not newline:
+            self._rest += piece
+            return []
+        lines = (self._rest + whole).split(b"\n")
+        self._rest = rest
+        if not self._has_head:
+            self._read_head(lines.pop(0))
+        if lines and lines[-1].startswith(b"{"):
+            self.finished = decode_json(lines.pop())
+        if not lines:
+            return []
+        return make_rows(decode_json(b"[" + b",".join(lines) + b"]"), self.columns, self.types)
+
+    def close(self) -> None:
+        """The bytes are over: raises unless the stream was whole."""
+        if self.finished is None:
+            raise StreamBroken("The stream broke off: it ended without its last line.")
+        if not self.finished["success"]:
+            raise service_error(self.finished["error"], status=200, request_id=self.finished.get("request_id"))
+
+    def _read_head(self, line: bytes) -> None:
+        head = decode_json(line)
+        self._has_head = True
+        self.columns, self.types = tuple(head["columns"]), tuple(head["types"])
+        self.request_id = head["request_id"]
+
+
+class Stream(Iterator[Row]):
+    """A result that is read while it is made: iterate over it, once.
+
+    `columns` and `types` are known from the start. Leaving the `with` block, or `close()`, before the end has the
+    service cancel the statement. Raises StreamBroken if the connection breaks, and the service's error if the
+    statement fails on the way; the rows before that were real, but are not all.
+    """
+
+    def __init__(self, response: Response) -> None:
+        assert response.source is not None
+        self._source = response.source
+        self._lines = RowLines()
+        self._rows: deque[Row] = deque()
+        while not self._lines.columns and self._lines.finished is None and self._read():
+            pass
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self._lines.columns
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        return self._lines.types
+
+    @property
+    def request_id(self) -> str:
+        return self._lines.request_id
+
+    @property
+    def truncated(self) -> bool:
+        """Whether `max_rows` cut the result; known at the end."""
+        return bool(self._lines.finished and self._lines.finished.get("truncated"))
+
+    @property
+    def affected_rows(self) -> int:
+        """Rows that the statement changed; known at the end."""
+        return int((self._lines.finished or {}).get("affected_rows", 0))
+
+    def __next__(self) -> Row:
+        while not self._rows:
+            if not self._read():
+                raise StopIteration
+        return self._rows.popleft()
+
+    def batches(self) -> Iterator[list[Row]]:
+        """The rows in lists, as they came together; never an empty list."""
+        while self._rows or self._read():
+            if self._rows:
+                batch = list(self._rows)
+                self._rows.clear()
+                yield batch
+
+    def _read(self) -> bool:
+        """Reads one piece; False at the end."""
+        if self._lines.finished is not None and self._lines.finished.get("success"):
+            self._drain()
+            return False
+        piece = reading(self._source.read)
+        if not piece:
+            self._lines.close()
+            return False
+        self._rows.extend(self._lines.feed(piece))
+        return True
+
+    def _drain(self) -> None:
+        # The last chunk follows the last line; with it read, the connection can be used again.
+        while reading(self._source.read):
+            pass
+
+    def close(self) -> None:
+        """Ends the stream; the service cancels the statement if it still runs."""
+        self._source.close()
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class ByteStream(Iterator[bytes]):
+    """A stream that is passed on unread: whole rows, without the lines that are not rows. Iterate over it, once.
+
+    Raises StreamBroken if the connection breaks, and the service's error if the statement fails on the way.
+    """
+
+    def __init__(self, response: Response, form: StreamForm) -> None:
+        assert response.source is not None
+        self._source = response.source
+        self._is_csv = form is StreamForm.CSV
+        self._has_head = self._is_csv
+        # What may be the last line, which is no row; only the end tells.
+        self._held = b""
+        self._is_over = False
+
+    def __next__(self) -> bytes:
+        while not self._is_over:
+            piece = reading(self._source.read)
+            if not piece:
+                self._is_over = True
+                self._finish()
+                break
+            if self._is_csv:
+                return piece
+            if rows := self._rows(piece):
+                return rows
+        raise StopIteration
+
+    def _rows(self, piece: bytes) -> bytes:
+        """Whole lines, but for the last one."""
+        text = self._held + piece
+        if not self._has_head:
+            head, newline, text = text.partition(b"\n")
+            if not newline:
+                self._held = head
+                return b""
+            self._has_head = True
+        end = text.rfind(b"\n", 0, -1) + 1
+        self._held = text[end:]
+        return text[:end]
+
+    def _finish(self) -> None:
+        if self._is_csv:
+            # A CSV stream that fails has no last chunk, which the reading noticed.
+            return
+        try:
+            end = decode_json(self._held)
+        except ValueError as error:
+            raise StreamBroken("The stream broke off: it ended without its last line.") from error
+        if not end["success"]:
+            raise service_error(end["error"], status=200, request_id=end.get("request_id"))
+
+    def close(self) -> None:
+        """Ends the stream; the service cancels the statement if it still runs."""
+        self._source.close()
+
+    def __enter__(self) -> "ByteStream":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def reading(read: Callable[[], Any]) -> bytes:
+    """One piece of a body; a connection that breaks is a stream that broke."""
+    try:
+        return bytes(read())
+    except Lost as error:
+        raise StreamBroken(f"The stream broke off: {error}") from error

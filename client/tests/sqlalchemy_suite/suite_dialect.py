@@ -1,0 +1,3 @@
+"""SQLAlchemy's dialect compliance suite, on the real service."""
+
+from sqlalchemy.testing.suite import *  # noqa: F403

@@ -1,0 +1,66 @@
+"""The guide's own snippets, run in order as a reader would, in a database of their own; what they show is compared."""
+
+import io
+import os
+import re
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from server.tests.service import Service
+
+GUIDE = Path(__file__).resolve().parents[2] / "docs/client.md"
+_FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_SHOWN = re.compile(r"^ *print\(.*\)  # (.*)$|^# (.*)$", re.MULTILINE)
+
+
+@pytest.fixture
+def place(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    name = f"guide{uuid4().hex[:8]}"
+    service.operate("database", "create", "--org", "dev", name)
+    settings = {"URL": service.data_url, "KEY": service.api_key, "CA_FILE": service.dev["ca_file"], "DATABASE": name}
+    for variable, value in settings.items():
+        monkeypatch.setenv(f"PLAINSQL_{variable}", str(value))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_guide_s_python_does_what_it_shows(place: Path) -> None:
+    blocks = [text for language, text in _FENCED.findall(GUIDE.read_text()) if language == "python"]
+    names: dict[str, Any] = {}
+    try:
+        for text in blocks:
+            said = io.StringIO()
+            with redirect_stdout(said):
+                exec(compile(text, str(GUIDE), "exec"), names)
+            shown = [first or second for first, second in _SHOWN.findall(text)]
+            assert said.getvalue().splitlines() == shown, text
+    finally:
+        names["db"].close()
+    names["engine"].dispose()
+    assert len(blocks) >= 8
+
+
+def test_the_guide_s_commands_print_what_it_shows(place: Path) -> None:
+    blocks = [block for block in _FENCED.findall(GUIDE.read_text()) if block[0] in ("sh", "text")][1:]
+    for (language, command), (next_language, shown) in pairwise([*blocks, ("", "")]):
+        if language != "sh":
+            continue
+        done = subprocess.run(["bash", "-ec", command], capture_output=True, text=True, check=False, cwd=place)
+        assert done.returncode == 0, done.stderr
+        if next_language == "text":
+            assert done.stdout == shown
+
+
+def test_the_guide_documents_every_exit_code_and_subcommand() -> None:
+    text = GUIDE.read_text()
+    done = subprocess.run([sys.executable, "-m", "plainsql", "--help"], capture_output=True, text=True, check=True)
+    for name in re.findall(r"^    (\w+)  ", done.stdout, re.MULTILINE):
+        assert f"`{name}" in text, name

@@ -1,0 +1,81 @@
+"""Where a client's address and key come from, and that no key goes to a service that it is not of."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from plainsql.errors import SettingsError
+from plainsql.settings import resolve
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("URL", "KEY", "DATABASE", "CA_FILE", "CONTROL_URL"):
+        monkeypatch.delenv(f"PLAINSQL_{name}", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+
+
+def write_dev(folder: Path, url: str = "https://localhost:8400") -> None:
+    (folder / ".plainsql").mkdir()
+    (folder / ".plainsql/api_key").write_text("svc_k_dev\n")
+    described = {"data_url": url, "control_url": "https://localhost:8401", "alias_url": None, "ca_file": "/ca.pem"}
+    described["api_key_file"] = str(folder / ".plainsql/api_key")
+    (folder / ".plainsql/dev.json").write_text(json.dumps(described))
+
+
+def write_login(folder: Path) -> None:
+    (folder / "config/plainsql").mkdir(parents=True)
+    saved = {"url": "https://db.example", "key": "svc_k_saved"}
+    (folder / "config/plainsql/login.json").write_text(json.dumps(saved))
+
+
+def test_arguments_win_over_the_environment_and_that_over_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_login(tmp_path)
+    assert (resolve().address.url, resolve().key) == ("https://db.example", "svc_k_saved")
+    write_dev(tmp_path)
+    assert (resolve().address.url, resolve().key, resolve().ca_file) == (
+        "https://localhost:8400",
+        "svc_k_dev",
+        "/ca.pem",
+    )
+    monkeypatch.setenv("PLAINSQL_URL", "https://env.example")
+    monkeypatch.setenv("PLAINSQL_KEY", "svc_k_env")
+    assert (resolve().address.url, resolve().key, resolve().ca_file) == ("https://env.example", "svc_k_env", None)
+    assert (resolve("https://mine", "svc_k_mine").address.url, resolve("https://mine", "svc_k_mine").key) == (
+        "https://mine", "svc_k_mine",
+    )  # fmt: skip
+
+
+def test_the_key_of_a_file_goes_only_to_the_address_in_that_file(tmp_path: Path) -> None:
+    write_dev(tmp_path)
+    write_login(tmp_path)
+    assert resolve("https://localhost:8400").key == "svc_k_dev"
+    assert resolve("https://db.example").key == "svc_k_saved"
+    with pytest.raises(SettingsError, match=r"There is no key for https://elsewhere\.example"):
+        resolve("https://elsewhere.example")
+
+
+def test_without_anything_the_error_says_what_to_do() -> None:
+    with pytest.raises(SettingsError, match="set PLAINSQL_URL"):
+        resolve()
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://x", "localhost:8400", "https://", "https://x:y", "https://u:p@x", "https://x/y"]
+)
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(SettingsError):
+        resolve(url, "svc_k_x")
+
+
+def test_an_address_can_carry_everything_and_hides_the_key() -> None:
+    settings = resolve("plainsql://k:svc_k_x@db.example:8443/shop?ca_file=/ca.pem")
+    assert (settings.address.url, settings.key, settings.database, settings.ca_file) == (
+        "https://db.example:8443", "svc_k_x", "shop", "/ca.pem",
+    )  # fmt: skip
+    assert resolve("plainsql://k:svc_k_x@localhost:80?tls=false").address.url == "http://localhost"
+    assert "svc_k_x" not in repr(settings)

@@ -1,0 +1,112 @@
+"""The interactive shell in a real terminal: tmux types, and what the screen then shows is looked at."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+import plainsql
+from server.tests.service import Service
+
+_WAIT_S = 30
+
+
+class Terminal:
+    """A terminal of 100 by 24 with the shell in it."""
+
+    def __init__(self, service: Service, state: Path) -> None:
+        self._socket = f"plainsql-{uuid4().hex[:8]}"
+        environment = {
+            "PLAINSQL_URL": service.data_url, "PLAINSQL_KEY": service.api_key, "XDG_STATE_HOME": str(state),
+            "PLAINSQL_CA_FILE": str(service.dev["ca_file"]), "PAGER": "less -SX", "LESS": "",
+        }  # fmt: skip
+        options = [part for name, value in environment.items() for part in ("-e", f"{name}={value}")]
+        command = str(Path(sys.executable).with_name("plainsql"))
+        self._tmux("-f", "/dev/null", "new-session", "-d", "-s", "shell", "-x", "100", "-y", "24", *options, command)
+
+    def _tmux(self, *arguments: str) -> str:
+        command = ["tmux", "-L", self._socket, *arguments]
+        environment = {**os.environ, "LANG": "C.UTF-8"}
+        return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+
+    def type(self, text: str) -> None:
+        # tmux takes a semicolon at the end for one of its own.
+        self._tmux("send-keys", "-t", "shell", "-l", text.removesuffix(";") + ("\\;" if text.endswith(";") else ""))
+
+    def press(self, key: str) -> None:
+        self._tmux("send-keys", "-t", "shell", key)
+
+    def enter(self, text: str) -> None:
+        self.type(text)
+        self.press("Enter")
+
+    def screen(self) -> str:
+        return self._tmux("capture-pane", "-p", "-t", "shell")
+
+    def wait_for(self, text: str) -> str:
+        end = time.monotonic() + _WAIT_S
+        while text not in (shown := self.screen()):
+            assert time.monotonic() < end, shown
+        return shown
+
+    def close(self) -> None:
+        self._tmux("kill-server")
+
+
+@pytest.fixture
+def terminal(service: Service, tmp_path: Path) -> Iterator[Terminal]:
+    if shutil.which("tmux") is None or shutil.which("less") is None:
+        pytest.skip("needs tmux and less")
+    made = Terminal(service, tmp_path)
+    yield made
+    made.close()
+
+
+def test_the_shell_completes_points_cancels_remembers_and_pages(
+    terminal: Terminal, db: plainsql.Client, service: Service
+) -> None:
+    name = f"shelf_{uuid4().hex[:6]}"
+    db.query(f"create table {name} as select g as id, 'item ' || g as label from generate_series(1, 500) g")
+    terminal.wait_for("plainsql>")
+
+    terminal.type("select id, lab")
+    terminal.wait_for(f"of {name}")
+    terminal.press("C-c")
+
+    terminal.enter("select id, lable")
+    terminal.enter(f"from {name};")
+    shown = terminal.wait_for("Code: undefined_column (42703)").splitlines()
+    pointed = next(at for at, line in enumerate(shown) if line.startswith("Line 1: select id, lable"))
+    assert shown[pointed + 1] == " " * 19 + "^"
+
+    terminal.enter("select pg_sleep(77);")
+    _wait_for_sleepers(service, 1)
+    terminal.press("C-c")
+    terminal.wait_for("Cancelled.")
+    _wait_for_sleepers(service, 0)
+
+    terminal.enter(f"select * from {name} order by id;")
+    page = terminal.wait_for("item 21")
+    assert "item 40" not in page
+    terminal.press("q")
+    terminal.wait_for("500 rows")
+    terminal.press("Up")
+    terminal.wait_for(f"plainsql> select * from {name} order by id;")
+    terminal.press("C-c")
+    terminal.enter(f"\\d {name}")
+    terminal.wait_for("label  | text")
+    db.query(f"drop table {name}")
+
+
+def _wait_for_sleepers(service: Service, wanted: int) -> None:
+    end = time.monotonic() + _WAIT_S
+    with service.engine() as engine:
+        asked = "select count(*) from pg_stat_activity where state = 'active' and query like 'select pg_sleep(77)%'"
+        while engine.execute(asked).fetchone() != (wanted,):
+            assert time.monotonic() < end

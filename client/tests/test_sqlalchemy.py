@@ -1,0 +1,186 @@
+"""The dialect on the real service: ORM, Alembic, pandas, and SQLAlchemy's own compliance suite.
+
+The suite runs in a process of its own; here a part of it, and all of it with PLAINSQL_TEST_SQLALCHEMY_SUITE=full.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import pandas
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import produce_migrations
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
+
+from server.tests.service import Service
+
+SUITE = Path(__file__).parent / "sqlalchemy_suite"
+IS_FULL = os.environ.get("PLAINSQL_TEST_SQLALCHEMY_SUITE") == "full"
+# One of each kind: inserts, fetching, types, reflection, expressions.
+PART = (
+    "InsertBehaviorTest or RowCountTest or FetchLimitOffsetTest or CTETest or NumericTest or HasTableTest or UuidTest"
+)
+
+
+def address(service: Service, database: str = "main", **options: str) -> str:
+    parts = urlsplit(service.data_url)
+    query = "&".join(f"{name}={value}" for name, value in {"ca_file": service.dev["ca_file"], **options}.items())
+    return f"k:{service.api_key}@{parts.hostname}:{parts.port}/{database}?{query}"
+
+
+@pytest.fixture(params=["buffered", "autocommit"])
+def engine(service: Service, request: pytest.FixtureRequest) -> Iterator[sa.Engine]:
+    made = sa.create_engine(
+        "plainsql://" + address(service, autocommit="true" if request.param == "autocommit" else "false")
+    )
+    yield made
+    made.dispose()
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class User(Base):
+    __tablename__ = "orm_users"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    data: Mapped[dict[str, object]] = mapped_column(sa.JSON)
+    notes: Mapped[list["Note"]] = relationship(back_populates="user", order_by="Note.id")
+
+
+class Note(Base):
+    __tablename__ = "orm_notes"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    user_id: Mapped[int] = mapped_column(sa.ForeignKey("orm_users.id"))
+    body: Mapped[str]
+    user: Mapped[User] = relationship(back_populates="notes")
+
+
+def test_the_key_is_masked(engine: sa.Engine, service: Service) -> None:
+    assert service.api_key not in str(engine.url)
+    assert service.api_key not in repr(engine)
+
+
+def test_objects_are_stored_loaded_changed_and_deleted(engine: sa.Engine) -> None:
+    Base.metadata.drop_all(engine)
+    Base.metadata.create_all(engine)
+    with Session(engine) as session:
+        session.add(User(name="Ann", data={"a": [1, None]}, notes=[Note(body="x"), Note(body="y")]))
+        session.commit()
+    with Session(engine) as session:
+        user = session.scalars(sa.select(User)).one()
+        assert (user.name, user.data, [note.body for note in user.notes]) == ("Ann", {"a": [1, None]}, ["x", "y"])
+        user.name = "Bob"
+        session.delete(user.notes[0])
+        session.commit()
+        assert session.scalar(sa.select(User.name)) == "Bob"
+        assert session.scalar(sa.select(sa.func.count()).select_from(Note)) == 1
+    with Session(engine) as session:
+        session.add(Note(body="an orphan", user_id=-1))
+        with pytest.raises(sa.exc.IntegrityError):
+            session.commit()
+    Base.metadata.drop_all(engine)
+
+
+def test_a_rollback_undoes_in_buffered_mode_and_raises_in_autocommit(engine: sa.Engine) -> None:
+    name = f"rb_{uuid4().hex[:8]}"
+    table = sa.Table(name, sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True))
+    table.create(engine)
+    is_buffered = not engine.dialect.insert_returning
+    connection = engine.connect()
+    connection.execute(table.insert(), [{"id": 1}])
+    if is_buffered:
+        connection.rollback()
+    else:
+        with pytest.raises(sa.exc.OperationalError, match="cannot be rolled back"):
+            connection.rollback()
+    connection.close()
+    with engine.connect() as fresh:
+        assert fresh.scalar(sa.select(sa.func.count()).select_from(table)) == (0 if is_buffered else 1)
+    table.drop(engine)
+
+
+def test_returning_works_in_autocommit_and_is_refused_by_name_in_buffered_mode(engine: sa.Engine) -> None:
+    table = sa.Table(f"r_{uuid4().hex[:8]}", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True))
+    table.create(engine)
+    with engine.begin() as connection:
+        insert = sa.insert(table).values(id=7).returning(table.c.id)
+        if engine.dialect.insert_returning:
+            assert connection.scalar(insert) == 7
+        else:
+            with pytest.raises(sa.exc.NotSupportedError, match="RETURNING needs autocommit"):
+                connection.execute(insert)
+        with pytest.raises(sa.exc.NotSupportedError, match="Savepoints are not supported"):
+            connection.begin_nested()
+    table.drop(engine)
+
+
+def test_a_data_frame_makes_the_round_trip(engine: sa.Engine) -> None:
+    name = f"pd_{uuid4().hex[:8]}"
+    frame = pandas.DataFrame({"a": [1, 2, 3], "b": ["x", "y", None], "c": [0.5, 1.5, 2.5]})
+    frame.to_sql(name, engine, index=False)
+    back = pandas.read_sql(f"select * from {name} order by a", engine)
+    pandas.testing.assert_frame_equal(back, frame, check_dtype=False)
+    with engine.connect() as connection:
+        streamed = connection.execution_options(stream_results=True).execute(
+            sa.text(f"select a from {name} order by a")
+        )
+        assert streamed.scalars().all() == [1, 2, 3]
+    with engine.begin() as connection:
+        connection.execute(sa.text(f"drop table {name}"))
+
+
+def test_alembic_sees_the_difference_upgrades_and_downgrades(engine: sa.Engine) -> None:
+    name = f"al_{uuid4().hex[:8]}"
+    wanted = sa.MetaData()
+    sa.Table(name, wanted, sa.Column("id", sa.Integer, primary_key=True), sa.Column("name", sa.String(20), index=True))
+    options = {"include_object": lambda _o, n, kind, *_: kind != "table" or n == name}
+    for expected in (["CreateTableOp", "CreateIndexOp"], []):
+        with engine.begin() as connection:
+            context = MigrationContext.configure(connection, opts=options)
+            script = produce_migrations(context, wanted)
+            steps = _steps(script.upgrade_ops)
+            assert [type(step).__name__ for step in steps] == expected
+            for step in steps:
+                Operations(context).invoke(step)
+    with engine.begin() as connection:
+        context = MigrationContext.configure(connection, opts=options)
+        for step in _steps(produce_migrations(context, sa.MetaData()).upgrade_ops):
+            Operations(context).invoke(step)
+    assert not sa.inspect(engine).has_table(name)
+
+
+def _steps(operation: Any) -> list[Any]:
+    """The operations themselves, without those that only hold others."""
+    if hasattr(operation, "ops"):
+        return [step for each in operation.ops for step in _steps(each)]
+    return [operation]
+
+
+@pytest.mark.timeout(1800 if IS_FULL else 120)
+def test_sqlalchemys_own_suite_passes(service: Service) -> None:
+    name = f"suite{uuid4().hex[:8]}"
+    service.operate("database", "create", "--org", "dev", name)
+    for schema in ("test_schema", "test_schema_2"):
+        service.query(f"create schema {schema}", database=name)
+    url = "plainsql+suite://" + address(service, name, autocommit="true")
+    chosen = [] if IS_FULL else ["-k", PART]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-rs", "--tb=short", *chosen, "--dburi", url], cwd=SUITE,
+        env={**os.environ, "PYTHONPATH": str(SUITE)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    print(done.stdout[-20_000:] if IS_FULL else done.stdout[-300:])
+    assert done.returncode == 0, done.stdout[-8_000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed is not None
+    assert int(passed[1]) > (1000 if IS_FULL else 60)
