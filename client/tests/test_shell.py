@@ -92,8 +92,7 @@ def test_the_shell_completes_points_cancels_remembers_and_pages(
     _wait_for_sleepers(service, 0)
 
     terminal.enter(f"select * from {name} order by id;")
-    page = terminal.wait_for("item 21")
-    assert "item 40" not in page
+    assert "item 40" not in terminal.wait_for("item 21")
     terminal.press("q")
     terminal.wait_for("500 rows")
     terminal.press("Up")
