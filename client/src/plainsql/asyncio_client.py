@@ -4,21 +4,28 @@ Owns no meaning of its own: `protocol.py`, `control.py` and `transactions.py` do
 and many tasks may use it at once.
 """
 
+from __future__ import annotations
+
 import datetime as dt
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
-from plainsql import control
 from plainsql.asyncio_sockets import Driver
 from plainsql.asyncio_streaming import AsyncStream
+from plainsql.lazy import LazyModule
 from plainsql.protocol import DEFAULT_TIMEOUT_S, STREAM_LIFE_S, Core, Options
 from plainsql.result import Result, TransactionResult
 from plainsql.settings import Settings, resolve
 from plainsql.sockets import tls_context
 from plainsql.transactions import TransactionBuilder
 from plainsql.wire import Steps
+
+if TYPE_CHECKING:
+    from plainsql import control
+else:
+    control = LazyModule("plainsql.control")
 
 T = TypeVar("T")
 
@@ -31,7 +38,7 @@ def connect_async(
     ca_file: str | None = None,
     control_url: str | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
-) -> "AsyncClient":
+) -> AsyncClient:
     """A client of the service at `url`.
 
     What you do not give comes from the environment (`PLAINSQL_URL`, `PLAINSQL_KEY`, `PLAINSQL_DATABASE`,
@@ -96,7 +103,7 @@ class AsyncClient:
         read_only: bool | None = None,
         max_retries: int | None = None,
         idempotency_key: str | None = None,
-    ) -> "AsyncTransaction":
+    ) -> AsyncTransaction:
         """A transaction to add statements to; it is sent at the end of its `async with` block, or by `run()`."""
         return AsyncTransaction(self, Options(database, timeout_s, max_rows, read_only, idempotency_key), max_retries)
 
@@ -226,7 +233,7 @@ class AsyncClient:
         """Closes the client's connections."""
         self._driver.close()
 
-    async def __aenter__(self) -> "AsyncClient":
+    async def __aenter__(self) -> AsyncClient:
         return self
 
     async def __aexit__(
@@ -254,7 +261,7 @@ class AsyncTransaction(TransactionBuilder):
         """Sends the statements; all of them are done, or none."""
         return await self._client.run_transaction(self)
 
-    async def __aenter__(self) -> "AsyncTransaction":
+    async def __aenter__(self) -> AsyncTransaction:
         return self
 
     async def __aexit__(

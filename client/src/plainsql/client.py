@@ -4,13 +4,15 @@ Owns the calls that programs make. What they mean is in `protocol.py`, `control.
 in `sockets.py`. A client may be shared between threads.
 """
 
+from __future__ import annotations
+
 import datetime as dt
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
-from plainsql import control
+from plainsql.lazy import LazyModule
 from plainsql.protocol import DEFAULT_TIMEOUT_S, STREAM_LIFE_S, Core, Options, StreamForm
 from plainsql.result import Result, TransactionResult
 from plainsql.settings import Settings, resolve
@@ -18,6 +20,11 @@ from plainsql.sockets import Driver, tls_context
 from plainsql.streaming import ByteStream, Stream
 from plainsql.transactions import TransactionBuilder
 from plainsql.wire import Steps
+
+if TYPE_CHECKING:
+    from plainsql import control
+else:
+    control = LazyModule("plainsql.control")
 
 T = TypeVar("T")
 
@@ -30,7 +37,7 @@ def connect(
     ca_file: str | None = None,
     control_url: str | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
-) -> "Client":
+) -> Client:
     """A client of the service at `url`.
 
     What you do not give comes from the environment (`PLAINSQL_URL`, `PLAINSQL_KEY`, `PLAINSQL_DATABASE`,
@@ -102,7 +109,7 @@ class Client:
         read_only: bool | None = None,
         max_retries: int | None = None,
         idempotency_key: str | None = None,
-    ) -> "Transaction":
+    ) -> Transaction:
         """A transaction to add statements to; it is sent at the end of its `with` block, or by `run()`."""
         return Transaction(self, Options(database, timeout_s, max_rows, read_only, idempotency_key), max_retries)
 
@@ -221,7 +228,7 @@ class Client:
         """Closes the client's connections."""
         self._driver.close()
 
-    def __enter__(self) -> "Client":
+    def __enter__(self) -> Client:
         return self
 
     def __exit__(
@@ -249,7 +256,7 @@ class Transaction(TransactionBuilder):
         """Sends the statements; all of them are done, or none."""
         return self._client.run_transaction(self)
 
-    def __enter__(self) -> "Transaction":
+    def __enter__(self) -> Transaction:
         return self
 
     def __exit__(

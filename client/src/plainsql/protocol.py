@@ -8,13 +8,12 @@ the asyncio client share every line. Refuses to touch sockets.
 """
 
 import json
-import random
+import os
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from secrets import token_hex
 from typing import Any
 from urllib.parse import quote
 
@@ -94,7 +93,7 @@ class Core:
                 if error.code != "read_only_sql_transaction":
                     raise
                 self._remember_write(sql)
-        key = None if read_only else options.idempotency_key or token_hex(16)
+        key = None if read_only else options.idempotency_key or _new_key()
         try:
             return (yield from self._post_query(sql, params, options, read_only=bool(read_only), key=key))
         except ServiceError as error:
@@ -167,7 +166,7 @@ class Core:
             content["read_only"] = True
         if max_retries is not None:
             content["max_retries"] = max_retries
-        key = None if options.read_only else options.idempotency_key or token_hex(16)
+        key = None if options.read_only else options.idempotency_key or _new_key()
         body = json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
         request = Request("POST", "/v1/transaction", _headers(key), body)
         try:
@@ -251,7 +250,7 @@ class Core:
             except Lost as error:
                 failure, wait = error, 0.0 if safe else None
                 was_lost = True
-            pause = None if wait is None else max(wait, delay * random.uniform(0.5, 1.0))
+            pause = None if wait is None else max(wait, delay * (0.5 + os.urandom(1)[0] / 512))
             if pause is None or time.monotonic() + pause > end - _GRACE_S:
                 if response is not None:
                     return response
@@ -279,6 +278,11 @@ class Core:
         # What is under way may still arrive, so that it was not done yet does not mean that it was not done.
         message = f"{failure} Whether it was done is not known; request_outcome() with its key tells later."
         return NetworkError(message, outcome="unknown", idempotency_key=key)
+
+
+def _new_key() -> str:
+    # What `secrets` does, without its imports, which a command waits for.
+    return os.urandom(16).hex()
 
 
 def _headers(key: str | None) -> tuple[tuple[str, str], ...]:

@@ -48,7 +48,7 @@ class Plan:
             listed = ", ".join(f"{quoted(column.name)} {column.type}" for column in self.columns)
             sql = (
                 f"select $2::int8 + ordinality - 1 as row, {self.names}"
-                f" from rows from (json_to_recordset($1::json) as ({listed})) with ordinality"
+                f" from rows from (json_to_recordset($1::text::json) as ({listed})) with ordinality"
             )
             return sql, ["[" + batch.text.replace("\n", ",") + "]", str(batch.first_row)]
         fields = ", ".join(f"f[{at}]::{column.type}" for at, column in enumerate(self.columns, 1))
