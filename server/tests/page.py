@@ -1,4 +1,4 @@
-"""A page for a browser to be on: empty, of an origin of its own.
+"""A page for a browser to be on: empty, of an origin of its own; and where the programs are that read it.
 
 Owns the little server that gives it.
 """
@@ -7,6 +7,10 @@ import http.server
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+# Programs for Node, with what they need named in package.json.
+READERS = Path(__file__).resolve().parent / "readers"
 
 
 @contextmanager

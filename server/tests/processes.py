@@ -3,9 +3,12 @@
 Owns the end of what cannot be asked to stop.
 """
 
+import contextlib
 import os
 import signal
+import time
 from pathlib import Path
+from typing import Any
 
 
 def children_of(pid: int) -> list[int]:
@@ -19,3 +22,29 @@ def kill_with_children(pid: int) -> None:
     os.kill(pid, signal.SIGSTOP)
     for each in [*children_of(pid), pid]:
         os.kill(each, signal.SIGKILL)
+
+
+def wait_for(condition: Any, limit_s: float, otherwise: Any) -> None:
+    """Returns as soon as the condition holds; fails with the words of `otherwise` after the limit."""
+    until = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < until, otherwise()
+        time.sleep(0.01)
+
+
+def processes_of(directory: Path) -> list[str]:
+    """Every process whose working folder, arguments or environment lie in a state folder."""
+    places = {os.fsencode(directory), os.fsencode((directory / "postgres").resolve())}
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            facts = [
+                (entry / "cmdline").read_bytes(),
+                (entry / "environ").read_bytes(),
+                os.readlink(entry / "cwd").encode(),
+            ]
+            if any(place in fact for place in places for fact in facts):
+                found.append(f"{entry.name} {facts[0].decode(errors='replace')}")
+    return found

@@ -23,9 +23,10 @@ import httpx
 import psycopg
 
 from server.tests.documented import comparing
+from server.tests.processes import processes_of, wait_for
 from server.tests.secrets_in_logs import refuse_secrets
 
-_START_LIMIT_S = 60
+_START_LIMIT_S = 120
 _STOP_LIMIT_S = 15
 
 
@@ -129,11 +130,9 @@ def running_service(*options: str, tier: str = "dedicated", workers: int = 1) ->
         with httpx.Client(verify=trust, timeout=60, event_hooks={"response": [compare]}) as http:
             yield Service(folder, dev, http)
     finally:
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=_STOP_LIMIT_S)
-        logs = list(folder.rglob("*.log*"))
         try:
-            refuse_secrets(*logs)
+            _end(folder, process)
+            refuse_secrets(*folder.rglob("*.log*"))
         finally:
             shutil.rmtree(folder)
 
@@ -143,8 +142,20 @@ def _wait_until_ready(folder: Path, process: "subprocess.Popen[bytes]") -> Mappi
     end = time.monotonic() + _START_LIMIT_S
     while not described.exists():
         if process.poll() is not None or time.monotonic() > end:
-            process.kill()
-            raise AssertionError(process.communicate()[0].decode())
+            raise AssertionError(f"not ready within {_START_LIMIT_S} s:\n{_end(folder, process)}")
         time.sleep(0.02)
     dev: Mapping[str, Any] = json.loads(described.read_text())
     return dev
+
+
+def _end(folder: Path, process: "subprocess.Popen[bytes]") -> str:
+    """Stops it as a user would; what it has printed. Whatever it started is gone as well, so that its folder may go."""
+    process.send_signal(signal.SIGINT)
+    try:
+        return process.communicate(timeout=_STOP_LIMIT_S)[0].decode()
+    except subprocess.TimeoutExpired:
+        process.kill()
+        printed = process.communicate(timeout=_STOP_LIMIT_S)[0].decode()
+        # Its parts notice that it is dead and stop by themselves.
+        wait_for(lambda: not processes_of(folder), _STOP_LIMIT_S, lambda: f"left behind: {processes_of(folder)}")
+        raise AssertionError(f"not stopped within {_STOP_LIMIT_S} s:\n{printed}") from None

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from plainsql_server.dev.ports import choose_ports
-from server.tests.dev.running import STOP_LIMIT_S, Starter, processes_of, wait_for
+from server.tests.dev.running import STOP_LIMIT_S, Starter
+from server.tests.processes import processes_of, wait_for
 
 
 def new_folder() -> Path:

@@ -1,6 +1,5 @@
 """Runs the real `dev` command as a process of its own, and finds what it leaves behind."""
 
-import contextlib
 import json
 import os
 import signal
@@ -14,6 +13,7 @@ from typing import Any
 import psycopg
 
 import plainsql_server
+from server.tests.processes import wait_for
 
 _READY_LIMIT_S = 60
 STOP_LIMIT_S = 5
@@ -116,29 +116,3 @@ class Starter:
 
 def _python_path() -> str:
     return os.pathsep.join([os.environ["PYTHONPATH"], str(_SOURCE)] if os.environ.get("PYTHONPATH") else [str(_SOURCE)])
-
-
-def wait_for(condition: Any, limit_s: float, otherwise: Any) -> None:
-    """Returns as soon as the condition holds; fails with the words of `otherwise` after the limit."""
-    until = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < until, otherwise()
-        time.sleep(0.01)
-
-
-def processes_of(directory: Path) -> list[str]:
-    """Every process whose working folder, arguments or environment lie in a state folder."""
-    places = {os.fsencode(directory), os.fsencode((directory / "postgres").resolve())}
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        with contextlib.suppress(OSError):
-            facts = [
-                (entry / "cmdline").read_bytes(),
-                (entry / "environ").read_bytes(),
-                os.readlink(entry / "cwd").encode(),
-            ]
-            if any(place in fact for place in places for fact in facts):
-                found.append(f"{entry.name} {facts[0].decode(errors='replace')}")
-    return found

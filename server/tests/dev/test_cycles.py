@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from server.tests.dev.running import Dev, Starter, processes_of, wait_for
+from server.tests.dev.running import Dev, Starter
+from server.tests.processes import processes_of, wait_for
 
 CYCLES = int(os.environ.get("PLAINSQL_TEST_CYCLES", "3"))
 KILLS = max(2, CYCLES // 4)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from server.tests.dev.running import Starter, processes_of, wait_for
+from server.tests.dev.running import Starter
+from server.tests.processes import processes_of, wait_for
 
 pytestmark = pytest.mark.timeout(90)
 

@@ -12,7 +12,8 @@ import psycopg
 import pytest
 
 import plainsql_server
-from server.tests.dev.running import Starter, processes_of
+from server.tests.dev.running import Starter
+from server.tests.processes import processes_of
 
 pytestmark = pytest.mark.timeout(120)
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root changes users")

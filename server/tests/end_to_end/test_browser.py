@@ -3,15 +3,14 @@
 import json
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from server.tests.page import empty_page
+from server.tests.page import READERS, empty_page
 from server.tests.service import Service, running_service
 
-READERS = Path(__file__).resolve().parents[1] / "readers"
 _LIMIT_S = 110
 
 
@@ -19,13 +18,6 @@ _LIMIT_S = 110
 def plain() -> Iterator[Service]:
     with running_service("--no-tls", tier="standard") as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def npm_packages() -> None:
-    if not (READERS / "node_modules").is_dir():
-        command = ["npm", "ci", "--silent", "--no-audit", "--no-fund"]
-        subprocess.run(command, cwd=READERS, check=True, capture_output=True, timeout=_LIMIT_S)
 
 
 def call(*calls: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
@@ -38,9 +30,16 @@ def call(*calls: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
     return answer["seen"], "\n".join(answer["told"])
 
 
-def test_a_page_of_another_origin_calls_planes_directly_and_cannot_follow_the_aliass_redirect(
-    plain: Service, npm_packages: None
-) -> None:
+@dataclass(frozen=True)
+class Visit:
+    """What one page of another origin saw, by the name of the call."""
+
+    seen: dict[str, dict[str, Any]]
+    told: str
+
+
+@pytest.fixture(scope="module")
+def visit(plain: Service, npm_packages: None) -> Visit:
     key = {"Authorization": f"Bearer {plain.api_key}"}
     alias_url = str(plain.dev["alias_url"])
     query = {
@@ -48,15 +47,22 @@ def test_a_page_of_another_origin_calls_planes_directly_and_cannot_follow_the_al
         "headers": key | {"Content-Type": "application/json"},
         "body": '{"sql": "select 1 as n"}',
     }
-    seen, told = call(
-        {"url": f"{plain.data_url}/v1/query", "options": query},
-        {"url": f"{alias_url}/v1/query", "options": query},
-        {"url": f"{plain.control_url}/v1/organizations/current", "options": {"headers": key}},
-        {"url": f"{alias_url}/v1/session", "options": {"method": "POST", "headers": key}},
+    calls: dict[str, dict[str, Any]] = {
+        "query": {"url": f"{plain.data_url}/v1/query", "options": query},
+        "query by alias": {"url": f"{alias_url}/v1/query", "options": query},
         # Without a preflight the redirect itself is what the browser refuses.
-        {"url": f"{alias_url}/v1/keys", "options": {}},
-    )
-    direct, through_alias, control, redirected, simple = seen
+        "keys by alias, no preflight": {"url": f"{alias_url}/v1/keys", "options": {}},
+    }
+    for name, method in (("session", "POST"), ("databases", "GET"), ("keys", "GET")):
+        options = {"method": method, "headers": key}
+        calls[name] = {"url": f"{plain.control_url}/v1/{name}", "options": options}
+        calls[f"{name} by alias"] = {"url": f"{alias_url}/v1/{name}", "options": options}
+    seen, told = call(*calls.values())
+    return Visit(dict(zip(calls, seen, strict=True)), told)
+
+
+def test_a_page_of_another_origin_queries_the_data_plane_and_the_alias(visit: Visit) -> None:
+    direct, through_alias = visit.seen["query"], visit.seen["query by alias"]
     for answer in (direct, through_alias):
         assert (answer["status"], answer["body"]["rows"]) == (200, [{"n": 1}])
         assert answer["headers"]["x-request-id"] == answer["body"]["request_id"]
@@ -64,8 +70,21 @@ def test_a_page_of_another_origin_calls_planes_directly_and_cannot_follow_the_al
         assert answer["headers"]["ratelimit"].startswith('"org-standard";r=')
     assert "alias;dur=" not in direct["headers"]["server-timing"]
     assert "alias;dur=" in through_alias["headers"]["server-timing"]
-    assert (control["status"], control["body"]["success"]) == (200, True)
-    for refused in (redirected, simple):
-        assert refused == {"error": "TypeError: Failed to fetch"}
-    assert "has been blocked by CORS policy" in told
-    assert "Redirect is not allowed for a preflight request" in told
+
+
+@pytest.mark.parametrize(("route", "status"), [("session", 201), ("databases", 200), ("keys", 200)])
+def test_5_5_browser_clients_call_control_url_directly_for_control_plane_routes_sessions_databases_keys(
+    visit: Visit, route: str, status: int
+) -> None:
+    answer = visit.seen[route]
+    assert (answer["status"], answer["body"]["success"]) == (status, True)
+
+
+@pytest.mark.parametrize("route", ["session", "databases", "keys"])
+def test_5_5_called_through_alias_url_the_alias_answers_with_a_redirect_which_browsers_reject_for_cross_origin_reasons(
+    visit: Visit, route: str
+) -> None:
+    assert visit.seen[f"{route} by alias"] == {"error": "TypeError: Failed to fetch"}
+    assert visit.seen["keys by alias, no preflight"] == {"error": "TypeError: Failed to fetch"}
+    assert "has been blocked by CORS policy" in visit.told
+    assert "Redirect is not allowed for a preflight request" in visit.told

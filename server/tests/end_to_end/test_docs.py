@@ -4,14 +4,13 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from server.tests.page import READERS
 from server.tests.service import Service, running_service
 
-READERS = Path(__file__).resolve().parents[1] / "readers"
 # Where screenshots go, for who wants to look at it.
 SCREENSHOTS = os.environ.get("PLAINSQL_TEST_SCREENSHOTS", "")
 _LIMIT_S = 100
@@ -22,13 +21,6 @@ def plain() -> Iterator[Service]:
     """Without TLS, so that Chromium need not be told of a CA."""
     with running_service("--no-tls") as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def npm_packages() -> None:
-    if not (READERS / "node_modules").is_dir():
-        command = ["npm", "ci", "--silent", "--no-audit", "--no-fund"]
-        subprocess.run(command, cwd=READERS, check=True, capture_output=True, timeout=_LIMIT_S)
 
 
 def visit(url: str, key: str, *tries: tuple[str, str, str]) -> dict[str, Any]:

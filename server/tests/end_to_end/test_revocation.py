@@ -18,6 +18,8 @@ from server.tests.load import Client, Node, directory_dsn, percentile, running_n
 from server.tests.service import Service
 
 REVOCATIONS = size("PLAINSQL_TEST_REVOCATIONS", 15)
+# Each silence lasts until the nodes have noticed it: some seconds.
+CUTS = max(2, REVOCATIONS // 10)
 NODES = 3
 WITHIN_S = 1.0
 _GIVE_UP_S = 10.0
@@ -105,15 +107,18 @@ def silenced(service: Service) -> Iterator[set[int]]:
 async def test_a_revoked_key_is_refused_within_a_second_by_nodes_whose_channel_is_silent(
     service: Service, nodes: list[Node]
 ) -> None:
-    key: dict[str, Any] = await asyncio.to_thread(new_key, service, "read")
-    with silenced(service) as pids:
-        seen = await revoke_and_watch(service, nodes, key["secret"], f"/v1/keys/{key['id']}")
-        print(f"with silent channels: last use after {seen * 1000:.0f} ms")
-        assert seen < WITHIN_S
-        # The nodes replace what does not answer.
-        async with asyncio.timeout(_GIVE_UP_S):
-            while len(await asyncio.to_thread(listeners, service) - pids) < NODES:  # noqa: ASYNC110  # other processes
-                await asyncio.sleep(0.05)
+    seen = []
+    for _ in range(CUTS):
+        key: dict[str, Any] = await asyncio.to_thread(new_key, service, "read")
+        with silenced(service) as pids:
+            seen.append(await revoke_and_watch(service, nodes, key["secret"], f"/v1/keys/{key['id']}"))
+            # The nodes replace what does not answer.
+            async with asyncio.timeout(_GIVE_UP_S):
+                while len(await asyncio.to_thread(listeners, service) - pids) < NODES:  # noqa: ASYNC110  # other processes
+                    await asyncio.sleep(0.05)
+    print(f"{CUTS} revocations with silent channels: last use after {percentile(seen, 50) * 1000:.0f} ms at p50,")
+    print(f"{max(seen) * 1000:.0f} ms at the most")
+    assert max(seen) < WITHIN_S
     after = await asyncio.to_thread(new_key, service, "read")
     assert await revoke_and_watch(service, nodes, after["secret"], f"/v1/keys/{after['id']}") < WITHIN_S
 

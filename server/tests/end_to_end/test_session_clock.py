@@ -13,12 +13,11 @@ import httpx
 import pytest
 
 from server.tests.end_to_end.control import ControlNode, new_key, new_session, running_control
+from server.tests.end_to_end.session_ages import DAY, MINUTE
 from server.tests.load import Node, directory_dsn, running_node
 from server.tests.service import Service
 
 _LIBRARY = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
-DAY = timedelta(hours=24)
-MINUTE = timedelta(minutes=1)
 
 
 @contextmanager

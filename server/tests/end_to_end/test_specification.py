@@ -1,7 +1,8 @@
 """The specification, a test for each sentence of its sections 2, 4, 5, 7 and 9 that is about these routes.
 
-Each test is named after its sentence. Streaming, transactions, sessions, the alias and the rate limit get
-theirs with the routes that they are about.
+Each test is named after its sentence. Sections 3 and 8, and the sentences of 4 and 5 about sessions, keys and the
+alias, are in test_specification_of_control.py; those about browsers in test_browser.py. Streaming and transactions
+get theirs with the routes that they are about.
 """
 
 import json

@@ -20,10 +20,9 @@ from httpx_sse import connect_sse
 from plainsql_server.dev.ports import choose_ports
 from server.tests.events import EventParser, StreamClient
 from server.tests.load import Node, directory_dsn, running_node, size
-from server.tests.page import empty_page
+from server.tests.page import READERS, empty_page
 from server.tests.service import Service
 
-READERS = Path(__file__).resolve().parents[1] / "readers"
 ROUNDS = size("PLAINSQL_TEST_STREAM_ROUNDS", 5)
 TOLERANCE = 1 if ROUNDS >= 20 else 3
 STREAMS = [
@@ -54,13 +53,6 @@ def node(service: Service) -> Iterator[Node]:
 def request(service: Service, sql: str) -> dict[str, Any]:
     headers = {"Authorization": f"Bearer {service.api_key}", "Accept": "text/event-stream"}
     return {"headers": headers, "json": {"sql": sql}}
-
-
-@pytest.fixture(scope="module")
-def npm_packages() -> None:
-    if not (READERS / "node_modules").is_dir():
-        command = ["npm", "ci", "--silent", "--no-audit", "--no-fund"]
-        subprocess.run(command, cwd=READERS, check=True, capture_output=True, timeout=110)
 
 
 @pytest.mark.parametrize("sql", STREAMS)
@@ -146,7 +138,10 @@ async def _first_row_s(port: int, key: str) -> float:
     async with StreamClient(port, key) as client:
         await client.send("select n from generate_series(1, 3) n")
         await client.read_head()
-        return time.monotonic() - client.sent_s
+        async for event in client.events():
+            if event.type == "row":
+                return event.at_s - client.sent_s
+    raise AssertionError("no row")
 
 
 @contextmanager

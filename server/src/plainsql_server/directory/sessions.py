@@ -117,7 +117,9 @@ async def find_by_digest(directory: Directory, digest: bytes) -> SessionRecord |
 async def extend(
     directory: Directory, session_id: str, by_time: timedelta, *, at: datetime, at_most: datetime, by: Actor
 ) -> SessionRecord | None:
-    """The session, which now ends that much later than before, but not after `at_most`, nor after its key.
+    """The session, which now expires that much later than before, but not after `at_most`, nor after its key.
+
+    Nothing here takes time away: where its key was given an end meanwhile, `ends_at` of the answer tells it.
 
     None if it is not active at the time `at`.
     """

@@ -37,7 +37,7 @@ class Session(msgspec.Struct, kw_only=True):
 
     id: Annotated[str, Meta(description="Names it.")]
     created_at: Annotated[Time, Meta(description="When it was made.")]
-    expires_at: Annotated[Time, Meta(description="When it stops working by itself.")]
+    expires_at: Annotated[Time, Meta(description="When it stops working by itself: never after its key does.")]
     scopes: Annotated[list[Scope], Meta(description="What it may do.")]
     database: Annotated[str | None, Meta(description="The database that it is bound to.")]
     key_id: Annotated[str, Meta(description="The key that it stands for.")]
@@ -94,7 +94,7 @@ def _shown(session: SessionRecord) -> Session:
     return Session(
         id=session.id,
         created_at=session.created_at,
-        expires_at=session.expires_at,
+        expires_at=session.ends_at,
         scopes=sorted(session.scopes),
         database=session.database_name,
         key_id=session.key_id,
