@@ -7,9 +7,8 @@ import asyncio
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 
-import psycopg
 import pytest
 
 from server.tests.end_to_end.tenants import free_key
@@ -89,69 +88,3 @@ async def test_clients_that_do_not_read_or_send_leave_the_others_alone(
     assert grown <= 100 * MIB
     # Other tests share the machine with the short form.
     assert beside_s <= max(2 * TOLERANCE * alone_s, 0.02 if TOLERANCE == 1 else 0.3)
-
-
-async def abort_rate(service: Service, database: str) -> float:
-    """The share of a neighbour's short transactions that fail, each on a row of its own."""
-    done = failed = 0
-    until_s = time.monotonic() + SECONDS
-
-    async def writer(number: int) -> None:
-        nonlocal done, failed
-        dsn = directory_dsn(service).replace("dbname=plainsql_directory", f"dbname={database}")
-        async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
-            while time.monotonic() < until_s:
-                done += 1
-                try:
-                    await connection.execute("begin isolation level serializable")
-                    await connection.execute("select v from neighbour where id = %s", (4_000 * number,))
-                    await connection.execute("update neighbour set v = v + 1 where id = %s", (4_000 * number,))
-                    await connection.execute("commit")
-                except (psycopg.errors.SerializationFailure, psycopg.errors.OutOfMemory):
-                    failed += 1
-                    await connection.execute("rollback")
-
-    await asyncio.gather(writer(1), writer(2))
-    return failed / done
-
-
-async def churn(service: Service) -> None:
-    """The stalled tenant's own writers: they make the conflicts that an old snapshot would have to keep."""
-    until_s = time.monotonic() + SECONDS
-
-    async def write(number: int) -> None:
-        postgres = service.dev["postgres"]["database"]
-        dsn = directory_dsn(service).replace("dbname=plainsql_directory", f"dbname={postgres}")
-        async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
-            while time.monotonic() < until_s:
-                with suppress(psycopg.errors.SerializationFailure, psycopg.errors.OutOfMemory):
-                    await connection.execute("begin isolation level serializable")
-                    await connection.execute("select count(*) from churned")
-                    await connection.execute("update churned set v = v + 1 where id = %s", (number,))
-                    await connection.execute("commit")
-                await connection.execute("rollback")
-
-    await asyncio.gather(write(1), write(2))
-
-
-@pytest.mark.filterwarnings("ignore:.*no transaction in progress")
-async def test_a_stalled_stream_makes_no_neighbours_transaction_fail(service: Service, node: Node) -> None:
-    postgres = service.dev["postgres"]["database"]
-    with service.engine() as engine:
-        engine.execute("drop database if exists neighbour_probe")
-        engine.execute("create database neighbour_probe")
-    with service.engine("neighbour_probe") as engine:
-        engine.execute("create table neighbour as select g as id, 0 as v from generate_series(1, 10000) g")
-        engine.execute("alter table neighbour add primary key (id)")
-        engine.execute("analyze neighbour")
-    with service.engine(postgres) as engine:
-        engine.execute("create table if not exists churned as select g as id, 0 as v from generate_series(1, 400) g")
-    alone, _ = await asyncio.gather(abort_rate(service, "neighbour_probe"), churn(service))
-    async with AsyncExitStack() as stack:
-        for client in await stalled_streams(stack, node, service.api_key, 4):
-            await client.read_head()
-        beside, _ = await asyncio.gather(abort_rate(service, "neighbour_probe"), churn(service))
-    print(f"neighbour's aborts: alone {alone:.2%}, beside stalled streams {beside:.2%}")
-    assert beside <= alone + 0.01
-    with service.engine() as engine:
-        engine.execute("drop database neighbour_probe with (force)")
