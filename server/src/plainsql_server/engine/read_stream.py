@@ -7,6 +7,7 @@ sends at once. So rows are fetched one by one at first, more each time while the
 again when they don't. Two FETCHes are always under way, so that the engine never waits for us.
 """
 
+import re
 import time
 from collections import deque
 from contextlib import suppress
@@ -14,12 +15,22 @@ from contextlib import suppress
 from psycopg.pq import ExecStatus
 
 from plainsql_server.core.clock import monotonic_us
-from plainsql_server.core.errors import ServiceError, StatementError
+from plainsql_server.core.errors import RequestError, ServiceError, StatementError
 from plainsql_server.core.result import Completion
 from plainsql_server.core.statement import Statement
 from plainsql_server.engine.catalog import Catalog
 from plainsql_server.engine.connection import Connection
-from plainsql_server.engine.execution import CHUNK_ROWS, ResultStream, Run, drain, run_command
+from plainsql_server.engine.execution import (
+    CHANGED_MODE,
+    CHUNK_ROWS,
+    NOTHING_DEFERRED,
+    STILL_READ_ONLY,
+    STILL_SERIALIZABLE,
+    ResultStream,
+    Run,
+    changed_mode,
+    drain,
+)
 from plainsql_server.engine.shapes import Encoding
 from plainsql_server.engine.sqlstate import error_from_result
 
@@ -43,6 +54,8 @@ _FATAL_ERROR = int(ExecStatus.FATAL_ERROR)
 _PIPELINE_SYNC = int(ExecStatus.PIPELINE_SYNC)
 _QUERY_CANCELED = "57014"
 _WRITES_IN_READ_ONLY = "25006"
+# What PostgreSQL allows in a read-only transaction though it takes a transaction ID, which `close` refuses.
+_WRITES_ALL_THE_SAME = re.compile(r"\b(?:lo_\w+|txid_current|pg_current_xact_id)\s*\(", re.IGNORECASE)
 
 
 class NoSafeSnapshot(Exception):
@@ -76,6 +89,8 @@ class ReadStream(ResultStream):
 
         Raises what the engine says to the text, where positions are not those of the caller's.
         """
+        if _WRITES_ALL_THE_SAME.search(statement.sql):
+            raise RequestError("transaction_control", "The statement calls a function that takes a transaction ID.")
         await self.start(Statement(_DECLARE + statement.sql, statement.params))
         self._pending = None
         await drain(self._connection)
@@ -94,9 +109,19 @@ class ReadStream(ResultStream):
         return rows
 
     async def close(self) -> Completion:
-        """Ends the transaction."""
-        await drain(self._connection)
-        await run_command(self._connection, b"commit")
+        """Ends the transaction. Raises RequestError if it wrote all the same; then nothing of it is kept."""
+        connection = self._connection
+        await drain(connection)
+        # What is deferred must come before the guards.
+        for command in (NOTHING_DEFERRED, STILL_SERIALIZABLE, STILL_READ_ONLY, b"commit"):
+            connection.send_query(command)
+        connection.sync()
+        try:
+            await drain(connection)
+        except StatementError as error:
+            if error.diagnosis.sqlstate in CHANGED_MODE:
+                raise changed_mode() from error
+            raise
         return Completion("SELECT", 0, monotonic_us() - self._started_us)
 
     def _send_preamble(self) -> int:
