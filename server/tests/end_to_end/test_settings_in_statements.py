@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from server.tests.end_to_end.error_shape import check_shape
+from server.tests.end_to_end.transactions import fresh_table, post
 from server.tests.events import EventParser
 from server.tests.service import Service
 
@@ -44,3 +45,10 @@ def test_what_is_not_utf8_is_refused(service: Service, value: str) -> None:
     response = ask(service, IN_LATIN1.format(value), "text/event-stream")
     response.content.decode()
     assert "untranslatable_character" in response.text
+
+
+def test_nor_may_a_column_have_a_name_that_is_not(service: Service) -> None:
+    table = fresh_table(service, '"é" int')
+    answer = post(service, "set client_encoding to latin1", f"select * from {table}").json()
+    assert answer["error"]["code"] == "untranslatable_character"
+    assert service.query(f"select * from {table}")["columns"] == ["é"]

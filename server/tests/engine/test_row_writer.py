@@ -21,6 +21,9 @@ from plainsql_server.engine.rows import RowRenderer, distinct_names
 from plainsql_server.engine.shapes import Encoding, describe, rendering_of
 from plainsql_server.engine.types import SHIPPED_TYPES
 
+# Some rows here are larger than the reader's own limit.
+csv.field_size_limit(1 << 24)
+
 FORMS = {
     "objects": Encoding(),
     "arrays": Encoding(rows_as_arrays=True),

@@ -51,7 +51,7 @@ def _array_encoder(array: EngineType, big_numbers_as_strings: bool) -> Encoder:
         try:
             return literal_to_json(literal, element, delimiter)
         except Misread as error:
-            raise _untranslatable() from error
+            raise untranslatable() from error
 
     return encode
 
@@ -64,10 +64,11 @@ def _text(value: bytes) -> bytes:
     try:
         return _to_json_string(value.decode())
     except UnicodeDecodeError as error:
-        raise _untranslatable() from error
+        raise untranslatable() from error
 
 
-def _untranslatable() -> StatementError:
+def untranslatable() -> StatementError:
+    """The error for what is not in the encoding that we read."""
     return StatementError(
         "untranslatable_character",
         "The statement changed client_encoding, so its text is not UTF-8.",
@@ -116,7 +117,7 @@ def _check_json(value: bytes) -> None:
         if _BACKSLASH_AFTER_HIGH.search(value):
             _read_json(value)
     except (UnicodeDecodeError, msgspec.DecodeError, RecursionError) as error:
-        raise _untranslatable() from error
+        raise untranslatable() from error
 
 
 def _bytea(value: bytes) -> bytes:
