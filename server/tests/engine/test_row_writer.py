@@ -61,7 +61,7 @@ def renderer_for(result: PGresult, encoding: Encoding) -> RowRenderer:
 def assert_same(result: PGresult) -> None:
     for encoding in FORMS.values():
         renderer = renderer_for(result, encoding)
-        assert renderer.render(result) == renderer.render_uncompiled(result)
+        assert renderer.render(result) == renderer.render_uncompiled(result, 0, result.ntuples)
 
 
 @pytest.mark.parametrize("type_", VALUES)
@@ -102,9 +102,9 @@ def test_text_that_is_not_utf8_is_refused_both_ways(engine: psycopg.Connection, 
     finally:
         engine.pgconn.exec_(b"reset client_encoding")
     renderer = renderer_for(result, encoding)
-    for render in (renderer.render, renderer.render_uncompiled):
+    for render in (renderer.render_some, renderer.render_uncompiled):
         with pytest.raises(StatementError):
-            render(result)
+            render(result, 0, 1)
 
 
 @pytest.mark.parametrize("size", [4095, 4096, 4097, 70_000, 2_000_000])
