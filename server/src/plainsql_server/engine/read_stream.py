@@ -8,6 +8,7 @@ again when they don't. Two FETCHes are always under way, so that the engine neve
 bytes of rows are in memory at once: some rows, or one large one.
 """
 
+import re
 import time
 from collections import deque
 from contextlib import suppress
@@ -16,12 +17,21 @@ from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 
 from plainsql_server.core.clock import monotonic_us
-from plainsql_server.core.errors import ServiceError, StatementError
+from plainsql_server.core.errors import RequestError, ServiceError, StatementError
 from plainsql_server.core.result import Completion
 from plainsql_server.core.statement import Statement
 from plainsql_server.engine.catalog import Catalog
 from plainsql_server.engine.connection import Connection, ResultTooLarge
-from plainsql_server.engine.execution import ResultStream, Run, drain, run_command
+from plainsql_server.engine.execution import (
+    CHANGED_MODE,
+    NOTHING_DEFERRED,
+    STILL_READ_ONLY,
+    STILL_SERIALIZABLE,
+    ResultStream,
+    Run,
+    changed_mode,
+    drain,
+)
 from plainsql_server.engine.shapes import Encoding
 from plainsql_server.engine.sqlstate import error_from_result
 
@@ -47,6 +57,8 @@ _FATAL_ERROR = int(ExecStatus.FATAL_ERROR)
 _PIPELINE_SYNC = int(ExecStatus.PIPELINE_SYNC)
 _QUERY_CANCELED = "57014"
 _WRITES_IN_READ_ONLY = "25006"
+# What PostgreSQL allows in a read-only transaction though it takes a transaction ID, which `close` refuses.
+_WRITES_ALL_THE_SAME = re.compile(r"\b(?:lo_\w+|txid_current|pg_current_xact_id)\s*\(", re.IGNORECASE)
 
 
 class NoSafeSnapshot(Exception):
@@ -87,6 +99,8 @@ class ReadStream(ResultStream):
 
         Raises what the engine says to the text, where positions are not those of the caller's.
         """
+        if _WRITES_ALL_THE_SAME.search(statement.sql):
+            raise RequestError("transaction_control", "The statement calls a function that takes a transaction ID.")
         await self.start(Statement(_DECLARE + statement.sql, statement.params))
         self._pending = None
         await drain(self._connection)
@@ -105,9 +119,19 @@ class ReadStream(ResultStream):
         return rows
 
     async def close(self) -> Completion:
-        """Ends the transaction."""
-        await drain(self._connection)
-        await run_command(self._connection, b"commit")
+        """Ends the transaction. Raises RequestError if it wrote all the same; then nothing of it is kept."""
+        connection = self._connection
+        await drain(connection)
+        # What is deferred must come before the guards.
+        for command in (NOTHING_DEFERRED, STILL_SERIALIZABLE, STILL_READ_ONLY, b"commit"):
+            connection.send_query(command)
+        connection.sync()
+        try:
+            await drain(connection)
+        except StatementError as error:
+            if error.diagnosis.sqlstate in CHANGED_MODE:
+                raise changed_mode() from error
+            raise
         return Completion("SELECT", 0, monotonic_us() - self._started_us)
 
     def _send_preamble(self) -> int:
