@@ -74,7 +74,7 @@ def assert_same(result: PGresult) -> None:
     for encoding in FORMS.values():
         renderer = renderer_for(result, encoding)
         rows = renderer.render(result)
-        assert rows == renderer.render_uncompiled(result)
+        assert rows == renderer.render_uncompiled(result, 0, result.ntuples)
         for row in rows:
             assert_sound(row, encoding, [name for name, _ in describe(result)])
 
@@ -151,9 +151,9 @@ def test_what_is_not_utf8_is_refused_both_ways(engine: psycopg.Connection, encod
     finally:
         engine.pgconn.exec_(b"reset client_encoding")
     renderer = renderer_for(result, encoding)
-    for render in (renderer.render, renderer.render_uncompiled):
+    for render in (renderer.render_some, renderer.render_uncompiled):
         with pytest.raises(StatementError):
-            render(result)
+            render(result, 0, 1)
 
 
 @pytest.mark.parametrize("encoding", FORMS.values(), ids=FORMS)
@@ -173,9 +173,9 @@ def test_half_a_character_of_another_encoding_means_nothing(
         engine.pgconn.exec_(b"reset client_encoding")
     assert result.ntuples == 1, result.error_message
     renderer = renderer_for(result, encoding)
-    for render in (renderer.render, renderer.render_uncompiled):
+    for render in (renderer.render_some, renderer.render_uncompiled):
         try:
-            (row,) = render(result)
+            (row,) = render(result, 0, 1)
         except StatementError:
             continue
         assert_sound(row, encoding, [name for name, _ in describe(result)])
@@ -197,4 +197,4 @@ def test_the_writer_refuses_what_does_not_fit(engine: psycopg.Connection) -> Non
             writer(between, [bytes], kinds, b"null", False)
     gives_nothing: Any = dict[bytes, bytes]().get
     with pytest.raises(TypeError):
-        writer([b"", b""], [gives_nothing], [0], b"null", False).write(engine.pgconn.exec_(b"select 1"))
+        writer([b"", b""], [gives_nothing], [0], b"null", False).write(engine.pgconn.exec_(b"select 1"), 0, 1)

@@ -77,31 +77,33 @@ cdef class RowWriter:
             raise ValueError("a kind for each encoder, and one piece between more")
         self.between, self.encoders, self.null, self.as_csv = between, encoders, null, as_csv
         self.columns = len(encoders)
-        self.room = 4096
-        self.buffer = <char *>PyMem_Malloc(self.room)
         self.kinds = <int *>PyMem_Malloc((self.columns + 1) * sizeof(int))
-        if self.buffer == NULL or self.kinds == NULL:
+        if self.kinds == NULL:
             raise MemoryError
         for column, kind in enumerate(kinds):
             self.kinds[column] = kind
 
     def __dealloc__(self):
-        PyMem_Free(self.buffer)
         PyMem_Free(self.kinds)
 
-    def write(self, result):
-        """The rows of a result of psycopg's, a piece of bytes each."""
+    def write(self, result, int first, int end):
+        """The rows of a result of psycopg's from the first on and before the end, a piece of bytes each."""
         cdef void *pgresult = <void *><size_t>result.pgresult_ptr
-        cdef int row, count = result.ntuples
+        cdef int row
         cdef list rows = []
-        for row in range(count):
-            self.used = 0
-            self.write_row(pgresult, row)
-            rows.append(PyBytes_FromStringAndSize(self.buffer, self.used))
-        if self.room > 1 << 20:
-            # One huge row is no reason to keep its room for as long as the statement is remembered.
-            self.buffer = <char *>PyMem_Realloc(self.buffer, 4096)
-            self.room = 4096
+        # Not kept from one call to the next: a writer lives as long as its statement is remembered.
+        self.room = 4096
+        self.buffer = <char *>PyMem_Malloc(self.room)
+        if self.buffer == NULL:
+            raise MemoryError
+        try:
+            for row in range(first, min(end, <int>result.ntuples)):
+                self.used = 0
+                self.write_row(pgresult, row)
+                rows.append(PyBytes_FromStringAndSize(self.buffer, self.used))
+        finally:
+            PyMem_Free(self.buffer)
+            self.buffer = NULL
         return rows
 
     cdef int write_row(self, void *pgresult, int row) except -1:
