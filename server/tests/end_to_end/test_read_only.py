@@ -1,4 +1,4 @@
-"""A key with the scope read cannot write, whatever it sends; nor can a request that says `read_only`."""
+"""A key with the scope read cannot write, whatever it sends and however; nor can a request that says `read_only`."""
 
 import secrets
 from typing import Any
@@ -7,6 +7,8 @@ import pytest
 
 from server.tests.end_to_end import tenants
 from server.tests.end_to_end.error_shape import check_shape
+from server.tests.end_to_end.transactions import post
+from server.tests.events import EventParser
 from server.tests.service import Service
 
 WRITES = [
@@ -30,6 +32,11 @@ WRITES = [
     "select * from {s}.t for update",
     "select {s}.insert_as_owner()",
     "select {s}.insert_after_set_config()",
+    "select {s}.insert_after_reset()",
+    "select {s}.insert_after_reset() from generate_series(1, 3)",
+    "select {s}.insert_and_set_back()",
+    "select * from {s}.inserting",
+    "with x as materialized (select {s}.insert_after_reset()) select * from x",
     "select nextval('{s}.numbers')",
     "select setval('{s}.numbers', 7)",
     "do $$begin insert into {s}.t values (6); end$$",
@@ -44,8 +51,11 @@ WRITES = [
     "alter role current_user set search_path = nowhere",
     "alter role current_user password 'mine'",
     "set transaction read write",
-    *(LARGE_OBJECTS := ["select lo_create(0)", "select lo_from_bytea(0, 'mine')"]),
+    "select lo_create(0)",
+    "select lo_from_bytea(0, 'mine')",
 ]
+
+WAYS = ["buffered", "transaction", "text/event-stream"]
 
 # None of these writes, and none may open the way for a write in a later request.
 PREPARATIONS = [
@@ -74,6 +84,12 @@ def schema(service: Service) -> str:
         " 'insert into {s}.t values (11)'",
         "create function {s}.insert_after_set_config() returns void language plpgsql security definer as"
         " $$begin perform set_config('transaction_read_only', 'off', true); insert into {s}.t values (12); end$$",
+        "create function {s}.insert_after_reset() returns int language plpgsql security definer as"
+        " $$begin reset transaction_read_only; insert into {s}.t values (14); return 1; end$$",
+        "create function {s}.insert_and_set_back() returns int language plpgsql security definer as"
+        " $$begin reset transaction_read_only; insert into {s}.t values (15);"
+        " set transaction_read_only = on; return 1; end$$",
+        "create view {s}.inserting as select {s}.insert_after_reset()",
         "create procedure {s}.insert_in_a_new_transaction() language plpgsql as"
         " $$begin commit; insert into {s}.t values (13); end$$",
     ):
@@ -108,22 +124,51 @@ def ask(service: Service, key: str, sql: str, **fields: Any) -> dict[str, Any]:
     return answer
 
 
+def is_refused(service: Service, way: str, key: str, sql: str, **fields: Any) -> bool:
+    if way == "transaction":
+        return not post(service, sql, key=key, **fields).json()["success"]
+    if way == "buffered":
+        return not ask(service, key, sql, **fields)["success"]
+    response = service.call("POST", "/v1/query", key=key, headers={"Accept": way}, json={"sql": sql, **fields})
+    if response.headers["content-type"].startswith("application/json"):
+        return bool(check_shape(response))
+    last = EventParser().feed(response.content)[-1]
+    assert last.type in ("done", "error")
+    return last.type == "error"
+
+
 @pytest.mark.parametrize("sql", WRITES)
-def test_a_read_key_cannot_write(service: Service, schema: str, read_key: str, sql: str) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_a_read_key_cannot_write(service: Service, schema: str, read_key: str, way: str, sql: str) -> None:
     before = state(service, schema)
-    answer = ask(service, read_key, sql.format(s=schema))
+    refused = is_refused(service, way, read_key, sql.format(s=schema))
     assert state(service, schema) == before
-    assert answer["success"] is False
+    assert refused
 
 
-# PostgreSQL 15 lets a read-only transaction write large objects. A read key may not call those functions at all;
-# a key that may write is told of it in the reference.
-@pytest.mark.parametrize("sql", [write for write in WRITES if write not in LARGE_OBJECTS])
-def test_a_read_only_request_of_a_write_key_cannot_write(service: Service, schema: str, sql: str) -> None:
+@pytest.mark.parametrize("sql", WRITES)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_read_only_request_of_a_write_key_cannot_write(service: Service, schema: str, way: str, sql: str) -> None:
     before = state(service, schema)
-    answer = ask(service, "", sql.format(s=schema), read_only=True)
+    refused = is_refused(service, way, "", sql.format(s=schema), read_only=True)
     assert state(service, schema) == before
-    assert answer["success"] is False
+    assert refused
+
+
+def test_a_write_from_a_safe_snapshot_is_never_stored(service: Service, schema: str) -> None:
+    """A stream is read-only whether or not that was asked for, and what only reads is not watched for conflicts."""
+    before = state(service, schema)
+    for function in ("insert_after_reset", "insert_and_set_back"):
+        assert is_refused(service, "text/event-stream", "", f"select {schema}.{function}()")
+        assert state(service, schema) == before
+
+
+@pytest.mark.parametrize("sql", ["select lo_create(0) > 0 as done", "select txid_current() > 0 as done"])
+def test_a_stream_still_does_what_takes_a_transaction_id(service: Service, sql: str) -> None:
+    response = service.call("POST", "/v1/query", headers={"Accept": "text/event-stream"}, json={"sql": sql})
+    events = EventParser().feed(response.content)
+    assert [event.type for event in events] == ["columns", "row", "done"]
+    assert events[1].content == {"done": True}
 
 
 @pytest.mark.parametrize("preparation", PREPARATIONS)

@@ -16,6 +16,7 @@ import pytest
 
 from server.tests.end_to_end.error_shape import error_of
 from server.tests.end_to_end.transactions import Sent, fresh_table, numbers, post, with_params
+from server.tests.events import EventParser
 from server.tests.service import Service
 
 REFUSED = [
@@ -185,6 +186,26 @@ def test_a_read_only_transaction_stays_read_only(attacked: Attacked, statement: 
         "success"
     ]
     assert attacked.rows() == set()
+    attacked.check_sound()
+
+
+@pytest.mark.parametrize("statement", [each for each in TRIED if "terminate" not in each])
+def test_so_does_a_stream(attacked: Attacked, statement: str) -> None:
+    sql = statement.replace("{t}", attacked.table)
+    attacked.service.call(
+        "POST", "/v1/query", headers={"Accept": "text/event-stream"}, json={"sql": sql, "read_only": True}
+    )
+    assert attacked.rows() == set()
+    attacked.check_sound()
+
+
+def test_a_stream_whose_isolation_was_changed_ends_with_an_error(attacked: Attacked) -> None:
+    response = attacked.service.call(
+        "POST", "/v1/query", headers={"Accept": "text/event-stream"}, json={"sql": "select reset_isolation()"}
+    )
+    events = EventParser().feed(response.content)
+    assert [event.type for event in events] == ["columns", "row", "error"]
+    assert events[-1].content["code"] == "transaction_control"
     attacked.check_sound()
 
 

@@ -47,8 +47,14 @@ ENCODINGS: list[tuple[EngineType | str, bytes, bytes]] = [
     ("timestamptz", b"2026-11-14 22:15:31-05", b'"2026-11-14T22:15:31-05:00"'),
     ("timestamptz", b"2026-11-14 22:15:31+00:30", b'"2026-11-14T22:15:31+00:30"'),
     ("timestamptz", b"infinity", b'"infinity"'),
+    # What a statement gets that sets DateStyle and TimeZone to whatever it likes.
+    ("timestamptz", b'11/15/2026 06:45:00 ","x":"+00', rb'"11/15/2026 06:45:00 \",\"x\":\"+00"'),
+    ("timestamptz", b"2026-11-15 06:45:00 \n\nA+00", rb'"2026-11-15 06:45:00 \n\nA+00"'),
+    ("timestamp", b"Sun Nov 15 06:45:00 2026", b'"Sun Nov 15 06:45:00 2026"'),
+    ("timestamp", b'2026-11-15 06:45:00"', rb'"2026-11-15 06:45:00\""'),
     ("json", b'{"a" :\r\n1}', b'{"a" :  1}'),
     ("jsonb", b'{"a": "\\n"}', b'{"a": "\\n"}'),
+    ("jsonb", '"é\\n"'.encode(), '"é\\n"'.encode()),
     ("bytea", b"\\x00ff10", b'"AP8Q"'),
     ("bytea", b"\\x", b'""'),
     # What a statement gets that sets bytea_output to escape.
@@ -106,9 +112,25 @@ def test_any_bytes_are_the_same_in_both_of_the_engines_formats(raw: bytes) -> No
     assert encode("bytea", b"\\x" + raw.hex().encode()) == encode("bytea", escaped)
 
 
-def test_text_in_another_encoding_is_the_statements_fault() -> None:
+# In LATIN1 and in GBK, where the second byte of a character can be a backslash or a brace, and be UTF-8 by chance.
+MISREAD: list[tuple[str, bytes]] = [
+    ("text", b"gr\xfcn"),
+    ("json", b'"gr\xfcn"'),
+    ("jsonb", b'{"a": "\xe4\xb8\xad\\", "b": "c"}'),
+    ("jsonb[]", b'{"\\"gr\xfcn\\""}'),
+    ("timestamptz", b"11/15/2026 06:45:00 gr\xfcn"),
+    ("text[]", b'{"a \xe4\xb8\xad\\"}'),
+    ("text[]", b"{\xe4\xb8\xad}}"),
+    ("text[]", b"{\xe4\xb8\xad{}"),
+    ("text[]", b"{\xe4\xb8\xad},\xe4\xb8\xad{}"),
+    ("text[]", b"{\xe4\xb8\xad{b\xe4\xb8\xad}c}"),
+]
+
+
+@pytest.mark.parametrize(("type_", "value"), MISREAD)
+def test_what_is_in_another_encoding_is_the_statements_fault(type_: str, value: bytes) -> None:
     with pytest.raises(StatementError) as raised:
-        encode("text", b"gr\xfcn")
+        encode(type_, value)
     assert raised.value.code == "untranslatable_character"
 
 

@@ -118,8 +118,6 @@ class Queries:
             await self._databases.prepare_for_code(place, job.deadline)
             job.plain = False
         job.plain &= place.certain
-        # A role that cannot write needs no guard.
-        job.run.guarded = job.run.read_only and not place.address.read_only and _leftovers(job) > Leftovers.SEQUENCES
         pool = self._pools.for_address(place.address, principal.organization_id)
         result = None
         try:
@@ -182,6 +180,8 @@ def _leftovers(job: _Job) -> Leftovers:
 async def _collect(job: _Job, pool: Pool, lease: Lease) -> Result:
     connection = lease.connection
     connection.max_result_bytes = job.limits.result_bytes
+    # A role that may not write needs it as well: a function can have its owner's rights.
+    job.run.guarded = job.run.read_only and _leftovers(job) > Leftovers.SEQUENCES
     stream = ResultStream(connection, pool.catalog, job.run)
     await stream.start(job.statement)
     rows: list[bytes] = []

@@ -245,7 +245,8 @@ def _told(error: ServiceError | ResultTooLarge, reason: Reason | None, job: _Job
     if isinstance(error, ResultTooLarge):
         return LimitError(
             "result_too_large",
-            f"A row is larger than {job.limits.result_bytes} bytes, the limit in the tier {job.tier!r}.",
+            f"A row, or small rows and large ones that came together, are larger than {job.limits.result_bytes} bytes,"
+            f" the limit in the tier {job.tier!r}.",
             outcome=Outcome.ROLLED_BACK,
         )
     return _timeout(job) if reason is Reason.DEADLINE else error

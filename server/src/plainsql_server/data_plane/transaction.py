@@ -137,7 +137,8 @@ class Transactions:
             place = replace(place, plain=False)
         # What only reads and changes rows, without code of the customer's, cannot.
         plan.guarded = any(
-            (each.leftovers_if_plain if place.plain else each.leftovers) > Leftovers.SEQUENCES for each in judgements
+            (each.leftovers_if_plain if place.plain and place.certain else each.leftovers) > Leftovers.SEQUENCES
+            for each in judgements
         )
         pool = self._pools.for_address(place.address, principal.organization_id)
         max_retries = DEFAULT_RETRIES if request.max_retries is None else request.max_retries

@@ -13,31 +13,53 @@ _QUOTED = re.compile(rb'"((?:[^"\\]++|\\.)*+)"', re.DOTALL)
 Encode = Callable[[bytes], bytes]
 
 
+class Misread(Exception):
+    """The literal is in another encoding than it is read in, so that parts of characters seem to mean something."""
+
+
 def literal_to_json(literal: bytes, encode: Encode, delimiter: str = ",") -> bytes:
     """The array as JSON, nested as the engine nests it. Explicit lower bounds (`[0:1]={…}`) are dropped.
 
-    Works without recursion, because PostgreSQL limits dimensions, not us.
+    Works without recursion, because PostgreSQL limits dimensions, not us. Raises Misread rather than giving what is
+    not one JSON array.
     """
     position = literal.index(b"{")
     bare = _BARE[delimiter]
     separator = delimiter.encode()[0]
     parts: list[bytes] = []
+    depth, is_due = 0, True
     while position < len(literal):
         character = literal[position]
-        if character == 0x22:
-            match = _QUOTED.match(literal, position)
-            assert match is not None, "the engine closes the quotes that it opens"
-            parts.append(encode(_unescaped(match[1])))
-            position = match.end()
-        elif character in b"{}" or character == separator:
-            parts.append({0x7B: b"[", 0x7D: b"]"}.get(character, b","))
+        if character in (0x7D, separator):
+            depth -= character == 0x7D
+            is_due = character == separator
+            parts.append(b"," if is_due else b"]")
+            position += 1
+            if depth == 0 and position < len(literal):
+                raise Misread
+            continue
+        if not is_due:
+            raise Misread
+        is_due = character == 0x7B
+        if is_due:
+            parts.append(b"[")
+            depth += 1
             position += 1
         else:
-            match = bare.match(literal, position)
-            assert match is not None, "the pattern matches nothing, too"
-            parts.append(b"null" if match[0] == b"NULL" else encode(match[0]))
+            match = (_QUOTED if character == 0x22 else bare).match(literal, position)
+            if match is None:
+                raise Misread
+            parts.append(_element(match, encode))
             position = match.end()
+    if depth:
+        raise Misread
     return b"".join(parts)
+
+
+def _element(match: re.Match[bytes], encode: Encode) -> bytes:
+    if match.lastindex:
+        return encode(_unescaped(match[1]))
+    return b"null" if match[0] == b"NULL" else encode(match[0])
 
 
 def quote_element(element: bytes) -> bytes:

@@ -61,6 +61,8 @@ class Connection:
         self.must_discard_sequences = False
         # How much the engine may send before a result is complete, counted from its second piece on.
         self.max_result_bytes = 0
+        # How large the result was that was taken last, where it came in many pieces; else 0.
+        self.taken_bytes = 0
         self._valve: Valve | None = None
         # How often something was waited for since the last `sync`.
         self._waits = 0
@@ -187,7 +189,7 @@ class Connection:
     def take(self) -> PGresult | None:
         """The next result, which must be here. Most come together, and waiting for each would show."""
         if self._valve is not None:
-            self._valve.passed_bytes = 0
+            self.taken_bytes, self._valve.passed_bytes = self._valve.passed_bytes, 0
         result = self._pg.get_result()
         if result is None:
             self._end_of_results()
@@ -269,6 +271,7 @@ class Connection:
             self._stop_reading()
             self._valve.remove()
             self._valve = None
+            self.taken_bytes = 0
 
     def _end_of_results(self) -> None:
         if not self.is_open:

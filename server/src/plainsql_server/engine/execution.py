@@ -33,13 +33,13 @@ BEGIN = {
 }
 DISCARD_SEQUENCES = b"discard sequences"
 # Before PostgreSQL 16, RESET changes the isolation of a transaction under way, and makes a read-only one write. What
-# runs unseen could do it as well, so these ask at the end, and fail if it was left so. (A function can still do it and
-# undo it within itself; that weakens what the function itself sees, and nobody else's.)
+# runs unseen could do it as well, so these ask at the end, and fail if it was left so. What wrote has a transaction ID,
+# even where it made the transaction read-only again afterwards; the isolation cannot be undone so.
 NOTHING_DEFERRED = b"set constraints all immediate"
 STILL_SERIALIZABLE = b"set transaction isolation level serializable"
 STILL_READ_ONLY = (
-    b"select 1 operator(pg_catalog./) (pg_catalog.current_setting('transaction_read_only')"
-    b" operator(pg_catalog.=) 'on')::pg_catalog.int4"
+    b"select 1 operator(pg_catalog./) (pg_catalog.current_setting('transaction_read_only') operator(pg_catalog.=) 'on'"
+    b" and pg_catalog.pg_current_xact_id_if_assigned() is null)::pg_catalog.int4"
 )
 CHANGED_MODE = frozenset(["25001", "22012"])
 _CURSOR = "plainsql_cursor"
@@ -250,7 +250,7 @@ def changed_mode() -> RequestError:
     """The error for what the guards found."""
     return RequestError(
         "transaction_control",
-        "A statement changed the transaction's isolation, or that it only reads.",
+        "A statement changed the transaction's isolation, or wrote in one that only reads.",
         outcome=Outcome.ROLLED_BACK,
     )
 

@@ -4,22 +4,34 @@ Owns two things. The transaction: read-only, on a safe snapshot, which is waited
 And the pace. The engine keeps the rows of an ordinary statement back until it has eight kilobytes of them, so
 a query that makes one row a second would show nothing for minutes; what a FETCH from a cursor has found it
 sends at once. So rows are fetched one by one at first, more each time while they come promptly, and one by one
-again when they don't. Two FETCHes are always under way, so that the engine never waits for us.
+again when they don't. Two FETCHes are always under way, so that the engine never waits for us. And how many
+bytes of rows are in memory at once: some rows, or one large one.
 """
 
+import re
 import time
 from collections import deque
 from contextlib import suppress
 
 from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGresult
 
 from plainsql_server.core.clock import monotonic_us
-from plainsql_server.core.errors import ServiceError, StatementError
+from plainsql_server.core.errors import RequestError, ServiceError, StatementError
 from plainsql_server.core.result import Completion
 from plainsql_server.core.statement import Statement
 from plainsql_server.engine.catalog import Catalog
-from plainsql_server.engine.connection import Connection
-from plainsql_server.engine.execution import CHUNK_ROWS, ResultStream, Run, drain, run_command
+from plainsql_server.engine.connection import Connection, ResultTooLarge
+from plainsql_server.engine.execution import (
+    CHANGED_MODE,
+    NOTHING_DEFERRED,
+    STILL_READ_ONLY,
+    STILL_SERIALIZABLE,
+    ResultStream,
+    Run,
+    changed_mode,
+    drain,
+)
 from plainsql_server.engine.shapes import Encoding
 from plainsql_server.engine.sqlstate import error_from_result
 
@@ -33,6 +45,8 @@ _GROWTH = 16
 _MAX_ROWS = 256
 # As much as waits for a slow client elsewhere, too.
 _MAX_BYTES = 64 * 1024
+# Rows that libpq gives at once. Few, because rows that were small can become large, and libpq holds that many then.
+_CHUNK_ROWS = 8
 # Rows above this size are taken from libpq one by one, so that few of them are in memory at once.
 _LARGE_ROW_BYTES = 4 * 1024
 # What came within the first is prompt. What took longer than the second would be late if it were more.
@@ -43,6 +57,8 @@ _FATAL_ERROR = int(ExecStatus.FATAL_ERROR)
 _PIPELINE_SYNC = int(ExecStatus.PIPELINE_SYNC)
 _QUERY_CANCELED = "57014"
 _WRITES_IN_READ_ONLY = "25006"
+# What PostgreSQL allows in a read-only transaction though it takes a transaction ID, which `close` refuses.
+_WRITES_ALL_THE_SAME = re.compile(r"\b(?:lo_\w+|txid_current|pg_current_xact_id)\s*\(", re.IGNORECASE)
 
 
 class NoSafeSnapshot(Exception):
@@ -64,10 +80,17 @@ class ReadStream(ResultStream):
         self._budget_ms = budget_ms
         self._left = None if max_rows is None else max_rows + 1
         self._size = 1
-        self._row_bytes = 0
         self._count = 0
-        # The sizes of the FETCHes under way.
+        # The sizes of the FETCHes under way; and of the first of them, what was read of it until now.
         self._asked: deque[int] = deque()
+        self._got = 0
+        self._largest_bytes = 0
+        self._waited_s = 0.0
+        # How large rows were of late.
+        self._row_bytes = 0
+        # A result whose rows are large, and how many of them were rendered.
+        self._large: PGresult | None = None
+        self._rendered = 0
         self._first: list[bytes] | None = None
         self._is_over = False
 
@@ -76,6 +99,8 @@ class ReadStream(ResultStream):
 
         Raises what the engine says to the text, where positions are not those of the caller's.
         """
+        if _WRITES_ALL_THE_SAME.search(statement.sql):
+            raise RequestError("transaction_control", "The statement calls a function that takes a transaction ID.")
         await self.start(Statement(_DECLARE + statement.sql, statement.params))
         self._pending = None
         await drain(self._connection)
@@ -94,9 +119,19 @@ class ReadStream(ResultStream):
         return rows
 
     async def close(self) -> Completion:
-        """Ends the transaction."""
-        await drain(self._connection)
-        await run_command(self._connection, b"commit")
+        """Ends the transaction. Raises RequestError if it wrote all the same; then nothing of it is kept."""
+        connection = self._connection
+        await drain(connection)
+        # What is deferred must come before the guards.
+        for command in (NOTHING_DEFERRED, STILL_SERIALIZABLE, STILL_READ_ONLY, b"commit"):
+            connection.send_query(command)
+        connection.sync()
+        try:
+            await drain(connection)
+        except StatementError as error:
+            if error.diagnosis.sqlstate in CHANGED_MODE:
+                raise changed_mode() from error
+            raise
         return Completion("SELECT", 0, monotonic_us() - self._started_us)
 
     def _send_preamble(self) -> int:
@@ -134,7 +169,7 @@ class ReadStream(ResultStream):
             return False
         if self._left is not None:
             self._left -= size
-        chunk_rows = 1 if self._row_bytes > _LARGE_ROW_BYTES else min(size, CHUNK_ROWS)
+        chunk_rows = 1 if self._row_bytes > _LARGE_ROW_BYTES else min(size, _CHUNK_ROWS)
         self._connection.make_way()
         self._connection.send_query(b"fetch %d from %b" % (size, _CURSOR), chunk_rows)
         self._connection.sync()
@@ -142,45 +177,85 @@ class ReadStream(ResultStream):
         return True
 
     async def _fetched(self) -> list[bytes]:
+        """The next rows of the FETCH under way; none if that was all of it."""
         while len(self._asked) < _UNDER_WAY and self._ask():
             pass
-        asked = self._asked.popleft()
         began_s = time.monotonic()
-        rows = await self._read_one()
-        self._choose_size(time.monotonic() - began_s, rows)
-        self._is_over = len(rows) < asked or (self._left == 0 and not self._asked)
+        rows, is_end = await self._read_some()
+        self._waited_s += time.monotonic() - began_s
+        self._got += len(rows)
+        self._count += len(rows)
+        if is_end:
+            self._end_fetch(self._asked.popleft())
         return rows
 
-    async def _read_one(self) -> list[bytes]:
-        connection = self._connection
-        fetch = connection.fetch
+    async def _read_some(self) -> tuple[list[bytes], bool]:
+        """Rows until they are many bytes, and whether the FETCH ends with them."""
         rows: list[bytes] = []
-        while True:
-            result = await fetch()
-            if result is None:
-                continue
-            if result.status == _FATAL_ERROR:
-                with suppress(ServiceError):
-                    # Those that are under way fail because this one did.
-                    await drain(connection)
-                raise error_from_result(result)
-            if result.status == _PIPELINE_SYNC:
-                break
-            if self._renderer is None:
-                await self._choose_rendering(result, None)
-            if result.ntuples and self._renderer is not None:
-                rows += self._renderer.render(result)
-        return rows
+        size_bytes = 0
+        while size_bytes < _MAX_BYTES:
+            more = self._next_of_large() or await self._next_rendered()
+            if more is None:
+                return rows, True
+            if more:
+                largest_bytes = max(map(len, more))
+                self._check_size(largest_bytes)
+                self._largest_bytes = max(self._largest_bytes, largest_bytes)
+                size_bytes += largest_bytes * len(more)
+                rows += more
+        return rows, False
 
-    def _choose_size(self, took_s: float, rows: list[bytes]) -> None:
-        if took_s > _LATE_S:
+    async def _next_rendered(self) -> list[bytes] | None:
+        """The rows of the next result, or None at the end of the FETCH."""
+        connection = self._connection
+        if not connection.is_ready:
+            await connection.arrival()
+        result = connection.take()
+        if result is None:
+            return []
+        if result.status == _FATAL_ERROR:
+            with suppress(ServiceError):
+                # Those that are under way fail because this one did.
+                await drain(connection)
+            raise error_from_result(result)
+        if result.status == _PIPELINE_SYNC:
+            return None
+        if self._renderer is None:
+            await self._choose_rendering(result, None)
+        if not result.ntuples or self._renderer is None:
+            return []
+        if connection.taken_bytes > _MAX_BYTES and result.ntuples > 1:
+            self._large, self._rendered = result, 0
+            return []
+        return self._renderer.render(result)
+
+    def _next_of_large(self) -> list[bytes]:
+        """The next row of a result whose rows are large, which are rendered one by one: they grow by it."""
+        if self._large is None or self._renderer is None:
+            return []
+        row = self._rendered
+        rendered = self._renderer.render_some(self._large, row, row + 1)
+        self._rendered = row + 1
+        if self._rendered == self._large.ntuples:
+            self._large = None
+        return rendered
+
+    def _check_size(self, row_bytes: int) -> None:
+        if row_bytes > self._connection.max_result_bytes:
+            # The rest of the exchange is of no use to anybody.
+            self._connection.close()
+            raise ResultTooLarge
+
+    def _end_fetch(self, asked: int) -> None:
+        self._is_over = self._got < asked or (self._left == 0 and not self._asked)
+        if self._waited_s > _LATE_S:
             self._size = 1
-        elif took_s < _PROMPT_S:
+        elif self._waited_s < _PROMPT_S:
             self._size = max(1, min(self._size * 2, self._count // _GROWTH, _MAX_ROWS))
-        if rows:
-            self._count += len(rows)
-            self._row_bytes = len(rows[-1])
+        if self._got:
+            self._row_bytes = self._largest_bytes
             self._size = max(1, min(self._size, _MAX_BYTES // max(1, self._row_bytes)))
+        self._got, self._largest_bytes, self._waited_s = 0, 0, 0.0
 
 
 def is_refused_write(error: Exception) -> bool:

@@ -73,33 +73,37 @@ cdef class RowWriter:
     cdef Py_ssize_t used, room
 
     def __cinit__(self, list between, list encoders, list kinds, bytes null, bint as_csv):
+        if len(kinds) != len(encoders) or len(between) != len(encoders) + 1 or null is None:
+            raise ValueError("a kind for each encoder, and one piece between more")
         self.between, self.encoders, self.null, self.as_csv = between, encoders, null, as_csv
         self.columns = len(encoders)
-        self.room = 4096
-        self.buffer = <char *>PyMem_Malloc(self.room)
         self.kinds = <int *>PyMem_Malloc((self.columns + 1) * sizeof(int))
-        if self.buffer == NULL or self.kinds == NULL:
+        if self.kinds == NULL:
             raise MemoryError
         for column, kind in enumerate(kinds):
             self.kinds[column] = kind
 
     def __dealloc__(self):
-        PyMem_Free(self.buffer)
         PyMem_Free(self.kinds)
 
-    def write(self, result):
-        """The rows of a result of psycopg's, a piece of bytes each."""
+    def write(self, result, int first, int end):
+        """The rows of a result of psycopg's from the first on and before the end, a piece of bytes each."""
         cdef void *pgresult = <void *><size_t>result.pgresult_ptr
-        cdef int row, count = result.ntuples
+        cdef int row
         cdef list rows = []
-        for row in range(count):
-            self.used = 0
-            self.write_row(pgresult, row)
-            rows.append(PyBytes_FromStringAndSize(self.buffer, self.used))
-        if self.room > 1 << 20:
-            # One huge row is no reason to keep its room for as long as the statement is remembered.
-            self.buffer = <char *>PyMem_Realloc(self.buffer, 4096)
-            self.room = 4096
+        # Not kept from one call to the next: a writer lives as long as its statement is remembered.
+        self.room = 4096
+        self.buffer = <char *>PyMem_Malloc(self.room)
+        if self.buffer == NULL:
+            raise MemoryError
+        try:
+            for row in range(first, min(end, <int>result.ntuples)):
+                self.used = 0
+                self.write_row(pgresult, row)
+                rows.append(PyBytes_FromStringAndSize(self.buffer, self.used))
+        finally:
+            PyMem_Free(self.buffer)
+            self.buffer = NULL
         return rows
 
     cdef int write_row(self, void *pgresult, int row) except -1:
@@ -127,7 +131,7 @@ cdef class RowWriter:
         elif kind == TIMESTAMP or kind == TIMESTAMPTZ:
             done = self.add_time(value, size, kind == TIMESTAMPTZ)
         elif kind == JSON and not self.as_csv:
-            done = memchr(value, 10, size) == NULL and memchr(value, 13, size) == NULL and self.add(value, size)
+            done = is_plain_json(value, size) and self.add(value, size)
         if not done:
             self.add_bytes(self.encoders[column](PyBytes_FromStringAndSize(value, size)))
         return 0
@@ -189,12 +193,16 @@ cdef class RowWriter:
         return True
 
     cdef bint add_time(self, const char *value, Py_ssize_t size, bint zoned) except -1:
-        # 2026-11-15 06:45:00.5+00; what is infinite, before Christ or of another zone is the encoder's.
+        # 2026-11-15 06:45:00.5+00; what is infinite, before Christ or of another zone or style is the encoder's.
         cdef char *at
+        cdef Py_ssize_t index
         if size < 19 or not is_digit(value[0]) or not is_digit(value[size - 1]):
             return False
         if zoned and (value[size - 3] != b"+" or value[size - 2] != b"0" or value[size - 1] != b"0"):
             return False
+        for index in range(size):
+            if not is_of_time(value[index]):
+                return False
         self.reserve(size + 2)
         if not self.as_csv:
             self.put(0x22)
@@ -212,6 +220,8 @@ cdef class RowWriter:
         return True
 
     cdef bint add_bytes(self, bytes piece) except -1:
+        if piece is None:
+            raise TypeError("an encoder gave nothing")
         return self.add(PyBytes_AS_STRING(piece), PyBytes_GET_SIZE(piece))
 
     cdef bint add(self, const char *piece, Py_ssize_t size) except -1:
@@ -240,6 +250,11 @@ cdef bint is_digit(char byte) noexcept:
     return 0x30 <= byte <= 0x39
 
 
+cdef bint is_of_time(char byte) noexcept:
+    # Digits and [:. +-]: nothing that could end a string, a field or a line.
+    return is_digit(byte) or byte == 0x3A or byte == 0x2E or byte == 0x20 or byte == 0x2B or byte == 0x2D
+
+
 cdef bint is_space(char byte) noexcept:
     return byte == 0x20 or 9 <= byte <= 13
 
@@ -247,6 +262,19 @@ cdef bint is_space(char byte) noexcept:
 cdef bint is_finite(const char *value, Py_ssize_t size) noexcept:
     # NaN, Infinity and -Infinity end with a letter; numbers end with a digit.
     return size > 0 and is_digit(value[size - 1])
+
+
+cdef bint is_plain_json(const char *value, Py_ssize_t size) except -1:
+    # Without line breaks, and in UTF-8; what has a backslash after a byte that is not ASCII may be in another encoding.
+    cdef unsigned char byte, before = 0, high = 0
+    cdef Py_ssize_t index
+    for index in range(size):
+        byte = <unsigned char>value[index]
+        if byte == 10 or byte == 13 or (byte == 0x5C and before >= 0x80):
+            return False
+        high |= byte
+        before = byte
+    return high < 0x80 or is_utf8(value, size)
 
 
 cdef bint is_utf8(const char *value, Py_ssize_t size) except -1:

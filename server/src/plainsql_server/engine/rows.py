@@ -81,14 +81,19 @@ class RowRenderer:
         self._encoders = list(enumerate(encoders))
         self._null_field = null
         self._template = b"%b".join([piece.replace(b"%", b"%%") for piece in between])
-        self._write: Callable[[PGresult], list[bytes]] | None = None
+        self._write: Callable[[PGresult, int, int], list[bytes]] | None = None
         if _writer_class is not None:
             self._write = _writer_class(between, list(encoders), list(kinds), null, as_csv).write
 
     def render(self, result: PGresult) -> list[bytes]:
-        return self.render_uncompiled(result) if self._write is None else self._write(result)
+        """All rows of a result."""
+        return self.render_some(result, 0, result.ntuples)
 
-    def render_uncompiled(self, result: PGresult) -> list[bytes]:
+    def render_some(self, result: PGresult, first: int, end: int) -> list[bytes]:
+        """The rows of a result from the first on and before the end."""
+        return self.render_uncompiled(result, first, end) if self._write is None else self._write(result, first, end)
+
+    def render_uncompiled(self, result: PGresult, first: int, end: int) -> list[bytes]:
         """What `render` does where there is no kernel, and what tells whether the compiled writer is right."""
         value_at = result.get_value
         template = self._template
@@ -102,7 +107,7 @@ class RowRenderer:
                     for column, encode in encoders
                 ]
             )
-            for row in range(result.ntuples)
+            for row in range(first, min(end, result.ntuples))
         ]
 
 

@@ -14,7 +14,7 @@ from plainsql_server.core.result import Shape
 from plainsql_server.engine.csv_values import NULL, csv_encoder
 from plainsql_server.engine.rows import RowRenderer, distinct_names
 from plainsql_server.engine.types import EngineType
-from plainsql_server.engine.values import encoder_for, kind_of
+from plainsql_server.engine.values import encoder_for, kind_of, untranslatable
 
 
 class Encoding(NamedTuple):
@@ -43,8 +43,11 @@ Description = tuple[tuple[str, int], ...]
 
 
 def describe(result: PGresult) -> Description:
-    """The columns of a result as (name, OID of the type)."""
-    return tuple([((result.fname(field) or b"").decode(), result.ftype(field)) for field in range(result.nfields)])
+    """The columns of a result as (name, OID of the type). Raises StatementError for names that are not UTF-8."""
+    try:
+        return tuple([((result.fname(field) or b"").decode(), result.ftype(field)) for field in range(result.nfields)])
+    except UnicodeDecodeError as error:
+        raise untranslatable() from error
 
 
 def rendering_of(description: Description, types: Sequence[EngineType], encoding: Encoding) -> Rendering:

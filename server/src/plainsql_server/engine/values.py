@@ -12,14 +12,18 @@ import msgspec
 from psycopg.pq import Escaping
 
 from plainsql_server.core.errors import Outcome, StatementError
-from plainsql_server.engine.arrays import literal_to_json
+from plainsql_server.engine.arrays import Misread, literal_to_json
 from plainsql_server.engine.types import EngineType
 
 Encoder = Callable[[bytes], bytes]
 
 _NOT_A_NUMBER = frozenset([b"NaN", b"Infinity", b"-Infinity"])
+# Other date styles and zones can have any text, also such that ends a string or a line; in ISO 8601 there is only this.
+_PLAIN_TIME = re.compile(rb"[0-9][0-9:. +-]*(?: BC)?")
 _UTC = re.compile(rb"\+00(?::00)?(?= BC|\Z)")
 _OFFSET = re.compile(rb"([+-]\d\d)(:\d\d)?(?::\d\d)?(?= BC|\Z)")
+_BACKSLASH_AFTER_HIGH = re.compile(rb"[\x80-\xff]\\")
+_read_json = msgspec.json.Decoder(msgspec.Raw).decode
 _to_json_string = msgspec.json.Encoder().encode
 
 
@@ -42,7 +46,14 @@ def _array_encoder(array: EngineType, big_numbers_as_strings: bool) -> Encoder:
     assert array.element is not None
     element = encoder_for(array.element, big_numbers_as_strings=big_numbers_as_strings) or _as_is
     delimiter = array.delimiter
-    return lambda literal: literal_to_json(literal, element, delimiter)
+
+    def encode(literal: bytes) -> bytes:
+        try:
+            return literal_to_json(literal, element, delimiter)
+        except Misread as error:
+            raise untranslatable() from error
+
+    return encode
 
 
 def _as_is(value: bytes) -> bytes:
@@ -53,13 +64,18 @@ def _text(value: bytes) -> bytes:
     try:
         return _to_json_string(value.decode())
     except UnicodeDecodeError as error:
-        raise StatementError(
-            "untranslatable_character",
-            "The statement changed client_encoding, so its text is not UTF-8.",
-            hint="Leave client_encoding at UTF8.",
-            # The engine is done or nearly done with the statement when its rows are looked at.
-            outcome=Outcome.UNKNOWN,
-        ) from error
+        raise untranslatable() from error
+
+
+def untranslatable() -> StatementError:
+    """The error for what is not in the encoding that we read."""
+    return StatementError(
+        "untranslatable_character",
+        "The statement changed client_encoding, so its text is not UTF-8.",
+        hint="Leave client_encoding at UTF8.",
+        # The engine is done or nearly done with the statement when its rows are looked at.
+        outcome=Outcome.UNKNOWN,
+    )
 
 
 def _bool(value: bytes) -> bytes:
@@ -71,11 +87,11 @@ def _number(value: bytes) -> bytes:
 
 
 def _timestamp(value: bytes) -> bytes:
-    return b'"' + value.replace(b" ", b"T", 1) + b'"' if value[:1].isdigit() else _text(value)
+    return b'"' + value.replace(b" ", b"T", 1) + b'"' if _PLAIN_TIME.fullmatch(value) else _text(value)
 
 
 def _timestamptz(value: bytes) -> bytes:
-    if not value[:1].isdigit():
+    if not _PLAIN_TIME.fullmatch(value):
         return _text(value)
     zoned = _UTC.sub(b"Z", value) if b"+00" in value else _OFFSET.sub(_full_offset, value)
     return b'"' + zoned.replace(b" ", b"T", 1) + b'"'
@@ -87,8 +103,21 @@ def _full_offset(match: re.Match[bytes]) -> bytes:
 
 
 def _json(value: bytes) -> bytes:
+    if not value.isascii():
+        _check_json(value)
     # In valid JSON a raw line break can only be white space; events and lines of NDJSON must not hold one.
     return value.replace(b"\n", b" ").replace(b"\r", b" ") if b"\n" in value or b"\r" in value else value
+
+
+def _check_json(value: bytes) -> None:
+    # In some encodings, as GBK, the second byte of a character can be a backslash, which hides the quotation mark that
+    # ends a string. Read as UTF-8, it comes after a byte that is not ASCII, which is rare in what is UTF-8.
+    try:
+        value.decode()
+        if _BACKSLASH_AFTER_HIGH.search(value):
+            _read_json(value)
+    except (UnicodeDecodeError, msgspec.DecodeError, RecursionError) as error:
+        raise untranslatable() from error
 
 
 def _bytea(value: bytes) -> bytes:

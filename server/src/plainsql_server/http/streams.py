@@ -24,6 +24,8 @@ from plainsql_server.http.responses import Response
 from plainsql_server.http.sink import ClientStalled, Sink
 
 _FORMS = tuple(FORMS)
+# As much as is written before we look whether the client reads.
+_PIECE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +117,13 @@ class _Delivery:
             self._timer = self._loop.call_later(self._ping_s, self._ping)
 
     async def take(self, rows: Sequence[bytes]) -> None:
-        self._write(b"".join(rows))
+        data = b"".join(rows)
+        # In pieces, each of which is waited for: TLS would take a large one whole, whether its client reads or not.
+        for start in range(0, len(data), _PIECE_BYTES):
+            self._write(data[start : start + _PIECE_BYTES])
+            if self._sink.is_behind:
+                await self._sink.drain()
         self.response.row_count += len(rows)
-        if self._sink.is_behind:
-            await self._sink.drain()
 
     def finish(self, end: StreamEnd) -> None:
         """The end of a stream that did not fail."""
