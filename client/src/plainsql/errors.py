@@ -37,6 +37,7 @@ _BY_CODE = {
     "database_limit": "LimitError",
     "key_limit": "LimitError",
     "session_limit": "LimitError",
+    "connection_limit": "LimitError",
     "too_few_turns": "LimitError",
     "too_many_tables": "LimitError",
     "overloaded": "LimitError",

@@ -84,6 +84,8 @@ async def test_it_ends_in_time_and_a_second_one_meanwhile_is_refused_by_every_pr
     headers = {"Authorization": f"Bearer {database.key}", "X-Database": database.name}
     urls = (database.service.data_url, f"http://127.0.0.1:{second_process.port}")
     refused: dict[str, httpx.Response] = {}
+    while not await asyncio.to_thread(database.objects) and not first.done():  # noqa: ASYNC110  # another process'
+        await asyncio.sleep(0.01)
     while len(refused) < len(urls) and not first.done():
         for url in urls:
             response = await asyncio.to_thread(database.service.http.get, f"{url}/bench?iterations=1", headers=headers)

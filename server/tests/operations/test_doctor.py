@@ -200,10 +200,11 @@ def test_the_template_is_missing_or_changed_and_upgrade_mends_it(stage: Stage) -
 
 
 def test_a_cell_is_too_small_unsafe_or_chatty(stage: Stage) -> None:
-    """The test's own cluster has 100 connections, no fsync, no prepared transactions and PostgreSQL's own logging."""
-    found = doctor(stage, nodes="4", workers="2", cell_max_connections="64")
-    assert_found(found, "8 processes of the data plane may need 528", "PLAINSQL_CELL_MAX_CONNECTIONS to 10")
-    assert_found(found, "max_prepared_transactions is 0", "Set it to 64", "warning")
+    """The test's own cluster has 200 connections and no fsync, and here PostgreSQL's own logging."""
+    reload, name = "select pg_reload_conf()", "log_min_error_statement"
+    with changed(stage, f"alter system set {name} = 'error'", reload, back=[f"alter system reset {name}", reload]):
+        found = doctor(stage, nodes="4", workers="2", cell_max_connections="64")
+    assert_found(found, "8 processes of the data plane may need 528", "PLAINSQL_CELL_MAX_CONNECTIONS to 21")
     assert_found(found, "fsync is off", "fsync = on")
     assert_found(found, "SQL gets into the cell's log", "log_min_error_statement = panic", "warning")
 

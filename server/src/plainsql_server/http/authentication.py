@@ -3,24 +3,16 @@
 Owns the reading of the header. Refuses to tell a malformed secret from an unknown or a revoked one.
 """
 
-import msgspec
-
 from plainsql_server.core.errors import AccessError, RequestError
 from plainsql_server.core.principal import Principal
 from plainsql_server.directory.principals import Principals
+from plainsql_server.http.key_body import body_with_key
 from plainsql_server.http.requests import Request, decode_json
 from plainsql_server.http.routes import Caller, Route
 
 _HINT = "Send the header Authorization: Bearer svc_k_…"
 # A key and little else: nobody is authenticated yet.
 _MAX_BODY_BYTES = 64 * 1024
-
-
-class _BodyWithKey(msgspec.Struct):
-    api_key: str | None = None
-
-
-_body_with_key = msgspec.json.Decoder(_BodyWithKey)
 
 
 async def authenticate(request: Request, principals: Principals, route: Route) -> Principal:
@@ -53,7 +45,7 @@ async def _secret_in_body(request: Request) -> str | None:
     await request.await_body(_MAX_BODY_BYTES, "any")
     body = await request.body(_MAX_BODY_BYTES, "any")
     try:
-        return decode_json(body, _body_with_key).api_key
+        return decode_json(body, body_with_key).api_key
     except RequestError:
         # That there is no key comes first; what else is wrong with the body is for those who have one.
         return None

@@ -79,6 +79,7 @@ CODES: dict[str, Code] = {
     "statement_timeout": Code(LimitError, "The statement ran into its deadline."),
     "transaction_timed_out": Code(LimitError, "The transaction ran into its deadline."),
     "result_too_large": Code(LimitError, "The result is over the tier's bytes."),
+    "connection_limit": Code(LimitError, "The process, or your address at it, has too many connections."),
     # Requests that are done once.
     "invalid_idempotency_key": Code(RequestError, "The Idempotency-Key is not 1 to 255 visible ASCII characters."),
     "idempotent_stream": Code(RequestError, "A request with an Idempotency-Key is not streamed."),
