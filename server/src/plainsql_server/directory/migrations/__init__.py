@@ -59,8 +59,8 @@ def pending(dsn: str) -> list[tuple[str, str]] | None:
     Blocks. Raises EngineError if the directory is away.
     """
     script = ScriptDirectory(str(Path(__file__).parent))
-    with _connect(dsn) as connection:
-        current = MigrationContext.configure(_borrowed(connection).connect()).get_current_revision()
+    with _connect(dsn) as connection, _borrowed(connection).connect() as borrowed:
+        current = MigrationContext.configure(borrowed).get_current_revision()
     known = list(script.walk_revisions())
     if current is not None and current not in {each.revision for each in known}:
         return None
