@@ -138,4 +138,4 @@ async def test_a_stalled_stream_makes_no_neighbours_transaction_fail(stage: Stag
             print(f"neighbour's aborts {name}: {rates[name]:.2%}")
     assert rates["beside stalled streams"] <= rates["alone"] + 0.01
     # There is no control here: an idle read-write transaction in the streams' place made 0 % at this size, too, perhaps
-    # because the engine's room for transactions was not full yet. So this shows that streams do no harm, not what would.
+    # because the engine's room for transactions was not full. So this shows that streams do no harm, not what would.
