@@ -239,7 +239,8 @@ def test_the_dear_question_is_not_asked_for_who_has_the_answer(alone: Service) -
     database = new_database(alone)
     with alone.engine() as engine:
         # Tenants' statements are never logged, unless the operator says so of a role; its connections must be new.
-        engine.execute(f"ALTER ROLE {database.owner} IN DATABASE {database.engine_name} SET log_statement = 'all'")
+        for name, value in (("log_statement", "all"), ("log_min_messages", "log")):
+            engine.execute(f"ALTER ROLE {database.owner} SET {name} = '{value}'")
     database.query("create table logged (id int primary key)")
     log = alone.folder / "log" / "postgres.log"
     known = tag(database)
