@@ -101,7 +101,8 @@ def test_every_metric_of_the_service_is_on_the_dashboard_and_in_the_reference(
     use(service, node)
     names = {re.sub(r"_(bucket|sum|count|created)$", "", name) for name in exported(port)}
     shown = re.sub(r"_bucket\b", "", DASHBOARD.read_text())
-    assert {name for name in names if name not in shown} == set()
+    # Which form of the code runs does not change while it runs; `--version` tells it.
+    assert {name for name in names if name not in shown} <= {"plainsql_build_info"}
 
 
 @contextmanager
