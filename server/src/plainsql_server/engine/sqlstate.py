@@ -25,6 +25,8 @@ _SSI_OUT_OF_MEMORY = "53200"
 _RETRYABLE = frozenset(["40001", "40P01"])
 # Connection exceptions (08), shutdown and start-up (57P01-57P03, 57P05), too many connections (53300).
 _UNAVAILABLE = re.compile(r"08...|57P0[1-35]|53300")
+# A patch release of PostgreSQL may add a condition before the driver knows its name.
+_NEWER_THAN_THE_DRIVER = {"22P07": "datum_version_mismatch"}
 _CAMEL_HUMP = re.compile(r"(?<!^)(?=[A-Z])")
 
 
@@ -100,7 +102,7 @@ def condition_name(sqlstate: str) -> str:
     try:
         name = driver_errors.lookup(sqlstate).__name__
     except KeyError:
-        return "statement_failed"
+        return _NEWER_THAN_THE_DRIVER.get(sqlstate, "statement_failed")
     return _CAMEL_HUMP.sub("_", name).strip("_").lower().removesuffix("_ext")
 
 
