@@ -24,10 +24,11 @@ SOURCES = Path(__file__).resolve().parent / "src"
 PACKAGE = "plainsql_server"
 MODULES = (
     "core/clock", "core/ids", "core/result", "core/statement", "engine/connection", "engine/execution", "engine/gate",
-    "engine/parameters", "engine/pool", "engine/prepared", "engine/read_stream", "engine/rows", "limits/tiers",
-    "directory/cache", "directory/principals", "directory/tally", "data_plane/databases", "data_plane/judgement",
-    "data_plane/query", "http/application", "http/authentication", "http/heads", "http/query", "http/requests",
-    "http/responses", "http/routes", "http/sink", "logs", "metrics",
+    "engine/parameters", "engine/pool", "engine/prepared", "engine/read_stream", "engine/rows", "limits/account",
+    "limits/permits", "limits/tiers", "limits/window", "directory/cache", "directory/principals", "directory/tally",
+    "data_plane/databases", "data_plane/judgement", "data_plane/query", "http/application", "http/authentication",
+    "http/heads", "http/query", "http/rate_limit", "http/requests", "http/responses", "http/routes", "http/sink",
+    "logs", "metrics",
 )  # fmt: skip
 WRITER = "engine/row_writer"
 FILES = (*(f"{module}.py" for module in MODULES), f"{WRITER}.pyx")

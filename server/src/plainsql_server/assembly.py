@@ -43,6 +43,7 @@ from plainsql_server.http.query import QueryRoutes
 from plainsql_server.http.readiness import Readiness
 from plainsql_server.http.reference import Reference
 from plainsql_server.http.routes import Route, RouteTable
+from plainsql_server.http.standing import Standing
 from plainsql_server.http.streams import Pace, StreamedAnswers
 from plainsql_server.http.transaction import TransactionRoutes
 from plainsql_server.limits.permits import Permits
@@ -56,6 +57,8 @@ _SHUTDOWN_TIMEOUT_S = int(LAST_ANSWERS_AFTER_S) + 1
 _KEEP_ALIVE_S = 75
 # Every control request needs the directory, most of them for several statements.
 _CONTROL_DIRECTORY_CONNECTIONS = 8
+# How much later than a request a stream hears that its caller's key was revoked, at the most.
+_STANDING_EVERY_MS = 200
 # Where no Redis says what is left of a rate limit, the planes divide it; the control plane is called seldom.
 _DATA_PLANES_SHARE = Fraction(9, 10)
 
@@ -127,7 +130,8 @@ def build_data_application(settings: Settings, observe: Observer) -> Application
             idempotency = IdempotencyRoutes(Idempotency(databases, pools, transactions))
             pace = Pace(settings.stream_ping_ms, settings.stream_stall_ms)
             streams = Streams(databases, pools, queries, tally)
-            streamed = StreamedAnswers(streams, pace)
+            principals = Principals(directory, trust)
+            streamed = StreamedAnswers(streams, pace, Standing(principals, _STANDING_EVERY_MS))
             routes = data_routes(
                 QueryRoutes(queries, idempotency, streamed), TransactionRoutes(transactions, idempotency), idempotency
             )
@@ -135,7 +139,7 @@ def build_data_application(settings: Settings, observe: Observer) -> Application
             routes += banner_routes(directory, Ways(visits, Scratches(visits), queries, transactions, streams), permits)
             yield (
                 RouteTable(_all_routes("data", settings, checks, readiness, routes)),
-                Principals(directory, trust),
+                principals,
                 permits,
             )
 

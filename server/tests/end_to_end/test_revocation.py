@@ -11,10 +11,11 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from typing import Any
 
+import httpx
 import pytest
 
 from server.tests.end_to_end.control import answer, new_key, new_session
-from server.tests.load import Client, Node, directory_dsn, percentile, running_node, size
+from server.tests.load import Activity, Client, Node, directory_dsn, percentile, running_node, size
 from server.tests.service import Service
 
 REVOCATIONS = size("PLAINSQL_TEST_REVOCATIONS", 15)
@@ -88,6 +89,30 @@ def listeners(service: Service) -> set[int]:
     with service.engine("plainsql_directory") as directory:
         rows = directory.execute("SELECT pid FROM pg_stat_activity WHERE application_name = 'plainsql-changes'")
         return {pid for (pid,) in rows}
+
+
+@pytest.mark.parametrize("kind", ["key", "session"])
+async def test_a_stream_ends_with_its_callers_key_or_session(service: Service, nodes: list[Node], kind: str) -> None:
+    made = await asyncio.to_thread(lambda: new_key(service, "read") if kind == "key" else new_session(service))
+    secret, path = (made["secret"], f"/v1/keys/{made['id']}") if kind == "key" else (made["token"], "/v1/session")
+    sql = "/*+ STREAM */ select g, pg_sleep(0.05) from generate_series(1, 1000) g"
+    url = f"http://127.0.0.1:{nodes[0].port}/v1/query"
+    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {secret}"}, timeout=_GIVE_UP_S) as client:
+        async with client.stream("POST", url, json={"sql": sql}) as stream:
+            lines = stream.aiter_lines()
+            assert await anext(lines) == "event: columns"
+            while not (await anext(lines)).startswith("event: row"):
+                pass
+            await asyncio.to_thread(answer, service, "DELETE", path, status=204, key="" if kind == "key" else secret)
+            revoked_s = time.monotonic()
+            rest = [line async for line in lines]
+        ended_s = time.monotonic() - revoked_s
+    assert "event: error" in rest
+    assert "event: done" not in rest
+    assert '"code":"unauthenticated"' in "".join(rest[-4:])
+    assert ended_s < WITHIN_S
+    async with Activity.of(service) as activity:
+        await activity.gone("generate_series(1, 1000) g", revoked_s)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ async def authenticate(request: Request, principals: Principals, route: Route) -
     """Who calls. Raises AccessError where nobody that we know does. Whether they may is `check_scope`'s."""
     secret = await _secret_in_body(request) if route.key_in_body else None
     if secret is None:
-        secret = _secret(request)
+        secret = secret_of(request)
     principal = await principals.find(secret)
     if principal is None:
         raise AccessError("unauthenticated", "The API key is not valid.")
@@ -28,7 +28,7 @@ async def authenticate(request: Request, principals: Principals, route: Route) -
 
 def remembered(request: Request, principals: Principals, route: Route) -> Principal | None:
     """Who calls, if they called a moment ago, else None: then `authenticate` must say. Raises as that does."""
-    return None if route.key_in_body else principals.remembered(_secret(request))
+    return None if route.key_in_body else principals.remembered(secret_of(request))
 
 
 def check_scope(principal: Principal, route: Route) -> None:
@@ -36,6 +36,17 @@ def check_scope(principal: Principal, route: Route) -> None:
     scope = route.scope
     if scope is not Caller.ANYBODY_KNOWN and not (scope is not None and principal.may(scope)):
         raise AccessError("forbidden", f"This route needs the scope {scope!s}, which the key does not have.")
+
+
+def secret_of(request: Request) -> str:
+    """The secret in the request's header. Raises AccessError where there is none."""
+    header = request.header(b"authorization")
+    if not header:
+        raise AccessError("unauthenticated", "The request has no API key.", hint=_HINT)
+    scheme, _, secret = header.partition(" ")
+    if scheme.lower() != "bearer":
+        raise AccessError("unauthenticated", "The Authorization header is not of the kind Bearer.", hint=_HINT)
+    return secret.strip()
 
 
 async def _secret_in_body(request: Request) -> str | None:
@@ -49,13 +60,3 @@ async def _secret_in_body(request: Request) -> str | None:
     except RequestError:
         # That there is no key comes first; what else is wrong with the body is for those who have one.
         return None
-
-
-def _secret(request: Request) -> str:
-    header = request.header(b"authorization")
-    if not header:
-        raise AccessError("unauthenticated", "The request has no API key.", hint=_HINT)
-    scheme, _, secret = header.partition(" ")
-    if scheme.lower() != "bearer":
-        raise AccessError("unauthenticated", "The Authorization header is not of the kind Bearer.", hint=_HINT)
-    return secret.strip()

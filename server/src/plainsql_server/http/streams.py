@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from plainsql_server.core.clock import monotonic_us
-from plainsql_server.core.errors import EngineError, InternalError, Outcome, ServiceError
+from plainsql_server.core.errors import AccessError, EngineError, InternalError, Outcome, ServiceError
 from plainsql_server.core.principal import Principal
 from plainsql_server.core.result import Shape
 from plainsql_server.core.statement import without_stream_hint
@@ -22,6 +22,7 @@ from plainsql_server.http.protocol import SHUTDOWN
 from plainsql_server.http.requests import Request
 from plainsql_server.http.responses import Response
 from plainsql_server.http.sink import ClientStalled, Sink
+from plainsql_server.http.standing import ACCESS_ENDED, Standing, access_ended
 
 _FORMS = tuple(FORMS)
 # As much as is written before we look whether the client reads.
@@ -39,22 +40,25 @@ class Pace:
 class StreamedAnswers:
     """Answers queries whose callers want streams."""
 
-    def __init__(self, streams: Streams, pace: Pace) -> None:
+    def __init__(self, streams: Streams, pace: Pace, standing: Standing) -> None:
         self._streams = streams
         self._pace = pace
+        self._standing = standing
 
     async def answer(self, request: Request, principal: Principal, query: QueryRequest, form: Form) -> Response:
         """What was sent. Raises ServiceError where nothing was; cancelling it cancels the statement."""
         query.encoding = form.encoding(query.encoding)
         delivery = _Delivery(request, form, self._pace)
         try:
-            end = await self._streams.run(principal, query, delivery)
+            async with self._standing.watched(request, principal):
+                end = await self._streams.run(principal, query, delivery)
             delivery.finish(end)
         except asyncio.CancelledError as cancelled:
-            if not delivery.has_begun or cancelled.args != (SHUTDOWN,):
+            error = _reason(cancelled)
+            if error is None or not delivery.has_begun:
                 delivery.give_up("client_gone")
-                raise
-            delivery.fail(_shutting_down())
+                raise (error if isinstance(error, AccessError) else cancelled) from None
+            delivery.fail(error)
         except ClientStalled:
             delivery.give_up("client_stalled")
         except ReaderTooSlow:
@@ -176,6 +180,13 @@ class _Delivery:
             self._write(self._form.ping)
             silent_s = 0.0
         self._timer = self._loop.call_later(max(0.001, self._ping_s - silent_s), self._ping)
+
+
+def _reason(cancelled: asyncio.CancelledError) -> ServiceError | None:
+    """Why we cancelled a stream ourselves, as its client is told; None where its client went away."""
+    if cancelled.args == (SHUTDOWN,):
+        return _shutting_down()
+    return access_ended() if cancelled.args == (ACCESS_ENDED,) else None
 
 
 def _shutting_down() -> ServiceError:
