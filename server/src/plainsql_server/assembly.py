@@ -46,6 +46,7 @@ from plainsql_server.http.routes import Route, RouteTable
 from plainsql_server.http.standing import Standing
 from plainsql_server.http.streams import Pace, StreamedAnswers
 from plainsql_server.http.transaction import TransactionRoutes
+from plainsql_server.limits.opening import open_permits
 from plainsql_server.limits.permits import Permits
 from plainsql_server.logs import Log
 from plainsql_server.metrics import Metrics
@@ -253,7 +254,7 @@ async def _in_background(work: Coroutine[Any, Any, None], observe: Observe) -> A
 
 @asynccontextmanager
 async def _permits(settings: Settings, observe: Observer, share: Fraction) -> AsyncIterator[Permits]:
-    async with Permits.open(observe, settings.redis_url, share / settings.nodes) as permits:
+    async with open_permits(observe, settings.redis_url, share / settings.nodes) as permits:
         observe.metrics.watch_limiter(permits.load)
         yield permits
 

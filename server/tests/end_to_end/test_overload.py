@@ -109,7 +109,8 @@ async def test_five_times_the_capacity_is_served_at_the_peak_rate_and_the_rest_r
     assert len(load.answers) / took_s >= 0.8 * TIMES * peak_rate, "not enough load to tell"
     assert [answer for answer in load.answers if answer.status != 200 and not answer.is_refusal()] == []
     assert goodput >= 0.8 * peak_rate / TOLERANCE
-    assert percentile(taken, 99) <= TOLERANCE * TIMEOUT_MS / 1000
+    # Beside other tests, a stall of the machine can take any request a second or two.
+    assert percentile(taken, 99) <= TIMEOUT_MS / 1000 + (0 if TOLERANCE == 1 else 3)
     assert growth <= 8 * MIB
 
 
@@ -145,8 +146,8 @@ FREE_RESULT_BYTES = 10 * MIB
 
 @pytest.mark.parametrize(
     "sql",
-    ["select repeat('x', 1000000) from generate_series(1, 2000)", "select repeat('x', 200000000)"],
-    ids=["2 GB of rows", "one value of 200 MB"],
+    ["select repeat('x', 1000000) from generate_series(1, 2000)", "select repeat('x', 120000000)"],
+    ids=["2 GB of rows", "one value of 120 MB"],
 )
 @pytest.mark.parametrize("at_once", [1, 4])
 async def test_a_huge_result_costs_no_more_memory_than_its_limit(service: Service, sql: str, at_once: int) -> None:
@@ -171,7 +172,7 @@ async def test_a_huge_value_before_large_statements_costs_no_more_either(service
             assert (await client.query("select 1")).succeeded
         with watched_memory(node) as memory:
             async with node.client(key) as client:
-                await client.post("/v1/transaction", {"statements": ["select repeat('x', 200000000)", *padding]})
+                await client.post("/v1/transaction", {"statements": ["select repeat('x', 120000000)", *padding]})
                 answer = await client.answer()
         print(f"memory, a transaction: {memory[0] / MIB:.0f} to {max(memory) / MIB:.0f} MiB")
         assert answer.code == "result_too_large"

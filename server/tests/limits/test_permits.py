@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from fractions import Fraction
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from plainsql_server.core.errors import EngineError
 from plainsql_server.core.observation import LimiterChanged, Observation
 from plainsql_server.limits.account import Permit
+from plainsql_server.limits.opening import open_permits
 from plainsql_server.limits.permits import Permits, State
 from plainsql_server.limits.window import Window
 from server.tests.redis_server import RedisServer, running_redis
@@ -28,7 +30,7 @@ def redis() -> Iterator[RedisServer]:
 @asynccontextmanager
 async def nodes(redis: RedisServer, count: int = 3, window: Window = WINDOW) -> AsyncIterator[list[Permits]]:
     async with AsyncExitStack() as stack:
-        opened = [Permits.open(ignore, redis.url, Fraction(1, count), window) for _ in range(count)]
+        opened = [open_permits(ignore, redis.url, Fraction(1, count), window) for _ in range(count)]
         yield [await stack.enter_async_context(each) for each in opened]
 
 
@@ -60,6 +62,31 @@ async def hammer(
     return sum(await asyncio.gather(*(client() for _ in range(clients))))
 
 
+@dataclass
+class Stall:
+    """The longest time for which the loop did not turn. What was noted as used then may have been so long before."""
+
+    seconds: float = 0.0
+
+
+@asynccontextmanager
+async def longest_stall() -> AsyncIterator[Stall]:
+    stall = Stall()
+
+    async def watch() -> None:
+        last_s = time.monotonic()
+        while True:
+            await asyncio.sleep(0)
+            now_s = time.monotonic()
+            stall.seconds, last_s = max(stall.seconds, now_s - last_s), now_s
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield stall
+    finally:
+        watching.cancel()
+
+
 def most_in_a_window(uses: list[float], window_s: float) -> int:
     """The largest number of uses that any window of time saw."""
     uses = sorted(uses)
@@ -84,11 +111,12 @@ async def refusals(node: Permits, limit: int, count: int) -> list[bool]:
 @pytest.mark.parametrize("limit", [20, 200, 6_000])
 async def test_three_busy_nodes_never_give_more_than_the_limit_in_any_window(redis: RedisServer, limit: int) -> None:
     uses: list[float] = []
-    async with nodes(redis) as three:
+    async with nodes(redis) as three, longest_stall() as stall:
         until_s = time.monotonic() + 5
         refused = await asyncio.gather(*(hammer(node, limit, until_s, uses) for node in three))
     assert all(refused)
-    assert most_in_a_window(uses, WINDOW.length_ms / 1000) <= limit
+    # A use is noted too late by what this process stood still just then.
+    assert most_in_a_window(uses, WINDOW.length_ms / 1000 - stall.seconds) <= limit
     # Two windows and a half were used up, but for what leases and slots cost.
     assert len(uses) >= 0.9 * 2 * limit
 
@@ -185,7 +213,7 @@ async def test_a_request_that_is_cancelled_while_it_waits_leaves_no_trace(redis:
 
 
 async def test_without_redis_each_process_gives_its_share_and_that_is_no_failure() -> None:
-    async with Permits.open(ignore, None, Fraction(1, 4), NEVER_ENDING) as node:
+    async with open_permits(ignore, None, Fraction(1, 4), NEVER_ENDING) as node:
         answers = [await take(node, "org", 200) for _ in range(100)]
         await node.check()
     assert [answer.granted for answer in answers] == [True] * 50 + [False] * 50
@@ -195,7 +223,7 @@ async def test_without_redis_each_process_gives_its_share_and_that_is_no_failure
 async def test_a_node_that_never_reached_redis_goes_by_its_share_and_says_so(redis: RedisServer) -> None:
     redis.kill()
     seen: list[Observation] = []
-    async with Permits.open(seen.append, redis.url, Fraction(1, 4), NEVER_ENDING) as node:
+    async with open_permits(seen.append, redis.url, Fraction(1, 4), NEVER_ENDING) as node:
         assert sum([(await take(node, "org", 200)).granted for _ in range(100)]) == 50
         with pytest.raises(EngineError, match="by each process"):
             await node.check()
@@ -227,7 +255,7 @@ async def test_killed_in_mid_load_redis_leaves_shares_then_takes_over_again(redi
         redis.kill()
         await wait_for(lambda: all(node.state is State.LOST for node in three))
         lost_s = time.monotonic()
-        await asyncio.sleep(2.5)
+        await wait_for(lambda: any(use > lost_s + 2 for use in uses[-50:]))
         redis.start()
         back_s = time.monotonic()
         await wait_for(lambda: all(node.state is State.WARMING for node in three))
@@ -245,7 +273,6 @@ async def test_killed_in_mid_load_redis_leaves_shares_then_takes_over_again(redi
     # While nobody knows what the others got of Redis, a window may hold that and the others' shares; later never.
     assert most_in_a_window(uses, window_s) <= limit + limit * 2 // 3
     assert most_in_a_window([use for use in uses if use > lost_s + window_s], window_s) <= limit
-    assert [use for use in uses if lost_s + 2 < use < back_s], "somebody must have been served meanwhile"
     assert [use for use in uses if use > shared_s], "and afterwards"
 
 
@@ -288,7 +315,7 @@ async def test_a_process_that_stalls_does_not_take_redis_for_lost(redis: RedisSe
 
 async def test_every_change_is_observed_once(redis: RedisServer) -> None:
     seen: list[Observation] = []
-    async with Permits.open(seen.append, redis.url, Fraction(1), Window(500)) as node:
+    async with open_permits(seen.append, redis.url, Fraction(1), Window(500)) as node:
         redis.kill()
         await wait_for(lambda: node.state is State.LOST)
         await take(node, "org", 10)
@@ -317,3 +344,19 @@ async def test_a_permit_in_hand_costs_little() -> None:
         assert node.take_held("org") is not None
     # Measured: 1 µs. The limit leaves room for a machine that is slower, or busy with something else.
     assert (time.process_time() - began_s) / 100_000 < 10e-6
+
+
+async def test_permits_that_are_heard_of_too_late_are_given_back_and_asked_for_again(redis: RedisServer) -> None:
+    window = Window(20_000)
+    async with nodes(redis, 1, window) as (node,):
+        assert (await take(node, "other", 1)).granted
+        before = node.round_trips
+        redis.pause()
+        waiting = asyncio.ensure_future(take(node, "late", 1))
+        await asyncio.sleep(window.life_s + 0.1)
+        redis.resume()
+        # The only one of its window: had it not been given back, there would be none to grant.
+        assert (await waiting).granted
+        assert node.state is State.SHARED
+        assert node.round_trips - before == 2
+        assert not (await take(node, "late", 1)).granted

@@ -26,21 +26,20 @@ def check_statement(sql: str, params: Sequence[object], limits: Limits, tier: st
         )
 
 
-def statement_timed_out(timeout_ms: int, tier: str) -> LimitError:
+def statement_timed_out(timeout_ms: int, tier: str, outcome: Outcome = Outcome.ROLLED_BACK) -> LimitError:
     """The error for a statement that the deadline ended."""
-    return LimitError(
-        "statement_timeout",
-        f"The statement did not finish within {timeout_ms} ms and was cancelled (tier {tier!r}).",
-        outcome=Outcome.ROLLED_BACK,
-    )
+    return _timed_out("statement_timeout", "The statement", timeout_ms, tier, outcome)
 
 
-def transaction_timed_out(timeout_ms: int, tier: str) -> LimitError:
+def transaction_timed_out(timeout_ms: int, tier: str, outcome: Outcome = Outcome.ROLLED_BACK) -> LimitError:
     """The error for a transaction that the deadline ended."""
+    return _timed_out("transaction_timed_out", "The transaction", timeout_ms, tier, outcome)
+
+
+def _timed_out(code: str, what: str, timeout_ms: int, tier: str, outcome: Outcome) -> LimitError:
+    doubt = "; it may or may not have taken effect" if outcome is Outcome.UNKNOWN else ""
     return LimitError(
-        "transaction_timed_out",
-        f"The transaction did not finish within {timeout_ms} ms and was cancelled (tier {tier!r}).",
-        outcome=Outcome.ROLLED_BACK,
+        code, f"{what} did not finish within {timeout_ms} ms and was cancelled (tier {tier!r}){doubt}.", outcome=outcome
     )
 
 
@@ -52,6 +51,11 @@ def result_too_large(limits: Limits, tier: str, outcome: Outcome) -> LimitError:
         hint="Ask for fewer rows or columns, or for a stream: begin the statement with /*+ STREAM */.",
         outcome=outcome,
     )
+
+
+def was_ended(error: Exception) -> bool:
+    """Whether this is how it looks when we end a statement: undone by the engine, or its connection lost to us."""
+    return isinstance(error, (StatementError, EngineError)) and error.outcome is not Outcome.NOT_EXECUTED
 
 
 def was_rolled_back(error: Exception) -> bool:

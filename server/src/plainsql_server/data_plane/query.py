@@ -13,7 +13,13 @@ from plainsql_server.core.errors import Outcome, ServiceError
 from plainsql_server.core.principal import Principal
 from plainsql_server.core.result import Result
 from plainsql_server.core.statement import Statement
-from plainsql_server.data_plane.admission import check_statement, result_too_large, statement_timed_out, was_rolled_back
+from plainsql_server.data_plane.admission import (
+    check_statement,
+    result_too_large,
+    statement_timed_out,
+    was_ended,
+    was_rolled_back,
+)
 from plainsql_server.data_plane.databases import PLAIN_FOR_S, Databases
 from plainsql_server.data_plane.judgement import Judgement, judge
 from plainsql_server.data_plane.retry import DEFAULT_RETRIES, Retries
@@ -227,6 +233,6 @@ def _as_told(error: ServiceError | ResultTooLarge, reason: Reason | None, job: _
         return result_too_large(job.limits, job.tier, Outcome.UNKNOWN)
     if was_rolled_back(error) and reason is Reason.TOO_LARGE:
         return result_too_large(job.limits, job.tier, Outcome.ROLLED_BACK)
-    if was_rolled_back(error) and reason is Reason.DEADLINE:
-        return statement_timed_out(job.timeout_ms, job.tier)
+    if was_ended(error) and reason is Reason.DEADLINE:
+        return statement_timed_out(job.timeout_ms, job.tier, error.outcome)
     return error

@@ -22,6 +22,7 @@ from plainsql_server.data_plane.admission import (
     check_statement,
     result_too_large,
     transaction_timed_out,
+    was_ended,
     was_rolled_back,
 )
 from plainsql_server.data_plane.databases import PLAIN_FOR_S, Databases, Place
@@ -203,8 +204,8 @@ def _told(error: ServiceError | ResultTooLarge, lease: Lease, job: Job, *, commi
         return result_too_large(job.limits, job.tier, Outcome.UNKNOWN if committing else Outcome.ROLLED_BACK)
     if was_rolled_back(error) and lease.ended_for is Reason.TOO_LARGE:
         return result_too_large(job.limits, job.tier, Outcome.ROLLED_BACK)
-    if was_rolled_back(error) and lease.ended_for is Reason.DEADLINE:
-        return transaction_timed_out(job.timeout_ms, job.tier)
+    if was_ended(error) and lease.ended_for is Reason.DEADLINE:
+        return transaction_timed_out(job.timeout_ms, job.tier, error.outcome)
     return error
 
 

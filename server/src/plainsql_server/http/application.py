@@ -121,7 +121,9 @@ class Application:
 
     def _observe_failure(self, error: ServiceError, request: Request) -> None:
         if error.internal_context is not None:
-            self._observe(Failure(now(), "failure", "http", error.internal_context, request.id))
+            # What follows the first line are an engine's details, which may tell more than a log should hold.
+            context = error.internal_context.partition("\n")[0]
+            self._observe(Failure(now(), "failure", "http", context, request.id))
 
     def _observe_finished(
         self, request: Request, route: Route | None, principal: Principal | None, response: Response

@@ -31,7 +31,6 @@ _POLICY = (
 )
 _PAGE_HEADERS: tuple[Header, ...] = (
     (b"content-security-policy", _POLICY),
-    (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     # A new version of the service comes with a new page.
     (b"cache-control", b"no-cache"),

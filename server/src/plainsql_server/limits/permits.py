@@ -7,8 +7,7 @@ limit, and says so; it never waves requests through. Refuses to know tiers, head
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from enum import StrEnum
 from fractions import Fraction
 
@@ -60,26 +59,6 @@ class Permits:
         self.round_trips = 0
         self._given: dict[str, int] = {"shared": 0, "share": 0}
 
-    @classmethod
-    @asynccontextmanager
-    async def open(
-        cls, observe: Observe, url: str | None, share: Fraction, window: Window = MINUTE
-    ) -> "AsyncIterator[Permits]":
-        """Permits for the length of the block, from the Redis at `url` if there is one."""
-        permits = cls(observe, share, window)
-        if url is None:
-            yield permits
-            return
-        tried = asyncio.Event()
-        keeping = asyncio.create_task(permits._keep_in_touch(url, tried))
-        # The first requests shall find Redis; if it is away, they are not kept waiting.
-        await tried.wait()
-        try:
-            yield permits
-        finally:
-            keeping.cancel()
-            await asyncio.wait([keeping])
-
     def take_held(self, organization_id: str) -> Permit | None:
         """A permit that is here already; None if `take` must see where one comes from."""
         account = self._accounts.get(organization_id)
@@ -103,6 +82,23 @@ class Permits:
         account.waiting.append(place)
         self._ask(account)
         return await place
+
+    async def keep_in_touch(self, url: str, tried: asyncio.Event) -> None:
+        """Asks the Redis at `url` for as long as it is not cancelled; `tried` is set once it was reached or was not."""
+        while True:
+            try:
+                async with SharedLedger.open(url, self._window) as shared:
+                    await self._begin(shared)
+                    tried.set()
+                    while True:
+                        await self._settle(shared)
+            except SharedLedgerLost as error:
+                self._go_by_shares(str(error))
+            except Exception as error:
+                # Whatever is wrong: requests that wait must be answered, and somebody must be told.
+                self._go_by_shares(f"{type(error).__name__}: {error}")
+            tried.set()
+            await asyncio.sleep(_RECONNECT_AFTER_S)
 
     async def check(self) -> None:
         """Raises EngineError where permits do not come from where they should."""
@@ -139,22 +135,6 @@ class Permits:
             if self.state is State.WARMING:
                 self._ask(account)
         return Permit(left > 0, max(0, left - 1), now_s + account.ledger.next_back_s(now_s))
-
-    async def _keep_in_touch(self, url: str, tried: asyncio.Event) -> None:
-        while True:
-            try:
-                async with SharedLedger.open(url, self._window) as shared:
-                    await self._begin(shared)
-                    tried.set()
-                    while True:
-                        await self._settle(shared)
-            except SharedLedgerLost as error:
-                self._go_by_shares(str(error))
-            except Exception as error:
-                # Whatever is wrong: requests that wait must be answered, and somebody must be told.
-                self._go_by_shares(f"{type(error).__name__}: {error}")
-            tried.set()
-            await asyncio.sleep(_RECONNECT_AFTER_S)
 
     async def _begin(self, shared: SharedLedger) -> None:
         if self._known_run not in (None, shared.run_id):
@@ -214,6 +194,11 @@ class Permits:
         self._serve(account, told, sent_s)
 
     def _serve(self, account: Account, told: Told, sent_s: float) -> None:
+        if told.granted and self._clock() >= sent_s + self._window.life_s:
+            # Heard too late, because Redis or this process stood still: used now, they would stop to count too soon.
+            account.returned.append((told.slot, told.granted))
+            self._ask(account)
+            return
         free = told.granted
         while free and account.waiting:
             place = account.waiting.popleft()
