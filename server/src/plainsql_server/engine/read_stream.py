@@ -34,6 +34,7 @@ from plainsql_server.engine.execution import (
 )
 from plainsql_server.engine.shapes import Encoding
 from plainsql_server.engine.sqlstate import error_from_result
+from plainsql_server.engine.widths import widest_row_bytes
 
 _CURSOR = b"plainsql_stream"
 _DECLARE = f"declare {_CURSOR.decode()} no scroll cursor for "
@@ -45,8 +46,10 @@ _GROWTH = 16
 _MAX_ROWS = 256
 # As much as waits for a slow client elsewhere, too.
 _MAX_BYTES = 64 * 1024
-# Rows that libpq gives at once. Few, because rows that were small can become large, and libpq holds that many then.
+# Rows that libpq gives at once. Few, because rows that were small can become large, and libpq holds that many then;
+# more where their types say that they cannot.
 _CHUNK_ROWS = 8
+_BOUNDED_CHUNK_ROWS = 32
 # Rows above this size are taken from libpq one by one, so that few of them are in memory at once.
 _LARGE_ROW_BYTES = 4 * 1024
 # What came within the first is prompt. What took longer than the second would be late if it were more.
@@ -86,8 +89,9 @@ class ReadStream(ResultStream):
         self._got = 0
         self._largest_bytes = 0
         self._waited_s = 0.0
-        # How large rows were of late.
+        # How large rows were of late, and how many of them libpq may give at once.
         self._row_bytes = 0
+        self._chunk_rows = _CHUNK_ROWS
         # A result whose rows are large, and how many of them were rendered.
         self._large: PGresult | None = None
         self._rendered = 0
@@ -169,7 +173,7 @@ class ReadStream(ResultStream):
             return False
         if self._left is not None:
             self._left -= size
-        chunk_rows = 1 if self._row_bytes > _LARGE_ROW_BYTES else min(size, _CHUNK_ROWS)
+        chunk_rows = 1 if self._row_bytes > _LARGE_ROW_BYTES else min(size, self._chunk_rows)
         self._connection.make_way()
         self._connection.send_query(b"fetch %d from %b" % (size, _CURSOR), chunk_rows)
         self._connection.sync()
@@ -222,6 +226,9 @@ class ReadStream(ResultStream):
             return None
         if self._renderer is None:
             await self._choose_rendering(result, None)
+            widest_bytes = widest_row_bytes(result)
+            if widest_bytes is not None and widest_bytes <= _LARGE_ROW_BYTES:
+                self._chunk_rows = _BOUNDED_CHUNK_ROWS
         if not result.ntuples or self._renderer is None:
             return []
         if connection.taken_bytes > _MAX_BYTES and result.ntuples > 1:
