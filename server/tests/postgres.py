@@ -84,16 +84,18 @@ def running_postgres_with(
 @contextmanager
 def _started(root: Path, binaries: Path, config: CellConfig, port: int) -> Iterator[None]:
     data = root / "data"
-    _run(binaries / "initdb", "-D", data, "-U", SUPERUSER, "-A", "trust", "-E", "UTF8", "--no-sync", "--locale=C.UTF-8")
+    run_as_postgres(
+        binaries / "initdb", "-D", data, "-U", SUPERUSER, "-A", "trust", "-E", "UTF8", "--no-sync", "--locale=C.UTF-8"
+    )
     light = "".join(f"{name} = '{value}'\n" for name, value in {**_LIGHT, "port": port}.items())
     (data / "postgresql.conf").write_text(config.postgresql_conf() + light)
     (data / "pg_hba.conf").write_text(config.pg_hba_conf())
     (data / "pg_ident.conf").write_text(config.pg_ident_conf())
-    _run(binaries / "pg_ctl", "-D", data, "-l", root / "log", "-w", "start")
+    run_as_postgres(binaries / "pg_ctl", "-D", data, "-l", root / "log", "-w", "start")
     try:
         yield
     finally:
-        _run(binaries / "pg_ctl", "-D", data, "-m", "immediate", "-w", "stop")
+        run_as_postgres(binaries / "pg_ctl", "-D", data, "-m", "immediate", "-w", "stop")
 
 
 def _binaries(major: int) -> Path:
@@ -107,7 +109,8 @@ def _binaries(major: int) -> Path:
     return Path(wheel.origin).parent / "pginstall" / "bin"
 
 
-def _run(*command: object) -> None:
+def run_as_postgres(*command: object) -> None:
+    """Runs one of PostgreSQL's own programs as whoever tests' clusters belong to."""
     user = pwd.getpwnam("postgres") if os.geteuid() == 0 else None
     subprocess.run(
         with_bounded_memory([str(part) for part in command]),

@@ -153,8 +153,12 @@ class Metrics(Collector):
             ("streams", "Streams open."),
         ):
             family = GaugeMetricFamily(f"plainsql_cell_{name}", text, labels=["cell"])
+            totals: Counter[str] = Counter()
             for load in loads:
-                family.add_metric([load.cell], getattr(load, name))
+                # A cell that was moved has pools at both addresses for a while.
+                totals[load.cell] += getattr(load, name)
+            for cell, total in totals.items():
+                family.add_metric([cell], total)
             yield family
 
 

@@ -67,7 +67,8 @@ def test_an_operator_gets_from_nothing_to_a_revoked_key(run: Run, postgres: Post
     (revoked,) = json.loads(run("key", "list", "--org", "Acme", "--json").stdout)
     assert revoked["revoked_at"] is not None
     assert [each["id"] for each in json.loads(run("cell", "list", "--json").stdout)] == [cell]
-    assert [each["id"] for each in json.loads(run("database", "list", "--org", "Acme", "--json").stdout)] == [database]
+    (made,) = json.loads(run("database", "list", "--org", "Acme", "--json").stdout)
+    assert (made["id"], made["cell_name"], "record_secret" in made) == (database, "local", False)
     for arguments in (["key", "list", "--org", "Acme"], ["cell", "list"], ["org", "list"]):
         assert secret not in run(*arguments).stdout
 
@@ -87,6 +88,8 @@ def test_a_list_is_aligned_for_people(migrated: Run) -> None:
         (["key", "revoke", "key_x"], "no key 'key_x'"),
         (["cell", "add", "far", "--conninfo", "host=/nowhere", "--admin-role", "x"], "/nowhere"),
         (["cell", "add", "far", "--conninfo", "host=x user=y", "--admin-role", "x"], "must not contain user"),
+        (["cell", "add", "far", "--conninfo", "host=x sslpassword=y", "--admin-role", "x"], "contain sslpassword"),
+        (["cell", "move", "far", "--conninfo", "host=x", "--admin-role", "x"], "no cell 'far'"),
     ],
 )
 def test_a_failure_is_one_line_on_stderr_and_exit_code_1(migrated: Run, arguments: list[str], words: str) -> None:
@@ -128,7 +131,7 @@ def test_a_wrong_command_line_is_exit_code_2(run: Run, arguments: list[str]) -> 
         ["doctor"], ["status"], ["top"], ["backup"], ["restore"], ["upgrade"],
         ["org"], ["org", "create"], ["org", "list"],
         ["key"], ["key", "create"], ["key", "list"], ["key", "revoke"],
-        ["cell"], ["cell", "add"], ["cell", "list"],
+        ["cell"], ["cell", "add"], ["cell", "move"], ["cell", "list"],
         ["database"], ["database", "create"], ["database", "list"], ["database", "suspend"], ["database", "resume"],
     ],
 )  # fmt: skip

@@ -65,6 +65,7 @@ def test_start_and_stop_cycles_keep_every_row_and_leave_nothing(state: Path, sta
         assert processes_of(state) == []
         assert_ports_free(description)
         assert not (state / "dev.json").exists()
+        assert not (state / "operator.env").exists()
 
 
 @pytest.mark.timeout(30 * KILLS)

@@ -5,6 +5,7 @@ import os
 import re
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import psycopg
@@ -74,11 +75,21 @@ def test_dev_json_has_every_promised_field_and_absolute_paths(state: Path, start
         os.kill(pid, 0)
 
 
+def test_one_line_has_an_operators_shell_look_after_it(state: Path, start: Starter) -> None:
+    run = start(state)
+    run.wait_ready()
+    command = f"{sys.executable} -m plainsql_server status --json --ca-file {run.description()['ca_file']}"
+    shell = f". {state}/operator.env && {command}"
+    shown = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=True, timeout=60).stdout
+    planes = {plane["name"]: plane["status"] for plane in json.loads(shown)["planes"]}
+    assert planes == {"data": "ok", "control": "ok", "alias": "ok"}
+
+
 def test_secrets_are_readable_by_their_owner_only(fresh_state: Path, start: Starter) -> None:
     state = fresh_state
     run = start(state)
     run.wait_ready()
-    for name in ("api_key", "dev.json", "state.json", "tls/ca.key", "tls/server.key"):
+    for name in ("api_key", "dev.json", "operator.env", "state.json", "tls/ca.key", "tls/server.key"):
         assert mode(state / name) == 0o600, name
     assert mode(state / "tls" / "ca.pem") == 0o644
     for path in (state / "postgres", state / "postgres" / "data", state / "postgres" / "socket", state / "log"):

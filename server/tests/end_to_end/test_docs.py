@@ -74,6 +74,22 @@ def check_alone(seen: dict[str, Any], url: str) -> None:
     assert "Content Security Policy" in complaint
 
 
+@pytest.mark.parametrize("path", ["/openapi.json", "/docs", "/docs/docs.js", "/docs/docs.css"])
+def test_who_has_the_reference_already_is_told_only_that(plain: Service, path: str) -> None:
+    for url in (plain.data_url, plain.control_url):
+        first = plain.http.get(url + path)
+        assert first.headers["cache-control"] == "no-cache"
+        for sent in (first.headers["etag"], f'"other", W/{first.headers["etag"]}', "*"):
+            again = plain.http.get(url + path, headers={"If-None-Match": sent})
+            assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", first.headers["etag"])
+        changed = plain.http.get(url + path, headers={"If-None-Match": '"other"'})
+        assert (changed.status_code, changed.content) == (200, first.content)
+    assert (
+        plain.http.get(plain.data_url + "/openapi.json").headers["etag"]
+        != plain.http.get(plain.control_url + "/openapi.json").headers["etag"]
+    )
+
+
 def test_the_page_and_its_files_have_a_strict_policy_and_no_word_of_other_hosts(plain: Service) -> None:
     for path in ("/docs", "/docs/docs.js", "/docs/docs.css"):
         answer = plain.http.get(plain.data_url + path)

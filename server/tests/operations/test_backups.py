@@ -1,6 +1,7 @@
 """Backups and restores of customers' databases, with the real commands on a real cell."""
 
 import asyncio
+import gzip
 import hashlib
 import io
 import subprocess
@@ -80,6 +81,20 @@ def test_a_backup_to_standard_output_is_nothing_but_the_backup(stage: Stage) -> 
         file.seek(0)
         stage.run("restore", "--org", "acme", "copy", stdin=file)
     assert stage.checksums("copy") == stage.checksums()
+
+
+def test_a_backup_that_cannot_be_written_says_so_in_a_line_and_leaves_no_file(stage: Stage, tmp_path: Path) -> None:
+    with stage.owner() as owner:
+        owner.execute("create table t as select g, md5(g::text) from generate_series(1, 50000) g")
+    with Path("/dev/full").open("wb") as full:
+        piped = stage.start("backup", "--org", "acme", "main", stdout=full, stderr=subprocess.PIPE)
+        _, said = piped.communicate(timeout=60)
+    assert piped.returncode == 1
+    assert said.decode().splitlines()[-1] == "Error: Standard output cannot be written: No space left on device."
+    assert b"Traceback" not in said
+    missing = stage.run("backup", "--org", "acme", "main", "--output", str(tmp_path / "no/where"), exit_code=1)
+    assert "cannot be written: No such file or directory" in missing.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_restored_database_has_the_same_schema_owners_rights_and_policies(stage: Stage, tmp_path: Path) -> None:
@@ -190,7 +205,7 @@ def test_a_restore_without_the_flag_touches_no_database_that_is_there(stage: Sta
     assert len(stage.ask("select from databases")) == 1
 
 
-@pytest.mark.parametrize("damage", ["cut", "changed", "not one"])
+@pytest.mark.parametrize("damage", ["cut", "changed", "not one", "compressed", "another tar"])
 def test_a_damaged_backup_changes_nothing(stage: Stage, tmp_path: Path, damage: str) -> None:
     before = stage.on_cell()
     with stage.owner() as owner:
@@ -202,6 +217,10 @@ def test_a_damaged_backup_changes_nothing(stage: Stage, tmp_path: Path, damage: 
     elif damage == "changed":
         middle = content.index(hashlib.md5(b"25000").hexdigest().encode())
         content[middle] ^= 1
+    elif damage == "compressed":
+        content = bytearray(gzip.compress(content))
+    elif damage == "another tar":
+        content = bytearray(foreign_tar())
     else:
         content = bytearray(b"PGDMP and so on" * 1000)
     file.write_bytes(content)
@@ -212,6 +231,14 @@ def test_a_damaged_backup_changes_nothing(stage: Stage, tmp_path: Path, damage: 
     states = dict(stage.ask("select name, state from databases where state <> 'deleted'"))
     assert states == {"main": "ready"}
     assert stage.on_cell() == before
+
+
+def foreign_tar() -> bytes:
+    """A tar of somebody else's, with a name in Latin-1."""
+    written = io.BytesIO()
+    with tarfile.open(fileobj=written, mode="w", format=tarfile.USTAR_FORMAT, encoding="latin-1") as tar:
+        tar.addfile(tarfile.TarInfo("für später"), io.BytesIO())
+    return written.getvalue()
 
 
 def test_a_restore_that_dies_leaves_a_draft_that_nobody_can_use_and_that_is_dropped(

@@ -14,50 +14,24 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trustme
-from click.testing import CliRunner
 
-from plainsql_server.cli import main
+from plainsql_server.core.errors import EngineError
 from plainsql_server.dev.ports import choose_ports
-from plainsql_server.engine import provisioning
+from plainsql_server.engine import provisioning, watching
+from plainsql_server.engine.cell_config import CellConfig
+from plainsql_server.operations.check_directory import mend_of
 from plainsql_server.operations.doctor import examine
 from plainsql_server.operations.findings import Grade, Patient
 from plainsql_server.settings import Settings, read_settings
 from server.tests.alias import running_alias
+from server.tests.operations.diagnosis import assert_found, doctor
 from server.tests.operations.stage import Stage
-from server.tests.postgres import SUPERUSER, Postgres, running_postgres
+from server.tests.postgres import SUPERUSER, Postgres, running_postgres, running_postgres_with
 from server.tests.redis_server import running_redis
 from server.tests.service import Service, running_service
-
-Found = list[dict[str, Any]]
-
-
-def doctor(stage: Stage, *options: str, **settings: str) -> Found:
-    """What the real command finds, with these settings beside the stage's. The tests' clusters have no fsync."""
-    named = {f"PLAINSQL_{name.upper()}": value for name, value in settings.items()}
-    ports = choose_ports({"data": 0, "control": 0})
-    own = {"PLAINSQL_DATA_PORT": str(ports["data"]), "PLAINSQL_CONTROL_PORT": str(ports["control"])}
-    ill = replace(stage, settings={**own, **stage.settings, **named})
-    with pytest.MonkeyPatch.context() as patch:
-        for name in list(os.environ):
-            patch.delenv(name)
-        for name, value in ill.environment().items():
-            patch.setenv(name, value)
-        # In this process, since there are many; some tests below start the command as an operator does.
-        ended = CliRunner().invoke(main, ["doctor", "--json", *options])
-    assert ended.exit_code == 1, ended.output
-    found: Found = json.loads(ended.stdout)
-    return found
-
-
-def assert_found(found: Found, words: str, mend: str, grade: str = "broken") -> None:
-    matching = [each for each in found if words in each["found"]]
-    assert matching, [each["found"] for each in found]
-    assert {each["grade"] for each in matching} == {grade}
-    assert all(mend in each["mend"] for each in matching), matching
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +93,10 @@ def test_the_settings_are_wrong(stage: Stage) -> None:
     assert_found(found, "PLAINSQL_DATA_PORT", "plainsql-server settings")
 
 
+# As `plainsql-server cell files` writes them: any role, for who has a certificate.
+CERTIFIED = ["hostssl all all 10.1.0.0/16 trust clientcert=verify-ca", "hostssl all all 10.2.0.0/16 cert"]
+
+
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[Postgres]:
     """A cluster that asks for passwords, trusts the network, and that tests may restart in their minds only."""
@@ -126,9 +104,11 @@ def guarded() -> Iterator[Postgres]:
         with running.connect() as admin:
             admin.execute("create role careful login superuser password 'right'")
             admin.execute("create role shut login")
+            admin.execute("create role crowded login connection limit 0")
+            admin.execute("create database closed allow_connections false")
         hba = Path(running.socket_dir) / "data" / "pg_hba.conf"
         rules = ["local all careful scram-sha-256", "local all shut reject", "local all all trust"]
-        hba.write_text("\n".join([*rules, "host all all 10.0.0.0/8 trust", ""]))
+        hba.write_text("\n".join([*rules, "host all all 10.0.0.0/8 trust", *CERTIFIED, ""]))
         with running.connect() as admin:
             admin.execute("select pg_reload_conf()")
         yield running
@@ -141,6 +121,8 @@ def guarded() -> Iterator[Postgres]:
         ("user=shut dbname=postgres", "pg_hba.conf"),
         ("user=nobody_here dbname=postgres", "Create the role"),
         (f"user={SUPERUSER} dbname=nothing_here", "createdb"),
+        ("user=crowded dbname=postgres", "Close what is not needed"),
+        (f"user={SUPERUSER} dbname=closed", "ALLOW_CONNECTIONS true"),
     ],
 )
 def test_the_directory_does_not_let_us_in(guarded: Postgres, dsn: str, mend: str) -> None:
@@ -148,9 +130,58 @@ def test_the_directory_does_not_let_us_in(guarded: Postgres, dsn: str, mend: str
     assert_found(found, "The directory cannot be reached", mend)
 
 
+@pytest.mark.parametrize(
+    ("said", "mend"),
+    [
+        ("FATAL:  the database system is starting up", "Wait"),
+        ("FATAL:  the database system is not yet accepting connections", "Wait"),
+        ("FATAL:  the database system is in recovery mode", "Wait"),
+        ("FATAL:  the database system is shutting down", "Start PostgreSQL again"),
+        ("FATAL:  sorry, too many clients already", "Close what is not needed"),
+        ("FATAL:  remaining connection slots are reserved for roles with the SUPERUSER attribute", "Close what is not"),
+        ("FATAL:  remaining connection slots are reserved for non-replication superuser connections", "Close what is"),
+        ('connection to server at "database.role.example", port 5432 failed: Connection refused', "Start PostgreSQL"),
+        ('could not translate host name "too many" to address: Name or service not known', "correct host and port"),
+        ('private key file "/k" has group or world access', "sslkey"),
+        ('FATAL:  permission denied for database "x"', "GRANT CONNECT"),
+    ],
+)
+def test_each_way_of_not_answering_has_its_own_mend(said: str, mend: str) -> None:
+    """PostgreSQL's own words, of states that are over before a test has seen them, and names that mean nothing."""
+    assert mend in mend_of(said, "PLAINSQL_DIRECTORY_DSN")
+
+
 def test_the_network_is_trusted(guarded: Postgres) -> None:
     stage = Stage.made(guarded)
-    assert_found(doctor(stage), "trusts whoever comes over the network", "cert")
+    found = doctor(stage)
+    assert_found(found, "trusts whoever comes over the network", "cert")
+    (told,) = [each["found"] for each in found if "trusts whoever" in each["found"]]
+    assert "10.0.0.0" in told
+
+
+def test_a_cell_asks_for_a_password_which_none_has(guarded: Postgres) -> None:
+    stage = Stage.made(guarded)
+    stage.ask("update cells set admin_role = 'careful'")
+    assert_found(doctor(stage), "The cell cannot be reached as careful", "plainsql-server cell files")
+
+
+def test_no_transaction_can_span_databases_on_a_cell() -> None:
+    def config(root: Path) -> CellConfig:
+        return CellConfig(SUPERUSER, str(root), others={"max_prepared_transactions": "0"})
+
+    with running_postgres_with(config) as postgres:
+        found = doctor(Stage.made(postgres))
+    assert_found(found, "max_prepared_transactions is 0", "Set it to 64", "warning")
+
+
+async def test_a_cell_that_lets_in_and_says_nothing_is_away_after_a_while(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "_PATIENCE_S", 0.3)
+    with pytest.raises(EngineError) as raised:
+        async with watching.watching(stage.postgres.conninfo, SUPERUSER) as connection:
+            await connection.execute("select pg_sleep(20)")
+    assert "did not answer within 0.3 s" in str(raised.value.internal_context)
 
 
 def test_the_directory_is_not_migrated(stage: Stage) -> None:
@@ -165,6 +196,9 @@ def test_the_directory_is_not_migrated(stage: Stage) -> None:
 def test_a_cell_cannot_be_reached(stage: Stage) -> None:
     stage.ask("update cells set conninfo = 'host=/nowhere'")
     assert_found(doctor(stage), "The cell cannot be reached", "Start PostgreSQL")
+    # What it tells to do can be done.
+    stage.run("cell", "move", "local", "--conninfo", stage.postgres.conninfo, "--admin-role", SUPERUSER)
+    assert not [each for each in doctor(stage) if "cannot be reached" in each["found"]]
 
 
 def test_there_is_no_cell(stage: Stage) -> None:
@@ -199,6 +233,16 @@ def test_the_template_is_missing_or_changed_and_upgrade_mends_it(stage: Stage) -
     assert "Nothing to change" in stage.run("upgrade", "--dry-run").stderr
 
 
+def test_upgrade_changes_nothing_where_something_cannot_be_brought_up_to_date(stage: Stage) -> None:
+    stage.ask("update cells set conninfo = 'host=/nowhere'")
+    stage.ask("update alembic_version set version_num = '0003'")
+    refused = stage.run("upgrade", exit_code=1)
+    assert "cell local" in refused.stdout
+    assert "it cannot be reached" in refused.stdout
+    assert "Nothing was changed" in refused.stderr
+    assert stage.ask("select version_num from alembic_version") == [("0003",)]
+
+
 def test_a_cell_is_too_small_unsafe_or_chatty(stage: Stage) -> None:
     """The test's own cluster has 200 connections and no fsync, and here PostgreSQL's own logging."""
     reload, name = "select pg_reload_conf()", "log_min_error_statement"
@@ -207,6 +251,14 @@ def test_a_cell_is_too_small_unsafe_or_chatty(stage: Stage) -> None:
     assert_found(found, "8 processes of the data plane may need 528", "PLAINSQL_CELL_MAX_CONNECTIONS to 21")
     assert_found(found, "fsync is off", "fsync = on")
     assert_found(found, "SQL gets into the cell's log", "log_min_error_statement = panic", "warning")
+
+
+def test_the_role_of_health_checks_is_missing_or_shut_out(stage: Stage) -> None:
+    with changed(stage, "alter role plainsql_probe nologin", back=["alter role plainsql_probe login"]):
+        assert_found(doctor(stage), "Customers' roles cannot log in", "ALTER ROLE … LOGIN")
+    renamed = "alter role plainsql_probe rename to somebody"
+    with changed(stage, renamed, back=["alter role somebody rename to plainsql_probe"]):
+        assert_found(doctor(stage), "role plainsql_probe is missing", "plainsql-server upgrade")
 
 
 def test_databases_are_lost_closed_or_unknown(stage: Stage) -> None:

@@ -2,10 +2,11 @@
 
 import json
 import re
+import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,14 @@ def test_every_metric_of_the_service_is_on_the_dashboard_and_in_the_reference(
     assert {name for name in names if name not in shown} <= {"plainsql_build_info"}
 
 
+def test_a_cell_is_named_as_operators_name_it_and_not_by_how_it_is_reached(watched: tuple[Service, Node, int]) -> None:
+    service, node, port = watched
+    use(service, node)
+    text = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=10).text
+    assert set(re.findall(r'cell="([^"]*)"', text)) == {"dev"}
+    assert "host=" not in text
+
+
 @contextmanager
 def prometheus(metrics_port: int) -> Iterator[str]:
     """A real Prometheus that watches one process, with our rules; its address."""
@@ -166,13 +175,42 @@ def test_the_dashboard_has_one_id_for_each_panel_and_no_data_source_of_anybodys(
 
 
 def test_status_shows_the_queue_of_each_process_on_this_machine(watched: tuple[Service, Node, int]) -> None:
-    service, node, port = watched
-    use(service, node)
+    """One connection for a database: of two statements one runs, and one waits."""
+    service, _, _ = watched
+    port = choose_ports({"metrics": 0})["metrics"]
     settings = {"PLAINSQL_METRICS_PORT": str(port), "PLAINSQL_WORKERS": "2"}
     stage = Stage(Postgres(service.dev["postgres"]["socket"]), directory_dsn(service), settings)
-    # The second process does not run, and so has no queue.
-    (process,) = json.loads(stage.run("status", "--json").stdout)["processes"]
-    assert process["port"] == port
-    assert (process["waiting"], process["streams"]) == (0, 0)
-    assert process["open_connections"] > 0
-    assert "METRICS PORT" in stage.run("status").stdout
+    with running_node(directory_dsn(service), metrics_port=port, pool_max_connections=1) as node:
+        # The second process does not run, and so has no queue.
+        (process,) = processes(stage)
+        assert process == {"port": port, "open_connections": 0, "running": 0, "waiting": 0, "streams": 0}
+        with asleep(service, node, "select pg_sleep(60)"), asleep(service, node, "select 1"):
+            busy = {"port": port, "open_connections": 1, "running": 1, "waiting": 1, "streams": 0}
+            wait_for(lambda: processes(stage) == [busy])
+            shown = stage.run("status").stdout.splitlines()[-2:]
+            assert shown[0].split("  ")[0] == "METRICS PORT"
+            assert shown[1].split() == [str(port), "1", "1", "1", "0"]
+        with asleep(service, node, "/*+ STREAM */ select generate_series(1, 3), pg_sleep(20)"):
+            wait_for(lambda: [each["streams"] for each in processes(stage)] == [1])
+
+
+def processes(stage: Stage) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(stage.run("status", "--json").stdout)["processes"]
+    return found
+
+
+@contextmanager
+def asleep(service: Service, node: Node, sql: str) -> Iterator[None]:
+    """A request that is under way for the length of the block; its client goes away then."""
+    body = json.dumps({"sql": sql}).encode()
+    head = f"POST /v1/query HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {service.api_key}\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", node.port)) as client:
+        client.sendall(head.encode() + body)
+        yield
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + _WAIT_S
+    while not holds():
+        assert time.monotonic() < end_s

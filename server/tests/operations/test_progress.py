@@ -5,16 +5,20 @@ import pty
 import select
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
-from plainsql_server.cli.progress import size
+import pytest
+
+from plainsql_server.cli.progress import Bar, size
 from plainsql_server.operations.progress import TablesDumped
 from server.tests.operations.stage import Stage
 
 
-def on_a_terminal(stage: Stage, *arguments: str, stdout: int | None = None) -> str:
+def on_a_terminal(stage: Stage, *arguments: str, stdout: int | None = None, columns: int = 120) -> str:
     """What the command shows on a terminal; standard output goes elsewhere if it is to."""
     master, slave = pty.openpty()
+    termios.tcsetwinsize(slave, (24, columns))
     command = [sys.executable, "-m", "plainsql_server", *arguments]
     process = subprocess.Popen(command, stdin=slave, stdout=stdout or slave, stderr=slave, env=stage.environment())
     os.close(slave)
@@ -51,6 +55,33 @@ def test_the_bar_moves_and_ends_at_a_hundred_for_each_step(stage: Stage, tmp_pat
     with (tmp_path / "piped").open("wb") as piped:
         on_a_terminal(stage, "backup", "--org", "acme", "main", stdout=piped.fileno())
     assert abs((tmp_path / "piped").stat().st_size - file.stat().st_size) < 100_000
+
+
+def test_the_bar_keeps_to_one_line_of_any_terminal(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The longest line that there can be, and a real backup on a terminal of 60 columns."""
+    master, slave = pty.openpty()
+    for columns, most in ((0, 79), (20, 19), (80, 79), (200, 110)):
+        termios.tcsetwinsize(slave, (24, columns))
+        with os.fdopen(os.dup(slave), "w") as stream:
+            monkeypatch.setattr(sys, "stderr", stream)
+            bar = Bar()
+            bar.step("the change of places", 10**12)
+            bar._began_s -= 10_000
+            bar._shown_s = 0
+            bar.at(999 * 10**9)
+            monkeypatch.undo()
+        drawn = os.read(master, 1 << 16).decode().rpartition("\x1b[K")[2]
+        assert len(drawn) <= most
+        assert drawn.startswith("the change of place")
+    for end in (master, slave):
+        os.close(end)
+    with stage.owner() as owner:
+        owner.execute("create table t as select g, repeat(md5(g::text), 20) from generate_series(1, 30000) g")
+    shown = on_a_terminal(stage, "backup", "--org", "acme", "main", "--output", str(tmp_path / "it"), columns=60)
+    drawn_lines = [part.removeprefix("\x1b[K").rstrip("\r\n") for part in shown.split("\r")][:-1]
+    assert max(len(line) for line in drawn_lines if "%" in line) <= 59
 
 
 def test_a_terminal_is_not_filled_with_a_backup(stage: Stage) -> None:

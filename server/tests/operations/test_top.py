@@ -149,6 +149,15 @@ def test_status_says_what_does_not_answer_and_still_shows_the_rest(service: Serv
         assert "The cell far does not answer" in shown
         assert "of 200" in shown
         assert "The cell far does not answer" in operate(service, "top", "--once").stdout
+        lost = operate(service, "top", "--cancel", "1", exit_code=1).stderr
+        assert "No customer's backend has the number 1. The cell far does not answer" in lost
+        nowhere = operate(service, "top", "--cancel", "1", "--cell", "near", exit_code=1).stderr
+        assert "There is no cell 'near'" in nowhere
+        # Whoever must end a statement at night must not need the cell that is down.
+        with running(service, "select pg_sleep(60), 'ended'") as answers:
+            (statement,) = [each for each in top(service) if "'ended'" in each["sql"]]
+            operate(service, "top", "--cancel", str(statement["pid"]))
+        assert answers[0].json()["error"]["code"] == "query_canceled"
     finally:
         with service.engine("plainsql_directory") as directory:
             directory.execute("delete from cells where id = 'cell_far'")

@@ -54,19 +54,27 @@ def _opened(output: Path | None) -> Iterator[BinaryIO]:
     if output is None:
         if sys.stdout.isatty():
             raise click.UsageError("A backup is not for a terminal: redirect standard output, or give --output.")
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
+        with _told_if_full("Standard output"):
+            yield sys.stdout.buffer
+            sys.stdout.buffer.flush()
         return
     draft = output.with_name(output.name + ".part")
+    with _told_if_full(str(output)):
+        try:
+            draft.unlink(missing_ok=True)
+            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as stream:
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+            draft.rename(output)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def _told_if_full(target: str) -> Iterator[None]:
     try:
-        draft.unlink(missing_ok=True)
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        draft.rename(output)
+        yield
     except OSError as error:
-        raise click.ClickException(f"{output} cannot be written: {error.strerror}.") from error
-    finally:
-        draft.unlink(missing_ok=True)
+        raise click.ClickException(f"{target} cannot be written: {error.strerror}.") from error

@@ -15,13 +15,19 @@ def cell_command() -> None:
     """Cells: the PostgreSQL clusters that hold customers' databases."""
 
 
-@cell_command.command("add")
-@click.argument("name")
-@click.option(
+_conninfo_option = click.option(
     "--conninfo", required=True, metavar="KEYWORDS",
     help="How to reach it, in libpq's keywords without user, dbname and password: 'host=… port=… sslmode=…'.",
 )  # fmt: skip
-@click.option("--admin-role", required=True, metavar="ROLE", help="The superuser that provisioning logs in as.")
+_admin_option = click.option(
+    "--admin-role", required=True, metavar="ROLE", help="The superuser that provisioning logs in as."
+)
+
+
+@cell_command.command("add")
+@click.argument("name")
+@_conninfo_option
+@_admin_option
 @click.option(
     "--org", metavar="ORG", help="The only organization whose databases go there, and whose new ones go nowhere else."
 )
@@ -39,6 +45,19 @@ def _add(name: str, conninfo: str, admin_role: str, org: str | None) -> None:
     added = with_directory(add)
     remark(f"Added the cell {added.name!r}; it takes new databases from now on.")
     click.echo(added.id)
+
+
+@cell_command.command("move")
+@click.argument("name", metavar="NAME-OR-ID")
+@_conninfo_option
+@_admin_option
+def _move(name: str, conninfo: str, admin_role: str) -> None:
+    """Reach a cell another way from now on: its server has a new address. Prepares it as `add` does.
+
+    The server must be the same one, or have the same databases: nothing is copied. The planes follow by themselves.
+    """
+    moved = with_directory(lambda directory: cells.move(directory, name, conninfo, admin_role))
+    remark(f"The cell {moved.name!r} is reached by {moved.conninfo!r} from now on.")
 
 
 cell_command.add_command(files_command)

@@ -1,8 +1,9 @@
 """What commands print: aligned columns for people, JSON for programs. Results to stdout, remarks to stderr.
 
-Owns the shapes. Refuses to print a secret by accident: records hold none.
+Owns the shapes. Refuses to print a secret by accident.
 """
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
@@ -10,13 +11,17 @@ from typing import Any
 import click
 import msgspec
 
+# Of what records hold, what nobody who lists them needs to see.
+_SECRETS = frozenset(["record_secret"])
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of columns.")
 
 
 def print_records(records: Sequence[Any], columns: Sequence[str], *, as_json: bool) -> None:
-    """Prints records (dataclasses): the named fields in columns, or all fields as a JSON list."""
+    """Prints records (dataclasses): the named fields in columns, or all that are no secrets as a JSON list."""
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(records), indent=2))
+        listed = [{name: getattr(each, name) for name in _fields(each) if name not in _SECRETS} for each in records]
+        click.echo(msgspec.json.format(msgspec.json.encode(listed), indent=2))
         return
     print_table(columns, [[_shown(getattr(record, column)) for column in columns] for record in records])
 
@@ -37,6 +42,10 @@ def table_lines(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[s
 def remark(text: str) -> None:
     """Says something to the person, apart from the result."""
     click.echo(text, err=True)
+
+
+def _fields(record: Any) -> list[str]:
+    return [field.name for field in dataclasses.fields(record)]
 
 
 def _shown(value: object) -> str:

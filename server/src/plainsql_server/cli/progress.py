@@ -3,6 +3,7 @@
 Owns how it looks. Where standard error is no terminal, a line is written when a step begins, and nothing moves.
 """
 
+import os
 import sys
 import time
 from types import TracebackType
@@ -50,7 +51,8 @@ class Bar:
             return
         elapsed_s = time.monotonic() - self._began_s
         if self._moves:
-            self._stream.write(f"\r\x1b[K{self._label:<{_LABEL_WIDTH}}{'█' * _WIDTH} 100 %  {elapsed_s:.1f} s\n")
+            self._write(1.0, f" 100 %  {elapsed_s:.1f} s")
+            self._stream.write("\n")
         self._label = ""
         self._stream.flush()
 
@@ -61,20 +63,29 @@ class Bar:
         elif self._total is None:
             self._stream.write(f"\r\x1b[K{self._label:<{_LABEL_WIDTH}}…")
         else:
-            self._stream.write(f"\r\x1b[K{self._label:<{_LABEL_WIDTH}}{self._bar(done, self._total)}")
+            share = min(1.0, done / max(1, self._total))
+            self._write(share, f" {100 * share:3.0f} %{self._pace(done, self._total, share)}")
         self._stream.flush()
 
-    def _bar(self, done: int, total: int) -> str:
-        share = min(1.0, done / total)
-        filled = int(share * _WIDTH)
+    def _write(self, share: float, told: str) -> None:
+        """Draws the line anew, no longer than the terminal is wide: a line that is broken cannot be drawn over."""
+        width = max(0, min(_WIDTH, self._columns() - _LABEL_WIDTH - len(told)))
+        filled = int(share * width)
+        line = f"{self._label:<{_LABEL_WIDTH}}{'█' * filled}{'░' * (width - filled)}{told}"
+        self._stream.write(f"\r\x1b[K{line[: self._columns()]}")
+
+    def _columns(self) -> int:
+        # A terminal that does not know how wide it is says 0. The last column is left free: some break the line there.
+        return (os.get_terminal_size(self._stream.fileno()).columns or 80) - 1
+
+    def _pace(self, done: int, total: int, share: float) -> str:
         elapsed_s = self._shown_s - self._began_s
-        shown = f"{'█' * filled}{'░' * (_WIDTH - filled)} {100 * share:3.0f} %"
         if not self._in_bytes:
-            return f"{shown}  {done} of {total}"
+            return f"  {done} of {total}"
         if elapsed_s < 1 or not done:
-            return shown
-        left_s = elapsed_s * (1 - share) / share
-        return f"{shown}  {size(done)} of {size(total)}, {size(done / elapsed_s)}/s, {left_s:.0f} s left"
+            return ""
+        left_s = elapsed_s * (1 - share) / max(0.001, share)
+        return f"  {size(done)} of {size(total)}, {size(done / elapsed_s)}/s, {left_s:.0f} s left"
 
 
 def size(size_bytes: float) -> str:

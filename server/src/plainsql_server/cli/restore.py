@@ -54,7 +54,10 @@ def restore_command(
                 lambda directory: _restore(directory, chosen, stream, bar, settings=settings, replace=replace)
             )
     if restored is None:
-        remark("Restored the directory. Run `plainsql-server migrate`, then `plainsql-server doctor`.")
+        remark(
+            "Restored the directory. Revoke what was revoked after its backup, then run `plainsql-server migrate` and"
+            " `plainsql-server doctor`."
+        )
         return
     remark(f"Restored the database {restored.name!r}.")
     click.echo(restored.id)

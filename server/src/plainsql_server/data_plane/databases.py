@@ -103,8 +103,10 @@ def _allowed_name(principal: Principal, name: str | None) -> str | None:
 
 def _address(record: DatabaseRecord, principal: Principal) -> Address:
     if principal.may(Scope.WRITE):
-        return Address(record.cell_conninfo, record.engine_name, record.owner_role)
-    return Address(record.cell_conninfo, record.engine_name, record.reader_role, read_only=True)
+        return Address(record.cell_conninfo, record.engine_name, record.owner_role, cell_name=record.cell_name)
+    return Address(
+        record.cell_conninfo, record.engine_name, record.reader_role, read_only=True, cell_name=record.cell_name
+    )
 
 
 def _not_found_message(name: str | None) -> str:

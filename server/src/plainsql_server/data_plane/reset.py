@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from plainsql_server.core.actor import Actor
-from plainsql_server.core.errors import LimitError, Outcome, RequestError, ServiceError, StatementError
+from plainsql_server.core.errors import ConflictError, LimitError, Outcome, RequestError, ServiceError, StatementError
 from plainsql_server.core.principal import Principal, Scope
 from plainsql_server.data_plane.databases import Place
 from plainsql_server.data_plane.visits import Visits
@@ -23,6 +23,7 @@ from plainsql_server.limits.tiers import TIERS
 
 # The lock table of the cell is full at the moment, or the batch alone is too much for it.
 _OUT_OF_MEMORY = "53200"
+_GO_ON = "What was dropped stays dropped. Send the request again: it goes on with what is left."
 
 
 @dataclass(slots=True)
@@ -69,6 +70,7 @@ class _Emptying:
         self._life_ms = TIERS[owner.tier].stream_life_ms
         self._until_s = time.monotonic() + self._life_ms / 1000
         self._batch_objects = BATCH_OBJECTS
+        self._has_dropped = False
         self._done = Emptied({})
 
     async def run(self) -> Emptied:
@@ -91,7 +93,7 @@ class _Emptying:
             batch = found[: self._batch_objects]
             try:
                 await self._visit(wipe.drop(batch))
-                dropped = True
+                dropped = self._has_dropped = True
             except StatementError as error:
                 # In somebody's way, or too much at once. What hangs on too many others may have fewer of them later.
                 if not error.retryable and error.diagnosis.sqlstate != _OUT_OF_MEMORY:
@@ -109,21 +111,33 @@ class _Emptying:
             raise self._timed_out()
         try:
             async with self._visits.visit(self._owner, self._place.name) as visit:
+                if visit.place.address != self._place.address:
+                    raise _replaced()
                 try:
                     return await visit.run(*statements)
                 finally:
                     self._done.exec_us += visit.exec_us
         except ServiceError as error:
-            # It is one of our statements, which the caller did not number.
+            # It is one of our statements, which the caller did not number; and what became of it is not what became of
+            # the request, of which some is done already.
             error.statement_index = None
+            if self._has_dropped and error.outcome in (Outcome.NOT_EXECUTED, Outcome.ROLLED_BACK):
+                error.outcome = Outcome.COMMITTED
+                error.hint = error.hint or _GO_ON
             raise
 
     def _timed_out(self) -> LimitError:
         return LimitError(
             "reset_timed_out",
             f"The database was not empty within {self._life_ms} ms, the longest that a request may take in the tier"
-            f" {self._owner.tier!r}. What was dropped stays dropped.",
-            hint="Send the request again: it goes on with what is left.",
+            f" {self._owner.tier!r}.",
+            hint=_GO_ON,
             retryable=True,
             outcome=Outcome.COMMITTED,
         )
+
+
+def _replaced() -> ConflictError:
+    return ConflictError(
+        "wrong_state", "Another database has taken the name of the one that was being emptied, or its place."
+    )

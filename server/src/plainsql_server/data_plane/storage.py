@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from plainsql_server.core.clock import monotonic_us
-from plainsql_server.core.errors import AccessError, EngineError, ServiceError
+from plainsql_server.core.errors import AccessError, EngineError, LimitError, ServiceError
 from plainsql_server.core.principal import Principal
 from plainsql_server.data_plane.scratch import Scratches
 from plainsql_server.data_plane.visits import Visit, Visits
@@ -64,7 +64,10 @@ class StorageTests:
         self._scratches = scratches
 
     async def run(self, principal: Principal, database: str | None) -> RoundTrip:
-        """One round trip. Raises AccessError where there is no such database; what else fails is in the answer."""
+        """One round trip. Raises AccessError where there is no such database, LimitError where its turn did not come.
+
+        What else fails is in the answer.
+        """
         written = os.urandom(SIZE_BYTES)
         trip = RoundTrip(_checksum(written))
         name = scratch.new_scratch_name()
@@ -72,9 +75,10 @@ class StorageTests:
             try:
                 await self._write(principal, database, trip, name, written)
                 await self._read(principal, database, trip, name)
-            except AccessError:
-                raise
             except (ServiceError, StepFailed) as error:
+                if isinstance(error, AccessError) or (isinstance(error, LimitError) and not trip.steps):
+                    # There was nothing to try it on, or no turn for it: that says nothing about the storage.
+                    raise
                 trip.failure = _failure(error, trip)
             finally:
                 if any(step.name == "sync" for step in trip.steps):
@@ -139,7 +143,9 @@ async def _counted(visit: Visit, trip: RoundTrip) -> AsyncIterator[None]:
 
 
 def _failure(error: ServiceError | StepFailed, trip: RoundTrip) -> EngineError:
-    at = f"at the step {trip.steps[-1].name!r}" if trip.steps else "before its first step"
+    at = "before its first step"
+    if trip.steps:
+        at = f"{'after' if trip.steps[-1].ok else 'at'} the step {trip.steps[-1].name!r}"
     if isinstance(error, StepFailed):
         return EngineError("storage_failed", f"The round trip failed {at}: {error}")
     return EngineError(

@@ -5,6 +5,7 @@ is how a run is meant to end; 1 when it could not start or a part died.
 """
 
 import os
+import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from plainsql_server.dev.alias import AliasPart, find_nginx
 from plainsql_server.dev.binaries import Binaries, find_binaries, made_reachable
 from plainsql_server.dev.certificates import ensure_certificates
 from plainsql_server.dev.cluster import PORT, SUPERUSER, Cluster, place_cluster, remove_socket_directory
-from plainsql_server.dev.folder import Folder, State, open_folder, read_state, write_json
+from plainsql_server.dev.folder import Folder, State, open_folder, read_state, write_json, write_secret
 from plainsql_server.dev.options import DevError, DevOptions
 from plainsql_server.dev.parts import Part, refuse_the_dead, start_all, stop_all
 from plainsql_server.dev.ports import choose_ports
@@ -38,6 +39,7 @@ class _Run:
     addresses: Addresses
     provisioning: Provisioning
     parts: list[Part]
+    settings: dict[str, str]
 
 
 def run(options: DevOptions) -> int:
@@ -61,6 +63,7 @@ def _run(options: DevOptions, folder: Folder, signals: Signals, screen: Screen) 
         prepared = _prepare(options, folder, state, screen)
         parts = prepared.parts
         if start_all(parts, signals, screen):
+            write_secret(folder.environment_file, _environment(prepared))
             write_json(folder.description_file, _description(prepared))
             _say_ready(prepared, screen, time.monotonic() - began)
             _watch(parts, signals)
@@ -78,7 +81,7 @@ def _check(options: DevOptions) -> None:
 
 def _clean_state(folder: Folder) -> State:
     """A fresh record for this run, after ending what the last one left behind."""
-    folder.description_file.unlink(missing_ok=True)
+    _forget_description(folder)
     last = read_state(folder)
     if last is not None:
         end_leftovers(last)
@@ -120,7 +123,7 @@ def _prepare(options: DevOptions, folder: Folder, state: State, screen: Screen) 
         parts.append(AliasPart(launcher, nginx, folder.alias, addresses))
     else:
         screen.say(f"  {ALIAS_MISSING}")
-    return _Run(folder, cluster, addresses, provisioning, parts)
+    return _Run(folder, cluster, addresses, provisioning, parts, settings)
 
 
 def _redis(launcher: Launcher, cluster: Cluster, screen: Screen) -> list[Redis]:
@@ -149,7 +152,7 @@ def _watch(parts: list[Part], signals: Signals) -> None:
 
 
 def _stop(folder: Folder, state: State, parts: list[Part], signals: Signals, screen: Screen) -> None:
-    folder.description_file.unlink(missing_ok=True)
+    _forget_description(folder)
     began = time.monotonic()
     if signals.stop_asked:
         screen.say(f"\n{signals.stop_asked.name}: stopping.")
@@ -157,6 +160,16 @@ def _stop(folder: Folder, state: State, parts: list[Part], signals: Signals, scr
     remove_socket_directory(state.socket_directory)
     folder.state_file.unlink(missing_ok=True)
     screen.say(f"Stopped in {time.monotonic() - began:.2f} s.")
+
+
+def _forget_description(folder: Folder) -> None:
+    folder.description_file.unlink(missing_ok=True)
+    folder.environment_file.unlink(missing_ok=True)
+
+
+def _environment(run: _Run) -> str:
+    """The content of operator.env: lines for a shell whose `plainsql-server` is to look after what runs."""
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in run.settings.items())
 
 
 def _description(run: _Run) -> dict[str, object]:
@@ -192,5 +205,6 @@ def _say_ready(run: _Run, screen: Screen, elapsed_s: float) -> None:
         ("CA", str(ca_file) if ca_file else "none: plain HTTP"),
         ("Database", run.provisioning.result().database),
         ("For programs", str(run.folder.description_file)),
+        ("For operators", f". {shlex.quote(str(run.folder.environment_file))}"),
     ]
     screen.ready(elapsed_s, facts, curl_line(run.addresses.data_url, run.folder.api_key_file, ca_file))

@@ -2,6 +2,7 @@
 
     .plainsql/
     ├ dev.json      how to reach what runs; there only while every part answers
+    ├ operator.env  the planes' settings, for a shell; there as long as dev.json
     ├ state.json    what a crash would leave behind: processes, with their start times, and the socket folder
     ├ lock          held while a `dev` runs here
     ├ api_key       the development key
@@ -36,6 +37,10 @@ class Folder:
     @property
     def description_file(self) -> Path:
         return self.path / "dev.json"
+
+    @property
+    def environment_file(self) -> Path:
+        return self.path / "operator.env"
 
     @property
     def state_file(self) -> Path:

@@ -22,7 +22,7 @@ _SELECT = """
     SELECT d.id, d.organization_id, d.name, d.state, d.is_default, d.plain, d.engine_name, d.record_secret,
            d.created_at,
            o.engine_name AS owner_role, r.engine_name AS reader_role,
-           d.cell_id, c.conninfo AS cell_conninfo, d.restorable_until, d.restores_to
+           d.cell_id, c.name AS cell_name, c.conninfo AS cell_conninfo, d.restorable_until, d.restores_to
     FROM databases d
     JOIN cells c ON c.id = d.cell_id
     JOIN roles o ON o.database_id = d.id AND o.kind = 'owner'
@@ -61,6 +61,7 @@ class DatabaseRecord:
     owner_role: str
     reader_role: str
     cell_id: str
+    cell_name: str
     cell_conninfo: str
     created_at: datetime
     restorable_until: datetime | None

@@ -40,6 +40,8 @@ class Address(NamedTuple):
     database: str
     role: str
     read_only: bool = False
+    # What operators call the cell, for metrics: a connection string is no name.
+    cell_name: str = ""
 
     def conninfo(self, connect_timeout_ms: int) -> bytes:
         startup = {**_STARTUP, "default_transaction_read_only": "on" if self.read_only else "off"}

@@ -17,6 +17,11 @@ from plainsql_server.core.errors import LimitError, RequestError
 from plainsql_server.engine.address import Address
 from plainsql_server.engine.provisioning import admin_connection
 
+# What the programs of a backup and a restore are called on the cell. They may take longer than any transaction of their
+# customer's may, and the reaper lets them as long as the admin's connection is there, which has this behind their name.
+BACKUP, RESTORE = "plainsql-backup", "plainsql-restore"
+KEEPER = "-keeper"
+
 # The tables of records and their columns, as they are copied.
 RECORDS = {
     "requests": "key, request_id, body_hash, claimed_at",
@@ -70,7 +75,7 @@ async def frozen(conninfo: str, admin_role: str, database: str) -> AsyncIterator
 
     Raises RequestError if the database cannot be dumped as its owner, LimitError if that would take too many locks.
     """
-    async with admin_connection(conninfo, admin_role, database) as connection:
+    async with admin_connection(conninfo, admin_role, database, BACKUP + KEEPER) as connection:
         await _check_locks(connection)
         await _check_row_security(connection)
         # It says nothing while the dump runs.
@@ -80,6 +85,13 @@ async def frozen(conninfo: str, admin_role: str, database: str) -> AsyncIterator
         exported = await (await connection.execute("SELECT pg_export_snapshot()")).fetchone()
         assert exported is not None
         yield Frozen(connection, exported[0], tables, is_serial)
+
+
+@asynccontextmanager
+async def attended(conninfo: str, admin_role: str, database: str) -> AsyncIterator[None]:
+    """Keeps the reaper from what a restore does in a database, for the length of the block."""
+    async with admin_connection(conninfo, admin_role, database, RESTORE + KEEPER):
+        yield
 
 
 async def fill_records(conninfo: str, admin_role: str, database: str, table: str, blocks: AsyncIterator[bytes]) -> None:
@@ -104,7 +116,7 @@ async def forget_default_privileges(conninfo: str, admin_role: str, database: st
 def owners_conninfo(cell_conninfo: str, database: str, owner_role: str, program: str) -> str:
     """How a program of a backup logs in: as the customer's role, with settings that no customer can have changed."""
     started = Address(cell_conninfo, database, owner_role).conninfo(_CONNECT_TIMEOUT_MS).decode()
-    return make_conninfo(started, application_name=f"plainsql-{program}")
+    return make_conninfo(started, application_name=program)
 
 
 async def analyze(conninfo: str) -> None:

@@ -13,8 +13,7 @@ from plainsql_server.engine.watching import rows
 
 _SETTINGS = (
     "max_connections", "superuser_reserved_connections", "max_prepared_transactions", "fsync", "full_page_writes",
-    "synchronous_commit", "log_statement", "log_min_error_statement", "log_min_duration_statement", "data_directory",
-    "default_transaction_isolation", "in_hot_standby",
+    "log_statement", "log_min_error_statement", "data_directory", "default_transaction_isolation",
 )  # fmt: skip
 
 _TEMPLATE = """
@@ -30,10 +29,12 @@ _OPEN_TO_ALL = """
     ORDER BY datname
 """
 _CUSTOMERS = "SELECT datname, datallowconn FROM pg_database WHERE datname ~ '^d_[0-9a-f]{24}$'"
+# Where a certificate is asked for beside it, `trust` says only that every role may be chosen by who has one.
 _OPEN_NETWORK = """
     SELECT line_number, type || ' ' || array_to_string(database, ',') || ' ' || array_to_string(user_name, ',')
            || ' ' || coalesce(address, '') AS rule
     FROM pg_hba_file_rules WHERE type LIKE 'host%' AND auth_method = 'trust'
+      AND NOT coalesce(options && ARRAY['clientcert=verify-ca', 'clientcert=verify-full'], false)
 """
 _STILL_SLOTS = """
     SELECT slot_name, pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint AS kept_bytes

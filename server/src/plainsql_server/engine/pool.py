@@ -273,7 +273,8 @@ class Pool:
 class CellPools:
     """The pools of one cell, which share its connections and its gate."""
 
-    def __init__(self, limits: "PoolLimits", connect_timeout_ms: int, observe: Observe) -> None:
+    def __init__(self, name: str, limits: "PoolLimits", connect_timeout_ms: int, observe: Observe) -> None:
+        self._name = name
         self.gate = Gate(limits.cell_connections, limits.cell_waiting)
         # Streams may have half of everything: of the cell's turns, of an organization's and of a pool's, so that
         # clients that do not read leave room for the rest.
@@ -327,10 +328,9 @@ class CellPools:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def load(self, name: str) -> CellLoad:
-        return CellLoad(
-            name, self.open_count, self.gate.running, self.gate.waiting, len(self._pools), self.stream_gate.running
-        )
+    def load(self) -> CellLoad:
+        running, streams = self.gate.running, self.stream_gate.running
+        return CellLoad(self._name, self.open_count, running, self.gate.waiting, len(self._pools), streams)
 
     async def close(self) -> None:
         """Waits for what runs beside the requests, then closes what is idle."""
@@ -364,7 +364,9 @@ class Pools:
         """The pool of an address, all of whose users belong to one organization."""
         cell = self._cells.get(address.cell_conninfo)
         if cell is None:
-            cell = self._cells[address.cell_conninfo] = CellPools(self._limits, self._connect_timeout_ms, self._observe)
+            cell = self._cells[address.cell_conninfo] = CellPools(
+                address.cell_name, self._limits, self._connect_timeout_ms, self._observe
+            )
         return cell.pool(address, organization_id)
 
     async def sweep(self) -> None:
@@ -376,7 +378,7 @@ class Pools:
 
     def loads(self) -> list[CellLoad]:
         """What this process uses of each cell now."""
-        return [cell.load(name) for name, cell in self._cells.items()]
+        return [cell.load() for cell in self._cells.values()]
 
     async def close(self) -> None:
         await asyncio.gather(*(cell.close() for cell in self._cells.values()))

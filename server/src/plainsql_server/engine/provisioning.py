@@ -38,7 +38,7 @@ MAINTENANCE_DATABASE = "postgres"
 _TEMPLATE_LOCK = 7_040_320_155_210_118_712
 # Work on one database takes a second at the most; whoever waits longer for it had better try again later.
 _LOCK_TIMEOUT_MS = 20_000
-_REFUSED_IN_CONNINFO = ("user", "dbname", "password")
+_REFUSED_IN_CONNINFO = ("user", "dbname", "password", "sslpassword")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def new_names() -> EngineNames:
 
 
 def check_conninfo(conninfo: str) -> None:
-    """Raises RequestError unless the text is a libpq connection string without user, dbname and password."""
+    """Raises RequestError unless the text is a libpq connection string without user, dbname and secrets."""
     try:
         keywords = conninfo_to_dict(conninfo)
     except psycopg.ProgrammingError as error:
@@ -146,7 +146,9 @@ async def lock_database(cell: AsyncConnection, names: EngineNames) -> None:
 
 
 @asynccontextmanager
-async def admin_connection(conninfo: str, admin_role: str, database: str) -> AsyncIterator[AsyncConnection]:
+async def admin_connection(
+    conninfo: str, admin_role: str, database: str, program: str = "plainsql-provisioning"
+) -> AsyncIterator[AsyncConnection]:
     """A connection as the admin role, closed at the end, which also frees the advisory locks it took."""
     try:
         connection = await AsyncConnection.connect(
@@ -155,7 +157,7 @@ async def admin_connection(conninfo: str, admin_role: str, database: str) -> Asy
             dbname=database,
             autocommit=True,
             connect_timeout=_CONNECT_TIMEOUT_S,
-            application_name="plainsql-provisioning",
+            application_name=program,
         )
         async with connection:
             await connection.execute("SET search_path = pg_catalog, pg_temp")

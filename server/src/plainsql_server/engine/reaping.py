@@ -14,6 +14,7 @@ import psycopg
 from psycopg import AsyncConnection, sql
 
 from plainsql_server.core.errors import EngineError, InternalError
+from plainsql_server.engine.backups import BACKUP, KEEPER, RESTORE
 from plainsql_server.engine.sqlstate import engine_away
 
 # As `provisioning.new_names` makes them: no role of an operator's is ever touched.
@@ -24,23 +25,34 @@ _STATEMENT_TIMEOUT_MS = 5_000
 # Taken by the one who looks at a cell, so that several control processes do not do it twice.
 _LOCK = 7_040_320_155_210_118_713
 
-_TRANSACTIONS = """
+# An operator's backup or restore works as the tenant. That it is one says not its own name, which a tenant could take,
+# but the admin's connection beside it.
+_UNATTENDED = f"""
+    NOT EXISTS (
+        SELECT FROM pg_stat_activity b
+        WHERE b.usename = current_user AND b.datname = a.datname AND a.application_name IN ('{BACKUP}', '{RESTORE}')
+          AND b.application_name = a.application_name || '{KEEPER}')
+"""
+_TRANSACTIONS = f"""
     SELECT pid, backend_start, usename::text, extract(epoch FROM clock_timestamp() - xact_start)::float8,
            backend_xid IS NOT NULL
-    FROM pg_stat_activity
+    FROM pg_stat_activity a
     WHERE usename ~ %(tenant)s AND clock_timestamp() - xact_start > %(older_than_s)s * interval '1 second'
+      AND {_UNATTENDED}
 """
 _END = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s AND backend_start = %s"
-_END_IDLE = """
-    SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+_END_IDLE = f"""
+    SELECT pg_terminate_backend(pid) FROM pg_stat_activity a
     WHERE usename ~ %(tenant)s AND state = 'idle'
       AND clock_timestamp() - state_change > %(longer_than_s)s * interval '1 second'
+      AND {_UNATTENDED}
 """
 # Counted first, and then only the few with many are looked at.
-_END_LOCKERS = """
+_END_LOCKERS = f"""
     SELECT pg_terminate_backend(a.pid)
     FROM (SELECT pid FROM pg_locks WHERE granted GROUP BY pid HAVING count(*) > %(more_than)s) AS l
     JOIN pg_stat_activity a ON a.pid = l.pid AND a.usename ~ %(tenant)s
+    WHERE {_UNATTENDED}
 """
 _PREPARED = """
     SELECT gid, database::text FROM pg_prepared_xacts

@@ -127,5 +127,6 @@ _QUESTIONS = {detail: _TABLES.format(fields=_FIELDS[detail]).encode() for detail
 
 def list_tables(schema: str | None, detail: Detail, at_most: int) -> Own:
     """The dear question: one JSON object for each table, in the order of their names."""
-    wanted = None if schema is None else schema.encode()
+    # On the wire a name would end with a NUL; none can have one, and none is empty.
+    wanted = None if schema is None else b"" if "\0" in schema else schema.encode()
     return _QUESTIONS[detail], [wanted, SCRATCH_SCHEMA.encode(), b"%d" % at_most]

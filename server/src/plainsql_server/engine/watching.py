@@ -4,15 +4,19 @@ Owns these questions, which read the engine's own views only, and the end of one
 backend that is not a tenant's.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from psycopg import AsyncConnection
 
 from plainsql_server.engine.provisioning import MAINTENANCE_DATABASE, admin_connection
+from plainsql_server.engine.sqlstate import engine_away
+
+# Sizes of thousands of databases take seconds; a cell that takes longer than this hangs.
+_PATIENCE_S = 30.0
 
 # As provisioning names the roles of customers' databases.
 TENANT_ROLE = "^[or]_[0-9a-f]{24}$"
@@ -38,8 +42,7 @@ _REPLICAS = """
 """
 _STATEMENTS = f"""
     SELECT pid, usename AS role, state, query, wait_event_type AS waits_for,
-           extract(epoch FROM clock_timestamp() - coalesce(query_start, backend_start))::float8 AS elapsed_s,
-           backend_start, application_name
+           extract(epoch FROM clock_timestamp() - coalesce(query_start, backend_start))::float8 AS elapsed_s
     FROM pg_stat_activity
     WHERE backend_type = 'client backend' AND usename ~ '{TENANT_ROLE}' ORDER BY query_start
 """
@@ -82,15 +85,19 @@ class Running:
     query: str
     waits_for: str | None
     elapsed_s: float
-    backend_start: datetime
-    application_name: str
 
 
 @asynccontextmanager
 async def watching(conninfo: str, admin_role: str) -> AsyncIterator[AsyncConnection]:
-    """A connection for questions to a cell. Raises EngineError if it is away."""
-    async with admin_connection(conninfo, admin_role, MAINTENANCE_DATABASE) as connection:
-        yield connection
+    """A connection for questions to a cell. Raises EngineError if it is away, or does not answer them all in time."""
+    try:
+        async with (
+            asyncio.timeout(_PATIENCE_S),
+            admin_connection(conninfo, admin_role, MAINTENANCE_DATABASE) as connection,
+        ):
+            yield connection
+    except TimeoutError as error:
+        raise engine_away(f"it let in, and did not answer within {_PATIENCE_S:g} s") from error
 
 
 async def view(connection: AsyncConnection) -> CellView:

@@ -15,6 +15,7 @@ from plainsql_server.http.bench import BenchAnswer, BenchOptions, BenchRoutes
 from plainsql_server.http.capabilities import CapabilitiesAnswer, CapabilitiesRoutes, ProbeAnswer
 from plainsql_server.http.contract import Contract, Parameter
 from plainsql_server.http.data_routes import DATABASE, ENGINE_ERRORS
+from plainsql_server.http.etags import KNOWN_VERSION
 from plainsql_server.http.reset import ResetAnswer, ResetBody, ResetRoutes
 from plainsql_server.http.routes import Route, scoped_route
 from plainsql_server.http.storage import StorageAnswer, StorageFailure, StorageRoutes
@@ -22,14 +23,11 @@ from plainsql_server.http.tables import TablesAnswer, TablesOptions, TablesRoute
 from plainsql_server.limits.permits import Permits
 
 _VISIT_ERRORS = (*ENGINE_ERRORS, "statement_timeout")
-_KNOWN_VERSION = Parameter(
-    "If-None-Match", "ETags of answers that you have; 304 if one of them still holds.", {"type": "string"}, 'W/"…"'
-)
 _NAME = Parameter("name", "One that GET /capabilities lists.", {"type": "string", "enum": [*CAPABILITIES]}, "streaming")
 
 _TABLES = Contract(
     options=TablesOptions,
-    headers=(DATABASE, _KNOWN_VERSION),
+    headers=(DATABASE, KNOWN_VERSION),
     answers={200: TablesAnswer, 304: None},
     errors=(*_VISIT_ERRORS, "result_too_large"),
     runs_sql=True,
@@ -60,7 +58,7 @@ _RESET = Contract(
     examples={"A database": {"database": "no-such-database", "confirm": "no-such-database"}},
     headers=(DATABASE,),
     answers={200: ResetAnswer},
-    errors=(*_VISIT_ERRORS, "not_confirmed", "reset_timed_out"),
+    errors=(*_VISIT_ERRORS, "not_confirmed", "reset_timed_out", "wrong_state"),
     runs_sql=True,
 )
 

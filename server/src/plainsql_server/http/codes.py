@@ -45,7 +45,7 @@ CODES: dict[str, Code] = {
     "database_not_ready": Code(EngineError, "The database is being created, or its creation failed."),
     "database_limit": Code(LimitError, "The tier allows no more databases."),
     "no_active_cell": Code(EngineError, "No cell takes new databases."),
-    "wrong_state": Code(ConflictError, "The database's state does not allow it."),
+    "wrong_state": Code(ConflictError, "The database's state does not allow it, or it changed meanwhile."),
     "name_taken": Code(ConflictError, "A database or organization has that name."),
     "invalid_name": Code(RequestError, "That cannot be a name."),
     # Keys, sessions and the organization.

@@ -259,7 +259,7 @@ def _response(route: Route, shapes: _Shapes, status: int, codes: list[str]) -> J
         schemas.append(shapes.ref(answered))
         told.append((answered.__doc__ or "").partition("\n")[0])
     elif status in contract.answers:
-        told.append("Done; there is nothing to say.")
+        told.append("What you have still holds." if status == 304 else "Done; there is nothing to say.")
     if codes:
         schemas.append(_failure(route, shapes, status, codes))
         told += [f"`{code}`: {CODES[code].when}" for code in codes]

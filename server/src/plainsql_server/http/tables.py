@@ -12,6 +12,7 @@ from plainsql_server.core.principal import Principal
 from plainsql_server.data_plane.tables import TableList, Tables
 from plainsql_server.engine.tables import Detail
 from plainsql_server.http.answers import RequestId, Success
+from plainsql_server.http.etags import is_known
 from plainsql_server.http.requests import Request
 from plainsql_server.http.responses import Header, Response
 
@@ -96,10 +97,9 @@ class TablesRoutes:
 
     async def get(self, request: Request, principal: Principal) -> Response:
         options = request.options(TablesOptions)
-        known = _known_tags(request)
         listed = await self._tables.list_(
             principal, request.header(b"x-database"), options.schema, Detail(options.detail),
-            lambda version: "*" in known or version in known,
+            lambda version: is_known(request, version),
         )  # fmt: skip
         headers = [(b"etag", f'W/"{listed.version}"'.encode()), _ASK_AGAIN]
         if listed.tables is None:
@@ -108,12 +108,6 @@ class TablesRoutes:
             200, _body(listed, listed.tables, request), headers=headers,
             queue_us=listed.queue_us, exec_us=listed.exec_us, row_count=len(listed.tables),
         )  # fmt: skip
-
-
-def _known_tags(request: Request) -> set[str]:
-    """The ETags that the caller has answers for. Whether they are weak makes no difference to a GET."""
-    sent = request.header(b"if-none-match") or ""
-    return {tag.strip().removeprefix("W/").strip('"') for tag in sent.split(",")}
 
 
 def _body(listed: TableList, tables: list[bytes], request: Request) -> bytes:

@@ -20,7 +20,7 @@ from plainsql_server.core.errors import ConflictError
 from plainsql_server.directory import databases as stored
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
-from plainsql_server.engine.backups import RECORDS, Frozen, frozen, owners_conninfo
+from plainsql_server.engine.backups import BACKUP, RECORDS, Frozen, frozen, owners_conninfo
 from plainsql_server.operations.pieces import PIECE_BYTES, Manifest, PieceWriter
 from plainsql_server.operations.programs import find_program, major_of, running
 from plainsql_server.operations.progress import Progress, TablesDumped
@@ -52,7 +52,7 @@ async def backup_database(directory: Directory, database: DatabaseRecord, output
     if database.state not in _DUMPABLE:
         raise ConflictError("wrong_state", f"The database {database.name!r} is {database.state}.")
     cell = await cell_of(directory, database)
-    conninfo = owners_conninfo(cell.conninfo, database.engine_name, database.owner_role, "backup")
+    conninfo = owners_conninfo(cell.conninfo, database.engine_name, database.owner_role, BACKUP)
     progress.step("a safe moment")
     async with frozen(cell.conninfo, cell.admin_role, database.engine_name) as moment:
         version = moment.connection.info.server_version
@@ -89,7 +89,7 @@ async def backup_directory(directory: Directory, dsn: str, output: BinaryIO, pro
     )  # fmt: skip
     writer = PieceWriter(output, manifest)
     progress.step("data", dumped.total)
-    conninfo = make_conninfo(dsn, application_name="plainsql-backup")
+    conninfo = make_conninfo(dsn, application_name=BACKUP)
     options = [*_FORM, _LOCK_WAIT, "--verbose"]
     await _dump(program, options, conninfo, writer=writer, part="data", dumped=dumped, progress=progress)
     await asyncio.to_thread(writer.finish)

@@ -3,7 +3,6 @@
 Owns what a good cell is. What it is like, `engine/examining.py` says.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 
 from psycopg.conninfo import conninfo_to_dict
@@ -27,6 +26,9 @@ _OTHERS = 16
 # PostgreSQL stops taking writes at two thousand million; it should vacuum long before.
 _XID_AGE_WARNING = 1_000_000_000
 _SLOT_BYTES_WARNING = 10_000_000_000
+_CONNINFO = "the cell's connection string, with `plainsql-server cell move`"
+# No role of a cell is reached by a password, so that none can be missing or wrong.
+_NO_PASSWORDS = "Have its pg_hba.conf ask for no password: `plainsql-server cell files` writes one that fits."
 _AGAIN = "Run `plainsql-server upgrade`, which prepares each cell again."
 
 
@@ -50,17 +52,21 @@ async def cells(patient: Patient) -> AsyncIterator[Finding]:
 async def _cell(patient: Patient, directory: Directory, cell: CellRecord) -> list[Finding]:
     check = f"cell {cell.name}"
     try:
-        async with asyncio.timeout(30), watching(cell.conninfo, cell.admin_role) as connection:
+        async with watching(cell.conninfo, cell.admin_role) as connection:
             facts = await examine(connection)
             clocks = await clock(check, connection)
-    except (ServiceError, TimeoutError) as error:
-        why = " ".join(str(getattr(error, "internal_context", error)).split())
-        return [broken(check, f"The cell cannot be reached as {cell.admin_role}: {why}", mend_of(why))]
+    except ServiceError as error:
+        why = " ".join((error.internal_context or error.message).split())
+        return [broken(check, f"The cell cannot be reached as {cell.admin_role}: {why}", _mend(why))]
     findings = [clocks, *_fitness(check, facts), *_guard(check, facts), *_room(check, facts, patient.settings)]
     findings += [*_durability(check, facts), *await _databases(check, directory, cell, facts)]
     findings += await _probe(check, cell, facts)
     findings += _disk(check, cell, facts, patient.disk_free_percent)
     return findings
+
+
+def _mend(why: str) -> str:
+    return _NO_PASSWORDS if "password" in why else mend_of(why, _CONNINFO)
 
 
 def _fitness(check: str, facts: CellFacts) -> Iterator[Finding]:
@@ -171,7 +177,7 @@ async def _probe(check: str, cell: CellRecord, facts: CellFacts) -> list[Finding
         await check_cell(cell.conninfo)
     except ServiceError as error:
         why = " ".join((error.internal_context or error.message).split())
-        return [broken(check, f"Customers' roles cannot log in: {why}", mend_of(why))]
+        return [broken(check, f"Customers' roles cannot log in: {why}", _mend(why))]
     return []
 
 

@@ -4,6 +4,7 @@ Owns the words for each way of not answering.
 """
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from datetime import datetime
 
@@ -15,21 +16,32 @@ from plainsql_server.directory.migrations import pending
 from plainsql_server.operations.findings import Finding, Patient, broken, good, warning
 
 _CONNECT_TIMEOUT_S = 3
-# What a connection failed with, in the engine's English, and what mends it.
-_MENDS = (
-    ("password authentication failed", "Correct the password in PLAINSQL_DIRECTORY_DSN, or the role's."),
-    ("no password supplied", "Put a password into PLAINSQL_DIRECTORY_DSN or name a passfile in it."),
-    ("no pg_hba.conf entry", "Add a line for this machine, role and database to pg_hba.conf, and reload PostgreSQL."),
-    ("pg_hba.conf rejects", "A line of pg_hba.conf refuses this machine or role: change it, and reload PostgreSQL."),
-    ("eer authentication failed", "Run this as the system user that the role is for, or map it in pg_ident.conf."),
-    ("certificate", "Correct sslmode, sslrootcert, sslcert and sslkey in the connection string."),
-    ("role", "Create the role, or correct the user in the connection string."),
-    ("database", "Create the database with `createdb`, or correct dbname in the connection string."),
-    ("too many", "Raise max_connections, or close what is not needed; `plainsql-server status` shows who has them."),
-    ("starting up", "Wait: PostgreSQL is starting."),
-    ("shutting down", "Start PostgreSQL again."),
-)
-_START = "Start PostgreSQL there, or correct host and port in the connection string."
+DSN = "PLAINSQL_DIRECTORY_DSN"
+# What a connection failed with, in the engine's English, and what mends it. Names that operators chose are in these
+# messages, too, and may be any words. {where} is what says how to connect.
+_MENDS = tuple(
+    (re.compile(words), mend)
+    for words, mend in (
+        ("password authentication failed", "Correct the password in {where}, or the role's."),
+        ("no password supplied", "Put a password into {where}, or name a passfile in it."),
+        ("no pg_hba.conf entry", "Add a line for this machine, role and database to pg_hba.conf; reload PostgreSQL."),
+        ("pg_hba.conf rejects", "A line of pg_hba.conf refuses this machine or role: change it; reload PostgreSQL."),
+        ("(?:[Pp]eer|[Ii]dent) authentication failed",
+         "Run this as the system user that the role is for, or map it in pg_ident.conf."),
+        ("certificate|private key|SSL ", "Correct sslmode, sslrootcert, sslcert and sslkey in {where}."),
+        ("the database system is shutting down", "Start PostgreSQL again."),
+        ("the database system is ", "Wait: PostgreSQL is starting or recovering, and its log says how far it is."),
+        ("too many (?:clients|connections)|remaining connection slots",
+         "Close what is not needed (as a superuser: `SELECT usename, count(*) FROM pg_stat_activity GROUP BY 1`), or"
+         " raise max_connections and restart it."),
+        ('role "[^"]*" does not exist', "Create the role, or correct the user in {where}."),
+        ("not permitted to log in", "Run `ALTER ROLE … LOGIN` as a superuser."),
+        ('database "[^"]*" does not exist', "Create the database with `createdb`, or correct dbname in {where}."),
+        ("not currently accepting connections", "Run `ALTER DATABASE … ALLOW_CONNECTIONS true` as a superuser."),
+        ("permission denied for database", "Run `GRANT CONNECT ON DATABASE … TO …` for that role."),
+    )
+)  # fmt: skip
+_START = "Start PostgreSQL there, or correct host and port in {where}."
 _SKEW_WARNING_S, _SKEW_BROKEN_S = 1.0, 10.0
 
 
@@ -39,7 +51,7 @@ async def directory(patient: Patient) -> AsyncIterator[Finding]:
     try:
         connection = await AsyncConnection.connect(dsn, connect_timeout=_CONNECT_TIMEOUT_S, autocommit=True)
     except psycopg.Error as error:
-        yield broken("directory", f"The directory cannot be reached: {one_line(error)}", mend_of(str(error)))
+        yield broken("directory", f"The directory cannot be reached: {one_line(error)}", mend_of(str(error), DSN))
         return
     async with connection:
         yield good(
@@ -86,9 +98,9 @@ async def clock(check: str, connection: AsyncConnection) -> Finding:
     )  # fmt: skip
 
 
-def mend_of(failure: str) -> str:
-    """What to do about a connection that failed so."""
-    return next((mend for words, mend in _MENDS if words in failure), _START)
+def mend_of(failure: str, where: str) -> str:
+    """What to do about a connection that failed so, if `where` says how to connect."""
+    return next((mend for words, mend in _MENDS if words.search(failure)), _START).format(where=where)
 
 
 def one_line(error: Exception) -> str:

@@ -136,7 +136,8 @@ class PieceReader:
 
 
 def _digest(hashed: "hashlib._Hash", name: str, content: bytes) -> None:
-    hashed.update(f"{name} {len(content)}\n".encode())
+    # A strange file's names may be in any encoding.
+    hashed.update(f"{name} {len(content)}\n".encode(errors="surrogateescape"))
     hashed.update(content)
 
 
@@ -148,4 +149,8 @@ def _decoded(content: bytes, model: type[T]) -> T:
 
 
 def _not_a_backup() -> RequestError:
-    return RequestError("not_a_backup", "This is not a backup made by `plainsql-server backup`.")
+    return RequestError(
+        "not_a_backup",
+        "This is not a backup made by `plainsql-server backup`.",
+        hint="If it is compressed, decompress it on its way here: `zstd -dc shop.zst | plainsql-server restore …`.",
+    )

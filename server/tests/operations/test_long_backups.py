@@ -1,0 +1,110 @@
+"""Backups and restores that take longer than their customer may: the control plane's reaper lets them."""
+
+import asyncio
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+import psycopg
+import pytest
+
+from plainsql_server.control_plane.reaping import Ceilings, Reaper
+from plainsql_server.core.observation import Observation, Reaped
+from plainsql_server.directory.connection import Directory
+from plainsql_server.limits.tiers import TIERS
+from server.tests.operations.stage import Stage
+
+# Nobody may take longer than a fifth of a second, nor be idle for as long.
+SHORT_MS = 200
+SHORT = Ceilings(
+    tiers=MappingProxyType(
+        {
+            tier: replace(
+                limits, statement_timeout_ms=SHORT_MS, transaction_timeout_ms=SHORT_MS, stream_life_ms=SHORT_MS
+            )
+            for tier, limits in TIERS.items()
+        }
+    ),
+    grace_s=0,
+    idle_s=SHORT_MS / 1000,
+)
+_WAIT_S = 30.0
+_COPYING = """
+    select from pg_stat_activity where application_name = %s and query like 'COPY %%' and usename ~ '^o_'
+        and clock_timestamp() - xact_start > 0.3 * interval '1 second'
+"""
+
+
+@pytest.fixture
+def filled(stage: Stage) -> Stage:
+    with stage.owner() as owner:
+        # More than pipes and buffers on the way hold, so that a program waits for whoever is slow.
+        owner.execute("create table t as select g, repeat(md5(g::text), 30) as body from generate_series(1, 30000) g")
+    return stage
+
+
+def wait_until_copying(stage: Stage, program: str) -> None:
+    end_s = time.monotonic() + _WAIT_S
+    with stage.postgres.connect() as admin:
+        while admin.execute(_COPYING, (program,)).rowcount == 0:
+            assert time.monotonic() < end_s
+            time.sleep(0.05)
+
+
+def reap(stage: Stage) -> list[str]:
+    """What one look of the reaper ends."""
+    seen: list[Observation] = []
+
+    async def look() -> None:
+        async with Directory.open(stage.dsn) as directory:
+            reaper = Reaper(directory, seen.append, SHORT)
+            try:
+                await reaper.look()
+            finally:
+                await reaper.close()
+
+    asyncio.run(look())
+    return [each.what for each in seen if isinstance(each, Reaped)]
+
+
+def test_a_backup_may_take_longer_than_its_customer(filled: Stage) -> None:
+    backup = filled.start("backup", "--org", "acme", "main", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        wait_until_copying(filled, "plainsql-backup")
+        assert reap(filled) == []
+        content, said = backup.communicate(timeout=60)
+    finally:
+        backup.kill()
+        backup.wait()
+    assert backup.returncode == 0, said
+    assert b"end.json" in content[-20_000:]
+
+
+def test_a_restore_may_take_longer_than_its_customer(filled: Stage, tmp_path: Path) -> None:
+    content = filled.backup(tmp_path / "main.backup").read_bytes()
+    command = ["restore", "--org", "acme", "copy"]
+    restore = filled.start(*command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert restore.stdin is not None
+    try:
+        restore.stdin.write(content[: len(content) * 3 // 4])
+        restore.stdin.flush()
+        wait_until_copying(filled, "plainsql-restore")
+        assert reap(filled) == []
+        _, said = restore.communicate(content[len(content) * 3 // 4 :], timeout=60)
+    finally:
+        restore.kill()
+        restore.wait()
+    assert restore.returncode == 0, said
+    assert filled.checksums("copy") == filled.checksums()
+
+
+def test_nobody_is_spared_for_calling_itself_a_backup(stage: Stage) -> None:
+    with stage.owner() as pretender:
+        pretender.execute("set application_name = 'plainsql-backup'")
+        pretender.execute("begin")
+        pretender.execute("select pg_sleep(0.3)")
+        assert reap(stage) == ["transaction"]
+        with pytest.raises(psycopg.OperationalError):
+            pretender.execute("select 1")
