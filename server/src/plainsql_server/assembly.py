@@ -4,6 +4,8 @@ Owns what is connected to what, and how a plane is served. Refuses rules of any 
 """
 
 import asyncio
+import multiprocessing
+import signal
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from fractions import Fraction
@@ -11,6 +13,7 @@ from typing import Any
 
 import uvicorn
 
+from plainsql_server.control_plane.disk_guard import DiskGuard
 from plainsql_server.control_plane.finishing import Finisher
 from plainsql_server.control_plane.reaping import Reaper
 from plainsql_server.core.clock import now
@@ -122,6 +125,7 @@ def build_data_application(settings: Settings, observe: Observer) -> Application
         ):
             observe.metrics.watch(pools.loads)
             readiness.heed_signals()
+            _end_with_parent()
             databases = Databases(directory, trust)
             health = Health(directory)
             checks: dict[str, Check] = {
@@ -161,6 +165,7 @@ def build_control_application(settings: Settings, observe: Observer) -> Applicat
             _permits(settings, observe, 1 - _DATA_PLANES_SHARE) as permits,
             _finisher(directory, observe) as finisher,
             _in_background(Reaper(directory, observe).run(), observe),
+            _in_background(DiskGuard(directory, observe, settings.database_max_mb * 1_000_000).run(), observe),
         ):
             readiness.heed_signals()
             checks: dict[str, Check] = {"directory": directory.check, "limiter": permits.check}
@@ -280,6 +285,20 @@ def _safety_headers(settings: Settings) -> list[tuple[str, str]]:
     """What every answer says to browsers: it is what it says it is, and belongs in no frame."""
     headers = [("x-content-type-options", "nosniff"), ("x-frame-options", "DENY")]
     return [*headers, ("strict-transport-security", "max-age=31536000")] if settings.tls_cert_file else headers
+
+
+def _end_with_parent() -> None:
+    """Has a worker stop as if it were told to when the process that started it is gone, however that went."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+    loop, sentinel = asyncio.get_running_loop(), parent.sentinel
+
+    def stop() -> None:
+        loop.remove_reader(sentinel)
+        signal.raise_signal(signal.SIGTERM)
+
+    loop.add_reader(sentinel, stop)
 
 
 def _serve(factory: str, settings: Settings, host: str, port: int, workers: int) -> None:

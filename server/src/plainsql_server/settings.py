@@ -98,6 +98,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     database_restore_s: Annotated[
         int, Meta(description="How long a deleted database can be restored.", ge=0, le=3_650 * 86_400)
     ] = 7 * 86_400
+    database_max_mb: Annotated[
+        int, Meta(description="The size at which a database is suspended, in megabytes. 0: none is.", ge=0)
+    ] = 0
 
 
 def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:

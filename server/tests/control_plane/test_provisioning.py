@@ -7,6 +7,7 @@ import psycopg
 import pytest
 from psycopg import errors
 
+from plainsql_server.core.errors import InternalError
 from plainsql_server.engine import provisioning
 from plainsql_server.engine.provisioning import EngineNames
 from server.tests.control_plane.cell_state import yes
@@ -201,3 +202,59 @@ async def test_names_on_a_cell_say_nothing(cell: Postgres) -> None:
     }
     assert len(parts) == 6
     assert all(len(part) == 24 for part in parts)
+
+
+async def test_a_role_that_a_stranger_granted_something_to_can_be_dropped(cell: Postgres, names: EngineNames) -> None:
+    # As in a database that was made before such grants were refused.
+    with cell.connect(database=names.database) as admin:
+        admin.execute("drop event trigger plainsql_check_grants")
+    other = await _create(cell)
+    with _owner(cell, names) as owner:
+        owner.execute("create table theirs (a int)")
+        owner.execute(f"grant select on theirs to {other.owner_role}")
+        owner.execute(f"grant usage on schema public to {other.reader_role}")
+        owner.execute(f"alter default privileges grant select on tables to {other.owner_role}")
+        owner.execute(f"create policy p on theirs to {other.owner_role} using (true)")
+    assert await provisioning.drop_database(cell.conninfo, SUPERUSER, other, yes)
+    with cell.connect() as admin:
+        left = admin.execute(
+            "select rolname from pg_roles where rolname = any (%s)", ([other.owner_role, other.reader_role],)
+        )
+        assert left.fetchall() == []
+    with _owner(cell, names) as owner:
+        assert owner.execute("select count(*) from theirs").fetchone() == (0,)
+
+
+async def test_a_database_of_an_older_version_gets_the_rights_of_a_new_one(cell: Postgres, names: EngineNames) -> None:
+    stranger = await _create(cell)
+    with cell.connect(database=names.database) as admin:
+        admin.execute("drop event trigger plainsql_check_grants")
+        admin.execute("grant execute on function pg_notify(text, text) to public")
+        admin.execute(f"alter database {names.database} reset all")
+        admin.execute(f"comment on database {names.database} is null")
+        assert await _older(cell) == [names.database]
+        await provisioning.renew_rights(cell.conninfo, SUPERUSER)
+        assert await _older(cell) == []
+    with _owner(cell, names) as owner:
+        for statement in ("select pg_notify('a', 'b')", f"grant usage on schema public to {stranger.owner_role}"):
+            with pytest.raises(errors.InsufficientPrivilege):
+                owner.execute(statement)
+        settings = "select from pg_db_role_setting where setrole = 0 and 'log_min_messages=fatal' = any (setconfig)"
+        assert owner.execute(settings).rowcount >= 1
+
+
+async def test_rights_are_not_renewed_where_a_customer_has_taken_our_place(cell: Postgres, names: EngineNames) -> None:
+    # A function of the customer's would be called by a superuser.
+    with cell.connect(database=names.database) as admin:
+        admin.execute(f"alter schema plainsql owner to {names.owner_role}")
+        admin.execute(f"comment on database {names.database} is null")
+        with pytest.raises(InternalError) as failure:
+            await provisioning.renew_rights(cell.conninfo, SUPERUSER)
+        assert "belongs to its customer" in (failure.value.internal_context or "")
+        admin.execute(f"alter schema plainsql owner to {SUPERUSER}")
+        await provisioning.renew_rights(cell.conninfo, SUPERUSER)
+
+
+async def _older(cell: Postgres) -> list[str]:
+    async with provisioning.admin_connection(cell.conninfo, SUPERUSER, "postgres") as connection:
+        return await provisioning.of_older_editions(connection)

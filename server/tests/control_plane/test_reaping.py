@@ -2,7 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -10,7 +11,7 @@ import psycopg
 import pytest
 from prometheus_client import generate_latest
 
-from plainsql_server.control_plane import databases
+from plainsql_server.control_plane import databases, organizations
 from plainsql_server.control_plane.reaping import PREPARED_PREFIX, Ceilings, Reaper
 from plainsql_server.core.clock import now
 from plainsql_server.core.observation import Observation, Reaped
@@ -57,7 +58,7 @@ def tenant(postgres: Postgres, database: DatabaseRecord) -> psycopg.Connection:
 
 async def reaped(reaper: Reaper, seen: list[Observation], what: str) -> int:
     """Looks until something was reaped; how much."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not seen:
             await reaper.look()
             await asyncio.sleep(0.05)
@@ -139,7 +140,7 @@ async def test_an_idle_connection_of_nobody_is_ended(
 async def test_a_tenant_with_too_many_locks_is_ended(
     postgres: Postgres, directory: Directory, database: DatabaseRecord, seen: list[Observation]
 ) -> None:
-    reaper = Reaper(directory, seen.append, Ceilings(locks=100))
+    reaper = Reaper(directory, seen.append, Ceilings(locks=100, few_locks=10))
     with tenant(postgres, database) as bomb, tenant(postgres, database) as modest:
         bomb.execute("do $$ begin for i in 1..200 loop execute format('create table t%s ()', i); end loop; end $$")
         for each, tables in ((modest, 50), (bomb, 200)):
@@ -201,3 +202,69 @@ async def test_what_was_reaped_is_counted() -> None:
         metrics(Reaped(now(), "reaped", "local", "idle", 3))
     text = generate_latest(metrics.registry).decode()
     assert re.search(r'^plainsql_reaped_total\{cell="local",what="idle"\} 6\.0$', text, re.MULTILINE)
+
+
+async def test_many_connections_with_many_locks_each_are_counted_together(
+    postgres: Postgres, directory: Directory, organization: OrganizationRecord, database: DatabaseRecord,
+    seen: list[Observation],
+) -> None:  # fmt: skip
+    second = await databases.create(directory, organization.id, "second")
+    stranger = await organizations.create(directory, "Stranger", "free")
+    other = await databases.create(directory, stranger.id, "main")
+    reaper = Reaper(directory, seen.append, Ceilings(locks=150, few_locks=10))
+    with tenant(postgres, database) as one, tenant(postgres, second) as two, tenant(postgres, other) as modest:
+        for each in (one, two, modest):
+            each.execute("do $$ begin for i in 1..100 loop execute format('create table t%s ()', i); end loop; end $$")
+            each.execute("begin")
+            each.execute("do $$ begin for i in 1..100 loop execute format('lock table t%s', i); end loop; end $$")
+        assert await reaped(reaper, seen, "locks") == 2
+        assert not is_open(one)
+        assert not is_open(two)
+        assert is_open(modest)
+    await reaper.close()
+
+
+TRAP = """
+    create function trap(i int) returns int language plpgsql immutable as $$
+    begin
+        -- It may not even see what kind of process it is in.
+        if (select backend_type is null from pg_stat_activity where pid = pg_backend_pid()) then
+            loop
+                begin
+                    perform pg_sleep(1000);
+                exception when query_canceled then null;
+                end;
+            end loop;
+        end if;
+        return i;
+    end $$
+"""
+
+
+async def test_maintenance_that_a_tenants_function_keeps_busy_is_ended(
+    postgres: Postgres, directory: Directory, database: DatabaseRecord, seen: list[Observation]
+) -> None:
+    reaper = Reaper(directory, seen.append, Ceilings(maintenance_s=0.5))
+    with postgres.connect() as admin, often_maintained(admin):
+        # What a session has changed is counted when it ends, at the latest.
+        with tenant(postgres, database) as hostile:
+            hostile.execute(TRAP)
+            hostile.execute("create table t (id int)")
+            hostile.execute("create index on t (trap(id))")
+            hostile.execute("insert into t select generate_series(1, 500)")
+        assert await reaped(reaper, seen, "maintenance") == 1
+        with tenant(postgres, database) as hostile:
+            hostile.execute("drop table t")
+    await reaper.close()
+
+
+@contextmanager
+def often_maintained(admin: psycopg.Connection) -> Iterator[None]:
+    """A cell whose tables are looked at every second."""
+    admin.execute("alter system set autovacuum_naptime = '1s'")
+    admin.execute("select pg_reload_conf()")
+    try:
+        yield
+    finally:
+        admin.execute("alter system reset autovacuum_naptime")
+        admin.execute("select pg_reload_conf()")

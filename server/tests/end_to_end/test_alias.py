@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -141,6 +142,20 @@ def test_a_data_plane_that_is_away_is_a_503_in_the_one_shape_whose_outcome_is_un
     assert (error["outcome"], error["retryable"], answer.headers["retry-after"]) == ("unknown", True, "1")
     assert answer.headers["access-control-allow-origin"] == "*"
     assert check_shape(answer)["rows"] == []
+
+
+def test_an_address_with_many_bodies_under_way_is_refused_more_of_them() -> None:
+    fewer = {"limit_conn plainsql_addresses 256": "limit_conn plainsql_addresses 2"}
+    withheld = b"POST /v1/query HTTP/1.1\r\nhost: x\r\ncontent-length: 9999\r\n\r\n{"
+    with running_alias(choose_ports({"nobody": 0})["nobody"], instead=fewer) as port, ExitStack() as stack:
+        for _ in range(2):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10)).sendall(withheld)
+        end_s = time.monotonic() + 10
+        # A request counts when its head has come.
+        while b"connection_limit" not in (answer := httpx.post(f"http://127.0.0.1:{port}/v1/query", json={})).content:
+            assert time.monotonic() < end_s
+        error = error_of(answer, 503, "connection_limit")
+    assert (error["outcome"], error["retryable"], answer.headers["retry-after"]) == ("not_executed", True, "1")
 
 
 async def pieces_in_step(port: int, upstream: Upstream, pieces: int) -> int:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import httpx
 import pytest
@@ -25,6 +26,7 @@ from server.tests.load import (
     running_node,
     size,
 )
+from server.tests.processes import children_of, wait_for
 from server.tests.service import Service
 
 RESTARTS = size("PLAINSQL_TEST_RESTARTS", 3)
@@ -210,3 +212,20 @@ def judge(service: Service, writers: list[Writer], logged: set[str]) -> None:
     # A connection that the kernel had queued and the process never took is closed with the socket that listens. Its
     # request was not accepted, so it is not counted here; the figure above tells how many there were.
     assert len(acknowledged) > 50 * RESTARTS
+
+
+def test_workers_do_not_outlive_a_parent_that_was_killed(service: Service) -> None:
+    with running_node(directory_dsn(service), workers=2) as node:
+        workers = [pid for pid in children_of(node.process.pid) if b"spawn_main" in _command(pid)]
+        assert len(workers) == 2
+        node.process.kill()
+        node.process.wait(STOPPED_WITHIN_S)
+        wait_for(lambda: not any(map(_command, workers)), STOPPED_WITHIN_S, lambda: f"workers live on: {workers}")
+
+
+def _command(pid: int) -> bytes:
+    """What a process runs; nothing if it is gone, or nobody has buried it yet."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""

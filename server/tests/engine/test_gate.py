@@ -427,3 +427,19 @@ TestGateMachine = GateMachine.TestCase
 TestGateMachine.settings = settings(
     max_examples=60, stateful_step_count=30, deadline=None, report_multiple_bugs=False, database=None
 )
+
+
+async def test_a_strangers_long_turns_do_not_have_ones_own_short_ones_refused() -> None:
+    gate = Gate(64, 1_000)
+    stranger, own = party("stranger"), party("own", pool_limit=2)
+    for _ in range(200):
+        gate.leave(replace(entered(gate, stranger), started_s=time.monotonic() - 30))
+    held = [entered(gate, own), entered(gate, own)]
+    waiting = [asyncio.create_task(gate.enter(own, Deadline.after_ms(1_000))) for _ in range(20)]
+    await asyncio.sleep(0)
+    assert gate.waiting == 20
+    for turn in held:
+        gate.leave(turn)
+    for task in waiting:
+        gate.leave(await task)
+    assert gate.running == 0

@@ -4,6 +4,8 @@ A statement that is judged too mildly leaks state from one request to the next, 
 thought of is in a table here. One that is judged too harshly only costs time; the ordinary ones must not be.
 """
 
+import time
+
 import psycopg
 import pytest
 
@@ -335,3 +337,30 @@ def test_the_ways_to_hide_are_real(engine: psycopg.Connection) -> None:
             " is not null, lastval()"
         ).fetchone()
         assert seen == ("1", "7001ms", True, 5)
+
+
+MEGABYTE = 1024 * 1024
+# Each would make a careless pattern look at the same characters again and again.
+DEAR = ["a", "1", "$", "\u20ac", "a ", '" ', "abs(", "a.", "table a.", "on on ", 'on "on ', "nextval ", "-", " "]
+
+
+@pytest.mark.parametrize("piece", DEAR)
+@pytest.mark.parametrize("beginning", ["select ", "insert into ", "create table t ", "create index on a"])
+def test_no_text_takes_long_to_judge(piece: str, beginning: str) -> None:
+    for length in (64 * 1024, MEGABYTE):
+        sql = (beginning + piece * length)[:length]
+        began_s = time.process_time()
+        leftovers_of(sql, plain_database=True)
+        may_store_code(sql)
+        # A tenth of that on a machine that is not busy. One identifier of 20,000 letters took seconds once.
+        assert time.process_time() - began_s < 0.5
+
+
+@pytest.mark.parametrize("name", ["set_config", "1set_config", "$1set_config", "\u20acset_config", "a\u20acset_config"])
+def test_a_call_is_found_whatever_stands_right_before_its_name(name: str) -> None:
+    assert leftovers_of(f"select 1,{name}('a.b', 'c', false)", plain_database=True) is Leftovers.SESSION
+
+
+def test_a_long_statement_is_not_proven_harmless() -> None:
+    assert leftovers_of("select " + "1," * MEGABYTE + "1", plain_database=True) is Leftovers.SESSION
+    assert may_store_code("create table t (" + "a int," * MEGABYTE)

@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plainsql_server.engine.prepared import Prepared, PreparedStatements
+from plainsql_server.engine.prepared import MAX_PREPARED_LENGTH, Prepared, PreparedStatements
+from plainsql_server.engine.shapes import PLAIN, Rendering, rendering_of
 
 
 def filled(*texts: str, max_prepared: int = 3) -> PreparedStatements:
@@ -80,3 +81,29 @@ def test_what_the_engine_holds_is_what_is_remembered_and_never_more_than_the_lim
             found = statements.find(held_text)
             assert found is not None
             assert found.name == name
+
+
+def test_long_texts_push_out_others_but_never_themselves() -> None:
+    statements = filled("a", "b", max_prepared=100)
+    long = "c" * MAX_PREPARED_LENGTH
+    assert len(statements.add(long, Prepared(b"c", ()))) == 2
+    assert statements.find(long) is not None
+    assert statements.add("d", Prepared(b"d", ())) == [b"c"]
+    # What was pushed out, forgotten or cleared does not count any more.
+    statements.add("e", Prepared(b"e", ()))
+    statements.forget("e")
+    assert statements.find("d") is not None
+    statements.clear()
+    assert filled("a", "b", "c").add("d" * 99, Prepared(b"d", ())) != []
+    assert statements.add("f" * (MAX_PREPARED_LENGTH // 2), Prepared(b"f", ())) == []
+    assert statements.add("g" * (MAX_PREPARED_LENGTH // 2), Prepared(b"g", ())) == []
+
+
+def test_renderings_of_an_older_generation_are_let_go() -> None:
+    prepared, rendering = Prepared(b"a", ()), rendering_of((), (), PLAIN)
+    for generation in range(3):
+        assert prepared.rendering(generation, PLAIN) is None
+        prepared.remember(generation, PLAIN, rendering)
+        assert prepared.rendering(generation, PLAIN) is rendering
+    assert prepared.rendering(0, PLAIN) is None
+    assert isinstance(rendering, Rendering)

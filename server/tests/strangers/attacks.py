@@ -1,6 +1,7 @@
 """What one tenant can do to a cell through the public API, each for as long as it is let.
 
-Owns the attacks. Whatever an attack is answered is right: it only must not be felt by others.
+Owns the attacks, and how each is seen to be under way: a bomb that does not go off proves nothing. Whatever an attack
+is answered is right: it only must not be felt by others.
 """
 
 import asyncio
@@ -8,12 +9,22 @@ import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 
 from server.tests.events import StreamClient
 from server.tests.load import Client, NoAnswer, Node
 
 ENDLESS = "select a.n, repeat('x', 1000) as text from generate_series(1, 100000) a(n), generate_series(1, 10000) b(n)"
 TABLES = "do $$ begin for i in {first}..{last} loop execute format('create table if not exists bulk_%s (id int primary key, t text)', i); end loop; end $$"  # fmt: skip # noqa: E501
+# Tables whose rows are far apart, so that each row that is read takes a place among the predicate locks.
+SPARSE_TABLES = 40
+SPARSE = """do $$ begin
+    for i in 1..40 loop
+        execute format('create table sparse_%s (id int primary key) with (fillfactor = 10)', i);
+        execute format('insert into sparse_%s select generate_series(1, 3600)', i);
+        execute format('analyze sparse_%s', i);
+    end loop;
+end $$"""
 _GIVE_UP_S = 0.05
 
 
@@ -68,9 +79,28 @@ async def idle_serializable(attacker: Attacker) -> None:
 
 
 async def lock_bomb(attacker: Attacker) -> None:
-    """As many locks as there are tables, in as many transactions as there can be."""
-    grab = f"do $$ begin for i in 1..{attacker.tables} loop execute format('lock table bulk_%s in access share mode', i); end loop; perform pg_sleep(2); end $$"  # noqa: E501
+    """Two locks for each table, in as many transactions as there can be: more than the cell has places for."""
+    grab = f"do $$ begin for i in 1..{attacker.tables} loop execute format('select from bulk_%s where id = 1', i); end loop; perform pg_sleep(2); end $$"  # noqa: E501
     await _at_once(*(attacker.repeat(grab) for _ in range(16)))
+
+
+async def predicate_lock_bomb(attacker: Attacker) -> None:
+    """Serializable reads of many single rows, which PostgreSQL remembers for all tenants in one place."""
+    read = f"do $$ begin for i in 1..{SPARSE_TABLES} loop execute format('select from sparse_%s where id = any (array(select g * 29 + {{rest}} from generate_series(1, 120) g))', i); end loop; perform pg_sleep(2); end $$"  # noqa: E501
+    reads = (read.replace("{rest}", str(number)) for number in range(16))
+    await _at_once(*(attacker.repeat("set local enable_seqscan = off", each) for each in reads))
+
+
+async def subtransaction_flood(attacker: Attacker) -> None:
+    """Transactions with thousands of others within, which everybody's snapshots must look past."""
+    nest = "do $$ begin for i in 1..10000 loop begin insert into mine values (-i - {base}); exception when sqlstate '00001' then null; end; end loop; perform pg_sleep(0.2); raise 'enough'; end $$"  # noqa: E501
+    await _at_once(*(attacker.repeat(nest.replace("{base}", f"{number * 10000}")) for number in range(8)))
+
+
+async def lock_view_flood(attacker: Attacker) -> None:
+    """Looking at the table of locks, which keeps it from everybody meanwhile."""
+    look = "select count(*) from generate_series(1, 10000) g, lateral (select count(*) from pg_locks where pid = g) x"
+    await _at_once(*(attacker.repeat(look) for _ in range(4)))
 
 
 async def cpu_bomb(attacker: Attacker) -> None:
@@ -134,15 +164,41 @@ async def stalled_streams(attacker: Attacker) -> None:
         await asyncio.sleep(max(0.0, attacker.until_s - time.monotonic()))
 
 
-ATTACKS: dict[str, Attack] = {
-    "idle serializable": idle_serializable,
-    "lock bomb": lock_bomb,
-    "CPU bomb": cpu_bomb,
-    "temporary files": temp_file_bomb,
-    "catalog bloat": catalog_bloat,
-    "connection flood": connection_flood,
-    "NOTIFY flood": notify_flood,
-    "stalled streams": stalled_streams,
+@dataclass(frozen=True)
+class Bomb:
+    """An attack, and what shows that it goes off."""
+
+    attack: Attack
+    unit: str
+    seen: str | None
+    """What the superuser is asked for in the attacker's database meanwhile; None: what the attacker was answered."""
+    least: int
+    in_full: int
+
+
+_RUNNING = "select count(*) from pg_stat_activity where usename ~ '^o_' and datname = current_database() and {}"
+_LOCKS = "select count(*) from pg_locks l join pg_database d on d.oid = l.database where d.datname = current_database()"
+
+ATTACKS: dict[str, Bomb] = {
+    "idle serializable": Bomb(
+        idle_serializable, "transactions asleep", _RUNNING.format("query ~ 'pg_sleep' and state = 'active'"), 2, 4
+    ),
+    "lock bomb": Bomb(lock_bomb, "locks", _LOCKS, 2_000, 50_000),
+    "predicate locks": Bomb(predicate_lock_bomb, "predicate locks", f"{_LOCKS} and mode = 'SIReadLock'", 2_000, 30_000),
+    "CPU bomb": Bomb(cpu_bomb, "statements at it", _RUNNING.format("query ~ '100000000' and state = 'active'"), 8, 12),
+    "temporary files": Bomb(
+        temp_file_bomb, "MB at once", "select sum(size)::int8 / 1000000 from pg_ls_tmpdir()", 5, 200
+    ),
+    "catalog bloat": Bomb(
+        catalog_bloat, "tables", "select count(*) from pg_class where relname ~ '^bulk_[0-9]+$'", 400, 10_000
+    ),
+    "subtransactions": Bomb(
+        subtransaction_flood, "thousand used up", "select (txid_current() - {before}) / 1000", 10, 200
+    ),
+    "connection flood": Bomb(connection_flood, "requests", None, 50, 1_000),
+    "NOTIFY flood": Bomb(notify_flood, "requests, 5,000 each", None, 3, 30),
+    "lock views": Bomb(lock_view_flood, "requests", None, 1, 10),
+    "stalled streams": Bomb(stalled_streams, "streams that stand", _RUNNING.format("wait_event = 'ClientWrite'"), 2, 8),
 }
 
 

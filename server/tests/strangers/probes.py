@@ -104,6 +104,7 @@ EXTENSIONS = [
     Probe("the guard of extensions is replaced", "create or replace function plainsql.check_extensions()"
           " returns event_trigger language plpgsql as 'begin end'"),
     Probe("the guard of extensions is dropped", "drop event trigger plainsql_check_extensions"),
+    Probe("the guard of grants is set off", "alter event trigger plainsql_check_grants disable"),
     Probe("the guard's function is dropped", "drop function plainsql.check_extensions() cascade"),
     Probe("guards are off by a setting", "set event_triggers = off", majors=(18,)),
 ]  # fmt: skip
@@ -139,6 +140,12 @@ ROLES = [
     Probe("a stranger's things dropped", "drop owned by {other_reader}"),
     Probe("rights on what a stranger will make", "alter default privileges for role {other_owner} grant all on tables"
           " to {owner}"),
+    Probe("a right for a stranger, who could not be dropped then", "grant usage on schema public to {other_owner}"),
+    Probe("a right ahead for a stranger", "alter default privileges grant select on tables to {other_owner}"),
+    _executed("a policy for a stranger", "create table probe_policy (a int);"
+              " create policy probe_policy on probe_policy to {other_owner} using (true)"),
+    Probe("a schema with a right for a stranger", "create schema probe_schema create table probe_table (a int)"
+          " grant select on probe_table to {other_owner}"),
     Probe("everybody's settings", "alter role all set work_mem = '1MB'"),
     Probe("one's own pinned settings", "alter role {owner} set temp_file_limit = -1"),
     Probe("one's own pinned settings, all", "alter role {owner} reset all", proof="select not exists (select from"

@@ -135,3 +135,16 @@ def test_nothing_can_compile(bounded: Postgres) -> None:
     with bounded.connect() as tenant:
         tenant.execute("set jit = on")
         assert tenant.execute("select pg_jit_available()").fetchone() == (False,)
+
+
+def test_no_statement_gets_workers_whatever_it_sets(bounded: Postgres) -> None:
+    with bounded.connect() as tenant:
+        tenant.execute("create table wide as select g from generate_series(1, 100000) g")
+        for setting in (
+            "max_parallel_workers_per_gather = 64", "max_parallel_workers = 64", "parallel_setup_cost = 0",
+            "parallel_tuple_cost = 0", "min_parallel_table_scan_size = 0", "max_parallel_maintenance_workers = 64",
+        ):  # fmt: skip
+            tenant.execute(f"set {setting}")
+        plan = "".join(line for (line,) in tenant.execute("explain (analyze) select sum(g) from wide"))
+        assert "Workers Planned" in plan
+        assert "Workers Launched: 0" in plan

@@ -7,6 +7,7 @@ import http.client
 import json
 import random
 import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,6 +25,8 @@ SEED = size("PLAINSQL_TEST_FUZZ_SEED", 0) or random.randrange(2**32)
 BATCH = 20
 # Whatever is asked for, an answer comes within the statement's limit and a little.
 ANSWER_S = 20
+# And nobody else's answer waits for it in the meantime. A hundred times what it takes on a machine that is not busy.
+LONGEST_S = 8.0
 STATEMENT_MS = 300
 
 _counted = 0
@@ -71,6 +74,7 @@ class Talker:
         global _counted  # noqa: PLW0603  # the last test looks whether there were enough
         _counted += 1
         headers = {"Authorization": f"Bearer {self._key}", "Content-Type": content_type}
+        began_s = time.monotonic()
         try:
             self._connection.request("POST", path, body, headers)
             response = self._connection.getresponse()
@@ -78,10 +82,11 @@ class Talker:
             self._connection.close()
             self._connection.request("POST", path, body, headers)
             response = self._connection.getresponse()
-        body = response.read()
+        answer = response.read()
+        assert time.monotonic() - began_s < LONGEST_S, (path, len(body), body[:200])
         if response.headers.get_content_type() == "text/event-stream":
-            return response.status, _end_of_stream(body)
-        return response.status, json.loads(body)
+            return response.status, _end_of_stream(answer)
+        return response.status, json.loads(answer)
 
 
 def _end_of_stream(body: bytes) -> dict[str, Any]:
@@ -108,7 +113,11 @@ TOKENS = st.sampled_from(
      "union", "with", "returning", "pg_sleep(0.01)", "\ufeff", "\u2028", "é", "insert into fuzzed",
      "null", ",", "array["]
 )  # fmt: skip
-SQL_TEXT = st.one_of(st.text(max_size=200), st.lists(TOKENS, max_size=30).map(" ".join))
+# The same again and again, up to more than a statement may have: what is dear to look at shows by its length.
+LONG = st.tuples(TOKENS, TOKENS | st.text(max_size=3), st.sampled_from([1_000, 50_000, 300_000])).map(
+    lambda parts: parts[0] + " " + parts[1] * parts[2]
+)
+SQL_TEXT = st.one_of(st.text(max_size=200), *([st.lists(TOKENS, max_size=30).map(" ".join)] * 8), LONG)
 
 
 @fuzz(0.3)

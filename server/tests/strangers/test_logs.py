@@ -6,6 +6,7 @@ Beside these, every test that starts a service, a data plane or a PostgreSQL loo
 
 import secrets
 import socket
+import time
 from collections.abc import Iterator
 
 import psycopg
@@ -89,3 +90,33 @@ def test_no_log_holds_what_customers_send_or_get(hostile: Hostile) -> None:
     logged = everything_logged(hostile)
     for what in (MARK, hostile.key, hostile.victims_key, unknown, *record_secrets(hostile)):
         assert what not in logged
+
+
+LOGS = """
+    create or replace function logs(i int) returns int language plpgsql immutable as $$
+    begin
+        raise log '{mark}';
+        return i;
+    end $$
+"""
+
+
+def test_the_engines_own_maintenance_writes_nothing_of_a_tenants(hostile: Hostile) -> None:
+    mark = f"mark{secrets.token_hex(8)}"
+    with hostile.postgres.connect() as admin, hostile.client() as client:
+        admin.execute("alter system set autovacuum_naptime = '1s'")
+        admin.execute("select pg_reload_conf()")
+        for sql in (
+            LOGS.format(mark=mark), "create table logged (id int)", "create index on logged (logs(id))",
+            "insert into logged select generate_series(1, 500)",
+        ):  # fmt: skip
+            assert client.post("/v1/query", json={"sql": sql}).json()["success"]
+    with hostile.postgres.connect(database=hostile.own.database) as admin:
+        until_s = time.monotonic() + 30
+        counted = "select autoanalyze_count from pg_stat_user_tables where relname = 'logged'"
+        while admin.execute(counted).fetchone() == (0,):
+            assert time.monotonic() < until_s
+            time.sleep(0.1)
+        admin.execute("alter system reset autovacuum_naptime")
+        admin.execute("select pg_reload_conf()")
+    assert mark not in everything_logged(hostile)

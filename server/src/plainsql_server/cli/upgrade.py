@@ -18,7 +18,7 @@ def upgrade_command(ctx: click.Context, dry_run: bool, as_json: bool) -> None:
     """Bring the directory's tables and every cell up to this version, as `migrate` and `cell add` do.
 
     Prints what it changes, and changes nothing if one of them cannot be brought up to date: then the exit code is 1.
-    Customers' databases are not touched. It may be run again.
+    In customers' databases only rights are taken away that new ones do not have, either. It may be run again.
     """
     dsn = read_settings().directory_dsn
     changes = asyncio.run(plan(dsn))

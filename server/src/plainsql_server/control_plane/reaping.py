@@ -7,6 +7,7 @@ is looked at by one of them. Refuses to decide about a database: nothing that is
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -16,7 +17,7 @@ from plainsql_server.core.observation import Failure, Observe, Reaped, told_to_o
 from plainsql_server.directory import cells, roles
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
-from plainsql_server.engine.reaping import CellWatch, OldTransaction
+from plainsql_server.engine.reaping import CellWatch, Locker, OldTransaction
 from plainsql_server.limits.tiers import TIERS, Limits
 
 _LOOK_EVERY_S = 1.0
@@ -33,8 +34,13 @@ class Ceilings:
     grace_s: float = 5.0
     # Pools close theirs after a minute; older ones belong to a process that is gone.
     idle_s: float = 300.0
-    # A cell has places for about 140,000 locks. Dropping a schema of ten thousand tables takes some forty thousand.
+    # Of one organization, over all of its connections. A cell has places for about 140,000 locks. Dropping a schema
+    # of ten thousand tables takes some forty thousand.
     locks: int = 50_000
+    # Connections with fewer are not counted.
+    few_locks: int = 500
+    # Gathering statistics computes for some seconds, if nothing in it waits on purpose.
+    maintenance_s: float = 60.0
     # Whoever prepares a transaction finishes it at once.
     prepared_s: float = 60.0
 
@@ -99,7 +105,8 @@ class Reaper:
     async def _reap(self, watch: CellWatch) -> dict[str, int]:
         return {
             "transaction": await self._end_old_transactions(watch),
-            "locks": await watch.end_lockers(self._ceilings.locks),
+            "locks": await self._end_lockers(watch),
+            "maintenance": await watch.end_maintenance(self._ceilings.maintenance_s),
             "idle": await watch.end_idle(self._ceilings.idle_s),
             "prepared": await watch.roll_back_prepared(self._ceilings.prepared_s, PREPARED_PREFIX),
         }
@@ -112,6 +119,17 @@ class Reaper:
         tiers = {role: owner.tier for role, owner in owners.items()}
         ended = [await watch.end(each) for each in old if self._ceilings.is_past(each, tiers.get(each.role))]
         return sum(ended)
+
+    async def _end_lockers(self, watch: CellWatch) -> int:
+        lockers = await watch.lockers(self._ceilings.few_locks)
+        if sum(each.locks for each in lockers) <= self._ceilings.locks:
+            return 0
+        owners = await roles.owners(self._directory, [each.role for each in lockers])
+        held: Counter[str] = Counter()
+        for each in lockers:
+            held[_organization(owners, each)] += each.locks
+        past = [each for each in lockers if held[_organization(owners, each)] > self._ceilings.locks]
+        return sum([await watch.end(each) for each in past])
 
     async def _watch(self, cell: CellRecord) -> CellWatch | None:
         kept = self._watches.get(cell.id)
@@ -130,3 +148,9 @@ class Reaper:
 
     def _report(self, error: Exception) -> None:
         self._observe(Failure(now(), "failure", "reaping", told_to_operators(error)))
+
+
+def _organization(owners: Mapping[str, roles.RoleOwner], locker: Locker) -> str:
+    # A role that the directory does not know any more stands for itself.
+    owner = owners.get(locker.role)
+    return locker.role if owner is None else owner.organization

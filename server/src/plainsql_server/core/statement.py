@@ -18,11 +18,15 @@ _STREAM_HINT = re.compile(r"/\*\+\s*STREAM\s*\*/", re.IGNORECASE)
 # A word that runs on into letters beyond ASCII is a name, never a keyword.
 _WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9$]*+(?![^\x00-\x7f])")
 
+# How far into a text its first words may be: everybody else's requests wait while it is looked for them.
+MAX_PREAMBLE_LENGTH = 64 * 1024
+
 _TRANSACTION_HINT = "Send the statements alone, together, to POST /v1/transaction; it begins and commits for you."
 _TRANSACTION_CONTROL = frozenset(["BEGIN", "START", "COMMIT", "END", "ROLLBACK", "ABORT", "SAVEPOINT", "RELEASE"])
 _NOTIFICATION = frozenset(["LISTEN", "UNLISTEN", "NOTIFY"])
 _HAS_NO_PLACE = _TRANSACTION_CONTROL | _NOTIFICATION | {"COPY"}
 _HAVE_NO_PLACE = (["PREPARE", "TRANSACTION"], ["SET", "TRANSACTION"])
+_MEAN_NOTHING_ALONE = frozenset(words[0] for words in _HAVE_NO_PLACE)
 
 
 class Statement:
@@ -36,11 +40,19 @@ class Statement:
 
 
 def first_words(sql: str, count: int = 2) -> list[str]:
-    """The first keywords of a statement, in upper case; fewer than `count` where something else follows."""
+    """The first keywords of a statement, in upper case; fewer than `count` where something else follows.
+
+    Raises RequestError where too much stands before one that matters.
+    """
     words: list[str] = []
     position = 0
     while len(words) < count:
-        position = _skip_blanks_and_comments(sql, position)
+        try:
+            position = _skip_blanks_and_comments(sql, position)
+        except RequestError:
+            if not words or words[0] in _MEAN_NOTHING_ALONE:
+                raise
+            break
         match = _WORD.match(sql, position)
         if match is None:
             break
@@ -62,6 +74,8 @@ def without_stream_hint(sql: str) -> str | None:
     position = 0
     while True:
         position = _BLANK.match(sql, position).end()  # type: ignore[union-attr]  # the pattern matches nothing, too
+        if position > MAX_PREAMBLE_LENGTH:
+            raise _long_preamble()
         if sql.startswith("--", position):
             position = _end_of_line(sql, position)
         elif (hint := _STREAM_HINT.match(sql, position)) is not None:
@@ -105,6 +119,8 @@ def _no_place(words: list[str]) -> RequestError:
 def _skip_blanks_and_comments(sql: str, position: int) -> int:
     while True:
         position = _BLANK.match(sql, position).end()  # type: ignore[union-attr]  # the pattern matches nothing, too
+        if position > MAX_PREAMBLE_LENGTH:
+            raise _long_preamble()
         if sql.startswith("--", position):
             position = _end_of_line(sql, position)
         elif sql.startswith("/*", position):
@@ -124,4 +140,14 @@ def _end_of_comment(sql: str, position: int) -> int:
         depth += 1 if edge[0] == "/*" else -1
         if depth == 0:
             return edge.end()
+        if edge.end() > MAX_PREAMBLE_LENGTH:
+            raise _long_preamble()
     return len(sql)
+
+
+def _long_preamble() -> RequestError:
+    return RequestError(
+        "malformed_request",
+        f"A statement's first words must come within the first {MAX_PREAMBLE_LENGTH} characters of its text.",
+        hint="Move white space and comments behind them.",
+    )

@@ -39,10 +39,8 @@ _RETRIED = _READS | {"WITH", "INSERT", "UPDATE", "DELETE", "MERGE"}
 # work in several transactions.
 _COMMITS = frozenset(["DO", "CALL", "VACUUM", "CLUSTER", "REINDEX"])
 # A block that cannot: quoted with dollars, so that its text is what it seems, and without the words for it.
-_QUIET_BLOCK = re.compile(
-    r"(?:\s|/\*(?:(?!\*/).)*\*/)*do\s+\$\w*\$(?:(?!\b(?:commit|rollback|call|execute)\b).)*\Z",
-    re.IGNORECASE | re.DOTALL,
-)
+_BLOCK = re.compile(r"(?:\s|/\*(?:(?!\*/).)*+\*/)*+do\s+\$\w*\$", re.IGNORECASE | re.DOTALL)
+_ENDS_TRANSACTIONS = re.compile(r"\b(?:commit|rollback|call|execute)\b", re.IGNORECASE)
 _CONCURRENTLY = re.compile(r"\bconcurrently\b", re.IGNORECASE)
 # How long the rest of a cut result is read and dropped before it is worth the while to ask again for less: this
 # long, and at least as long as the first rows took, so that asking again can at most double the time.
@@ -225,7 +223,8 @@ def _may_have_committed(job: _Job) -> bool:
     sql = job.statement.sql
     if job.judgement.command not in _COMMITS:
         return _CONCURRENTLY.search(sql) is not None
-    return _QUIET_BLOCK.match(sql) is None
+    block = _BLOCK.match(sql)
+    return block is None or _ENDS_TRANSACTIONS.search(sql, block.end()) is not None
 
 
 def _as_told(error: ServiceError | ResultTooLarge, reason: Reason | None, job: _Job) -> ServiceError:

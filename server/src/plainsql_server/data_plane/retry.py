@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 
 from plainsql_server.core.clock import Deadline
 from plainsql_server.core.errors import ServiceError, StatementError
+from plainsql_server.engine.sqlstate import SHORTAGE
 
 DEFAULT_RETRIES = 50
 MAX_RETRIES = 100
@@ -22,6 +23,10 @@ MAX_RETRIES = 100
 # Longer than most transactions take, so that the lane does its work; doubled each time, for the few that meet again.
 _FIRST_BACKOFF_S = 0.05
 _MAX_BACKOFF_S = 1.0
+# Where what all tenants share is full, waiting helps and haste does not: it is over when the reaper has looked, every
+# second. Few attempts, because this request may be what fills it.
+_SHORTAGE_BACKOFF_S = 1.0
+_SHORTAGE_RETRIES = 4
 
 
 class Retries:
@@ -32,13 +37,19 @@ class Retries:
         self._max_retries = max_retries
         self._deadline = deadline
         self.attempts = attempts
+        self._shortages = 0
+        self._pause_s = 0.0
 
     def allow(self, error: ServiceError) -> bool:
         """Whether the work that failed so is to be tried again."""
         # Being refused for others' sake is what the engine says of a statement. What is overloaded, away or
         # another's at the moment is told at once: to wait for that is the caller's choice.
         is_conflict = isinstance(error, StatementError) and error.retryable
-        return is_conflict and self.attempts <= self._max_retries and self._deadline.left_s() > 0
+        if is_conflict and error.diagnosis.sqlstate == SHORTAGE:
+            self._shortages += 1
+            self._pause_s = min(_SHORTAGE_BACKOFF_S * random.uniform(0.5, 1.0), self._deadline.left_s())
+        is_worth_it = self._shortages <= _SHORTAGE_RETRIES and self.attempts <= self._max_retries
+        return is_conflict and is_worth_it and self._deadline.left_s() > 0
 
     @asynccontextmanager
     async def attempt(self) -> AsyncIterator[None]:
@@ -47,6 +58,9 @@ class Retries:
         if self.attempts == 1:
             yield
             return
+        if self._pause_s:
+            pause_s, self._pause_s = self._pause_s, 0.0
+            await asyncio.sleep(pause_s)
         has_lane = await self._waited_for_lane()
         try:
             yield

@@ -7,6 +7,7 @@ All statements go to one database. Statements of several databases are refused i
 where spanning transactions will part from the one-phase way.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -39,6 +40,8 @@ from plainsql_server.limits.tiers import TIERS, Limits
 
 # Statements whose planning takes a snapshot; before any other, the isolation could still be changed.
 _TAKES_SNAPSHOT = frozenset(["SELECT", "VALUES", "TABLE", "WITH", "INSERT", "UPDATE", "DELETE", "MERGE"])
+# A text that takes a millisecond to judge, or several.
+_LONG = 2_000
 
 
 @dataclass(slots=True)
@@ -129,7 +132,7 @@ class Transactions:
         timeout_ms = min(request.timeout_ms or limits.transaction_timeout_ms, limits.transaction_timeout_ms)
         began_s = time.monotonic()
         deadline = Deadline(began_s + timeout_ms / 1000)
-        judgements = _judge(request, limits, principal.tier)
+        judgements = await _judge(request, limits, principal.tier)
         place = await self._databases.find(principal, _one_database(request))
         plan = _plan(request, judgements, limits)
         plan.read_only |= place.address.read_only
@@ -209,7 +212,7 @@ def _told(error: ServiceError | ResultTooLarge, lease: Lease, job: Job, *, commi
     return error
 
 
-def _judge(request: TransactionRequest, limits: Limits, tier: str) -> list[Judgement]:
+async def _judge(request: TransactionRequest, limits: Limits, tier: str) -> list[Judgement]:
     count = len(request.statements)
     if count == 0:
         raise RequestError("empty_transaction", "The transaction holds no statement.")
@@ -230,6 +233,9 @@ def _judge(request: TransactionRequest, limits: Limits, tier: str) -> list[Judge
         except ServiceError as error:
             error.statement_index = index
             raise
+        if len(statement.sql) > _LONG:
+            # Judging it took a while, and there may be thousands of them.
+            await asyncio.sleep(0)
     return judgements
 
 

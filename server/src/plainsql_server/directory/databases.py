@@ -272,6 +272,13 @@ async def claim_unfinished(directory: Directory, limit: int, claim_s: float) -> 
         return [_record(row) for row in await cursor.fetchall()]
 
 
+async def ready_on(directory: Directory, cell_id: str) -> list[DatabaseRecord]:
+    """The databases of a cell that can be used."""
+    async with directory.connection() as connection:
+        cursor = await connection.execute(f"{_SELECT} WHERE d.cell_id = %s AND d.state = 'ready'", (cell_id,))
+        return [_record(row) for row in await cursor.fetchall()]
+
+
 async def is_due_for_dropping(directory: Directory, database_id: str) -> bool:
     """Whether a database is to be dropped now; from this answer on there is no way back for it."""
     statement = """

@@ -12,24 +12,27 @@ from psycopg.pq.abc import PGresult
 from plainsql_server.engine.shapes import Description, Encoding, Rendering, describe, rendering_of
 from plainsql_server.engine.types import FIRST_CUSTOMER_OID, SHIPPED_TYPES, EngineType
 
+# Domains over arrays of domains over arrays … have no end but this: what is further down is text.
+_MAX_DEPTH = 16
 # An element's array type points back at it; int2vector and its kin do not, and are text.
-_LOOK_UP = """
-with recursive wanted(oid) as (
-    select unnest($1::pg_catalog.oid[])
+_LOOK_UP = f"""
+with recursive wanted(oid, depth) as (
+    select pg_catalog.unnest($1::pg_catalog.oid[]), 1
     union
-    select related.oid
+    select related.oid, wanted.depth operator(pg_catalog.+) 1
     from wanted join pg_catalog.pg_type t on t.oid operator(pg_catalog.=) wanted.oid
     cross join lateral (values (t.typelem), (t.typbasetype)) related(oid)
-    where related.oid operator(pg_catalog.<>) 0
+    where related.oid operator(pg_catalog.<>) 0 and wanted.depth operator(pg_catalog.<) {_MAX_DEPTH}
 )
-select t.oid, t.typname, t.typbasetype, t.typdelim,
+select distinct t.oid, t.typname, t.typbasetype, t.typdelim,
        case when e.typarray operator(pg_catalog.=) t.oid then e.oid else 0 end
 from wanted join pg_catalog.pg_type t on t.oid operator(pg_catalog.=) wanted.oid
 left join pg_catalog.pg_type e on e.oid operator(pg_catalog.=) t.typelem
 """
 
-# Each is some kilobytes; an application has as many as it has different questions.
-_MAX_RENDERINGS = 500
+# An application has as many renderings as it has different questions, each of some kilobytes; but a tenant can ask for
+# more than a thousand columns at a time, which have names of 63 characters.
+_MAX_RENDERED_COLUMNS = 10_000
 
 Rows = list[tuple[int, str, int, str, int]]
 LookUp = Callable[[str, bytes], Awaitable[list[list[str]]]]
@@ -42,6 +45,7 @@ class Catalog:
         self._look_up = look_up
         self._met: dict[int, EngineType] = {}
         self._renderings: dict[tuple[Description, Encoding], Rendering] = {}
+        self._rendered_columns = 0
         self.generation = 0
 
     async def types(self, oids: Sequence[int]) -> list[EngineType]:
@@ -58,16 +62,21 @@ class Catalog:
         known = self._renderings.get(key)
         if known is None:
             types = await self.types([oid for _, oid in key[0]])
-            if len(self._renderings) >= _MAX_RENDERINGS:
-                self._renderings.clear()
+            if self._rendered_columns > _MAX_RENDERED_COLUMNS:
+                self._forget_renderings()
             known = self._renderings[key] = rendering_of(key[0], types, encoding)
+            self._rendered_columns += len(key[0])
         return known
 
     def forget(self) -> None:
         """Drops what customers may have changed."""
         self.generation += 1
         self._met = {oid: type_ for oid, type_ in self._met.items() if oid < FIRST_CUSTOMER_OID}
+        self._forget_renderings()
+
+    def _forget_renderings(self) -> None:
         self._renderings.clear()
+        self._rendered_columns = 0
 
 
 def _types_from_rows(rows: Rows) -> dict[int, EngineType]:
@@ -81,6 +90,8 @@ def _types_from_rows(rows: Rows) -> dict[int, EngineType]:
 def _build(oid: int, by_oid: Mapping[int, tuple[int, str, int, str, int]], built: dict[int, EngineType]) -> EngineType:
     if (known := SHIPPED_TYPES.get(oid) or built.get(oid)) is not None:
         return known
+    if oid not in by_oid:
+        return EngineType(oid, "unknown")
     _, name, base, delimiter, element = by_oid[oid]
     element_type = _build(element, by_oid, built) if element else None
     type_ = built[oid] = EngineType(

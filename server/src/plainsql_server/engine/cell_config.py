@@ -34,7 +34,9 @@ _LIMITS = {
     "maintenance_work_mem": "64MB",
     "temp_buffers": "8MB",
     "temp_file_limit": TEMP_FILE_LIMIT,
-    # Workers of one statement's are taken from its neighbours.
+    # Workers of one statement's are taken from its neighbours. A tenant may set how many it wants, but not this.
+    "max_worker_processes": "0",
+    "max_logical_replication_workers": "0",
     "max_parallel_workers_per_gather": "0",
     # Compiled code serves few statements and costs memory that is not counted. No such provider: it cannot be set on.
     "jit": "off",

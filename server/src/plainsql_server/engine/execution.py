@@ -194,16 +194,16 @@ class ResultStream:
         return result
 
     async def _choose_rendering(self, result: PGresult, prepared: Prepared | None) -> None:
-        key = (self._catalog.generation, self._run.encoding)
-        rendering = prepared.renderings.get(key) if prepared else None
+        generation, encoding = self._catalog.generation, self._run.encoding
+        rendering = prepared.rendering(generation, encoding) if prepared else None
         if rendering is None:
             try:
-                rendering = await self._catalog.rendering(result, self._run.encoding)
+                rendering = await self._catalog.rendering(result, encoding)
             except EngineError as error:
                 # The look-up's own connection failed, and this one is committing meanwhile.
                 raise connection_lost(error.internal_context or "") from error
             if prepared:
-                prepared.renderings[key] = rendering
+                prepared.remember(generation, encoding, rendering)
         self.shape, self._renderer = rendering.shape, rendering.rows
 
     async def _refuse(self, result: PGresult) -> NoReturn:

@@ -15,19 +15,22 @@ from plainsql_server.core.errors import LimitError
 
 # How much of the newest measurement goes into the mean time that a turn takes.
 _MEAN_WEIGHT = 0.02
+# What is believed of turns until some were seen.
+_FIRST_MEAN_S = 0.001
 _RETRY_AFTER_MS = 1_000
 
 
 class Organization:
     """One organization at the gate: how many turns it has, how many it may have, and who of it waits."""
 
-    __slots__ = ("lines", "max_running", "name", "running", "waiting")
+    __slots__ = ("lines", "max_running", "mean_turn_s", "name", "running", "waiting")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.running = 0
         self.max_running = 0
         self.waiting = 0
+        self.mean_turn_s = _FIRST_MEAN_S
         # Who waits, by pool, so that a full pool does not hold up the others. No line in it is empty.
         self.lines: dict[Party, deque[asyncio.Future[None]]] = {}
 
@@ -61,7 +64,7 @@ class Gate:
         self._organizations: dict[str, Organization] = {}
         # The round: organizations that wait, the one whose turn is next at the front.
         self._round: OrderedDict[Organization, None] = OrderedDict()
-        self._mean_turn_s = 0.001
+        self._mean_turn_s = _FIRST_MEAN_S
         self.running = 0
         self.waiting = 0
 
@@ -102,7 +105,7 @@ class Gate:
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stand_in_line(party, place)
         try:
-            async with asyncio.timeout(self._may_wait_s(deadline)):
+            async with asyncio.timeout(_may_wait_s(party.organization, deadline)):
                 await place
         except BaseException as error:
             if place.done() and not place.cancelled():
@@ -115,10 +118,13 @@ class Gate:
 
     def leave(self, party: Party, started_s: float) -> None:
         """Ends a turn (begun at `started_s`; 0 if it was not used) and gives what is free now to those who wait."""
+        organization = party.organization
         if started_s:
-            self._mean_turn_s += _MEAN_WEIGHT * (time.monotonic() - started_s - self._mean_turn_s)
+            took_s = time.monotonic() - started_s
+            self._mean_turn_s += _MEAN_WEIGHT * (took_s - self._mean_turn_s)
+            organization.mean_turn_s += _MEAN_WEIGHT * (took_s - organization.mean_turn_s)
         self.running -= 1
-        party.organization.running -= 1
+        organization.running -= 1
         party.running -= 1
         if self._round:
             self._serve_waiting()
@@ -170,17 +176,21 @@ class Gate:
         organization = party.organization
         if self.waiting >= self._max_waiting or organization.waiting >= self._waiting_ceiling:
             raise _overloaded("Too many requests wait for this database's cell.")
-        # In a fair round, each of ours that is ahead waits for one of every other organization's.
-        ahead = (organization.waiting + 1) * max(1, len(self._round))
         parallel = max(1, min(self._max_running, organization.max_running, party.max_running))
-        if ahead * self._mean_turn_s / parallel > self._may_wait_s(deadline):
+        ahead, mean_turn_s = organization.waiting + 1, organization.mean_turn_s
+        if self.running >= self._max_running:
+            # In a fair round, each of ours that is ahead waits for one of every other organization's. Otherwise only
+            # our own are waited for, however long strangers' turns take.
+            ahead, mean_turn_s = ahead * max(1, len(self._round)), self._mean_turn_s
+        if ahead * mean_turn_s / parallel > _may_wait_s(organization, deadline):
             raise _overloaded("The request could not start before its deadline.")
 
-    def _may_wait_s(self, deadline: Deadline) -> float:
-        # Who starts too late to finish is work for nothing, and costs the connection that it is cancelled on.
-        # Where turns are long in the mean, half of the time is left to wait: the next statement may be a short one.
-        left_s = deadline.left_s()
-        return left_s - min(2 * self._mean_turn_s, left_s / 2)
+
+def _may_wait_s(organization: Organization, deadline: Deadline) -> float:
+    # Who starts too late to finish is work for nothing, and costs the connection that it is cancelled on.
+    # Where turns are long in the mean, half of the time is left to wait: the next statement may be a short one.
+    left_s = deadline.left_s()
+    return left_s - min(2 * organization.mean_turn_s, left_s / 2)
 
 
 def _first_with_room(organization: Organization) -> "tuple[Party, asyncio.Future[None]] | None":

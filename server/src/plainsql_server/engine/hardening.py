@@ -4,6 +4,9 @@ Owns the lists: functions, extensions, and the settings that a tenant's role is 
 database copied from the template has the same. Refuses to grant anything.
 """
 
+import hashlib
+from typing import Literal
+
 from psycopg import AsyncConnection, sql
 
 from plainsql_server.engine.cell_config import TEMP_FILE_LIMIT
@@ -40,6 +43,27 @@ _OPEN_FUNCTIONS = f"""
     {_FUNCTIONS} AND EXISTS (
         SELECT FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) AS entry WHERE entry.grantee = 0)
 """
+# Runs at the end of whatever grants, as whoever grants. Every tenant can see every role, and could keep a stranger's
+# from ever being dropped by granting it something.
+_GRANT_GUARD = """
+    CREATE OR REPLACE FUNCTION plainsql.check_grants() RETURNS event_trigger
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+    BEGIN
+        IF EXISTS (SELECT FROM pg_roles WHERE rolname = current_user AND NOT rolsuper) AND EXISTS (
+            SELECT FROM pg_shdepend s JOIN pg_database d ON d.oid = s.dbid JOIN pg_roles r ON r.oid = s.refobjid
+            WHERE d.datname = current_database() AND s.refclassid = 'pg_authid'::regclass AND s.deptype IN ('a', 'r')
+              AND NOT has_database_privilege(r.oid, d.oid, 'CONNECT')
+        ) THEN
+            RAISE insufficient_privilege USING MESSAGE = 'a role that cannot use this database can be granted nothing';
+        END IF;
+    END $$;
+    REVOKE ALL ON FUNCTION plainsql.check_grants() FROM PUBLIC;
+    DROP EVENT TRIGGER IF EXISTS plainsql_check_grants;
+    CREATE EVENT TRIGGER plainsql_check_grants ON ddl_command_end
+        WHEN TAG IN ('GRANT', 'ALTER DEFAULT PRIVILEGES', 'CREATE POLICY', 'ALTER POLICY', 'CREATE SCHEMA')
+        EXECUTE FUNCTION plainsql.check_grants();
+    ALTER EVENT TRIGGER plainsql_check_grants ENABLE ALWAYS;
+"""
 # Runs at the end of CREATE EXTENSION, as whoever runs that, and undoes it by failing.
 _EXTENSION_GUARD = """
     CREATE SCHEMA IF NOT EXISTS plainsql;
@@ -64,6 +88,12 @@ _EXTENSION_GUARD = """
 """
 
 
+# Which of these lists a database was hardened by; what it was made by is told by a comment that only we can write.
+EDITION = hashlib.sha256(
+    repr((FORBIDDEN_FUNCTIONS, EXTENSIONS, PINNED, _GRANT_GUARD, _EXTENSION_GUARD)).encode()
+).hexdigest()[:12]
+
+
 async def harden(template: AsyncConnection) -> None:
     """Takes it all away in the database of this connection, a superuser's. May be run again."""
     await _revoke_functions(template)
@@ -71,6 +101,7 @@ async def harden(template: AsyncConnection) -> None:
     hint = sql.Literal(f"Offered are {', '.join(EXTENSIONS)}.")
     guard = _EXTENSION_GUARD.replace("%%", "%")
     await template.execute(sql.SQL(guard).format(allowed=allowed, hint=hint))
+    await template.execute(_GRANT_GUARD)
 
 
 async def functions_like(connection: AsyncConnection, pattern: str) -> list[sql.SQL]:
@@ -80,11 +111,14 @@ async def functions_like(connection: AsyncConnection, pattern: str) -> list[sql.
     return [sql.SQL(signature) for (signature,) in await cursor.fetchall()]
 
 
-async def pin(cell: AsyncConnection, role: str) -> None:
-    """Sets for a tenant's role what it must not be able to change."""
-    for name, value in PINNED.items():
-        statement = sql.SQL("ALTER ROLE {} SET {} = {}")
-        await cell.execute(statement.format(sql.Identifier(role), sql.Identifier(name), sql.Literal(value)))
+async def pin(cell: AsyncConnection, kind: Literal["ROLE", "DATABASE"], name: str) -> None:
+    """Sets for a tenant's role or database what it must not be able to change.
+
+    For the database as well, because the engine's own maintenance calls a tenant's functions in nobody's role.
+    """
+    for setting, value in PINNED.items():
+        statement = sql.SQL(f"ALTER {kind} {{}} SET {{}} = {{}}")
+        await cell.execute(statement.format(sql.Identifier(name), sql.Identifier(setting), sql.Literal(value)))
 
 
 async def _revoke_functions(template: AsyncConnection) -> None:

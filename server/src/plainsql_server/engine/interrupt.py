@@ -22,16 +22,44 @@ CANCEL_GRACE_S = 0.3
 TERMINATE_GRACE_S = 0.6
 
 
-async def interrupt(connection: Connection, conninfo: bytes) -> None:
+# What ignores even that is asked for this often, until it is gone.
+_LOOK_EVERY_S = 1.0
+_LOOK_TIMEOUT_S = 10.0
+_LIVES = (
+    "select 1 from pg_catalog.pg_stat_activity"
+    " where pid operator(pg_catalog.=) $1 and usename operator(pg_catalog.=) current_user"
+)
+
+
+async def interrupt(connection: Connection, conninfo: bytes) -> int:
     """Ends the connection's statement. Returns when its results can be read, or closes the connection.
 
-    Raises nothing: whoever reads the results sees the engine's error or a lost connection.
+    Raises nothing: whoever reads the results sees the engine's error or a lost connection. Returns the process id
+    of a backend that seems to run on, or 0.
     """
+    backend_pid = connection.backend_pid
     if await _settles(connection, _cancel(connection), CANCEL_GRACE_S):
-        return
-    if await _settles(connection, _terminate(connection.backend_pid, conninfo), TERMINATE_GRACE_S):
-        return
+        return 0
+    if await _settles(connection, _terminate(backend_pid, conninfo), TERMINATE_GRACE_S):
+        return 0
     connection.close()
+    return backend_pid
+
+
+async def gone(backend_pid: int, conninfo: bytes) -> None:
+    """Waits until a backend is gone, or nobody can tell.
+
+    Some code of PostgreSQL's looks for no interrupt while it works, XPath above all: it can go on for hours, and
+    nothing but a crash of the whole cell would end it.
+    """
+    try:
+        while True:
+            if not await query_values(conninfo, _LIVES, b"%d" % backend_pid, _LOOK_TIMEOUT_S):
+                return
+            await asyncio.sleep(_LOOK_EVERY_S)
+    except (ServiceError, DriverError):
+        # The engine is away, and what it ran with it; or the role has as many connections as it may have.
+        return
 
 
 async def _settles(connection: Connection, attempt: Coroutine[Any, Any, None], grace_s: float) -> bool:

@@ -27,8 +27,15 @@ class Leftovers(IntEnum):
 _READS = frozenset(["SELECT", "VALUES", "TABLE"])
 _CHANGES = frozenset(["INSERT", "UPDATE", "DELETE", "MERGE", "WITH"])
 
-# A name, or the end of a quoted one, before a parenthesis; a comment between the two is caught by _HIDES.
-_CALL = re.compile(r"([A-Za-z_\u0080-\U0010ffff][\w$]*|\")\s*\(")
+# A text is judged while everybody else's requests wait, so only as much of one as takes a few milliseconds; and no
+# pattern here may look at a character twice because of another one's fate.
+_MAX_JUDGED_LENGTH = 64 * 1024
+
+# A name, or the end of a quoted one, before a parenthesis; a comment between the two is caught by _HIDES. A name may
+# stand right behind a number, which is then the beginning of what is found here.
+_WORD = r"[\w$\u0080-\U0010ffff]"
+_CALL = re.compile(rf"((?<!{_WORD}){_WORD}++|\")\s*+\(")
+_NUMBER = "0123456789$"
 # What a text can hide a call behind: comments, names in Unicode escapes, and the built-in names that act without a
 # parenthesis. x.nextval is nextval(x), ts_stat runs the query that it is given, and an UPDATE of pg_settings is
 # set_config. None of the other built-in functions with one parameter changes a session.
@@ -38,7 +45,7 @@ _INTO = re.compile(r"\binto\b", re.IGNORECASE)
 # Names before a parenthesis that are no calls: the target of an INSERT, and in DDL the tables, access methods
 # and columns that are named before a list. A pattern that is only safe in DDL is only used there.
 # No quotation mark of a string's within a quoted name: the match could begin in one string and end in the next.
-_NAME = r'(?:"[^"\'$]+"|\w[\w$]*)'
+_NAME = r'(?:"[^"\'$]+"|\w[\w$]*+)'
 _QUALIFIED = rf"{_NAME}(?:\s*\.\s*{_NAME})*"
 _INSERT_TARGET = re.compile(rf"\s*insert\s+into\s+{_QUALIFIED}\s*(?=\()", re.IGNORECASE)
 _DDL_TARGET = re.compile(
@@ -102,9 +109,9 @@ def may_store_code(words: Sequence[str], sql: str) -> bool:
     if first not in _STORES:
         return False
     # nextval in a column's default is what Leftovers.SEQUENCES is for.
-    return (first, second) not in _STORES_EXPRESSIONS_ONLY or not _calls_only_harmless(
-        _DDL_TARGET.sub("as", sql), _HARMLESS | {"nextval"}
-    )
+    if (first, second) not in _STORES_EXPRESSIONS_ONLY or len(sql) > _MAX_JUDGED_LENGTH:
+        return True
+    return not _calls_only_harmless(_DDL_TARGET.sub("as", sql), _HARMLESS | {"nextval"})
 
 
 # Commands that can store what runs later. Others can only run what is stored, which in a plain database is nothing.
@@ -118,8 +125,9 @@ _STORES_EXPRESSIONS_ONLY = frozenset(
 
 
 def _calls_only_harmless(sql: str, harmless: frozenset[str] = _HARMLESS) -> bool:
-    if _HIDES.search(sql):
+    if len(sql) > _MAX_JUDGED_LENGTH or _HIDES.search(sql):
         return False
     target = _INSERT_TARGET.match(sql)
     start = target.end() if target else 0
-    return all(call[1].lower() in harmless for call in _CALL.finditer(sql, start))
+    names = (call[1].lstrip(_NUMBER).lower() for call in _CALL.finditer(sql, start))
+    return all(not name or name in harmless for name in names)

@@ -12,7 +12,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from plainsql_server.core.clock import Deadline, now
 from plainsql_server.core.errors import EngineError, LimitError, ServiceError
@@ -23,7 +23,7 @@ from plainsql_server.engine.cleaning import clean
 from plainsql_server.engine.connection import Connection, ResultTooLarge
 from plainsql_server.engine.execution import drain
 from plainsql_server.engine.gate import Gate
-from plainsql_server.engine.interrupt import interrupt
+from plainsql_server.engine.interrupt import gone, interrupt
 from plainsql_server.engine.leftovers import Leftovers
 from plainsql_server.engine.queries import query_values
 
@@ -37,6 +37,9 @@ _IDLE_LIFE_S = 60.0
 _SWEEP_EVERY_S = 5.0
 # Far more than opening one takes: only a deadline that is nearer than this can be why it was not opened.
 _CONNECTING_TAKES_S = 0.1
+
+
+_T = TypeVar("_T")
 
 
 class Reason(StrEnum):
@@ -70,7 +73,7 @@ class Lease:
     def __init__(self, pool: "Pool", deadline: Deadline) -> None:
         self._pool = pool
         self._deadline = deadline
-        self._interruption: asyncio.Task[None] | None = None
+        self._interruption: asyncio.Task[int] | None = None
         self._started_s = 0.0
         # Until the borrower has judged its statement, everything must be expected.
         self.leftovers = _EVERYTHING
@@ -115,7 +118,7 @@ class Lease:
             self.interrupt(Reason.GONE)
         if self._interruption is not None:
             # A late cancel must not hit another request, so this connection has had its last.
-            self._interruption.add_done_callback(lambda _: pool.discard(connection, started_s))
+            self._interruption.add_done_callback(lambda task: pool.bury(task, connection, started_s))
         elif not connection.is_open:
             pool.discard(connection, started_s)
         else:
@@ -238,6 +241,17 @@ class Pool:
         self._close(connection)
         self.cell.gate.leave(self.party, started_s)
 
+    def bury(self, interruption: "asyncio.Task[int]", connection: Connection, started_s: float) -> None:
+        """Discards a connection whose statement was ended; if its backend runs on, the turn lasts as long as that.
+
+        Otherwise a tenant could have as many such backends as its role has connections.
+        """
+        backend_pid = 0 if interruption.cancelled() else interruption.result()
+        if backend_pid:
+            self.cell.outlive(self._wait_for_end(backend_pid, connection))
+        else:
+            self.discard(connection, started_s)
+
     def clean_and_give_back(self, connection: Connection, leftovers: Leftovers, started_s: float) -> None:
         """Cleans a connection after its answer has left, then takes it back, or closes it if that fails."""
         self.cell.start(self._clean(connection, leftovers, started_s))
@@ -257,6 +271,14 @@ class Pool:
             self.give_back(connection, started_s)
         else:
             self.discard(connection, started_s)
+
+    async def _wait_for_end(self, backend_pid: int, connection: Connection) -> None:
+        try:
+            self.cell.observe(Failure(now(), "failure", "engine.pool", "a backend did not heed its termination"))
+            await gone(backend_pid, self.conninfo)
+        finally:
+            # It says nothing about how long a turn takes.
+            self.discard(connection, 0.0)
 
     def _close(self, connection: Connection) -> None:
         connection.close()
@@ -288,7 +310,9 @@ class CellPools:
         self._pools: dict[Address, Pool] = {}
         # Every idle connection of the cell, the one that was used longest ago first.
         self._idle: OrderedDict[Connection, tuple[Pool, float]] = OrderedDict()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        # Waits for backends that run on, which closing does not wait for.
+        self._waits: set[asyncio.Task[None]] = set()
 
     def pool(self, address: Address, organization_id: str) -> Pool:
         pool = self._pools.get(address)
@@ -321,12 +345,18 @@ class CellPools:
         self.gate.forget_the_idle({pool.party.organization for pool in self._pools.values()})
         self.stream_gate.forget_the_idle({pool.stream_party.organization for pool in self._pools.values()})
 
-    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def start(self, work: "Coroutine[Any, Any, _T]") -> "asyncio.Task[_T]":
         """Runs something beside the requests, kept alive until done or until the pools close."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+    def outlive(self, wait: Coroutine[Any, Any, None]) -> None:
+        """Runs a wait that may never end."""
+        task = asyncio.get_running_loop().create_task(wait)
+        self._waits.add(task)
+        task.add_done_callback(self._waits.discard)
 
     def load(self) -> CellLoad:
         running, streams = self.gate.running, self.stream_gate.running
@@ -335,6 +365,9 @@ class CellPools:
     async def close(self) -> None:
         """Waits for what runs beside the requests, then closes what is idle."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for wait in list(self._waits):
+            wait.cancel()
+        await asyncio.gather(*self._waits, return_exceptions=True)
         self.close_idle(idle_life_s=-1)
 
 

@@ -15,7 +15,7 @@ from psycopg import AsyncConnection, sql
 from psycopg.conninfo import conninfo_to_dict
 
 from plainsql_server.core.errors import InternalError, RequestError
-from plainsql_server.engine.hardening import functions_like, harden, pin
+from plainsql_server.engine.hardening import EDITION, functions_like, harden, pin
 from plainsql_server.engine.health import PROBE_DATABASE, PROBE_ROLE
 from plainsql_server.engine.records import schema_for
 from plainsql_server.engine.sqlstate import engine_away
@@ -39,6 +39,22 @@ _TEMPLATE_LOCK = 7_040_320_155_210_118_712
 # Work on one database takes a second at the most; whoever waits longer for it had better try again later.
 _LOCK_TIMEOUT_MS = 20_000
 _REFUSED_IN_CONNINFO = ("user", "dbname", "password", "sslpassword")
+
+
+_OLDER = """
+    SELECT datname FROM pg_database
+    WHERE datname ~ '^d_[0-9a-f]{24}$' AND datallowconn AND shobj_description(oid, 'pg_database') IS DISTINCT FROM %s
+    ORDER BY datname
+"""
+# What is ours is made by a superuser; a customer's function must never be called by one.
+_SCHEMA_OF_OTHERS = """
+    SELECT FROM pg_namespace n JOIN pg_roles r ON r.oid = n.nspowner WHERE n.nspname = %s AND NOT r.rolsuper
+"""
+_GRANTED_IN = """
+    SELECT DISTINCT d.datname
+    FROM pg_shdepend s JOIN pg_roles r ON r.oid = s.refobjid JOIN pg_database d ON d.oid = s.dbid
+    WHERE s.refclassid = 'pg_authid'::regclass AND r.rolname = %s
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +135,32 @@ async def create_database(
             await _grant_schemas(database, names)
             for statement in schema_for((names.owner_role, names.reader_role), record_secret):
                 await database.execute(statement)
+        await _note_edition(cell, names.database)
+
+
+async def of_older_editions(cell: AsyncConnection) -> list[str]:
+    """Customers' databases whose rights are not those that new ones get."""
+    return [name for (name,) in await (await cell.execute(_OLDER, (EDITION,))).fetchall()]
+
+
+async def renew_rights(conninfo: str, admin_role: str) -> None:
+    """Takes from databases that were made by an older version what this one's have not. May be run again.
+
+    Raises InternalError where a customer has a schema in the place of ours.
+    """
+    async with admin_connection(conninfo, admin_role, MAINTENANCE_DATABASE) as cell:
+        for name in await of_older_editions(cell):
+            async with admin_connection(conninfo, admin_role, name) as database:
+                if await _exists(database, _SCHEMA_OF_OTHERS, "plainsql"):
+                    raise InternalError(f"the schema plainsql of {name} belongs to its customer")
+                await harden(database)
+            await pin(cell, "DATABASE", name)
+            await _note_edition(cell, name)
+
+
+async def _note_edition(cell: AsyncConnection, database: str) -> None:
+    statement = sql.SQL("COMMENT ON DATABASE {} IS {}")
+    await cell.execute(statement.format(sql.Identifier(database), sql.Literal(EDITION)))
 
 
 async def drop_database(conninfo: str, admin_role: str, names: EngineNames, is_due: Ask) -> bool:
@@ -129,8 +171,19 @@ async def drop_database(conninfo: str, admin_role: str, names: EngineNames, is_d
             return False
         await cell.execute(_fill("DROP DATABASE IF EXISTS {} WITH (FORCE)", names.database))
         for role in (names.owner_role, names.reader_role):
+            await _forget_grants(conninfo, admin_role, cell, role)
             await cell.execute(_fill("DROP ROLE IF EXISTS {}", role))
     return True
+
+
+async def _forget_grants(conninfo: str, admin_role: str, cell: AsyncConnection, role: str) -> None:
+    """Takes back what strangers granted to a role in databases of theirs: a role that has rights cannot be dropped.
+
+    It can own nothing there, and taking back runs nothing of theirs.
+    """
+    for (database,) in await (await cell.execute(_GRANTED_IN, (role,))).fetchall():
+        async with admin_connection(conninfo, admin_role, database) as there:
+            await there.execute(_fill("DROP OWNED BY {} RESTRICT", role))
 
 
 async def sizes_bytes(conninfo: str, admin_role: str, databases: list[str]) -> dict[str, int | None]:
@@ -229,7 +282,7 @@ async def _create_role(cell: AsyncConnection, role: str) -> None:
     attributes = "LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS PASSWORD NULL CONNECTION LIMIT {}"
     statement = sql.SQL("ALTER ROLE {} WITH " + attributes)
     await cell.execute(statement.format(sql.Identifier(role), sql.Literal(ROLE_CONNECTION_LIMIT)))
-    await pin(cell, role)
+    await pin(cell, "ROLE", role)
 
 
 async def _create_closed_database(cell: AsyncConnection, name: str) -> None:
@@ -237,6 +290,7 @@ async def _create_closed_database(cell: AsyncConnection, name: str) -> None:
     if not await _exists(cell, "SELECT FROM pg_database WHERE datname = %s", name):
         await cell.execute(_fill("CREATE DATABASE {} TEMPLATE {} ALLOW_CONNECTIONS false", name, TEMPLATE))
     await cell.execute(_fill("REVOKE ALL ON DATABASE {} FROM PUBLIC", name))
+    await pin(cell, "DATABASE", name)
 
 
 async def _grant_database(cell: AsyncConnection, names: EngineNames) -> None:

@@ -5,6 +5,7 @@ start, so that a process which got the number meanwhile is left alone. Reads no 
 Refuses to know ceilings; `control_plane/reaping.py` does.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -48,11 +49,19 @@ _END_IDLE = f"""
       AND {_UNATTENDED}
 """
 # Counted first, and then only the few with many are looked at.
-_END_LOCKERS = f"""
-    SELECT pg_terminate_backend(a.pid)
-    FROM (SELECT pid FROM pg_locks WHERE granted GROUP BY pid HAVING count(*) > %(more_than)s) AS l
+_LOCKERS = f"""
+    SELECT a.pid, a.backend_start, a.usename::text, l.locks
+    FROM (SELECT pid, count(*) AS locks FROM pg_locks WHERE granted GROUP BY pid HAVING count(*) > %(more_than)s) AS l
     JOIN pg_stat_activity a ON a.pid = l.pid AND a.usename ~ %(tenant)s
     WHERE {_UNATTENDED}
+"""
+# Maintenance of the engine's own that calls functions of a tenant's: those in the expressions of its indexes and
+# statistics. No time limit of PostgreSQL's applies to it.
+_RUNNING_TENANTS_CODE = """
+    SELECT a.pid, a.backend_start, a.query
+    FROM pg_stat_activity a LEFT JOIN pg_stat_progress_analyze p ON p.pid = a.pid
+    WHERE a.backend_type = 'autovacuum worker'
+      AND (p.phase ~ '^computing' OR a.query ~ '^autovacuum: BRIN summarize')
 """
 _PREPARED = """
     SELECT gid, database::text FROM pg_prepared_xacts
@@ -71,6 +80,16 @@ class OldTransaction:
     has_written: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Locker:
+    """A tenant's connection that holds many locks."""
+
+    pid: int
+    backend_start: datetime
+    role: str
+    locks: int
+
+
 class CellWatch:
     """One connection to a cell, kept for looking."""
 
@@ -78,6 +97,8 @@ class CellWatch:
         self._connection = connection
         self._conninfo = conninfo
         self._admin_role = admin_role
+        # Since when each piece of maintenance has been seen at it.
+        self._maintained_since_s: dict[tuple[Any, ...], float] = {}
 
     @classmethod
     async def open(cls, conninfo: str, admin_role: str) -> Self | None:
@@ -98,17 +119,26 @@ class CellWatch:
         rows = await self._rows(_TRANSACTIONS, {"tenant": _TENANT, "older_than_s": older_than_s})
         return [OldTransaction(*row) for row in rows]
 
-    async def end(self, transaction: OldTransaction) -> bool:
+    async def end(self, found: OldTransaction | Locker) -> bool:
         """Ends its backend; False if it was gone."""
-        return len(await self._rows(_END, (transaction.pid, transaction.backend_start))) > 0
+        return len(await self._rows(_END, (found.pid, found.backend_start))) > 0
 
     async def end_idle(self, longer_than_s: float) -> int:
         """Ends tenants' connections that have been idle for longer; how many."""
         return len(await self._rows(_END_IDLE, {"tenant": _TENANT, "longer_than_s": longer_than_s}))
 
-    async def end_lockers(self, more_than: int) -> int:
-        """Ends tenants' connections that hold more locks than that; how many."""
-        return len(await self._rows(_END_LOCKERS, {"tenant": _TENANT, "more_than": more_than}))
+    async def lockers(self, more_than: int) -> list[Locker]:
+        """Tenants' connections that hold more locks than that."""
+        return [Locker(*row) for row in await self._rows(_LOCKERS, {"tenant": _TENANT, "more_than": more_than})]
+
+    async def end_maintenance(self, longer_than_s: float) -> int:
+        """Ends automatic maintenance that has been seen running a tenant's code for longer; how much."""
+        now_s, before = time.monotonic(), self._maintained_since_s
+        found = {row: before.get(row, now_s) for row in await self._rows(_RUNNING_TENANTS_CODE, ())}
+        self._maintained_since_s = found
+        # A cancel could be trapped.
+        too_long = [row for row, since_s in found.items() if now_s - since_s > longer_than_s]
+        return sum([len(await self._rows(_END, (pid, start))) for pid, start, _ in too_long])
 
     async def roll_back_prepared(self, older_than_s: float, kept_prefix: str) -> int:
         """Rolls back prepared transactions that are older, except those whose name begins so; how many."""

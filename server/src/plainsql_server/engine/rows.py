@@ -23,12 +23,15 @@ def distinct_names(names: Sequence[str]) -> list[str]:
     """The names with later twins renamed `name_1`, `name_2` …, past names that are taken already."""
     taken = set(names)
     seen: set[str] = set()
+    # Where each name's counting goes on: a result may have more than a thousand columns of one name.
+    counts: dict[str, int] = {}
     distinct = []
     for name in names:
-        chosen, count = name, 0
+        chosen, count = name, counts.get(name, 0)
         while chosen in seen or (count and chosen in taken):
             count += 1
             chosen = f"{name}_{count}"
+        counts[name] = count
         seen.add(chosen)
         distinct.append(chosen)
     return distinct

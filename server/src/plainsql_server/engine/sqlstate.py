@@ -21,7 +21,9 @@ _RETRY_AFTER_MS = 1_000
 
 _SYNTAX_ERROR = "42601"
 _PROTOCOL_VIOLATION = "08P01"
-_SSI_OUT_OF_MEMORY = "53200"
+SHORTAGE = "53200"
+# A table of locks that all tenants of the cell share is full; the reaper ends who filled it.
+_NO_PLACE = "out of shared memory"
 _RETRYABLE = frozenset(["40001", "40P01"])
 # Connection exceptions (08), shutdown and start-up (57P01-57P03, 57P05), too many connections (53300).
 _UNAVAILABLE = re.compile(r"08...|57P0[1-35]|53300")
@@ -112,7 +114,7 @@ def _is_parse_error(result: PGresult, sqlstate: str) -> bool:
 
 
 def _is_retryable(sqlstate: str, message: str) -> bool:
-    return sqlstate in _RETRYABLE or (sqlstate == _SSI_OUT_OF_MEMORY and "RWConflictPool" in message)
+    return sqlstate in _RETRYABLE or (sqlstate == SHORTAGE and ("RWConflictPool" in message or message == _NO_PLACE))
 
 
 def _diagnosis(result: PGresult, sqlstate: str) -> Diagnosis:

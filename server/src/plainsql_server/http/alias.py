@@ -14,6 +14,9 @@ import msgspec
 
 from plainsql_server.limits.tiers import TIERS
 
+# Requests that one address may have under way: more than browsers and applications have, and few enough that what it
+# sends before it is authenticated does not fill a disk.
+_ADDRESS_REQUESTS = 256
 # How much longer than the longest stream an answer may be silent.
 _BEYOND_THE_LONGEST_STREAM_S = 60
 
@@ -67,6 +70,7 @@ def alias_config(alias: Alias) -> str:
         "LISTEN": _listen(alias),
         "SERVER_NAME": alias.server_name,
         "MAX_BODY_BYTES": str(max(limits.request_bytes for limits in TIERS.values())),
+        "ADDRESS_REQUESTS": str(_ADDRESS_REQUESTS),
         "SCHEME": "https" if alias.upstream_ca_file else "http",
         "UPSTREAM_TLS": _upstream_tls(alias),
         "READ_TIMEOUT_S": str(_longest_answer_s()),
@@ -114,6 +118,8 @@ def _errors(control_url: str) -> list[_Error]:
         _Error("= /_alias/unknown", 404, "route_not_found", "There is no such route.", hint="GET / lists the routes."),
         _Error("= /_alias/method", 405, "method_not_allowed", "No route takes this method."),
         _Error("= /_alias/too_large", 413, "request_too_large", "The request is larger than any tier allows."),
+        _Error("= /_alias/too_many", 503, "connection_limit",
+               f"An address may have {_ADDRESS_REQUESTS} requests under way.", retryable=True),
         # The request may have reached the data plane, and only its answer may be lost.
         _Error("= /_alias/unavailable", 503, "data_plane_unavailable", "The data plane does not answer.",
                outcome="unknown", retryable=True),

@@ -1,6 +1,7 @@
 """Bringing the directory and the cells up to this version, and what that would change.
 
-Owns the order: the directory first, as `migrate` does, then each cell. Every step may be run again.
+Owns the order: the directory first, as `migrate` does, then each cell and the databases on it. Every step may be run
+again.
 """
 
 import asyncio
@@ -46,13 +47,14 @@ async def carry_out(dsn: str) -> None:
     async with Directory.open(dsn, max_connections=1) as directory:
         for cell in await cells.list_(directory):
             await provisioning.prepare_cell(cell.conninfo, cell.admin_role)
+            await provisioning.renew_rights(cell.conninfo, cell.admin_role)
 
 
 async def _plan_cell(cell: CellRecord) -> list[Change]:
     where = f"cell {cell.name}"
     try:
         async with watching(cell.conninfo, cell.admin_role) as connection:
-            facts = await examine(connection)
+            facts, older = await examine(connection), await provisioning.of_older_editions(connection)
     except ServiceError as error:
         return [Change(where, f"it cannot be reached: {error.internal_context or error.message}", refused=True)]
     if facts.is_too_old:
@@ -67,4 +69,6 @@ async def _plan_cell(cell: CellRecord) -> list[Change]:
     changes += [f"revoke PUBLIC's right to connect to {name}" for name in facts.open_to_all]
     if not facts.has_probe:
         changes.append("create the role that health checks log in as")
+    if older:
+        changes.append(f"take from {len(older)} databases of customers the rights that new ones do not have")
     return [Change(where, change) for change in changes]

@@ -1,0 +1,164 @@
+"""What a tenant sends or makes to trip the service itself: others feel nothing, and nothing counts as our failure."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from server.tests.load import Answer
+from server.tests.strangers.cells import Hostile, hostile_cell
+
+CONNECTIONS = 2
+# Statements are judged, and answers put together, while all other requests of the process wait.
+FELT_S = 2.0
+
+
+@pytest.fixture(scope="module")
+def hostile() -> Iterator[Hostile]:
+    with hostile_cell(15, pool_max_connections=CONNECTIONS) as running:
+        yield running
+
+
+async def ask(hostile: Hostile, sql: str, timeout_ms: int | None = None) -> Answer:
+    async with hostile.node.client(hostile.key) as client:
+        return await client.query(sql, timeout_ms=timeout_ms)
+
+
+async def longest_wait_s(hostile: Hostile, until: "asyncio.Future[list[Answer]]") -> float:
+    """How long a stranger's requests took at the most, meanwhile."""
+    longest_s = 0.0
+    async with hostile.node.client(hostile.victims_key) as client:
+        while not until.done():
+            longest_s = max(longest_s, (await client.query("select 1")).elapsed_s)
+    return longest_s
+
+
+DEAR = {
+    "one long name": "select " + "a" * 60_000,
+    "one long name in another alphabet": "select " + "ж" * 60_000,
+    "a megabyte of a name": "select " + "a" * 1_000_000,
+    "a megabyte of comments": "/**/" * 250_000 + "select 1",
+    "a megabyte of comments in comments": "/*/**/*/" * 125_000 + "select 1",
+    "a megabyte of calls": "select " + "abs(" * 250_000,
+    "a table of a megabyte": "create table t (" + "on a(" * 200_000,
+    "many columns of one name": "select " + ", ".join(["1 as a"] * 1664),
+}
+
+
+@pytest.mark.parametrize("sql", DEAR.values(), ids=DEAR)
+async def test_a_text_that_is_dear_to_judge_keeps_nobody_waiting(hostile: Hostile, sql: str) -> None:
+    attack = asyncio.gather(*(ask(hostile, sql) for _ in range(2)))
+    assert await longest_wait_s(hostile, attack) < FELT_S
+    assert all(answer.status < 500 for answer in await attack)
+
+
+async def test_a_transaction_of_many_such_texts_keeps_nobody_waiting(hostile: Hostile) -> None:
+    statements = ["select " + "abs(" * 16_000] * 200
+
+    async def send() -> Answer:
+        async with hostile.node.client(hostile.key) as client:
+            await client.post("/v1/transaction", {"statements": statements})
+            return await client.answer()
+
+    attack = asyncio.gather(send())
+    assert await longest_wait_s(hostile, attack) < FELT_S
+    assert [answer.code for answer in await attack] == ["syntax_error"]
+
+
+async def test_types_within_types_without_end_are_told_all_the_same(hostile: Hostile) -> None:
+    nest = "do $$ begin for i in 1..1500 loop execute format('create domain n%s as n%s[]', i, i - 1); end loop; end $$"
+    for statement in ("create domain n0 as int", nest):
+        assert (await ask(hostile, statement)).succeeded
+    for depth, told in ((1, [[7]]), (5, None), (1500, None)):
+        value = "array[array[7]::n1]::n1[]" if told else f"null::n{depth}[]"
+        answer = await ask(hostile, f"select {value} as x")
+        assert answer.succeeded, answer
+        assert answer.value == told
+
+
+HUNGRY = "select a < b and b < c from (select {} as a, {} as b, {} as c) as x".format(
+    *(f"repeat(repeat('{letter}', 90000), 10000)" for letter in "xyz")
+)
+SORTING = "select max(t) from (select repeat(md5(g::text), 9) as t from generate_series(1, 200000) g order by 1) as x"
+
+
+async def refusal(hostile: Hostile, *statements: str) -> str:
+    """The SQLSTATE that ends a transaction of the attacker's."""
+    async with hostile.node.client(hostile.key) as client:
+        await client.post("/v1/transaction", {"statements": list(statements)})
+        return str((await client.answer()).body["error"]["sqlstate"])
+
+
+async def test_a_statement_that_wants_all_memory_fails_alone(hostile: Hostile) -> None:
+    with hostile.postgres.connect() as admin:
+        started = "select pg_postmaster_start_time(), pg_backend_pid()"
+        before = admin.execute(started).fetchone()
+        assert await refusal(hostile, "set local work_mem = '100GB'", HUNGRY) == "53200"
+        # This connection would be gone as well if the cell had recovered from a crash.
+        assert admin.execute(started).fetchone() == before
+
+
+async def test_temporary_files_end_at_a_limit_that_the_tenant_cannot_move(hostile: Hostile) -> None:
+    with hostile.postgres.connect() as admin:
+        # Less than it is, so that the test need not fill a gigabyte.
+        admin.execute(f"alter role {hostile.own.owner} set temp_file_limit = '10MB'")
+        admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where usename = %s", (hostile.own.owner,))
+        assert await refusal(hostile, "set local temp_file_limit = -1", SORTING) == "42501"
+        assert await refusal(hostile, SORTING) == "53400"
+        admin.execute(f"alter role {hostile.own.owner} set temp_file_limit = '1GB'")
+
+
+# XPath asks for no interrupt while it works: the time grows with the square of the number of nodes.
+DEAF = "select xpath_exists('//*[count(//*) > 99999]', ('<r>' || repeat('<a/>', {nodes}) || '</r>')::xml)"
+
+
+async def test_a_backend_that_heeds_nothing_keeps_its_turn(hostile: Hostile) -> None:
+    nodes = await _nodes_for(hostile, 4.0)
+    running: list[int] = []
+    with hostile.postgres.connect() as admin:
+
+        def backends() -> int:
+            query = "select from pg_stat_activity where usename = %s and query like '%%xpath%%' and state = 'active'"
+            return admin.execute(query, (hostile.own.owner,)).rowcount
+
+        for _ in range(3):
+            sent = (ask(hostile, DEAF.format(nodes=nodes), timeout_ms=200) for _ in range(CONNECTIONS))
+            for answer in await asyncio.gather(*sent):
+                assert not answer.succeeded
+            running.append(backends())
+        assert max(running) <= CONNECTIONS
+        # Others are served meanwhile, and so is this tenant once its backends are done.
+        async with hostile.node.client(hostile.victims_key) as victim:
+            assert (await victim.query("select 1")).succeeded
+        async with asyncio.timeout(60):
+            while not (await ask(hostile, "select 1")).succeeded:
+                pass
+        assert "did not heed" in hostile.node.failures()
+
+
+async def _nodes_for(hostile: Hostile, seconds: float) -> int:
+    """How many nodes take about so long."""
+    nodes = 1000
+    while True:
+        began_s = time.monotonic()
+        assert (await ask(hostile, DEAF.format(nodes=nodes))).succeeded
+        took_s = time.monotonic() - began_s
+        if took_s > 0.2:
+            return int(nodes * (seconds / took_s) ** 0.5)
+        nodes *= 2
+
+
+async def test_who_finds_the_table_of_locks_full_waits_until_the_reaper_has_looked(hostile: Hostile) -> None:
+    statements = ["create table made_late (id int)", "select 1 as one"]
+    with hostile.postgres.connect() as filler:
+        with pytest.raises(psycopg.errors.OutOfMemory):
+            filler.execute("select pg_advisory_lock(g) from generate_series(1, 1000000) g")
+        async with hostile.node.client(hostile.victims_key) as victim:
+            await victim.post("/v1/transaction", {"statements": statements})
+            await asyncio.sleep(1)
+            filler.execute("select pg_advisory_unlock_all()")
+            answer = await victim.answer()
+    assert answer.body["success"], answer
+    assert answer.body["transaction"]["attempts"] > 1
