@@ -18,10 +18,11 @@ SOAK_control := $(addprefix server/tests/,control_plane/test_crashes.py operatio
 	$(addprefix $(END_TO_END)/test_,rate_limits.py \
 	redis_away.py revocation.py provisioning_under_fire.py schemathesis.py)
 SOAK_strangers := server/tests/strangers
-SOAK_all := $(SOAK_consistency) $(SOAK_engine) $(SOAK_streams) $(SOAK_control) $(SOAK_strangers)
+SOAK_client := client/tests
+SOAK_all := $(SOAK_consistency) $(SOAK_engine) $(SOAK_streams) $(SOAK_control) $(SOAK_strangers) $(SOAK_client)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kernel unkernel check test soak neighbours dev bench openapi lock audit sbom
+.PHONY: help setup kernel unkernel check test soak neighbours dev bench openapi reference lock audit sbom
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1\t\2/' | expand -t 12
@@ -44,13 +45,13 @@ check:  ## lint, format, types and import contracts; changes nothing
 	$(BIN)/ruff format --check
 	$(BIN)/mypy $(TYPED)
 	$(BIN)/mypy server/build_kernel.py server/hatch_build.py
-	$(BIN)/mypy client/tests
+	$(BIN)/mypy client/tests client/reference.py
 	$(BIN)/lint-imports --no-logo
 
 test:  ## every test (ARGS="-k name -x" to choose)
 	$(BIN)/pytest $(ARGS)
 
-soak:  ## tests in full size, with a line of report for each (PART=consistency, engine, streams, control or strangers)
+soak:  ## tests in full size, with a line of report for each (PART=consistency, engine, streams, control, strangers or client)
 	set -a; . server/tests/full_sizes.env; $(BIN)/pytest -q -s --timeout 1800 $(SOAK_$(or $(PART),all)) $(ARGS)
 
 neighbours:  ## what a tenant feels while its neighbour attacks, each attack for 30 s; prints the table of docs/security.md
@@ -65,6 +66,9 @@ bench: kernel  ## measure the service beside the bare engine, compiled
 
 openapi:  ## write docs/openapi anew, after a change of routes
 	$(BIN)/python -m server.tests.openapi >/dev/null
+
+reference:  ## write docs/reference/python.md anew, after a change of the client's docstrings
+	$(BIN)/python -m client.reference
 
 lock:  ## pin again after a change of requirements; versions stay where they can (UPGRADE=1 for the newest)
 	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements/uv.in -o requirements/uv.txt

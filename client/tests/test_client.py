@@ -1,8 +1,11 @@
-"""The blocking client against the real service: values, results, transactions, streams, errors, the control plane."""
+"""The clients against the real service: values, results, transactions, streams, errors, the control plane."""
 
 import datetime as dt
 import json
+import os
 import pickle
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +24,8 @@ from server.tests.service import Service
 from server.tests.test_completeness import all_raised_codes
 
 UTC = dt.UTC
+# A million with PLAINSQL_TEST_CLIENT_STREAM_ROWS=1000000.
+STREAM_ROWS = int(os.environ.get("PLAINSQL_TEST_CLIENT_STREAM_ROWS", "100000"))
 
 
 @contextmanager
@@ -189,6 +194,44 @@ def test_a_stream_has_constant_memory_and_its_connection_is_used_again(db: plain
     # A whole result has more than 10 MB.
     assert peak_bytes < 4_000_000
     assert len(db._driver._idle) == 1
+
+
+@pytest.mark.timeout(max(120, STREAM_ROWS // 5_000))
+def test_a_stream_s_memory_does_not_grow_with_its_rows(service: Service) -> None:
+    """The memory of a process of its own, as the system counts it; a tenth of the rows fills every buffer."""
+    used = {rows: _memory_of_streaming(service, rows) for rows in (STREAM_ROWS // 10, STREAM_ROWS)}
+    print(f"resident memory after streaming, in KiB by rows: {used}")
+    assert used[STREAM_ROWS] < used[STREAM_ROWS // 10] + 8_000
+
+
+def _memory_of_streaming(service: Service, rows: int) -> int:
+    program = f"""if True:
+        import plainsql, re
+        sql = "select g, repeat('x', 100) from generate_series(1, {rows}) g"
+        with plainsql.connect() as db, db.stream(sql) as rows:
+            assert sum(row[0] for row in rows) == {rows * (rows + 1) // 2}
+        # What `getrusage` says is at least what the process had that this one was forked from.
+        print(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
+    """
+    settings = {"PLAINSQL_URL": service.data_url, "PLAINSQL_KEY": service.api_key}
+    environment = {**os.environ, **settings, "PLAINSQL_CA_FILE": str(service.dev["ca_file"])}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+def test_a_write_whose_result_is_cut_says_that_it_was_done(db: plainsql.Client) -> None:
+    with table(db, "id int") as name:
+        with pytest.raises(plainsql.ResultError, match="The statement was done") as caught:
+            db.query(f"insert into {name} select generate_series(1, 100001) returning id")
+        assert caught.value.outcome == "committed"
+        assert db.query(f"select count(*) from {name}").value() == 100_001
+
+
+def test_a_statement_that_asks_for_a_stream_by_itself_is_told_how(db: plainsql.Client) -> None:
+    with pytest.raises(plainsql.ResultError, match=r"use stream\(\)"):
+        db.query("/*+ STREAM */ select 1")
+    with db.stream("/*+ STREAM */ select 1 as one") as rows:
+        assert [row.one for row in rows] == [1]
 
 
 def test_a_stream_that_fails_on_the_way_raises_after_its_rows(db: plainsql.Client) -> None:

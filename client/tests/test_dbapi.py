@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import pytest
 
+from client.tests.scripted import hang_up, scripted
 from plainsql import dbapi
 from server.tests.service import Service
 
@@ -203,3 +204,33 @@ def test_a_large_result_is_streamed(connection: dbapi.Connection) -> None:
     assert sum(row[0] for row in cursor) == 150_000 * 150_001 // 2
     with pytest.raises(dbapi.DataError, match="use stream"):
         connection.cursor().execute("select generate_series(1, 150000)")
+
+
+def test_a_write_within_a_read_is_known_to_rollback_in_autocommit(service: Service, booze: str) -> None:
+    for number, run in enumerate(("execute", "stream")):
+        with connect(service, autocommit=True) as connection:
+            cursor = connection.cursor()
+            sql = f"with new as (insert into {booze} values ('x') returning 1) select count(*) from new"
+            assert getattr(cursor, run)(sql).fetchall() == [(1,)]
+            with pytest.raises(dbapi.OperationalError, match="cannot be rolled back"):
+                connection.rollback()
+        assert service.value(f"select count(*) from {booze}") == number + 1
+
+
+def test_a_stream_does_not_write_in_buffered_mode(service: Service, booze: str) -> None:
+    with connect(service) as connection:
+        with pytest.raises(dbapi.InternalError, match="read-only"):
+            connection.cursor().stream(f"insert into {booze} values ('x') returning name")
+        with pytest.raises(dbapi.InternalError, match="read-only"):
+            connection.cursor().stream(f"with new as (delete from {booze} returning 1) select 1 from new")
+    assert service.value(f"select count(*) from {booze}") == 0
+
+
+def test_an_error_says_whether_anything_was_done() -> None:
+    with scripted(hang_up) as (url, _):
+        connection = dbapi.connect(url, "svc_k_x", timeout_s=0.2)
+        connection.cursor().execute("insert into t values (1)")
+        with pytest.raises(dbapi.OperationalError) as caught:
+            connection.commit()
+    assert caught.value.outcome == "unknown"
+    assert getattr(caught.value.__cause__, "idempotency_key", None)

@@ -3,6 +3,7 @@
 PLAINSQL_TEST_CUT_WRITES says how many; 10,000 take some minutes.
 """
 
+import asyncio
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -67,6 +68,19 @@ def _write_one(db: plainsql.Client, number: int) -> str:
         )
         assert wrote.value() == 1
     return "committed"
+
+
+async def test_the_asyncio_client_keeps_to_it_as_well(plain_service: Service) -> None:
+    port = urlsplit(plain_service.data_url).port
+    assert port is not None
+    plain_service.query("create table async_effects (number int)")
+    with cutting_proxy(port, share=0.3, seed=9) as proxy:
+        async with plainsql.connect_async(f"http://127.0.0.1:{proxy.port}", plain_service.api_key) as db:
+            work = [db.query("insert into async_effects values ($1)", number) for number in range(60)]
+            assert {result.affected_rows for result in await asyncio.gather(*work)} == {1}
+        assert sum(proxy.cuts.values()) > 5
+    assert plain_service.value("select count(*) from async_effects") == 60
+    assert plain_service.value("select count(distinct number) from async_effects") == 60
 
 
 def test_a_service_that_is_away_is_an_honest_error() -> None:

@@ -59,6 +59,27 @@ def test_the_guide_s_commands_print_what_it_shows(place: Path) -> None:
             assert done.stdout == shown
 
 
+def test_the_guide_s_screens_are_what_the_command_says(place: Path) -> None:
+    """Those of single commands; `test_shell.py` has that of the shell."""
+    blocks = [text for language, text in _FENCED.findall(GUIDE.read_text()) if not language]
+    screens = [text for text in blocks if text.startswith("$ ") and not text.startswith("$ plainsql\n")]
+    tables = "create table colours (name text)", "create table things (id int primary key, name text)"
+    subprocess.run(["plainsql", "sql", *tables], check=True, capture_output=True)
+    for text in screens:
+        command, _, shown = text.removeprefix("$ ").partition("\n")
+        done = subprocess.run(["bash", "-c", f"{command} 2>&1"], capture_output=True, text=True, check=False)
+        assert masked(done.stdout) == masked(shown)
+    assert len(screens) >= 2
+
+
+def masked(text: str) -> list[str]:
+    """The lines without what differs from run to run: the target, request ids, times."""
+    text = re.sub(r"^→ .*$", "→", text, flags=re.MULTILINE)
+    text = re.sub(r"\breq_\w+", "req_", text)
+    text = re.sub(r"[\d.]+ (m?s)\b", r"_ \1", text)
+    return [line.rstrip() for line in text.rstrip().splitlines()]
+
+
 def test_the_guide_documents_every_exit_code_and_subcommand() -> None:
     text = GUIDE.read_text()
     done = subprocess.run([sys.executable, "-m", "plainsql", "--help"], capture_output=True, text=True, check=True)

@@ -1,26 +1,28 @@
 """The interactive shell in a real terminal: tmux types, and what the screen then shows is looked at."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
 import plainsql
+from client.tests.test_guide import GUIDE, masked
 from server.tests.service import Service
 
 _WAIT_S = 30
 
 
 class Terminal:
-    """A terminal of 100 by 24 with the shell in it."""
+    """A terminal of 100 columns with the shell in it."""
 
-    def __init__(self, service: Service, state: Path) -> None:
+    def __init__(self, service: Service, state: Path, lines: int = 24) -> None:
         self._socket = f"plainsql-{uuid4().hex[:8]}"
         environment = {
             "PLAINSQL_URL": service.data_url, "PLAINSQL_KEY": service.api_key, "XDG_STATE_HOME": str(state),
@@ -28,7 +30,9 @@ class Terminal:
         }  # fmt: skip
         options = [part for name, value in environment.items() for part in ("-e", f"{name}={value}")]
         command = str(Path(sys.executable).with_name("plainsql"))
-        self._tmux("-f", "/dev/null", "new-session", "-d", "-s", "shell", "-x", "100", "-y", "24", *options, command)
+        self._tmux(
+            "-f", "/dev/null", "new-session", "-d", "-s", "shell", "-x", "100", "-y", str(lines), *options, command
+        )
 
     def _tmux(self, *arguments: str) -> str:
         command = ["tmux", "-L", self._socket, *arguments]
@@ -50,8 +54,14 @@ class Terminal:
         return self._tmux("capture-pane", "-p", "-t", "shell")
 
     def wait_for(self, text: str) -> str:
+        return self.wait_until(lambda shown: text in shown)
+
+    def wait_for_prompts(self, count: int) -> str:
+        return self.wait_until(lambda shown: shown.count("plainsql>") == count)
+
+    def wait_until(self, is_there: Callable[[str], bool]) -> str:
         end = time.monotonic() + _WAIT_S
-        while text not in (shown := self.screen()):
+        while not is_there(shown := self.screen()):
             assert time.monotonic() < end, shown
         return shown
 
@@ -60,10 +70,10 @@ class Terminal:
 
 
 @pytest.fixture
-def terminal(service: Service, tmp_path: Path) -> Iterator[Terminal]:
+def terminal(service: Service, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Terminal]:
     if shutil.which("tmux") is None or shutil.which("less") is None:
         pytest.skip("needs tmux and less")
-    made = Terminal(service, tmp_path)
+    made = Terminal(service, tmp_path, getattr(request, "param", 24))
     yield made
     made.close()
 
@@ -103,9 +113,42 @@ def test_the_shell_completes_points_cancels_remembers_and_pages(
     db.query(f"drop table {name}")
 
 
-def _wait_for_sleepers(service: Service, wanted: int) -> None:
+@pytest.mark.parametrize("terminal", [60], indirect=True)
+def test_the_guide_s_screen_is_what_the_shell_shows(terminal: Terminal, service: Service) -> None:
+    """Types what the guide types, and compares what is then on the screen."""
+    blocks = re.findall(r"^```\n(\$ plainsql\n.*?)^```$", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+    shown = [line for line in blocks[0].splitlines() if line != "$ plainsql"]
+    prompts = 0
+    for at, line in enumerate(shown[:-1]):
+        if not line.startswith(("plainsql> ", "       -> ")):
+            continue
+        prompts += line.startswith("plainsql> ")
+        terminal.wait_for_prompts(prompts)
+        terminal.enter(line[10:])
+        if shown[at + 1].startswith("^C"):
+            _wait_for_sleepers(service, 1, "select pg_sleep(60)")
+            terminal.press("C-c")
+    screen = terminal.wait_for_prompts(prompts + 1)
+    assert masked(screen) == masked("\n".join(shown))
+
+
+def test_statements_of_an_earlier_session_are_remembered(service: Service, tmp_path: Path) -> None:
+    if shutil.which("tmux") is None:
+        pytest.skip("needs tmux")
+    for press in ("type", "recall"):
+        terminal = Terminal(service, tmp_path)
+        terminal.wait_for("plainsql>")
+        if press == "type":
+            terminal.enter("select 'of yesterday' as it;")
+        else:
+            terminal.press("Up")
+        terminal.wait_for("select 'of yesterday' as it;" if press == "recall" else "SELECT 1 row")
+        terminal.close()
+
+
+def _wait_for_sleepers(service: Service, wanted: int, sql: str = "select pg_sleep(77)") -> None:
     end = time.monotonic() + _WAIT_S
     with service.engine() as engine:
-        asked = "select count(*) from pg_stat_activity where state = 'active' and query like 'select pg_sleep(77)%'"
+        asked = f"select count(*) from pg_stat_activity where state = 'active' and query like '{sql}%'"
         while engine.execute(asked).fetchone() != (wanted,):
             assert time.monotonic() < end

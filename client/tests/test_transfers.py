@@ -3,9 +3,12 @@
 PLAINSQL_TEST_IMPORT_ROWS=1000000 also compares the rate with psql's \\copy.
 """
 
+import contextlib
 import json
 import os
+import re
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -105,6 +108,143 @@ def test_other_forms_make_the_round_trip(
     assert db.query(f"select * from {table} order by id").rows == before
 
 
+ALL_TYPES = """
+    b bool, i2 int2, i8 int8, n numeric, f float8, t text, by bytea, ts timestamptz, d date, ti time, tz timetz,
+    iv interval, u uuid, js json, jb jsonb, ia int[], ta text[], na numeric[], ip inet, r int4range, mac macaddr
+"""
+ALL_VALUES = """
+    (true, 1, 9007199254740993, 1.10, 0.1, 'a,"b"', '\\x00ff5c', '2026-01-01Z', '2026-01-02', '03:04', '03:04+01',
+     '1 mon 2 days 00:00:01.5', 'dd0ee244-fa0c-4a9d-8110-021df457eaf3', '[1.50]', '{"a": [1, null]}', '{1,NULL,3}',
+     '{"a,b","NULL","",NULL,"q\\"s"}', '{1.10,NaN}', '10.0.0.1/8', '[1,5)', '08:00:2b:01:02:03'),
+    (false, -1, -1, 'NaN', 'Infinity', '', '', 'infinity', '-infinity', '24:00', '00:00Z', '-1 year', null, 'null',
+     '"x"', '{}', '{}', '{{1,2},{3,4}}', '::1', 'empty', null),
+    (null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
+     null, null)
+"""
+
+
+@pytest.mark.parametrize("form", ["csv", "ndjson"])
+def test_every_kind_of_value_makes_the_round_trip(
+    service: Service, db: plainsql.Client, tmp_path: Path, form: str
+) -> None:
+    name = f"all_{uuid4().hex[:8]}"
+    db.query(f"create table {name} (id int generated always as identity, {ALL_TYPES})")
+    columns = ", ".join(each.split()[0] for each in ALL_TYPES.split(","))
+    db.query(f"insert into {name} ({columns}) values {ALL_VALUES}")
+    # A JSON null in NDJSON cannot be told from none.
+    db.query(f"update {name} set js = '{{}}' where js::text = 'null'")
+    before = db.query(f"select {name}::text from (select {columns} from {name} order by id) {name}").rows
+    path = str(tmp_path / f"out.{form}")
+    done = run(service, "export", path, "--sql", f"select {columns} from {name} order by id")
+    assert done.returncode == 0, done.stderr
+    db.query(f"delete from {name}")
+    done = run(service, "import", path, "--table", name)
+    assert done.returncode == 0, done.stderr
+    assert db.query(f"select {name}::text from (select {columns} from {name} order by id) {name}").rows == before
+    db.query(f"drop table {name}")
+
+
+def test_parquet_keeps_bytes_times_and_numbers_of_any_scale_over_many_groups(
+    service: Service, db: plainsql.Client, tmp_path: Path
+) -> None:
+    name = f"pq_{uuid4().hex[:8]}"
+    db.query(f"create table {name} (id int, n numeric, by bytea, ts timestamptz, a int[])")
+    db.query(
+        f"insert into {name} select g, case when g > 60000 then 12345.678 when g > 50000 then g end, '\\x00ff',"
+        " '2026-01-01Z', '{1,2}' from generate_series(1, 60001) g"
+    )
+    asked = f"select count(*), sum(n), count(distinct by), min(encode(by, 'hex')), min(ts), min(a::text) from {name}"
+    before = db.query(asked).rows
+    path = str(tmp_path / "out.parquet")
+    done = run(service, "export", path, "--sql", f"select * from {name} order by id")
+    assert done.returncode == 0, done.stderr
+    db.query(f"delete from {name}")
+    done = run(service, "import", path, "--table", name)
+    assert done.returncode == 0, done.stderr
+    assert db.query(asked).rows == before
+    db.query(f"drop table {name}")
+
+
+def test_empty_lines_of_a_single_column_are_nulls_and_none_is_lost(
+    service: Service, db: plainsql.Client, tmp_path: Path
+) -> None:
+    name = f"one_{uuid4().hex[:8]}"
+    db.query(f"create table {name} (it text)")
+    # More than a batch of them, so that batches end among empty lines.
+    (tmp_path / "in.csv").write_bytes(b"it\n" + (b"x" * 63 + b"\n\n\n") * 20_000)
+    done = run(service, "import", str(tmp_path / "in.csv"), "--table", name)
+    assert done.returncode == 0, done.stderr
+    assert tuple(db.query(f"select count(*), count(it) from {name}").one()) == (60_000, 20_000)
+    db.query(f"drop table {name}")
+
+
+def test_a_tsv_has_tabs_and_ndjson_may_leave_columns_out(service: Service, db: plainsql.Client, tmp_path: Path) -> None:
+    name = f"d_{uuid4().hex[:8]}"
+    db.query(f"create table {name} (id int generated always as identity, a text, b text default 'by default')")
+    (tmp_path / "in.tsv").write_text("a\tb\nx, y\tz\n")
+    (tmp_path / "in.ndjson").write_text('{"a": "from json"}\n\n{"a": null}\n')
+    for file in ("in.tsv", "in.ndjson"):
+        done = run(service, "import", str(tmp_path / file), "--table", name)
+        assert done.returncode == 0, done.stderr
+    assert [tuple(row) for row in db.query(f"select * from {name} order by id")] == [
+        (1, "x, y", "z"), (2, "from json", "by default"), (3, None, "by default"),
+    ]  # fmt: skip
+    db.query(f"drop table {name}")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("in.csv", b"id,price\n1,1\n2,\xff\n", "line 3: The byte 0xff is no UTF-8"),
+        ("in.csv", b'id,price\n1,1\n2,"3\n', "line 3: A quotation mark"),
+        ("in.csv", b"id,price\n1,1\n\n2,2\n", "line 3: It has 1 fields, and the header has 2"),
+        ("in.ndjson", b'{"id": 1, "price": 1}\n\n{"id": 2, "pirce": 1}\n', "line 3, column 'pirce': There is no such"),
+        ("in.ndjson", b'{"id": 1, "price": 1}\n{"id": 2,\n', "line 2: It is no JSON"),
+        ("in.ndjson", b'{"id": 1, "price": 1}\n{"id": 2, "price": "x"}\n', "line 2, column 'price': invalid input"),
+    ],
+)
+def test_what_cannot_be_read_is_named_by_its_line(  # noqa: PLR0917  # fixtures
+    service: Service, db: plainsql.Client, table: str, tmp_path: Path, file: str, content: bytes, said: str
+) -> None:
+    (tmp_path / file).write_bytes(content)
+    done = run(service, "import", str(tmp_path / file), "--table", table)
+    assert (done.returncode, said in done.stderr) == (1, True), done.stderr
+    assert db.query(f"select count(*) from {table}").value() == 0
+
+
+def test_progress_shows_rows_rate_and_time_left_on_a_terminal_alone(
+    service: Service, db: plainsql.Client, table: str, tmp_path: Path
+) -> None:
+    write_rows(tmp_path / "in.csv", 40_000)
+    for arguments, verb in (
+        (["import", str(tmp_path / "in.csv"), "--table", table], "Importing"),
+        (["export", str(tmp_path / "out.csv"), "--sql", f"select *, pg_sleep(0.0001) from {table}"], "Exporting"),
+    ):
+        seen = on_a_terminal(service, *arguments)
+        shown = verb + r" \[[█·]{24}\] +\d+% [\d,]+ rows, [\d,]+ rows/s, (about )?\d+ s left"
+        assert re.search(shown, seen), seen[-2000:]
+        assert re.search(r"(Imported into|Exported to) \S+: 40,000 rows in [\d.]+ s, [\d,]+ rows/s\.", seen)
+        db.query(f"analyze {table}")
+    assert "\r" not in run(service, "export", str(tmp_path / "again.csv"), "--table", table).stderr
+
+
+def on_a_terminal(service: Service, *arguments: str) -> str:
+    """What the command writes to standard error if that is a terminal."""
+    ours, theirs = os.openpty()
+    settings = {"PLAINSQL_URL": service.data_url, "PLAINSQL_KEY": service.api_key}
+    environment = {**os.environ, **settings, "PLAINSQL_CA_FILE": str(service.dev["ca_file"])}
+    command = [str(Path(sys.executable).with_name("plainsql")), *arguments]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=theirs, env=environment):
+        os.close(theirs)
+        seen = b""
+        # A terminal whose other end is closed is an error to read from.
+        with contextlib.suppress(OSError):
+            while piece := os.read(ours, 65536):
+                seen += piece
+    os.close(ours)
+    return seen.decode()
+
+
 def test_an_export_that_fails_leaves_no_file(service: Service, tmp_path: Path) -> None:
     sql = "select 1 / (50000 - g) from generate_series(1, 99999) g"
     done = run(service, "export", str(tmp_path / "out.csv"), "--sql", sql)
@@ -143,3 +283,4 @@ def test_importing_is_not_much_slower_than_psql(
     }
     print(json.dumps(report))
     assert db.query(f"select count(*) from {table}").value() == ROWS
+    assert report["ratio"] >= 0.3

@@ -10,11 +10,10 @@ Owns the names that programs use. Each is imported when it is first asked for, s
 not wait for TLS, nor a blocking program for asyncio. Refuses to import the server.
 """
 
-from typing import TYPE_CHECKING, Any
-
+# Not typing's, which takes as long to import as the rest of `--help`. Type checkers go by the name.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from plainsql.asyncio_client import AsyncClient, AsyncTransaction, connect_async
-    from plainsql.asyncio_streaming import AsyncStream
     from plainsql.client import Client, Transaction, connect
     from plainsql.errors import (
         AccessError,
@@ -32,16 +31,15 @@ if TYPE_CHECKING:
         StreamBroken,
     )
     from plainsql.result import Result, Row, TransactionResult
-    from plainsql.streaming import Stream
+    from plainsql.streaming import AsyncStream, Stream
 
 VERSION = "0.61.0"
 
 _HOME_OF = {
     **dict.fromkeys(("AsyncClient", "AsyncTransaction", "connect_async"), "plainsql.asyncio_client"),
-    "AsyncStream": "plainsql.asyncio_streaming",
     **dict.fromkeys(("Client", "Transaction", "connect"), "plainsql.client"),
     **dict.fromkeys(("Result", "Row", "TransactionResult"), "plainsql.result"),
-    "Stream": "plainsql.streaming",
+    **dict.fromkeys(("AsyncStream", "Stream"), "plainsql.streaming"),
 }
 
 __all__ = [
@@ -73,7 +71,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'plainsql' has no attribute {name!r}")
     from importlib import import_module  # noqa: PLC0415  # see above

@@ -6,19 +6,20 @@ and many tasks may use it at once.
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlencode
 
-from plainsql.asyncio_sockets import Driver
-from plainsql.asyncio_streaming import AsyncStream
+from plainsql.asyncio_sockets import open_connection
+from plainsql.driver import Driver
 from plainsql.lazy import LazyModule
 from plainsql.protocol import DEFAULT_TIMEOUT_S, STREAM_LIFE_S, Core, Options
 from plainsql.result import Result, TransactionResult
 from plainsql.settings import Settings, resolve
 from plainsql.sockets import tls_context
+from plainsql.streaming import AsyncStream
 from plainsql.transactions import TransactionBuilder
 from plainsql.wire import Steps
 
@@ -42,8 +43,8 @@ def connect_async(
     """A client of the service at `url`.
 
     What you do not give comes from the environment (`PLAINSQL_URL`, `PLAINSQL_KEY`, `PLAINSQL_DATABASE`,
-    `PLAINSQL_CA_FILE`), then from `./.plainsql/dev.json`, then from `plainsql login`. Nothing is sent before the first
-    call. `timeout_s` is for each call as a whole, attempts included.
+    `PLAINSQL_CA_FILE`, `PLAINSQL_CONTROL_URL`), then from `./.plainsql/dev.json`, then from `plainsql login`. Nothing
+    is sent before the first call. `timeout_s` is for each call as a whole, attempts included.
     """
     settings = resolve(url, key, database=database, ca_file=ca_file, control_url=control_url)
     return AsyncClient(settings, timeout_s=timeout_s)
@@ -56,7 +57,7 @@ class AsyncClient:
         self.settings = settings
         self._core = Core(settings, timeout_s)
         tls = tls_context(settings.ca_file) if settings.address.scheme == "https" else None
-        self._driver = Driver(tls, settings.key)
+        self._driver = Driver(open_connection, asyncio.sleep, tls, settings.key)
 
     async def query(
         self,
@@ -115,22 +116,21 @@ class AsyncClient:
         self, *, schema: str | None = None, detail: str = "names", database: str | None = None
     ) -> list[dict[str, Any]]:
         """The tables of the database; `detail` is "names", "columns" or "full"."""
-        asked = {"detail": detail, **({"schema": schema} if schema else {})}
-        answer = await self._run(self._core.get(f"/tables?{urlencode(asked)}", Options(database)))
-        return list(answer["tables"])
+        return await self._run(self._core.tables(schema, detail, Options(database)))
 
     async def health(self) -> dict[str, Any]:
         """What the service says about itself; its `status` is "ok", "degraded" or "unavailable"."""
-        return dict(await self._run(self._core.health()))
+        return await self._run(self._core.health())
 
     async def server(self) -> dict[str, Any]:
         """The service's name, version, addresses and routes."""
         return dict(await self._run(self._core.get("/")))
 
-    async def bench(self, **options: int) -> dict[str, Any]:
+    async def bench(
+        self, *, iterations: int | None = None, concurrency: int | None = None, database: str | None = None
+    ) -> dict[str, Any]:
         """Has the service measure itself on scratch data; takes some seconds."""
-        asked = {name: str(value) for name, value in options.items() if value}
-        return dict(await self._run(self._core.get(f"/bench?{urlencode(asked)}")))
+        return await self._run(self._core.bench(iterations, concurrency, Options(database)))
 
     # The control plane ------------------------------------------------------------------------------------------
 
@@ -222,7 +222,8 @@ class AsyncClient:
 
     async def call(self, call: control.Call[T]) -> T:
         """Makes one call of the control plane."""
-        return call.read(await self._run(self._core.control(call.method, call.target, call.content)))
+        steps = self._core.control(call.method, call.target, call.content, repeatable=call.repeatable)
+        return call.read(await self._run(steps))
 
     async def run_transaction(self, builder: TransactionBuilder) -> TransactionResult:
         """Sends a transaction that was put together."""

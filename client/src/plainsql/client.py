@@ -6,22 +6,23 @@ in `sockets.py`. A client may be shared between threads.
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlencode
 
+from plainsql.driver import Driver, finish
 from plainsql.lazy import LazyModule
 from plainsql.protocol import DEFAULT_TIMEOUT_S, STREAM_LIFE_S, Core, Options, StreamForm
 from plainsql.result import Result, TransactionResult
 from plainsql.settings import Settings, resolve
-from plainsql.sockets import Driver, tls_context
+from plainsql.sockets import open_connection, pause, tls_context
 from plainsql.streaming import ByteStream, Stream
 from plainsql.transactions import TransactionBuilder
 from plainsql.wire import Steps
 
 if TYPE_CHECKING:
+    import datetime as dt
+
     from plainsql import control
 else:
     control = LazyModule("plainsql.control")
@@ -41,8 +42,8 @@ def connect(
     """A client of the service at `url`.
 
     What you do not give comes from the environment (`PLAINSQL_URL`, `PLAINSQL_KEY`, `PLAINSQL_DATABASE`,
-    `PLAINSQL_CA_FILE`), then from `./.plainsql/dev.json`, then from `plainsql login`. Nothing is sent before the first
-    call. `timeout_s` is for each call as a whole, attempts included.
+    `PLAINSQL_CA_FILE`, `PLAINSQL_CONTROL_URL`), then from `./.plainsql/dev.json`, then from `plainsql login`. Nothing
+    is sent before the first call. `timeout_s` is for each call as a whole, attempts included.
     """
     settings = resolve(url, key, database=database, ca_file=ca_file, control_url=control_url)
     return Client(settings, timeout_s=timeout_s)
@@ -55,7 +56,7 @@ class Client:
         self.settings = settings
         self._core = Core(settings, timeout_s)
         tls = tls_context(settings.ca_file) if settings.address.scheme == "https" else None
-        self._driver = Driver(tls, settings.key)
+        self._driver = Driver(open_connection, pause, tls, settings.key)
 
     def query(
         self,
@@ -93,12 +94,26 @@ class Client:
         options = Options(database, life_s, max_rows, read_only)
         return Stream(self._run(self._core.stream(sql, params, options)))
 
+    def query_as_sent(self, sql: str, params: Sequence[Any] = (), options: Options = Options()) -> Result:  # noqa: B008
+        """A result whose values are as the service writes them, for programs that only show them."""
+        return self._run(self._core.query(sql, params, options._replace(as_sent=True)))
+
     def stream_bytes(
-        self, sql: str, *params: Any, form: StreamForm, timeout_s: float | None = None, max_rows: int | None = None
+        self,
+        sql: str,
+        *params: Any,
+        form: StreamForm,
+        timeout_s: float | None = None,
+        max_rows: int | None = None,
+        read_only: bool | None = None,
     ) -> ByteStream:
         """The rows as the service writes them, CSV or a JSON object a line, for programs that only pass them on."""
-        options = Options(None, STREAM_LIFE_S if timeout_s is None else timeout_s, max_rows)
+        options = Options(None, STREAM_LIFE_S if timeout_s is None else timeout_s, max_rows, read_only)
         return ByteStream(self._run(self._core.stream(sql, params, options, form)), form)
+
+    def tell_when_away(self, say: Callable[[str], None]) -> None:
+        """Has `say` called, once for a call, when nobody answers and it is tried again."""
+        self._core.notice = say
 
     def transaction(
         self,
@@ -121,22 +136,21 @@ class Client:
         self, *, schema: str | None = None, detail: str = "names", database: str | None = None
     ) -> list[dict[str, Any]]:
         """The tables of the database; `detail` is "names", "columns" or "full"."""
-        asked = {"detail": detail, **({"schema": schema} if schema else {})}
-        answer = self._run(self._core.get(f"/tables?{urlencode(asked)}", Options(database)))
-        return list(answer["tables"])
+        return self._run(self._core.tables(schema, detail, Options(database)))
 
     def health(self) -> dict[str, Any]:
         """What the service says about itself; its `status` is "ok", "degraded" or "unavailable"."""
-        return dict(self._run(self._core.health()))
+        return self._run(self._core.health())
 
     def server(self) -> dict[str, Any]:
         """The service's name, version, addresses and routes."""
         return dict(self._run(self._core.get("/")))
 
-    def bench(self, **options: int) -> dict[str, Any]:
+    def bench(
+        self, *, iterations: int | None = None, concurrency: int | None = None, database: str | None = None
+    ) -> dict[str, Any]:
         """Has the service measure itself on scratch data; takes some seconds."""
-        asked = {name: str(value) for name, value in options.items() if value}
-        return dict(self._run(self._core.get(f"/bench?{urlencode(asked)}")))
+        return self._run(self._core.bench(iterations, concurrency, Options(database)))
 
     # The control plane ------------------------------------------------------------------------------------------
 
@@ -217,7 +231,8 @@ class Client:
 
     def call(self, call: control.Call[T]) -> T:
         """Makes one call of the control plane."""
-        return call.read(self._run(self._core.control(call.method, call.target, call.content)))
+        steps = self._core.control(call.method, call.target, call.content, repeatable=call.repeatable)
+        return call.read(self._run(steps))
 
     def run_transaction(self, builder: TransactionBuilder) -> TransactionResult:
         """Sends a transaction that was put together."""
@@ -237,7 +252,7 @@ class Client:
         self.close()
 
     def _run(self, steps: Steps[T]) -> T:
-        return self._driver.run(steps, self._core.addresses)
+        return finish(self._driver.run(steps, self._core.addresses))
 
 
 class Transaction(TransactionBuilder):

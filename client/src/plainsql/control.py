@@ -76,6 +76,8 @@ class Call(Generic[T]):
     target: str
     read: Callable[[Any], T]
     content: Mapping[str, Any] | None = None
+    # Whether doing it twice is the same as doing it once, so that it may be sent again after a lost answer.
+    repeatable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,21 +122,22 @@ def _given(**fields_given: Any) -> dict[str, Any]:
 
 def create_session(scopes: Sequence[str] | None, database: str | None) -> Call[Session]:
     content = _given(scopes=list(scopes) if scopes else None, database=database)
-    return Call("POST", "/v1/session", within("session", Session), content)
+    return Call("POST", "/v1/session", within("session", Session), content, repeatable=False)
 
 
 def refresh_session() -> Call[Session]:
-    return Call("POST", "/v1/session/refresh", within("session", Session), {})
+    return Call("POST", "/v1/session/refresh", within("session", Session), {}, repeatable=False)
 
 
 def end_session() -> Call[None]:
-    return Call("DELETE", "/v1/session", nothing)
+    # A second time, the session is unknown.
+    return Call("DELETE", "/v1/session", nothing, repeatable=False)
 
 
 def create_key(name: str, scopes: Sequence[str], database: str | None, expires_at: dt.datetime | None) -> Call[Key]:
     expiry = expires_at.isoformat() if expires_at else None
     content = _given(name=name, scopes=list(scopes), database=database, expires_at=expiry)
-    return Call("POST", "/v1/keys", within("key", Key), content)
+    return Call("POST", "/v1/keys", within("key", Key), content, repeatable=False)
 
 
 def list_keys() -> Listing[Key]:
@@ -143,7 +146,7 @@ def list_keys() -> Listing[Key]:
 
 def rotate_key(key_id: str, overlap_seconds: int | None) -> Call[Key]:
     content = _given(overlap_seconds=overlap_seconds)
-    return Call("POST", f"/v1/keys/{quote(key_id)}/rotate", within("key", Key), content)
+    return Call("POST", f"/v1/keys/{quote(key_id)}/rotate", within("key", Key), content, repeatable=False)
 
 
 def revoke_key(key_id: str) -> Call[None]:
@@ -151,7 +154,7 @@ def revoke_key(key_id: str) -> Call[None]:
 
 
 def create_database(name: str) -> Call[Database]:
-    return Call("POST", "/v1/databases", within("database", Database), {"name": name})
+    return Call("POST", "/v1/databases", within("database", Database), {"name": name}, repeatable=False)
 
 
 def list_databases() -> Listing[Database]:
@@ -164,12 +167,13 @@ def change_database(database_id: str, name: str | None, default: bool | None) ->
 
 
 def delete_database(database_id: str, *, restorable: bool) -> Call[Database]:
-    tail = "" if restorable else "?restorable=false"
-    return Call("DELETE", f"/v1/databases/{quote(database_id)}{tail}", within("database", Database))
+    target = f"/v1/databases/{quote(database_id)}" + ("" if restorable else "?restorable=false")
+    # What was given up is not there a second time.
+    return Call("DELETE", target, within("database", Database), repeatable=restorable)
 
 
 def restore_database(database_id: str) -> Call[Database]:
-    return Call("POST", f"/v1/databases/{quote(database_id)}/restore", within("database", Database))
+    return Call("POST", f"/v1/databases/{quote(database_id)}/restore", within("database", Database), repeatable=False)
 
 
 def organization() -> Call[Organization]:

@@ -123,6 +123,19 @@ class _ExecutionContext(PGExecutionContext):
         return cursor
 
 
+def _truth(name: str, value: str) -> bool:
+    if value.lower() not in ("true", "false"):
+        raise dbapi.InterfaceError(f"{name} in the address is true or false, and not {value!r}.")
+    return value.lower() == "true"
+
+
+def _seconds(value: str) -> float:
+    try:
+        return float(value)
+    except ValueError as error:
+        raise dbapi.InterfaceError(f"timeout_s in the address is a number, and not {value!r}.") from error
+
+
 class PlainSQLDialect(PGDialect):
     """SQLAlchemy on PlainSQL."""
 
@@ -132,6 +145,9 @@ class PlainSQLDialect(PGDialect):
     render_bind_cast = True
     default_paramstyle = "numeric_dollar"
     supports_native_json_deserialization = True
+    # Many rows go as few statements, of which a transaction has room for so many.
+    use_insertmanyvalues = True
+    use_insertmanyvalues_wo_returning = True
     statement_compiler = _Compiler
     execution_ctx_cls = _ExecutionContext
     default_isolation_level = "SERIALIZABLE"
@@ -175,7 +191,6 @@ class PlainSQLDialect(PGDialect):
         self._autocommit = autocommit
         self.insert_returning = self.update_returning = self.delete_returning = autocommit
         self.insert_executemany_returning = self.insert_executemany_returning_sort_by_parameter_order = autocommit
-        self.use_insertmanyvalues = autocommit
         self.supports_sane_rowcount = self.supports_sane_multi_rowcount = autocommit
 
     @classmethod
@@ -183,20 +198,21 @@ class PlainSQLDialect(PGDialect):
         return dbapi
 
     def create_connect_args(self, url: URL) -> tuple[list[Any], dict[str, Any]]:
-        options = dict(url.query)
-        if str(options.pop("autocommit", "false")).lower() in ("true", "1"):
+        options = {name: str(value) for name, value in url.query.items()}
+        if _truth("autocommit", options.pop("autocommit", "false")):
             self._set_mode(autocommit=True)
         arguments: dict[str, Any] = {"database": url.database or None, "autocommit": self._autocommit}
         if "timeout_s" in options:
-            arguments["timeout_s"] = float(str(options.pop("timeout_s")))
+            arguments["timeout_s"] = _seconds(options.pop("timeout_s"))
         if "ca_file" in options:
             arguments["ca_file"] = options.pop("ca_file")
-        scheme = "http" if options.pop("tls", "true") == "false" else "https"
+        scheme = "https" if _truth("tls", options.pop("tls", "true")) else "http"
         if options:
             raise dbapi.InterfaceError(f"The address has an unknown option: {next(iter(options))}")
         if url.host:
+            host = f"[{url.host}]" if ":" in url.host else url.host
             port = f":{url.port}" if url.port else ""
-            arguments |= {"url": f"{scheme}://{url.host}{port}", "key": url.password}
+            arguments |= {"url": f"{scheme}://{host}{port}", "key": url.password}
         return [], arguments
 
     def do_execute(self, cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:

@@ -139,7 +139,14 @@ class StreamBroken(Error):
 
 
 class ResultError(Error):
-    """The result is not what was asked for: no row, more than one, or one that a limit cut short."""
+    """The result is not what was asked for: no row, more than one, or one that a limit cut short.
+
+    `outcome` is "committed" if it is that of a write, which was done.
+    """
+
+    def __init__(self, message: str, *, outcome: str | None = None) -> None:
+        super().__init__(message)
+        self.outcome = outcome
 
 
 class SettingsError(Error):

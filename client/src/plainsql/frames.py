@@ -8,6 +8,8 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from plainsql.errors import ResultError
+
 _INSTALL_HINT = "Install it, for example with `pip install 'plainsql[{extra}]'`."
 
 _PANDAS = {
@@ -27,11 +29,21 @@ def pandas_frame(columns: Sequence[str], types: Sequence[str], rows: Sequence[Se
     return frame
 
 
-def arrow_table(columns: Sequence[str], types: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
-    """An Arrow table. Numerics become decimals as wide as they need, json its text."""
+def arrow_table(
+    columns: Sequence[str], types: Sequence[str], rows: Sequence[Sequence[Any]], *, is_part: bool = False
+) -> Any:
+    """An Arrow table. Numerics become decimals as wide as they need, json its text.
+
+    If it is a part of a longer table, whose other parts have other numerics, those have 38 digits, 18 after the point.
+    """
     arrow = _imported("pyarrow", "arrow")
-    values = _by_column(columns, rows)
-    arrays = [_arrow_array(arrow, each, name) for each, name in zip(values, types, strict=True)]
+    numeric = arrow.decimal128(38, 18) if is_part else None
+    arrays = []
+    for column, name, values in zip(columns, types, _by_column(columns, rows), strict=True):
+        try:
+            arrays.append(arrow.array(_as_text(name)(values), type=_arrow_type(arrow, name, numeric)))
+        except arrow.ArrowException as error:
+            raise ResultError(f"The column {column!r} does not fit into an Arrow table: {error}") from error
     return arrow.Table.from_arrays(arrays, names=list(columns))
 
 
@@ -49,19 +61,15 @@ def polars_frame(columns: Sequence[str], types: Sequence[str], rows: Sequence[Se
     return frame
 
 
-def _arrow_array(arrow: Any, values: list[Any], name: str) -> Any:
-    return arrow.array(_as_text(name)(values), type=_arrow_type(arrow, name))
-
-
-def _arrow_type(arrow: Any, name: str) -> Any:
+def _arrow_type(arrow: Any, name: str, numeric: Any) -> Any:
     if name.endswith("[]"):
-        element = _arrow_type(arrow, name.removesuffix("[]"))
+        element = _arrow_type(arrow, name.removesuffix("[]"), numeric)
         return None if element is None else arrow.list_(element)
     known = {
         "bool": arrow.bool_(), "int2": arrow.int16(), "int4": arrow.int32(), "int8": arrow.int64(),
         "oid": arrow.int64(), "float4": arrow.float32(), "float8": arrow.float64(), "date": arrow.date32(),
         "timestamptz": arrow.timestamp("us", tz="UTC"), "timestamp": arrow.timestamp("us"), "time": arrow.time64("us"),
-        "interval": arrow.duration("us"), "bytea": arrow.binary(), "numeric": None,
+        "interval": arrow.duration("us"), "bytea": arrow.binary(), "numeric": numeric,
     }  # fmt: skip
     return known.get(name, arrow.string())
 

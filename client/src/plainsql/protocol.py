@@ -1,37 +1,31 @@
-"""The conversation with the service: what is sent, what is sent again, and what the answers mean.
+"""The conversation with the service: what is sent, in which way, and what the answers mean.
 
 Owns exactly-once. A write carries an Idempotency-Key, so it may be sent again after a lost answer and is done once.
 What looks like a read is sent read-only, which may be repeated freely; if PostgreSQL says that it writes, it is sent
 as a write, and remembered as one. What can be neither (VACUUM and its kin) is sent once, and a lost answer to it is an
-honest `unknown`. Everything here is steps: generators that ask a driver to send and to wait, so that the blocking and
-the asyncio client share every line. Refuses to touch sockets.
+honest `unknown`; `attempts.py` has that. Everything here is steps: generators that ask a driver to send and to wait, so
+that the blocking and the asyncio client share every line. Refuses to touch sockets.
 """
 
 import json
 import os
-import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Any
-from urllib.parse import quote
+from typing import Any, NamedTuple
 
-from plainsql.errors import NetworkError, ResultError, ServiceError, SettingsError, service_error
+from plainsql.attempts import answer_of, exchange
+from plainsql.errors import NetworkError, ResultError, ServiceError, SettingsError
 from plainsql.result import Result, TransactionResult
 from plainsql.settings import Settings, parse_url
 from plainsql.statements import looks_like_a_read
-from plainsql.values import decode_json, encode_params
-from plainsql.wire import AddressBook, Lost, NotSent, Request, Response, Send, Sleep, Steps
+from plainsql.values import decode_json
+from plainsql.wire import AddressBook, Lost, NotSent, Request, Response, Send, Steps
 
 DEFAULT_TIMEOUT_S = 60.0
 # The longest that any tier allows; the service cuts it to its own.
 STREAM_LIFE_S = 3600.0
 
-# The service keeps to the deadline that it is told; its answer needs some time to come.
-_GRACE_S = 5.0
-_FIRST_DELAY_S = 0.02
-_DELAY_S_MAX = 2.0
 # Statements that turned out to write although they look like reads.
 _REMEMBERED_WRITES = 256
 _JSON = ("Content-Type", "application/json")
@@ -45,28 +39,29 @@ class StreamForm(Enum):
     CSV = "csv"
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How one call is made; None stands for the client's or the service's own choice."""
+class Options(NamedTuple):
+    """How one call is made; None stands for the client's or the service's own choice.
+
+    With `as_sent`, values stay as the service wrote them.
+    """
 
     database: str | None = None
     timeout_s: float | None = None
     max_rows: int | None = None
     read_only: bool | None = None
     idempotency_key: str | None = None
+    as_sent: bool = False
 
 
-@dataclass(slots=True)
 class Core:
-    """One client's side of the protocol, without its sockets."""
+    """One client's side of the protocol, without its sockets. `notice` is told when nobody answers."""
 
-    settings: Settings
-    timeout_s: float = DEFAULT_TIMEOUT_S
-    addresses: AddressBook = field(init=False)
-    _writes: OrderedDict[str, None] = field(default_factory=OrderedDict)
-
-    def __post_init__(self) -> None:
-        self.addresses = AddressBook(self.settings.address, self.settings.control)
+    def __init__(self, settings: Settings, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        self.settings = settings
+        self.timeout_s = timeout_s
+        self.addresses = AddressBook(settings.address, settings.control)
+        self.notice: Callable[[str], None] | None = None
+        self._writes: OrderedDict[str, None] = OrderedDict()
 
     def query(self, sql: str, params: Sequence[Any], options: Options) -> Steps[Result]:
         """One statement, with all rows of its result."""
@@ -75,11 +70,14 @@ class Core:
         except ServiceError as error:
             error.sql = sql
             raise
-        result = Result.of(answer, replayed="idempotency-replayed" in response.headers)
+        replayed = "idempotency-replayed" in response.headers
+        result = Result(answer, replayed=replayed, read_only=response.read_only, as_sent=options.as_sent)
         if result.truncated and options.max_rows is None:
+            done = "" if result.read_only else "The statement was done. "
             raise ResultError(
-                f"The result has more than the {len(result)} rows that your tier allows at once: use stream(), "
-                "or say max_rows to have it cut there."
+                f"{done}The result has more than the {len(result)} rows that your tier allows at once: use stream(), "
+                "or say max_rows to have it cut there.",
+                outcome=None if result.read_only else "committed",
             )
         return result
 
@@ -112,7 +110,10 @@ class Core:
     ) -> Steps[tuple[Any, Response]]:
         body = self.query_body(sql, params, options, read_only=read_only)
         request = Request("POST", "/v1/query", _headers(key), body)
-        response = yield from self._exchange(request, self._timeout(options), safe=read_only or key is not None)
+        response = yield from self._exchange(request, options, safe=read_only or key is not None)
+        response.read_only = read_only
+        if response.headers.get("content-type", "").startswith("text/event-stream"):
+            raise ResultError("The statement asks for a stream, by /*+ STREAM */: use stream(), or leave that out.")
         return answer_of(response), response
 
     def query_body(
@@ -121,6 +122,8 @@ class Core:
         """The body of POST /v1/query."""
         content: dict[str, Any] = {"sql": sql, "row_format": row_format, **self._common(options)}
         if params:
+            from plainsql.parameters import encode_params  # noqa: PLC0415  # slow to import
+
             content["params"] = encode_params(params)
         if read_only:
             content["read_only"] = True
@@ -147,7 +150,8 @@ class Core:
         body = self.query_body(sql, params, options, read_only=read_only, row_format=row_format)
         accept = "text/csv" if form is StreamForm.CSV else "application/x-ndjson"
         request = Request("POST", "/v1/query", (_JSON, ("Accept", accept)), body)
-        response = yield from self._exchange(request, self._timeout(options), safe=read_only, as_stream=True)
+        response = yield from self._exchange(request, options, safe=read_only, as_stream=True)
+        response.read_only = read_only
         if response.source is None:
             try:
                 answer_of(response)
@@ -170,45 +174,57 @@ class Core:
         body = json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
         request = Request("POST", "/v1/transaction", _headers(key), body)
         try:
-            response = yield from self._exchange(request, self._timeout(options), safe=True)
+            response = yield from self._exchange(request, options, safe=True)
             answer = answer_of(response)
         except ServiceError as error:
             if error.statement_index is not None and error.statement_index < len(statements):
                 error.sql = statements[error.statement_index]["sql"]
             raise
-        return TransactionResult(
-            results=[Result.of({**each, "request_id": answer["request_id"]}) for each in answer["results"]],
-            affected_rows=answer["affected_rows"],
-            attempts=answer["transaction"]["attempts"],
-            transaction_id=answer["transaction"]["id"],
-            request_id=answer["request_id"],
-            replayed="idempotency-replayed" in response.headers,
-        )
+        replayed = "idempotency-replayed" in response.headers
+        return TransactionResult(answer, replayed=replayed, as_sent=options.as_sent)
 
     def request_outcome(self, key: str, options: Options) -> Steps[str]:
         """What became of the request with this idempotency key."""
+        from urllib.parse import quote  # noqa: PLC0415  # slow to import
+
         answer = yield from self.get(f"/v1/requests/{quote(key, safe='')}", options)
         return str(answer["request"]["outcome"])
 
-    def get(self, target: str, options: Options = Options()) -> Steps[Any]:  # noqa: B008  # frozen
+    def tables(self, schema: str | None, detail: str, options: Options) -> Steps[list[dict[str, Any]]]:
+        """The tables of the database."""
+        answer = yield from self.get(_target("/tables", detail=detail, schema=schema), options)
+        return list(answer["tables"])
+
+    def bench(self, iterations: int | None, concurrency: int | None, options: Options) -> Steps[dict[str, Any]]:
+        """What the service measures of itself."""
+        return dict((yield from self.get(_target("/bench", iterations=iterations, concurrency=concurrency), options)))
+
+    def get(self, target: str, options: Options = Options()) -> Steps[Any]:  # noqa: B008  # immutable
         """The answer to a GET on the data plane."""
         database = options.database or self.settings.database
+        if database and not (database.isascii() and database.isprintable()):
+            raise ValueError(f"No database is called {database!r}.")
         headers = (("X-Database", database),) if database else ()
-        response = yield from self._exchange(Request("GET", target, headers), self._timeout(options), safe=True)
+        response = yield from self._exchange(Request("GET", target, headers), options, safe=True)
         return answer_of(response)
 
-    def health(self) -> Steps[Any]:
-        """The answer of GET /health, which is no error where it says that something is away."""
-        response = yield from self._exchange(Request("GET", "/health"), self.timeout_s, safe=False)
-        return decode_json(response.body)
+    def health(self) -> Steps[dict[str, Any]]:
+        """The answer of GET /health, which is no error where it says that something is away. Asked once."""
+        try:
+            response = yield Send(Request("GET", "/health"), self.timeout_s)
+        except (NotSent, Lost) as error:
+            raise NetworkError(str(error), outcome="not_executed") from error
+        answer = decode_json(response.body)
+        if not isinstance(answer, dict) or "status" not in answer:
+            answer_of(response)
+        return dict(answer)
 
-    def control(self, method: str, target: str, content: Any = None) -> Steps[Any]:
+    def control(self, method: str, target: str, content: Any, *, repeatable: bool) -> Steps[Any]:
         """The answer of the control plane. Only what can be repeated without harm is sent again after a loss."""
         yield from self.find_control()
         body = b"" if content is None else json.dumps(content).encode()
         request = Request(method, target, (_JSON,) if body else (), body, to_control=True)
-        safe = method in ("GET", "DELETE", "PATCH")
-        response = yield from self._exchange(request, self.timeout_s, safe=safe)
+        response = yield from self._exchange(request, Options(), safe=repeatable)
         return answer_of(response) if response.body else None
 
     def find_control(self) -> Steps[None]:
@@ -234,50 +250,8 @@ class Core:
     def _timeout(self, options: Options) -> float:
         return self.timeout_s if options.timeout_s is None else options.timeout_s
 
-    def _exchange(self, request: Request, timeout_s: float, *, safe: bool, as_stream: bool = False) -> Steps[Response]:
-        """Sends, and sends again what may be sent again, until the time is up."""
-        end = time.monotonic() + timeout_s + _GRACE_S
-        delay = _FIRST_DELAY_S
-        was_lost = False
-        while True:
-            failure: NotSent | Lost | None = None
-            response: Response | None = None
-            try:
-                response = yield Send(request, max(0.001, end - time.monotonic()), as_stream)
-                wait = _wait_before_retry(response, safe=safe, was_lost=was_lost)
-            except NotSent as error:
-                failure, wait = error, 0.0
-            except Lost as error:
-                failure, wait = error, 0.0 if safe else None
-                was_lost = True
-            pause = None if wait is None else max(wait, delay * (0.5 + os.urandom(1)[0] / 512))
-            if pause is None or time.monotonic() + pause > end - _GRACE_S:
-                if response is not None:
-                    return response
-                raise (yield from self._network_error(request, failure, was_lost=was_lost))
-            yield Sleep(pause)
-            delay = min(delay * 2, _DELAY_S_MAX)
-
-    def _network_error(self, request: Request, failure: Exception | None, *, was_lost: bool) -> Steps[NetworkError]:
-        """What to tell the caller after the last attempt. If the service answers again, it knows what was done."""
-        key = next((value for name, value in request.headers if name == "Idempotency-Key"), None)
-        if not was_lost:
-            return NetworkError(str(failure), outcome="not_executed", idempotency_key=key)
-        if key is None:
-            return NetworkError(f"{failure} Whether it was done is not known.", outcome="unknown")
-        database = json.loads(request.body).get("database")
-        headers = (("X-Database", database),) if database else ()
-        try:
-            response = yield Send(Request("GET", f"/v1/requests/{key}", headers), _GRACE_S)
-            done = answer_of(response)["request"]["outcome"] == "committed"
-        except (NotSent, Lost, ServiceError):
-            done = False
-        if done:
-            message = f"{failure} It was done; sending the same request with its key again gives its answer."
-            return NetworkError(message, outcome="committed", idempotency_key=key)
-        # What is under way may still arrive, so that it was not done yet does not mean that it was not done.
-        message = f"{failure} Whether it was done is not known; request_outcome() with its key tells later."
-        return NetworkError(message, outcome="unknown", idempotency_key=key)
+    def _exchange(self, request: Request, options: Options, *, safe: bool, as_stream: bool = False) -> Steps[Response]:
+        return exchange(request, self._timeout(options), safe=safe, as_stream=as_stream, notice=self.notice)
 
 
 def _new_key() -> str:
@@ -286,39 +260,12 @@ def _new_key() -> str:
 
 
 def _headers(key: str | None) -> tuple[tuple[str, str], ...]:
+    if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
+        raise ValueError("An idempotency key has 1 to 255 visible ASCII characters.")
     return (_JSON,) if key is None else (_JSON, ("Idempotency-Key", key))
 
 
-def _wait_before_retry(response: Response, *, safe: bool, was_lost: bool) -> float | None:
-    """How long to wait before the same request is sent again, or None if the answer is to be taken."""
-    if response.status not in (409, 429, 503):
-        return None
-    try:
-        error = json.loads(response.body)["error"]
-    except (ValueError, KeyError, TypeError):
-        # A proxy on the way speaks in its own words.
-        error = {"outcome": "unknown", "code": ""}
-    if response.status == 409:
-        # Our own earlier attempt is still at work; its answer can be had afterwards.
-        return 0.05 if was_lost and error["code"] == "request_in_progress" else None
-    if not safe and error.get("outcome") != "not_executed":
-        return None
-    if response.status == 503 and not safe and not error.get("retryable"):
-        return None
-    told = error.get("retry_after_ms")
-    return float(told) / 1000 if told is not None else float(response.headers.get("retry-after", "1"))
+def _target(path: str, **asked: Any) -> str:
+    from urllib.parse import urlencode  # noqa: PLC0415  # slow to import
 
-
-def answer_of(response: Response) -> Any:
-    """The content of an answer, or the error that it is."""
-    try:
-        answer = decode_json(response.body)
-    except ValueError:
-        answer = None
-    if not isinstance(answer, dict):
-        fields = {"code": "no_json", "message": f"The answer with status {response.status} is no JSON object."}
-        raise service_error(fields, status=response.status, request_id=response.headers.get("x-request-id"))
-    if response.status < 300 and answer.get("success", True):
-        return answer
-    fields = answer.get("error") or {"code": f"status_{response.status}", "message": "The service gave no reason."}
-    raise service_error(fields, status=response.status, request_id=answer.get("request_id"))
+    return f"{path}?{urlencode({name: value for name, value in asked.items() if value is not None})}"

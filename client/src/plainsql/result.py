@@ -4,7 +4,6 @@ Owns the shape of results. Values have been read by `values.py`. Refuses to fetc
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -78,43 +77,49 @@ def unique_names(columns: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def make_rows(raw: list[list[Any]], columns: tuple[str, ...], types: tuple[str, ...]) -> list[Row]:
-    """Rows of Python values from an answer's arrays."""
+    """Rows of Python values from an answer's arrays; without types, the values stay as they are."""
     read_rows(raw, types)
     return list(map(row_class(unique_names(columns)), raw))
 
 
-@dataclass(frozen=True, slots=True)
 class Result:
-    """The whole result of one statement. Iterating gives its rows."""
+    """The whole result of one statement: `rows`, `columns`, `types`, `affected_rows`, `command`, `truncated`,
+    `exec_us` with the engine and `total_us` in the service, `request_id`. Iterating gives the rows.
 
-    columns: tuple[str, ...]
-    types: tuple[str, ...]
-    rows: list[Row]
-    affected_rows: int
-    command: str
-    truncated: bool
-    exec_us: int
-    total_us: int
-    request_id: str
-    replayed: bool = False
+    `read_only` says that it was run read-only: it cannot have written. `replayed` says that a request with the same
+    idempotency key was done before, and that this is its answer.
+    """
 
-    @classmethod
-    def of(cls, answer: Mapping[str, Any], *, replayed: bool = False) -> "Result":
-        """The result in an answer whose rows are arrays."""
-        columns, types = tuple(answer["columns"]), tuple(answer["types"])
-        timings = answer["timings"]
-        return cls(
-            columns=columns,
-            types=types,
-            rows=make_rows(answer["rows"], columns, types),
-            affected_rows=answer["affected_rows"],
-            command=answer["command"],
-            truncated=answer["truncated"],
-            exec_us=timings["exec_us"],
-            total_us=timings.get("total_us", timings["exec_us"]),
-            request_id=answer.get("request_id", ""),
-            replayed=replayed,
-        )
+    __slots__ = (
+        "affected_rows", "columns", "command", "exec_us", "read_only", "replayed", "request_id", "rows", "total_us",
+        "truncated", "types",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        answer: Mapping[str, Any],
+        *,
+        request_id: str | None = None,
+        replayed: bool = False,
+        read_only: bool = False,
+        as_sent: bool = False,
+    ) -> None:
+        """The result in an answer whose rows are arrays; with `as_sent` their values stay what JSON made of them."""
+        self.columns: tuple[str, ...] = tuple(answer["columns"])
+        self.types: tuple[str, ...] = tuple(answer["types"])
+        self.rows: list[Row] = make_rows(answer["rows"], self.columns, () if as_sent else self.types)
+        self.affected_rows: int = answer["affected_rows"]
+        self.command: str = answer["command"]
+        self.truncated: bool = answer["truncated"]
+        self.exec_us: int = answer["timings"]["exec_us"]
+        self.total_us: int = answer["timings"].get("total_us", self.exec_us)
+        self.request_id: str = request_id or answer.get("request_id", "")
+        self.replayed = replayed
+        self.read_only = read_only
+
+    def __repr__(self) -> str:
+        rows = f"{len(self.rows)} {'row' if len(self.rows) == 1 else 'rows'}"
+        return f"<Result of {self.command}: {rows} of {', '.join(self.columns) or '-'}, {self.affected_rows} affected>"
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
@@ -167,16 +172,21 @@ class Result:
         return polars_frame(self.columns, self.types, self.rows)
 
 
-@dataclass(frozen=True, slots=True)
 class TransactionResult:
-    """What the statements of a transaction returned, in order."""
+    """What the statements of a transaction returned, in order: `results`, which iterating gives as well; their sum
+    `affected_rows`; how many `attempts` it took; `transaction_id`, `request_id` and `replayed`.
+    """
 
-    results: list[Result]
-    affected_rows: int
-    attempts: int
-    transaction_id: str
-    request_id: str
-    replayed: bool = False
+    __slots__ = ("affected_rows", "attempts", "replayed", "request_id", "results", "transaction_id")
+
+    def __init__(self, answer: Mapping[str, Any], *, replayed: bool = False, as_sent: bool = False) -> None:
+        request_id = answer["request_id"]
+        self.results = [Result(each, request_id=request_id, as_sent=as_sent) for each in answer["results"]]
+        self.affected_rows: int = answer["affected_rows"]
+        self.attempts: int = answer["transaction"]["attempts"]
+        self.transaction_id: str = answer["transaction"]["id"]
+        self.request_id: str = request_id
+        self.replayed = replayed
 
     def __getitem__(self, index: int) -> Result:
         return self.results[index]

@@ -1,18 +1,19 @@
-"""Rows as they come: the lines of an NDJSON stream, without a socket, and the blocking iterator over them.
+"""Rows as they come: the lines of an NDJSON stream, without a socket, and the iterators over them.
 
 Owns the rule that a stream without its end has failed. Memory is bounded by what one read of the socket brings.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
 from typing import Any
 
+from plainsql.driver import finish
 from plainsql.errors import StreamBroken, service_error
 from plainsql.protocol import StreamForm
 from plainsql.result import Row, make_rows
 from plainsql.values import decode_json
-from plainsql.wire import Lost, Response
+from plainsql.wire import Lost, Response, Source
 
 
 class RowLines:
@@ -23,7 +24,7 @@ class RowLines:
         self.types: tuple[str, ...] = ()
         self.request_id = ""
         self.finished: dict[str, Any] | None = None
-        self._has_head = False
+        self.has_head = False
         self._rest = b""
 
     def feed(self, piece: bytes) -> list[Row]:
@@ -34,7 +35,7 @@ class RowLines:
             return []
         lines = (self._rest + whole).split(b"\n")
         self._rest = rest
-        if not self._has_head:
+        if not self.has_head:
             self._read_head(lines.pop(0))
         if lines and lines[-1].startswith(b"{"):
             self.finished = decode_json(lines.pop())
@@ -51,37 +52,34 @@ class RowLines:
 
     def _read_head(self, line: bytes) -> None:
         head = decode_json(line)
-        self._has_head = True
+        self.has_head = True
         self.columns, self.types = tuple(head["columns"]), tuple(head["types"])
         self.request_id = head["request_id"]
 
 
-class Stream(Iterator[Row]):
-    """A result that is read while it is made: iterate over it, once.
-
-    `columns` and `types` are known from the start. Leaving the `with` block, or `close()`, before the end has the
-    service cancel the statement. Raises StreamBroken if the connection breaks, and the service's error if the
-    statement fails on the way; the rows before that were real, but are not all.
-    """
+class _Rows:
+    """What both iterators are: a response that is read on, and the rows that came and were not taken yet."""
 
     def __init__(self, response: Response) -> None:
         assert response.source is not None
-        self._source = response.source
+        self._source: Source = response.source
         self._lines = RowLines()
         self._rows: deque[Row] = deque()
-        while not self._lines.columns and self._lines.finished is None and self._read():
-            pass
+        self.read_only = response.read_only
 
     @property
     def columns(self) -> tuple[str, ...]:
+        """The names of the columns."""
         return self._lines.columns
 
     @property
     def types(self) -> tuple[str, ...]:
+        """The PostgreSQL types of the columns."""
         return self._lines.types
 
     @property
     def request_id(self) -> str:
+        """The id of the request, for the operator."""
         return self._lines.request_id
 
     @property
@@ -94,45 +92,79 @@ class Stream(Iterator[Row]):
         """Rows that the statement changed; known at the end."""
         return int((self._lines.finished or {}).get("affected_rows", 0))
 
-    def __next__(self) -> Row:
-        while not self._rows:
-            if not self._read():
-                raise StopIteration
-        return self._rows.popleft()
+    async def _read_head(self) -> None:
+        while not self._lines.has_head and await self._read():
+            pass
 
-    def batches(self) -> Iterator[list[Row]]:
-        """The rows in lists, as they came together; never an empty list."""
-        while self._rows or self._read():
-            if self._rows:
-                batch = list(self._rows)
-                self._rows.clear()
-                yield batch
-
-    def _read(self) -> bool:
+    async def _read(self) -> bool:
         """Reads one piece; False at the end."""
-        if self._lines.finished is not None and self._lines.finished.get("success"):
-            self._drain()
-            return False
-        piece = reading(self._source.read)
+        piece = await _piece(self._source)
         if not piece:
             self._lines.close()
             return False
         self._rows.extend(self._lines.feed(piece))
         return True
 
-    def _drain(self) -> None:
-        # The last chunk follows the last line; with it read, the connection can be used again.
-        while reading(self._source.read):
-            pass
-
     def close(self) -> None:
         """Ends the stream; the service cancels the statement if it still runs."""
         self._source.close()
+
+
+class Stream(_Rows, Iterator[Row]):
+    """A result that is read while it is made: iterate over it, once.
+
+    `columns` and `types` are known from the start. Leaving the `with` block, or `close()`, before the end has the
+    service cancel the statement. Raises StreamBroken if the connection breaks, and the service's error if the
+    statement fails on the way; the rows before that were real, but are not all.
+    """
+
+    def __init__(self, response: Response) -> None:
+        super().__init__(response)
+        finish(self._read_head())
+
+    def __next__(self) -> Row:
+        while not self._rows:
+            if not finish(self._read()):
+                raise StopIteration
+        return self._rows.popleft()
+
+    def batches(self) -> Iterator[list[Row]]:
+        """The rows in lists, as they came together; never an empty list."""
+        while bool(self._rows) or finish(self._read()):
+            if self._rows:
+                batch = list(self._rows)
+                self._rows.clear()
+                yield batch
 
     def __enter__(self) -> "Stream":
         return self
 
     def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AsyncStream(_Rows, AsyncIterator[Row]):
+    """A result that is read while it is made: `async for` over it, once. See `plainsql.Stream`."""
+
+    @classmethod
+    async def of(cls, response: Response) -> "AsyncStream":
+        """The stream, with its columns known."""
+        stream = cls(response)
+        await stream._read_head()
+        return stream
+
+    async def __anext__(self) -> Row:
+        while not self._rows:
+            if not await self._read():
+                raise StopAsyncIteration
+        return self._rows.popleft()
+
+    async def __aenter__(self) -> "AsyncStream":
+        return self
+
+    async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
@@ -155,7 +187,7 @@ class ByteStream(Iterator[bytes]):
 
     def __next__(self) -> bytes:
         while not self._is_over:
-            piece = reading(self._source.read)
+            piece = finish(_piece(self._source))
             if not piece:
                 self._is_over = True
                 self._finish()
@@ -203,9 +235,9 @@ class ByteStream(Iterator[bytes]):
         self.close()
 
 
-def reading(read: Callable[[], Any]) -> bytes:
+async def _piece(source: Source) -> bytes:
     """One piece of a body; a connection that breaks is a stream that broke."""
     try:
-        return bytes(read())
+        return await source.read()
     except Lost as error:
         raise StreamBroken(f"The stream broke off: {error}") from error

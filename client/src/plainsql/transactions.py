@@ -4,28 +4,30 @@ Owns the builder: statements, what is expected of them, and references to what e
 the clients do.
 """
 
-from dataclasses import dataclass, field
 from typing import Any
 
 from plainsql.errors import ResultError
 from plainsql.protocol import Options
 from plainsql.result import Result, TransactionResult
-from plainsql.values import encode_param
 
 
-@dataclass(frozen=True, slots=True)
 class Reference:
     """A value that an earlier statement of the transaction will return; give it as a parameter."""
 
-    path: str
+    __slots__ = ("path",)
+
+    def __init__(self, path: str) -> None:
+        self.path = path
 
 
-@dataclass(slots=True)
 class Pending:
     """A statement that was added to a transaction. `result` is there once the transaction is done."""
 
-    index: int
-    _result: Result | None = None
+    __slots__ = ("_result", "index")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self._result: Result | None = None
 
     def ref(self, column: str | int, row: int = 0) -> Reference:
         """The value in a column (a name, or a number from 0) of a row that this statement returns."""
@@ -51,15 +53,17 @@ class Pending:
         self._result = result
 
 
-@dataclass(slots=True)
 class TransactionBuilder:
     """Statements to be run together. `add` them; nothing is sent before the transaction is run."""
 
-    options: Options
-    max_retries: int | None = None
-    statements: list[dict[str, Any]] = field(default_factory=list)
-    pending: list[Pending] = field(default_factory=list)
-    is_done: bool = False
+    __slots__ = ("is_done", "max_retries", "options", "pending", "statements")
+
+    def __init__(self, options: Options, max_retries: int | None = None) -> None:
+        self.options = options
+        self.max_retries = max_retries
+        self.statements: list[dict[str, Any]] = []
+        self.pending: list[Pending] = []
+        self.is_done = False
 
     def add(
         self, sql: str, *params: Any, expect_affected: int | None = None, expect_rows: int | None = None
@@ -91,4 +95,6 @@ class TransactionBuilder:
 
 
 def _encode(param: Any) -> Any:
+    from plainsql.parameters import encode_param  # noqa: PLC0415  # slow to import
+
     return {"$ref": param.path} if isinstance(param, Reference) else encode_param(param)

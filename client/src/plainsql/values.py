@@ -1,4 +1,4 @@
-"""Values, both ways: what an answer's JSON stands for in Python, and a parameter in JSON.
+"""Values: what an answer's JSON stands for in Python. `parameters.py` has the other way.
 
 Owns the table of types. A value is read by its column's type, never by what it looks like, so that a column has one
 Python type: whole numbers and numerics are exact. Refuses to guess: a type that is not in the table stays what JSON
@@ -18,23 +18,18 @@ made of it, which for PostgreSQL's other types is their text.
 | all others | str, PostgreSQL's text |
 """
 
-import base64
-import datetime as dt
 import json
-import math
-import re
-from collections.abc import Callable, Sequence
+from binascii import a2b_base64
+from collections.abc import Callable
 from decimal import Decimal
-from enum import Enum
 from functools import lru_cache
 from typing import Any
 
 Reader = Callable[[Any], Any]
 
 _DECODER = json.JSONDecoder(parse_float=Decimal)
-_DURATION = re.compile(
-    r"P(?:(-?\d+)Y)?(?:(-?\d+)M)?(?:(-?\d+)W)?(?:(-?\d+)D)?(?:T(?:(-?\d+)H)?(?:(-?\d+)M)?(?:(-?[\d.]+)S)?)?"
-)
+# Their readers are in `readers.py`.
+_SLOW_TO_IMPORT = frozenset(["timestamptz", "timestamp", "date", "time", "interval", "uuid"])
 
 
 def decode_json(text: bytes | str) -> Any:
@@ -61,6 +56,10 @@ def _reader(type_name: str) -> Reader | None:
     if type_name.endswith("[]"):
         element = _reader(type_name.removesuffix("[]"))
         return None if element is None else _array_reader(element)
+    if type_name in _SLOW_TO_IMPORT:
+        from plainsql.readers import READERS  # noqa: PLC0415  # see there
+
+        return READERS[type_name]
     return _READERS.get(type_name)
 
 
@@ -71,48 +70,6 @@ def _array_reader(element: Reader) -> Reader:
         return None if value is None else element(value)
 
     return read
-
-
-def _datetime(text: str) -> Any:
-    try:
-        return dt.datetime.fromisoformat(text)
-    except ValueError:
-        # Infinity, or a year that Python's calendar lacks.
-        return text
-
-
-def _date(text: str) -> Any:
-    try:
-        return dt.date.fromisoformat(text)
-    except ValueError:
-        return text
-
-
-def _time(text: str) -> Any:
-    try:
-        return dt.time.fromisoformat(text)
-    except ValueError:
-        # 24:00:00 is a time of PostgreSQL's.
-        return text
-
-
-def _interval(text: str) -> Any:
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        return text
-    years, months, weeks, days, hours, minutes = (int(part or 0) for part in match.groups()[:6])
-    whole_days = years * 365 + months * 30 + weeks * 7 + days
-    try:
-        microseconds = int(Decimal(match[7] or 0) * 1_000_000)
-        return dt.timedelta(days=whole_days, hours=hours, minutes=minutes, microseconds=microseconds)
-    except OverflowError:
-        return text
-
-
-def _uuid(text: str) -> Any:
-    from uuid import UUID  # noqa: PLC0415  # not needed by most programs, and slow to import
-
-    return UUID(text)
 
 
 def _vector(text: str) -> list[int]:
@@ -135,69 +92,9 @@ _READERS: dict[str, Reader] = {
     "numeric": Decimal,
     "float4": float,
     "float8": float,
-    "timestamptz": _datetime,
-    "timestamp": _datetime,
-    "date": _date,
-    "time": _time,
-    "interval": _interval,
-    "bytea": base64.b64decode,
-    "uuid": _uuid,
+    "bytea": a2b_base64,
     "int2vector": _vector,
     "oidvector": _vector,
     "json": _plain_json,
     "jsonb": _plain_json,
-}
-
-
-def encode_params(params: Sequence[Any]) -> list[Any]:
-    """Parameters as what `json.dumps` writes."""
-    return [encode_param(each) for each in params]
-
-
-def encode_param(value: Any) -> Any:
-    """One parameter: JSON's own kinds stay, others become PostgreSQL's text input."""
-    if isinstance(value, Enum):
-        return encode_param(value.value)
-    if value is None or isinstance(value, str | bool | int):
-        return value
-    writer = _WRITERS.get(type(value)) or next((_WRITERS[kind] for kind in _WRITERS if isinstance(value, kind)), None)
-    if writer is not None:
-        return writer(value)
-    if type(value).__module__ in ("uuid", "ipaddress"):
-        return str(value)
-    if hasattr(value, "tolist"):
-        # NumPy's scalars and arrays know the Python values that they hold.
-        return encode_param(value.tolist())
-    raise TypeError(f"A parameter cannot be a {type(value).__name__}: {value!r}")
-
-
-def _encode_float(value: float) -> Any:
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
-def _encode_timedelta(value: dt.timedelta) -> str:
-    return f"{value.days} days {value.seconds} seconds {value.microseconds} microseconds"
-
-
-def _encode_mapping(value: dict[str, Any]) -> dict[str, Any]:
-    """A document for json or jsonb; a Decimal in it would lose digits or become a string, so it is refused."""
-    json.dumps(value, allow_nan=False)
-    return value
-
-
-_WRITERS: dict[type, Callable[[Any], Any]] = {
-    float: _encode_float,
-    Decimal: str,
-    list: encode_params,
-    tuple: encode_params,
-    dict: _encode_mapping,
-    bytes: lambda value: "\\x" + value.hex(),
-    bytearray: lambda value: "\\x" + value.hex(),
-    memoryview: lambda value: "\\x" + value.hex(),
-    dt.datetime: dt.datetime.isoformat,
-    dt.date: dt.date.isoformat,
-    dt.time: dt.time.isoformat,
-    dt.timedelta: _encode_timedelta,
 }

@@ -1,12 +1,12 @@
 """HTTP/1.1 without a socket: requests to bytes, bytes to responses, and what may happen to one on the way.
 
 Owns the state of one connection, which h11 keeps, and the effects that the protocol asks its driver for. Refuses to
-read, write or wait: `sockets.py` and `asyncio_sockets.py` do that.
+read, write or wait: `driver.py` and the sockets do that. Nothing here is a dataclass: a command waits for the making
+of each.
 """
 
-from collections.abc import Generator
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from collections.abc import Coroutine, Generator
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import h11
 
@@ -18,8 +18,7 @@ T = TypeVar("T")
 _HEAD_BYTES_MAX = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """A request to one plane. `body` is what is sent again, byte for byte, where it is."""
 
     method: str
@@ -28,23 +27,33 @@ class Request:
     body: bytes = b""
     to_control: bool = False
 
+    @property
+    def idempotency_key(self) -> str | None:
+        return next((value for name, value in self.headers if name == "Idempotency-Key"), None)
+
 
 class Source(Protocol):
-    """An answer's body that is still on its way. What its methods return, the driver that made it knows."""
+    """An answer's body that is still on its way."""
 
-    def read(self) -> Any: ...
+    def read(self) -> Coroutine[Any, Any, bytes]: ...
 
-    def close(self) -> Any: ...
+    def close(self) -> None: ...
 
 
-@dataclass(slots=True)
 class Response:
-    """An answer. `source` is there instead of `body` if it was asked for as a stream and is one."""
+    """An answer. `source` is there instead of `body` if it was asked for as a stream and is one.
 
-    status: int
-    headers: dict[str, str]
-    body: bytes = b""
-    source: Source | None = None
+    `read_only` says that it was asked for read-only, so that nothing can have been written.
+    """
+
+    __slots__ = ("body", "headers", "read_only", "source", "status")
+
+    def __init__(self, status: int, headers: dict[str, str]) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = b""
+        self.source: Source | None = None
+        self.read_only = False
 
     def is_stream(self) -> bool:
         """Whether this is rows as they come, and not an error that came before them."""
@@ -52,8 +61,7 @@ class Response:
         return self.status == 200 and kind.startswith(("application/x-ndjson", "text/csv"))
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(NamedTuple):
     """Effect: send this and hand back the response, or throw NotSent or Lost."""
 
     request: Request
@@ -61,8 +69,7 @@ class Send:
     as_stream: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Sleep:
+class Sleep(NamedTuple):
     """Effect: wait."""
 
     seconds: float
@@ -72,26 +79,29 @@ Steps = Generator[Send | Sleep, Any, T]
 
 
 class NotSent(Exception):
-    """The request cannot have reached the service."""
+    """The request cannot have reached the service. If `is_final`, another attempt will not either."""
+
+    def __init__(self, message: str, *, is_final: bool = False) -> None:
+        super().__init__(message)
+        self.is_final = is_final
 
 
 class Lost(Exception):
     """The request was sent, at least in part, and no whole answer came."""
 
 
-@dataclass(slots=True)
 class Wire:
     """One connection's state. Feed it what came; ask it what that means."""
 
-    host: str
-    _state: h11.Connection = field(init=False)
+    __slots__ = ("_host", "_state")
 
-    def __post_init__(self) -> None:
+    def __init__(self, host: str) -> None:
+        self._host = host
         self._state = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD_BYTES_MAX)
 
     def bytes_of(self, request: Request, authorization: str) -> bytes:
         """What to write to the socket for a request."""
-        headers = [("Host", self.host), ("Authorization", authorization), *request.headers]
+        headers = [("Host", self._host), ("Authorization", authorization), *request.headers]
         if request.body or request.method in ("POST", "PATCH"):
             headers.append(("Content-Length", str(len(request.body))))
         head = h11.Request(method=request.method, target=request.target, headers=headers)

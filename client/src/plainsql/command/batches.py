@@ -5,18 +5,29 @@ occur in no field, so that neither side handles single values. Most files need n
 unquoted empty field is NULL and a quoted one is the empty string, as PostgreSQL's COPY has it.
 """
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from plainsql.errors import ResultError
+from plainsql.errors import Error, ResultError
 
 # Small enough for every tier's requests, with room for JSON's escapes; large enough that the trips cost little.
 BATCH_BYTES = 1 << 20
 _FIELD = r'"((?:[^"]|"")*)"|([^"{0}\r\n]*)'
 # What may separate fields and rows, and stand for NULL: short in JSON first.
 _SEPARATORS = "\t\n\x1f\x1e\x1d\x1c\x1b\x1a\x19\x18\x17\x16\x15\x14\x13\x12\x11\x10"
+_ODD = re.compile("[\x01-\x1f]")
+
+
+class BadRow(Error):
+    """A row, counted from 1 without the header, that cannot be imported, and perhaps the column that is at fault."""
+
+    def __init__(self, row: int, message: str, column: str | None = None) -> None:
+        super().__init__(message)
+        self.row = row
+        self.column = column
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +62,8 @@ def csv_header(file: BinaryIO, delimiter: str) -> list[str]:
 
 
 def csv_batches(file: BinaryIO, delimiter: str, width: int) -> Iterator[Batch]:
-    """The rows of a CSV file, each checked to have `width` fields."""
+    """The rows of a CSV file, each checked to have `width` fields. Empty lines at its end are no rows, unless there is
+    one column: then each is a NULL."""
     row = 1
     rest = b""
     while True:
@@ -59,7 +71,9 @@ def csv_batches(file: BinaryIO, delimiter: str, width: int) -> Iterator[Batch]:
         chunk = rest + piece
         end = _last_row_end(chunk) if piece else len(chunk)
         whole, rest = chunk[:end], chunk[end:]
-        if whole.strip(b"\r\n"):
+        if not piece and width > 1:
+            whole = whole.rstrip(b"\r\n")
+        if whole:
             batch = _csv_batch(whole, delimiter, width, row)
             row += batch.rows
             yield batch
@@ -68,54 +82,63 @@ def csv_batches(file: BinaryIO, delimiter: str, width: int) -> Iterator[Batch]:
 
 
 def _last_row_end(chunk: bytes) -> int:
-    """Where the last whole row ends: after a newline that is not within quotation marks."""
+    """Where the last whole row ends: after a newline that is not within quotation marks.
+
+    Line breaks before it stay with the row that follows, so that those at the file's end are seen together.
+    """
     end = chunk.rfind(b"\n") + 1
-    if b'"' not in chunk:
-        return end
-    quotes = chunk.count(b'"', 0, end)
-    while end and quotes % 2:
-        before = chunk.rfind(b"\n", 0, end - 1) + 1
-        quotes -= chunk.count(b'"', before, end)
-        end = before
-    return end
+    if b'"' in chunk:
+        quotes = chunk.count(b'"', 0, end)
+        while end and quotes % 2:
+            before = chunk.rfind(b"\n", 0, end - 1) + 1
+            quotes -= chunk.count(b'"', before, end)
+            end = before
+    bare = len(chunk[:end].rstrip(b"\r\n"))
+    return chunk.find(b"\n", bare, end) + 1
 
 
 def _csv_batch(whole: bytes, delimiter: str, width: int, row: int) -> Batch:
-    text = whole.decode()
+    text = _text(whole, row)
     if "\r" in text:
         text = text.replace("\r\n", "\n") if '"' not in text else text
+    text = text[:-1] if text.endswith("\n") else text
     if '"' not in text and "\r" not in text:
-        text = text.rstrip("\n")
         lines = text.split("\n")
         wrong = next((at for at, line in enumerate(lines) if line.count(delimiter) != width - 1), None)
         if wrong is not None:
-            fields = lines[wrong].count(delimiter) + 1
-            raise WrongWidth(row + wrong, fields, width)
+            raise _wrong_width(row + wrong, lines[wrong].count(delimiter) + 1, width)
         return Batch(text, len(lines), row, len(whole), delimiter)
-    rows = parse_csv(text.rstrip("\r\n"), delimiter, row)
+    rows = parse_csv(text.removesuffix("\r"), delimiter, row)
     wrong = next((at for at, fields in enumerate(rows) if len(fields) != width), None)
     if wrong is not None:
-        raise WrongWidth(row + wrong, len(rows[wrong]), width)
+        raise _wrong_width(row + wrong, len(rows[wrong]), width)
     return _joined(rows, row, len(whole))
 
 
+def _wrong_width(row: int, fields: int, width: int) -> BadRow:
+    return BadRow(row, f"It has {fields} fields, and the header has {width}.")
+
+
+def _text(whole: bytes, row: int) -> str:
+    """The text of whole rows; where it is no UTF-8, the row is named."""
+    try:
+        return whole.decode()
+    except UnicodeDecodeError as error:
+        before = whole[: error.start]
+        at = before.count(b"\n")
+        raise BadRow(row + at, f"The byte 0x{whole[error.start]:02x} is no UTF-8.") from error
+
+
 def _joined(rows: list[list[str | None]], row: int, size_bytes: int) -> Batch:
-    within = {each for fields in rows for field in fields if field for each in _odd_characters(field)}
+    within = {each for fields in rows for field in fields if field for each in _ODD.findall(field)}
     free = [each for each in _SEPARATORS if each not in within]
     if len(free) < 3:
-        raise ResultError(f"Row {row} and those after it use too many control characters.")
+        raise BadRow(row, "This row and those after it use too many control characters.")
     field_separator, row_separator, null = free[:3]
     joined = row_separator.join(
         field_separator.join(null if field is None else field for field in fields) for fields in rows
     )
     return Batch(joined, len(rows), row, size_bytes, field_separator, row_separator, null)
-
-
-_ODD = re.compile("[\x01-\x1f]")
-
-
-def _odd_characters(field: str) -> list[str]:
-    return _ODD.findall(field)
 
 
 def parse_csv(text: str, delimiter: str, row: int) -> list[list[str | None]]:
@@ -126,7 +149,7 @@ def parse_csv(text: str, delimiter: str, row: int) -> list[list[str | None]]:
     at = 0
     for match in pattern.finditer(text):
         if match.start() != at:
-            raise ResultError(f"Row {row + len(rows)}: a quotation mark stands where none can be.")
+            raise BadRow(row + len(rows), "A quotation mark stands where none can be.")
         at = match.end()
         quoted, bare, separator = match.groups()
         fields.append(quoted.replace('""', '"') if quoted is not None else bare or None)
@@ -136,30 +159,56 @@ def parse_csv(text: str, delimiter: str, row: int) -> list[list[str | None]]:
             if not separator:
                 break
     if at != len(text):
-        raise ResultError(f"Row {row + len(rows)}: a quotation mark is not closed, or stands where none can be.")
+        raise BadRow(row + len(rows), "A quotation mark is not closed, or stands where none can be.")
     return rows
 
 
-def ndjson_batches(file: BinaryIO) -> Iterator[Batch]:
-    """The lines of an NDJSON file, joined to JSON arrays' insides."""
+def ndjson_batches(file: BinaryIO, known: Sequence[str], rest: bytes = b"") -> Iterator[Batch]:
+    """The lines of an NDJSON file, joined to JSON arrays' insides; a field that is not known would be lost.
+
+    `rest` is what was read of the file already.
+    """
     row = 1
-    rest = b""
     while True:
         piece = file.read(BATCH_BYTES)
         chunk = rest + piece
         end = chunk.rfind(b"\n") + 1 if piece else len(chunk)
         whole, rest = chunk[:end], chunk[end:]
-        lines = [line for line in whole.decode().split("\n") if line.strip()]
+        lines = [line for line in _text(whole, row).split("\n") if line.strip()]
         if lines:
+            _check_fields(lines, known, row)
             yield Batch("\n".join(lines), len(lines), row, len(whole))
             row += len(lines)
         if not piece:
             return
 
 
-class WrongWidth(ResultError):
-    """A row has more or fewer fields than the header."""
+def fields_of(line: bytes) -> list[str]:
+    """The names in the first line."""
+    return list(_object(_text(line, 1), 1)) if line.strip() else []
 
-    def __init__(self, row: int, fields: int, width: int) -> None:
-        super().__init__(f"It has {fields} fields, and the header has {width}.")
-        self.row = row
+
+def _check_fields(lines: list[str], known: Sequence[str], row: int) -> None:
+    names = frozenset(known)
+    try:
+        # At once, which is many times faster than one by one.
+        found = json.loads("[" + ",".join(lines) + "]")
+        if len(found) == len(lines) and all(isinstance(each, dict) and names.issuperset(each) for each in found):
+            return
+    except ValueError:
+        # The line that is at fault is found below.
+        found = []
+    for at, line in enumerate(lines):
+        for name in _object(line, row + at):
+            if name not in names:
+                raise BadRow(row + at, f"There is no such column in what is imported: {', '.join(known)}.", name)
+
+
+def _object(line: str, row: int) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        raise BadRow(row, f"It is no JSON: {error}.") from error
+    if not isinstance(found, dict):
+        raise BadRow(row, "It is no JSON object.")
+    return found

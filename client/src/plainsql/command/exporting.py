@@ -14,6 +14,7 @@ from plainsql.client import Client
 from plainsql.command.progress import Progress
 from plainsql.command.target import connect
 from plainsql.command.transfers import file_format, parquet_writer
+from plainsql.errors import ServiceError
 from plainsql.frames import arrow_table
 from plainsql.protocol import StreamForm
 from plainsql.result import Row
@@ -27,35 +28,45 @@ def run_export(options: argparse.Namespace) -> int:
         raise ValueError("Say either --table or --sql.")
     sql = options.sql or f"select * from {options.table}"
     form = "csv" if options.file == "-" and not options.format else file_format(options)
-    progress = Progress("Exporting", None)
     with connect(options) as db:
+        # Only a terminal shows how long it will take.
+        progress = Progress("Exporting", total_rows=_estimated_rows(db, sql) if sys.stderr.isatty() else None)
         if options.file == "-":
             if form == "parquet":
                 raise ValueError("Parquet needs a file.")
-            _pass_on(db, sql, form, sys.stdout.buffer, progress)
+            _pass_on(db, sql, form, sys.stdout.buffer, progress, life_s=options.timeout)
         else:
-            _to_file(db, sql, form, Path(options.file), progress)
+            _to_file(db, sql, form, Path(options.file), progress, life_s=options.timeout)
     progress.finish(f"Exported to {options.file}")
     return 0
 
 
-def _to_file(db: Client, sql: str, form: str, path: Path, progress: Progress) -> None:
+def _estimated_rows(db: Client, sql: str) -> int | None:
+    """How many rows PostgreSQL expects; None where it cannot say, which the export itself will explain."""
+    try:
+        plan = db.query(f"explain (format json) {sql}", read_only=True).value()
+    except ServiceError:
+        return None
+    return int(plan[0]["Plan"]["Plan Rows"])
+
+
+def _to_file(db: Client, sql: str, form: str, path: Path, progress: Progress, *, life_s: float | None) -> None:
     partial = path.with_name(f".{path.name}.part")
     try:
         if form == "parquet":
-            _write_parquet(db, sql, partial, progress)
+            _write_parquet(db, sql, partial, progress, life_s=life_s)
         else:
             with partial.open("wb") as file:
-                _pass_on(db, sql, form, file, progress)
+                _pass_on(db, sql, form, file, progress, life_s=life_s)
         os.replace(partial, path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
 
 
-def _pass_on(db: Client, sql: str, form: str, out: BinaryIO, progress: Progress) -> None:
+def _pass_on(db: Client, sql: str, form: str, out: BinaryIO, progress: Progress, *, life_s: float | None) -> None:
     is_csv = form == "csv"
-    with db.stream_bytes(sql, form=StreamForm.CSV if is_csv else StreamForm.OBJECTS) as pieces:
+    with db.stream_bytes(sql, form=StreamForm.CSV if is_csv else StreamForm.OBJECTS, timeout_s=life_s) as pieces:
         # The header is no row. Lines within quotation marks count, too: the figure is for people.
         header = 1 if is_csv else 0
         for piece in pieces:
@@ -64,8 +75,8 @@ def _pass_on(db: Client, sql: str, form: str, out: BinaryIO, progress: Progress)
             header = 0
 
 
-def _write_parquet(db: Client, sql: str, path: Path, progress: Progress) -> None:
-    with db.stream(sql) as rows:
+def _write_parquet(db: Client, sql: str, path: Path, progress: Progress, *, life_s: float | None) -> None:
+    with db.stream(sql, timeout_s=life_s) as rows:
         writer = None
         group: list[Row] = []
         for batch in rows.batches():
@@ -81,7 +92,7 @@ def _write_parquet(db: Client, sql: str, path: Path, progress: Progress) -> None
 
 
 def _write_group(writer: Any, path: Path, columns: tuple[str, ...], types: tuple[str, ...], rows: list[Row]) -> Any:
-    table = arrow_table(columns, types, rows)
+    table = arrow_table(columns, types, rows, is_part=True)
     if writer is None:
         writer = parquet_writer(path, table.schema)
     writer.write_table(table)

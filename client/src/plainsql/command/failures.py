@@ -6,7 +6,7 @@ Owns the wording and the exit codes. What is not an error of this package is a b
 import sys
 
 from plainsql.command import EXIT_ACCESS, EXIT_AWAY, EXIT_FAILED, EXIT_USAGE
-from plainsql.command.tables import width
+from plainsql.command.tables import visible, width
 from plainsql.command.terminal import paint
 from plainsql.errors import AccessError, EngineError, Error, InternalError, NetworkError, ServiceError, SettingsError
 
@@ -35,18 +35,26 @@ def show(error: Exception) -> None:
 def lines_of(error: Exception) -> list[str]:
     """What is said, line by line."""
     if not isinstance(error, ServiceError):
-        return [paint("red", "Error: ") + str(error)]
-    said = [paint("red", "Error: ") + error.message]
+        return [paint("red", "Error: ") + visible(str(error), keep="\n"), *_outcome(error)]
+    said = [paint("red", "Error: ") + visible(error.message, keep="\n")]
     if error.sql is not None and error.position is not None:
         said += pointed_at(error.sql, error.position)
     if error.statement_index:
         said.append(f"Statement: number {error.statement_index + 1}")
-    said += [f"{name}: {value}" for name, value in (("Detail", error.detail), ("Hint", error.hint)) if value]
+    more = (("Detail", error.detail), ("Hint", error.hint))
+    said += [f"{name}: {visible(value, keep=chr(10))}" for name, value in more if value]
     code = f"{error.code} ({error.sqlstate})" if error.sqlstate else error.code
     said.append(paint("dim", f"Code: {code}  Request: {error.request_id or '-'}"))
-    if error.outcome in ("unknown", "committed"):
-        said.append(f"Outcome: {error.outcome}")
-    return said
+    return said + _outcome(error)
+
+
+def _outcome(error: Exception) -> list[str]:
+    """What is said only where something was done, or may have been."""
+    outcome = getattr(error, "outcome", None)
+    if outcome not in ("unknown", "committed"):
+        return []
+    key = getattr(error, "idempotency_key", None)
+    return [f"Outcome: {outcome}" + (f"  Idempotency key: {key}" if key else "")]
 
 
 def pointed_at(sql: str, position: int) -> list[str]:
@@ -54,7 +62,8 @@ def pointed_at(sql: str, position: int) -> list[str]:
     before = sql[: position - 1]
     start = before.rfind("\n") + 1
     end = sql.find("\n", position - 1)
-    line = sql[start : None if end < 0 else end].replace("\t", " ")
+    # One character for one, so that the caret stays where it belongs.
+    line = "".join(each if each.isprintable() else " " for each in sql[start : None if end < 0 else end])
     column = position - 1 - start
     if column > _LINE_CHARACTERS_MAX * 3 // 4:
         cut = column - _LINE_CHARACTERS_MAX // 2

@@ -5,23 +5,15 @@ nothing.
 """
 
 import argparse
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from plainsql.client import Client
-from plainsql.command.batches import Batch
-from plainsql.errors import Error, ServiceError
+from plainsql.command.batches import BadRow, Batch
+from plainsql.errors import ServiceError
 
 if TYPE_CHECKING:
     from plainsql.command.importing import Plan
-
-
-class BadRow(Error):
-    """A row, counted from 1 without the header, that cannot be imported."""
-
-    def __init__(self, row: int, column: str | None, message: str) -> None:
-        super().__init__(message)
-        self.row = row
-        self.column = column
 
 
 def locate_in_batch(db: Client, plan: "Plan", batch: Batch, error: ServiceError) -> BadRow | ServiceError:
@@ -39,15 +31,14 @@ def locate_in_batch(db: Client, plan: "Plan", batch: Batch, error: ServiceError)
     for at, column in enumerate(plan.columns):
         found = _fault(db, plan, row, only=at)
         if found is not None:
-            return BadRow(row.first_row, column.name, found.message)
-    return BadRow(row.first_row, None, error.message)
+            return BadRow(row.first_row, found.message, column.name)
+    return BadRow(row.first_row, error.message)
 
 
 def _fault(db: Client, plan: "Plan", batch: Batch, only: int | None = None) -> ServiceError | None:
-    sql, params = plan.select(batch)
-    names = [column.name for column in plan.columns]
-    aliases = ", ".join(f"c{at}" for at in range(len(names)))
-    counted = ", ".join(f"count(c{at})" for at in range(len(names)) if only in (None, at))
+    sql, params = plan.select(batch, only)
+    names = [f"c{at}" for at in range(len(plan.columns) if only is None else 1)]
+    counted, aliases = ", ".join(f"count({name})" for name in names), ", ".join(names)
     try:
         db.query(f"select {counted} from ({sql}) as t (row, {aliases})", *params, read_only=True)
     except ServiceError as error:
@@ -86,23 +77,25 @@ def _rehearse(db: Client, plan: "Plan", stage: str, rows: int) -> ServiceError |
 
 def _of_constraint(error: ServiceError, row: int) -> BadRow:
     detail = f" {error.detail}" if error.detail else ""
-    return BadRow(row, error.column, error.message + "." + detail)
+    return BadRow(row, error.message + "." + detail, error.column)
 
 
-def line_of_row(path: str | None, row: int, options: argparse.Namespace) -> int | None:
-    """The line of the file on which a row begins; rows may have several lines. None for standard input."""
-    if path is None:
-        return None
+def line_of_object(path: str, row: int) -> int | None:
+    """The line of the NDJSON file that a row is; empty lines are none."""
+    with open(path, "rb") as file:
+        lines = (number for number, line in enumerate(file, 1) if line.strip())
+        return next(islice(lines, row - 1, None), None)
+
+
+def line_of_row(path: str, row: int, options: argparse.Namespace) -> int | None:
+    """The line of the CSV file on which a row begins; rows may have several lines."""
     wanted = row + (0 if options.columns else 1)
-    with open(path, encoding="utf-8-sig", newline="") as file:
-        text, seen, line = "", 0, 1
+    with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
+        text, seen = "", 0
         for number, each in enumerate(file, 1):
             if not text:
-                line = number
-            text += each
-            if text.count('"') % 2 == 0:
-                seen += 1 if text.strip("\r\n") else 0
-                text = ""
+                seen += 1
                 if seen == wanted:
-                    return line
+                    return number
+            text = "" if (text + each).count('"') % 2 == 0 else text + each
     return None

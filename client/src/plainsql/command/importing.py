@@ -17,9 +17,10 @@ from secrets import token_hex
 from typing import BinaryIO
 
 from plainsql.client import Client
-from plainsql.command.batches import Batch, WrongWidth, csv_batches, csv_header, ndjson_batches
-from plainsql.command.faults import BadRow, line_of_row, locate_in_batch, locate_in_stage
+from plainsql.command.batches import BadRow, Batch, csv_batches, csv_header, fields_of, ndjson_batches
+from plainsql.command.faults import line_of_object, line_of_row, locate_in_batch, locate_in_stage
 from plainsql.command.progress import Progress
+from plainsql.command.tables import visible
 from plainsql.command.target import connect
 from plainsql.command.terminal import say
 from plainsql.command.transfers import Column, file_format, parquet_lines, quoted, table_columns
@@ -31,27 +32,34 @@ _IN_FLIGHT = 3
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What goes where."""
+    """What goes where. `rows` is how many there are, where the file says so."""
 
     table: str
     columns: list[Column]
     batches: Iterator[Batch]
     is_csv: bool
+    rows: int | None = None
 
     @property
     def names(self) -> str:
         return ", ".join(quoted(column.name) for column in self.columns)
 
-    def select(self, batch: Batch) -> tuple[str, list[str]]:
-        """The query that takes a batch apart, `row` and then the columns with their types, and its parameters."""
+    def select(self, batch: Batch, only: int | None = None) -> tuple[str, list[str]]:
+        """The query that takes a batch apart, `row` and then the columns with their types, and its parameters.
+
+        `only` leaves out all columns but one.
+        """
         if not self.is_csv:
-            listed = ", ".join(f"{quoted(column.name)} {column.type}" for column in self.columns)
+            columns = self.columns if only is None else [self.columns[only]]
+            listed = ", ".join(f"{quoted(column.name)} {column.type_in_json}" for column in columns)
+            fields = ", ".join(column.from_json() for column in columns)
             sql = (
-                f"select $2::int8 + ordinality - 1 as row, {self.names}"
+                f"select $2::int8 + ordinality - 1 as row, {fields}"
                 f" from rows from (json_to_recordset($1::text::json) as ({listed})) with ordinality"
             )
             return sql, ["[" + batch.text.replace("\n", ",") + "]", str(batch.first_row)]
-        fields = ", ".join(f"f[{at}]::{column.type}" for at, column in enumerate(self.columns, 1))
+        numbered = enumerate(self.columns)
+        fields = ", ".join(column.from_csv(f"f[{at + 1}]") for at, column in numbered if only in (None, at))
         sql = (
             f"select row, {fields} from (select $2::int8 + ordinality - 1 as row, string_to_array(line, $3, $4) as f"
             " from string_to_table($1, $5) with ordinality as lines(line, ordinality) offset 0) as split"
@@ -65,34 +73,54 @@ def run_import(options: argparse.Namespace) -> int:
         path = None if options.file == "-" else options.file
         file = sys.stdin.buffer if path is None else stack.enter_context(open(path, "rb"))
         plan = _plan(db, file, options)
-        progress = Progress("Importing", os.path.getsize(path) if path else None)
+        is_counted = plan.rows is not None or path is None
+        total_bytes = None if is_counted else os.path.getsize(options.file)
+        progress = Progress("Importing", total_bytes=total_bytes, total_rows=plan.rows)
         try:
             _load(db, plan, progress)
-        except (BadRow, WrongWidth) as error:
+        except BadRow as error:
             progress.finish("Nothing was imported; read")
-            line = line_of_row(path, error.row, options) if plan.is_csv else error.row
-            where = f"line {line}" if line else f"row {error.row}"
-            column = f", column {error.column!r}" if isinstance(error, BadRow) and error.column else ""
-            say(f"{options.file}, {where}{column}: {error.message}")
+            say(_named(error, path, plan, options))
             return 1
     progress.finish(f"Imported into {options.table}")
     return 0
 
 
+def _named(error: BadRow, path: str | None, plan: Plan, options: argparse.Namespace) -> str:
+    """The bad row by its line and column, and what is wrong with it."""
+    line = None
+    if path is not None and plan.rows is None:
+        line = line_of_row(path, error.row, options) if plan.is_csv else line_of_object(path, error.row)
+    where = f"line {line}" if line else f"row {error.row}"
+    column = f", column {error.column!r}" if error.column else ""
+    return visible(f"{options.file}, {where}{column}: {error.message}")
+
+
 def _plan(db: Client, file: BinaryIO, options: argparse.Namespace) -> Plan:
     known = table_columns(db, options.table)
     form = file_format(options)
+    given = [name.strip() for name in options.columns.split(",")] if options.columns else None
+    rows = None
     if form == "csv":
-        given = options.columns.split(",") if options.columns else csv_header(file, options.delimiter)
-        names = [name.strip() for name in given]
-        batches = csv_batches(file, options.delimiter, len(names))
+        delimiter = options.delimiter or ("\t" if options.file.lower().endswith(".tsv") else ",")
+        if len(delimiter) != 1:
+            raise ValueError("A delimiter is one character.")
+        names = given or [name.strip() for name in csv_header(file, delimiter)]
+        batches = csv_batches(file, delimiter, len(names))
+    elif form == "ndjson":
+        first = file.readline()
+        names = given or fields_of(first)
+        batches = ndjson_batches(file, names, first)
     else:
-        names = list(known) if not options.columns else options.columns.split(",")
-        batches = ndjson_batches(file) if form == "ndjson" else ndjson_batches(parquet_lines(file))
+        lines, found, rows = parquet_lines(file)
+        names = given or found
+        batches = ndjson_batches(lines, names)
     missing = [name for name in names if name not in known]
     if missing:
         raise ValueError(f"The table {options.table} has no column {missing[0]!r}; it has {', '.join(known)}.")
-    return Plan(options.table, [known[name] for name in names], batches, is_csv=form == "csv")
+    if len(set(names)) != len(names):
+        raise ValueError("A column is named twice.")
+    return Plan(options.table, [known[name] for name in names], batches, is_csv=form == "csv", rows=rows)
 
 
 def _load(db: Client, plan: Plan, progress: Progress) -> None:

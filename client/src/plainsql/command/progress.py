@@ -1,4 +1,8 @@
-"""A progress line on standard error: rows, rate, time left. Only on a terminal; elsewhere one line at the end."""
+"""A progress line on standard error: rows, rate, time left. Only on a terminal; elsewhere one line at the end.
+
+The time left follows from the share that is done: of a file's bytes, or of rows. PostgreSQL's estimate of rows may be
+wrong, so with it the time is said to be `about`, and nothing is said once there are more.
+"""
 
 import sys
 import time
@@ -10,11 +14,12 @@ _BAR_CELLS = 24
 
 
 class Progress:
-    """Counts rows, and bytes of a total that may be unknown."""
+    """Counts rows, and bytes of a total. `total_rows` is an estimate; without any total there is no time left."""
 
-    def __init__(self, verb: str, total_bytes: int | None) -> None:
+    def __init__(self, verb: str, *, total_bytes: int | None = None, total_rows: int | None = None) -> None:
         self._verb = verb
         self._total_bytes = total_bytes
+        self._total_rows = total_rows
         self._began = time.monotonic()
         self._drawn = 0.0
         self.rows = 0
@@ -33,19 +38,28 @@ class Progress:
         """The bar, the rows, their rate, and how long the rest will take."""
         elapsed_s = max(now - self._began, 0.001)
         said = f"{self.rows:,} rows, {self.rows / elapsed_s:,.0f} rows/s"
-        if not self._total_bytes:
+        share = self._share()
+        if share is None:
             return f"{self._verb} {said}"
-        share = min(1.0, self.done_bytes / self._total_bytes)
-        left = f", {_duration(elapsed_s / share * (1 - share))} left" if share else ""
+        about = "" if self._total_bytes else "about "
+        left = f", {about}{_duration(elapsed_s / share * (1 - share))} left" if share else ""
         filled = round(share * _BAR_CELLS)
         return f"{self._verb} [{'█' * filled}{'·' * (_BAR_CELLS - filled)}] {share:4.0%} {said}{left}"
+
+    def _share(self) -> float | None:
+        if self._total_bytes:
+            return min(1.0, self.done_bytes / self._total_bytes)
+        if self._total_rows and self.rows <= self._total_rows:
+            return self.rows / self._total_rows
+        return None
 
     def finish(self, what: str) -> None:
         """The last word."""
         if sys.stderr.isatty():
             sys.stderr.write("\r\x1b[K")
         elapsed_s = max(time.monotonic() - self._began, 0.001)
-        say(f"{what}: {self.rows:,} rows in {elapsed_s:.1f} s, {self.rows / elapsed_s:,.0f} rows/s.")
+        rows = "1 row" if self.rows == 1 else f"{self.rows:,} rows"
+        say(f"{what}: {rows} in {elapsed_s:.1f} s, {self.rows / elapsed_s:,.0f} rows/s.")
 
 
 def _duration(seconds: float) -> str:

@@ -12,7 +12,7 @@ from plainsql.client import Client
 from plainsql.command import EXIT_AWAY
 from plainsql.command.nouns import write_records
 from plainsql.command.tables import json_of
-from plainsql.command.target import connect, settings_of
+from plainsql.command.target import client_of, connect, settings_of
 from plainsql.command.terminal import say
 from plainsql.settings import resolve, saved_login_file
 
@@ -62,13 +62,13 @@ def log_in(options: argparse.Namespace) -> int:
     prompt = f"API key for {address}: "
     key = options.key or (getpass.getpass(prompt) if sys.stdin.isatty() else sys.stdin.readline())
     settings = resolve(address, key.strip(), ca_file=options.ca_file)
-    with Client(settings, timeout_s=options.timeout) as db:
+    with client_of(settings, options) as db:
         organization = db.organization()
     saved = {"url": settings.address.url, "key": settings.key}
     if settings.ca_file:
         saved["ca_file"] = os.path.abspath(settings.ca_file)
     path = saved_login_file()
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    os.makedirs(os.path.dirname(path), exist_ok=True, mode=0o700)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     os.fchmod(descriptor, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:

@@ -5,12 +5,13 @@ it. Where standard input is no terminal, statements are read from it and the fir
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from plainsql.client import Client
-from plainsql.command import EXIT_FAILED
+from plainsql.command import EXIT_USAGE
 from plainsql.command.arguments import FORMS
 from plainsql.command.failures import show
 from plainsql.command.paging import write_paged
@@ -93,15 +94,22 @@ class Shell:
         except KeyboardInterrupt:
             if not self.interactive:
                 raise
-            say("Cancelled.")
+            self._tell_of_interruption(argument)
             return False
         except (Error, OSError, ValueError) as error:
+            if not self.interactive:
+                raise
             show(error)
             return False
         return True
 
+    def _tell_of_interruption(self, sql: str) -> None:
+        """A read was cancelled; of a write nobody knows yet whether Ctrl-C came in time."""
+        doubt = "" if looks_like_a_read(sql) else " Unless it was done already: look before you repeat it."
+        say(f"Cancelled.{doubt}")
+
     def _run_statement(self, sql: str) -> None:
-        result = self.db.query(sql)
+        result = self.db.query_as_sent(sql)
         write = write_paged if self.interactive else write_result
         write(result, self.form)
         if self.timing:
@@ -111,10 +119,10 @@ class Shell:
 
     def _describe(self, name: str) -> None:
         if not name:
-            write_result(self.db.query(_TABLES), "table")
+            write_result(self.db.query_as_sent(_TABLES), "table")
             return
-        write_result(self.db.query(_COLUMNS, name), "table")
-        indexes = self.db.query(_INDEXES, name)
+        write_result(self.db.query_as_sent(_COLUMNS, [name]), "table")
+        indexes = self.db.query_as_sent(_INDEXES, [name])
         if indexes:
             print()
             write_result(indexes, "table")
@@ -130,7 +138,8 @@ class Shell:
 
     def _run_file(self, path: str) -> None:
         with open(path, encoding="utf-8") as file:
-            self.run(file.read())
+            text = file.read()
+        self.run(text)
 
     def _leave(self, _: str) -> None:
         self.is_over = True
@@ -148,11 +157,9 @@ def run_shell(options: argparse.Namespace) -> int:
 
 
 def _run_input(shell: Shell) -> int:
+    """The statements one after the other; the first error ends it, and is raised."""
     statements, rest = split_statements(sys.stdin.read())
-    for sql in [*statements, *([rest] if rest else [])]:
-        if not shell.run(sql):
-            return EXIT_FAILED
-    return 0
+    return 0 if all(shell.run(sql) for sql in [*statements, *([rest] if rest else [])]) else EXIT_USAGE
 
 
 def is_complete(text: str) -> bool:
@@ -199,11 +206,11 @@ def _session(shell: Shell) -> "PromptSession[str]":
         return state is not None and state.current_completion is not None
 
     path = history_file()
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    os.makedirs(os.path.dirname(path), exist_ok=True, mode=0o700)
     session: PromptSession[str] = PromptSession(
         message=f"{name}> ",
         prompt_continuation=lambda width, _line, _wrapped: " " * (width - 3) + "-> ",
-        history=FileHistory(str(path)),
+        history=FileHistory(path),
         completer=shell.completer,
         complete_while_typing=True,
         multiline=True,

@@ -6,13 +6,12 @@ request that carries an idempotency key, so they are done exactly once.
 
 import argparse
 import sys
-from pathlib import Path
 
-from plainsql.client import Client
+from plainsql.client import Client, Transaction
 from plainsql.command.tables import write_result
 from plainsql.command.target import connect
 from plainsql.command.terminal import paint, say
-from plainsql.protocol import StreamForm
+from plainsql.protocol import Options, StreamForm
 from plainsql.result import Result
 from plainsql.statements import looks_like_a_read
 
@@ -25,13 +24,7 @@ def run_sql(options: argparse.Namespace) -> int:
         elif options.form != "table" and looks_like_a_read(statements[0]) and not options.idempotency_key:
             _pass_on(db, statements[0], options)
         else:
-            result = db.query(
-                statements[0],
-                *options.param,
-                max_rows=options.max_rows,
-                read_only=options.read_only,
-                idempotency_key=options.idempotency_key,
-            )
+            result = db.query_as_sent(statements[0], options.param, _call_options(options))
             write_result(result, options.form)
             say(summary(result))
     return 0
@@ -47,9 +40,16 @@ def summary(result: Result) -> str:
     return paint("dim", f"{counted}{more}, {result.total_us / 1000:.1f} ms")
 
 
+def _call_options(options: argparse.Namespace) -> Options:
+    return Options(
+        max_rows=options.max_rows, read_only=options.read_only, idempotency_key=options.idempotency_key, as_sent=True
+    )
+
+
 def _statements(options: argparse.Namespace) -> list[str]:
     if options.file:
-        options.statements.append(Path(options.file).read_text(encoding="utf-8"))
+        with open(options.file, encoding="utf-8") as file:
+            options.statements.append(file.read())
     if not options.statements:
         options.statements.append(sys.stdin.read())
     if len(options.statements) > 1 and options.param:
@@ -58,9 +58,7 @@ def _statements(options: argparse.Namespace) -> list[str]:
 
 
 def _run_together(db: Client, statements: list[str], options: argparse.Namespace) -> None:
-    together = db.transaction(
-        max_rows=options.max_rows, read_only=options.read_only, idempotency_key=options.idempotency_key
-    )
+    together = Transaction(db, _call_options(options), None)
     for sql in statements:
         together.add(sql)
     for result in together.run():
@@ -71,7 +69,8 @@ def _run_together(db: Client, statements: list[str], options: argparse.Namespace
 def _pass_on(db: Client, sql: str, options: argparse.Namespace) -> None:
     form = StreamForm.CSV if options.form == "csv" else StreamForm.OBJECTS
     out = sys.stdout.buffer
-    with db.stream_bytes(sql, *options.param, form=form, max_rows=options.max_rows) as rows:
+    limits = {"max_rows": options.max_rows, "read_only": options.read_only, "timeout_s": options.timeout}
+    with db.stream_bytes(sql, *options.param, form=form, **limits) as rows:
         if options.form != "json":
             for piece in rows:
                 out.write(piece)

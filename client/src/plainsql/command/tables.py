@@ -1,11 +1,11 @@
 """Results for people and programs: an aligned table, JSON, NDJSON, CSV.
 
-Owns the text of values: that of the service, so that a row looks the same whichever way it came.
+Owns the text of values: that of the service, so that a row looks the same whichever way it came. What is shown to
+people holds no control characters: a value cannot command the terminal.
 """
 
-import base64
-import datetime as dt
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
@@ -14,6 +14,8 @@ from unicodedata import combining, east_asian_width
 
 from plainsql.result import Result, unique_names
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_SHOWN = {"\n": "⏎", "\t": "⇥", "\r": "␍"}
 _NUMBERS = frozenset(["int2", "int4", "int8", "numeric", "float4", "float8", "oid"])
 
 
@@ -44,45 +46,35 @@ def aligned(columns: Sequence[str], cells: Sequence[Sequence[str]], types: Seque
 
 
 def cell(value: Any) -> str:
-    """A value in a table: one line, NULL visible."""
-    if value is None:
-        return "NULL"
-    return text_of(value).replace("\n", "⏎").replace("\t", "⇥").replace("\r", "")
+    """A value in a table: one line, NULL visible, nothing that a terminal would obey."""
+    return "NULL" if value is None else visible(text_of(value))
+
+
+def visible(text: str, *, keep: str = "") -> str:
+    """The text with its control characters made visible, but for those to keep."""
+    if text.isprintable():
+        return text
+    return _CONTROL.sub(lambda match: match[0] if match[0] in keep else _shown(match[0]), text)
+
+
+def _shown(character: str) -> str:
+    return _SHOWN.get(character) or f"\\x{ord(character):02x}"
 
 
 def text_of(value: Any) -> str:
     """A value as the service writes it, without quotation marks."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool | list | dict | int | float | Decimal):
-        text = json_of(value)
-        return text[1:-1] if text.startswith('"') else text
-    return str(_plain(value))
+    return value if isinstance(value, str) else json_of(value)
 
 
 def json_of(value: Any) -> str:
-    """A value as JSON, every digit kept."""
+    """What JSON has, as the service writes it, every digit kept."""
     if isinstance(value, Decimal):
-        return str(value) if value.is_finite() else f'"{value}"'
+        return str(value)
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(json_of(each) for each in value) + "]"
+        return "[" + ",".join(json_of(each) for each in value) + "]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(str(name))}: {json_of(each)}" for name, each in value.items()) + "}"
-    if isinstance(value, float) and value - value != 0:
-        return {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}[str(value)]
-    if value is None or isinstance(value, bool | int | float | str):
-        return json.dumps(value, ensure_ascii=False)
-    return json.dumps(_plain(value), ensure_ascii=False)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, dt.datetime):
-        return value.isoformat().replace("+00:00", "Z")
-    if isinstance(value, dt.timedelta):
-        return f"P{value.days}DT{value.seconds + value.microseconds / 1e6:g}S"
-    return value.isoformat() if isinstance(value, dt.date | dt.time) else str(value)
+        return "{" + ",".join(f"{json_of(str(name))}:{json_of(each)}" for name, each in value.items()) + "}"
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _objects(result: Result) -> Iterator[str]:

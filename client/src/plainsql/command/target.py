@@ -7,6 +7,7 @@ import argparse
 
 from plainsql.client import Client
 from plainsql.command.terminal import paint, say
+from plainsql.protocol import DEFAULT_TIMEOUT_S
 from plainsql.settings import Settings, resolve
 
 
@@ -14,7 +15,14 @@ def connect(options: argparse.Namespace) -> Client:
     """The client that the options mean."""
     settings = settings_of(options)
     say(paint("dim", f"→ {settings.address.url}, {described_database(settings)} (from {settings.source})"))
-    return Client(settings, timeout_s=options.timeout)
+    return client_of(settings, options)
+
+
+def client_of(settings: Settings, options: argparse.Namespace) -> Client:
+    """A client that says when nobody answers."""
+    client = Client(settings, timeout_s=DEFAULT_TIMEOUT_S if options.timeout is None else options.timeout)
+    client.tell_when_away(say)
+    return client
 
 
 def settings_of(options: argparse.Namespace) -> Settings:

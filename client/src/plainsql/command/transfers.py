@@ -10,6 +10,7 @@ from typing import Any, BinaryIO, cast
 from plainsql.client import Client
 from plainsql.command.tables import json_of
 from plainsql.errors import ResultError
+from plainsql.parameters import encode_param
 
 _FORMS = {".csv": "csv", ".tsv": "csv", ".ndjson": "ndjson", ".jsonl": "ndjson", ".parquet": "parquet"}
 _COLUMNS = """
@@ -20,10 +21,36 @@ where attrelid = to_regclass($1) and attnum > 0 and not attisdropped order by at
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table, with its type as SQL writes it."""
+    """A column of a table, with its type as SQL writes it, and how its values are read from a file.
+
+    Files have values as the service writes them, so that what was exported can be imported: bytea as base64 and arrays
+    as JSON's. PostgreSQL's own text of them, `\\x…` and `{…}`, is read as well.
+    """
 
     name: str
     type: str
+
+    @property
+    def type_in_json(self) -> str:
+        """As what `json_to_recordset` reads it."""
+        return "text" if self.type == "bytea" else self.type
+
+    def from_json(self) -> str:
+        return _bytes_from(quoted(self.name)) if self.type == "bytea" else quoted(self.name)
+
+    def from_csv(self, field: str) -> str:
+        if self.type == "bytea":
+            return _bytes_from(field)
+        if self.type.endswith("[]"):
+            # `[2:3]={…}` is PostgreSQL's, an array with bounds of its own.
+            is_json = f"left({field}, 1) = '[' and {field} !~ '^\\[[-0-9:]+\\]'"
+            record = f"json_to_record(json_build_object('a', {field}::json)) as t(a {self.type})"
+            return f"case when {is_json} then (select a from {record}) else {field}::{self.type} end"
+        return f"{field}::{self.type}"
+
+
+def _bytes_from(text: str) -> str:
+    return f"case when left({text}, 2) = '\\x' then {text}::bytea else decode({text}, 'base64') end"
 
 
 def quoted(name: str) -> str:
@@ -49,10 +76,16 @@ def file_format(options: argparse.Namespace) -> str:
     return found
 
 
-def parquet_lines(file: BinaryIO) -> BinaryIO:
-    """A Parquet file as lines of JSON, read batch by batch."""
+def parquet_lines(file: BinaryIO) -> tuple[BinaryIO, list[str], int]:
+    """A Parquet file as lines of JSON, read batch by batch; its columns; and how many rows it has."""
     source = _pyarrow_parquet().ParquetFile(file)
-    return cast(BinaryIO, io.BufferedReader(_Lines(source.iter_batches())))
+    lines = cast(BinaryIO, io.BufferedReader(_Lines(source.iter_batches())))
+    return lines, list(source.schema_arrow.names), int(source.metadata.num_rows)
+
+
+def _line(row: dict[str, Any]) -> str:
+    """A row as JSON whose values PostgreSQL reads; numbers keep their digits as text."""
+    return json_of({name: encode_param(value) for name, value in row.items()})
 
 
 class _Lines(io.RawIOBase):
@@ -70,7 +103,7 @@ class _Lines(io.RawIOBase):
             batch = next(self._batches, None)
             if batch is None:
                 return 0
-            self._rest = "".join(json_of(row) + "\n" for row in batch.to_pylist()).encode()
+            self._rest = "".join(_line(row) + "\n" for row in batch.to_pylist()).encode()
         count = min(len(buffer), len(self._rest))
         buffer[:count] = self._rest[:count]
         self._rest = self._rest[count:]

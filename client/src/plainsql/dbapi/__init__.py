@@ -30,7 +30,7 @@ from plainsql.dbapi.exceptions import (
 )
 
 apilevel = "2.0"
-# A module and its connections may be shared by threads; a connection's queue of writes is one for all of them.
+# Threads may share the module, but not a connection: its queue of writes would be one for all of them.
 threadsafety = 1
 paramstyle = "pyformat"
 

@@ -11,7 +11,6 @@ from plainsql.client import Client
 from plainsql.client import connect as connect_client
 from plainsql.dbapi.exceptions import InterfaceError, NotSupportedError, OperationalError, translating
 from plainsql.result import Result
-from plainsql.settings import Settings
 from plainsql.statements import first_word, looks_like_a_read
 
 if TYPE_CHECKING:
@@ -48,12 +47,6 @@ class Connection:
         self._autocommit = autocommit
         self._kept: list[tuple[str, list[Any], Cursor]] = []
         self._done_writes = 0
-
-    @classmethod
-    def of(cls, settings: Settings, *, timeout_s: float, autocommit: bool) -> "Connection":
-        """A connection with settings that are known already."""
-        with translating():
-            return cls(Client(settings, timeout_s=timeout_s), autocommit=autocommit)
 
     @property
     def client(self) -> Client:
@@ -93,7 +86,7 @@ class Connection:
         if self._autocommit:
             with translating():
                 result = self.client.query(sql, *params)
-            if not looks_like_a_read(sql):
+            if not result.read_only:
                 self.note_write()
             return result
         if not self.is_read(sql):
@@ -133,7 +126,11 @@ class Connection:
         self._done_writes += 1
 
     def commit(self) -> None:
-        """Sends what is kept as one serializable transaction. If it fails, nothing was done, and nothing is kept."""
+        """Sends what is kept as one serializable transaction, and keeps nothing.
+
+        If it raises, nothing was done, unless the error's `outcome` is "unknown" or "committed": then the answer was
+        lost, and the cause of the error has the idempotency key to find out with.
+        """
         client = self.client
         kept, self._kept = self._kept, []
         self._done_writes = 0

@@ -77,11 +77,17 @@ class Cursor:
         return self
 
     def stream(self, sql: str, params: Sequence[Any] = ()) -> "Cursor":
-        """Runs a read whose rows are fetched as they come, in constant memory; parameters are `$1`, `$2`, …"""
+        """Runs a read whose rows are fetched as they come, in constant memory; parameters are `$1`, `$2`, …
+
+        In buffered mode it may not write, since that could not be rolled back.
+        """
         self._reset()
         self.connection.refuse_stale_read()
+        read_only = None if self.connection.autocommit else True
         with translating():
-            self._stream = self.connection.client.stream(sql, *params)
+            self._stream = self.connection.client.stream(sql, *params, read_only=read_only)
+        if not self._stream.read_only:
+            self.connection.note_write()
         self.description = _description(self._stream.columns, self._stream.types)
         self._rows = self._stream
         return self

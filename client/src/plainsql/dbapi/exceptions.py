@@ -11,7 +11,7 @@
       ├ ProgrammingError     the SQL, its parameters, or the credential is wrong
       └ NotSupportedError    what the service does not have, savepoints for one
 
-Each carries `sqlstate`, `code` and, as its cause, the client's own error.
+Each carries `sqlstate`, `code`, `outcome` and, as its cause, the client's own error.
 """
 
 from collections.abc import Iterator
@@ -25,10 +25,11 @@ class Warning(Exception):  # PEP 249's name
 
 
 class Error(Exception):
-    """Base of the errors below."""
+    """Base of the errors below. `outcome` says whether anything was done, where that is known."""
 
     sqlstate: str | None = None
     code: str | None = None
+    outcome: str | None = None
 
 
 class InterfaceError(Error):
@@ -90,6 +91,7 @@ def translated(error: client.Error) -> DatabaseError:
     made = kind(str(error))
     made.sqlstate = sqlstate
     made.code = getattr(error, "code", None)
+    made.outcome = error.outcome
     return made
 
 

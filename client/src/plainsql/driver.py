@@ -1,0 +1,209 @@
+"""Runs the protocol's steps over connections that are kept: one piece of code for both clients.
+
+Owns the pool, and when a connection may be used again. What really reads, writes and waits is a `Connection` of
+`sockets.py` or `asyncio_sockets.py`; those of `sockets.py` block, so that a coroutine over them never pauses and
+`finish` runs it to its end. Refuses to decide what is sent again; the protocol does.
+"""
+
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from threading import Lock
+from typing import Any
+
+from plainsql.settings import Address
+from plainsql.wire import AddressBook, Lost, NotSent, Request, Response, Send, Steps, T, Wire
+
+READ_BYTES = 256 * 1024
+# A connection that has been idle for longer may have been forgotten by something on the way, and is not used again.
+_IDLE_S_MAX = 55.0
+_CONNECT_S_MAX = 10.0
+
+
+def finish(work: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine over blocking connections comes to; it has nothing to wait for but those."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]  # what a coroutine returns, which is T
+    raise AssertionError("A coroutine over blocking connections paused.")
+
+
+class Connection:
+    """One kept connection to one address. Everything on it is to be over at `deadline`, a time of `time.monotonic`."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.deadline = 0.0
+        self.idle_since = time.monotonic()
+        self._wire = Wire(address.url.partition("//")[2])
+
+    async def write(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    async def receive(self) -> bytes:
+        """Some bytes, or none at the connection's end. Raises OSError, at the deadline as well."""
+        raise NotImplementedError
+
+    def is_quiet(self) -> bool:
+        """Whether nothing came that nobody asked for, as its end would."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def left_s(self) -> float:
+        """The time until the deadline."""
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+    def is_sound(self) -> bool:
+        """Whether it may be used again."""
+        return time.monotonic() - self.idle_since <= _IDLE_S_MAX and self.is_quiet()
+
+    def may_be_used_again(self) -> bool:
+        self.idle_since = time.monotonic()
+        return self._wire.may_be_used_again()
+
+    async def exchange(self, request: Request, authorization: str) -> Response:
+        """The head of the answer; the body is still to be read."""
+        data = self._wire.bytes_of(request, authorization)
+        try:
+            await self.write(data)
+            while (head := self._wire.head()) is None:
+                self._wire.feed(await self.receive())
+        except OSError as error:
+            raise self._lost(error) from error
+        return head
+
+    async def read(self) -> bytes:
+        """The next piece of the body; empty at its end."""
+        try:
+            while (piece := self._wire.piece()) is None:
+                self._wire.feed(await self.receive())
+        except OSError as error:
+            raise self._lost(error) from error
+        return piece
+
+    def _lost(self, error: OSError) -> Lost:
+        if isinstance(error, TimeoutError):
+            return Lost(f"The answer of {self.address.url} did not come in time.")
+        return Lost(f"The connection to {self.address.url} broke: {error}.")
+
+
+Open = Callable[[Address, ssl.SSLContext | None, float], Awaitable[Connection]]
+
+
+class StreamSource:
+    """A body that is read piece by piece. Closing it before its end has the service cancel the statement."""
+
+    def __init__(self, driver: "Driver", connection: Connection) -> None:
+        self._driver = driver
+        self._connection: Connection | None = connection
+
+    async def read(self) -> bytes:
+        connection = self._connection
+        if connection is None:
+            return b""
+        try:
+            piece = await connection.read()
+        except BaseException:
+            self.close()
+            raise
+        if not piece:
+            self._connection = None
+            self._driver.give_back(connection)
+        return piece
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+class Driver:
+    """Runs steps to their end, with connections that are kept between them. Several threads may do so at once."""
+
+    def __init__(
+        self, open_connection: Open, pause: Callable[[float], Awaitable[None]], tls: ssl.SSLContext | None, key: str
+    ) -> None:
+        self._open = open_connection
+        self._pause = pause
+        self._tls = tls
+        self._authorization = f"Bearer {key}"
+        self._idle: list[Connection] = []
+        self._lock = Lock()
+        self._closed = False
+
+    async def run(self, steps: Steps[T], addresses: AddressBook) -> T:
+        """What the steps come to, or the error that they end with."""
+        try:
+            effect = next(steps)
+            while True:
+                if not isinstance(effect, Send):
+                    await self._pause(effect.seconds)
+                    effect = steps.send(None)
+                    continue
+                try:
+                    response = await self._perform(effect, addresses)
+                except (NotSent, Lost) as error:
+                    effect = steps.throw(error)
+                else:
+                    effect = steps.send(response)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]  # what a generator returns, which is T
+
+    async def _perform(self, effect: Send, addresses: AddressBook) -> Response:
+        deadline = time.monotonic() + effect.wait_s
+        connection = await self._take(addresses.address_for(effect.request), effect.wait_s)
+        connection.deadline = deadline
+        try:
+            response = await connection.exchange(effect.request, self._authorization)
+            if effect.as_stream and response.is_stream():
+                response.source = StreamSource(self, connection)
+                return response
+            pieces = []
+            while piece := await connection.read():
+                pieces.append(piece)
+            response.body = b"".join(pieces)
+        except BaseException:
+            # Whatever came between, what is left on this connection belongs to no other request.
+            connection.close()
+            raise
+        self.give_back(connection)
+        return response
+
+    async def _take(self, address: Address, wait_s: float) -> Connection:
+        if (kept := self._take_kept(address)) is not None:
+            return kept
+        tls = self._tls if address.scheme == "https" else None
+        return await self._open(address, tls, min(wait_s, _CONNECT_S_MAX))
+
+    def _take_kept(self, address: Address) -> Connection | None:
+        with self._lock:
+            if self._closed:
+                raise NotSent("This client is closed.", is_final=True)
+            for index in range(len(self._idle) - 1, -1, -1):
+                if self._idle[index].address == address:
+                    connection = self._idle.pop(index)
+                    if connection.is_sound():
+                        return connection
+                    connection.close()
+        return None
+
+    def give_back(self, connection: Connection) -> None:
+        """Keeps the connection for the next request, if it can be used again."""
+        with self._lock:
+            if not self._closed and connection.may_be_used_again():
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            for connection in self._idle:
+                connection.close()
+            self._idle.clear()

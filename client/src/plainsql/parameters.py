@@ -1,0 +1,66 @@
+"""Parameters: Python's values as what JSON can carry and PostgreSQL reads.
+
+Owns that table. JSON's own kinds stay, others become PostgreSQL's text input. Refuses what has no such form.
+"""
+
+import datetime as dt
+import json
+import math
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+
+
+def encode_params(params: Sequence[Any]) -> list[Any]:
+    """Parameters as what `json.dumps` writes."""
+    return [encode_param(each) for each in params]
+
+
+def encode_param(value: Any) -> Any:
+    """One parameter: JSON's own kinds stay, others become PostgreSQL's text input."""
+    if isinstance(value, Enum):
+        return encode_param(value.value)
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    writer = _WRITERS.get(type(value)) or next((_WRITERS[kind] for kind in _WRITERS if isinstance(value, kind)), None)
+    if writer is not None:
+        return writer(value)
+    if type(value).__module__ in ("uuid", "ipaddress"):
+        return str(value)
+    if hasattr(value, "tolist"):
+        # NumPy's scalars and arrays know the Python values that they hold.
+        return encode_param(value.tolist())
+    raise TypeError(f"A parameter cannot be a {type(value).__name__}: {value!r}")
+
+
+def _encode_float(value: float) -> Any:
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _encode_timedelta(value: dt.timedelta) -> str:
+    return f"{value.days} days {value.seconds} seconds {value.microseconds} microseconds"
+
+
+def _encode_mapping(value: dict[str, Any]) -> dict[str, Any]:
+    """A document for json or jsonb; a Decimal in it would lose digits or become a string, so it is refused."""
+    json.dumps(value, allow_nan=False)
+    return value
+
+
+_WRITERS: dict[type, Callable[[Any], Any]] = {
+    float: _encode_float,
+    Decimal: str,
+    list: encode_params,
+    tuple: encode_params,
+    dict: _encode_mapping,
+    bytes: lambda value: "\\x" + value.hex(),
+    bytearray: lambda value: "\\x" + value.hex(),
+    memoryview: lambda value: "\\x" + value.hex(),
+    dt.datetime: dt.datetime.isoformat,
+    dt.date: dt.date.isoformat,
+    dt.time: dt.time.isoformat,
+    dt.timedelta: _encode_timedelta,
+}

@@ -1,0 +1,114 @@
+"""Every call of both clients, and every subcommand, once against the real service."""
+
+import inspect
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+import plainsql
+from client.tests.test_command import run
+from server.tests.service import Service
+
+
+class Caller:
+    """Calls either client in the same way, and notes what was called."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self.called: set[str] = set()
+
+    async def __call__(self, name: str, *arguments: Any, **options: Any) -> Any:
+        self.called.add(name)
+        answer = getattr(self._client, name)(*arguments, **options)
+        if inspect.isawaitable(answer):
+            return await answer
+        if isinstance(answer, AsyncIterator) and name != "stream":
+            return [each async for each in answer]
+        return list(answer) if isinstance(answer, Iterator) and name != "stream" else answer
+
+
+@pytest.mark.parametrize("connect", [plainsql.connect, plainsql.connect_async])
+async def test_every_call_works(service: Service, connect: Any) -> None:
+    settings = {"ca_file": service.dev["ca_file"]}
+    client = connect(service.data_url, service.api_key, **settings)
+    do = Caller(client)
+    await data_plane_calls(do)
+    await key_calls(do)
+    await database_calls(do)
+    was = (await do("organization")).name
+    assert (await do("rename_organization", "renamed")).name == "renamed"
+    assert (await do("rename_organization", was)).name == was
+    assert isinstance(await do("usage"), list)
+    assert (await do("audit"))[0]["action"]
+    token = (await do("create_session", scopes=["read"])).token
+    of_session = connect(service.data_url, token, **settings)
+    session = Caller(of_session)
+    assert (await session("refresh_session")).scopes == ["read"]
+    assert await session("end_session") is None
+    with pytest.raises(plainsql.AccessError):
+        await session("query", "select 1")
+    of_session.close()
+    client.close()
+    calls = {name for name, member in vars(type(client)).items() if inspect.isfunction(member) and name[0] != "_"}
+    of_commands = {"call", "close", "query_as_sent", "run_transaction", "stream_bytes", "tell_when_away"}
+    assert do.called | session.called == calls - of_commands
+
+
+async def data_plane_calls(do: Caller) -> None:
+    assert (await do("query", "select $1::int + 1", 1)).value() == 2
+    stream = await do("stream", "select 1 as one")
+    assert (stream.columns, stream.types, stream.read_only) == (("one",), ("int4",), True)
+    stream.close()
+    key = uuid4().hex
+    together = await do("transaction", idempotency_key=key)
+    pending = together.add("select 1 as one")
+    done = together.run()
+    done = await done if inspect.isawaitable(done) else done
+    assert (pending.result.value(), done.attempts, len(done)) == (1, 1, 1)
+    assert await do("request_outcome", key) == "committed"
+    assert isinstance(await do("tables", detail="names"), list)
+    assert (await do("health"))["status"] in ("ok", "degraded")
+    assert (await do("server"))["service"] == "plainsql"
+    assert (await do("bench", iterations=5))["success"]
+
+
+async def key_calls(do: Caller) -> None:
+    made = await do("create_key", "of every call", ["read"])
+    replacing = await do("rotate_key", made.id, overlap_seconds=60)
+    assert replacing.secret != made.secret
+    assert {made.id, replacing.id} <= {each.id for each in await do("list_keys")}
+    assert await do("revoke_key", replacing.id) is None
+
+
+async def database_calls(do: Caller) -> None:
+    name = f"every{uuid4().hex[:8]}"
+    made = await do("create_database", name)
+    assert (await do("rename_database", made.id, name + "x")).name == name + "x"
+    (was,) = [each for each in await do("list_databases") if each.default]
+    assert (await do("make_default_database", made.id)).default
+    assert (await do("make_default_database", was.id)).default
+    assert (await do("delete_database", made.id)).restorable_until
+    assert (await do("restore_database", made.id)).state == "ready"
+    await do("delete_database", made.id, restorable=False)
+
+
+def test_every_verb_of_the_command_works(service: Service) -> None:
+    name = f"verb{uuid4().hex[:8]}"
+    (was,) = [each["name"] for each in json.loads(run(service, "databases", "-o", "json").stdout) if each["default"]]
+    for arguments in (
+        ["create", name], ["rename", name, name + "x"], ["default", name + "x"], ["default", was],
+        ["delete", name + "x"], ["restore", name + "x"], ["delete", "--for-good", name + "x"],
+    ):  # fmt: skip
+        done = run(service, "databases", *arguments)
+        assert done.returncode == 0, done.stderr
+    assert run(service, "databases", "delete", "nowhere").returncode == 1
+    run(service, "keys", "create", name, "--scope", "read", "--expires-at", "2099-01-01T00:00:00Z")
+    (made,) = [each for each in json.loads(run(service, "keys", "-o", "json").stdout) if each["name"] == name]
+    assert run(service, "keys", "rotate", made["id"], "--overlap", "1").stdout.startswith("svc_k_")
+    assert run(service, "keys", "revoke", made["id"]).returncode == 0
+    measured = json.loads(run(service, "bench", "--seconds", "0.2", "--clients", "2", "-o", "json").stdout)
+    assert measured[0]["p50_us"] <= measured[0]["p99_us"]
+    assert run(service, "session", "--scope", "read").stdout.startswith("svc_s_")

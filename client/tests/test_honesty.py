@@ -1,0 +1,129 @@
+"""What a caller is told when answers are lost, late or not the service's: never more than is known."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import plainsql
+from client.tests.scripted import answer, drip, hang_up, refusal, scripted
+
+KEY = "svc_k_scripted"
+COMMITTED = {"success": True, "request": {"id": "x", "outcome": "committed"}, "request_id": "req_scripted"}
+NOT_DONE = {"success": True, "request": {"id": "x", "outcome": "not_executed"}, "request_id": "req_scripted"}
+DONE = {
+    "success": True, "columns": [], "types": [], "rows": [], "row_count": 0, "truncated": False, "affected_rows": 1,
+    "command": "INSERT", "timings": {"total_us": 1, "exec_us": 1}, "request_id": "req_scripted",
+}  # fmt: skip
+
+
+def blocking(url: str, timeout_s: float) -> Any:
+    with plainsql.connect(url, KEY, timeout_s=timeout_s) as db:
+        return db.query("insert into t values (1)")
+
+
+def with_asyncio(url: str, timeout_s: float) -> Any:
+    async def work() -> plainsql.Result:
+        async with plainsql.connect_async(url, KEY, timeout_s=timeout_s) as db:
+            return await db.query("insert into t values (1)")
+
+    return asyncio.run(work())
+
+
+@pytest.fixture(params=[blocking, with_asyncio])
+def insert(request: pytest.FixtureRequest) -> Callable[[str, float], Any]:
+    return request.param  # type: ignore[no-any-return]  # one of the two above
+
+
+@pytest.mark.parametrize("refused", [(503, "overloaded"), (429, "rate_limited"), (401, "unauthenticated")])
+def test_a_refusal_after_a_lost_answer_does_not_say_that_nothing_was_done(
+    insert: Callable[[str, float], Any], refused: tuple[int, str]
+) -> None:
+    with scripted(hang_up, refusal(*refused)) as (url, _), pytest.raises(plainsql.NetworkError) as caught:
+        insert(url, 0.3)
+    assert caught.value.outcome == "unknown"
+    assert caught.value.idempotency_key is not None
+    assert f"It is {refused[1]}." in str(caught.value)
+
+
+def test_a_refusal_after_a_lost_answer_says_committed_where_the_service_knows_it() -> None:
+    steps = (hang_up, refusal(401, "unauthenticated"), answer(200, COMMITTED))
+    with scripted(*steps) as (url, requests), pytest.raises(plainsql.NetworkError) as caught:
+        blocking(url, 0.3)
+    assert caught.value.outcome == "committed"
+    assert requests[-1].startswith(f"GET /v1/requests/{caught.value.idempotency_key} ")
+
+
+def test_a_refusal_without_a_lost_answer_says_that_nothing_was_done(insert: Callable[[str, float], Any]) -> None:
+    with scripted(refusal(503, "overloaded")) as (url, _), pytest.raises(plainsql.LimitError) as caught:
+        insert(url, 0.3)
+    assert caught.value.outcome == "not_executed"
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_a_proxy_s_own_failure_is_tried_again_and_is_no_answer(
+    insert: Callable[[str, float], Any], status: int
+) -> None:
+    failure = answer(status, "<h1>Bad luck</h1>", Retry_After="Wed, 21 Oct 2026 07:28:00 GMT")
+    with scripted(failure, answer(200, DONE)) as (url, requests):
+        assert insert(url, 5).affected_rows == 1
+    assert len(requests) == 2
+    with scripted(failure, failure, answer(200, NOT_DONE)) as (url, _), pytest.raises(plainsql.NetworkError) as caught:
+        insert(url, 1.2)
+    assert caught.value.outcome == "unknown"
+
+
+def test_a_call_ends_in_its_time_although_bytes_still_come(insert: Callable[[str, float], Any]) -> None:
+    began = time.monotonic()
+    with (
+        scripted(drip, answer(200, NOT_DONE)) as (url, _),
+        pytest.raises(plainsql.NetworkError, match="did not come in time"),
+    ):
+        insert(url, 0.2)
+    # The answer to a call may take 5 seconds more than the statement.
+    assert time.monotonic() - began < 8
+
+
+def test_a_certificate_that_nobody_vouches_for_and_a_host_that_is_none_fail_at_once(
+    service: Any, insert: Callable[[str, float], Any]
+) -> None:
+    for url, said in (
+        (service.data_url, "is not trusted"),
+        ("https://nowhere.invalid", "There is no host nowhere.invalid"),
+    ):
+        began = time.monotonic()
+        with pytest.raises(plainsql.NetworkError, match=said) as caught:
+            insert(url, 30)
+        assert caught.value.outcome == "not_executed"
+        assert time.monotonic() - began < 10
+
+
+def test_what_is_wrong_before_anything_is_sent_is_said_in_our_own_words() -> None:
+    with pytest.raises(plainsql.SettingsError, match="cannot be used"):
+        plainsql.connect("https://localhost", KEY, ca_file="/nowhere.pem")
+    with pytest.raises(plainsql.SettingsError, match="characters that no key has"):
+        plainsql.connect("https://localhost", "svc_k_ä")
+    with plainsql.connect("http://127.0.0.1:1", KEY) as db:
+        with pytest.raises(ValueError, match="visible ASCII"):
+            db.query("insert into t values (1)", idempotency_key="a b")
+        with pytest.raises(ValueError, match="No database is called"):
+            db.tables(database="ä")
+
+
+def test_a_health_check_of_a_service_that_is_away_says_so_at_once() -> None:
+    began = time.monotonic()
+    with plainsql.connect("http://127.0.0.1:1", KEY) as db, pytest.raises(plainsql.NetworkError):
+        db.health()
+    assert time.monotonic() - began < 5
+
+
+def test_a_session_that_was_perhaps_ended_is_not_ended_again() -> None:
+    with (
+        scripted(hang_up) as (url, requests),
+        plainsql.connect(url, KEY, control_url=url) as db,
+        pytest.raises(plainsql.NetworkError) as caught,
+    ):
+        db.end_session()
+    assert (caught.value.outcome, requests) == ("unknown", ["DELETE /v1/session HTTP/1.1"])
