@@ -28,19 +28,20 @@ def check_statement(sql: str, params: Sequence[object], limits: Limits, tier: st
 
 def statement_timed_out(timeout_ms: int, tier: str, outcome: Outcome = Outcome.ROLLED_BACK) -> LimitError:
     """The error for a statement that the deadline ended."""
-    return _timed_out("statement_timeout", "The statement", timeout_ms, tier, outcome)
+    message = f"The statement did not finish within {timeout_ms} ms and was cancelled (tier {tier!r}){_doubt(outcome)}."
+    return LimitError("statement_timeout", message, outcome=outcome)
 
 
 def transaction_timed_out(timeout_ms: int, tier: str, outcome: Outcome = Outcome.ROLLED_BACK) -> LimitError:
     """The error for a transaction that the deadline ended."""
-    return _timed_out("transaction_timed_out", "The transaction", timeout_ms, tier, outcome)
-
-
-def _timed_out(code: str, what: str, timeout_ms: int, tier: str, outcome: Outcome) -> LimitError:
-    doubt = "; it may or may not have taken effect" if outcome is Outcome.UNKNOWN else ""
-    return LimitError(
-        code, f"{what} did not finish within {timeout_ms} ms and was cancelled (tier {tier!r}){doubt}.", outcome=outcome
+    message = (
+        f"The transaction did not finish within {timeout_ms} ms and was cancelled (tier {tier!r}){_doubt(outcome)}."
     )
+    return LimitError("transaction_timed_out", message, outcome=outcome)
+
+
+def _doubt(outcome: Outcome) -> str:
+    return "; it may or may not have taken effect" if outcome is Outcome.UNKNOWN else ""
 
 
 def result_too_large(limits: Limits, tier: str, outcome: Outcome) -> LimitError:
