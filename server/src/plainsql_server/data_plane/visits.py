@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from plainsql_server.core.clock import Deadline, monotonic_us
 from plainsql_server.core.errors import LimitError, Outcome, ServiceError, StatementError
 from plainsql_server.core.principal import Principal
-from plainsql_server.data_plane.admission import result_too_large, statement_timed_out, was_rolled_back
+from plainsql_server.data_plane.admission import result_too_large, statement_timed_out, was_ended
 from plainsql_server.data_plane.databases import Databases, Place
 from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.batch import Answer, Own, run_batch
@@ -97,8 +97,8 @@ class Visits:
             except ResultTooLarge as error:
                 raise result_too_large(limits, tier, Outcome.ROLLED_BACK) from error
             except ServiceError as error:
-                if lease.ended_for is Reason.DEADLINE and was_rolled_back(error):
-                    raise statement_timed_out(timeout_ms, tier) from None
+                if lease.ended_for is Reason.DEADLINE and was_ended(error):
+                    raise statement_timed_out(timeout_ms, tier, error.outcome) from None
                 raise
             finally:
                 held_us = monotonic_us() - leased_us
