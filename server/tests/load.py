@@ -202,7 +202,7 @@ class Node:
 
     def logged(self) -> set[str]:
         """The ids of the requests that it finished in some way, by its own log."""
-        lines = [line for line in self.log.read_text().splitlines() if '"RequestFinished"' in line]
+        lines = [line for line in self.log.read_text().splitlines() if '"event":"request"' in line]
         return {str(json.loads(line)["request_id"]) for line in lines}
 
 

@@ -59,6 +59,9 @@ from plainsql_server.settings import Settings, read_settings
 _SHUTDOWN_TIMEOUT_S = int(LAST_ANSWERS_AFTER_S) + 1
 # Idle keep-alive connections cost a descriptor each; clients that poll every minute keep theirs.
 _KEEP_ALIVE_S = 75
+# A worker that says nothing for so long is replaced. On a busy machine it takes some seconds to start, and one that is
+# replaced before it has started would never be there; one that died is noticed at once in any case.
+_WORKER_SILENCE_S = 30
 # Every control request needs the directory, most of them for several statements.
 _CONTROL_DIRECTORY_CONNECTIONS = 8
 # How much later than a request a stream hears that its caller's key was revoked, at the most.
@@ -320,5 +323,6 @@ def _serve(factory: str, settings: Settings, host: str, port: int, workers: int)
         headers=_safety_headers(settings),
         proxy_headers=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_worker_healthcheck=_WORKER_SILENCE_S,
         timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
     )

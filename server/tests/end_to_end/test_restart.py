@@ -206,6 +206,7 @@ def judge(service: Service, writers: list[Writer], logged: set[str]) -> None:
         f" {sum(writer.refused for writer in writers)}, connections closed before the request was read"
         f" {len(unanswered) - len(heard)}, heard and not answered {len(heard)}, lost {len(acknowledged - there)}"
     )
+    assert {key for key, number in sent.items() if number in acknowledged} <= logged, "the log tells who was heard"
     assert acknowledged - there == set(), "lost"
     assert heard == set(), "heard and not answered"
     assert [failure for writer in writers for failure in writer.failed] == []
