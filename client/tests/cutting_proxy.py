@@ -73,16 +73,19 @@ class CuttingProxy:
 def cutting_proxy(target_port: int, *, share: float, seed: int) -> Iterator[CuttingProxy]:
     """The proxy, in a thread of its own for the length of the block."""
     proxy = CuttingProxy(target_port, share, seed)
-    ready, loop, end = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
-    thread = threading.Thread(target=loop.run_until_complete, args=(proxy.serve(ready, end),))
+    ready, end = threading.Event(), asyncio.Event()
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def serve() -> None:
+        loops.append(asyncio.get_running_loop())
+        await proxy.serve(ready, end)
+
+    # Whatever is under way at the end is cancelled with its loop.
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
-    ready.wait(10)
+    assert ready.wait(10)
     try:
         yield proxy
     finally:
-        loop.call_soon_threadsafe(end.set)
+        loops[0].call_soon_threadsafe(end.set)
         thread.join(10)
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-        loop.run_until_complete(asyncio.sleep(0))
-        loop.close()

@@ -114,6 +114,14 @@ def test_a_request_that_still_runs_is_told_so_at_once(service: Service) -> None:
     assert numbers(service, table) == [1]
 
 
+def test_a_deadline_that_ends_the_claiming_of_a_key_is_a_deadline(service: Service) -> None:
+    with service.engine(service.dev["postgres"]["database"]) as engine, engine.transaction():
+        engine.execute("LOCK TABLE plainsql.requests")
+        body = {"sql": "select 1", "timeout_ms": 300}
+        response = service.call("POST", "/v1/query", json=body, headers=keyed(new_key()))
+    assert error_of(response, 200, "transaction_timed_out")["outcome"] == "rolled_back"
+
+
 @pytest.mark.parametrize("key", [b"", b"a b", b"a" * 256, "ä".encode(), b"a\tb", b"a,b c"])
 def test_a_key_that_cannot_be_is_refused(service: Service, key: bytes) -> None:
     table = fresh_table(service)

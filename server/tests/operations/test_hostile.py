@@ -91,7 +91,7 @@ def test_no_trap_runs_with_more_rights_than_its_customers(trapped: Stage, tmp_pa
         assert admin.execute("select to_regclass('plainsql.trapped')").fetchone() == (None,)
         functions = "select count(*) from pg_proc where pronamespace = 'plainsql'::regnamespace"
         # Five of the record's and the guard of extensions.
-        assert admin.execute(functions).fetchone() == (6,)
+        assert admin.execute(functions).fetchone() == (7,)
     assert superusers(stage) == before
     assert not mark.exists()
     assert stage.checksums("copy").keys() == stage.checksums().keys()

@@ -198,7 +198,7 @@ ATTACKS: dict[str, Bomb] = {
     "connection flood": Bomb(connection_flood, "requests", None, 50, 1_000),
     "NOTIFY flood": Bomb(notify_flood, "requests, 5,000 each", None, 3, 30),
     "lock views": Bomb(lock_view_flood, "requests", None, 1, 10),
-    "stalled streams": Bomb(stalled_streams, "streams that stand", _RUNNING.format("wait_event = 'ClientWrite'"), 2, 8),
+    "stalled streams": Bomb(stalled_streams, "streams that stand", _RUNNING.format("query ~ '^fetch'"), 2, 8),
 }
 
 

@@ -54,9 +54,9 @@ def _opened(output: Path | None) -> Iterator[BinaryIO]:
     if output is None:
         if sys.stdout.isatty():
             raise click.UsageError("A backup is not for a terminal: redirect standard output, or give --output.")
-        with _told_if_full("Standard output"):
-            yield sys.stdout.buffer
-            sys.stdout.buffer.flush()
+        # Not Python's own stream, which would try once more at the end, and complain in words of its own.
+        with _told_if_full("Standard output"), os.fdopen(os.dup(sys.stdout.fileno()), "wb") as stream:
+            yield stream
         return
     draft = output.with_name(output.name + ".part")
     with _told_if_full(str(output)):

@@ -37,6 +37,7 @@ _PURGED_AT_ONCE = 1_000
 
 _IN_PROGRESS = "PLS01"
 _RECORDED = "PLS02"
+_QUERY_CANCELED = "57014"
 _WRONG_SECRET = "PLS03"
 _NO_SCHEMA = "3F000"
 
@@ -210,7 +211,7 @@ async def claim_failure(connection: Connection, result: PGresult) -> ServiceErro
             )
         if sqlstate == _RECORDED:
             return AlreadyRecorded()
-        if error.retryable or isinstance(error, EngineError):
+        if error.retryable or isinstance(error, EngineError) or sqlstate == _QUERY_CANCELED:
             return error
         if sqlstate == _NO_SCHEMA:
             return RequestError(

@@ -9,7 +9,7 @@ import hashlib
 import io
 import tarfile
 from collections.abc import Iterator
-from typing import BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar, cast
 
 import msgspec
 
@@ -79,7 +79,12 @@ class PieceWriter:
     def _write(self, name: str, content: bytes) -> None:
         member = tarfile.TarInfo(name)
         member.size, member.mode, member.mtime = len(content), 0o600, int(now().timestamp())
-        self._tar.addfile(member, io.BytesIO(content))
+        try:
+            self._tar.addfile(member, io.BytesIO(content))
+        except BaseException:
+            # It would try to write its end when it is collected, and complain.
+            cast("Any", self._tar.fileobj).closed = True
+            raise
         _digest(self._hash, name, content)
         self._pieces += 1
 
