@@ -34,14 +34,19 @@ class CuttingProxy:
             await end.wait()
 
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
-            try:
-                while await self._pass_one(reader, writer, far_reader, far_writer):
-                    pass
-            finally:
-                far_writer.transport.abort()
-        writer.transport.abort()
+        try:
+            with contextlib.suppress(OSError):
+                await self._pass_all(reader, writer)
+        finally:
+            writer.transport.abort()
+
+    async def _pass_all(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
+        try:
+            while await self._pass_one(reader, writer, far_reader, far_writer):
+                pass
+        finally:
+            far_writer.transport.abort()
 
     async def _pass_one(
         self,
