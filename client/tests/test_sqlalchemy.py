@@ -206,7 +206,7 @@ def test_sqlalchemys_own_suite_passes(service: Service) -> None:
         for kind, test in skipped
     }
     assert [name for name, known in is_documented.items() if not known] == []
-    assert passed_and_skipped(done.stdout) == (1734, 110) or not IS_FULL
+    assert passed_and_skipped(done.stdout) == (1742, 102) or not IS_FULL
     assert passed_and_skipped(done.stdout)[0] > 60
 
 
