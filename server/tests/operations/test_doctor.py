@@ -7,13 +7,16 @@ import json
 import os
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import trustme
@@ -368,6 +371,24 @@ def test_the_planes_are_not_there_or_another_service_is(service: Service, stage:
     with running_alias(free) as nginx:
         found = doctor(stage, data_url=f"http://127.0.0.1:{nginx}")
     assert_found(found, "is not a PlainSQL data plane", "PLAINSQL_DATA_URL")
+
+
+@pytest.mark.parametrize("name", ["data", "control", "alias"])
+def test_whoever_answers_has_a_certificate_of_an_unknown_authority(
+    stage: Stage, authority: trustme.CA, name: str
+) -> None:
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as stranger:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert("127.0.0.1").configure_cert(context)
+        stranger.socket = context.wrap_socket(stranger.socket, server_side=True)
+        thread = Thread(target=stranger.serve_forever)
+        thread.start()
+        try:
+            found = doctor(stage, **{f"{name}_url": f"https://127.0.0.1:{stranger.server_port}"})
+        finally:
+            stranger.shutdown()
+            thread.join()
+    assert_found(found, "its certificate is refused", "--ca-file")
 
 
 def test_the_alias_leads_elsewhere(service: Service, stage: Stage) -> None:

@@ -3,9 +3,8 @@
 Owns the headers, which are those of the IETF's draft on rate limits. Refuses to count: `limits/permits.py` does.
 """
 
-import time
 from collections.abc import Awaitable
-from functools import cache
+from math import ceil
 
 from plainsql_server.core.errors import LimitError
 from plainsql_server.core.principal import Principal
@@ -15,6 +14,20 @@ from plainsql_server.limits.permits import Permits
 from plainsql_server.limits.tiers import TIERS
 
 _WINDOW_S = 60
+
+
+def _headers(tier: str, limit: int) -> tuple[tuple[bytes, bytes], bytes]:
+    """The header with the policy, and the value of the one that says what is left."""
+    name = f'"org-{tier}"'
+    return (b"ratelimit-policy", f"{name};q={limit};w={_WINDOW_S}".encode()), f"{name};r=%d;t=%d".encode()
+
+
+# Written once, since they go out with every request.
+_HEADERS = {
+    tier: _headers(tier, limits.requests_per_minute)
+    for tier, limits in TIERS.items()
+    if limits.requests_per_minute is not None
+}
 
 
 def take_permit(request: Request, principal: Principal, permits: Permits) -> Awaitable[None] | None:
@@ -29,31 +42,20 @@ def take_permit(request: Request, principal: Principal, permits: Permits) -> Awa
     permit = permits.take_held(principal.organization_id)
     if permit is None:
         return _wait_for_permit(request, principal, permits, limit)
-    _tell(request, principal.tier, limit, permit)
+    _tell(request, principal.tier, permit)
     return None
 
 
 async def _wait_for_permit(request: Request, principal: Principal, permits: Permits, limit: int) -> None:
     permit = await permits.take(principal.organization_id, limit)
-    wait_s = _tell(request, principal.tier, limit, permit)
+    _tell(request, principal.tier, permit)
     if not permit.granted:
-        raise _rate_limited(limit, principal.tier, wait_s)
+        raise _rate_limited(limit, principal.tier, permit.wait_s)
 
 
-def _tell(request: Request, tier: str, limit: int, permit: Permit) -> float:
-    wait_s = max(0.0, permit.more_at_s - time.monotonic())
-    policy, name = _names(tier, limit)
-    request.rate_headers = (
-        (b"ratelimit-policy", policy),
-        (b"ratelimit", b"%b;r=%d;t=%d" % (name, permit.left, -(-wait_s // 1))),
-    )
-    return wait_s
-
-
-@cache
-def _names(tier: str, limit: int) -> tuple[bytes, bytes]:
-    name = f'"org-{tier}"'
-    return f"{name};q={limit};w={_WINDOW_S}".encode(), name.encode()
+def _tell(request: Request, tier: str, permit: Permit) -> None:
+    policy, left = _HEADERS[tier]
+    request.rate_headers = (policy, (b"ratelimit", left % (permit.left, ceil(permit.wait_s))))
 
 
 def _rate_limited(limit: int, tier: str, wait_s: float) -> LimitError:

@@ -6,23 +6,28 @@ Refuses to speak to anybody: `permits.py` does.
 
 import asyncio
 from collections import deque
-from typing import NamedTuple
 
 from plainsql_server.limits.shared import Ask
 from plainsql_server.limits.window import Ledger, Window
 
 # A process leases at most this part of the limit ahead, so that few permits lie idle where they were not used; and
 # nothing where that part is hardly worth a lease, as in the tier free.
-_LEASED_SHARE = 25
-_SMALLEST_LEASE = 10
+_LEASED_SHARE = 10
+_SMALLEST_LEASE = 25
 
 
-class Permit(NamedTuple):
-    """The answer to a request for permission: granted or not, what is left, and when more comes back."""
+class Permit:
+    """The answer to a request for permission: granted or not, what is left, and how long until more comes back.
 
-    granted: bool
-    left: int
-    more_at_s: float
+    A plain class, since one is made for every request and mypyc makes these in no time.
+    """
+
+    __slots__ = ("granted", "left", "wait_s")
+
+    def __init__(self, granted: bool, left: int, wait_s: float) -> None:
+        self.granted = granted
+        self.left = left
+        self.wait_s = wait_s
 
 
 class Account:
@@ -74,6 +79,13 @@ class Account:
         self.held, self.expires_s, self.slot = ahead
         # One that expired as well, since nobody looked, is no lease either.
         return self.take_held(now_s)
+
+    def grant(self, left: int, now_s: float) -> Permit:
+        """A permit that says that `left` are left."""
+        return Permit(True, left, max(0.0, self.more_at_s - now_s))
+
+    def refusal(self, now_s: float) -> Permit:
+        return Permit(False, 0, max(0.0, self.more_at_s - now_s))
 
     def drop_expired(self, now_s: float) -> None:
         """Sets aside what expired unused, to be told to Redis."""

@@ -62,11 +62,14 @@ class Permits:
     def take_held(self, organization_id: str) -> Permit | None:
         """A permit that is here already; None if `take` must see where one comes from."""
         account = self._accounts.get(organization_id)
-        if account is None or not account.take_held(self._clock()):
+        if account is None:
+            return None
+        now_s = self._clock()
+        if not account.take_held(now_s):
             return None
         if account.held <= account.refill_at and account.wants_refill() and self.state is State.SHARED:
             self._ask(account)
-        return Permit(True, account.left + account.held, account.more_at_s)
+        return account.grant(account.left + account.held, now_s)
 
     async def take(self, organization_id: str, limit: int) -> Permit:
         """A permit, or a refusal. Waits for Redis at most a moment; cancelling it gives up the place."""
@@ -77,7 +80,7 @@ class Permits:
             return self._take_of_share(account)
         now_s = self._clock()
         if now_s < account.refused_until_s:
-            return Permit(False, 0, account.more_at_s)
+            return account.refusal(now_s)
         place: asyncio.Future[Permit] = asyncio.get_running_loop().create_future()
         account.waiting.append(place)
         self._ask(account)
@@ -134,7 +137,7 @@ class Permits:
                 account.untold += 1
             if self.state is State.WARMING:
                 self._ask(account)
-        return Permit(left > 0, max(0, left - 1), now_s + account.ledger.next_back_s(now_s))
+        return Permit(left > 0, max(0, left - 1), account.ledger.next_back_s(now_s))
 
     async def _begin(self, shared: SharedLedger) -> None:
         if self._known_run not in (None, shared.run_id):
@@ -194,7 +197,8 @@ class Permits:
         self._serve(account, told, sent_s)
 
     def _serve(self, account: Account, told: Told, sent_s: float) -> None:
-        if told.granted and self._clock() >= sent_s + self._window.life_s:
+        now_s = self._clock()
+        if told.granted and now_s >= sent_s + self._window.life_s:
             # Heard too late, because Redis or this process stood still: used now, they would stop to count too soon.
             account.returned.append((told.slot, told.granted))
             self._ask(account)
@@ -205,7 +209,7 @@ class Permits:
             if not place.done():
                 free -= 1
                 account.used += 1
-                place.set_result(Permit(True, account.left + free, account.more_at_s))
+                place.set_result(account.grant(account.left + free, now_s))
         if free:
             # Counted from when they were asked for, since they cannot have been debited before.
             account.lease(free, sent_s + self._window.life_s, told.slot)
@@ -217,11 +221,12 @@ class Permits:
 
     def _refuse(self, account: Account) -> None:
         # A flood of requests that cannot be granted shall not be a flood of questions.
-        account.refused_until_s = min(account.more_at_s, self._clock() + self._window.life_s)
+        now_s = self._clock()
+        account.refused_until_s = min(account.more_at_s, now_s + self._window.life_s)
         while account.waiting:
             place = account.waiting.popleft()
             if not place.done():
-                place.set_result(Permit(False, 0, account.more_at_s))
+                place.set_result(account.refusal(now_s))
 
     def _serve_of_share(self, account: Account) -> None:
         while account.waiting:

@@ -59,7 +59,7 @@ local left = limit - used - given
 local warming_ms = redis.call('PTTL', KEYS[2])
 local granted = 0
 if warming_ms < 0 and left > 0 then
-  granted = math.min(left, needed + math.min(wanted, math.floor(left / 8)))
+  granted = math.min(left, needed + math.min(wanted, math.floor(left / 4)))
 end
 if granted + given > 0 then
   redis.call('HINCRBY', KEYS[1], slot, granted + given)
@@ -118,7 +118,7 @@ class SharedLedger:
         """A connection. Raises SharedLedgerLost, also from the block, when it cannot be had or breaks."""
         redis = Redis.from_url(
             url, socket_timeout=None, socket_connect_timeout=None, retry=Retry(NoBackoff(), 0),
-            max_connections=1, protocol=2,
+            single_connection_client=True, protocol=2,
         )  # fmt: skip
         try:
             script = await _patiently(redis.script_load(_SCRIPT))

@@ -15,6 +15,7 @@ from plainsql_server.settings import PREFIX
 
 _REDIS_TIMEOUT_S = 2.0
 _REDIS_OLDEST = 7
+_MEND_CERTIFICATE = "Give it a valid certificate for that name, or name its authority to `doctor` with --ca-file."
 # A route of the control plane, which the alias redirects.
 _CONTROL_ROUTE = "/v1/organizations/current"
 
@@ -37,10 +38,7 @@ async def _plane(patient: Patient, name: str, url: str) -> Finding:
         answer = await get(url, "/health", patient.ca_file)
     except AskingError as error:
         if "certificate" in str(error):
-            return broken(
-                "planes", f"The {name} plane at {url}: {error}.",
-                "Give it a valid certificate for that name, or name its authority to `doctor` with --ca-file.",
-            )  # fmt: skip
+            return broken("planes", f"The {name} plane at {url}: {error}.", _MEND_CERTIFICATE)
         return warning(
             "planes", f"The {name} plane does not answer at {url}: {error}.",
             f"Start `plainsql-server {name}`, or correct {PREFIX}{name.upper()}_URL.",
@@ -78,10 +76,9 @@ async def alias(patient: Patient) -> AsyncIterator[Finding]:
         banner = (await get(settings.alias_url, "/", patient.ca_file)).json()
         redirect = await get(settings.alias_url, _CONTROL_ROUTE, patient.ca_file)
     except AskingError as error:
-        yield broken(
-            "alias", f"The alias does not answer at {settings.alias_url}: {error}.",
-            "Start its nginx, or unset PLAINSQL_ALIAS_URL.",
-        )  # fmt: skip
+        is_refused = "certificate" in str(error)
+        mend = _MEND_CERTIFICATE if is_refused else "Start its nginx, or unset PLAINSQL_ALIAS_URL."
+        yield broken("alias", f"The alias does not answer at {settings.alias_url}: {error}.", mend)
         return
     again = "Print its configuration again with `plainsql-server alias`, and reload nginx."
     if banner.get("data_url") != settings.data_url:
