@@ -98,7 +98,9 @@ def test_who_does_not_read_an_answer_is_dropped_and_its_memory_comes_back(
     idle_bytes = wait_for_memory(node, 0)
     held_bytes, left_bytes, took_s = unread_wave(node, service.api_key, how, idle_bytes)
     print(f"{how}: held {held_bytes / MIB:.0f} MiB, left {left_bytes / MIB:.0f} MiB, dropped after {took_s:.1f} s")
-    assert held_bytes > UNREAD * ANSWER_BYTES / 4
+    # Of many, the first are dropped while the last are still being made. And what was idle may have held a remainder of
+    # the first wave: what came back was held for certain.
+    assert held_bytes - left_bytes > min(UNREAD / 8, 12) * ANSWER_BYTES
     # The allocator keeps some of it for the next answer.
     assert left_bytes <= held_bytes / 2
     assert took_s <= 2 * STALL_S + 3
