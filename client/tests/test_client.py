@@ -50,6 +50,7 @@ def table(db: plainsql.Client, columns: str) -> Iterator[str]:
         ("timestamp", dt.datetime(2026, 11, 15, 1, 2, 3)),  # noqa: DTZ001  # the type has no zone
         ("date", dt.date(2026, 11, 15)),
         ("time", dt.time(1, 2, 3)),
+        ("timetz", dt.time(1, 2, 3, 4, dt.timezone(dt.timedelta(hours=-3, minutes=-30)))),
         ("interval", dt.timedelta(days=-3, seconds=5, microseconds=7)),
         ("bytea", b"\x00\xff\\"),
         ("uuid", UUID("dd0ee244-fa0c-4a9d-8110-021df457eaf3")),

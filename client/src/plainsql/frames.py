@@ -88,9 +88,9 @@ def _polars_type(polars: Any, name: str) -> Any:
 
 
 def _as_text(name: str) -> Callable[[list[Any]], list[Any]]:
-    """What Arrow and polars have no type for goes as its text: json as JSON, uuid as its digits."""
+    """What Arrow and polars have no type for goes as its text: json as JSON, uuid as its digits, timetz as ISO's."""
     base = name.removesuffix("[]")
-    writers: dict[str, Callable[[Any], str]] = {"json": json.dumps, "jsonb": json.dumps, "uuid": str}
+    writers: dict[str, Callable[[Any], str]] = {"json": json.dumps, "jsonb": json.dumps, "uuid": str, "timetz": str}
     write = writers.get(base)
     if write is None:
         return lambda values: values

@@ -56,6 +56,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "timestamp": _datetime,
     "date": _date,
     "time": _time,
+    "timetz": _time,
     "interval": _interval,
     "uuid": UUID,
 }

@@ -9,7 +9,8 @@ made of it, which for PostgreSQL's other types is their text.
 | bool; int2, int4, int8, oid | bool; int |
 | numeric | Decimal |
 | float4, float8 | float |
-| timestamptz, timestamp, date, time | datetime (UTC or naive), date, time; infinity and far years stay text |
+| timestamptz, timestamp | datetime, in UTC or naive; infinity and far years stay text |
+| date; time, timetz | date; time, naive or with its offset; infinity, far years and 24:00 stay text |
 | interval | timedelta, a month as 30 days and a year as 365 |
 | bytea | bytes |
 | uuid | UUID |
@@ -29,7 +30,7 @@ Reader = Callable[[Any], Any]
 
 _DECODER = json.JSONDecoder(parse_float=Decimal)
 # Their readers are in `readers.py`.
-_SLOW_TO_IMPORT = frozenset(["timestamptz", "timestamp", "date", "time", "interval", "uuid"])
+_SLOW_TO_IMPORT = frozenset(["timestamptz", "timestamp", "date", "time", "timetz", "interval", "uuid"])
 
 
 def decode_json(text: bytes | str) -> Any:
