@@ -73,8 +73,8 @@ def resolve(
     address = url or known.get("url")
     if not address:
         raise SettingsError(
-            "There is no service to talk to: pass url=…, set PLAINSQL_URL, start `plainsql-server dev` in this folder, "
-            "or run `plainsql login`."
+            "There is no service to talk to: pass url=… (the command: --url), set PLAINSQL_URL, "
+            "start `plainsql-server dev` in this folder, or run `plainsql login`."
         )
     secret = (key or os.environ.get("PLAINSQL_KEY") or known.get("key") or "").strip()
     if not secret:

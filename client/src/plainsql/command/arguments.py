@@ -18,14 +18,16 @@ SCOPES = ("read", "write", "admin")
 _DESCRIPTION = "SQL over plain HTTPS. Without a subcommand: the interactive shell."
 _EPILOG = """\
 settings, the first that is there counts:
-  options, then PLAINSQL_URL, PLAINSQL_KEY, PLAINSQL_DATABASE, PLAINSQL_CA_FILE,
-  then ./.plainsql/dev.json, which `plainsql-server dev` writes, then `plainsql login`
+  options, then PLAINSQL_URL, PLAINSQL_KEY, PLAINSQL_DATABASE,
+  PLAINSQL_CA_FILE, PLAINSQL_CONTROL_URL, then ./.plainsql/dev.json, which
+  `plainsql-server dev` writes, then `plainsql login`
 
 exit codes:
   0 done    1 the service said no    2 wrong usage or settings
-  3 the credential is not good for it    4 service or network away    130 interrupted
+  3 the credential is not good for it    4 service or network away
+  130 interrupted
 """
-_SETTINGS_ARE_ELSEWHERE = "--url, --key, --database, --ca-file and --timeout may stand here, too: see plainsql --help."
+_SETTINGS_ARE_ELSEWHERE = "The settings of plainsql --help, such as --url, may stand here, too."
 
 
 class Command:
@@ -172,20 +174,31 @@ def _add_delete(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--for-good", action="store_true", help="give up that it can be restored")
 
 
+def _add_new_name(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", help="a name of your choice")
+
+
+def _add_id(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", help="as `plainsql keys` lists it")
+
+
 def _add_key(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name")
-    parser.add_argument("--scope", action="append", required=True, choices=SCOPES)
+    _add_new_name(parser)
+    scopes = "what it may do; may be given several times"
+    parser.add_argument("--scope", action="append", required=True, choices=SCOPES, help=scopes)
     parser.add_argument("--bound-to", metavar="DATABASE", help="bind the key to this database")
     parser.add_argument("--expires-at", metavar="TIME", help="such as 2027-01-31T00:00:00Z")
 
 
 def _add_rotation(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id")
+    _add_id(parser)
     parser.add_argument("--overlap", type=int, metavar="SECONDS", help="how long the old one goes on")
 
 
 def _add_session(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--scope", action="append", choices=SCOPES, help="fewer than the key's")
+    parser.add_argument(
+        "--scope", action="append", choices=SCOPES, help="to have fewer than the key; may be given several times"
+    )
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
@@ -196,11 +209,13 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_login(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("address", nargs="?", help="https://host:port, if not --url")
+    parser.add_argument(
+        "address", nargs="?", help="https://host:port, if not --url; the key is asked for, if not --key"
+    )
 
 
 _DATABASE_VERBS = {
-    "create": Command("create a database", "nouns:create_database", lambda parser: parser.add_argument("name")),
+    "create": Command("create a database", "nouns:create_database", _add_new_name),
     "default": Command("make it the default", "nouns:make_default", _add_name),
     "rename": Command("rename a database", "nouns:rename_database", _add_rename),
     "delete": Command("delete a database", "nouns:delete_database", _add_delete),
@@ -209,7 +224,7 @@ _DATABASE_VERBS = {
 _KEY_VERBS = {
     "create": Command("create a key; its secret goes to standard output, once", "nouns:create_key", _add_key),
     "rotate": Command("replace a key by a new one", "nouns:rotate_key", _add_rotation),
-    "revoke": Command("revoke a key", "nouns:revoke_key", lambda parser: parser.add_argument("id")),
+    "revoke": Command("revoke a key", "nouns:revoke_key", _add_id),
 }
 _COMMANDS = {
     "sql": Command("run a statement, or several as one transaction", "sql:run_sql", _add_sql),
@@ -218,9 +233,9 @@ _COMMANDS = {
     "export": Command("save a table or a query's result to a file", "exporting:run_export", _add_export),
     "tables": Command("list the tables", "nouns:list_tables", _add_tables),
     "databases": Command(
-        "list, create, rename, delete, restore databases", "nouns:list_databases", _add_form, _DATABASE_VERBS
+        "list the databases; or create, rename, delete, restore one", "nouns:list_databases", _add_form, _DATABASE_VERBS
     ),
-    "keys": Command("list, create, rotate, revoke API keys", "nouns:list_keys", _add_form, _KEY_VERBS),
+    "keys": Command("list the API keys; or create, rotate, revoke one", "nouns:list_keys", _add_form, _KEY_VERBS),
     "session": Command("exchange the key for a session token", "nouns:create_session", _add_session),
     "health": Command("whether the service can work", "service:show_health"),
     "bench": Command("measure the service from here", "service:run_bench", _add_bench),
