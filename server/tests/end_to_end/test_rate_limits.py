@@ -24,7 +24,7 @@ from server.tests.service import Service
 RUNS = size("PLAINSQL_TEST_LIMIT_RUNS", 1)
 # So many rounds does each busy organization make; at most 28, so that a minute's permits are enough.
 ROUNDS = size("PLAINSQL_TEST_LIMITER_ROUNDS", 5)
-ROUND, BURSTS, CLIENTS = 200, 5, 8
+ROUND, BURSTS, CLIENTS = 192, 4, 8
 BUSY = 4 if ROUNDS >= 20 else 1
 # The full size is 28; a few rounds cannot tell a twentieth.
 LIMITER_AT_LEAST = 0.95 if ROUNDS >= 20 else 0.8
@@ -164,7 +164,7 @@ async def test_the_limiter_costs_a_busy_organization_little_and_seldom_a_round_t
         f"limiter: {ratio:.3f} of the requests per processor second, quartiles {low:.3f} and {high:.3f} "
         f"of {len(ratios)} rounds, {asked:.0f} trips for {count} requests"
     )
-    assert asked < count / 8
+    assert asked < count / (50 if ROUNDS >= 20 else 8)
     assert ratio >= LIMITER_AT_LEAST
 
 

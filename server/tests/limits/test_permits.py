@@ -14,6 +14,7 @@ from plainsql_server.core.observation import LimiterChanged, Observation
 from plainsql_server.limits.account import Permit
 from plainsql_server.limits.opening import open_permits
 from plainsql_server.limits.permits import Permits, State
+from plainsql_server.limits.shared import Ask, SharedLedger
 from plainsql_server.limits.window import Window
 from server.tests.redis_server import RedisServer, running_redis
 
@@ -286,6 +287,26 @@ async def test_when_redis_is_lost_a_node_gives_at_most_its_share_counting_what_i
         await wait_for(lambda: one.state is State.LOST and other.state is State.LOST)
         assert sum([(await take(one, "org", 240)).granted for _ in range(300)]) == 10
         assert sum([(await take(other, "org", 240)).granted for _ in range(300)]) == 80
+
+
+async def test_a_redis_that_was_restarted_unnoticed_gives_nothing_again(redis: RedisServer) -> None:
+    # Two organizations, so that both are asked for together; and the script is there again, by somebody else.
+    async def both(node: Permits) -> bool:
+        answers = await asyncio.gather(*(take(node, name, 20) for name in ("org", "other")))
+        return answers[0].granted
+
+    async with nodes(redis, 1, NEVER_ENDING) as (node,):
+        assert all([await both(node) for _ in range(20)])
+        redis.kill()
+        redis.start()
+        async with nodes(redis, 1, NEVER_ENDING):
+            assert not any([await both(node) for _ in range(30)])
+
+
+async def test_who_needs_most_of_what_is_left_leaves_the_rest_to_the_others(redis: RedisServer) -> None:
+    async with SharedLedger.open(redis.url, NEVER_ENDING) as shared:
+        (told,) = await shared.settle([Ask("org", 100, 80, 600, 0, ())])
+        assert (told.granted, told.left) == (85, 15)
 
 
 async def test_a_redis_that_hangs_is_noticed_and_what_was_given_meanwhile_is_told_to_it(redis: RedisServer) -> None:

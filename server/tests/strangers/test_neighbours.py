@@ -7,6 +7,7 @@ looks at the cell as a control plane's would. An attack that was not seen to be 
 
 import asyncio
 import multiprocessing
+import os
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -33,7 +34,8 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 @pytest.fixture(scope="module")
 def hostile() -> Iterator[Hostile]:
-    with hostile_cell(15) as running:
+    # As docs/operating.md advises for a cell that strangers share.
+    with hostile_cell(15, cell_max_connections=4 * (os.cpu_count() or 1)) as running:
         with psycopg.connect(running.node.directory_dsn) as directory:
             directory.execute("update organizations set tier = 'standard' where name = 'acme'")
         asyncio.run(_fill(running))

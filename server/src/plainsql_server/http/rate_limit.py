@@ -63,5 +63,5 @@ def _rate_limited(limit: int, tier: str, wait_s: float) -> LimitError:
         "rate_limited",
         f"An organization may make {limit} requests a minute in the tier {tier!r}, and yours has made them.",
         retryable=True,
-        retry_after_ms=max(1, int(wait_s * 1000)),
+        retry_after_ms=max(1, ceil(wait_s * 1000)),
     )

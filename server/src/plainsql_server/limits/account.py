@@ -128,7 +128,7 @@ class Account:
     def _wanted(self, now_s: float) -> int:
         """A lease for those who are busy: as much again as was used lately, within the share of a node."""
         largest = self.limit // _LEASED_SHARE
-        if largest < _SMALLEST_LEASE or self.next_lease is not None:
+        if largest < _SMALLEST_LEASE or self.next_lease is not None or self.held > max(0, self.refill_at):
             return 0
         if now_s - self.asked_s > 2 * self.window.life_s:
             return 0

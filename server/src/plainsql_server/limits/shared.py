@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from redis.asyncio import Redis
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
@@ -59,7 +60,7 @@ local left = limit - used - given
 local warming_ms = redis.call('PTTL', KEYS[2])
 local granted = 0
 if warming_ms < 0 and left > 0 then
-  granted = math.min(left, needed + math.min(wanted, math.floor(left / 4)))
+  granted = math.min(left, needed + math.min(wanted, math.floor(math.max(0, left - needed) / 4)))
 end
 if granted + given > 0 then
   redis.call('HINCRBY', KEYS[1], slot, granted + given)
@@ -106,8 +107,8 @@ class Told:
 class SharedLedger:
     """One connection to Redis, which belongs to one life of that Redis: `run_id` names it."""
 
-    def __init__(self, redis: "Redis", script: str, run_id: str, window: Window) -> None:
-        self._redis = redis
+    def __init__(self, connection: AbstractConnection, script: str, run_id: str, window: Window) -> None:
+        self._connection = connection
         self._script = script
         self._window = window
         self.run_id = run_id
@@ -123,7 +124,8 @@ class SharedLedger:
         try:
             script = await _patiently(redis.script_load(_SCRIPT))
             run_id: str = (await _patiently(redis.info("server")))["run_id"]
-            yield cls(redis, script, run_id, window)
+            assert redis.connection is not None
+            yield cls(redis.connection, script, run_id, window)
         except (RedisError, OSError, TimeoutError) as error:
             raise SharedLedgerLost(f"{type(error).__name__}: {error}") from error
         finally:
@@ -134,7 +136,8 @@ class SharedLedger:
         await _patiently(self._mark_warming())
 
     async def _mark_warming(self) -> None:
-        await self._redis.set(_WARMING, 1, px=self._window.counted_slots * self._window.slot_ms)
+        await self._connection.send_command("SET", _WARMING, 1, "PX", self._window.counted_slots * self._window.slot_ms)
+        await self._connection.read_response()
 
     async def settle(self, asks: Sequence[Ask]) -> list[Told]:
         """The answers, in one round trip. With nothing to ask it only makes sure that Redis is there."""
@@ -142,16 +145,12 @@ class SharedLedger:
 
     async def _settle(self, asks: Sequence[Ask]) -> list[Told]:
         if not asks:
-            await self._redis.ping()
+            await self._connection.send_command("PING")
+            await self._connection.read_response()
             return []
-        if len(asks) == 1:
-            # Most often only one organization is busy enough, and a pipeline costs as much as its command.
-            answer = await self._redis.execute_command(*self._command(asks[0]))  # type: ignore[no-untyped-call]  # has none
-            return [Told(*answer)]
-        pipeline = self._redis.pipeline(transaction=False)
-        for ask in asks:
-            pipeline.execute_command(*self._command(ask))
-        return [Told(*answer) for answer in await pipeline.execute()]
+        # Not by a pipeline of the client's: it would take a connection of its own, and another life of Redis' with it.
+        await self._connection.send_packed_command(self._connection.pack_commands(map(self._command, asks)))
+        return [Told(*await self._connection.read_response()) for _ in asks]
 
     def _command(self, ask: Ask) -> tuple[str | int, ...]:
         window = self._window
@@ -173,3 +172,4 @@ async def _patiently(work: Awaitable[Result]) -> Result:
         raise TimeoutError(f"no answer for {_TIMEOUT_S} s")
     finally:
         task.cancel()
+        await asyncio.wait([task])
