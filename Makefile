@@ -8,6 +8,7 @@ COMPILE := UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet -
 	--generate-hashes --no-emit-index-url
 
 END_TO_END := server/tests/end_to_end
+SOAK_spanning := $(addprefix server/tests/consistency/test_,spanning.py spanning_keys.py spanning_away.py)
 SOAK_consistency := server/tests/consistency $(addprefix $(END_TO_END)/test_,idempotency_races.py lost_commits.py)
 SOAK_engine := server/tests/dev/test_cycles.py $(addprefix $(END_TO_END)/test_,clean_sessions.py deadlines.py \
 	disconnects.py overload.py restart.py engine_crash.py tables.py reset.py)
@@ -51,7 +52,7 @@ check:  ## lint, format, types and import contracts; changes nothing
 test:  ## every test (ARGS="-k name -x" to choose)
 	$(BIN)/pytest $(ARGS)
 
-soak:  ## tests in full size, with a line of report for each (PART=consistency, engine, streams, control, strangers or client)
+soak:  ## tests in full size, with a line of report for each (PART=consistency, spanning, engine, streams, control, strangers or client)
 	set -a; . server/tests/full_sizes.env; $(BIN)/pytest -q -s --timeout 1800 $(SOAK_$(or $(PART),all)) $(ARGS)
 
 neighbours:  ## what a tenant feels while its neighbour attacks, each attack for 30 s; prints the table of docs/security.md

@@ -16,15 +16,18 @@ import uvicorn
 from plainsql_server.control_plane.disk_guard import DiskGuard
 from plainsql_server.control_plane.finishing import Finisher
 from plainsql_server.control_plane.reaping import Reaper
+from plainsql_server.control_plane.recovery import Recovery
 from plainsql_server.core.clock import now
 from plainsql_server.core.errors import ServiceError
 from plainsql_server.core.observation import Failure, Observation, Observe
+from plainsql_server.data_plane.batons import Batons
 from plainsql_server.data_plane.databases import Databases
 from plainsql_server.data_plane.ground import Ways
 from plainsql_server.data_plane.health import Health
 from plainsql_server.data_plane.idempotency import Idempotency
 from plainsql_server.data_plane.query import Queries
 from plainsql_server.data_plane.scratch import Scratches
+from plainsql_server.data_plane.spanning import Spanning
 from plainsql_server.data_plane.stream import Streams
 from plainsql_server.data_plane.transaction import Transactions
 from plainsql_server.data_plane.visits import Visits
@@ -134,7 +137,8 @@ def build_data_application(settings: Settings, observe: Observer) -> Application
             checks: dict[str, Check] = {
                 "engine": health.engine, "directory": health.directory, "limiter": permits.check,
             }  # fmt: skip
-            queries, transactions = Queries(databases, pools, tally), Transactions(databases, pools, tally)
+            spanning = Spanning(Batons(directory, observe), observe)
+            queries, transactions = Queries(databases, pools, tally), Transactions(databases, pools, tally, spanning)
             idempotency = IdempotencyRoutes(Idempotency(databases, pools, transactions))
             pace = Pace(settings.stream_ping_ms, settings.stream_stall_ms)
             streams = Streams(databases, pools, queries, tally)
@@ -168,6 +172,7 @@ def build_control_application(settings: Settings, observe: Observer) -> Applicat
             _permits(settings, observe, 1 - _DATA_PLANES_SHARE) as permits,
             _finisher(directory, observe) as finisher,
             _in_background(Reaper(directory, observe).run(), observe),
+            _in_background(Recovery(directory, observe).run(), observe),
             _in_background(DiskGuard(directory, observe, settings.database_max_mb * 1_000_000).run(), observe),
         ):
             readiness.heed_signals()

@@ -25,6 +25,13 @@ class Statement:
 
     sql: str
     params: tuple[Any, ...] = ()
+    # Where it goes, if not to the default database.
+    database: str | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """As JSON has it."""
+        named = {} if self.database is None else {"database": self.database}
+        return {"sql": self.sql, "params": list(self.params), **named}
 
 
 @dataclass(frozen=True)
@@ -55,11 +62,11 @@ class HttpTransport:
         self._fields = {"row_format": "array", **fields}
 
     async def run(self, statements: Sequence[Statement]) -> Reply:
-        told = [{"sql": each.sql, "params": list(each.params)} for each in statements]
+        told = [each.fields() for each in statements]
         return await self._post("/v1/transaction", {"statements": told, **self._fields})
 
     async def run_alone(self, statement: Statement) -> Reply:
-        fields = {"sql": statement.sql, "params": list(statement.params), "row_format": "array"}
+        fields = {**statement.fields(), "row_format": "array"}
         return await self._post("/v1/query", fields)
 
     async def close(self) -> None:
@@ -80,7 +87,11 @@ class HttpTransport:
             return Reply(Outcome.INFO, "hang", complaint=f"no answer to {fields}")
 
 
-_OUTCOMES = {"rolled_back": Outcome.FAIL, "not_executed": Outcome.FAIL, "unknown": Outcome.INFO}
+_OUTCOMES = {
+    "rolled_back": Outcome.FAIL, "not_executed": Outcome.FAIL, "unknown": Outcome.INFO,
+    # It took effect, but the rows that it saw are not told.
+    "committed": Outcome.INFO,
+}  # fmt: skip
 
 
 def _reply(answer: Answer) -> Reply:

@@ -133,7 +133,8 @@ class Workload:
         if len(plan) == 1 and isinstance(transport, HttpTransport) and self.lists.has_luck(_ALONE_SHARE):
             reply = await transport.run_alone(statements[0])
         elif self.lists.has_luck(_PAUSE_SHARE):
-            reply = await transport.run([statements[0], _PAUSE, *statements[1:]])
+            pause = replace(_PAUSE, database=statements[0].database)
+            reply = await transport.run([statements[0], pause, *statements[1:]])
             reply = replace(reply, rows=reply.rows[:1] + reply.rows[2:])
         else:
             reply = await transport.run(statements)

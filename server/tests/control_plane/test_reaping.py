@@ -12,15 +12,17 @@ import pytest
 from prometheus_client import generate_latest
 
 from plainsql_server.control_plane import databases, organizations
-from plainsql_server.control_plane.reaping import PREPARED_PREFIX, Ceilings, Reaper
+from plainsql_server.control_plane.reaping import Ceilings, Reaper
 from plainsql_server.core.clock import now
 from plainsql_server.core.observation import Observation, Reaped
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.directory.organizations import OrganizationRecord
+from plainsql_server.engine.two_phase import gid_of, new_gid
 from plainsql_server.limits.tiers import TIERS
 from plainsql_server.metrics import Metrics
+from server.tests.control_plane.records import store_record
 from server.tests.postgres import Postgres
 
 # Free tenants may write for a tenth of a second and stream for half a second; the others, as long as ever.
@@ -153,19 +155,40 @@ async def test_a_tenant_with_too_many_locks_is_ended(
     await reaper.close()
 
 
-async def test_a_prepared_transaction_of_nobody_is_rolled_back_and_the_services_is_not(
+async def test_a_prepared_transaction_of_nobody_is_rolled_back_and_one_with_a_record_is_not(
     postgres: Postgres, directory: Directory, database: DatabaseRecord, seen: list[Observation]
 ) -> None:
-    reaper = Reaper(directory, seen.append, Ceilings(prepared_s=0.1))
+    reaper = Reaper(directory, seen.append, Ceilings(prepared_s=0.1, stray_s=0.1))
+    services = [new_gid() for _ in range(3)]
+    await store_record(directory, database, services[0], "open", freed=False)
+    await store_record(directory, database, services[1], "aborted", freed=True)
     with tenant(postgres, database) as connection:
-        for gid in ("nobodys", f"{PREPARED_PREFIX}1"):
+        for number, gid in enumerate(["nobodys", *(gid_of(gid, 0) for gid in services)]):
             connection.execute("begin")
-            connection.execute(f"create table {gid} ()")
+            connection.execute(f"create table t{number} ()")
             connection.execute(f"prepare transaction '{gid}'")
-        assert await reaped(reaper, seen, "prepared") == 1
-        left = connection.execute("select gid from pg_prepared_xacts where database = current_database()").fetchall()
-        assert left == [(f"{PREPARED_PREFIX}1",)]
-        connection.execute(f"rollback prepared '{PREPARED_PREFIX}1'")
+        # Of the service's own: one whose transaction is over, and one that nobody knows.
+        assert await reaped(reaper, seen, "prepared") == 3
+        with postgres.connect(database=database.engine_name) as admin:
+            left = admin.execute("select gid from pg_prepared_xacts where database = current_database()").fetchall()
+        assert left == [(gid_of(services[0], 0),)]
+        connection.execute(f"rollback prepared '{gid_of(services[0], 0)}'")
+    await reaper.close()
+
+
+async def test_prepared_transactions_of_another_service_are_left_alone(
+    postgres: Postgres, directory: Directory, database: DatabaseRecord, seen: list[Observation]
+) -> None:
+    """In a database that the directory does not know."""
+    reaper = Reaper(directory, seen.append, Ceilings(stray_s=0))
+    gid = gid_of(new_gid(), 0)
+    with psycopg.connect(postgres.fresh_database(), autocommit=True) as other:
+        other.execute("begin")
+        other.execute("create table t ()")
+        other.execute(f"prepare transaction '{gid}'".encode())
+        await reaper.look()
+        assert seen == []
+        other.execute(f"rollback prepared '{gid}'".encode())
     await reaper.close()
 
 

@@ -160,6 +160,16 @@ def test_a_transaction_costs_one_round_trip(wired: Wired, read_only: bool) -> No
     assert b"\0commit\0" in burst
 
 
+def test_naming_the_database_in_every_statement_costs_a_transaction_nothing(wired: Wired) -> None:
+    """What could span databases and does not is committed in one phase, and leaves no record in the directory."""
+    named = [{**(with_params(each) if isinstance(each, str) else each), "database": "wired"} for each in FIVE]
+    (burst,) = bursts_of_transaction(wired, *named)
+    assert b"\0commit\0" in burst
+    assert b"prepare transaction" not in burst
+    with wired.service.engine("plainsql_directory") as directory:
+        assert directory.execute("select from spanning_transactions").fetchall() == []
+
+
 def test_each_dependency_costs_a_transaction_one_round_trip_more(wired: Wired) -> None:
     insert = with_params("insert into ledger (note) values ($1) returning id", "c")
     refers = with_params("select * from ledger where id = $1", ref("0.rows.0.id"))

@@ -215,6 +215,8 @@ STRANGERS = [
     Probe("LISTEN in the open", "listen probe"),
     Probe("a prepared transaction", "prepare transaction 'probe'", impossible="it takes a transaction"),
     Probe("the end of a prepared transaction", "commit prepared 'probe'", impossible="there is none"),
+    Probe("prepared transactions are listed", "select * from pg_prepared_xacts"),
+    Probe("prepared transactions are listed by the function", "select * from pg_prepared_xact()"),
     Probe("a snapshot for others", "select pg_export_snapshot()"),
     *(
         Probe(f"the lock of {call}", f"select {call}")

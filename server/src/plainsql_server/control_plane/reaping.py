@@ -14,15 +14,14 @@ from dataclasses import dataclass, field
 from plainsql_server.core.clock import now
 from plainsql_server.core.errors import ServiceError
 from plainsql_server.core.observation import Failure, Observe, Reaped, told_to_operators
-from plainsql_server.directory import cells, roles
+from plainsql_server.directory import cells, roles, spanning
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.engine.reaping import CellWatch, Locker, OldTransaction
+from plainsql_server.engine.two_phase import GID_PREFIX
 from plainsql_server.limits.tiers import TIERS, Limits
 
 _LOOK_EVERY_S = 1.0
-# Transactions that span databases bear names of this kind, and have a record that says how they end.
-PREPARED_PREFIX = "plainsql_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +42,8 @@ class Ceilings:
     maintenance_s: float = 60.0
     # Whoever prepares a transaction finishes it at once.
     prepared_s: float = 60.0
+    # Of the service's own, those without a record in the directory: of a process that was killed, or was too slow.
+    stray_s: float = 5.0
 
     def transaction_s(self, limits: Limits, *, has_written: bool) -> float:
         """How old a transaction may be. One that has written is no stream."""
@@ -108,8 +109,17 @@ class Reaper:
             "locks": await self._end_lockers(watch),
             "maintenance": await watch.end_maintenance(self._ceilings.maintenance_s),
             "idle": await watch.end_idle(self._ceilings.idle_s),
-            "prepared": await watch.roll_back_prepared(self._ceilings.prepared_s, PREPARED_PREFIX),
+            "prepared": await self._roll_back_prepared(watch),
         }
+
+    async def _roll_back_prepared(self, watch: CellWatch) -> int:
+        """Ends prepared transactions of nobody. The service's own have a record that says how they end."""
+        old = await watch.prepared(self._ceilings.prepared_s)
+        nobodys = [each for each in old if not each[0].startswith(GID_PREFIX)]
+        services = [each for each in await watch.prepared(self._ceilings.stray_s) if each[0].startswith(GID_PREFIX)]
+        # Asked after they were seen: a record is there before anything is prepared, and until nothing is any more.
+        strays = await spanning.strays(self._directory, services) if services else set()
+        return await watch.roll_back_prepared([*nobodys, *(each for each in services if each[0] in strays)])
 
     async def _end_old_transactions(self, watch: CellWatch) -> int:
         old = await watch.old_transactions(self._ceilings.shortest_transaction_s())

@@ -85,10 +85,10 @@ class Idempotency:
         """The answer of the one time that the request was done. Raises ConflictError where the key is another's."""
         job = await self._transactions.prepare(principal, request)
         transaction = TransactionResult()
-        if job.plan.read_only:
+        if job.first.plan.read_only:
             await run_attempts(job, transaction)
             return Recorded(wish.render(transaction), False, transaction)
-        record = job.plan.record = _record(wish, job, transaction)
+        record = job.first.plan.record = _record(wish, job, transaction)
         while True:
             try:
                 await run_attempts(job, transaction)
@@ -127,18 +127,19 @@ class Idempotency:
 
     def _purge_now_and_then(self, job: Job) -> None:
         now_s = time.monotonic()
-        if self._purge_after_s.get(job.place.database_id, 0.0) < now_s:
+        if self._purge_after_s.get(job.first.place.database_id, 0.0) < now_s:
             # Whoever comes while this one is at it leaves it to them.
-            self._purge_after_s[job.place.database_id] = now_s + _PURGE_EVERY_S
-            job.pool.cell.start(self._purge_quietly(job))
+            self._purge_after_s[job.first.place.database_id] = now_s + _PURGE_EVERY_S
+            job.first.pool.cell.start(self._purge_quietly(job))
 
     async def _purge_quietly(self, job: Job) -> None:
         try:
             await _purge(job, Deadline.after_ms(_PURGE_TIMEOUT_MS))
         except ServiceError as error:
             # The answer has left; the next request that is recorded tries again.
-            self._purge_after_s.pop(job.place.database_id, None)
-            job.pool.cell.observe(Failure(now(), "failure", "data_plane.idempotency", f"purging: {error.message}"))
+            self._purge_after_s.pop(job.first.place.database_id, None)
+            failure = Failure(now(), "failure", "data_plane.idempotency", f"purging: {error.message}")
+            job.first.pool.cell.observe(failure)
 
 
 def _record(wish: Wish, job: Job, transaction: TransactionResult) -> Record:
@@ -146,7 +147,7 @@ def _record(wish: Wish, job: Job, transaction: TransactionResult) -> Record:
         transaction.results = results
         return wish.render(transaction)
 
-    return Record(job.place.record_secret, wish.key, wish.request_id, wish.body_hash, render)
+    return Record(job.first.place.record_secret, wish.key, wish.request_id, wish.body_hash, render)
 
 
 def _replayed(found: Found, wish: Wish) -> Recorded:
@@ -161,15 +162,15 @@ def _replayed(found: Found, wish: Wish) -> Recorded:
 
 
 async def _look_up(job: Job, key: str) -> Found:
-    async with job.pool.lease(job.limits.concurrent_statements, job.deadline) as lease:
-        found = await look_up(lease.connection, job.place.record_secret, key)
+    async with job.first.pool.lease(job.limits.concurrent_statements, job.deadline) as lease:
+        found = await look_up(lease.connection, job.first.place.record_secret, key)
         lease.leftovers = Leftovers.NOTHING
         return found
 
 
 async def _purge(job: Job, deadline: Deadline) -> None:
-    async with job.pool.lease(job.limits.concurrent_statements, deadline) as lease:
-        await purge(lease.connection, job.place.record_secret)
+    async with job.first.pool.lease(job.limits.concurrent_statements, deadline) as lease:
+        await purge(lease.connection, job.first.place.record_secret)
         lease.leftovers = Leftovers.NOTHING
 
 

@@ -3,15 +3,16 @@
 Owns the steps between an authenticated request and the engine: limits, judgement, database, attempts, and
 what is made of an idempotency key. Refuses to render.
 
-All statements go to one database. Statements of several databases are refused in `_one_database`, which is
-where spanning transactions will part from the one-phase way.
+Mostly all statements go to one database, and one phase is all that committing takes. Where they go to several,
+`data_plane/spanning.py` makes the attempts; what comes before and after is the same.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Protocol
 
 from plainsql_server.core.clock import Deadline, monotonic_us
 from plainsql_server.core.errors import Outcome, RequestError, ServiceError
@@ -36,7 +37,7 @@ from plainsql_server.engine.leftovers import Leftovers
 from plainsql_server.engine.pool import Lease, Pool, Pools, Reason
 from plainsql_server.engine.shapes import PLAIN, Encoding
 from plainsql_server.engine.transaction import Attempt, Expectation, Plan, Step
-from plainsql_server.limits.tiers import TIERS, Limits
+from plainsql_server.limits.tiers import TIERS, TRANSACTION_DATABASES, Limits
 
 # Statements whose planning takes a snapshot; before any other, the isolation could still be changed.
 _TAKES_SNAPSHOT = frozenset(["SELECT", "VALUES", "TABLE", "WITH", "INSERT", "UPDATE", "DELETE", "MERGE"])
@@ -75,6 +76,7 @@ class TransactionResult:
     attempts: int = 0
     commit_us: int = 0
     queue_us: int = 0
+    participants: int = 1
     id: str = field(default_factory=lambda: new_id(Kind.TRANSACTION))
 
     @property
@@ -87,38 +89,65 @@ class TransactionResult:
 
 
 @dataclass(slots=True)
-class Job:
-    """A transaction that may run, with everything that running it needs."""
+class Part:
+    """What of a transaction goes to one database. The plan has the steps of all, of which `indexes` are run there."""
 
     plan: Plan
     judgements: Sequence[Judgement]
+    indexes: Sequence[int]
+    place: Place
+    pool: Pool
+    # Counts what was used: rows, microseconds with the engine, bytes.
+    note_usage: Callable[[int, int, int], None]
+
+    def leftovers(self, began_s: float) -> Leftovers:
+        """What the statements may have left behind together."""
+        # Only what was quick counts on what was known of the database when it began.
+        plain = self.place.plain and self.place.certain and time.monotonic() - began_s < PLAIN_FOR_S
+        return max(each.leftovers_if_plain if plain else each.leftovers for each in self.judgements)
+
+
+@dataclass(slots=True)
+class Job:
+    """A transaction that may run, with everything that running it needs."""
+
+    organization_id: str
+    parts: Sequence[Part]
     max_retries: int
     timeout_ms: int
     began_s: float
     deadline: Deadline
     limits: Limits
     tier: str
-    place: Place
-    pool: Pool
-    # Counts what was used: rows, microseconds with the engine, bytes.
-    note_usage: Callable[[int, int, int], None]
+    # How the attempts are made where there are several parts.
+    spanning: "Spans"
     # How long it had a connection, over all attempts.
     held_us: int = 0
 
-    def leftovers(self) -> Leftovers:
-        """What the statements may have left behind together."""
-        # Only what was quick counts on what was known of the database when it began.
-        plain = self.place.plain and self.place.certain and time.monotonic() - self.began_s < PLAIN_FOR_S
-        return max(each.leftovers_if_plain if plain else each.leftovers for each in self.judgements)
+    @property
+    def first(self) -> Part:
+        """The part of the first statement, which is also where the request is recorded."""
+        return self.parts[0]
+
+    def stale_steps(self) -> int:
+        return sum(len(part.plan.fresh) for part in self.parts)
+
+
+class Spans(Protocol):
+    """Whoever runs transactions that have several parts."""
+
+    async def run(self, job: Job, transaction: TransactionResult) -> None:
+        """As `run_attempts`."""
 
 
 class Transactions:
     """Runs transactions."""
 
-    def __init__(self, databases: Databases, pools: Pools, tally: Tally) -> None:
+    def __init__(self, databases: Databases, pools: Pools, tally: Tally, spanning: Spans) -> None:
         self._databases = databases
         self._pools = pools
         self._tally = tally
+        self._spanning = spanning
 
     async def run(self, principal: Principal, request: TransactionRequest) -> TransactionResult:
         """The results of all statements, once committed. Raises ServiceError; cancelling it cancels the statement."""
@@ -133,8 +162,46 @@ class Transactions:
         began_s = time.monotonic()
         deadline = Deadline(began_s + timeout_ms / 1000)
         judgements = await _judge(request, limits, principal.tier)
-        place = await self._databases.find(principal, _one_database(request))
-        plan = _plan(request, judgements, limits)
+        plan = _plan(request, limits)
+        parts: list[Part] = []
+        for where in await self._places(principal, request):
+            own = replace(plan, fresh=set()) if parts else plan
+            parts.append(await self._part(principal, where, own, judgements, deadline))
+        max_retries = DEFAULT_RETRIES if request.max_retries is None else request.max_retries
+        return Job(
+            principal.organization_id, parts, max_retries, timeout_ms, began_s, deadline, limits, principal.tier,
+            self._spanning,
+        )  # fmt: skip
+
+    async def _places(self, principal: Principal, request: TransactionRequest) -> list[tuple[Place, Sequence[int]]]:
+        """The databases that the statements go to, the first statement's first, each with its statements."""
+        names = {statement.database or request.database for statement in request.statements}
+        if len(names) == 1:
+            # Nearly all are of this kind.
+            return [(await self._databases.find(principal, names.pop()), range(len(request.statements)))]
+        by_name: dict[str | None, list[int]] = {}
+        for index, statement in enumerate(request.statements):
+            by_name.setdefault(statement.database or request.database, []).append(index)
+        if len(by_name) > TRANSACTION_DATABASES:
+            raise _too_many_databases()
+        places: dict[str, tuple[Place, list[int]]] = {}
+        for name, indexes in by_name.items():
+            place = await self._databases.find(principal, name)
+            # The default database may be named in one statement and meant in another.
+            places.setdefault(place.database_id, (place, []))[1].extend(indexes)
+        return [(place, sorted(indexes)) for place, indexes in places.values()]
+
+    async def _part(
+        self,
+        principal: Principal,
+        where: tuple[Place, Sequence[int]],
+        plan: Plan,
+        every: Sequence[Judgement],
+        deadline: Deadline,
+    ) -> Part:
+        place, indexes = where
+        judgements = every if len(indexes) == len(every) else [every[index] for index in indexes]
+        plan.first_takes_no_snapshot = judgements[0].command not in _TAKES_SNAPSHOT
         plan.read_only |= place.address.read_only
         if place.plain and not plan.read_only and any(each.may_store_code for each in judgements):
             await self._databases.prepare_for_code(place, deadline)
@@ -145,63 +212,66 @@ class Transactions:
             for each in judgements
         )
         pool = self._pools.for_address(place.address, principal.organization_id)
-        max_retries = DEFAULT_RETRIES if request.max_retries is None else request.max_retries
         count = partial(self._tally.note_usage, principal.organization_id, place.database_id)
-        return Job(
-            plan, judgements, max_retries, timeout_ms, began_s, deadline, limits, principal.tier, place, pool, count
-        )  # fmt: skip
+        return Part(plan, judgements, indexes, place, pool, count)
 
 
 async def run_attempts(job: Job, transaction: TransactionResult) -> None:
     """Runs the transaction until it commits, fails for good, or has used up its attempts or its time."""
+    if len(job.parts) > 1:
+        return await job.spanning.run(job, transaction)
     rows: list[bytes] = []
     is_done = False
     try:
-        await _run_attempts(job, transaction)
+        await try_until_done(job, transaction, _run_once)
         is_done = True
         rows = [row for result in transaction.results for row in result.rows]
     finally:
         # What was refused before it got a connection used nothing, however long it waited.
         if job.held_us:
-            job.note_usage(len(rows), transaction.exec_us if is_done else job.held_us, sum(map(len, rows)))
+            job.first.note_usage(len(rows), transaction.exec_us if is_done else job.held_us, sum(map(len, rows)))
 
 
-async def _run_attempts(job: Job, transaction: TransactionResult) -> None:
+async def try_until_done(
+    job: Job, transaction: TransactionResult, run_once: Callable[[Job, TransactionResult], Awaitable[None]]
+) -> None:
+    """Makes attempts until one succeeds, or fails for good."""
     job.held_us = 0
-    retries = Retries(job.pool.retry_lane, job.max_retries, job.deadline)
+    retries = Retries(job.first.pool.retry_lane, job.max_retries, job.deadline)
     while True:
         async with retries.attempt():
             transaction.attempts = retries.attempts
-            fresh_before = len(job.plan.fresh)
+            stale_before = job.stale_steps()
             try:
-                return await _run_once(job, transaction)
+                return await run_once(job, transaction)
             except ServiceError as error:
                 # A step whose plan was stale is prepared anew, which helps once or never.
-                was_stale = len(job.plan.fresh) > fresh_before
+                was_stale = job.stale_steps() > stale_before
                 if not (retries.allow(error) or (was_stale and job.deadline.left_s())):
                     raise
 
 
 async def _run_once(job: Job, transaction: TransactionResult) -> None:
-    async with job.pool.lease(job.limits.concurrent_statements, job.deadline) as lease:
+    part = job.first
+    async with part.pool.lease(job.limits.concurrent_statements, job.deadline) as lease:
         leased_us = monotonic_us()
         lease.connection.max_result_bytes = job.limits.result_bytes
-        attempt = Attempt(lease, job.pool.catalog, job.plan)
+        attempt = Attempt(lease, part.pool.catalog, part.plan)
         try:
             transaction.results = await attempt.run()
         except (ServiceError, ResultTooLarge) as error:
-            told = _told(error, lease, job, committing=attempt.committing)
+            told = as_told(error, lease, job, committing=attempt.committing)
             raise told from (None if told is error else error)
         finally:
             job.held_us += monotonic_us() - leased_us
-            lease.leftovers = job.leftovers()
+            lease.leftovers = part.leftovers(job.began_s)
         transaction.commit_us = attempt.commit_us
         transaction.queue_us = lease.queue_us
         if lease.ended_for is Reason.TOO_LARGE:
             raise result_too_large(job.limits, job.tier, Outcome.COMMITTED)
 
 
-def _told(error: ServiceError | ResultTooLarge, lease: Lease, job: Job, *, committing: bool) -> ServiceError:
+def as_told(error: ServiceError | ResultTooLarge, lease: Lease, job: Job, *, committing: bool) -> ServiceError:
     """The error as the caller is told it: what we ended ourselves is not the engine's doing."""
     if isinstance(error, ResultTooLarge):
         return result_too_large(job.limits, job.tier, Outcome.UNKNOWN if committing else Outcome.ROLLED_BACK)
@@ -239,18 +309,13 @@ async def _judge(request: TransactionRequest, limits: Limits, tier: str) -> list
     return judgements
 
 
-def _one_database(request: TransactionRequest) -> str | None:
-    names = {statement.database or request.database for statement in request.statements}
-    if len(names) > 1:
-        raise RequestError(
-            "several_databases",
-            "The statements name more than one database; a transaction runs on one.",
-            hint="Name the same database everywhere, or send a transaction for each.",
-        )
-    return names.pop()
+def _too_many_databases() -> RequestError:
+    return RequestError(
+        "too_many_databases", f"A transaction may span {TRANSACTION_DATABASES} databases; this one names more."
+    )
 
 
-def _plan(request: TransactionRequest, judgements: Sequence[Judgement], limits: Limits) -> Plan:
+def _plan(request: TransactionRequest, limits: Limits) -> Plan:
     steps = [
         Step(each.sql, [read_parameter(raw, index) for raw in each.params], each.expect)
         for index, each in enumerate(request.statements)
@@ -261,5 +326,4 @@ def _plan(request: TransactionRequest, judgements: Sequence[Judgement], limits: 
         request.read_only,
         min(limits.result_rows, limits.result_rows if request.max_rows is None else request.max_rows),
         limits.result_bytes,
-        judgements[0].command not in _TAKES_SNAPSHOT,
     )

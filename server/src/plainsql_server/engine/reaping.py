@@ -6,7 +6,8 @@ Refuses to know ceilings; `control_plane/reaping.py` does.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Self
@@ -101,6 +102,14 @@ class CellWatch:
         self._maintained_since_s: dict[tuple[Any, ...], float] = {}
 
     @classmethod
+    @asynccontextmanager
+    async def beside(cls, conninfo: str, admin_role: str) -> AsyncIterator[Self]:
+        """A second look at the cell, whoever has the watch. Raises EngineError if the cell is away."""
+        connection = await _connect(conninfo, admin_role, "postgres")
+        async with connection:
+            yield cls(connection, conninfo, admin_role)
+
+    @classmethod
     async def open(cls, conninfo: str, admin_role: str) -> Self | None:
         """A watch on the cell, or None if another process has it. Raises EngineError if the cell is away."""
         connection = await _connect(conninfo, admin_role, "postgres")
@@ -140,15 +149,27 @@ class CellWatch:
         too_long = [row for row, since_s in found.items() if now_s - since_s > longer_than_s]
         return sum([len(await self._rows(_END, (pid, start))) for pid, start, _ in too_long])
 
-    async def roll_back_prepared(self, older_than_s: float, kept_prefix: str) -> int:
-        """Rolls back prepared transactions that are older, except those whose name begins so; how many."""
-        strays = [row for row in await self._rows(_PREPARED, (older_than_s,)) if not row[0].startswith(kept_prefix)]
-        for gid, database in strays:
-            # It can be done in its own database only. Nothing of a tenant's runs by that.
-            there = await _connect(self._conninfo, self._admin_role, database)
+    async def prepared(self, older_than_s: float = 0.0) -> list[tuple[str, str]]:
+        """Transactions that have been prepared for longer, by name and database."""
+        return [(gid, database) for gid, database in await self._rows(_PREPARED, (older_than_s,))]
+
+    async def roll_back_prepared(self, prepared: Sequence[tuple[str, str]]) -> int:
+        """Rolls these back; how many there still were."""
+        return sum([await self.end_prepared(gid, database, commit=False) for gid, database in prepared])
+
+    async def end_prepared(self, gid: str, database: str, *, commit: bool) -> bool:
+        """Ends a prepared transaction; False if somebody else did."""
+        command = sql.SQL("COMMIT PREPARED {}" if commit else "ROLLBACK PREPARED {}")
+        # It can be done in its own database only. Nothing of a tenant's runs by that.
+        there = await _connect(self._conninfo, self._admin_role, database)
+        try:
             async with there:
-                await there.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(gid)))
-        return len(strays)
+                await there.execute(command.format(sql.Literal(gid)))
+        except psycopg.errors.UndefinedObject:
+            return False
+        except psycopg.Error as error:
+            raise _as_service_error(error) from error
+        return True
 
     async def _rows(self, query: str, arguments: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
         try:

@@ -114,6 +114,16 @@ class Plan:
     fresh: set[int] = field(default_factory=set)
 
 
+@dataclass(slots=True)
+class Told:
+    """What the steps have told until now. The databases of a transaction that spans several share one."""
+
+    results: list[Result] = field(default_factory=list)
+    counts: list[dict[Count, int]] = field(default_factory=list)
+    values: dict[Reference, bytes | None] = field(default_factory=dict)
+    size_bytes: int = 0
+
+
 class _Due(Enum):
     """What the next answer of the engine belongs to."""
 
@@ -144,23 +154,23 @@ class Attempt:
     Cancelling it leaves the exchange unread, so that the lease closes the connection.
     """
 
-    def __init__(self, lease: Lease, catalog: Catalog, plan: Plan) -> None:
+    def __init__(self, lease: Lease, catalog: Catalog, plan: Plan, told: Told | None = None) -> None:
         self._lease = lease
         self._connection = lease.connection
         self._catalog = catalog
         self._plan = plan
         self._due: deque[tuple[_Due, int]] = deque()
         self._wanted = _references(plan.steps)
-        self._values: dict[Reference, bytes | None] = {}
-        self._counts: list[dict[Count, int]] = []
+        self._told = told or Told()
+        self._values = self._told.values
+        self._counts = self._told.counts
         self._pushed_out: list[bytes] = []
         self._parameter_oids: tuple[int, ...] = ()
-        self._size_bytes = 0
         self._queued_bytes = 0
         self._read_until_us = monotonic_us()
         # Whether the commit may have reached the engine.
         self.committing = False
-        self.results: list[Result] = []
+        self.results = self._told.results
         self.commit_us = 0
 
     async def run(self) -> list[Result]:
@@ -193,8 +203,7 @@ class Attempt:
             self._queue_guards()
         if plan.record is not None:
             await self._settle()
-            self._connection.send_query(*plan.record.finish(self.results))
-            self._due.append((_Due.OURS, 0))
+            self._queue_record(plan.record)
         elif any(step.expect is not None for step in plan.steps):
             await self._settle()
         # The last moment at which nothing has happened yet.
@@ -243,6 +252,10 @@ class Attempt:
             self._connection.send_query(guard)
             self._due.append((_Due.GUARD, 0))
 
+    def _queue_record(self, record: Record) -> None:
+        self._connection.send_query(*record.finish(self.results))
+        self._due.append((_Due.OURS, 0))
+
     async def _prepare(self, index: int, sql: str) -> Prepared:
         # Within the transaction and at its place in it: the statement may need what an earlier one made.
         connection = self._connection
@@ -286,6 +299,11 @@ class Attempt:
         self._connection.sync()
         self._queued_bytes = 0
         self._due.append((_Due.SYNC, 0))
+        await self._read_due()
+        if not self.committing:
+            self._check_not_ended()
+
+    async def _read_due(self) -> None:
         while self._due:
             due, index = self._due.popleft()
             if due is _Due.STEP:
@@ -294,8 +312,6 @@ class Attempt:
                 await self._read_commit()
             else:
                 await self._read_ours(due, index)
-        if not self.committing:
-            self._check_not_ended()
 
     def _check_not_ended(self) -> None:
         # Between two exchanges the engine is idle and has nothing that a cancel could end.
@@ -339,8 +355,8 @@ class Attempt:
         reading.row_count += result.ntuples
         if len(reading.rows) < self._plan.max_rows and result.ntuples:
             rows = reading.renderer.render(result)[: self._plan.max_rows - len(reading.rows)]
-            self._size_bytes += sum(map(len, rows))
-            if self._size_bytes > self._plan.max_bytes:
+            self._told.size_bytes += sum(map(len, rows))
+            if self._told.size_bytes > self._plan.max_bytes:
                 self._lease.interrupt(Reason.TOO_LARGE)
             else:
                 reading.rows += rows

@@ -70,7 +70,7 @@ CODES: dict[str, Code] = {
     "null_character": Code(RequestError, "Text cannot contain the character NUL."),
     "empty_transaction": Code(RequestError, "The transaction has no statements."),
     "too_many_statements": Code(RequestError, "The transaction has more statements than the tier allows."),
-    "several_databases": Code(RequestError, "A transaction runs on one database."),
+    "too_many_databases": Code(RequestError, "The transaction spans more databases than one may."),
     "invalid_reference": Code(RequestError, "A reference is not of the form 0.rows.0.name."),
     "reference_failed": Code(StatementError, "A reference leads nowhere; everything was rolled back."),
     "expectation_failed": Code(StatementError, "`expect` did not hold; everything was rolled back."),
@@ -97,6 +97,7 @@ CODES: dict[str, Code] = {
     # Parts that are away.
     "directory_unavailable": Code(EngineError, "The directory is away."),
     "engine_unavailable": Code(EngineError, "The database's cell is away."),
+    "commit_delayed": Code(EngineError, "It is committed; a cell that is away will show it when it is back."),
     "connection_lost": Code(EngineError, "The cell went away while the statement ran; the outcome is unknown."),
     "overloaded": Code(LimitError, "There was no turn for it in time; nothing was run."),
     "shutting_down": Code(EngineError, "The process is being restarted."),

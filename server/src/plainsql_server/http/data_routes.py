@@ -42,8 +42,8 @@ _SQL_ERRORS = (
 )  # fmt: skip
 _QUERY_ERRORS = (*_SQL_ERRORS, "idempotent_stream")
 _TRANSACTION_ERRORS = (
-    *_SQL_ERRORS, "empty_transaction", "too_many_statements", "several_databases", "invalid_reference",
-    "reference_failed", "expectation_failed",
+    *_SQL_ERRORS, "empty_transaction", "too_many_statements", "too_many_databases", "invalid_reference",
+    "reference_failed", "expectation_failed", "commit_delayed", "too_few_turns",
 )  # fmt: skip
 
 _QUERY = Contract(

@@ -64,7 +64,7 @@ class StatementBody(msgspec.Struct, forbid_unknown_fields=True):
     sql: Sql
     params: Annotated[Params, Meta(description="Values, or references to earlier results.")] = []
     expect: Annotated[ExpectBody | None, Meta(description="Anything else rolls everything back.")] = None
-    database: Annotated[str | None, Meta(description="The same name in every statement.")] = None
+    database: Annotated[str | None, Meta(description="Where it runs, if not in the transaction's.")] = None
 
     def statement(self) -> TransactionStatement:
         return TransactionStatement(
@@ -171,12 +171,13 @@ def _body(transaction: TransactionResult, request: Request) -> bytes:
     total_us = monotonic_us() - request.started_us
     return (
         b'{"success":true,"results":[%b],"affected_rows":%d,"transaction":{"id":"%b","isolation":"serializable",'
-        b'"attempts":%d,"participants":1},"timings":{"total_us":%d,"exec_us":%d,"commit_us":%d},"request_id":"%b"}'
+        b'"attempts":%d,"participants":%d},"timings":{"total_us":%d,"exec_us":%d,"commit_us":%d},"request_id":"%b"}'
     ) % (
         b",".join([_result(result) for result in transaction.results]),
         transaction.affected_rows,
         transaction.id.encode(),
         transaction.attempts,
+        transaction.participants,
         total_us,
         transaction.exec_us,
         transaction.commit_us,

@@ -13,6 +13,9 @@ _MIB = 1024 * 1024
 LIVE_KEYS = 1_000
 LIVE_SESSIONS = 10_000
 
+# Databases that one transaction may span. Each takes one of the 64 places that a cell has for prepared transactions.
+TRANSACTION_DATABASES = 8
+
 # The wire protocol counts a statement's parameters in 16 bits.
 _PARAMETERS = 65_535
 

@@ -1,0 +1,303 @@
+"""Transactions whose statements go to several databases: two-phase commit, one of an organization at a time.
+
+Owns the protocol: the baton, which is a record in the directory; the statements in their order; PREPARE TRANSACTION on
+every participant; the decision, which is one UPDATE of the record; COMMIT PREPARED on every participant; the freeing
+of the record. Nothing is prepared before the record is there, nothing is committed before it says so, and it is freed
+when nothing is prepared any more. So whoever finds it later can finish what was left (`control_plane/recovery.py`).
+
+Atomic it is by that; serializable by the baton, because two transactions that span databases never overlap, and each
+database orders everything else by itself; see decision 0015. Refuses to retry after the decision.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import AsyncExitStack
+from enum import Enum, auto
+from functools import partial
+from itertools import groupby
+from typing import Any, NoReturn
+
+from plainsql_server.core.clock import Deadline, monotonic_us, now
+from plainsql_server.core.errors import EngineError, LimitError, Outcome, ServiceError
+from plainsql_server.core.ids import Kind, new_id
+from plainsql_server.core.observation import Failure, Observe
+from plainsql_server.data_plane.batons import Baton, Batons, taken_away
+from plainsql_server.data_plane.transaction import Job, Part, TransactionResult, as_told, try_until_done
+from plainsql_server.engine.connection import ResultTooLarge
+from plainsql_server.engine.pool import Lease
+from plainsql_server.engine.records import AlreadyRecorded
+from plainsql_server.engine.sqlstate import engine_away
+from plainsql_server.engine.transaction import Told
+from plainsql_server.engine.two_phase import Participant, commit_anew, gid_of, new_gid
+
+# What is decided is also done, though the deadline has passed: for so long the caller waits for it all the same.
+_COMMIT_AT_LEAST_S = 1.0
+_COMMIT_AGAIN_S = 0.05
+# After that, a connection on which the engine does not answer is given up.
+_LAST_WORD_S = 5.0
+
+
+class Step(Enum):
+    """The steps of the protocol, in their order; after each of them a process may die. Tests have it die there."""
+
+    CLAIMED = auto()
+    BEGUN = auto()
+    """The first database has run its statements, the others have not begun."""
+    RUN = auto()
+    PREPARE_SENT_TO_ONE = auto()
+    PREPARE_SENT_TO_ALL = auto()
+    PREPARED = auto()
+    DECIDED = auto()
+    COMMIT_SENT_TO_ONE = auto()
+    COMMIT_SENT_TO_ALL = auto()
+    COMMITTED = auto()
+    FREED = auto()
+    UNDOING = auto()
+    """Something failed; nothing of the rest is undone yet."""
+    UNDONE = auto()
+    """Everything is rolled back, the record not freed."""
+
+
+OnStep = Callable[[Step], None]
+
+
+class _Course:
+    """How far a transaction is, for the request that waits for it."""
+
+    def __init__(self) -> None:
+        # From here on it is not given up for being cancelled: somebody must end what is prepared.
+        self.is_preparing = False
+        self.is_abandoned = False
+
+
+class Spanning:
+    """Runs transactions that span databases."""
+
+    def __init__(self, batons: Batons, observe: Observe, on_step: OnStep | None = None) -> None:
+        self._batons = batons
+        self._observe = observe
+        self._on_step: OnStep = on_step or _go_on
+
+    async def run(self, job: Job, transaction: TransactionResult) -> None:
+        """Returns once it has committed everywhere. Raises ServiceError.
+
+        Cancelling it undoes it, unless it is being prepared already: then it goes on by itself.
+        """
+        transaction.participants = len(job.parts)
+        course = _Course()
+        running = job.first.pool.cell.start(self._run(job, transaction, course))
+        try:
+            await asyncio.shield(running)
+        except asyncio.CancelledError:
+            course.is_abandoned = True
+            running.add_done_callback(_hear)
+            if not course.is_preparing:
+                running.cancel()
+            raise
+
+    async def _run(self, job: Job, transaction: TransactionResult, course: _Course) -> None:
+        asked_us = monotonic_us()
+        databases = [part.place.database_id for part in job.parts]
+        record_id = new_id(Kind.TRANSACTION)
+        is_done = False
+        try:
+            async with self._batons.baton(record_id, job.organization_id, new_gid(), databases, job.deadline) as baton:
+                self._on_step(Step.CLAIMED)
+                transaction.queue_us = monotonic_us() - asked_us
+                await try_until_done(job, transaction, partial(self._run_once, baton, course))
+            is_done = True
+        finally:
+            _note_usage(job, transaction, is_done)
+
+    async def _run_once(self, baton: Baton, course: _Course, job: Job, transaction: TransactionResult) -> None:
+        async with AsyncExitStack() as stack:
+            leases = await _lend(stack, job)
+            leased_us = monotonic_us()
+            attempt = _Attempt(job, leases, baton, course, self._on_step)
+            try:
+                await attempt.run(transaction)
+            finally:
+                job.held_us += monotonic_us() - leased_us
+                for lease, part in zip(leases, job.parts, strict=True):
+                    lease.leftovers = part.leftovers(job.began_s)
+            if baton.is_in_doubt:
+                await self._free(baton)
+                self._on_step(Step.FREED)
+
+    async def _free(self, baton: Baton) -> None:
+        try:
+            await baton.free()
+        except ServiceError as error:
+            # Everything is committed, so that is what the caller is told; others free the record.
+            context = f"freeing a record: {error.internal_context}"
+            self._observe(Failure(now(), "failure", "data_plane.spanning", context))
+
+
+class _Attempt:
+    """One attempt, on a connection to each participant."""
+
+    def __init__(self, job: Job, leases: Sequence[Lease], baton: Baton, course: _Course, on_step: OnStep) -> None:
+        self._job = job
+        self._leases = leases
+        self._baton = baton
+        self._course = course
+        self._on_step = on_step
+        self._told = Told()
+        self._participants = [
+            Participant(lease, part.pool.catalog, part.plan, self._told, gid_of(baton.gid, number))
+            for number, (lease, part) in enumerate(zip(leases, job.parts, strict=True))
+        ]
+
+    async def run(self, transaction: TransactionResult) -> None:
+        """Returns once every participant has committed. Raises the error as the caller is told it."""
+        try:
+            await self._run_steps()
+            self._on_step(Step.RUN)
+            transaction.results = self._told.results
+            began_us = monotonic_us()
+            if self._job.first.plan.read_only:
+                await self._end_reading()
+            else:
+                await self._prepare()
+                await self._commit()
+            transaction.commit_us = monotonic_us() - began_us
+        except (ServiceError, ResultTooLarge, AlreadyRecorded) as error:
+            if self._baton.is_in_doubt:
+                # What was decided, or may have been, is not undone.
+                raise
+            await self._undo(error)
+
+    async def _run_steps(self) -> None:
+        """Runs the statements in their order, those of one database together where they follow each other."""
+        by_step = sorted((index, number) for number, part in enumerate(self._job.parts) for index in part.indexes)
+        for number, run in groupby(by_step, key=lambda each: each[1]):
+            if number > 0 and not self._participants[number].has_begun:
+                self._on_step(Step.BEGUN)
+            await self._participants[number].run_steps([index for index, _ in run])
+
+    async def _end_reading(self) -> None:
+        await _all(each.end_reading() for each in self._participants)
+        # Only now is it known that nothing spanned the databases meanwhile.
+        await self._baton.end_reading()
+
+    async def _prepare(self) -> None:
+        self._course.is_preparing = True
+        sent = []
+        try:
+            for each in self._participants:
+                await each.send_prepare()
+                sent.append(each)
+                self._on_step(Step.PREPARE_SENT_TO_ONE if len(sent) == 1 else Step.PREPARE_SENT_TO_ALL)
+        finally:
+            await _all(each.read_prepare() for each in sent)
+        self._on_step(Step.PREPARED)
+
+    async def _commit(self) -> None:
+        """Decides, and does what is decided."""
+        for each in self._participants:
+            # A cancel that is on its way could hit the commit.
+            each.check_not_ended()
+        until = Deadline(max(self._job.deadline.at_s, time.monotonic() + _COMMIT_AT_LEAST_S))
+        for lease in self._leases:
+            lease.live_until(Deadline(until.at_s + _LAST_WORD_S))
+        if not await self._baton.decide(until):
+            raise taken_away()
+        self._on_step(Step.DECIDED)
+        for number, each in enumerate(self._participants):
+            each.send_commit()
+            self._on_step(Step.COMMIT_SENT_TO_ALL if number else Step.COMMIT_SENT_TO_ONE)
+        parts = zip(self._participants, self._job.parts, strict=True)
+        await _all(_see_committed(each, part, until) for each, part in parts)
+        self._on_step(Step.COMMITTED)
+
+    async def _undo(self, error: ServiceError | ResultTooLarge | AlreadyRecorded) -> NoReturn:
+        """Rolls everything back and raises the error as the caller is told it."""
+        self._on_step(Step.UNDOING)
+        certain = await asyncio.gather(*(each.roll_back() for each in self._participants))
+        self._on_step(Step.UNDONE)
+        self._course.is_preparing = False
+        # What is not certain to be gone is ended by others; it was not decided, so they roll it back.
+        self._baton.is_in_doubt = not all(certain)
+        if isinstance(error, AlreadyRecorded):
+            raise error
+        ended = next((lease for lease in self._leases if lease.ended_for is not None), self._leases[0])
+        told = as_told(error, ended, self._job, committing=False)
+        if told.retryable and (self._baton.is_in_doubt or self._course.is_abandoned):
+            told = engine_away("a participant was lost while it prepared", outcome=Outcome.ROLLED_BACK)
+        raise told from (None if told is error else error)
+
+
+async def _lend(stack: AsyncExitStack, job: Job) -> list[Lease]:
+    """A connection to each part's database, in the order of parts.
+
+    They are asked for in one order by all, and before anything is begun: nobody has what another waits for, while
+    waiting for what the other has.
+    """
+    needed = Counter(part.pool.cell for part in job.parts)
+    leases: dict[int, Lease] = {}
+    for number, part in sorted(enumerate(job.parts), key=lambda each: each[1].place.address):
+        lease = part.pool.lease(job.limits.concurrent_statements, job.deadline)
+        if part.pool.party.organization.max_running < needed[part.pool.cell]:
+            raise LimitError(
+                "too_few_turns",
+                f"The transaction needs {needed[part.pool.cell]} connections to one cell at once, and this process has"
+                f" {part.pool.party.organization.max_running} for your organization.",
+            )
+        leases[number] = await stack.enter_async_context(lease)
+        lease.connection.max_result_bytes = job.limits.result_bytes
+    return [leases[number] for number in range(len(job.parts))]
+
+
+async def _see_committed(participant: Participant, part: Part, until: Deadline) -> None:
+    """Returns when it is committed. Raises EngineError if its cell is away for too long; it is committed all the same,
+    when the cell is back.
+    """
+    if await participant.read_commit():
+        return await participant.tidy()
+    while True:
+        try:
+            async with asyncio.timeout(max(until.left_s(), _COMMIT_AT_LEAST_S)):
+                return await commit_anew(part.pool, participant.gid)
+        except (ServiceError, TimeoutError) as error:
+            if not until.left_s():
+                raise _shows_later(error) from error
+        await asyncio.sleep(_COMMIT_AGAIN_S)
+
+
+def _shows_later(error: Exception) -> EngineError:
+    return EngineError(
+        "commit_delayed",
+        "The transaction is committed, but one of its databases is away; it shows there when it is back.",
+        outcome=Outcome.COMMITTED,
+        internal_context=f"committing what is prepared: {error}",
+    )
+
+
+async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Does all of it, to the end of each, and raises the first failure."""
+    for outcome in await asyncio.gather(*work, return_exceptions=True):
+        if outcome is not None:
+            raise outcome
+
+
+def _note_usage(job: Job, transaction: TransactionResult, is_done: bool) -> None:
+    if not job.held_us:
+        # What was refused before it got a connection used nothing.
+        return
+    for part in job.parts:
+        results = [transaction.results[index] for index in part.indexes] if is_done else []
+        rows = [row for result in results for row in result.rows]
+        exec_us = sum(result.completion.exec_us for result in results) if is_done else job.held_us
+        part.note_usage(len(rows), exec_us, sum(map(len, rows)))
+
+
+def _go_on(step: Step) -> None:  # whoever wants to know it passes a function of their own
+    """What a service does after a step."""
+
+
+def _hear(task: "asyncio.Task[None]") -> None:
+    # Nobody waits for it any more; what it failed with was for the caller.
+    if not task.cancelled():
+        task.exception()

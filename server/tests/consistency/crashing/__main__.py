@@ -1,0 +1,9 @@
+"""The service's command line, whose data plane is made by this package."""
+
+from plainsql_server import assembly
+from plainsql_server.cli import main
+
+# Workers look for their application in the module of this name. That a worker comes by it so late matters: whoever
+# takes long before is taken for dead.
+assembly.__name__ = "server.tests.consistency.crashing"
+main()

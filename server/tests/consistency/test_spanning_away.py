@@ -1,0 +1,115 @@
+"""Two-phase commit while a part of the service is away at the worst moment: what callers are told is true."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from plainsql_server.data_plane.spanning import Step
+from server.tests.consistency.faults import wait_until
+from server.tests.consistency.two_cells import HOLD_S, SIDES, TwoCells, serving, two_cells
+from server.tests.load import Answer, Node
+
+# What is left in doubt is finished by then.
+BOUND_S = 10
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[TwoCells]:
+    with two_cells() as running:
+        running.make_tables()
+        yield running
+
+
+@pytest.fixture(scope="module")
+def node(two: TwoCells) -> Iterator[Node]:
+    with serving(two) as running:
+        yield running
+
+
+def appends(number: int) -> list[dict[str, Any]]:
+    return [{"database": side, "sql": f"insert into lists values ({number}, array[1])"} for side in SIDES]
+
+
+async def send(node: Node, two: TwoCells, number: int, timeout_ms: int = 3_000) -> Answer:
+    async with node.client(two.key) as client:
+        await client.post("/v1/transaction", {"statements": appends(number), "timeout_ms": timeout_ms})
+        return await client.answer()
+
+
+def stored(two: TwoCells, number: int) -> list[bool]:
+    """Whether each side has it."""
+    found = []
+    for cell, name in zip(two.cells, two.names, strict=True):
+        with cell.postgres.connect(database=name) as admin:
+            found.append(bool(admin.execute("select from lists where k = %s", (number,)).fetchall()))
+    return found
+
+
+async def test_a_cell_that_dies_after_the_decision_shows_it_when_it_is_back(two: TwoCells, node: Node) -> None:
+    with two.holding(Step.DECIDED) as is_held:
+        request = asyncio.create_task(send(node, two, 1, timeout_ms=1_500))
+        await wait_until(is_held)
+        two.cells[1].kill()
+    answer = await request
+    assert (answer.status, answer.code, answer.outcome) == (503, "commit_delayed", "committed")
+    await asyncio.to_thread(two.cells[1].start)
+    two.wait_until_settled(BOUND_S)
+    assert stored(two, 1) == [True, True]
+
+
+async def test_a_cell_that_dies_and_comes_back_in_time_is_waited_for(two: TwoCells, node: Node) -> None:
+    with two.holding(Step.DECIDED) as is_held:
+        request = asyncio.create_task(send(node, two, 2, timeout_ms=30_000))
+        await wait_until(is_held)
+        two.cells[0].kill()
+    await asyncio.to_thread(two.cells[0].start)
+    answer = await request
+    assert answer.succeeded, answer.body
+    assert stored(two, 2) == [True, True]
+
+
+async def test_a_cell_that_dies_before_the_decision_undoes_it_or_not_at_all(two: TwoCells, node: Node) -> None:
+    """It was prepared, so that it can still be committed, and is if the cell is back in time."""
+    with two.holding(Step.PREPARED) as is_held:
+        request = asyncio.create_task(send(node, two, 3, timeout_ms=30_000))
+        await wait_until(is_held)
+        two.cells[1].kill()
+        await asyncio.to_thread(two.cells[1].start)
+    answer = await request
+    two.wait_until_settled(BOUND_S)
+    expected = {"committed": [True, True], "rolled_back": [False, False]}
+    assert stored(two, 3) == expected[answer.outcome], answer.body
+
+
+async def test_a_process_that_stood_still_for_too_long_cannot_commit(two: TwoCells, node: Node) -> None:
+    with two.holding(Step.PREPARED) as is_held:
+        request = asyncio.create_task(send(node, two, 4, timeout_ms=30_000))
+        await wait_until(is_held)
+        assert two.prepared()
+        # Nobody says that it lives meanwhile.
+        await asyncio.to_thread(two.wait_until_settled, HOLD_S + BOUND_S)
+        assert stored(two, 4) == [False, False]
+    answer = await request
+    assert (answer.status, answer.outcome) == (503, "rolled_back")
+    assert stored(two, 4) == [False, False]
+    # The turn is the next one's.
+    assert (await send(node, two, 5)).succeeded
+
+
+async def test_a_directory_that_dies_at_the_decision_leaves_the_outcome_unknown_and_no_half(
+    two: TwoCells, node: Node
+) -> None:
+    with two.holding(Step.PREPARED) as is_held:
+        request = asyncio.create_task(send(node, two, 6, timeout_ms=1_500))
+        await wait_until(is_held)
+        two.directory.kill()
+    answer = await request
+    assert (answer.status, answer.outcome) == (503, "unknown")
+    assert len(two.prepared()) == 2
+    await asyncio.to_thread(two.directory.start)
+    two.wait_until_settled(2 * BOUND_S)
+    assert stored(two, 6) in ([True, True], [False, False])

@@ -1,0 +1,189 @@
+"""Recovery, on a real cell: what was left in doubt ends as it was decided, and nobody who is alive is disturbed."""
+
+import psycopg
+import pytest
+
+from plainsql_server.control_plane import databases
+from plainsql_server.control_plane.recovery import Recovery
+from plainsql_server.core.observation import Observation
+from plainsql_server.directory import spanning
+from plainsql_server.directory.cells import CellRecord
+from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.databases import DatabaseRecord
+from plainsql_server.directory.organizations import OrganizationRecord
+from plainsql_server.directory.spanning import NewRecord, State
+from plainsql_server.engine.provisioning import ROLE_CONNECTION_LIMIT
+from plainsql_server.engine.two_phase import gid_of, new_gid
+from server.tests.control_plane.records import store_record
+from server.tests.postgres import Postgres
+
+
+@pytest.fixture
+async def database(directory: Directory, organization: OrganizationRecord, cell: CellRecord) -> DatabaseRecord:
+    return await databases.create(directory, organization.id, "main")
+
+
+@pytest.fixture
+def seen() -> list[Observation]:
+    return []
+
+
+@pytest.fixture
+def recovery(directory: Directory, seen: list[Observation]) -> Recovery:
+    return Recovery(directory, seen.append)
+
+
+def prepare(postgres: Postgres, database: DatabaseRecord) -> str:
+    """The gid of a transaction that makes a table."""
+    gid = new_gid()
+    with postgres.connect(database.owner_role, database.engine_name) as connection:
+        connection.execute("begin")
+        connection.execute("create table made ()")
+        connection.execute(f"prepare transaction '{gid_of(gid, 0)}'".encode())
+    return gid
+
+
+def is_prepared(postgres: Postgres, gid: str) -> bool:
+    with postgres.connect() as admin:
+        return bool(admin.execute("select from pg_prepared_xacts where gid = %s", (gid_of(gid, 0),)).fetchall())
+
+
+def is_made(postgres: Postgres, database: DatabaseRecord) -> bool:
+    with postgres.connect(database=database.engine_name) as admin:
+        return admin.execute("select to_regclass('public.made') is not null").fetchone() == (True,)
+
+
+async def unfreed(directory: Directory) -> int:
+    async with directory.connection() as connection:
+        return (await connection.execute("select from spanning_transactions where freed_at is null")).rowcount
+
+
+@pytest.mark.parametrize(("state", "is_done"), [("open", False), ("aborted", False), ("committed", True)])
+async def test_what_is_in_doubt_ends_as_it_was_decided(
+    postgres: Postgres, directory: Directory, database: DatabaseRecord, recovery: Recovery, *, state: str, is_done: bool
+) -> None:
+    gid = prepare(postgres, database)
+    await store_record(directory, database, gid, state, hold_s=-1)
+    assert await recovery.finish_some() == 1
+    assert not is_prepared(postgres, gid)
+    assert is_made(postgres, database) is is_done
+    assert await unfreed(directory) == 0
+    assert await recovery.finish_some() == 0
+
+
+@pytest.mark.parametrize("state", ["waiting", "open", "committed"])
+async def test_a_record_that_is_held_is_left_alone(
+    postgres: Postgres, directory: Directory, database: DatabaseRecord, recovery: Recovery, state: str
+) -> None:
+    gid = prepare(postgres, database)
+    await store_record(directory, database, gid, state, hold_s=60)
+    assert await recovery.finish_some() == 0
+    assert is_prepared(postgres, gid)
+    with postgres.connect(database=database.engine_name) as admin:
+        admin.execute(f"rollback prepared '{gid_of(gid, 0)}'".encode())
+
+
+async def test_whoever_comes_back_too_late_cannot_commit(
+    directory: Directory, database: DatabaseRecord, recovery: Recovery
+) -> None:
+    id_ = await store_record(directory, database, new_gid(), "open", hold_s=-1)
+    await recovery.finish_some()
+    assert not await spanning.commit(directory, id_)
+    assert not await spanning.end_reading(directory, id_)
+
+
+async def test_whoever_lost_the_answer_learns_what_was_decided_even_after_the_end(
+    directory: Directory, database: DatabaseRecord, recovery: Recovery
+) -> None:
+    id_ = await store_record(directory, database, new_gid(), "committed", hold_s=-1)
+    await recovery.finish_some()
+    assert await unfreed(directory) == 0
+    assert await spanning.commit(directory, id_)
+
+
+async def test_a_cell_that_is_away_is_waited_for(
+    postgres: Postgres, directory: Directory, cell: CellRecord, database: DatabaseRecord, recovery: Recovery,
+    *, seen: list[Observation],
+) -> None:  # fmt: skip
+    gid = prepare(postgres, database)
+    id_ = await store_record(directory, database, gid, "committed", hold_s=-1)
+    async with directory.connection() as connection:
+        await connection.execute("update cells set conninfo = 'host=/nowhere'")
+        assert await recovery.finish_some() == 1
+        assert [each.event for each in seen] == ["failure"]
+        assert await unfreed(directory) == 1
+        await connection.execute("update cells set conninfo = %s", (cell.conninfo,))
+    await spanning.postpone(directory, id_)
+    assert await recovery.finish_some() == 1
+    assert is_made(postgres, database)
+    assert await unfreed(directory) == 0
+
+
+def every_connection(postgres: Postgres, database: DatabaseRecord) -> list[psycopg.Connection]:
+    """As many as a customer's role may have."""
+    taken: list[psycopg.Connection] = []
+    while len(taken) <= ROLE_CONNECTION_LIMIT:
+        try:
+            taken.append(postgres.connect(database.owner_role, database.engine_name))
+        except psycopg.OperationalError:
+            break
+    return taken
+
+
+async def test_a_customer_who_takes_every_connection_does_not_keep_recovery_out(
+    postgres: Postgres, directory: Directory, database: DatabaseRecord, recovery: Recovery
+) -> None:
+    gid = prepare(postgres, database)
+    await store_record(directory, database, gid, "committed", hold_s=-1)
+    taken = every_connection(postgres, database)
+    assert len(taken) == ROLE_CONNECTION_LIMIT
+    await recovery.finish_some()
+    for each in taken:
+        each.close()
+    assert is_made(postgres, database)
+
+
+async def test_turns_come_in_the_order_of_asking_and_the_dead_are_passed_over(
+    directory: Directory, database: DatabaseRecord
+) -> None:
+    async def enter(hold_s: float = 60.0) -> tuple[str, State]:
+        new = NewRecord(new_gid(), database.organization_id, new_gid(), [database.id])
+        return new.id, await spanning.enter(directory, new, hold_s)
+
+    first, state = await enter()
+    assert state is State.OPEN
+    (second, state), (third, _), (fourth, _) = await enter(), await enter(hold_s=-1), await enter()
+    assert state is State.WAITING
+    for each in (second, third, fourth):
+        assert await spanning.advance(directory, each, 60) is State.WAITING
+    assert await spanning.commit(directory, first)
+    assert await spanning.advance(directory, second, 60) is State.WAITING
+    await spanning.free(directory, first)
+    assert await spanning.advance(directory, fourth, 60) is State.WAITING
+    assert await spanning.advance(directory, second, 60) is State.OPEN
+    await spanning.give_up(directory, second)
+    # The third one's process is gone.
+    assert await spanning.advance(directory, fourth, 60) is State.OPEN
+
+
+async def test_two_of_an_organization_are_never_open_whatever_the_code_does(
+    directory: Directory, database: DatabaseRecord
+) -> None:
+    await store_record(directory, database, new_gid(), "open")
+    with pytest.raises(Exception, match="The service failed") as failure:
+        await store_record(directory, database, new_gid(), "committed")
+    assert "spanning_one_at_a_time" in failure.value.internal_context  # type: ignore[attr-defined]
+
+
+async def test_records_go_when_nobody_asks_for_them_any_more(directory: Directory, database: DatabaseRecord) -> None:
+    for minutes in (1, 11):
+        id_ = await store_record(directory, database, new_gid(), "committed", freed=True)
+        async with directory.connection() as connection:
+            await connection.execute(
+                "update spanning_transactions set freed_at = now() - %s * interval '1 min' where id = %s",
+                (minutes, id_),
+            )
+    await store_record(directory, database, new_gid(), "open")
+    await spanning.delete_old(directory)
+    async with directory.connection() as connection:
+        assert (await connection.execute("select from spanning_transactions")).rowcount == 2
