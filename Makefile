@@ -20,7 +20,9 @@ SOAK_control := $(addprefix server/tests/,control_plane/test_crashes.py operatio
 	redis_away.py revocation.py provisioning_under_fire.py schemathesis.py)
 SOAK_strangers := server/tests/strangers
 SOAK_client := client/tests
-SOAK_all := $(SOAK_consistency) $(SOAK_engine) $(SOAK_streams) $(SOAK_control) $(SOAK_strangers) $(SOAK_client)
+SOAK_failover := server/tests/failover
+SOAK_all := $(SOAK_consistency) $(SOAK_engine) $(SOAK_streams) $(SOAK_control) $(SOAK_strangers) $(SOAK_client) \
+	$(SOAK_failover)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup kernel unkernel check test soak neighbours dev bench openapi reference lock audit sbom
@@ -52,7 +54,7 @@ check:  ## lint, format, types and import contracts; changes nothing
 test:  ## every test (ARGS="-k name -x" to choose)
 	$(BIN)/pytest $(ARGS)
 
-soak:  ## tests in full size, with a line of report for each (PART=consistency, spanning, engine, streams, control, strangers or client)
+soak:  ## tests in full size, and what they find (PART=consistency, spanning, failover, engine, streams, control, strangers, client)
 	set -a; . server/tests/full_sizes.env; $(BIN)/pytest -q -s --timeout 1800 $(SOAK_$(or $(PART),all)) $(ARGS)
 
 neighbours:  ## what a tenant feels while its neighbour attacks, each attack for 30 s; prints the table of docs/security.md

@@ -79,8 +79,13 @@ class Cell:
 def new_cell(postgres: Postgres, conninfo: str) -> Cell:
     """A directory, an organization, a database and a key in a cluster that the service reaches so."""
     dsn = postgres.fresh_database()
-    migrate(dsn)
-    environment = {**os.environ, "PLAINSQL_DIRECTORY_DSN": dsn}
+    return Cell(postgres, dsn, new_customer(dsn, conninfo))
+
+
+def new_customer(directory_dsn: str, conninfo: str) -> str:
+    """The key of a customer with a database, on a cell that is reached so, in a directory that is empty."""
+    migrate(directory_dsn)
+    environment = {**os.environ, "PLAINSQL_DIRECTORY_DSN": directory_dsn}
 
     def operate(*arguments: str) -> str:
         command = [sys.executable, "-m", "plainsql_server", *arguments]
@@ -90,8 +95,7 @@ def new_cell(postgres: Postgres, conninfo: str) -> Cell:
     operate("cell", "add", "local", "--conninfo", conninfo, "--admin-role", SUPERUSER)
     operate("org", "create", "acme", "--tier", "dedicated")
     operate("database", "create", "--org", "acme", "main")
-    key = operate("key", "create", "--org", "acme", "--name", "test", "--scope", "write")
-    return Cell(postgres, dsn, key)
+    return operate("key", "create", "--org", "acme", "--name", "test", "--scope", "write")
 
 
 @contextmanager

@@ -27,8 +27,12 @@ async def test_a_cell_that_is_away_is_not_added(directory: Directory) -> None:
 
 
 @pytest.mark.parametrize(
-    "conninfo", ["host=x user=y", "host=x dbname=y", "host=x password=y", "no keywords", "speed=9"]
-)
+    "conninfo",
+    [
+        "host=x user=y", "host=x dbname=y", "host=x password=y", "no keywords", "speed=9",
+        "host=x,y", "host=x,y target_session_attrs=any", "host=x,y,z port=1,2 target_session_attrs=primary",
+    ],
+)  # fmt: skip
 async def test_a_connection_string_that_a_cell_cannot_have_is_refused(directory: Directory, conninfo: str) -> None:
     with pytest.raises(RequestError) as failure:
         await cells.add(directory, "local", conninfo, SUPERUSER)

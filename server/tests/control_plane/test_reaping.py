@@ -176,6 +176,21 @@ async def test_a_prepared_transaction_of_nobody_is_rolled_back_and_one_with_a_re
     await reaper.close()
 
 
+async def test_what_a_new_leader_has_prepared_though_it_was_committed_is_committed_again(
+    postgres: Postgres, directory: Directory, database: DatabaseRecord, seen: list[Observation]
+) -> None:
+    reaper = Reaper(directory, seen.append, Ceilings(stray_s=0.1))
+    gid = new_gid()
+    await store_record(directory, database, gid, "committed", freed=True)
+    with tenant(postgres, database) as connection:
+        connection.execute("begin")
+        connection.execute("create table committed_again ()")
+        connection.execute(f"prepare transaction '{gid_of(gid, 1)}'")
+        assert await reaped(reaper, seen, "prepared") == 1
+        assert connection.execute("select from committed_again").fetchall() == []
+    await reaper.close()
+
+
 async def test_prepared_transactions_of_another_service_are_left_alone(
     postgres: Postgres, directory: Directory, database: DatabaseRecord, seen: list[Observation]
 ) -> None:

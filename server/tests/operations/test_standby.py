@@ -52,8 +52,9 @@ def test_status_shows_each_standby_and_how_far_it_is_behind(replicated: Stage) -
     expected = {"name": "second", "state": "streaming", "sync_state": "async", "behind_bytes": 0}
     wait_for(lambda: replicas() == [expected], _WAIT_S, lambda: str(replicas()))
     shown = replicated.run("status").stdout.splitlines()
-    heading = next(at for at, line in enumerate(shown) if line.startswith("CELL   REPLICA"))
-    assert shown[heading + 1].split() == ["local", "second", "streaming", "async", "0", "B"]
+    heading = next(at for at, line in enumerate(shown) if line.startswith("CELL   SERVER"))
+    assert shown[heading + 1].split()[2:] == ["leads", "-", "-"]
+    assert shown[heading + 2].split() == ["local", "second", "streaming", "async", "0", "B"]
 
 
 def test_a_standby_of_the_directory_is_no_directory(replicated: Stage) -> None:

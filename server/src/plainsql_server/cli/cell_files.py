@@ -7,9 +7,8 @@ import click
 from plainsql_server.cli.output import remark
 from plainsql_server.engine.cell_config import BACKEND_MEMORY_BYTES, HEADING, CellConfig, Tls
 
-_UNIT = f"""\
-{HEADING}# A drop-in for PostgreSQL's own unit: /etc/systemd/system/postgresql@.service.d/plainsql.conf
-[Service]
+# What a service that runs PostgreSQL is bounded by.
+BOUNDS = f"""\
 # What one backend may take besides the shared buffers. A statement that wants more fails alone.
 LimitDATA={BACKEND_MEMORY_BYTES // 1024**2}M
 # If the machine itself runs out, a backend goes and not the server.
@@ -23,6 +22,11 @@ ProtectKernelTunables=yes
 ProtectControlGroups=yes
 RestrictSUIDSGID=yes
 """
+
+_UNIT = f"""\
+{HEADING}# A drop-in for PostgreSQL's own unit: /etc/systemd/system/postgresql@.service.d/plainsql.conf
+[Service]
+{BOUNDS}"""
 
 
 @click.command("files")

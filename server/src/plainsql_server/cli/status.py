@@ -66,14 +66,18 @@ def _print(status: Status) -> None:
 
 
 def _print_replicas(status: Status) -> None:
-    rows = [
-        [cell.name, replica.name, replica.state, replica.sync_state,
-         "-" if replica.behind_bytes is None else size(replica.behind_bytes)]
-        for cell in status.cells if cell.view for replica in cell.view.replicas
-    ]  # fmt: skip
+    rows = []
+    for cell in status.cells:
+        if cell.view and cell.view.replicas:
+            rows.append([cell.name, cell.view.server, "leads", "-", "-"])
+            rows += [
+                [cell.name, each.name, each.state, each.sync_state,
+                 "-" if each.behind_bytes is None else size(each.behind_bytes)]
+                for each in cell.view.replicas
+            ]  # fmt: skip
     if rows:
         click.echo()
-        print_table(["cell", "replica", "state", "sync", "behind"], rows)
+        print_table(["cell", "server", "state", "sync", "behind"], rows)
 
 
 def _cell(cell: CellStatus) -> list[str]:

@@ -109,17 +109,21 @@ class Reaper:
             "locks": await self._end_lockers(watch),
             "maintenance": await watch.end_maintenance(self._ceilings.maintenance_s),
             "idle": await watch.end_idle(self._ceilings.idle_s),
-            "prepared": await self._roll_back_prepared(watch),
+            "prepared": await self._end_prepared(watch),
         }
 
-    async def _roll_back_prepared(self, watch: CellWatch) -> int:
+    async def _end_prepared(self, watch: CellWatch) -> int:
         """Ends prepared transactions of nobody. The service's own have a record that says how they end."""
         old = await watch.prepared(self._ceilings.prepared_s)
         nobodys = [each for each in old if not each[0].startswith(GID_PREFIX)]
         services = [each for each in await watch.prepared(self._ceilings.stray_s) if each[0].startswith(GID_PREFIX)]
         # Asked after they were seen: a record is there before anything is prepared, and until nothing is any more.
-        strays = await spanning.strays(self._directory, services) if services else set()
-        return await watch.roll_back_prepared([*nobodys, *(each for each in services if each[0] in strays)])
+        strays = await spanning.strays(self._directory, services) if services else {}
+        ended = await watch.roll_back_prepared(nobodys)
+        for gid, database in services:
+            if gid in strays:
+                ended += await watch.end_prepared(gid, database, commit=strays[gid])
+        return ended
 
     async def _end_old_transactions(self, watch: CellWatch) -> int:
         old = await watch.old_transactions(self._ceilings.shortest_transaction_s())

@@ -183,14 +183,18 @@ async def take_over(directory: Directory, limit: int, claim_s: float) -> list[Un
     return found
 
 
-async def strays(directory: Directory, prepared: Sequence[tuple[str, str]]) -> set[str]:
-    """Those of these, by gid and database, that belong to no transaction which is not freed.
+async def strays(directory: Directory, prepared: Sequence[tuple[str, str]]) -> dict[str, bool]:
+    """Those of these, by gid and database, that belong to no transaction which is not freed; whether to commit each.
 
     To be asked after they were seen prepared: a record is there before, and until nothing is prepared any more. What is
-    in a database that the directory does not know is none of its business.
+    prepared again after it was committed, because another server leads that had not heard of it, is committed again.
+    What is in a database that the directory does not know is none of its business.
     """
     statement = """
-        SELECT p.gid FROM unnest(%s::text[], %s::text[]) AS p (gid, engine_name)
+        SELECT p.gid, EXISTS (SELECT FROM spanning_transactions s
+                              WHERE s.state = 'committed' AND s.gid = regexp_replace(p.gid, '_[0-9]+$', '')
+                             ) AS is_committed
+        FROM unnest(%s::text[], %s::text[]) AS p (gid, engine_name)
         WHERE EXISTS (SELECT FROM databases d WHERE d.engine_name = p.engine_name)
           AND NOT EXISTS (SELECT FROM spanning_transactions s
                           WHERE s.freed_at IS NULL AND s.gid = regexp_replace(p.gid, '_[0-9]+$', ''))
@@ -198,7 +202,7 @@ async def strays(directory: Directory, prepared: Sequence[tuple[str, str]]) -> s
     gids, names = [gid for gid, _ in prepared], [name for _, name in prepared]
     async with directory.connection() as connection:
         rows = await (await connection.execute(statement, (gids, names))).fetchall()
-    return {row["gid"] for row in rows}
+    return {row["gid"]: row["is_committed"] for row in rows}
 
 
 async def delete_old(directory: Directory) -> None:

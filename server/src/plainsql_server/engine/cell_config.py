@@ -11,6 +11,9 @@ from os import PathLike
 
 HEADING = "# Written by PlainSQL. Do not edit it: write it again, and set what differs with ALTER SYSTEM.\n"
 
+# Which system users may be which roles on the machine itself, by its name in pg_ident.conf.
+LOCAL_MAP = "plainsql"
+
 # What one backend may take of the machine's memory besides the shared buffers. A tenant may set its own work_mem as
 # high as it likes, and the engine has no ceiling for that; the operating system has, and the statement that meets it
 # fails alone, with SQLSTATE 53200. A single value takes up to 1 GB while it is made.
@@ -95,10 +98,13 @@ class CellConfig:
     """From where the service connects."""
     others: Mapping[str, str] = field(default_factory=dict)
 
+    def settings(self) -> dict[str, str]:
+        """Every setting that differs from PostgreSQL's own, or must not."""
+        return {**_LIMITS, **_LOG, **_SAFETY, **self._reach(), **self.others}
+
     def postgresql_conf(self) -> str:
         """The text of postgresql.conf."""
-        settings = {**_LIMITS, **_LOG, **_SAFETY, **self._reach(), **self.others}
-        return HEADING + "".join(f"{name} = {_quoted(value)}\n" for name, value in settings.items())
+        return HEADING + "".join(f"{name} = {_quoted(value)}\n" for name, value in self.settings().items())
 
     def pg_hba_conf(self) -> str:
         """The text of pg_hba.conf.
@@ -112,8 +118,16 @@ class CellConfig:
                 HEADING
                 + "# The socket's folder is the guard: only the service's user can enter it.\nlocal all all trust\n"
             )
-        admin = _quoted_role(self.admin_role)
-        lines = [f"local all {admin} peer map=plainsql", "local all all reject"]
+        return HEADING + "\n".join(self.local_lines() + self.service_lines()) + "\n"
+
+    def local_lines(self) -> list[str]:
+        """The lines of pg_hba.conf for the machine itself."""
+        return [f"local all {quoted_role(self.admin_role)} peer map={LOCAL_MAP}", "local all all reject"]
+
+    def service_lines(self) -> list[str]:
+        """The lines of pg_hba.conf for the service, over the network."""
+        admin = quoted_role(self.admin_role)
+        lines = []
         for network in self.networks:
             lines += [
                 f"hostssl all {admin} {network} cert",
@@ -121,11 +135,14 @@ class CellConfig:
                 f"hostssl replication all {network} reject",
                 f"hostssl all all {network} trust clientcert=verify-ca",
             ]
-        return HEADING + "\n".join(lines) + "\n"
+        return lines
 
     def pg_ident_conf(self, system_user: str = "postgres") -> str:
         """The text of pg_ident.conf: which system user may be the admin role on the machine itself."""
-        return f"{HEADING}plainsql {system_user} {_quoted_role(self.admin_role)}\n"
+        return f"{HEADING}{self.ident_line(system_user)}\n"
+
+    def ident_line(self, system_user: str = "postgres") -> str:
+        return f"{LOCAL_MAP} {system_user} {quoted_role(self.admin_role)}"
 
     def _reach(self) -> dict[str, str]:
         reach = {"unix_socket_directories": self.socket_directory, "unix_socket_permissions": "0700"}
@@ -154,7 +171,8 @@ def _quoted(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-def _quoted_role(role: str) -> str:
+def quoted_role(role: str) -> str:
+    """A role's name as pg_hba.conf and pg_ident.conf take it."""
     if '"' in role or "\n" in role:
         raise ValueError(f"no such role can be named here: {role!r}")
     return f'"{role}"'

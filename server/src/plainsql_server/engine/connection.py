@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from psycopg import Error as DriverError
 from psycopg import pq
-from psycopg.pq import ConnStatus, ExecStatus, PipelineStatus, PollingStatus, TransactionStatus
+from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, PipelineStatus, PollingStatus, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
 
 from plainsql_server.engine.prepared import PreparedStatements
@@ -26,6 +26,9 @@ from plainsql_server.engine.valve import Valve
 _PIPELINE_SYNC = int(ExecStatus.PIPELINE_SYNC)
 _OK = int(ConnStatus.OK)
 _IDLE = int(TransactionStatus.IDLE)
+# What the engine warns with when a commit's wait for standbys was cancelled. It has committed, and says so, but would
+# lose it with its machine.
+_WAIT_CANCELLED = b"canceling wait for synchronous replication"
 # Stands among the queued steps for a `sync`, where others say how many rows make a chunk.
 _SYNC = -1
 
@@ -66,6 +69,10 @@ class Connection:
         self._valve: Valve | None = None
         # How often something was waited for since the last `sync`.
         self._waits = 0
+        # Which of its cell's hosts it goes to.
+        self.place = 0
+        # Whether the engine committed without having waited for a standby.
+        self._is_unreplicated = False
 
     @classmethod
     async def open(cls, conninfo: bytes, timeout_s: float) -> "Connection":
@@ -199,7 +206,14 @@ class Connection:
             if self.syncs_due == 0:
                 self._remove_valve()
                 self._announce_settled()
+            if self._is_unreplicated:
+                self.close()
+                raise connection_lost("the wait for a standby was cancelled: the commit may not survive this server")
         return result
+
+    def expect_replicas(self) -> None:
+        """From now on, a commit that was not replicated is no success: its outcome is unknown."""
+        self._pg.notice_handler = self._on_notice
 
     def check(self) -> bool:
         """Whether an idle connection can still be used. A sound engine has nothing to say to it, so what says
@@ -221,9 +235,15 @@ class Connection:
         self._stop_watching()
         if self._valve is not None:
             self._valve.close()
+        self._pg.notice_handler = None
         self._pg.finish()
         self._wake()
         self._announce_settled()
+
+    def _on_notice(self, notice: PGresult) -> None:
+        message = notice.error_field(DiagnosticField.MESSAGE_PRIMARY) or b""
+        if message.startswith(_WAIT_CANCELLED):
+            self._is_unreplicated = True
 
     def _queued(self, chunk_rows: int = 0) -> None:
         self._steps.append(chunk_rows)

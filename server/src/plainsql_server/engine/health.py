@@ -4,7 +4,7 @@ Owns the probe role: it may connect to one empty database and nothing else.
 """
 
 from plainsql_server.engine.address import Address
-from plainsql_server.engine.connection import Connection
+from plainsql_server.engine.leader import leading
 
 PROBE_ROLE = "plainsql_probe"
 PROBE_DATABASE = "postgres"
@@ -12,7 +12,10 @@ _TIMEOUT_S = 2.0
 
 
 async def check_cell(conninfo: str) -> None:
-    """Connects and closes again. Raises EngineError if the cell does not accept that in time."""
-    address = Address(conninfo, PROBE_DATABASE, PROBE_ROLE)
-    connection = await Connection.open(address.conninfo(int(_TIMEOUT_S * 1000)), _TIMEOUT_S)
-    connection.close()
+    """Connects to the server that leads and closes again. Raises EngineError if none accepts that in time."""
+    await leading(probes(conninfo), _TIMEOUT_S)
+
+
+def probes(conninfo: str) -> tuple[bytes, ...]:
+    """Connection strings of the probe role, one for each host of the cell."""
+    return Address(conninfo, PROBE_DATABASE, PROBE_ROLE).ways(int(_TIMEOUT_S * 1000))

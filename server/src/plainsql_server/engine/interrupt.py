@@ -2,6 +2,10 @@
 
 Owns the escalation. A tenant can trap a cancel in PL/pgSQL or reset its own statement_timeout, so only
 `pg_terminate_backend` from another connection is sure. It needs no superuser: a role may end its own.
+
+A commit that waits for a standby is neither cancelled nor ended. PostgreSQL would stop to wait, show it to everybody,
+and lose it if another server took over: others would have read what never was. It is left to itself, and the caller is
+told that the outcome is unknown.
 """
 
 import asyncio
@@ -15,6 +19,10 @@ from plainsql_server.core.errors import ServiceError
 from plainsql_server.engine.connection import Connection, wait_for_socket
 from plainsql_server.engine.queries import query_values
 
+# Of a row of pg_stat_activity: its backend does not wait for a standby.
+AWAITS_NO_STANDBY = "wait_event IS DISTINCT FROM 'SyncRep'"
+# Nor does it write the log, as who commits does before that: what is told to stop meanwhile would not wait then.
+_COMMITS_NOTHING = "coalesce(wait_event, '') NOT IN ('SyncRep', 'WALSync', 'WALWrite')"
 # How long an ordinary statement takes to notice a cancel, with a wide margin; only traps take longer.
 CANCEL_GRACE_S = 0.3
 # The other connection's opening and the engine's own check for interrupts. Both graces together stay below the
@@ -31,16 +39,18 @@ _LIVES = (
 )
 
 
-async def interrupt(connection: Connection, conninfo: bytes) -> int:
+async def interrupt(connection: Connection, conninfo: bytes, *, has_replicas: bool = False) -> int:
     """Ends the connection's statement. Returns when its results can be read, or closes the connection.
 
-    Raises nothing: whoever reads the results sees the engine's error or a lost connection. Returns the process id
-    of a backend that seems to run on, or 0.
+    `conninfo` leads to the very server of the connection. Raises nothing: whoever reads the results sees the engine's
+    error or a lost connection. Returns the process id of a backend that seems to run on, or 0.
     """
     backend_pid = connection.backend_pid
-    if await _settles(connection, _cancel(connection), CANCEL_GRACE_S):
+    condition = _COMMITS_NOTHING if has_replicas else "true"
+    cancel = _end("cancel", backend_pid, conninfo, condition) if has_replicas else _cancel(connection)
+    if await _settles(connection, cancel, CANCEL_GRACE_S):
         return 0
-    if await _settles(connection, _terminate(backend_pid, conninfo), TERMINATE_GRACE_S):
+    if await _settles(connection, _end("terminate", backend_pid, conninfo, condition), TERMINATE_GRACE_S):
         return 0
     connection.close()
     return backend_pid
@@ -83,5 +93,8 @@ async def _cancel(connection: Connection) -> None:
         request.finish()
 
 
-async def _terminate(backend_pid: int, conninfo: bytes) -> None:
-    await query_values(conninfo, "select pg_catalog.pg_terminate_backend($1)", b"%d" % backend_pid, TERMINATE_GRACE_S)
+async def _end(how: str, backend_pid: int, conninfo: bytes, condition: str) -> None:
+    question = (
+        f"SELECT pg_catalog.pg_{how}_backend(pid) FROM pg_catalog.pg_stat_activity WHERE pid = $1 AND {condition}"
+    )
+    await query_values(conninfo, question, b"%d" % backend_pid, TERMINATE_GRACE_S)

@@ -23,9 +23,11 @@ from plainsql_server.engine.cleaning import clean
 from plainsql_server.engine.connection import Connection, ResultTooLarge
 from plainsql_server.engine.execution import drain
 from plainsql_server.engine.gate import Gate
+from plainsql_server.engine.health import probes
 from plainsql_server.engine.interrupt import gone, interrupt
+from plainsql_server.engine.leader import Leader
 from plainsql_server.engine.leftovers import Leftovers
-from plainsql_server.engine.queries import query_values
+from plainsql_server.engine.queries import values_and_close
 
 # Looked up once: looking a member up in its enumeration shows.
 _SEQUENCES = Leftovers.SEQUENCES
@@ -85,13 +87,13 @@ class Lease:
         asked_s = time.monotonic()
         if not gate.try_enter(pool.party):
             await gate.enter(pool.party, self._deadline)
-        self._started_s = time.monotonic()
         try:
             self.connection = pool.take_idle() or await pool.open(self._deadline)
         except BaseException:
-            gate.leave(pool.party, self._started_s)
+            gate.leave(pool.party, 0.0)
             raise
-        lent_s = time.monotonic()
+        # To wait for a cell whose leader is gone says nothing about how long a turn takes.
+        self._started_s = lent_s = time.monotonic()
         self.queue_us = int((lent_s - asked_s) * 1_000_000)
         self._timer = pool.loop.call_later(self._deadline.at_s - lent_s, self.interrupt, _DEADLINE)
         return self
@@ -148,7 +150,7 @@ class Lease:
         """Ends what the engine is doing for this request. Its results are still to be read; the first reason stays."""
         if self._interruption is None:
             self.ended_for = reason
-            self._interruption = self._pool.cell.start(interrupt(self.connection, self._pool.conninfo))
+            self._interruption = self._pool.cell.start(self._pool.interrupt(self.connection))
 
 
 class StreamTurn:
@@ -180,7 +182,7 @@ class Pool:
         self.party = cell.gate.party(organization_id, cell.pool_limit)
         self.stream_party = cell.stream_gate.party(organization_id, max(1, cell.pool_limit // 2))
         self.loop = asyncio.get_running_loop()
-        self.conninfo = address.conninfo(cell.connect_timeout_ms)
+        self._ways = address.ways(cell.connect_timeout_ms)
         self.catalog = Catalog(self._look_up)
         # Last in, first out: the warmest connection is used and the rest grow idle and are closed.
         self.idle: list[Connection] = []
@@ -205,10 +207,11 @@ class Pool:
 
     def take_idle(self) -> Connection | None:
         """An idle connection that still works, for a request that has its turn; None if there is none."""
-        while self.idle:
+        place = self.cell.leader.place
+        while self.idle and place is not None:
             connection = self.idle.pop()
             self.cell.no_longer_idle(connection)
-            if connection.check():
+            if connection.place == place and connection.check():
                 return connection
             self._close(connection)
         return None
@@ -222,13 +225,18 @@ class Pool:
         self._count(+1)
         left_s = deadline.left_s()
         try:
-            return await Connection.open(self.conninfo, min(self.cell.connect_timeout_ms / 1000, left_s))
+            return await self.cell.leader.connect(self._ways, self.cell.connect_timeout_ms / 1000, left_s)
         except BaseException as error:
             self._count(-1)
             if isinstance(error, EngineError) and left_s < _CONNECTING_TAKES_S and not deadline.left_s():
                 # It is not the engine that is away.
                 raise _no_time_to_connect() from error
             raise
+
+    async def open_apart(self) -> Connection:
+        """A connection beside those that are lent, to the server that leads; whoever asks for it closes it."""
+        timeout_s = self.cell.connect_timeout_ms / 1000
+        return await self.cell.leader.connect(self._ways, timeout_s, timeout_s)
 
     def give_back(self, connection: Connection, started_s: float) -> None:
         """Takes a clean connection back, and ends the turn that began at `started_s`."""
@@ -238,6 +246,8 @@ class Pool:
 
     def discard(self, connection: Connection, started_s: float) -> None:
         """Closes a connection that nobody may use again, and ends the turn."""
+        if not connection.is_open:
+            self.cell.leader.suspect()
         self._close(connection)
         self.cell.gate.leave(self.party, started_s)
 
@@ -251,6 +261,13 @@ class Pool:
             self.cell.outlive(self._wait_for_end(backend_pid, connection))
         else:
             self.discard(connection, started_s)
+
+    async def interrupt(self, connection: Connection) -> int:
+        """Ends what one of its connections is running; the process id of a backend that seems to run on, or 0."""
+        backend_pid = await interrupt(connection, self._ways[connection.place], has_replicas=len(self._ways) > 1)
+        if backend_pid:
+            self.cell.leader.doubt(connection.place)
+        return backend_pid
 
     def clean_and_give_back(self, connection: Connection, leftovers: Leftovers, started_s: float) -> None:
         """Cleans a connection after its answer has left, then takes it back, or closes it if that fails."""
@@ -275,7 +292,7 @@ class Pool:
     async def _wait_for_end(self, backend_pid: int, connection: Connection) -> None:
         try:
             self.cell.observe(Failure(now(), "failure", "engine.pool", "a backend did not heed its termination"))
-            await gone(backend_pid, self.conninfo)
+            await gone(backend_pid, self._ways[connection.place])
         finally:
             # It says nothing about how long a turn takes.
             self.discard(connection, 0.0)
@@ -289,14 +306,15 @@ class Pool:
         self.cell.open_count += change
 
     async def _look_up(self, sql: str, parameter: bytes) -> list[list[str]]:
-        return await query_values(self.conninfo, sql, parameter, self.cell.connect_timeout_ms / 1000)
+        return await values_and_close(await self.open_apart(), sql, parameter)
 
 
 class CellPools:
     """The pools of one cell, which share its connections and its gate."""
 
-    def __init__(self, name: str, limits: "PoolLimits", connect_timeout_ms: int, observe: Observe) -> None:
-        self._name = name
+    def __init__(self, address: Address, limits: "PoolLimits", connect_timeout_ms: int, observe: Observe) -> None:
+        self._name = address.cell_name
+        self.leader = Leader(probes(address.cell_conninfo))
         self.gate = Gate(limits.cell_connections, limits.cell_waiting)
         # Streams may have half of everything: of the cell's turns, of an organization's and of a pool's, so that
         # clients that do not read leave room for the rest.
@@ -368,6 +386,7 @@ class CellPools:
         for wait in list(self._waits):
             wait.cancel()
         await asyncio.gather(*self._waits, return_exceptions=True)
+        await self.leader.close()
         self.close_idle(idle_life_s=-1)
 
 
@@ -398,7 +417,7 @@ class Pools:
         cell = self._cells.get(address.cell_conninfo)
         if cell is None:
             cell = self._cells[address.cell_conninfo] = CellPools(
-                address.cell_name, self._limits, self._connect_timeout_ms, self._observe
+                address, self._limits, self._connect_timeout_ms, self._observe
             )
         return cell.pool(address, organization_id)
 

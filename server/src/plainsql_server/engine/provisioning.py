@@ -15,6 +15,8 @@ from psycopg import AsyncConnection, sql
 from psycopg.conninfo import conninfo_to_dict
 
 from plainsql_server.core.errors import InternalError, RequestError
+from plainsql_server.engine.address import hosts_of
+from plainsql_server.engine.ha_config import REWIND_ROLE
 from plainsql_server.engine.hardening import EDITION, functions_like, harden, pin
 from plainsql_server.engine.health import PROBE_DATABASE, PROBE_ROLE
 from plainsql_server.engine.records import schema_for
@@ -84,6 +86,16 @@ def check_conninfo(conninfo: str) -> None:
             f"A cell's connection string must not contain {' or '.join(refused)}.",
             hint="Each database is reached as its own role, by client certificate or by a local socket's user map.",
         )
+    try:
+        hosts = hosts_of(conninfo)
+    except ValueError as error:
+        raise RequestError("invalid_conninfo", f"A cell's connection string must not have {error}.") from error
+    if len(hosts) > 1 and keywords.get("target_session_attrs") not in ("primary", "read-write"):
+        raise RequestError(
+            "invalid_conninfo",
+            "A cell of several hosts must be asked for the one that leads.",
+            hint="Add target_session_attrs=primary.",
+        )
 
 
 async def prepare_cell(conninfo: str, admin_role: str) -> None:
@@ -100,6 +112,8 @@ async def prepare_cell(conninfo: str, admin_role: str) -> None:
         await _close_to_public(cell)
         await _create_role(cell, PROBE_ROLE)
         await cell.execute(_fill("GRANT CONNECT ON DATABASE {} TO {}", PROBE_DATABASE, PROBE_ROLE))
+        if await _exists(cell, "SELECT FROM pg_roles WHERE rolname = %s", REWIND_ROLE):
+            await cell.execute(_fill("GRANT CONNECT ON DATABASE {} TO {}", MAINTENANCE_DATABASE, REWIND_ROLE))
         await _create_template(cell)
         await _allow_connections(cell, TEMPLATE, True)
         async with admin_connection(conninfo, admin_role, TEMPLATE) as template:

@@ -15,7 +15,11 @@ from plainsql_server.engine.sqlstate import error_from_result
 
 async def query_values(conninfo: bytes, sql: str, parameter: bytes, timeout_s: float) -> list[list[str]]:
     """Connects, asks with one parameter, returns the rows as text (NULL as ''), and closes."""
-    connection = await Connection.open(conninfo, timeout_s)
+    return await values_and_close(await Connection.open(conninfo, timeout_s), sql, parameter)
+
+
+async def values_and_close(connection: Connection, sql: str, parameter: bytes) -> list[list[str]]:
+    """The same, on a connection that was opened for it."""
     try:
         rows = await ask(connection, sql.encode(), [parameter])
     finally:

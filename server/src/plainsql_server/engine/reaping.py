@@ -17,6 +17,7 @@ from psycopg import AsyncConnection, sql
 
 from plainsql_server.core.errors import EngineError, InternalError
 from plainsql_server.engine.backups import BACKUP, KEEPER, RESTORE
+from plainsql_server.engine.interrupt import AWAITS_NO_STANDBY
 from plainsql_server.engine.sqlstate import engine_away
 
 # As `provisioning.new_names` makes them: no role of an operator's is ever touched.
@@ -42,7 +43,11 @@ _TRANSACTIONS = f"""
     WHERE usename ~ %(tenant)s AND clock_timestamp() - xact_start > %(older_than_s)s * interval '1 second'
       AND {_UNATTENDED}
 """
-_END = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s AND backend_start = %s"
+# What waits for a standby has committed. Ending the wait would show what may still be lost.
+_END = f"""
+    SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE pid = %s AND backend_start = %s AND {AWAITS_NO_STANDBY}
+"""
 _END_IDLE = f"""
     SELECT pg_terminate_backend(pid) FROM pg_stat_activity a
     WHERE usename ~ %(tenant)s AND state = 'idle'

@@ -169,7 +169,7 @@ class Participant(Attempt):
 
 async def commit_anew(pool: Pool, gid: str) -> None:
     """Commits what is prepared, on a connection that lives for that alone. Raises ServiceError."""
-    connection = await Connection.open(pool.conninfo, pool.cell.connect_timeout_ms / 1000)
+    connection = await pool.open_apart()
     try:
         connection.send_query(f"commit prepared '{gid}'".encode())
         connection.sync()

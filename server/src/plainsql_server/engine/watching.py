@@ -12,6 +12,7 @@ from typing import Any
 
 from psycopg import AsyncConnection
 
+from plainsql_server.engine.interrupt import AWAITS_NO_STANDBY
 from plainsql_server.engine.provisioning import MAINTENANCE_DATABASE, admin_connection
 from plainsql_server.engine.sqlstate import engine_away
 
@@ -72,6 +73,8 @@ class CellView:
     oldest_transaction_s: float
     prepared_transactions: int
     size_bytes: int
+    # The host that answered, which leads where there are several.
+    server: str
     replicas: list[Replica]
 
 
@@ -105,7 +108,8 @@ async def view(connection: AsyncConnection) -> CellView:
     (itself,) = await rows(connection, _SELF)
     (load,) = await rows(connection, _LOAD)
     replicas = [] if itself["is_standby"] else [Replica(**row) for row in await rows(connection, _REPLICAS)]
-    return CellView(**itself, **load, replicas=replicas)
+    server = f"{connection.info.host}:{connection.info.port}"
+    return CellView(**itself, **load, server=server, replicas=replicas)
 
 
 async def statements(connection: AsyncConnection) -> list[Running]:
@@ -119,7 +123,7 @@ async def end_statement(connection: AsyncConnection, pid: int, roles: Sequence[s
     # Asked and done at once: by the next look the number may be another's.
     statement = f"""
         SELECT {act}(pid) FROM pg_stat_activity
-        WHERE pid = %s AND usename = ANY(%s) AND backend_type = 'client backend'
+        WHERE pid = %s AND usename = ANY(%s) AND backend_type = 'client backend' AND {AWAITS_NO_STANDBY}
     """
     return (await connection.execute(statement, (pid, list(roles)))).rowcount == 1
 

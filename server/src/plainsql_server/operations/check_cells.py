@@ -15,9 +15,10 @@ from plainsql_server.directory.connection import Directory
 from plainsql_server.engine.examining import CellFacts, examine
 from plainsql_server.engine.health import PROBE_ROLE, check_cell
 from plainsql_server.engine.provisioning import TEMPLATE
-from plainsql_server.engine.watching import watching
+from plainsql_server.engine.watching import view, watching
 from plainsql_server.operations.check_directory import clock, mend_of
 from plainsql_server.operations.check_machine import disk
+from plainsql_server.operations.check_replicas import following
 from plainsql_server.operations.findings import Finding, Patient, broken, good, warning
 from plainsql_server.settings import Settings
 
@@ -55,10 +56,12 @@ async def _cell(patient: Patient, directory: Directory, cell: CellRecord) -> lis
         async with watching(cell.conninfo, cell.admin_role) as connection:
             facts = await examine(connection)
             clocks = await clock(check, connection)
+            seen = await view(connection)
     except ServiceError as error:
         why = " ".join((error.internal_context or error.message).split())
         return [broken(check, f"The cell cannot be reached as {cell.admin_role}: {why}", _mend(why))]
     findings = [clocks, *_fitness(check, facts), *_guard(check, facts), *_room(check, facts, patient.settings)]
+    findings += following(check, cell.conninfo, seen)
     findings += [*_durability(check, facts), *await _databases(check, directory, cell, facts)]
     findings += await _probe(check, cell, facts)
     findings += _disk(check, cell, facts, patient.disk_free_percent)

@@ -1,0 +1,90 @@
+"""The files of a cell of several machines: the sample is what the command writes, and holds what every cell holds."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from plainsql_server.cli import main
+from plainsql_server.engine.address import Address, hosts_of
+from plainsql_server.engine.cell_config import CellConfig, Tls
+from server.tests.postgres import SUPERUSER
+
+SAMPLE = Path(__file__).resolve().parents[3] / "deploy/cell-ha"
+NODES = ("--node", "a=10.0.0.1", "--node", "b=10.0.0.2", "--node", "c=10.0.0.3")
+
+
+def write(folder: Path, *options: str) -> Result:
+    return CliRunner().invoke(
+        main, ["cell", "ha-files", str(folder), "--name", "eu-1", "--admin-role", SUPERUSER, *options]
+    )
+
+
+def read(folder: Path) -> dict[str, str]:
+    files = [file for file in folder.rglob("*") if file.is_file() and file.suffix != ".md"]
+    return {str(file.relative_to(folder)): file.read_text() for file in files}
+
+
+def test_the_sample_is_what_the_command_writes(tmp_path: Path) -> None:
+    done = write(tmp_path, *NODES)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.strip() == (
+        "host=10.0.0.1,10.0.0.2,10.0.0.3 port=5432,5432,5432 target_session_attrs=primary"
+    )  # fmt: skip
+    assert read(tmp_path) == read(SAMPLE)
+
+
+def test_its_servers_are_set_and_guarded_as_every_cell_is() -> None:
+    told = json.loads((SAMPLE / "a/patroni.yml").read_text().partition("\n")[2])
+    own, shared = told["postgresql"], told["bootstrap"]["dcs"]
+    cell = CellConfig(
+        SUPERUSER,
+        "/run/postgresql",
+        Tls(*(f"/etc/plainsql/{name}" for name in ("node.crt", "node.key", "clients.crt"))),
+    )
+    # Patroni takes the addresses to listen on from another place.
+    listening = {"listen_addresses": own["listen"].partition(":")[0]}
+    settings = {**shared["postgresql"]["parameters"], **own["parameters"], **listening}
+    # Patroni allows no fewer workers.
+    assert {**cell.settings(), "max_worker_processes": "2"}.items() <= settings.items()
+    lines = cell.pg_hba_conf().splitlines()[1:]
+    assert [line for line in own["pg_hba"] if line in lines] == lines
+    assert set(cell.pg_ident_conf().splitlines()[1:]) <= set(own["pg_ident"])
+    assert shared["synchronous_mode_strict"] is True
+    assert "default_transaction_isolation" not in settings, "standbys refuse SERIALIZABLE, and are never promoted then"
+    # Whoever else may show a certificate, the roles that copy everything are the machines' alone.
+    first = own["pg_hba"].index("hostssl all all 0.0.0.0/0 trust clientcert=verify-ca")
+    for role in ("plainsql_replication", "plainsql_rewind"):
+        assert own["pg_hba"].index(f'hostssl all "{role}" all reject') < first
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        ("a=10.0.0.1", "b=10.0.0.2"),
+        ("a=10.0.0.1", "b=10.0.0.2", "c=10.0.0.3", "d=10.0.0.4"),
+        ("a=10.0.0.1", "a=10.0.0.2", "c=10.0.0.3"),
+        ("a=10.0.0.1", "b", "c=10.0.0.3"),
+        ("../a=10.0.0.1", "b=10.0.0.2", "c=10.0.0.3"),
+    ],
+)
+def test_machines_that_make_no_cell_are_refused(nodes: tuple[str, ...], tmp_path: Path) -> None:
+    done = write(tmp_path, *(word for node in nodes for word in ("--node", node)))
+    assert done.exit_code == 2
+    assert read(tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("conninfo", "hosts"),
+    [
+        ("host=/run/x port=5433", [{"host": "/run/x", "port": "5433"}]),
+        ("host=a,b", [{"host": "a"}, {"host": "b"}]),
+        ("host=a,b port=5433", [{"host": "a", "port": "5433"}, {"host": "b", "port": "5433"}]),
+        ("host=a,b port=1,2", [{"host": "a", "port": "1"}, {"host": "b", "port": "2"}]),
+        ("", [{}]),
+    ],
+)
+def test_each_host_of_a_connection_string_is_told_apart(conninfo: str, hosts: list[dict[str, str]]) -> None:
+    assert hosts_of(conninfo) == hosts
+    assert len(Address(conninfo, "d", "r").ways(5_000)) == len(hosts)
