@@ -194,6 +194,12 @@ def test_what_does_not_exist_is_404(database: ScratchDatabase) -> None:
     error_of(database.call("POST", "/capabilities/streaming"), 405, "method_not_allowed")
 
 
+@pytest.mark.parametrize("name", CAPABILITIES)
+def test_no_probe_is_run_on_a_database_that_is_not_there(service: Service, name: str) -> None:
+    answer = service.call("GET", f"/capabilities/{name}", headers={"X-Database": '"no name'})
+    error_of(answer, 404, "database_not_found")
+
+
 def test_a_reader_sees_the_matrix_and_runs_no_probe(service: Service) -> None:
     key = tenants.read_key(service)
     assert service.call("GET", "/capabilities", key=key).status_code == 200

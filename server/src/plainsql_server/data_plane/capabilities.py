@@ -104,6 +104,8 @@ class Capabilities:
             raise AccessError(
                 "capability_not_found", f"There is no capability {name!r}.", hint="GET /capabilities lists them."
             )
+        # Some probes never get as far as the database; a wrong one is an error all the same.
+        await self._ways.visits.place(principal, database)
         async with self._ways.scratches.turn(principal):
             began_us = monotonic_us()
             finding = await self._find(capability, Ground(principal, database, self._ways))
