@@ -12,7 +12,7 @@ SOAK_spanning := $(addprefix server/tests/consistency/test_,spanning.py spanning
 SOAK_consistency := server/tests/consistency $(addprefix $(END_TO_END)/test_,idempotency_races.py lost_commits.py)
 SOAK_engine := server/tests/dev/test_cycles.py $(addprefix $(END_TO_END)/test_,clean_sessions.py deadlines.py \
 	disconnects.py overload.py restart.py engine_crash.py tables.py reset.py)
-SOAK_streams := $(addprefix $(END_TO_END)/test_,stream_pace.py stream_failures.py stream_neighbours.py \
+SOAK_streams := $(addprefix $(END_TO_END)/test_,stream_rates.py stream_pace.py stream_failures.py stream_neighbours.py \
 	stream_aborts.py stream_memory.py \
 	stream_readers.py unread_answers.py)
 SOAK_control := $(addprefix server/tests/,control_plane/test_crashes.py operations/test_backups.py) \
