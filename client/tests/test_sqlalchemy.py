@@ -29,9 +29,10 @@ from server.tests.service import Service
 SUITE = Path(__file__).parent / "sqlalchemy_suite"
 SWITCHING = "AutocommitIsolationTest"
 IS_FULL = os.environ.get("PLAINSQL_TEST_SQLALCHEMY_SUITE") == "full"
-# One of each kind: inserts, fetching, types, reflection, expressions.
+# One of each kind: inserts, fetching, streams, types, reflection, expressions.
 PART = (
-    "InsertBehaviorTest or RowCountTest or FetchLimitOffsetTest or CTETest or NumericTest or HasTableTest or UuidTest"
+    "InsertBehaviorTest or RowCountTest or FetchLimitOffsetTest or ServerSideCursorsTest or CTETest or NumericTest or "
+    "HasTableTest or UuidTest"
 )
 
 

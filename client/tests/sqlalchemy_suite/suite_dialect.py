@@ -10,4 +10,4 @@ class ServerSideCursorsTest(suite.ServerSideCursorsTest):  # type: ignore[no-red
     """The suite's, which knows certain drivers' cursors only, and now ours."""
 
     def _is_server_side(self, cursor: Any) -> bool:
-        return bool(cursor.streams)
+        return cursor._stream is not None
