@@ -55,6 +55,18 @@ def test_the_constructors_make_what_they_say() -> None:
     assert dbapi.Binary(b"x") == b"x"
 
 
+def test_the_optional_methods_that_are_not_there_can_be_asked_for_and_call_is_a_statement(
+    connection: dbapi.Connection, booze: str
+) -> None:
+    cursor = connection.cursor()
+    # PEP 249 prefers no method to one that always raises.
+    assert [hasattr(cursor, name) for name in ("callproc", "nextset")] == [False, False]
+    cursor.execute(f"create procedure add_{booze}(it text) language sql as 'insert into {booze} values (it)'")
+    cursor.execute(f"call add_{booze}(%s)", ["x"])
+    assert cursor.execute(f"select * from {booze}").fetchall() == [("x",)]
+    cursor.execute(f"drop procedure add_{booze}")
+
+
 def test_a_description_has_seven_fields_and_type_codes_compare(connection: dbapi.Connection, booze: str) -> None:
     cursor = connection.cursor()
     cursor.execute(f"insert into {booze} values ('x')")
