@@ -21,7 +21,9 @@ def write_records(columns: Sequence[str], records: Iterable[Any], form: str) -> 
     """Prints records, by their attributes or items."""
     rows = [[_field(record, name) for name in columns] for record in records]
     if form == "table":
-        lines = list(aligned(columns, [[cell(value) for value in row] for row in rows]))
+        by_column = zip(*rows, strict=True)
+        types = ["numeric" if any(type(value) in (int, float) for value in each) else "text" for each in by_column]
+        lines = list(aligned(columns, [[cell(value) for value in row] for row in rows], types))
     elif form == "csv":
         lines = [csv_line(columns), *(csv_line(None if v is None else text_of(v) for v in row) for row in rows)]
     else:
