@@ -389,6 +389,7 @@ def test_whoever_answers_has_a_certificate_of_an_unknown_authority(
             stranger.shutdown()
             thread.join()
     assert_found(found, "its certificate is refused", "--ca-file")
+    assert not any("does not answer at https:" in each["found"] for each in found)
 
 
 def test_the_alias_leads_elsewhere(service: Service, stage: Stage) -> None:

@@ -76,9 +76,7 @@ async def alias(patient: Patient) -> AsyncIterator[Finding]:
         banner = (await get(settings.alias_url, "/", patient.ca_file)).json()
         redirect = await get(settings.alias_url, _CONTROL_ROUTE, patient.ca_file)
     except AskingError as error:
-        is_refused = "certificate" in str(error)
-        mend = _MEND_CERTIFICATE if is_refused else "Start its nginx, or unset PLAINSQL_ALIAS_URL."
-        yield broken("alias", f"The alias does not answer at {settings.alias_url}: {error}.", mend)
+        yield _unheard_alias(settings.alias_url, error)
         return
     again = "Print its configuration again with `plainsql-server alias`, and reload nginx."
     if banner.get("data_url") != settings.data_url:
@@ -89,6 +87,13 @@ async def alias(patient: Patient) -> AsyncIterator[Finding]:
         yield broken("alias", f"The alias sends control requests to {led}, not to {settings.control_url}.", again)
     else:
         yield good("alias", f"The alias at {settings.alias_url} leads to both planes.")
+
+
+def _unheard_alias(url: str, error: AskingError) -> Finding:
+    if "certificate" in str(error):
+        return broken("alias", f"The alias at {url}: {error}.", _MEND_CERTIFICATE)
+    mend = "Start its nginx, or unset PLAINSQL_ALIAS_URL."
+    return broken("alias", f"The alias does not answer at {url}: {error}.", mend)
 
 
 async def redis(patient: Patient) -> AsyncIterator[Finding]:
