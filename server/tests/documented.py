@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import jsonschema_rs
 
+from server.tests.events import Event, EventParser
 from server.tests.openapi import FOLDER
 
 Json = dict[str, Any]
@@ -71,8 +72,28 @@ class Documented:
             assert "content" not in described, "a body is told of, and there is none"
             return
         assert content_type in described["content"], f"{content_type} is not told of"
-        if content_type == "application/json" and response.request.method != "HEAD":
-            self._judge(self._strict, described["content"][content_type]["schema"], response.read())
+        if response.request.method == "HEAD":
+            return
+        schema = described["content"][content_type]["schema"]
+        if content_type == "application/json":
+            self._judge(self._strict, schema, response.read())
+        elif content_type == "text/event-stream":
+            self._check_events(schema, EventParser().feed(response.read()))
+        elif content_type == "application/x-ndjson":
+            self._check_lines(response.read().splitlines())
+
+    def _check_events(self, schema: Json, events: list[Event]) -> None:
+        """Rows hold whatever was asked for; the other events are models."""
+        models = {each["properties"]["event"]["const"]: each["properties"]["data"] for each in schema["anyOf"]}
+        for event in events:
+            assert event.type in models, f"the event {event.type} is not told of"
+            if event.type != "row":
+                self._judge(self._strict, models[event.type]["contentSchema"], event.data.encode())
+
+    def _check_lines(self, lines: list[bytes]) -> None:
+        """The first and the last, as the document describes them in words."""
+        self._judge(self._strict, reference("StreamColumns"), lines[0])
+        self._judge(self._strict, {"anyOf": [reference("LastLine"), reference("Failure")]}, lines[-1])
 
     def _check_request(self, request: httpx.Request, operation: Json) -> None:
         parameters = operation.get("parameters", ())
@@ -88,6 +109,10 @@ class Documented:
             self._judges[name] = jsonschema_rs.Draft202012Validator({**schema, "components": document["components"]})
         for error in self._judges[name].iter_errors(json.loads(body)):
             raise AssertionError(f"{error.instance_path}: {error.message[:500]}; the document has {schema}")
+
+
+def reference(model: str) -> Json:
+    return {"$ref": f"#/components/schemas/{model}"}
 
 
 def strict(document: Json) -> Json:

@@ -32,9 +32,14 @@ def test_a_route_that_is_in_no_document_is_noticed() -> None:
         check("data", "GET", "/forgotten", 200, {})
 
 
-def test_a_status_that_is_not_told_of_is_noticed() -> None:
+@pytest.mark.parametrize(
+    ("plane", "method", "path"), [("control", "GET", f"/v1/keys/{KEY_ID}"), ("data", "POST", "/v1/query")]
+)
+def test_a_status_or_a_field_that_is_not_told_of_is_noticed_on_both_planes(plane: str, method: str, path: str) -> None:
     with pytest.raises(AssertionError, match="does not tell of 410"):
-        check("control", "GET", f"/v1/keys/{KEY_ID}", 410, FAILED)
+        check(plane, method, path, 410, FAILED)
+    with pytest.raises(AssertionError, match="the document has"):
+        check(plane, method, path, 404, {**FAILED, "forgotten": 1})
 
 
 def test_a_content_type_that_is_not_told_of_is_noticed() -> None:
@@ -68,3 +73,37 @@ def test_an_option_or_a_field_that_was_sent_and_is_not_told_of_is_noticed() -> N
         check("data", "POST", "/v1/query?forgotten=1", 200, QUERY)
     with pytest.raises(AssertionError, match="the document has"):
         check("data", "POST", "/v1/query", 200, QUERY, sent={"sql": "select 1", "forgotten": json.dumps({})})
+
+
+COLUMNS = {"columns": ["n"], "types": ["int4"], "request_id": "req_1"}
+DONE = {name: QUERY[name] for name in ("row_count", "affected_rows", "truncated", "command", "timings")}
+
+
+def check_events(*events: tuple[str, object]) -> None:
+    text = "".join(f"event: {kind}\ndata: {json.dumps(data)}\n\n" for kind, data in events)
+    check_stream("text/event-stream", text)
+
+
+def check_stream(content_type: str, text: str) -> None:
+    request = httpx.Request("POST", "http://plane/v1/query", json={"sql": "select 1 as n"})
+    headers = {"content-type": content_type}
+    Documented("data").check(httpx.Response(200, content=text.encode(), headers=headers, request=request))
+
+
+def test_an_event_or_a_field_of_one_that_is_not_told_of_is_noticed() -> None:
+    check_events(("columns", COLUMNS), ("row", {"whatever": 1}), ("done", DONE))
+    with pytest.raises(AssertionError, match="StreamColumns"):
+        check_events(("columns", {**COLUMNS, "forgotten": 1}))
+    with pytest.raises(AssertionError, match="StreamDone"):
+        check_events(("columns", COLUMNS), ("done", {**DONE, "forgotten": 1}))
+    with pytest.raises(AssertionError, match="the event forgotten"):
+        check_events(("columns", COLUMNS), ("forgotten", {}))
+
+
+def test_a_field_of_the_first_or_the_last_line_that_is_not_told_of_is_noticed() -> None:
+    last = {"success": True, **DONE}
+    check_stream("application/x-ndjson", f"{json.dumps(COLUMNS)}\n{json.dumps({'whatever': 1})}\n{json.dumps(last)}\n")
+    with pytest.raises(AssertionError, match="StreamColumns"):
+        check_stream("application/x-ndjson", f"{json.dumps({**COLUMNS, 'forgotten': 1})}\n{json.dumps(last)}\n")
+    with pytest.raises(AssertionError, match="LastLine"):
+        check_stream("application/x-ndjson", f"{json.dumps(COLUMNS)}\n{json.dumps({**last, 'forgotten': 1})}\n")
