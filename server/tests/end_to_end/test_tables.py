@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Iterator
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ from server.tests.service import Service, running_service
 TABLES = size("PLAINSQL_TEST_TABLES", 300)
 NAMES_WITHIN_S = 0.5
 FULL_WITHIN_S = 3.0
-# Other work on the machine may take its turn meanwhile; the fastest of some is what the service can do.
+# Other work on the machine may take its turn meanwhile; the median of some is what users meet.
 ATTEMPTS = 5
 
 
@@ -274,7 +275,7 @@ def test_thousands_of_tables_are_told_in_time(alone: Service) -> None:
     )
     took_s = {}
     for query in ("?detail=names", "?detail=columns", "?detail=full"):
-        took_s[query], tables = fastest(database, query)
+        took_s[query], tables = median_of_some(database, query)
         assert len(tables) == TABLES
     known = tag(database)
     began_s = time.monotonic()
@@ -285,12 +286,12 @@ def test_thousands_of_tables_are_told_in_time(alone: Service) -> None:
     assert took_s["?detail=full"] < FULL_WITHIN_S
 
 
-def fastest(database: ScratchDatabase, query: str) -> tuple[float, list[dict[str, Any]]]:
+def median_of_some(database: ScratchDatabase, query: str) -> tuple[float, list[dict[str, Any]]]:
     tables: list[dict[str, Any]] = []
-    best_s = 60.0
+    took_s = []
     for _ in range(ATTEMPTS):
         began_s = time.monotonic()
         response = database.call("GET", f"/tables{query}")
-        best_s = min(best_s, time.monotonic() - began_s)
+        took_s.append(time.monotonic() - began_s)
         tables = response.json()["tables"]
-    return best_s, tables
+    return median(took_s), tables
