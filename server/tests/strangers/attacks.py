@@ -183,9 +183,9 @@ ATTACKS: dict[str, Bomb] = {
     "idle serializable": Bomb(
         idle_serializable, "transactions asleep", _RUNNING.format("query ~ 'pg_sleep' and state = 'active'"), 2, 4
     ),
-    "lock bomb": Bomb(lock_bomb, "locks", _LOCKS, 2_000, 50_000),
+    "lock bomb": Bomb(lock_bomb, "locks", _LOCKS, 2_000, 10_000),
     "predicate locks": Bomb(predicate_lock_bomb, "predicate locks", f"{_LOCKS} and mode = 'SIReadLock'", 2_000, 30_000),
-    "CPU bomb": Bomb(cpu_bomb, "statements at it", _RUNNING.format("query ~ '100000000' and state = 'active'"), 8, 12),
+    "CPU bomb": Bomb(cpu_bomb, "statements at it", _RUNNING.format("query ~ '100000000' and state = 'active'"), 2, 4),
     "temporary files": Bomb(
         temp_file_bomb, "MB at once", "select sum(size)::int8 / 1000000 from pg_ls_tmpdir()", 5, 200
     ),
@@ -198,7 +198,7 @@ ATTACKS: dict[str, Bomb] = {
     "connection flood": Bomb(connection_flood, "requests", None, 50, 1_000),
     "NOTIFY flood": Bomb(notify_flood, "requests, 5,000 each", None, 3, 30),
     "lock views": Bomb(lock_view_flood, "requests", None, 1, 10),
-    "stalled streams": Bomb(stalled_streams, "streams that stand", _RUNNING.format("query ~ '^fetch'"), 2, 8),
+    "stalled streams": Bomb(stalled_streams, "streams that stand", _RUNNING.format("query ~ '^fetch'"), 1, 2),
 }
 
 
