@@ -122,12 +122,12 @@ async def catalog_bloat(attacker: Attacker) -> None:
 
     async def make(start: int) -> None:
         async with attacker.node.client(attacker.key) as client:
-            for first in range(start, 10_000, 400):
+            for first in range(attacker.tables + start, attacker.tables + 10_000, 100):
                 if time.monotonic() > attacker.until_s:
                     return
-                await attacker.send(client, TABLES.format(first=first, last=first + 99))
+                await attacker.send(client, TABLES.format(first=first, last=first + 24))
 
-    await _at_once(*(make(start) for start in (1, 101, 201, 301)))
+    await _at_once(*(make(start) for start in (1, 26, 51, 76)))
 
 
 async def connection_flood(attacker: Attacker) -> None:
@@ -190,7 +190,7 @@ ATTACKS: dict[str, Bomb] = {
         temp_file_bomb, "MB at once", "select sum(size)::int8 / 1000000 from pg_ls_tmpdir()", 5, 200
     ),
     "catalog bloat": Bomb(
-        catalog_bloat, "tables", "select count(*) from pg_class where relname ~ '^bulk_[0-9]+$'", 400, 10_000
+        catalog_bloat, "tables", "select count(*) from pg_class where relname ~ '^bulk_[0-9]+$'", 325, 10_000
     ),
     "subtransactions": Bomb(
         subtransaction_flood, "thousand used up", "select (txid_current() - {before}) / 1000", 10, 200

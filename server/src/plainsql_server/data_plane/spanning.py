@@ -232,20 +232,22 @@ class _Attempt:
 async def _lend(stack: AsyncExitStack, job: Job) -> list[Lease]:
     """A connection to each part's database, in the order of parts.
 
-    They are asked for in one order by all, and before anything is begun: nobody has what another waits for, while
-    waiting for what the other has.
+    For each cell, in one order for all, the turns are set aside at once, so that nobody who has some waits for others.
     """
-    needed = Counter(part.pool.cell for part in job.parts)
-    leases: dict[int, Lease] = {}
-    for number, part in sorted(enumerate(job.parts), key=lambda each: each[1].place.address):
-        lease = part.pool.lease(job.limits.concurrent_statements, job.deadline)
-        if part.pool.party.organization.max_running < needed[part.pool.cell]:
+    by_address = sorted(enumerate(job.parts), key=lambda each: each[1].place.address)
+    leases = {number: part.pool.lease(job.limits.concurrent_statements, job.deadline) for number, part in by_address}
+    for cell, needed in Counter(part.pool.cell for _, part in by_address).items():
+        may_have = next(part.pool.party.organization.max_running for _, part in by_address if part.pool.cell is cell)
+        if may_have < needed:
             raise LimitError(
                 "too_few_turns",
-                f"The transaction needs {needed[part.pool.cell]} connections to one cell at once, and this process has"
-                f" {part.pool.party.organization.max_running} for your organization.",
+                f"The transaction needs {needed} connections to one cell at once, and this process has {may_have} for"
+                " your organization.",
             )
-        leases[number] = await stack.enter_async_context(lease)
+        await cell.allotment.take(needed, job.deadline)
+        stack.callback(cell.allotment.give_back, needed)
+    for number, _ in by_address:
+        lease = await stack.enter_async_context(leases[number])
         lease.connection.max_result_bytes = job.limits.result_bytes
     return [leases[number] for number in range(len(job.parts))]
 

@@ -113,7 +113,7 @@ class Gate:
             else:
                 self._step_out(party, place)
             if isinstance(error, TimeoutError):
-                raise _overloaded("No connection became free before the deadline.") from None
+                raise overloaded("No connection became free before the deadline.") from None
             raise
 
     def leave(self, party: Party, started_s: float) -> None:
@@ -175,7 +175,7 @@ class Gate:
     def _refuse_what_cannot_start(self, party: Party, deadline: Deadline) -> None:
         organization = party.organization
         if self.waiting >= self._max_waiting or organization.waiting >= self._waiting_ceiling:
-            raise _overloaded("Too many requests wait for this database's cell.")
+            raise overloaded("Too many requests wait for this database's cell.")
         parallel = max(1, min(self._max_running, organization.max_running, party.max_running))
         ahead, mean_turn_s = organization.waiting + 1, organization.mean_turn_s
         if self.running >= self._max_running:
@@ -183,7 +183,7 @@ class Gate:
             # our own are waited for, however long strangers' turns take.
             ahead, mean_turn_s = ahead * max(1, len(self._round)), self._mean_turn_s
         if ahead * mean_turn_s / parallel > _may_wait_s(organization, deadline):
-            raise _overloaded("The request could not start before its deadline.")
+            raise overloaded("The request could not start before its deadline.")
 
 
 def _may_wait_s(organization: Organization, deadline: Deadline) -> float:
@@ -205,5 +205,6 @@ def _first_with_room(organization: Organization) -> "tuple[Party, asyncio.Future
     return None
 
 
-def _overloaded(reason: str) -> LimitError:
+def overloaded(reason: str) -> LimitError:
+    """What those are told who cannot have a turn in time."""
     return LimitError("overloaded", reason, retryable=True, retry_after_ms=_RETRY_AFTER_MS)

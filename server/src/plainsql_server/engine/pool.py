@@ -18,6 +18,7 @@ from plainsql_server.core.clock import Deadline, now
 from plainsql_server.core.errors import EngineError, LimitError, ServiceError
 from plainsql_server.core.observation import CellLoad, Failure, Observe
 from plainsql_server.engine.address import Address
+from plainsql_server.engine.allotment import Allotment
 from plainsql_server.engine.catalog import Catalog
 from plainsql_server.engine.cleaning import clean
 from plainsql_server.engine.connection import Connection, ResultTooLarge
@@ -316,6 +317,7 @@ class CellPools:
         self._name = address.cell_name
         self.leader = Leader(probes(address.cell_conninfo))
         self.gate = Gate(limits.cell_connections, limits.cell_waiting)
+        self.allotment = Allotment(limits.cell_connections)
         # Streams may have half of everything: of the cell's turns, of an organization's and of a pool's, so that
         # clients that do not read leave room for the rest.
         self.stream_gate = Gate(max(1, limits.cell_connections // 2), limits.cell_waiting)

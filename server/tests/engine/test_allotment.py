@@ -1,0 +1,54 @@
+"""Turns that are needed several at once: all or none, and nobody waits for who waits."""
+
+import asyncio
+
+import pytest
+
+from plainsql_server.core.clock import Deadline
+from plainsql_server.core.errors import LimitError
+from plainsql_server.engine.allotment import Allotment
+
+SOON_MS = 50
+
+
+async def test_half_of_the_turns_can_be_set_aside_and_no_more() -> None:
+    allotment = Allotment(8)
+    await allotment.take(3, Deadline.after_ms(SOON_MS))
+    with pytest.raises(LimitError) as refused:
+        await allotment.take(2, Deadline.after_ms(SOON_MS))
+    assert refused.value.code == "overloaded"
+    await allotment.take(1, Deadline.after_ms(SOON_MS))
+
+
+async def test_who_waits_gets_them_when_enough_came_back_and_has_none_before() -> None:
+    allotment = Allotment(8)
+    await allotment.take(2, Deadline.after_ms(SOON_MS))
+    await allotment.take(2, Deadline.after_ms(SOON_MS))
+    waiting = asyncio.create_task(allotment.take(3, Deadline.after_ms(5_000)))
+    await asyncio.sleep(0)
+    allotment.give_back(2)
+    # It waits for a third, and what is free is there for others.
+    await allotment.take(2, Deadline.after_ms(SOON_MS))
+    assert not waiting.done()
+    allotment.give_back(2)
+    allotment.give_back(2)
+    await waiting
+    await allotment.take(1, Deadline.after_ms(SOON_MS))
+
+
+async def test_who_gives_up_has_taken_nothing() -> None:
+    allotment = Allotment(4)
+    await allotment.take(2, Deadline.after_ms(SOON_MS))
+    waiting = asyncio.create_task(allotment.take(2, Deadline.after_ms(5_000)))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    allotment.give_back(2)
+    await asyncio.wait([waiting])
+    await allotment.take(2, Deadline.after_ms(SOON_MS))
+
+
+async def test_a_cell_of_one_turn_lets_one_of_them_in() -> None:
+    allotment = Allotment(1)
+    await allotment.take(1, Deadline.after_ms(SOON_MS))
+    with pytest.raises(LimitError):
+        await allotment.take(1, Deadline.after_ms(SOON_MS))
