@@ -7,6 +7,8 @@ import pytest
 
 from server.tests.postgres import Postgres, running_postgres
 
+ROLE = "tenant"
+
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
@@ -18,3 +20,14 @@ def postgres() -> Iterator[Postgres]:
 def engine(postgres: Postgres) -> Iterator[psycopg.Connection]:
     with postgres.connect() as connection:
         yield connection
+
+
+@pytest.fixture
+def database(postgres: Postgres, engine: psycopg.Connection) -> Iterator[str]:
+    """An empty database of a role that is no superuser."""
+    name = psycopg.conninfo.conninfo_to_dict(postgres.fresh_database())["dbname"]
+    if not engine.execute("select from pg_roles where rolname = %s", (ROLE,)).rowcount:
+        engine.execute(f"create role {ROLE} login")
+    engine.execute(f"alter database {name} owner to {ROLE}")
+    yield str(name)
+    engine.execute(f"drop database {name} with (force)")

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,29 +13,18 @@ import psycopg
 import pytest
 
 from plainsql_server.core.clock import Deadline
-from plainsql_server.core.errors import EngineError, LimitError, ServiceError
+from plainsql_server.core.errors import EngineError, LimitError, Outcome, ServiceError
 from plainsql_server.core.observation import Failure, Observation
 from plainsql_server.core.statement import Statement, first_words
 from plainsql_server.engine.address import Address
 from plainsql_server.engine.execution import ResultStream, Run
 from plainsql_server.engine.leftovers import Leftovers, leftovers_of
 from plainsql_server.engine.pool import Lease, Pool, PoolLimits, Pools
+from server.tests.engine.conftest import ROLE
 from server.tests.postgres import SUPERUSER, Postgres
 
-ROLE = "tenant"
 ORGANIZATION = "organization"
 WAIT_LIMIT_S = 5
-
-
-@pytest.fixture
-def database(postgres: Postgres, engine: psycopg.Connection) -> Iterator[str]:
-    """An empty database of a role that is no superuser."""
-    name = psycopg.conninfo.conninfo_to_dict(postgres.fresh_database())["dbname"]
-    if not engine.execute("select from pg_roles where rolname = %s", (ROLE,)).rowcount:
-        engine.execute(f"create role {ROLE} login")
-    engine.execute(f"alter database {name} owner to {ROLE}")
-    yield str(name)
-    engine.execute(f"drop database {name} with (force)")
 
 
 class Cell:
@@ -329,6 +318,32 @@ async def test_a_request_that_is_given_up_costs_its_connection_and_frees_its_tur
         assert await ask(cell.pool, "select 1 as a") == [b'{"a":1}']
         wait_for_backends(engine, database, 1)
         assert cell.open_connections == 1
+
+
+def set_standbys(engine: psycopg.Connection, names: str) -> None:
+    engine.execute("set synchronous_commit = local")
+    engine.execute(f"alter system set synchronous_standby_names = '{names}'".encode())
+    engine.execute("select pg_reload_conf()")
+
+
+async def test_a_commit_whose_wait_for_a_standby_is_cancelled_is_unknown(
+    postgres: Postgres, engine: psycopg.Connection, database: str
+) -> None:
+    """On a cell of one host, too: there may be several servers behind it."""
+    cancel = "select pg_cancel_backend(pid) from pg_stat_activity where wait_event = 'SyncRep' and datname = %s"
+    async with cell_of(postgres, database) as cell:
+        await ask(cell.pool, "create table t (n int)")
+        set_standbys(engine, "nobody")
+        try:
+            asked = asyncio.create_task(ask(cell.pool, "insert into t values (1)", timeout_ms=20_000))
+            async with asyncio.timeout(WAIT_LIMIT_S):
+                while not engine.execute(cancel, (database,)).rowcount:  # noqa: ASYNC110  # another process is watched
+                    await asyncio.sleep(0.01)
+            with pytest.raises(EngineError) as lost:
+                await asked
+        finally:
+            set_standbys(engine, "")
+        assert lost.value.outcome is Outcome.UNKNOWN
 
 
 @pytest.mark.parametrize("sql", ["select 1", "set work_mem = '1MB'", "select set_config('app.x', '1', false)"])

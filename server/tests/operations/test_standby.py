@@ -70,6 +70,24 @@ def test_a_standby_of_the_directory_is_no_directory(replicated: Stage) -> None:
     assert_found(doctor(standby), "The directory is a standby", "target_session_attrs=primary")
 
 
+def set_standbys(stage: Stage, names: str) -> None:
+    with stage.postgres.connect() as primary:
+        primary.execute(f"alter system set synchronous_standby_names = '{names}'".encode())
+        primary.execute("select pg_reload_conf()")
+    wait_for(lambda: stage.ask("show synchronous_standby_names") == [(names,)], _WAIT_S, lambda: "no reload")
+
+
+def test_servers_behind_one_address_are_found(replicated: Stage) -> None:
+    hidden = "its connection string has one host"
+    assert not [each for each in doctor(replicated) if hidden in each["found"]]
+    set_standbys(replicated, "second")
+    try:
+        found = doctor(replicated)
+    finally:
+        set_standbys(replicated, "")
+    assert_found(found, hidden, "plainsql-server cell move", "warning")
+
+
 def test_a_slot_that_nobody_reads_keeps_the_log(replicated: Stage) -> None:
     with replicated.postgres.connect() as primary:
         primary.execute("select pg_create_physical_replication_slot('unread', true)")

@@ -73,6 +73,8 @@ class Connection:
         self.place = 0
         # Whether the engine committed without having waited for a standby.
         self._is_unreplicated = False
+        # On every cell: one whose servers share an address looks like one server from here.
+        pgconn.notice_handler = self._on_notice
 
     @classmethod
     async def open(cls, conninfo: bytes, timeout_s: float) -> "Connection":
@@ -211,10 +213,6 @@ class Connection:
                 raise connection_lost("the wait for a standby was cancelled: the commit may not survive this server")
         return result
 
-    def expect_replicas(self) -> None:
-        """From now on, a commit that was not replicated is no success: its outcome is unknown."""
-        self._pg.notice_handler = self._on_notice
-
     def check(self) -> bool:
         """Whether an idle connection can still be used. A sound engine has nothing to say to it, so what says
         something has said goodbye; or its settings were reloaded, for which a new connection does as well.
@@ -241,6 +239,7 @@ class Connection:
         self._announce_settled()
 
     def _on_notice(self, notice: PGresult) -> None:
+        # A commit that was not replicated is no success: its outcome is unknown.
         message = notice.error_field(DiagnosticField.MESSAGE_PRIMARY) or b""
         if message.startswith(_WAIT_CANCELLED):
             self._is_unreplicated = True

@@ -14,6 +14,7 @@ from plainsql_server.engine.watching import rows
 _SETTINGS = (
     "max_connections", "superuser_reserved_connections", "max_prepared_transactions", "fsync", "full_page_writes",
     "log_statement", "log_min_error_statement", "data_directory", "default_transaction_isolation",
+    "synchronous_standby_names",
 )  # fmt: skip
 
 _TEMPLATE = """

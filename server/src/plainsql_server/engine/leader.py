@@ -2,8 +2,8 @@
 
 Owns the search for it. A cell of one host has nothing to search. In a cell of several (`deploy/cell-ha/`) one server
 takes writes, and another one takes its place when it dies: a connection is asked of the server that led last, and when
-that one does not answer, all are asked, once for all who wait, again and again until one leads. Only then do those who
-waited connect. Refuses to read from a server that follows.
+that one gives none, all are asked, once for all who wait, again and again until one leads. Only then do those who
+waited connect. A tenant who alone is refused makes nobody else wait. Refuses to read from a server that follows.
 """
 
 import asyncio
@@ -34,45 +34,48 @@ class Leader:
     def __init__(self, probes: Sequence[bytes]) -> None:
         """`probes` are connection strings for looking, one for each host."""
         self._probes = probes
-        # The host that leads, by its number; None while nobody knows.
+        # The host that leads, by its number; None while nobody knows. Only a look at all of them changes it.
         self.place: int | None = 0 if len(probes) == 1 else None
         self._search: asyncio.Task[None] | None = None
         self._why_not = ""
+        # When the last look that is done began.
         self._looked_s = 0.0
 
     async def connect(self, ways: Sequence[bytes], connect_timeout_s: float, limit_s: float) -> Connection:
         """A connection to the leader; `ways` are connection strings, one for each host.
 
         Raises EngineError if it cannot be opened; for a cell of several hosts only when the limit or our patience is
-        over.
+        over, or when the server that leads refuses these ways and not ours.
         """
         if len(ways) == 1:
             return await Connection.open(ways[0], min(connect_timeout_s, limit_s))
         end_s = time.monotonic() + min(limit_s, PATIENCE_S)
+        # The host that refused, and was found to lead all the same. It is asked again: it may just have been promoted.
+        refused_by: int | None = None
         while True:
             place = self.place
             if place is None:
                 place = await self._found(end_s)
+            asked_s = time.monotonic()
+            timeout_s = min(connect_timeout_s, _LOOK_S, max(0.0, end_s - asked_s))
             try:
-                left_s = max(0.0, end_s - time.monotonic())
-                connection = await Connection.open(ways[place], min(connect_timeout_s, _LOOK_S, left_s))
+                connection = await Connection.open(ways[place], timeout_s)
             except EngineError:
-                self.doubt(place)
-                if time.monotonic() + _PAUSE_S >= end_s:
+                failed_s = time.monotonic()
+                # Who is slow is waited for; everybody may be connecting.
+                is_refusal = failed_s - asked_s < timeout_s
+                if (is_refusal and refused_by == place) or failed_s + _PAUSE_S >= end_s:
+                    self.suspect()
                     raise
+                await self._looked_at(end_s - _PAUSE_S)
+                refused_by = place if is_refusal and self.place == place else None
                 await asyncio.sleep(_PAUSE_S)
                 continue
             connection.place = place
-            connection.expect_replicas()
             return connection
 
-    def doubt(self, place: int) -> None:
-        """Says that this host does not answer: nobody gets a connection to it until it was found to lead."""
-        if place == self.place and len(self._probes) > 1:
-            self.place = None
-
     def suspect(self) -> None:
-        """Says that a connection was lost, which customers can do to their own: has somebody look, now and then."""
+        """Says that something went wrong which customers can do to their own: has somebody look, now and then."""
         is_looking = self._search is not None and not self._search.done()
         if len(self._probes) > 1 and not is_looking and time.monotonic() - self._looked_s > _LOOK_AGAIN_S:
             self._search = asyncio.get_running_loop().create_task(self._look())
@@ -93,6 +96,14 @@ class Leader:
             await asyncio.wait([self._search], timeout=left_s)
         return self.place
 
+    async def _looked_at(self, end_s: float) -> None:
+        """Returns when somebody has looked from now on, or the time is over. Meanwhile, who led is taken to lead."""
+        now_s = time.monotonic()
+        while self._looked_s < now_s and (left_s := end_s - time.monotonic()) > 0:
+            if self._search is None or self._search.done():
+                self._search = asyncio.get_running_loop().create_task(self._look())
+            await asyncio.wait([self._search], timeout=left_s)
+
     async def _look_until_found(self) -> None:
         # Ends by itself, since whoever waited may have given up.
         end_s = time.monotonic() + PATIENCE_S
@@ -102,11 +113,15 @@ class Leader:
                 await asyncio.sleep(_PAUSE_S)
 
     async def _look(self) -> None:
-        self._looked_s = time.monotonic()
+        began_s = time.monotonic()
         try:
             self.place = await leading(self._probes, _LOOK_S)
         except EngineError as error:
+            self.place = None
             self._why_not = error.internal_context or ""
+        finally:
+            # Only now: who waits for a look waits for what it finds.
+            self._looked_s = began_s
 
 
 async def leading(ways: Sequence[bytes], timeout_s: float) -> int:

@@ -267,7 +267,7 @@ class Pool:
         """Ends what one of its connections is running; the process id of a backend that seems to run on, or 0."""
         backend_pid = await interrupt(connection, self._ways[connection.place], has_replicas=len(self._ways) > 1)
         if backend_pid:
-            self.cell.leader.doubt(connection.place)
+            self.cell.leader.suspect()
         return backend_pid
 
     def clean_and_give_back(self, connection: Connection, leftovers: Leftovers, started_s: float) -> None:

@@ -18,7 +18,7 @@ from plainsql_server.engine.provisioning import TEMPLATE
 from plainsql_server.engine.watching import view, watching
 from plainsql_server.operations.check_directory import clock, mend_of
 from plainsql_server.operations.check_machine import disk
-from plainsql_server.operations.check_replicas import following
+from plainsql_server.operations.check_replicas import following, hidden
 from plainsql_server.operations.findings import Finding, Patient, broken, good, warning
 from plainsql_server.settings import Settings
 
@@ -61,7 +61,7 @@ async def _cell(patient: Patient, directory: Directory, cell: CellRecord) -> lis
         why = " ".join((error.internal_context or error.message).split())
         return [broken(check, f"The cell cannot be reached as {cell.admin_role}: {why}", _mend(why))]
     findings = [clocks, *_fitness(check, facts), *_guard(check, facts), *_room(check, facts, patient.settings)]
-    findings += following(check, cell.conninfo, seen)
+    findings += [*following(check, cell.conninfo, seen), *hidden(check, cell.conninfo, facts)]
     findings += [*_durability(check, facts), *await _databases(check, directory, cell, facts)]
     findings += await _probe(check, cell, facts)
     findings += _disk(check, cell, facts, patient.disk_free_percent)

@@ -1,11 +1,13 @@
 """Checks of a cell's standbys: that as many follow as it has machines beside the leader, and one of them in step.
 
-Owns what a cell of several hosts must have. What one host says, `engine/watching.py` asks.
+Owns what a cell of several hosts must have, and finds those that hide behind one. What a host says,
+`engine/watching.py` and `engine/examining.py` ask.
 """
 
 from collections.abc import Iterator
 
 from plainsql_server.engine.address import hosts_of
+from plainsql_server.engine.examining import CellFacts
 from plainsql_server.engine.watching import CellView
 from plainsql_server.operations.findings import Finding, broken, good, warning
 
@@ -27,3 +29,13 @@ def following(check: str, conninfo: str, seen: CellView) -> Iterator[Finding]:
         yield warning(check, f"{seen.server} leads, and {names} of {wanted} standbys follows.", _MEND)
     else:
         yield good(check, f"{seen.server} leads; {names} follow.")
+
+
+def hidden(check: str, conninfo: str, facts: CellFacts) -> Iterator[Finding]:
+    """Servers behind one address: whatever is done for a cell of several hosts is not done for them."""
+    if facts.settings["synchronous_standby_names"] and len(hosts_of(conninfo)) == 1:
+        yield warning(
+            check, "Its commits wait for standbys, but its connection string has one host: deadlines cancel that wait,"
+            " and others can read what a fail-over takes back.",
+            "Name every server in it, with target_session_attrs=primary: `plainsql-server cell move`.",
+        )  # fmt: skip
