@@ -10,6 +10,7 @@ from psycopg import errors
 from plainsql_server.core.errors import InternalError
 from plainsql_server.engine import provisioning
 from plainsql_server.engine.provisioning import EngineNames
+from plainsql_server.settings import Settings
 from server.tests.control_plane.cell_state import yes
 from server.tests.postgres import SUPERUSER, Postgres, running_postgres
 
@@ -177,6 +178,11 @@ async def test_a_role_has_a_connection_limit_and_no_password(cell: Postgres, nam
             ([names.owner_role, names.reader_role],),
         ).fetchall()
     assert rows == [(provisioning.ROLE_CONNECTION_LIMIT, None)] * 2
+
+
+def test_a_role_whose_pools_are_full_has_connections_left_to_end_statements_with() -> None:
+    four_processes = 4 * Settings(directory_dsn="").pool_max_connections
+    assert four_processes + 8 <= provisioning.ROLE_CONNECTION_LIMIT
 
 
 async def test_text_is_unicode_and_ordered_by_code_point(cell: Postgres, names: EngineNames) -> None:

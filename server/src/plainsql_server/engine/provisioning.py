@@ -28,8 +28,9 @@ VERSION_FLOOR = {15: 19, 16: 15, 17: 11, 18: 5}
 
 TEMPLATE = "plainsql_template"
 
-# Of one role on its cell, over all data-plane processes: four of them with pools of the default size, 16.
-ROLE_CONNECTION_LIMIT = 64
+# Of one role on its cell, over all data-plane processes: four of them with pools of the default size, 16, and some for
+# ending what these run, which takes a connection of the same role.
+ROLE_CONNECTION_LIMIT = 64 + 8
 
 # Large objects can be written in a read-only transaction before PostgreSQL 16, so only owners get them back.
 _OWNERS_FUNCTIONS = r"^(lo_(?!import|export).*|lowrite)$"
