@@ -48,6 +48,8 @@ class Transaction(msgspec.Struct, frozen=True):
     invoked_ns: int
     completed_ns: int
     operations: tuple[Operation, ...]
+    # Of one that is not known to be OK: that the answer said so, though not what was read.
+    is_committed: bool = False
 
     def told(self) -> str:
         """The transaction in one line, for people."""

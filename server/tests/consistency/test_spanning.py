@@ -21,6 +21,8 @@ from plainsql_server.data_plane.spanning import Step
 from server.tests.consistency.anomalies import AnomalyClass
 from server.tests.consistency.checker import check
 from server.tests.consistency.faults import kill_engine, wait_until
+from server.tests.consistency.history import Append, Outcome, Transaction
+from server.tests.consistency.transports import reply_of
 from server.tests.consistency.two_cells import (
     SpanningWorkload,
     TwoCells,
@@ -30,7 +32,7 @@ from server.tests.consistency.two_cells import (
     torn,
     two_cells,
 )
-from server.tests.load import Node, size
+from server.tests.load import Answer, Node, size
 
 SPANNING = size("PLAINSQL_TEST_SPANNING", 50)
 LOCAL = size("PLAINSQL_TEST_SPANNING_LOCAL", 200)
@@ -75,6 +77,17 @@ def require_sound(two: TwoCells, workload: SpanningWorkload, name: str) -> None:
     for side in (0, 1):
         alone = check(projected(workload.history, side))
         assert alone.anomalies == (), alone.told()
+
+
+def test_what_was_told_to_be_committed_must_be_stored() -> None:
+    appends = (Append(0, 1), Append(1, 1))
+    lost = [Transaction(1, 0, Outcome.INFO, 0, 1, appends)]
+    assert torn(lost, {}) == []
+    error = {"code": "commit_delayed", "outcome": "committed"}
+    reply = reply_of(Answer(503, {"retry-after": "1"}, {"success": False, "error": error}, 0.0))
+    told = [Transaction(1, 0, reply.outcome, 0, 1, appends, reply.is_committed)]
+    assert torn(told, {}) != []
+    assert torn(told, {0: [1], 1: [1]}) == []
 
 
 async def committed_more(workload: SpanningWorkload) -> None:

@@ -1,15 +1,19 @@
 """Two-phase commit while a part of the service is away at the worst moment: what callers are told is true."""
 
 import asyncio
-from collections.abc import Iterator
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
 
 from plainsql_server.data_plane.spanning import Step
+from server.tests.cell import Cell
 from server.tests.consistency.faults import wait_until
 from server.tests.consistency.two_cells import HOLD_S, SIDES, TwoCells, serving, two_cells
 from server.tests.load import Answer, Node
+from server.tests.postgres import SUPERUSER
 
 # What is left in doubt is finished by then.
 BOUND_S = 10
@@ -34,9 +38,12 @@ def appends(number: int) -> list[dict[str, Any]]:
     return [{"database": side, "sql": f"insert into lists values ({number}, array[1])"} for side in SIDES]
 
 
-async def send(node: Node, two: TwoCells, number: int, timeout_ms: int = 3_000) -> Answer:
+async def send(
+    node: Node, two: TwoCells, number: int, timeout_ms: int = 3_000, more: tuple[dict[str, Any], ...] = ()
+) -> Answer:
     async with node.client(two.key) as client:
-        await client.post("/v1/transaction", {"statements": appends(number), "timeout_ms": timeout_ms})
+        statements = [*appends(number), *more]
+        await client.post("/v1/transaction", {"statements": statements, "timeout_ms": timeout_ms})
         return await client.answer()
 
 
@@ -113,3 +120,56 @@ async def test_a_directory_that_dies_at_the_decision_leaves_the_outcome_unknown_
     await asyncio.to_thread(two.directory.start)
     two.wait_until_settled(2 * BOUND_S)
     assert stored(two, 6) in ([True, True], [False, False])
+
+
+def set_standbys(cell: Cell, names: str) -> None:
+    with cell.postgres.connect() as admin:
+        admin.execute("set synchronous_commit = local")
+        admin.execute(f"alter system set synchronous_standby_names = '{names}'".encode())
+        admin.execute("select pg_reload_conf()")
+
+
+def waiting(cell: Cell, roles: str) -> bool:
+    """Whether one of these waits for a standby."""
+    question = "select from pg_stat_activity where wait_event = 'SyncRep' and usename like %s"
+    with cell.postgres.connect() as admin:
+        return bool(admin.execute(question, (roles,)).fetchall())
+
+
+@asynccontextmanager
+async def no_standby(cell: Cell) -> AsyncIterator[None]:
+    """Commits wait for a standby that is not there, for the length of the block."""
+    is_over = threading.Event()
+
+    def commit_again_and_again() -> None:
+        with cell.postgres.connect() as admin:
+            while not is_over.is_set():
+                admin.execute("create table probe ()")
+                admin.execute("drop table probe")
+
+    # The engine hears of a setting in its own time; when a commit waits, it has.
+    probe = asyncio.create_task(asyncio.to_thread(commit_again_and_again))
+    try:
+        set_standbys(cell, "nobody")
+        await wait_until(lambda: waiting(cell, SUPERUSER))
+        yield
+    finally:
+        is_over.set()
+        set_standbys(cell, "")
+        await probe
+
+
+@pytest.mark.parametrize("step", [Step.BEGUN, Step.PREPARED], ids=["prepare", "commit"])
+async def test_a_customer_who_waits_for_no_standby_waits_for_it_here(two: TwoCells, step: Step) -> None:
+    careless = {"database": SIDES[1], "sql": "set synchronous_commit = off"}
+    number = 10 + step.value
+    with serving(two, test_hold_s=30) as node:
+        async with AsyncExitStack() as stack:
+            with two.holding(step) as is_held:
+                request = asyncio.create_task(send(node, two, number, timeout_ms=30_000, more=(careless,)))
+                await wait_until(is_held)
+                await stack.enter_async_context(no_standby(two.cells[1]))
+            await wait_until(lambda: request.done() or waiting(two.cells[1], "o\\_%"))
+            assert not request.done()
+        assert (await request).succeeded
+    assert stored(two, number) == [True, True]

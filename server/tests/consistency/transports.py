@@ -44,6 +44,8 @@ class Reply:
     attempts: int = 1
     # What should not have happened, whatever the outcome.
     complaint: str = ""
+    # Whether it was told to be committed, be it without the rows.
+    is_committed: bool = False
 
 
 class Transport(Protocol):
@@ -79,7 +81,7 @@ class HttpTransport:
             # No connection came about, so that nothing was sent.
             return Reply(Outcome.FAIL, "no_connection")
         try:
-            return _reply(await self._client.answer())
+            return reply_of(await self._client.answer())
         except NoAnswer:
             return Reply(Outcome.INFO, "no_answer")
         except TimeoutError:
@@ -94,7 +96,8 @@ _OUTCOMES = {
 }  # fmt: skip
 
 
-def _reply(answer: Answer) -> Reply:
+def reply_of(answer: Answer) -> Reply:
+    """What an answer says."""
     if answer.succeeded:
         results = answer.body.get("results") or [answer.body]
         attempts = answer.body.get("transaction", {}).get("attempts", 1)
@@ -102,7 +105,8 @@ def _reply(answer: Answer) -> Reply:
     retried = "serialization" in answer.code or "deadlock" in answer.code
     expected = answer.is_refusal() or (answer.status == 200 and retried)
     complaint = "" if expected else f"{answer.status} {answer.body}"
-    return Reply(_OUTCOMES[answer.outcome], answer.code, complaint=complaint)
+    is_committed = answer.outcome == "committed"
+    return Reply(_OUTCOMES[answer.outcome], answer.code, complaint=complaint, is_committed=is_committed)
 
 
 class DirectTransport:

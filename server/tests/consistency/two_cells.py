@@ -247,7 +247,8 @@ def torn(history: History, lists: dict[int, list[int]]) -> list[str]:
     for each in history:
         appends = [operation for operation in each.operations if isinstance(operation, Append)]
         stored = [append.value in lists.get(append.key, []) for append in appends]
-        allowed = {Outcome.OK: {True}, Outcome.FAIL: {False}}.get(each.outcome, {True, False})
+        told = {Outcome.OK: {True}, Outcome.FAIL: {False}}.get(each.outcome, {True, False})
+        allowed = {True} if each.is_committed else told
         if appends and (len(set(stored)) > 1 or stored[0] not in allowed):
             found.append(each.told())
     return found

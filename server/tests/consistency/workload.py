@@ -141,7 +141,9 @@ class Workload:
         completed_ns = time.monotonic_ns()
         if reply.outcome is Outcome.OK:
             plan = tuple(self._done(operation, rows) for operation, rows in zip(plan, reply.rows, strict=True))
-        self.history.append(Transaction(number, process, reply.outcome, invoked_ns, completed_ns, plan))
+        self.history.append(
+            Transaction(number, process, reply.outcome, invoked_ns, completed_ns, plan, reply.is_committed)
+        )
         self._count(reply)
         return reply
 

@@ -1,10 +1,16 @@
 """Recovery, on a real cell: what was left in doubt ends as it was decided, and nobody who is alive is disturbed."""
 
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 import psycopg
 import pytest
 
-from plainsql_server.control_plane import databases
+from plainsql_server.control_plane import databases, organizations
 from plainsql_server.control_plane.recovery import Recovery
+from plainsql_server.core.errors import EngineError, ServiceError
 from plainsql_server.core.observation import Observation
 from plainsql_server.directory import spanning
 from plainsql_server.directory.cells import CellRecord
@@ -12,10 +18,13 @@ from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.directory.organizations import OrganizationRecord
 from plainsql_server.directory.spanning import NewRecord, State
+from plainsql_server.engine.cell_config import CellConfig
 from plainsql_server.engine.provisioning import ROLE_CONNECTION_LIMIT
+from plainsql_server.engine.reaping import CellWatch
 from plainsql_server.engine.two_phase import gid_of, new_gid
 from server.tests.control_plane.records import store_record
-from server.tests.postgres import Postgres
+from server.tests.postgres import SUPERUSER, Postgres, running_postgres_with
+from server.tests.processes import wait_for
 
 
 @pytest.fixture
@@ -81,6 +90,122 @@ async def test_a_record_that_is_held_is_left_alone(
     assert is_prepared(postgres, gid)
     with postgres.connect(database=database.engine_name) as admin:
         admin.execute(f"rollback prepared '{gid_of(gid, 0)}'".encode())
+
+
+async def test_one_that_died_in_line_keeps_nobody_from_recovery(
+    postgres: Postgres, directory: Directory, cell: CellRecord, database: DatabaseRecord, recovery: Recovery
+) -> None:
+    other_organization = await organizations.create(directory, "Other", "free")
+    other = await databases.create(directory, other_organization.id, "main")
+    gid, other_gid = prepare(postgres, database), prepare(postgres, other)
+    id_ = await store_record(directory, database, gid, "open")
+    waiting = await store_record(directory, database, new_gid(), "waiting", hold_s=-1)
+    await store_record(directory, other, other_gid, "committed", hold_s=-1)
+    assert await recovery.finish_some() == 1
+    assert is_made(postgres, other)
+    assert is_prepared(postgres, gid)
+    assert await spanning.advance(directory, waiting, 60) is None
+    # And where both of them died.
+    await store_record(directory, database, new_gid(), "waiting", hold_s=-1)
+    await spanning.postpone(directory, id_)
+    assert await recovery.finish_some() == 1
+    assert not is_prepared(postgres, gid)
+    assert await unfreed(directory) == 0
+
+
+@contextmanager
+def clock_gone_back(postgres: Postgres) -> Iterator[None]:
+    """The engine's clock is an hour behind what it was, for those who ask it in the admin's database."""
+    with postgres.connect() as admin:
+        admin.execute("alter function pg_catalog.clock_timestamp() rename to real_clock_timestamp")
+        try:
+            admin.execute(
+                "create function pg_catalog.clock_timestamp() returns timestamptz language sql"
+                " as $$ select pg_catalog.real_clock_timestamp() - interval '1 hour' $$"
+            )
+            yield
+        finally:
+            admin.execute("drop function if exists pg_catalog.clock_timestamp()")
+            admin.execute("alter function pg_catalog.real_clock_timestamp() rename to clock_timestamp")
+
+
+async def test_a_clock_that_went_back_hides_nothing(
+    postgres: Postgres, directory: Directory, database: DatabaseRecord, recovery: Recovery
+) -> None:
+    gid = prepare(postgres, database)
+    await store_record(directory, database, gid, "committed", hold_s=-1)
+    with clock_gone_back(postgres):
+        assert await recovery.finish_some() == 1
+    assert not is_prepared(postgres, gid)
+    assert is_made(postgres, database)
+
+
+@pytest.fixture
+def lonely() -> Iterator[Postgres]:
+    """A cell whose commits wait for a standby that is not there."""
+
+    def config(root: Path) -> CellConfig:
+        return CellConfig(SUPERUSER, str(root), others={"synchronous_standby_names": "nobody"})
+
+    with running_postgres_with(config) as running:
+        yield running
+
+
+def prepare_alone(postgres: Postgres) -> str:
+    """The name of a prepared transaction, which waited for nobody."""
+    gid = gid_of(new_gid(), 0)
+    with postgres.connect() as connection:
+        connection.execute("set synchronous_commit = local")
+        connection.execute("begin")
+        connection.execute("create table made ()")
+        connection.execute(f"prepare transaction '{gid}'".encode())
+    return gid
+
+
+def waiting_for_a_standby(postgres: Postgres) -> int:
+    with postgres.connect() as admin:
+        return len(admin.execute("select from pg_stat_activity where wait_event = 'SyncRep'").fetchall())
+
+
+def has_table(postgres: Postgres) -> bool:
+    with postgres.connect() as admin:
+        return admin.execute("select to_regclass('public.made') is not null").fetchone() == (True,)
+
+
+async def test_a_commit_that_waits_for_a_standby_is_not_done_and_left_alone(
+    lonely: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gid = prepare_alone(lonely)
+    async with CellWatch.beside(lonely.conninfo, SUPERUSER) as cell:
+        with monkeypatch.context() as patched:
+            patched.setattr("plainsql_server.engine.reaping._END_TIMEOUT_S", 0.5)
+            with pytest.raises(EngineError):
+                await cell.end_prepared(gid, "postgres", commit=True)
+        assert waiting_for_a_standby(lonely) == 1
+        assert not has_table(lonely)
+        # Somebody is at it.
+        with pytest.raises(ServiceError, match="busy"):
+            await cell.end_prepared(gid, "postgres", commit=True)
+        assert await cell.where_prepared(gid) == ["postgres"]
+    with lonely.connect() as admin:
+        admin.execute("alter system set synchronous_standby_names = ''")
+        admin.execute("select pg_reload_conf()")
+    wait_for(lambda: has_table(lonely), 10, lambda: "it was not committed")
+
+
+async def test_a_commit_whose_wait_for_a_standby_is_cancelled_is_not_done(lonely: Postgres) -> None:
+    gid = prepare_alone(lonely)
+
+    async def cancel() -> None:
+        await asyncio.to_thread(wait_for, lambda: waiting_for_a_standby(lonely) == 1, 10, lambda: "nobody waits")
+        with lonely.connect() as admin:
+            admin.execute("select pg_cancel_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'")
+
+    async with CellWatch.beside(lonely.conninfo, SUPERUSER) as cell:
+        cancelling = asyncio.create_task(cancel())
+        with pytest.raises(EngineError):
+            await cell.end_prepared(gid, "postgres", commit=True)
+        await cancelling
 
 
 async def test_whoever_comes_back_too_late_cannot_commit(

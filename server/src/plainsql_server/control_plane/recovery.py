@@ -69,7 +69,7 @@ class Recovery:
         gid = gid_of(unfinished.gid, part.number)
         try:
             async with CellWatch.beside(part.cell_conninfo, part.admin_role) as cell:
-                for database in [database for known, database in await cell.prepared() if known == gid]:
+                for database in await cell.where_prepared(gid):
                     if await cell.end_prepared(gid, database, commit=unfinished.is_committed):
                         what = "in_doubt_committed" if unfinished.is_committed else "in_doubt_rolled_back"
                         self._observe(Reaped(now(), "reaped", part.cell_name, what, 1))

@@ -157,16 +157,20 @@ async def postpone(directory: Directory, id_: str, delay_s: float = 0.0) -> None
 async def take_over(directory: Directory, limit: int, claim_s: float) -> list[Unfinished]:
     """Records that nobody holds, taken by the caller for `claim_s`. What was not decided is aborted by that.
 
-    Several may ask at once; each gets others.
+    Several may ask at once; each gets others. What only waited has begun nothing, and is freed at once: while another
+    of its organization is not, it could not be kept as anything but waiting.
     """
     statement = """
-        UPDATE spanning_transactions
-        SET state = CASE state WHEN 'committed' THEN state ELSE 'aborted' END,
-            held_until = now() + %s * interval '1 s'
-        WHERE id IN (
-            SELECT id FROM spanning_transactions WHERE freed_at IS NULL AND held_until <= now()
-            ORDER BY held_until LIMIT %s FOR UPDATE SKIP LOCKED)
-        RETURNING id, gid, state, database_ids
+        WITH taken AS (
+            UPDATE spanning_transactions
+            SET state = CASE state WHEN 'committed' THEN state ELSE 'aborted' END,
+                freed_at = CASE state WHEN 'waiting' THEN now() END,
+                held_until = now() + %s * interval '1 s'
+            WHERE id IN (
+                SELECT id FROM spanning_transactions WHERE freed_at IS NULL AND held_until <= now()
+                ORDER BY held_until LIMIT %s FOR UPDATE SKIP LOCKED)
+            RETURNING id, gid, state, database_ids, freed_at)
+        SELECT id, gid, state, database_ids FROM taken WHERE freed_at IS NULL
     """
     participations = """
         SELECT p.number - 1 AS number, c.name AS cell_name, c.conninfo AS cell_conninfo, c.admin_role

@@ -5,6 +5,7 @@ start, so that a process which got the number meanwhile is left alone. Reads no 
 Refuses to know ceilings; `control_plane/reaping.py` does.
 """
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -17,14 +18,18 @@ from psycopg import AsyncConnection, sql
 
 from plainsql_server.core.errors import EngineError, InternalError
 from plainsql_server.engine.backups import BACKUP, KEEPER, RESTORE
+from plainsql_server.engine.connection import Connection
 from plainsql_server.engine.interrupt import AWAITS_NO_STANDBY
 from plainsql_server.engine.sqlstate import engine_away
+from plainsql_server.engine.two_phase import read_end
 
 # As `provisioning.new_names` makes them: no role of an operator's is ever touched.
 _TENANT = "^[or]_[0-9a-f]{24}$"
 _CONNECT_TIMEOUT_S = 5
 # No question takes a tenth of a second; one that hangs must not hang the looking at other cells.
 _STATEMENT_TIMEOUT_MS = 5_000
+# Nor must the wait for a standby that is away.
+_END_TIMEOUT_S = 5.0
 # Taken by the one who looks at a cell, so that several control processes do not do it twice.
 _LOCK = 7_040_320_155_210_118_713
 
@@ -73,6 +78,8 @@ _PREPARED = """
     SELECT gid, database::text FROM pg_prepared_xacts
     WHERE clock_timestamp() - prepared > %s * interval '1 second'
 """
+# Without its age: whoever asks frees what is not found, and a clock may have gone back.
+_WHERE_PREPARED = "SELECT database::text FROM pg_prepared_xacts WHERE gid = %s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,27 +161,39 @@ class CellWatch:
         too_long = [row for row, since_s in found.items() if now_s - since_s > longer_than_s]
         return sum([len(await self._rows(_END, (pid, start))) for pid, start, _ in too_long])
 
-    async def prepared(self, older_than_s: float = 0.0) -> list[tuple[str, str]]:
+    async def prepared(self, older_than_s: float) -> list[tuple[str, str]]:
         """Transactions that have been prepared for longer, by name and database."""
         return [(gid, database) for gid, database in await self._rows(_PREPARED, (older_than_s,))]
+
+    async def where_prepared(self, gid: str) -> list[str]:
+        """The database in which a transaction of that name is prepared, if there is one."""
+        return [database for (database,) in await self._rows(_WHERE_PREPARED, (gid,))]
 
     async def roll_back_prepared(self, prepared: Sequence[tuple[str, str]]) -> int:
         """Rolls these back; how many there still were."""
         return sum([await self.end_prepared(gid, database, commit=False) for gid, database in prepared])
 
     async def end_prepared(self, gid: str, database: str, *, commit: bool) -> bool:
-        """Ends a prepared transaction; False if somebody else did."""
-        command = sql.SQL("COMMIT PREPARED {}" if commit else "ROLLBACK PREPARED {}")
+        """Ends a prepared transaction; False if somebody else did. Raises ServiceError unless it is known to be ended.
+
+        That it waits for a standby is nothing to cancel, as every time limit of the engine's or the driver's would:
+        the engine would be content with itself then. It is left alone instead, and somebody asks again.
+        """
         # It can be done in its own database only. Nothing of a tenant's runs by that.
-        there = await _connect(self._conninfo, self._admin_role, database)
+        there = await _connect(self._conninfo, self._admin_role, database, statement_timeout_ms=0)
+        command = sql.SQL("COMMIT PREPARED {}" if commit else "ROLLBACK PREPARED {}").format(sql.Literal(gid))
+        there.pgconn.enter_pipeline_mode()
+        connection = Connection(there.pgconn)
+        connection.expect_replicas()
         try:
-            async with there:
-                await there.execute(command.format(sql.Literal(gid)))
-        except psycopg.errors.UndefinedObject:
-            return False
-        except psycopg.Error as error:
-            raise _as_service_error(error) from error
-        return True
+            async with asyncio.timeout(_END_TIMEOUT_S):
+                connection.send_query(command.as_bytes(there))
+                connection.sync()
+                return await read_end(connection)
+        except TimeoutError:
+            raise engine_away("reaping: what ends a prepared transaction takes too long") from None
+        finally:
+            connection.close()
 
     async def _rows(self, query: str, arguments: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
         try:
@@ -184,8 +203,11 @@ class CellWatch:
             raise _as_service_error(error) from error
 
 
-async def _connect(conninfo: str, admin_role: str, database: str) -> "AsyncConnection[tuple[Any, ...]]":
-    options = f"-c search_path=pg_catalog,pg_temp -c statement_timeout={_STATEMENT_TIMEOUT_MS}"
+async def _connect(
+    conninfo: str, admin_role: str, database: str, statement_timeout_ms: int = _STATEMENT_TIMEOUT_MS
+) -> "AsyncConnection[tuple[Any, ...]]":
+    # Given at start-up, they win over what a tenant may have stored for its database.
+    options = f"-c search_path=pg_catalog,pg_temp -c synchronous_commit=on -c statement_timeout={statement_timeout_ms}"
     try:
         return await AsyncConnection.connect(
             conninfo, user=admin_role, dbname=database, autocommit=True, options=options,

@@ -246,11 +246,14 @@ class Attempt:
 
     def _queue_guards(self) -> None:
         # What is deferred must come before the guards.
-        self._connection.send_query(NOTHING_DEFERRED)
-        self._due.append((_Due.OURS, 0))
+        self._queue_ours(NOTHING_DEFERRED)
         for guard in (STILL_SERIALIZABLE, STILL_READ_ONLY)[: 1 + self._plan.read_only]:
             self._connection.send_query(guard)
             self._due.append((_Due.GUARD, 0))
+
+    def _queue_ours(self, sql: bytes) -> None:
+        self._connection.send_query(sql)
+        self._due.append((_Due.OURS, 0))
 
     def _queue_record(self, record: Record) -> None:
         self._connection.send_query(*record.finish(self.results))

@@ -28,6 +28,9 @@ _OUT_OF_MEMORY = "53200"
 _NO_ROOM = "maximum number of prepared transactions reached"
 _RETRY_AFTER_MS = 1_000
 _PREPARED_TAG = b"PREPARE TRANSACTION"
+# Whatever a customer's statement set: others depend on what is prepared here, so that it must survive this machine. It
+# is not local, because COMMIT PREPARED comes after this transaction.
+_AWAIT_STANDBY = b"set synchronous_commit = on"
 
 
 def new_gid() -> str:
@@ -94,6 +97,7 @@ class Participant(Attempt):
             self._check_not_ended()
             if self._plan.guarded:
                 self._queue_guards()
+                self._queue_ours(_AWAIT_STANDBY)
             if self._plan.record is not None:
                 self._queue_record(self._plan.record)
             self._connection.send_query(f"prepare transaction '{self.gid}'".encode())
@@ -141,7 +145,7 @@ class Participant(Attempt):
     async def read_commit(self) -> bool:
         """Whether it is committed, be it by somebody else. If not, another connection must do it."""
         try:
-            await _read_end(self._connection)
+            await read_end(self._connection)
         except ServiceError:
             return False
         return self._connection.is_open
@@ -157,7 +161,7 @@ class Participant(Attempt):
             if self.is_prepared:
                 self._connection.send_query(f"rollback prepared '{self.gid}'".encode())
                 self._connection.sync()
-                await _read_end(self._connection)
+                await read_end(self._connection)
                 self.is_prepared = self.may_be_prepared = False
             elif not self.may_be_prepared:
                 await self._roll_back()
@@ -173,18 +177,20 @@ async def commit_anew(pool: Pool, gid: str) -> None:
     try:
         connection.send_query(f"commit prepared '{gid}'".encode())
         connection.sync()
-        await _read_end(connection)
+        await read_end(connection)
     finally:
         connection.close()
 
 
-async def _read_end(connection: Connection) -> None:
-    """Reads the answer to what ends a prepared transaction. One that is not there any more was ended before."""
+async def read_end(connection: Connection) -> bool:
+    """Reads the answer to what ends a prepared transaction; False if it was not there any more: ended before."""
     try:
         await drain(connection)
     except ServiceError as error:
         if error.diagnosis.sqlstate != _NO_SUCH_GID:
             raise
+        return False
+    return True
 
 
 def _no_room() -> LimitError:
