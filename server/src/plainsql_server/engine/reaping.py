@@ -184,7 +184,6 @@ class CellWatch:
         command = sql.SQL("COMMIT PREPARED {}" if commit else "ROLLBACK PREPARED {}").format(sql.Literal(gid))
         there.pgconn.enter_pipeline_mode()
         connection = Connection(there.pgconn)
-        connection.expect_replicas()
         try:
             async with asyncio.timeout(_END_TIMEOUT_S):
                 connection.send_query(command.as_bytes(there))
