@@ -30,11 +30,19 @@ def node(cell: Cell) -> Iterator[Node]:
         yield running
 
 
+@pytest.fixture(autouse=True)
+async def table(cell: Cell, node: Node) -> None:
+    async with node.client(cell.key) as client:
+        assert (await client.query("drop table if exists waiting")).succeeded
+        assert (await client.query("create table waiting (n int primary key)")).succeeded
+
+
 @asynccontextmanager
 async def no_standby(cell: Cell) -> AsyncIterator[None]:
     """Commits of the customer's database wait for a standby that is not there, for the length of the block."""
     set_standbys(cell, "nobody")
     try:
+        await commits_wait(cell)
         yield
     finally:
         set_standbys(cell, "")
@@ -47,6 +55,23 @@ def set_standbys(cell: Cell, names: str) -> None:
         admin.execute("select pg_reload_conf()")
 
 
+async def commits_wait(cell: Cell) -> None:
+    """Returns when commits wait: the checkpointer tells the others to, some time after the reload."""
+    async with (
+        asyncio.timeout(30),
+        await psycopg.AsyncConnection.connect(cell.postgres.dsn(), autocommit=True) as probe,
+    ):
+        commit: asyncio.Task[object] | None = None
+        while probe.info.backend_pid not in waiting(cell, SUPERUSER):
+            if commit is None or commit.done():
+                commit = asyncio.create_task(probe.execute("select pg_logical_emit_message(true, 'probe', '')"))
+            await asyncio.sleep(0.01)
+        assert commit is not None
+        with cell.postgres.connect() as admin:
+            admin.execute("select pg_cancel_backend(%s)", (probe.info.backend_pid,))
+        await commit
+
+
 async def waits(cell: Cell, count: int = 1) -> None:
     """Returns when so many of the customer's commits wait."""
     async with asyncio.timeout(10):
@@ -54,11 +79,11 @@ async def waits(cell: Cell, count: int = 1) -> None:
             await asyncio.sleep(0.01)
 
 
-def waiting(cell: Cell) -> list[int]:
+def waiting(cell: Cell, roles: str = r"o\_%") -> list[int]:
     # The directory, which is on the same server, waits as well.
-    question = "select pid from pg_stat_activity where wait_event = 'SyncRep' and usename like 'o\\_%'"
+    question = "select pid from pg_stat_activity where wait_event = 'SyncRep' and usename like %s"
     with cell.postgres.connect() as admin:
-        rows = admin.execute(question.encode()).fetchall()
+        rows = admin.execute(question, (roles,)).fetchall()
     return [row[0] for row in rows]
 
 
@@ -68,23 +93,20 @@ def numbers_in(cell: Cell) -> set[int]:
 
 
 async def test_at_its_deadline_it_is_unknown_and_stays_unseen(cell: Cell, node: Node) -> None:
-    async with node.client(cell.key) as client, node.client(cell.key) as reader:
-        assert (await client.query("drop table if exists waiting")).succeeded
-        assert (await client.query("create table waiting (n int primary key)")).succeeded
-        async with no_standby(cell):
-            answer = await client.query(INSERT, 1, timeout_ms=1_000)
-            assert answer.code == "statement_timeout", answer
-            assert answer.outcome == "unknown", answer
-            assert answer.elapsed_s <= 2.2
-            await client.post(
-                "/v1/transaction", {"statements": [{"sql": INSERT, "params": [2]}], "timeout_ms": 1_000}
-            )  # fmt: skip
-            answer = await client.answer()
-            assert answer.code == "transaction_timed_out", answer
-            assert answer.outcome == "unknown", answer
-            assert len(waiting(cell)) == 2, "what was committed was told to wait no longer"
-            seen = await reader.query("select count(*) as n from waiting", timeout_ms=3_000)
-            assert seen.value == 0, "others read what may still be lost"
+    async with node.client(cell.key) as client, node.client(cell.key) as reader, no_standby(cell):
+        answer = await client.query(INSERT, 1, timeout_ms=1_000)
+        assert answer.code == "statement_timeout", answer
+        assert answer.outcome == "unknown", answer
+        assert answer.elapsed_s <= 2.2
+        await client.post(
+            "/v1/transaction", {"statements": [{"sql": INSERT, "params": [2]}], "timeout_ms": 1_000}
+        )  # fmt: skip
+        answer = await client.answer()
+        assert answer.code == "transaction_timed_out", answer
+        assert answer.outcome == "unknown", answer
+        assert len(waiting(cell)) == 2, "what was committed was told to wait no longer"
+        seen = await reader.query("select count(*) as n from waiting", timeout_ms=3_000)
+        assert seen.value == 0, "others read what may still be lost"
     assert numbers_in(cell) == {1, 2}
 
 
