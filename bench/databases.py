@@ -1,7 +1,8 @@
 """What more databases cost: the same look-ups spread over 1, 10, 100 and 1,000 of them on one cell.
 
 Owns that workload. Databases are drawn by Zipf's law, as customers are: few are busy, most are quiet. Told are
-throughput, connections to the cell, and the memory of the service's processes and of the cell's.
+throughput, connections to the cell, how many were opened anew meanwhile, and the memory of the service's processes and
+of the cell's.
 """
 
 import json
@@ -28,6 +29,7 @@ class Spread:
     databases: int
     per_second: float
     connections: int
+    opened_per_second: float
     worker_mib: float
     cell_mib: float
 
@@ -39,8 +41,11 @@ def spread_over(stack: Stack, steps: tuple[int, ...], connections: int, seconds:
         _make(stack, range(made, step))
         made = step
         _load(stack, step, connections, seconds)
+        before = _opened(stack)
         measured = _load(stack, step, connections, seconds)
-        yield Spread(step, measured, _connections(stack), _memory_mib(stack.data_pid), _memory_mib(stack.postgres_pid))
+        opened = (_opened(stack) - before) / seconds
+        memory_mib = _memory_mib(stack.data_pid), _memory_mib(stack.postgres_pid)
+        yield Spread(step, measured, _connections(stack), opened, *memory_mib)
 
 
 def _make(stack: Stack, numbers: range) -> None:
@@ -90,6 +95,11 @@ end
 
 def _connections(stack: Stack) -> int:
     return int(stack.psql("select count(*) from pg_stat_activity where application_name = 'plainsql'"))
+
+
+def _opened(stack: Stack) -> int:
+    """Connections to customers' databases since the cell was made. Backends tell when they end."""
+    return int(stack.psql("select sum(sessions) from pg_stat_database where datname ~ '^d_'"))
 
 
 def _memory_mib(pid: int) -> float:

@@ -70,7 +70,6 @@ STATE = """
         (select count(*) from pg_class where relnamespace = pg_my_temp_schema()) as temporary,
         (select count(*) from pg_cursors where name <> '') as cursors,
         (select count(*) from pg_listening_channels()) as channels,
-        (select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()) as locks,
         coalesce(current_setting('app.secret', true), '') as secret
 """
 REFUSED = {"notification", "insufficient_privilege"}

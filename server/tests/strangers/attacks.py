@@ -97,12 +97,6 @@ async def subtransaction_flood(attacker: Attacker) -> None:
     await _at_once(*(attacker.repeat(nest.replace("{base}", f"{number * 10000}")) for number in range(8)))
 
 
-async def lock_view_flood(attacker: Attacker) -> None:
-    """Looking at the table of locks, which keeps it from everybody meanwhile."""
-    look = "select count(*) from generate_series(1, 10000) g, lateral (select count(*) from pg_locks where pid = g) x"
-    await _at_once(*(attacker.repeat(look) for _ in range(4)))
-
-
 async def cpu_bomb(attacker: Attacker) -> None:
     """Statements that do nothing but count."""
     count = "select count(*) from generate_series(1, 100000000) a"
@@ -197,7 +191,6 @@ ATTACKS: dict[str, Bomb] = {
     ),
     "connection flood": Bomb(connection_flood, "requests", None, 50, 1_000),
     "NOTIFY flood": Bomb(notify_flood, "requests, 5,000 each", None, 3, 30),
-    "lock views": Bomb(lock_view_flood, "requests", None, 1, 10),
     "stalled streams": Bomb(stalled_streams, "streams that stand", _RUNNING.format("query ~ '^fetch'"), 1, 2),
 }
 

@@ -217,6 +217,15 @@ STRANGERS = [
     Probe("the end of a prepared transaction", "commit prepared 'probe'", impossible="there is none"),
     Probe("prepared transactions are listed", "select * from pg_prepared_xacts"),
     Probe("prepared transactions are listed by the function", "select * from pg_prepared_xact()"),
+    Probe("locks are listed", "select * from pg_locks"),
+    *(
+        Probe(f"the table of locks by {call}", f"select {call}")
+        for call in (
+            "pg_lock_status()", "pg_blocking_pids(pg_backend_pid())",
+            "pg_safe_snapshot_blocking_pids(pg_backend_pid())",
+            "pg_isolation_test_session_is_blocked(pg_backend_pid(), '{}')",
+        )
+    ),
     Probe("a snapshot for others", "select pg_export_snapshot()"),
     *(
         Probe(f"the lock of {call}", f"select {call}")

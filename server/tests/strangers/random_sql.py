@@ -26,7 +26,7 @@ _LITERALS = {
     "regclass": ["'pg_class'", "0", "'fuzzed'"],
     "inet": ["'::1'", "'0.0.0.0/0'"],
 }
-_TABLES = ["fuzzed", "pg_class", "pg_proc", "generate_series(1, 20)", "(values (1, 'a'), (null, ''))", "pg_locks"]
+_TABLES = ["fuzzed", "pg_class", "pg_proc", "generate_series(1, 20)", "(values (1, 'a'), (null, ''))", "pg_settings"]
 
 
 @dataclass(frozen=True)

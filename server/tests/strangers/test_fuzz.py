@@ -76,13 +76,18 @@ class Talker:
         headers = {"Authorization": f"Bearer {self._key}", "Content-Type": content_type}
         began_s = time.monotonic()
         try:
-            self._connection.request("POST", path, body, headers)
-            response = self._connection.getresponse()
-        except (http.client.RemoteDisconnected, ConnectionError):
+            try:
+                self._connection.request("POST", path, body, headers)
+                response = self._connection.getresponse()
+            except (http.client.RemoteDisconnected, ConnectionError):
+                self._connection.close()
+                self._connection.request("POST", path, body, headers)
+                response = self._connection.getresponse()
+            answer = response.read()
+        except TimeoutError as error:
+            # What comes after it must not fail for it.
             self._connection.close()
-            self._connection.request("POST", path, body, headers)
-            response = self._connection.getresponse()
-        answer = response.read()
+            raise AssertionError("no answer", path, len(body), body[:200]) from error
         assert time.monotonic() - began_s < LONGEST_S, (path, len(body), body[:200])
         if response.headers.get_content_type() == "text/event-stream":
             return response.status, _end_of_stream(answer)
@@ -114,8 +119,12 @@ TOKENS = st.sampled_from(
      "null", ",", "array["]
 )  # fmt: skip
 # The same again and again, up to more than a statement may have: what is dear to look at shows by its length.
-LONG = st.tuples(TOKENS, TOKENS | st.text(max_size=3), st.sampled_from([1_000, 50_000, 300_000])).map(
-    lambda parts: parts[0] + " " + parts[1] * parts[2]
+# PL/pgSQL takes minutes to say where 150,000 quotes are wrong, and heeds no cancel meanwhile: that such a statement
+# costs its sender a turn and nobody else anything is for `test_traps.py`.
+LONG = (
+    st.tuples(TOKENS, TOKENS | st.text(max_size=3), st.sampled_from([1_000, 50_000, 300_000]))
+    .filter(lambda parts: parts[0] != "do")
+    .map(lambda parts: parts[0] + " " + parts[1] * parts[2])
 )
 SQL_TEXT = st.one_of(st.text(max_size=200), *([st.lists(TOKENS, max_size=30).map(" ".join)] * 8), LONG)
 

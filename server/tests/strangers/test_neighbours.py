@@ -2,7 +2,8 @@
 
 `make neighbours` runs the full size (PLAINSQL_TEST_ATTACK_S=30) and prints the table that docs/security.md has. The
 attack comes from another process than the neighbour's requests, as it would, but from the same machine. The reaper
-looks at the cell as a control plane's would. An attack that was not seen to be one fails its test.
+looks at the cell as a control plane's would, and the cell's guard at its processors. An attack that was not seen to be
+one fails its test.
 """
 
 import asyncio
@@ -25,6 +26,7 @@ from plainsql_server.directory.connection import Directory
 from server.tests.load import NoAnswer, Node, percentile, size
 from server.tests.strangers.attacks import ATTACKS, SPARSE, TABLES, Attacker, Bomb, under
 from server.tests.strangers.cells import Hostile, hostile_cell
+from server.tests.strangers.guards import guarded
 
 SECONDS = size("PLAINSQL_TEST_ATTACK_S", 2)
 TABLES_MADE = size("PLAINSQL_TEST_ATTACK_TABLES", 300)
@@ -39,7 +41,7 @@ def hostile() -> Iterator[Hostile]:
         with psycopg.connect(running.node.directory_dsn) as directory:
             directory.execute("update organizations set tier = 'standard' where name = 'acme'")
         asyncio.run(_fill(running))
-        with reaping(running.node.directory_dsn):
+        with reaping(running.node.directory_dsn), guarded(running.postgres):
             yield running
 
 

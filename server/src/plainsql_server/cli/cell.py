@@ -3,6 +3,7 @@
 import click
 
 from plainsql_server.cli.cell_files import files_command
+from plainsql_server.cli.cell_guard import guard_command
 from plainsql_server.cli.cell_ha_files import ha_files_command
 from plainsql_server.cli.output import json_option, print_records, remark
 from plainsql_server.cli.running import with_directory
@@ -63,6 +64,7 @@ def _move(name: str, conninfo: str, admin_role: str) -> None:
 
 cell_command.add_command(files_command)
 cell_command.add_command(ha_files_command)
+cell_command.add_command(guard_command)
 
 
 @cell_command.command("list")

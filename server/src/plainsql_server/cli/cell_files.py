@@ -28,6 +28,27 @@ _UNIT = f"""\
 [Service]
 {BOUNDS}"""
 
+_GUARD_UNIT = f"""\
+{HEADING}# Lets customers who take little processor time go first: /etc/systemd/system/plainsql-guard.service
+[Unit]
+Description=PlainSQL: priorities of a cell's customers
+After=postgresql.service
+
+[Service]
+User=postgres
+ExecStart=/usr/bin/env plainsql-server cell guard {{data_folder}}
+AmbientCapabilities=CAP_SYS_NICE
+CapabilityBoundingSet=CAP_SYS_NICE
+NoNewPrivileges=yes
+ProtectSystem=strict
+ProtectHome=yes
+PrivateNetwork=yes
+Restart=always
+
+[Install]
+WantedBy=multi-user.target
+"""
+
 
 @click.command("files")
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
@@ -41,6 +62,12 @@ _UNIT = f"""\
 )
 @click.option("--socket-directory", default="/run/postgresql", show_default=True, help="Where its local socket goes.")
 @click.option(
+    "--data-folder",
+    default="/var/lib/postgresql/15/main",
+    show_default=True,
+    help="PostgreSQL's, for the guard's unit.",
+)
+@click.option(
     "--network",
     "networks",
     multiple=True,
@@ -50,13 +77,14 @@ _UNIT = f"""\
 )
 def files_command(
     *, folder: Path, admin_role: str, cert_file: str, key_file: str, client_ca_file: str, socket_directory: str,
-    networks: tuple[str, ...],
+    data_folder: str, networks: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Write the configuration of a cell's PostgreSQL to FOLDER.
 
-    postgresql.conf, pg_hba.conf and pg_ident.conf go to its data folder, memory.conf beside its systemd unit. The
-    service logs in by certificates: one in the name of the admin role for the control plane, and one in any other name
-    for the data plane, which opens every tenant's role and not the admin's.
+    postgresql.conf, pg_hba.conf and pg_ident.conf go to its data folder, memory.conf beside its systemd unit;
+    guard.service is a unit of its own, for `cell guard`. The service logs in by certificates: one in the name of the
+    admin role for the control plane, and one in any other name for the data plane, which opens every tenant's role and
+    not the admin's.
     """
     try:
         config = CellConfig(
@@ -65,6 +93,7 @@ def files_command(
         texts = {
             "postgresql.conf": config.postgresql_conf(), "pg_hba.conf": config.pg_hba_conf(),
             "pg_ident.conf": config.pg_ident_conf(), "memory.conf": _UNIT,
+            "guard.service": _GUARD_UNIT.format(data_folder=data_folder),
         }  # fmt: skip
     except ValueError as error:
         raise click.UsageError(str(error)) from error

@@ -12,11 +12,12 @@ from psycopg import AsyncConnection, sql
 from plainsql_server.engine.cell_config import TEMP_FILE_LIMIT
 
 # What PUBLIC may execute in a fresh database and a tenant must not: it fills tables that all tenants of the
-# cell share (locks, notifications), writes to the shared log at will, reaches the server's files, or lists the names
-# of other tenants' prepared transactions.
+# cell share (locks, notifications), writes to the shared log at will, reaches the server's files, lists the names of
+# other tenants' prepared transactions, or looks at the table of locks, which stands still for everybody meanwhile.
 FORBIDDEN_FUNCTIONS = (
     r"^(pg_(try_)?advisory_.*|pg_notify|pg_logical_emit_message|lo_.*|lowrite|pg_export_snapshot"
-    r"|pg_tablespace_(size|databases|location)|inet_server_(addr|port)|pg_prepared_xact)$"
+    r"|pg_tablespace_(size|databases|location)|inet_server_(addr|port)|pg_prepared_xact"
+    r"|pg_lock_status|pg_(safe_snapshot_)?blocking_pids|pg_isolation_test_session_is_blocked)$"
 )
 
 # Extensions that tenants may create: types, operators and indexes that applications ask for. PostgreSQL would let them

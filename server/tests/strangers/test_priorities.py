@@ -1,0 +1,113 @@
+"""Who goes first where processors are short: real backends of a cell, and the operating system's word for it."""
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from plainsql_server.operations.priorities import BEHIND_NICE, Account
+from server.tests.load import new_tag
+from server.tests.strangers.cells import Hostile, hostile_cell
+from server.tests.strangers.guards import guarded
+
+COUNT = "/* {tag} */ select count(*) from generate_series(1, 1000000000)"
+
+
+@pytest.fixture(scope="module")
+def hostile() -> Iterator[Hostile]:
+    with hostile_cell(15) as running:
+        yield running
+
+
+@pytest.fixture
+def guard(hostile: Hostile) -> Iterator[None]:
+    with guarded(hostile.postgres):
+        yield
+
+
+def nices(hostile: Hostile, database: str, condition: str = "true") -> list[int]:
+    """Of the backends of this database."""
+    question = f"select pid from pg_stat_activity where datname = %s and usename ~ '^o_' and {condition}"
+    with hostile.postgres.connect() as admin:
+        pids = admin.execute(question.encode(), (database,)).fetchall()
+    return [os.getpriority(os.PRIO_PROCESS, pid) for (pid,) in pids]
+
+
+async def until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Returns when it holds."""
+    async with asyncio.timeout(seconds):
+        while not holds():  # noqa: ASYNC110  # other processes are watched
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.usefixtures("guard")
+async def test_one_who_takes_much_goes_behind_and_comes_back(hostile: Hostile) -> None:
+    own, other, tag = hostile.own.database, hostile.other.database, new_tag()
+    async with hostile.node.client(hostile.key) as attacker, hostile.node.client(hostile.victims_key) as victim:
+        assert (await victim.query("select 1")).succeeded
+        await attacker.send(COUNT.format(tag=tag), timeout_ms=20_000)
+        await until(lambda: nices(hostile, own, "state = 'active'") == [BEHIND_NICE])
+        assert (await victim.query("select 1")).succeeded
+        assert set(nices(hostile, other)) == {0}, "one who takes little was put behind"
+        attacker.drop()
+        await until(lambda: not nices(hostile, own, "state = 'active'"))
+        # A second is the most that one can owe, and an eighth of the machine pays for it.
+        await until(lambda: set(nices(hostile, own)) <= {0}, 15)
+
+
+@pytest.mark.usefixtures("guard")
+async def test_its_group_goes_behind_with_it(hostile: Hostile) -> None:
+    """Where Linux schedules by session, a backend's own priority counts for nothing."""
+    if not Path("/proc/self/autogroup").exists():
+        pytest.skip("this kernel does not group processes by session")
+    async with hostile.node.client(hostile.key) as attacker:
+        await attacker.send(COUNT.format(tag=new_tag()), timeout_ms=20_000)
+        await until(lambda: nices(hostile, hostile.own.database, "state = 'active'") == [BEHIND_NICE])
+        with hostile.postgres.connect() as admin:
+            row = admin.execute("select pid from pg_stat_activity where query ~ '1000000000' and state = 'active' and pid <> pg_backend_pid()").fetchone()  # fmt: skip # noqa: E501
+        assert row is not None
+        group = Path(f"/proc/{row[0]}/autogroup")
+        await until(lambda: group.read_text().endswith(f"nice {BEHIND_NICE}\n"))
+
+
+async def test_one_that_was_put_behind_by_a_guard_that_has_ended_comes_back(hostile: Hostile) -> None:
+    own, tag = hostile.own.database, new_tag()
+    async with hostile.node.client(hostile.key) as attacker:
+        with guarded(hostile.postgres):
+            await attacker.send(COUNT.format(tag=tag), timeout_ms=20_000)
+            await until(lambda: nices(hostile, own, "state = 'active'") == [BEHIND_NICE])
+        with hostile.postgres.connect() as admin:
+            # So that its connection stays.
+            admin.execute("select pg_cancel_backend(pid) from pg_stat_activity where query like %s", (f"/* {tag}%",))
+        assert (await attacker.answer()).code == "query_canceled"
+        assert BEHIND_NICE in nices(hostile, own)
+        with guarded(hostile.postgres):
+            await until(lambda: nices(hostile, own) == [0] * len(nices(hostile, own)))
+        assert nices(hostile, own), "it has not come back, it has ended"
+
+
+def test_what_is_within_the_free_share_is_owed_by_nobody() -> None:
+    account = Account()
+    for _ in range(1000):
+        account.charge(used_s=0.02, free_s=0.025)
+    assert account == Account(owed_s=0.0, is_behind=False)
+
+
+def test_a_burst_is_let_through_and_more_is_not() -> None:
+    account = Account()
+    account.charge(used_s=0.1, free_s=0.01)
+    assert not account.is_behind
+    account.charge(used_s=0.1, free_s=0.01)
+    assert account.is_behind
+
+
+def test_one_who_is_behind_stays_so_until_all_is_paid_which_is_never_much() -> None:
+    account = Account()
+    account.charge(used_s=1000.0, free_s=0.0)
+    assert account.owed_s == 1.0
+    account.charge(used_s=0.0, free_s=0.99)
+    assert account.is_behind
+    account.charge(used_s=0.0, free_s=0.02)
+    assert not account.is_behind
