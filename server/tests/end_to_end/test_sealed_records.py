@@ -61,7 +61,7 @@ FORBIDDEN = [
 SHOWS = [
     "select query from pg_stat_activity", "select statement from pg_prepared_statements", "select * from pg_cursors",
     "select current_query()", "select prosrc from pg_proc", "select * from pg_stats where schemaname = 'plainsql'",
-    "select most_common_vals::text from pg_stats", "select * from pg_settings", "select * from pg_locks",
+    "select most_common_vals::text from pg_stats", "select * from pg_settings",
     "select * from pg_stat_user_functions", "select * from pg_stat_all_tables", "select * from pg_description",
     "select pg_get_functiondef(oid) from pg_proc where pronamespace = 'plainsql'::regnamespace",
     "select * from pg_db_role_setting", "select * from pg_backend_memory_contexts",

@@ -1,24 +1,37 @@
 """The guard of a cell's processors, started as an operator starts it."""
 
+import os
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from server.tests.postgres import Postgres
 
 
 @contextmanager
-def guarded(postgres: Postgres) -> Iterator[None]:
-    """`plainsql-server cell guard` for the length of the block."""
+def guarded(postgres: Postgres) -> Iterator[Path]:
+    """`plainsql-server cell guard` for the length of the block; yields what it says."""
     command = [sys.executable, "-m", "plainsql_server", "cell", "guard", f"{postgres.socket_dir}/data"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as guard:
+    with tempfile.TemporaryDirectory(prefix="plainsql-guard-") as folder, (Path(folder) / "log").open("w") as log:
+        guard = subprocess.Popen(command, stderr=log)
         try:
-            assert guard.stderr is not None
-            assert guard.stderr.readline().startswith("Watching")
-            yield
-            assert guard.poll() is None, guard.stderr.read()
+            # An eighth of a larger machine is more than one statement can take.
+            os.sched_setaffinity(guard.pid, sorted(os.sched_getaffinity(0))[:2])
+            said = Path(log.name)
+            _await_word(said)
+            yield said
+            assert guard.poll() is None, said.read_text()
         finally:
             guard.terminate()
-            # Until then it has said less than a pipe takes.
-            guard.communicate(timeout=10)
+            guard.wait(10)
+
+
+def _await_word(said: Path) -> None:
+    end_s = time.monotonic() + 20
+    while "Watching" not in said.read_text():
+        assert time.monotonic() < end_s, said.read_text()
+        time.sleep(0.02)

@@ -120,7 +120,7 @@ TOKENS = st.sampled_from(
 )  # fmt: skip
 # The same again and again, up to more than a statement may have: what is dear to look at shows by its length.
 # PL/pgSQL takes minutes to say where 150,000 quotes are wrong, and heeds no cancel meanwhile: that such a statement
-# costs its sender a turn and nobody else anything is for `test_traps.py`.
+# costs its sender a turn and nobody else anything is shown by `test_traps.py`, with XPath.
 LONG = (
     st.tuples(TOKENS, TOKENS | st.text(max_size=3), st.sampled_from([1_000, 50_000, 300_000]))
     .filter(lambda parts: parts[0] != "do")

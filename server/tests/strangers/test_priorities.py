@@ -2,13 +2,14 @@
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from plainsql_server.operations.priorities import BEHIND_NICE, Account
-from server.tests.load import new_tag
+from plainsql_server.operations.priorities import _CUSTOMERS, BEHIND_NICE, Account
+from server.tests.load import Client, new_tag
 from server.tests.strangers.cells import Hostile, hostile_cell
 from server.tests.strangers.guards import guarded
 
@@ -32,7 +33,14 @@ def nices(hostile: Hostile, database: str, condition: str = "true") -> list[int]
     question = f"select pid from pg_stat_activity where datname = %s and usename ~ '^o_' and {condition}"
     with hostile.postgres.connect() as admin:
         pids = admin.execute(question.encode(), (database,)).fetchall()
-    return [os.getpriority(os.PRIO_PROCESS, pid) for (pid,) in pids]
+    return [nice for (pid,) in pids if (nice := nice_of(pid)) is not None]
+
+
+def nice_of(pid: int) -> int | None:
+    try:
+        return os.getpriority(os.PRIO_PROCESS, pid)
+    except ProcessLookupError:
+        return None
 
 
 async def until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
@@ -51,10 +59,28 @@ async def test_one_who_takes_much_goes_behind_and_comes_back(hostile: Hostile) -
         await until(lambda: nices(hostile, own, "state = 'active'") == [BEHIND_NICE])
         assert (await victim.query("select 1")).succeeded
         assert set(nices(hostile, other)) == {0}, "one who takes little was put behind"
-        attacker.drop()
-        await until(lambda: not nices(hostile, own, "state = 'active'"))
+        await cancelled(hostile, attacker, tag)
         # A second is the most that one can owe, and an eighth of the machine pays for it.
-        await until(lambda: set(nices(hostile, own)) <= {0}, 15)
+        await until(lambda: BEHIND_NICE not in nices(hostile, own), 15)
+        assert nices(hostile, own), "it has not come back, it has ended"
+
+
+async def cancelled(hostile: Hostile, client: Client, tag: str) -> None:
+    """Ends the client's statement so that its connection stays."""
+    with hostile.postgres.connect() as admin:
+        admin.execute("select pg_cancel_backend(pid) from pg_stat_activity where query like %s", (f"/* {tag}%",))
+    assert (await client.answer()).code == "query_canceled"
+
+
+async def test_short_lives_count_together(hostile: Hostile) -> None:
+    """A connection whose statement was cut short is closed: each of these has one of its own."""
+    with guarded(hostile.postgres) as said:
+        async with hostile.node.client(hostile.key) as attacker:
+            end_s = time.monotonic() + 20
+            while f"{hostile.own.database} goes behind" not in said.read_text():
+                assert time.monotonic() < end_s
+                answer = await attacker.query(COUNT.format(tag=new_tag()), timeout_ms=120)
+                assert answer.code == "statement_timeout", answer
 
 
 @pytest.mark.usefixtures("guard")
@@ -78,14 +104,25 @@ async def test_one_that_was_put_behind_by_a_guard_that_has_ended_comes_back(host
         with guarded(hostile.postgres):
             await attacker.send(COUNT.format(tag=tag), timeout_ms=20_000)
             await until(lambda: nices(hostile, own, "state = 'active'") == [BEHIND_NICE])
-        with hostile.postgres.connect() as admin:
-            # So that its connection stays.
-            admin.execute("select pg_cancel_backend(pid) from pg_stat_activity where query like %s", (f"/* {tag}%",))
-        assert (await attacker.answer()).code == "query_canceled"
+        await cancelled(hostile, attacker, tag)
         assert BEHIND_NICE in nices(hostile, own)
         with guarded(hostile.postgres):
-            await until(lambda: nices(hostile, own) == [0] * len(nices(hostile, own)))
+            await until(lambda: BEHIND_NICE not in nices(hostile, own))
         assert nices(hostile, own), "it has not come back, it has ended"
+
+
+@pytest.mark.parametrize(
+    ("title", "database"),
+    [
+        ("postgres: o_1f d_2e [local] SELECT", "d_2e"), ("postgres: r_1f d_2e 10.0.0.1(99) idle", "d_2e"),
+        ("postgres: eu-1: o_1f d_2e [local] SELECT", "d_2e"), ("postgres: plainsql dev: o_1f d_2e [local] B", "d_2e"),
+        ("postgres: autovacuum worker d_2e", "d_2e"), ("postgres: autovacuum launcher", None),
+        ("postgres: plainsql_admin d_2e [local] SELECT", None), ("postgres: checkpointer", None),
+    ],
+)  # fmt: skip
+def test_customers_are_told_from_others_by_their_titles(title: str, database: str | None) -> None:
+    found = _CUSTOMERS.match(title.encode() + bytes(8))
+    assert (found and found[1].decode()) == database
 
 
 def test_what_is_within_the_free_share_is_owed_by_nobody() -> None:

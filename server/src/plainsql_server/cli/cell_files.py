@@ -14,6 +14,8 @@ LimitDATA={BACKEND_MEMORY_BYTES // 1024**2}M
 # If the machine itself runs out, a backend goes and not the server.
 OOMScoreAdjust=-900
 Environment=PG_OOM_ADJUST_FILE=/proc/self/oom_score_adj PG_OOM_ADJUST_VALUE=0
+# A group of its own for the scheduler, within which the priorities count that the guard sets.
+CPUWeight=100
 # A cell's host holds nothing but the cell, and what runs there sees nothing else.
 NoNewPrivileges=yes
 ProtectHome=yes
@@ -33,17 +35,21 @@ _GUARD_UNIT = f"""\
 [Unit]
 Description=PlainSQL: priorities of a cell's customers
 After=postgresql.service
+StartLimitIntervalSec=0
 
 [Service]
 User=postgres
-ExecStart=/usr/bin/env plainsql-server cell guard {{data_folder}}
+ExecStart=/usr/bin/env plainsql-server cell guard "{{data_folder}}"
 AmbientCapabilities=CAP_SYS_NICE
 CapabilityBoundingSet=CAP_SYS_NICE
 NoNewPrivileges=yes
 ProtectSystem=strict
 ProtectHome=yes
 PrivateNetwork=yes
+Nice=-5
+OOMScoreAdjust=-900
 Restart=always
+RestartSec=1
 
 [Install]
 WantedBy=multi-user.target

@@ -6,11 +6,11 @@ from pathlib import Path
 import click
 
 from plainsql_server.cli.output import remark
-from plainsql_server.operations.priorities import Priorities, children_file
+from plainsql_server.operations.priorities import Priorities, children_file, may_bring_back
 
 
 @click.command("guard")
-@click.argument("data_folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("data_folder", type=click.Path(file_okay=False, path_type=Path))
 def guard_command(data_folder: Path) -> None:
     """Let customers who take little processor time go first, on the machine where a cell's PostgreSQL runs.
 
@@ -19,10 +19,10 @@ def guard_command(data_folder: Path) -> None:
     """
     if not children_file(os.getpid()).exists():
         raise click.ClickException("This needs Linux, with /proc mounted and CONFIG_PROC_CHILDREN.")
+    if not may_bring_back():
+        remark("Without CAP_SYS_NICE, connections that are put behind stay there until they are closed.")
     remark(f"Watching the backends of {data_folder}; Ctrl-C ends it.")
     try:
         Priorities(data_folder, remark).run()
     except KeyboardInterrupt:
-        remark("Ended. Backends that are behind stay so until they end or a guard is started again.")
-    except OSError as error:
-        raise click.ClickException(f"{error.strerror}: {error.filename}") from error
+        remark("Ended. Connections that are behind stay so until they are closed or a guard is started again.")

@@ -13,17 +13,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-LOOK_EVERY_S = 0.1
 BEHIND_NICE = 10
 """A backend in front gets ten times the time of one behind. Still lower, one that holds a lock would hold others up."""
 
-_FREE_SHARE = 0.125
+_LOOK_EVERY_S = 0.1
+# Of the machine: what all databases that are in use have for free together, and the most that one has. One that is
+# asked all day takes less; a customer who spreads a load over many databases gets no more than half of the machine.
+_FREE_SHARE = 0.5
+_FREE_SHARE_OF_ONE = 0.125
+_IN_USE_S = 1.0
+# As long as one look sees; and what is forgiven within seconds.
 _BURST_S = 0.1
 _MOST_OWED_S = 1.0
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-# `postgres: o_1f… d_1f… [local] SELECT`, after the cluster's name, if it has one. There are no parallel workers: a
-# cell's configuration lets none start.
-_CUSTOMERS = re.compile(rb"postgres: (?:\S+: )?[or]_[0-9a-f]+ (d_[0-9a-f]+) ")
+# `postgres: o_1f… d_1f… [local] SELECT`, after the cluster's name, if it has one. Automatic maintenance runs code of
+# customers. There are no parallel workers: a cell's configuration lets none start.
+_CUSTOMERS = re.compile(rb"postgres: (?:[^\0]*?: )?(?:[or]_[0-9a-f]+|autovacuum worker) (d_[0-9a-f]+)[ \0]")
 
 
 @dataclass
@@ -32,6 +37,7 @@ class Account:
 
     owed_s: float = 0.0
     is_behind: bool = False
+    used_at_s: float = 0.0
 
     def charge(self, used_s: float, free_s: float) -> None:
         """Counts what was used, and what was free meanwhile."""
@@ -54,35 +60,42 @@ class Priorities:
     tell: Callable[[str], None]
     _accounts: dict[str, Account] = field(default_factory=dict)
     _backends: dict[int, _Backend] = field(default_factory=dict)
-    _looked_s: float = field(default_factory=time.monotonic)
-    _has_told: bool = False
+    _looked_s: float | None = None
+    _told: str = ""
 
     def run(self) -> None:
-        """Looks again and again. Raises OSError if this machine does not tell what its processes use."""
+        """Looks again and again, whatever a look fails of: machines that are short of everything need it most."""
         while True:
-            self.look()
-            time.sleep(LOOK_EVERY_S)
+            try:
+                self.look()
+            except OSError as error:
+                self._tell_anew(f"cannot look: {error}")
+            time.sleep(_LOOK_EVERY_S)
 
     def look(self) -> None:
         """Charges each database for what its backends have used, and puts them where they belong."""
         now_s = time.monotonic()
-        free_s = (now_s - self._looked_s) * _FREE_SHARE * (os.cpu_count() or 1)
+        is_first, past_s = self._looked_s is None, now_s - (self._looked_s or now_s)
         self._looked_s = now_s
-        self._follow(_children(self.data_folder))
-        used_s = self._used()
-        for database in used_s.keys() | self._accounts.keys():
-            self._charge(database, used_s.get(database, 0.0), free_s)
+        self._follow(self._pids(), is_first)
+        self._charge(self._used(), now_s, past_s)
         for pid, backend in self._backends.items():
             self._place(pid, backend)
 
-    def _follow(self, pids: set[int]) -> None:
+    def _pids(self) -> set[int]:
+        pids = _children(self.data_folder)
+        self._tell_anew("" if pids else f"no server runs in {self.data_folder}")
+        return pids
+
+    def _follow(self, pids: set[int], is_first: bool) -> None:
         for gone in self._backends.keys() - pids:
             del self._backends[gone]
         for pid in pids - self._backends.keys():
             if customers := _CUSTOMERS.match(_read(pid, "cmdline")):
+                # What it used before anybody looked at all is nobody's debt; what a new one did since the last look is.
+                used_s = _processor_s(pid) if is_first else 0.0
                 # It may have been put behind by one of us that has ended since.
-                is_behind = _nice(pid) >= BEHIND_NICE
-                self._backends[pid] = _Backend(customers[1].decode(), _processor_s(pid), is_behind)
+                self._backends[pid] = _Backend(customers[1].decode(), used_s, _nice(pid) >= BEHIND_NICE)
 
     def _used(self) -> dict[str, float]:
         """Since the last look, by database."""
@@ -93,14 +106,19 @@ class Priorities:
             backend.used_s = used_s
         return used
 
-    def _charge(self, database: str, used_s: float, free_s: float) -> None:
-        account = self._accounts.setdefault(database, Account())
-        was_behind = account.is_behind
-        account.charge(used_s, free_s)
-        if account.is_behind != was_behind:
-            self.tell(f"{database} {'goes behind the others' if account.is_behind else 'is level again'}")
-        if account.owed_s == 0 and not used_s:
-            del self._accounts[database]
+    def _charge(self, used: dict[str, float], now_s: float, past_s: float) -> None:
+        for database in (each for each, used_s in used.items() if used_s):
+            self._accounts.setdefault(database, Account()).used_at_s = now_s
+        in_use = sum(now_s - account.used_at_s < _IN_USE_S for account in self._accounts.values())
+        share = min(_FREE_SHARE_OF_ONE, _FREE_SHARE / max(1, in_use))
+        free_s = past_s * share * len(os.sched_getaffinity(0))
+        for database, account in list(self._accounts.items()):
+            was_behind = account.is_behind
+            account.charge(used.get(database, 0.0), free_s)
+            if account.is_behind != was_behind:
+                self.tell(f"{database} {'goes behind the others' if account.is_behind else 'is level again'}")
+            if not account.owed_s and now_s - account.used_at_s >= _IN_USE_S:
+                del self._accounts[database]
 
     def _place(self, pid: int, backend: _Backend) -> None:
         account = self._accounts.get(backend.database)
@@ -113,14 +131,14 @@ class Priorities:
             # It has ended; or Linux takes no more changes of groups for the moment, and takes it at the next look.
             return
         except PermissionError:
-            # Anybody may put a process behind; to bring it back takes a capability.
-            self._tell_once("backends stay behind until they end: CAP_SYS_NICE is missing")
+            # Without the capability one can put processes behind, and not bring them back; the command has said so.
+            pass
         backend.is_behind = is_behind
 
-    def _tell_once(self, text: str) -> None:
-        if not self._has_told:
+    def _tell_anew(self, text: str) -> None:
+        if text and text != self._told:
             self.tell(text)
-        self._has_told = True
+        self._told = text
 
 
 def _children(data_folder: Path) -> set[int]:
@@ -135,6 +153,12 @@ def _children(data_folder: Path) -> set[int]:
 def children_file(pid: int | str) -> Path:
     """Where Linux lists the processes that this one has started."""
     return Path(f"/proc/{pid}/task/{pid}/children")
+
+
+def may_bring_back() -> bool:
+    """Whether this process may give others a better priority: CAP_SYS_NICE, the 23rd of its capabilities."""
+    found = re.search(r"^CapEff:\s*([0-9a-f]+)", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return found is not None and bool(int(found[1], 16) >> 23 & 1)
 
 
 def _processor_s(pid: int) -> float:
@@ -156,7 +180,8 @@ def _fields(pid: int) -> list[bytes]:
 def _read(pid: int, name: str) -> bytes:
     """A file of the process; empty if it has ended."""
     try:
-        return Path(f"/proc/{pid}/{name}").read_bytes()
+        with open(f"/proc/{pid}/{name}", "rb") as file:  # ten times a second for each backend
+            return file.read()
     except (FileNotFoundError, ProcessLookupError):
         return b""
 
