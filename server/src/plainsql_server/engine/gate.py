@@ -188,10 +188,10 @@ class Gate:
 
 def _may_wait_s(organization: Organization, deadline: Deadline) -> float:
     # Who starts too late to finish is work for nothing, and costs the connection that it is cancelled on.
-    # Where turns are long in the mean, half of the time is left to wait: the next statement may be a short one. A tenth
+    # Where turns are long in the mean, half of the time is left to wait: the next statement may be a short one. A fifth
     # is never waited away: under load the way to the caller takes time, too, and the caller's clock goes on.
     left_s = deadline.left_s()
-    return left_s - min(max(2 * organization.mean_turn_s, left_s / 10), left_s / 2)
+    return left_s - min(max(2 * organization.mean_turn_s, left_s / 5), left_s / 2)
 
 
 def _first_with_room(organization: Organization) -> "tuple[Party, asyncio.Future[None]] | None":
