@@ -1,8 +1,10 @@
-"""Records of spanning transactions as tests put them into the directory: of processes that are gone."""
+"""Spanning transactions of processes that are gone: their records in the directory, and what is prepared on a cell."""
 
 from plainsql_server.core.ids import Kind, new_id
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
+from plainsql_server.engine.two_phase import gid_of, new_gid
+from server.tests.postgres import Postgres
 
 
 async def store_record(
@@ -18,3 +20,28 @@ async def store_record(
     async with directory.connection() as connection:
         await connection.execute(statement, values)
     return id_
+
+
+def prepare(postgres: Postgres, database: DatabaseRecord) -> str:
+    """The gid of a transaction that makes a table."""
+    gid = new_gid()
+    with postgres.connect(database.owner_role, database.engine_name) as connection:
+        connection.execute("begin")
+        connection.execute("create table made ()")
+        connection.execute(f"prepare transaction '{gid_of(gid, 0)}'".encode())
+    return gid
+
+
+def is_prepared(postgres: Postgres, gid: str) -> bool:
+    with postgres.connect() as admin:
+        return bool(admin.execute("select from pg_prepared_xacts where gid = %s", (gid_of(gid, 0),)).fetchall())
+
+
+def is_made(postgres: Postgres, database: DatabaseRecord) -> bool:
+    with postgres.connect(database=database.engine_name) as admin:
+        return admin.execute("select to_regclass('public.made') is not null").fetchone() == (True,)
+
+
+async def unfreed(directory: Directory) -> int:
+    async with directory.connection() as connection:
+        return (await connection.execute("select from spanning_transactions where freed_at is null")).rowcount

@@ -22,7 +22,7 @@ from plainsql_server.engine.cell_config import CellConfig
 from plainsql_server.engine.provisioning import ROLE_CONNECTION_LIMIT
 from plainsql_server.engine.reaping import CellWatch
 from plainsql_server.engine.two_phase import gid_of, new_gid
-from server.tests.control_plane.records import store_record
+from server.tests.control_plane.records import is_made, is_prepared, prepare, store_record, unfreed
 from server.tests.postgres import SUPERUSER, Postgres, running_postgres_with
 from server.tests.processes import wait_for
 
@@ -40,31 +40,6 @@ def seen() -> list[Observation]:
 @pytest.fixture
 def recovery(directory: Directory, seen: list[Observation]) -> Recovery:
     return Recovery(directory, seen.append)
-
-
-def prepare(postgres: Postgres, database: DatabaseRecord) -> str:
-    """The gid of a transaction that makes a table."""
-    gid = new_gid()
-    with postgres.connect(database.owner_role, database.engine_name) as connection:
-        connection.execute("begin")
-        connection.execute("create table made ()")
-        connection.execute(f"prepare transaction '{gid_of(gid, 0)}'".encode())
-    return gid
-
-
-def is_prepared(postgres: Postgres, gid: str) -> bool:
-    with postgres.connect() as admin:
-        return bool(admin.execute("select from pg_prepared_xacts where gid = %s", (gid_of(gid, 0),)).fetchall())
-
-
-def is_made(postgres: Postgres, database: DatabaseRecord) -> bool:
-    with postgres.connect(database=database.engine_name) as admin:
-        return admin.execute("select to_regclass('public.made') is not null").fetchone() == (True,)
-
-
-async def unfreed(directory: Directory) -> int:
-    async with directory.connection() as connection:
-        return (await connection.execute("select from spanning_transactions where freed_at is null")).rowcount
 
 
 @pytest.mark.parametrize(("state", "is_done"), [("open", False), ("aborted", False), ("committed", True)])

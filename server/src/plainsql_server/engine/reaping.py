@@ -6,28 +6,37 @@ Refuses to know ceilings; `control_plane/reaping.py` does.
 """
 
 import asyncio
+import os
+import socket
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Self
 
 import psycopg
 from psycopg import AsyncConnection, sql
+from psycopg.conninfo import make_conninfo
 
 from plainsql_server.core.errors import EngineError, InternalError
+from plainsql_server.engine.address import hosts_of
 from plainsql_server.engine.backups import BACKUP, KEEPER, RESTORE
 from plainsql_server.engine.connection import Connection
+from plainsql_server.engine.health import probes
 from plainsql_server.engine.interrupt import AWAITS_NO_STANDBY
+from plainsql_server.engine.leader import leading
 from plainsql_server.engine.sqlstate import engine_away
 from plainsql_server.engine.two_phase import read_end
 
 # As `provisioning.new_names` makes them: no role of an operator's is ever touched.
 _TENANT = "^[or]_[0-9a-f]{24}$"
-_CONNECT_TIMEOUT_S = 5
+# A cell that takes longer is away. libpq counts whole seconds and takes 1 for 2.
+_CONNECT_TIMEOUT_S = 2
 # No question takes a tenth of a second; one that hangs must not hang the looking at other cells.
 _STATEMENT_TIMEOUT_MS = 5_000
+# And an engine that says nothing at all, not even that.
+_SILENCE_S = 6.0
 # Nor must the wait for a standby that is away.
 _END_TIMEOUT_S = 5.0
 # Taken by the one who looks at a cell, so that several control processes do not do it twice.
@@ -117,9 +126,10 @@ class CellWatch:
     @asynccontextmanager
     async def beside(cls, conninfo: str, admin_role: str) -> AsyncIterator[Self]:
         """A second look at the cell, whoever has the watch. Raises EngineError if the cell is away."""
-        connection = await _connect(conninfo, admin_role, "postgres")
+        leaders = await _leaders(conninfo)
+        connection = await _connect(leaders, admin_role, "postgres")
         async with connection:
-            yield cls(connection, conninfo, admin_role)
+            yield cls(connection, leaders, admin_role)
 
     @classmethod
     async def open(cls, conninfo: str, admin_role: str) -> Self | None:
@@ -196,10 +206,34 @@ class CellWatch:
 
     async def _rows(self, query: str, arguments: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
         try:
-            cursor = await self._connection.execute(query, arguments)
-            return await cursor.fetchall()
+            with _cut_if_silent(self._connection):
+                cursor = await self._connection.execute(query, arguments)
+                return await cursor.fetchall()
         except psycopg.Error as error:
             raise _as_service_error(error) from error
+
+
+async def _leaders(conninfo: str) -> str:
+    """The way to the server that leads: the driver would spend its time on the first host that does not answer."""
+    hosts = hosts_of(conninfo)
+    if len(hosts) == 1:
+        return conninfo
+    return make_conninfo(conninfo, **hosts[await leading(probes(conninfo), _CONNECT_TIMEOUT_S)])
+
+
+@contextmanager
+def _cut_if_silent(connection: "AsyncConnection[tuple[Any, ...]]") -> Iterator[None]:
+    # Cancelling would have the driver wait for the server's last word, for seconds.
+    timer = asyncio.get_running_loop().call_later(_SILENCE_S, _cut, connection.fileno())
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _cut(descriptor: int) -> None:
+    with socket.socket(fileno=os.dup(descriptor)) as duplicate:
+        duplicate.shutdown(socket.SHUT_RDWR)
 
 
 async def _connect(
