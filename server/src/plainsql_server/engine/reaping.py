@@ -20,10 +20,9 @@ from psycopg import AsyncConnection, sql
 from psycopg.conninfo import make_conninfo
 
 from plainsql_server.core.errors import EngineError, InternalError
-from plainsql_server.engine.address import hosts_of
+from plainsql_server.engine.address import Address, hosts_of
 from plainsql_server.engine.backups import BACKUP, KEEPER, RESTORE
 from plainsql_server.engine.connection import Connection
-from plainsql_server.engine.health import probes
 from plainsql_server.engine.interrupt import AWAITS_NO_STANDBY
 from plainsql_server.engine.leader import leading
 from plainsql_server.engine.sqlstate import engine_away
@@ -126,7 +125,7 @@ class CellWatch:
     @asynccontextmanager
     async def beside(cls, conninfo: str, admin_role: str) -> AsyncIterator[Self]:
         """A second look at the cell, whoever has the watch. Raises EngineError if the cell is away."""
-        leaders = await _leaders(conninfo)
+        leaders = await _leaders(conninfo, admin_role)
         connection = await _connect(leaders, admin_role, "postgres")
         async with connection:
             yield cls(connection, leaders, admin_role)
@@ -213,12 +212,13 @@ class CellWatch:
             raise _as_service_error(error) from error
 
 
-async def _leaders(conninfo: str) -> str:
+async def _leaders(conninfo: str, admin_role: str) -> str:
     """The way to the server that leads: the driver would spend its time on the first host that does not answer."""
     hosts = hosts_of(conninfo)
     if len(hosts) == 1:
         return conninfo
-    return make_conninfo(conninfo, **hosts[await leading(probes(conninfo), _CONNECT_TIMEOUT_S)])
+    ways = Address(conninfo, "postgres", admin_role).ways(_CONNECT_TIMEOUT_S * 1000)
+    return make_conninfo(conninfo, **hosts[await leading(ways, _CONNECT_TIMEOUT_S)])
 
 
 @contextmanager
