@@ -6,10 +6,11 @@ Owns making it, ending it as a power cut would, and starting it again.
 import os
 import pwd
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import psycopg
 
 from plainsql_server.directory.migrations import migrate
 from server.tests.postgres import SUPERUSER, Postgres, running_postgres
-from server.tests.processes import kill_with_children
+from server.tests.processes import children_of, kill_with_children
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,22 @@ class Cell:
     def kill(self) -> None:
         """Ends every process of it at once, as a power cut would."""
         kill_with_children(self.postmaster_pid())
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """No process of it moves for the length of the block: what is sent to it arrives, and is not answered."""
+        pid = self.postmaster_pid()
+        # A parent that does not move starts nobody anew.
+        os.kill(pid, signal.SIGSTOP)
+        processes = [pid, *children_of(pid)]
+        try:
+            for each in processes[1:]:
+                os.kill(each, signal.SIGSTOP)
+            yield
+        finally:
+            for each in processes:
+                with suppress(ProcessLookupError):
+                    os.kill(each, signal.SIGCONT)
 
     def start(self) -> None:
         """Starts it again, with the options that it was started with; returns when it takes connections."""

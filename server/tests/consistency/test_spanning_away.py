@@ -122,6 +122,80 @@ async def test_a_directory_that_dies_at_the_decision_leaves_the_outcome_unknown_
     assert stored(two, 6) in ([True, True], [False, False])
 
 
+# A caller is answered by a second after its deadline; and the machine may be busy.
+LATE_S = 2.0
+
+
+@pytest.mark.parametrize(
+    ("step", "code", "outcome"),
+    [
+        (Step.BEGUN, "transaction_timed_out", "rolled_back"),
+        (Step.RUN, "transaction_timed_out", "rolled_back"),
+        (Step.PREPARED, "commit_delayed", "committed"),
+        (Step.DECIDED, "commit_delayed", "committed"),
+    ],
+    ids=lambda each: each.name if isinstance(each, Step) else "",
+)
+async def test_a_cell_that_hangs_makes_no_answer_late(
+    two: TwoCells, node: Node, step: Step, *, code: str, outcome: str
+) -> None:
+    number = 20 + step.value
+    async with AsyncExitStack() as stack:
+        with two.holding(step) as is_held:
+            request = asyncio.create_task(send(node, two, number, timeout_ms=1_500))
+            await wait_until(is_held)
+            stack.enter_context(two.cells[1].stopped())
+        answer = await request
+        assert (answer.code, answer.outcome) == (code, outcome)
+        assert answer.elapsed_s < 1.5 + LATE_S
+    two.wait_until_settled(BOUND_S)
+    assert stored(two, number) == [outcome == "committed"] * 2
+    # The turn is the next one's.
+    assert (await send(node, two, number + 20, timeout_ms=20_000)).succeeded
+
+
+async def test_a_cell_that_hangs_while_another_one_refuses_makes_no_answer_late(two: TwoCells, node: Node) -> None:
+    """What is prepared there cannot be undone until it moves again."""
+    failing = {"database": SIDES[0], "sql": "create temp table gone ()"}
+    async with AsyncExitStack() as stack:
+        with two.holding(Step.UNDOING) as is_held:
+            request = asyncio.create_task(send(node, two, 60, timeout_ms=1_500, more=(failing,)))
+            await wait_until(is_held)
+            stack.enter_context(two.cells[1].stopped())
+        answer = await request
+        assert answer.outcome == "rolled_back"
+        assert answer.elapsed_s < 1.5 + LATE_S
+    two.wait_until_settled(BOUND_S)
+    assert stored(two, 60) == [False, False]
+
+
+async def test_a_directory_that_hangs_at_the_decision_makes_no_answer_late(two: TwoCells, node: Node) -> None:
+    async with AsyncExitStack() as stack:
+        with two.holding(Step.PREPARED) as is_held:
+            request = asyncio.create_task(send(node, two, 61, timeout_ms=1_500))
+            await wait_until(is_held)
+            stack.enter_context(two.directory.stopped())
+        answer = await request
+        assert (answer.status, answer.outcome) == (503, "unknown")
+        assert answer.elapsed_s < 1.5 + LATE_S
+    two.wait_until_settled(2 * BOUND_S)
+    assert stored(two, 61) in ([True, True], [False, False])
+    assert (await send(node, two, 62, timeout_ms=20_000)).succeeded
+
+
+async def test_a_directory_that_hangs_when_all_is_committed_takes_nothing_away(two: TwoCells, node: Node) -> None:
+    async with AsyncExitStack() as stack:
+        with two.holding(Step.COMMITTED) as is_held:
+            request = asyncio.create_task(send(node, two, 63, timeout_ms=1_500))
+            await wait_until(is_held)
+            stack.enter_context(two.directory.stopped())
+        answer = await request
+        assert answer.succeeded
+        assert answer.elapsed_s < 1.5 + LATE_S
+    two.wait_until_settled(2 * BOUND_S)
+    assert stored(two, 63) == [True, True]
+
+
 def set_standbys(cell: Cell, names: str) -> None:
     with cell.postgres.connect() as admin:
         admin.execute("set synchronous_commit = local")

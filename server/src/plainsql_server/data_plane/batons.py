@@ -7,6 +7,7 @@ waits in the directory's line, so that processes take turns, too. Refuses to kno
 """
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -30,13 +31,16 @@ _LONGEST_LOOK_S = 0.03
 _MAX_WAITING = 200
 _RETRY_AFTER_MS = 1_000
 _DECIDE_AGAIN_S = 0.05
+# So long after its deadline a transaction is done with everything, or hangs, and then its record is left to others.
+_KEPT_AFTER_S = 10.0
 
 
 class Baton:
     """The baton, in hand. Its record is freed, or handed over, in the end."""
 
-    def __init__(self, directory: Directory, record: NewRecord) -> None:
+    def __init__(self, directory: Directory, record: NewRecord, unanswered: "set[asyncio.Task[bool]]") -> None:
         self._directory = directory
+        self._unanswered = unanswered
         self.id = record.id
         self.gid = record.gid
         self.is_freed = False
@@ -48,13 +52,29 @@ class Baton:
         self.is_in_doubt = True
         while True:
             try:
-                self.is_in_doubt = await spanning.commit(self._directory, self.id)
+                self.is_in_doubt = await self._commit(deadline)
                 return self.is_in_doubt
             except EngineError as error:
                 if not deadline.left_s():
                     # The decision may be there or may yet come; the one that others make of it holds.
                     raise connection_lost(error.internal_context or "") from error
                 await asyncio.sleep(min(_DECIDE_AGAIN_S, deadline.left_s()))
+
+    async def _commit(self, deadline: Deadline) -> bool:
+        # The directory may take it and not answer. To cancel the question would wait for that, too.
+        asking = asyncio.create_task(spanning.commit(self._directory, self.id))
+        await asyncio.wait([asking], timeout=deadline.left_s())
+        if asking.done():
+            return asking.result()
+        self._unanswered.add(asking)
+        asking.add_done_callback(self._hear)
+        raise engine_away("the directory does not answer")
+
+    def _hear(self, asking: "asyncio.Task[bool]") -> None:
+        # Whatever it says, those who finish the transaction go by the record.
+        self._unanswered.discard(asking)
+        if not asking.cancelled():
+            asking.exception()
 
     async def end_reading(self) -> None:
         """Gives it back after what has only read. Raises EngineError if it was not the only one meanwhile."""
@@ -75,6 +95,8 @@ class Batons:
         self._observe = observe
         self._queues: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._waiting: defaultdict[str, int] = defaultdict(int)
+        # What was asked of the directory and is not awaited any more.
+        self._unanswered: set[asyncio.Task[bool]] = set()
 
     @asynccontextmanager
     async def baton(
@@ -83,8 +105,8 @@ class Batons:
         """Waits for the baton and has it for the length of the block. Raises LimitError if it does not come in time."""
         record = NewRecord(id_, organization_id, gid, database_ids)
         async with self._queue(organization_id, deadline):
-            baton = Baton(self._directory, record)
-            keeping = asyncio.create_task(self._keep(record.id))
+            baton = Baton(self._directory, record, self._unanswered)
+            keeping = asyncio.create_task(self._keep(record.id, deadline.left_s() + _KEPT_AFTER_S))
             try:
                 await self._wait(record, deadline)
                 yield baton
@@ -126,8 +148,9 @@ class Batons:
         if state is None:
             raise taken_away()
 
-    async def _keep(self, id_: str) -> None:
-        while True:
+    async def _keep(self, id_: str, for_s: float) -> None:
+        until = Deadline(time.monotonic() + for_s)
+        while until.left_s():
             await asyncio.sleep(_KEEP_EVERY_S)
             try:
                 await spanning.keep(self._directory, id_, HOLD_S)

@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
-from enum import Enum, auto
+from enum import Enum, IntEnum, auto
 from functools import partial
 from itertools import groupby
 from typing import Any, NoReturn
@@ -23,12 +23,13 @@ from plainsql_server.core.clock import Deadline, monotonic_us, now
 from plainsql_server.core.errors import EngineError, LimitError, Outcome, ServiceError
 from plainsql_server.core.ids import Kind, new_id
 from plainsql_server.core.observation import Failure, Observe
+from plainsql_server.data_plane.admission import transaction_timed_out
 from plainsql_server.data_plane.batons import Baton, Batons, taken_away
 from plainsql_server.data_plane.transaction import Job, Part, TransactionResult, as_told, try_until_done
 from plainsql_server.engine.connection import ResultTooLarge
 from plainsql_server.engine.pool import Lease
 from plainsql_server.engine.records import AlreadyRecorded
-from plainsql_server.engine.sqlstate import engine_away
+from plainsql_server.engine.sqlstate import connection_lost, engine_away
 from plainsql_server.engine.transaction import Told
 from plainsql_server.engine.two_phase import Participant, commit_anew, gid_of, new_gid
 
@@ -37,6 +38,9 @@ _COMMIT_AT_LEAST_S = 1.0
 _COMMIT_AGAIN_S = 0.05
 # After that, a connection on which the engine does not answer is given up.
 _LAST_WORD_S = 5.0
+# So long after the deadline the caller is answered, whoever does not answer us: a little more than ending a statement
+# takes (`engine/interrupt.py`), and less than the second that is promised.
+_ANSWER_AFTER_S = 0.95
 
 
 class Step(Enum):
@@ -63,13 +67,41 @@ class Step(Enum):
 OnStep = Callable[[Step], None]
 
 
+class _Stage(IntEnum):
+    """What can still become of a transaction."""
+
+    RUNNING = auto()
+    PREPARING = auto()
+    """Somebody must end what is prepared."""
+    DECIDING = auto()
+    """The directory was asked to store that it is committed."""
+    DECIDED = auto()
+    COMMITTED = auto()
+    """In every database; the record is not freed."""
+
+
 class _Course:
     """How far a transaction is, for the request that waits for it."""
 
     def __init__(self) -> None:
-        # From here on it is not given up for being cancelled: somebody must end what is prepared.
-        self.is_preparing = False
+        self.stage = _Stage.RUNNING
+        # Nobody waits any more. What was not being decided by then never is, since the caller was told so.
         self.is_abandoned = False
+
+    def abandon(self, running: "asyncio.Task[None]") -> None:
+        """Leaves it to itself: to be undone, unless it is being decided."""
+        self.is_abandoned = True
+        running.add_done_callback(_hear)
+        if self.stage is _Stage.RUNNING:
+            running.cancel()
+
+    def told_too_late(self, job: Job) -> ServiceError:
+        """What is true of it when the deadline has passed and something does not answer."""
+        if self.stage >= _Stage.DECIDED:
+            return _shows_later("no answer in time")
+        if self.stage is _Stage.DECIDING:
+            return connection_lost("the directory does not answer whether it is decided")
+        return transaction_timed_out(job.timeout_ms, job.tier, Outcome.ROLLED_BACK)
 
 
 class Spanning:
@@ -81,21 +113,22 @@ class Spanning:
         self._on_step: OnStep = on_step or _go_on
 
     async def run(self, job: Job, transaction: TransactionResult) -> None:
-        """Returns once it has committed everywhere. Raises ServiceError.
+        """Returns once it has committed everywhere. Raises ServiceError, a second after the deadline at the latest.
 
-        Cancelling it undoes it, unless it is being prepared already: then it goes on by itself.
+        What is not done by then, or when this is cancelled, goes on by itself, to be undone unless it is being decided.
         """
         transaction.participants = len(job.parts)
         course = _Course()
         running = job.first.pool.cell.start(self._run(job, transaction, course))
         try:
-            await asyncio.shield(running)
-        except asyncio.CancelledError:
-            course.is_abandoned = True
-            running.add_done_callback(_hear)
-            if not course.is_preparing:
-                running.cancel()
-            raise
+            await asyncio.wait([running], timeout=job.deadline.left_s() + _ANSWER_AFTER_S)
+        finally:
+            if not running.done():
+                course.abandon(running)
+        if running.done():
+            running.result()
+        elif course.stage is not _Stage.COMMITTED:
+            raise course.told_too_late(job)
 
     async def _run(self, job: Job, transaction: TransactionResult, course: _Course) -> None:
         asked_us = monotonic_us()
@@ -122,9 +155,10 @@ class Spanning:
                 job.held_us += monotonic_us() - leased_us
                 for lease, part in zip(leases, job.parts, strict=True):
                     lease.leftovers = part.leftovers(job.began_s)
-            if baton.is_in_doubt:
-                await self._free(baton)
-                self._on_step(Step.FREED)
+        # Without a connection in hand that others could use: the directory may not answer.
+        if baton.is_in_doubt:
+            await self._free(baton)
+            self._on_step(Step.FREED)
 
     async def _free(self, baton: Baton) -> None:
         try:
@@ -163,6 +197,7 @@ class _Attempt:
                 await self._prepare()
                 await self._commit()
             transaction.commit_us = monotonic_us() - began_us
+            self._course.stage = _Stage.COMMITTED
         except (ServiceError, ResultTooLarge, AlreadyRecorded) as error:
             if self._baton.is_in_doubt:
                 # What was decided, or may have been, is not undone.
@@ -183,7 +218,7 @@ class _Attempt:
         await self._baton.end_reading()
 
     async def _prepare(self) -> None:
-        self._course.is_preparing = True
+        self._course.stage = _Stage.PREPARING
         sent = []
         try:
             for each in self._participants:
@@ -199,11 +234,17 @@ class _Attempt:
         for each in self._participants:
             # A cancel that is on its way could hit the commit.
             each.check_not_ended()
+        if self._course.is_abandoned:
+            # The caller was told that it is rolled back.
+            raise engine_away("it was prepared too late", outcome=Outcome.ROLLED_BACK)
+        self._course.stage = _Stage.DECIDING
         until = Deadline(max(self._job.deadline.at_s, time.monotonic() + _COMMIT_AT_LEAST_S))
         for lease in self._leases:
             lease.live_until(Deadline(until.at_s + _LAST_WORD_S))
         if not await self._baton.decide(until):
+            self._course.stage = _Stage.PREPARING
             raise taken_away()
+        self._course.stage = _Stage.DECIDED
         self._on_step(Step.DECIDED)
         for number, each in enumerate(self._participants):
             each.send_commit()
@@ -215,9 +256,9 @@ class _Attempt:
     async def _undo(self, error: ServiceError | ResultTooLarge | AlreadyRecorded) -> NoReturn:
         """Rolls everything back and raises the error as the caller is told it."""
         self._on_step(Step.UNDOING)
-        certain = await asyncio.gather(*(each.roll_back() for each in self._participants))
+        certain = await asyncio.gather(*(_rolled_back(each) for each in self._participants))
         self._on_step(Step.UNDONE)
-        self._course.is_preparing = False
+        self._course.stage = _Stage.RUNNING
         # What is not certain to be gone is ended by others; it was not decided, so they roll it back.
         self._baton.is_in_doubt = not all(certain)
         if isinstance(error, AlreadyRecorded):
@@ -252,6 +293,15 @@ async def _lend(stack: AsyncExitStack, job: Job) -> list[Lease]:
     return [leases[number] for number in range(len(job.parts))]
 
 
+async def _rolled_back(participant: Participant) -> bool:
+    """Whether it is certain that nothing stays prepared: not so where the engine does not answer."""
+    try:
+        async with asyncio.timeout(_LAST_WORD_S):
+            return await participant.roll_back()
+    except TimeoutError:
+        return participant.give_up()
+
+
 async def _see_committed(participant: Participant, part: Part, until: Deadline) -> None:
     """Returns when it is committed. Raises EngineError if its cell is away for too long; it is committed all the same,
     when the cell is back.
@@ -264,16 +314,16 @@ async def _see_committed(participant: Participant, part: Part, until: Deadline) 
                 return await commit_anew(part.pool, participant.gid)
         except (ServiceError, TimeoutError) as error:
             if not until.left_s():
-                raise _shows_later(error) from error
+                raise _shows_later(str(error)) from error
         await asyncio.sleep(_COMMIT_AGAIN_S)
 
 
-def _shows_later(error: Exception) -> EngineError:
+def _shows_later(context: str) -> EngineError:
     return EngineError(
         "commit_delayed",
         "The transaction is committed, but one of its databases is away; it shows there when it is back.",
         outcome=Outcome.COMMITTED,
-        internal_context=f"committing what is prepared: {error}",
+        internal_context=f"committing what is prepared: {context}",
     )
 
 

@@ -46,8 +46,8 @@ def gid_of(gid: str, participant: int) -> str:
 class Participant(Attempt):
     """A transaction's part in one database, on the connection of a lease.
 
-    What raises has been rolled back, unless `may_be_prepared`. None of its methods may be cancelled from `send_prepare`
-    on.
+    What raises has been rolled back, unless `may_be_prepared`. Whoever cancels a method from `send_prepare` on gives it
+    up.
     """
 
     def __init__(self, lease: Lease, catalog: Catalog, plan: Plan, told: Told, gid: str) -> None:
@@ -168,6 +168,11 @@ class Participant(Attempt):
         except ServiceError:
             # The connection is lost, or the engine does not let us: whoever looks after the record ends it.
             return False
+        return not self.may_be_prepared
+
+    def give_up(self) -> bool:
+        """Closes the connection, whose engine does not answer; says whether it is certain that nothing is prepared."""
+        self._connection.close()
         return not self.may_be_prepared
 
 
