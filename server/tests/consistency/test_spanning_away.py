@@ -1,4 +1,4 @@
-"""Two-phase commit while a part of the service is away at the worst moment: what callers are told is true."""
+"""Two-phase commit while a part of the service is away or slow at the worst moment: what callers are told is true."""
 
 import asyncio
 import threading
@@ -194,6 +194,61 @@ async def test_a_directory_that_hangs_when_all_is_committed_takes_nothing_away(t
         assert answer.elapsed_s < 1.5 + LATE_S
     two.wait_until_settled(2 * BOUND_S)
     assert stored(two, 63) == [True, True]
+
+
+_PATIENT = "perform pg_sleep(new.seconds)"
+_STUBBORN = f"begin {_PATIENT}; exception when query_canceled then {_PATIENT}; end"
+
+
+def defer(two: TwoCells, work: str) -> None:
+    """Has the second database do some work when a transaction that inserts into `slow` is committed."""
+    with two.cells[1].postgres.connect(database=two.names[1]) as admin:
+        admin.execute("create table if not exists slow (seconds float)")
+        admin.execute("grant all on slow to public")
+        admin.execute(
+            "create or replace function work() returns trigger language plpgsql"
+            f" as $$ begin {work}; return null; end $$".encode()
+        )
+        admin.execute("drop trigger if exists works on slow")
+        admin.execute(
+            "create constraint trigger works after insert on slow deferrable initially deferred"
+            " for each row execute function work()"
+        )
+
+
+def slow(seconds: float) -> dict[str, Any]:
+    return {"database": SIDES[1], "sql": f"insert into slow values ({seconds})"}
+
+
+def sleeping(two: TwoCells) -> bool:
+    with two.cells[1].postgres.connect() as admin:
+        return bool(admin.execute("select from pg_stat_activity where wait_event = 'PgSleep'").fetchall())
+
+
+async def test_nothing_is_prepared_while_another_database_does_what_was_deferred(two: TwoCells, node: Node) -> None:
+    defer(two, _PATIENT)
+    request = asyncio.create_task(send(node, two, 70, timeout_ms=20_000, more=(slow(1.5),)))
+    await wait_until(lambda: sleeping(two))
+    prepared: list[list[str]] = []
+    while True:
+        found = await asyncio.to_thread(two.prepared)
+        if not await asyncio.to_thread(sleeping, two):
+            break
+        prepared.append(found)
+    assert prepared
+    assert not any(prepared)
+    assert (await request).succeeded
+    assert stored(two, 70) == [True, True]
+
+
+@pytest.mark.parametrize("work", [_PATIENT, _STUBBORN], ids=["patient", "stubborn"])
+async def test_what_was_deferred_counts_against_the_deadline(two: TwoCells, node: Node, work: str) -> None:
+    defer(two, work)
+    answer = await send(node, two, 71, timeout_ms=1_000, more=(slow(20),))
+    assert (answer.code, answer.outcome) == ("transaction_timed_out", "rolled_back")
+    assert answer.elapsed_s < 1 + LATE_S
+    two.wait_until_settled(BOUND_S)
+    assert stored(two, 71) == [False, False]
 
 
 def set_standbys(cell: Cell, names: str) -> None:

@@ -210,7 +210,9 @@ class _Attempt:
         for number, run in groupby(by_step, key=lambda each: each[1]):
             if number > 0 and not self._participants[number].has_begun:
                 self._on_step(Step.BEGUN)
-            await self._participants[number].run_steps([index for index, _ in run])
+            indexes = [index for index, _ in run]
+            is_last = indexes[-1] == self._job.parts[number].indexes[-1]
+            await self._participants[number].run_steps(indexes, is_last=is_last)
 
     async def _end_reading(self) -> None:
         await _all(each.end_reading() for each in self._participants)

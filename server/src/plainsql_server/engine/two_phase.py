@@ -15,7 +15,7 @@ from plainsql_server.core.clock import monotonic_us
 from plainsql_server.core.errors import EngineError, InternalError, LimitError, Outcome, ServiceError
 from plainsql_server.engine.catalog import Catalog
 from plainsql_server.engine.connection import Connection
-from plainsql_server.engine.execution import close_prepared, drain, fail, run_command
+from plainsql_server.engine.execution import NOTHING_DEFERRED, close_prepared, drain, fail, run_command
 from plainsql_server.engine.pool import Lease, Pool
 from plainsql_server.engine.sqlstate import engine_away
 from plainsql_server.engine.transaction import Attempt, Plan, Told
@@ -58,8 +58,11 @@ class Participant(Attempt):
         # From the moment that it is asked for until it is known not to be: then it ends by its name only.
         self.may_be_prepared = False
 
-    async def run_steps(self, indexes: Sequence[int]) -> None:
-        """Runs these steps, in one flush where nothing depends on an earlier answer."""
+    async def run_steps(self, indexes: Sequence[int], *, is_last: bool) -> None:
+        """Runs these steps, in one flush where nothing depends on an earlier answer.
+
+        With the last ones goes what is deferred, which may take long: while PREPARE ran it, others would be prepared.
+        """
         try:
             self._read_until_us = monotonic_us()
             if not self.has_begun:
@@ -67,6 +70,8 @@ class Participant(Attempt):
                 self._begin()
             for index in indexes:
                 await self._queue_step(index, self._plan.steps[index])
+            if is_last and not self._plan.read_only:
+                self._queue_ours(NOTHING_DEFERRED)
             await self._settle()
         except EngineError as error:
             raise engine_away(error.internal_context or "", outcome=Outcome.ROLLED_BACK) from error
