@@ -133,10 +133,14 @@ class Spanning:
     async def _run(self, job: Job, transaction: TransactionResult, course: _Course) -> None:
         asked_us = monotonic_us()
         databases = [part.place.database_id for part in job.parts]
-        record_id = new_id(Kind.TRANSACTION)
+        # What the caller is told is what operators find in the directory. A request may have a second one, which runs
+        # after the first was given up.
+        transaction.id = new_id(Kind.TRANSACTION)
         is_done = False
         try:
-            async with self._batons.baton(record_id, job.organization_id, new_gid(), databases, job.deadline) as baton:
+            async with self._batons.baton(
+                transaction.id, job.organization_id, new_gid(), databases, job.deadline
+            ) as baton:
                 self._on_step(Step.CLAIMED)
                 transaction.queue_us = monotonic_us() - asked_us
                 await try_until_done(job, transaction, partial(self._run_once, baton, course))
