@@ -86,6 +86,8 @@ def test_all_databases_have_it_or_none_has(two: Two, table: str) -> None:
         f"insert into {table} values (5)",
     )
     assert answer["transaction"]["participants"] == 3
+    # Operators find it by the id that the caller was told.
+    assert two.records(f"id = '{answer['transaction']['id']}' and state = 'committed'") == 1
     assert answer["affected_rows"] == 5
     assert [result["affected_rows"] for result in answer["results"]] == [1, 1, 2, 1]
     assert answer["results"][1]["rows"] == [{"n": 2}]
@@ -336,6 +338,28 @@ def test_usage_is_counted_where_it_was_used(two: Two, table: str) -> None:
         return dict(found)
 
     wait_for(lambda: rows().get("far", 0) >= 11 and rows().get("near", 0) >= 7, 20, lambda: str(rows()))
+
+
+def test_what_fails_is_counted_where_it_was_used(two: Two, table: str) -> None:
+    """Each database has its own time, and one whose statement was not reached has none."""
+
+    def used_s() -> dict[str, float]:
+        with two.service.engine("plainsql_directory") as directory:
+            found = directory.execute(
+                "select d.name, sum(u.engine_us)::float8 / 1e6 from databases d"
+                " left join usage u on d.id = u.database_id group by 1"
+            ).fetchall()
+        return {name: seconds or 0.0 for name, seconds in found}
+
+    before = used_s()
+    post(
+        two.service, f"insert into {table} values (1)", at("far", "select pg_sleep(2)"), at("far", "select 1 / 0"),
+        at("near", "select 1"),
+    )  # fmt: skip
+    wait_for(lambda: used_s()["far"] >= before["far"] + 2, 20, lambda: str(used_s()))
+    # Other requests may be counted with it.
+    assert used_s()["main"] < before["main"] + 1
+    assert used_s()["near"] < before["near"] + 1
 
 
 def test_the_far_cell_away_undoes_everything(two: Two, table: str) -> None:

@@ -157,6 +157,7 @@ class Spanning:
                 await attempt.run(transaction)
             finally:
                 job.held_us += monotonic_us() - leased_us
+                attempt.note_used()
                 for lease, part in zip(leases, job.parts, strict=True):
                     lease.leftovers = part.leftovers(job.began_s)
         # Without a connection in hand that others could use: the directory may not answer.
@@ -207,6 +208,10 @@ class _Attempt:
                 # What was decided, or may have been, is not undone.
                 raise
             await self._undo(error)
+
+    def note_used(self) -> None:
+        for part, participant in zip(self._job.parts, self._participants, strict=True):
+            part.used_us += participant.used_us
 
     async def _run_steps(self) -> None:
         """Runs the statements in their order, those of one database together where they follow each other."""
@@ -345,9 +350,12 @@ def _note_usage(job: Job, transaction: TransactionResult, is_done: bool) -> None
         # What was refused before it got a connection used nothing.
         return
     for part in job.parts:
+        if not is_done and not part.used_us:
+            # Its turn had not come.
+            continue
         results = [transaction.results[index] for index in part.indexes] if is_done else []
         rows = [row for result in results for row in result.rows]
-        exec_us = sum(result.completion.exec_us for result in results) if is_done else job.held_us
+        exec_us = sum(result.completion.exec_us for result in results) if is_done else part.used_us
         part.note_usage(len(rows), exec_us, sum(map(len, rows)))
 
 

@@ -99,6 +99,8 @@ class Part:
     pool: Pool
     # Counts what was used: rows, microseconds with the engine, bytes.
     note_usage: Callable[[int, int, int], None]
+    # How long the engine worked for it, over all attempts, where there are several parts.
+    used_us: int = 0
 
     def leftovers(self, began_s: float) -> Leftovers:
         """What the statements may have left behind together."""

@@ -55,6 +55,8 @@ class Participant(Attempt):
         self.gid = gid
         self.has_begun = False
         self.is_prepared = False
+        # How long the engine worked for it.
+        self.used_us = 0
         # From the moment that it is asked for until it is known not to be: then it ends by its name only.
         self.may_be_prepared = False
 
@@ -63,8 +65,8 @@ class Participant(Attempt):
 
         With the last ones goes what is deferred, which may take long: while PREPARE ran it, others would be prepared.
         """
+        began_us = self._read_until_us = monotonic_us()
         try:
-            self._read_until_us = monotonic_us()
             if not self.has_begun:
                 self.has_begun = True
                 self._begin()
@@ -78,6 +80,8 @@ class Participant(Attempt):
         except ServiceError as error:
             await self._undo(error)
             raise
+        finally:
+            self.used_us += monotonic_us() - began_us
 
     async def end_reading(self) -> None:
         """Commits what has only read. Raises what the engine finds then."""
@@ -116,6 +120,7 @@ class Participant(Attempt):
 
     async def read_prepare(self) -> None:
         """Returns once it is prepared. Raises what the engine found against it, which has rolled back then."""
+        began_us = monotonic_us()
         try:
             await self._read_due()
             await self._read_prepared()
@@ -127,6 +132,8 @@ class Participant(Attempt):
             if error.diagnosis.sqlstate == _OUT_OF_MEMORY and error.message == _NO_ROOM:
                 raise _no_room() from error
             raise
+        finally:
+            self.used_us += monotonic_us() - began_us
 
     async def _read_prepared(self) -> None:
         tag: bytes | None = None
