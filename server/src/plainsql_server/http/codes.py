@@ -93,7 +93,7 @@ CODES: dict[str, Code] = {
     "capability_not_found": Code(AccessError, "There is no capability of that name."),
     "bench_running": Code(ConflictError, "A benchmark is running on the database."),
     "storage_failed": Code(EngineError, "The round trip to the storage failed; `steps` says where."),
-    "too_few_turns": Code(LimitError, "It needs two connections at once, and the process has one for you."),
+    "too_few_turns": Code(LimitError, "It needs more connections at once than the process has for you."),
     # Parts that are away.
     "directory_unavailable": Code(EngineError, "The directory is away."),
     "engine_unavailable": Code(EngineError, "The database's cell is away."),
