@@ -11,8 +11,8 @@ import pytest
 from plainsql_server.data_plane.spanning import Step
 from server.tests.cell import Cell
 from server.tests.consistency.faults import wait_until
-from server.tests.consistency.two_cells import HOLD_S, SIDES, TwoCells, serving, two_cells
-from server.tests.load import Answer, Node
+from server.tests.consistency.two_cells import HOLD_S, SIDES, TwoCells, send, serving, stored, two_cells
+from server.tests.load import Node
 from server.tests.postgres import SUPERUSER
 
 # What is left in doubt is finished by then.
@@ -32,28 +32,6 @@ def two() -> Iterator[TwoCells]:
 def node(two: TwoCells) -> Iterator[Node]:
     with serving(two) as running:
         yield running
-
-
-def appends(number: int) -> list[dict[str, Any]]:
-    return [{"database": side, "sql": f"insert into lists values ({number}, array[1])"} for side in SIDES]
-
-
-async def send(
-    node: Node, two: TwoCells, number: int, timeout_ms: int = 3_000, more: tuple[dict[str, Any], ...] = ()
-) -> Answer:
-    async with node.client(two.key) as client:
-        statements = [*appends(number), *more]
-        await client.post("/v1/transaction", {"statements": statements, "timeout_ms": timeout_ms})
-        return await client.answer()
-
-
-def stored(two: TwoCells, number: int) -> list[bool]:
-    """Whether each side has it."""
-    found = []
-    for cell, name in zip(two.cells, two.names, strict=True):
-        with cell.postgres.connect(database=name) as admin:
-            found.append(bool(admin.execute("select from lists where k = %s", (number,)).fetchall()))
-    return found
 
 
 async def test_a_cell_that_dies_after_the_decision_shows_it_when_it_is_back(two: TwoCells, node: Node) -> None:

@@ -29,7 +29,7 @@ from server.tests.cell import Cell
 from server.tests.consistency.history import Append, History, Operation, Outcome, Read, Transaction
 from server.tests.consistency.transports import DEADLOCK_TIMEOUT_MS, HttpTransport, Reply, Statement, Transport
 from server.tests.consistency.workload import ACTIVE_LISTS, ARRAYS, LIST_LENGTH, OPERATIONS_MAX, Lists, Workload
-from server.tests.load import Client, Node, running_node
+from server.tests.load import Answer, Client, Node, running_node
 from server.tests.postgres import SUPERUSER, running_postgres
 from server.tests.processes import kill_with_children, wait_for
 
@@ -77,13 +77,8 @@ class TwoCells:
     @contextmanager
     def holding(self, step: Step) -> Iterator[Callable[[], bool]]:
         """Whoever comes to that step stands still until the end of the block. Tells whether somebody does."""
-        held = self.crash_file.with_suffix(".held")
-        held.unlink(missing_ok=True)
-        self.crash_file.write_text(f"HOLD {step.name}")
-        try:
-            yield held.exists
-        finally:
-            held.unlink()
+        with holding(self.crash_file, step) as is_held:
+            yield is_held
 
     def lists(self) -> dict[int, list[int]]:
         """Every list as it is stored."""
@@ -100,6 +95,20 @@ class TwoCells:
                 for statement in ARRAYS.create:
                     admin.execute(statement.encode())
                 admin.execute("grant all on all tables in schema public to public")
+
+
+@contextmanager
+def holding(crash_file: Path, step: Step) -> Iterator[Callable[[], bool]]:
+    """The same, for a data plane that was told of that file."""
+    held = crash_file.with_suffix(".held")
+    held.unlink(missing_ok=True)
+    crash_file.write_text(f"HOLD {step.name}")
+    try:
+        yield held.exists
+    finally:
+        # Where nobody came, nobody may stand still later.
+        crash_file.unlink(missing_ok=True)
+        held.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -159,9 +168,28 @@ def _answers(port: int) -> bool:
 @contextmanager
 def serving(two: TwoCells, **settings: object) -> Iterator[Node]:
     """A data plane that can be made to die."""
-    told = {"test_crash_file": two.crash_file, "test_hold_s": HOLD_S, **settings}
-    with running_node(two.directory_dsn, CRASHING, workers=2, cell_max_connections=24, **told) as node:
+    told = {"workers": 2, "test_crash_file": two.crash_file, "test_hold_s": HOLD_S, **settings}
+    with running_node(two.directory_dsn, CRASHING, cell_max_connections=24, **told) as node:
         yield node
+
+
+async def send(
+    node: Node, two: TwoCells, number: int, timeout_ms: int = 3_000, more: tuple[dict[str, Any], ...] = ()
+) -> Answer:
+    """The answer to a transaction that makes a list of that number on both sides, and does more."""
+    appends = [{"database": side, "sql": f"insert into lists values ({number}, array[1])"} for side in SIDES]
+    async with node.client(two.key) as client:
+        await client.post("/v1/transaction", {"statements": [*appends, *more], "timeout_ms": timeout_ms})
+        return await client.answer()
+
+
+def stored(two: TwoCells, number: int) -> list[bool]:
+    """Whether each side has it."""
+    found = []
+    for cell, name in zip(two.cells, two.names, strict=True):
+        with cell.postgres.connect(database=name) as admin:
+            found.append(bool(admin.execute("select from lists where k = %s", (number,)).fetchall()))
+    return found
 
 
 def side_of(key: int) -> str:
