@@ -36,6 +36,7 @@ from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.principals import Principals
 from plainsql_server.directory.tally import Tally
 from plainsql_server.directory.trust import Trust
+from plainsql_server.directory.turns import Turns
 from plainsql_server.engine.pool import PoolLimits, Pools
 from plainsql_server.http.application import Application
 from plainsql_server.http.banner import Banner, Check, Urls
@@ -118,13 +119,14 @@ def control_application() -> Application:
 def build_data_application(settings: Settings, observe: Observer) -> Application:
     readiness = Readiness(settings.drain_ms)
     connections = _connections(settings)
+    turns = Turns()
 
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[tuple[RouteTable, Principals, Permits]]:
         async with (
             Directory.open(settings.directory_dsn) as directory,
             _tally(directory, settings, observe) as tally,
-            _trust(settings, observe) as trust,
+            _trust(settings, observe, turns) as trust,
             _in_background(connections.watch(), observe),
             _permits(settings, observe, _DATA_PLANES_SHARE / settings.workers) as permits,
             _pools(settings, observe) as pools,
@@ -137,7 +139,7 @@ def build_data_application(settings: Settings, observe: Observer) -> Application
             checks: dict[str, Check] = {
                 "engine": health.engine, "directory": health.directory, "limiter": permits.check,
             }  # fmt: skip
-            spanning = Spanning(Batons(directory, observe), observe)
+            spanning = Spanning(Batons(directory, turns, observe), observe)
             queries, transactions = Queries(databases, pools, tally), Transactions(databases, pools, tally, spanning)
             idempotency = IdempotencyRoutes(Idempotency(databases, pools, transactions))
             pace = Pace(settings.stream_ping_ms, settings.stream_stall_ms)
@@ -222,10 +224,10 @@ def _urls(settings: Settings) -> Urls:
 
 
 @asynccontextmanager
-async def _trust(settings: Settings, observe: Observe) -> AsyncIterator[Trust]:
+async def _trust(settings: Settings, observe: Observe, turns: Turns | None = None) -> AsyncIterator[Trust]:
     """What memories of the directory's answers go by, kept told of changes."""
     trust = Trust(settings.principal_cache_ms, settings.channel_cache_ms, settings.directory_grace_ms)
-    async with _in_background(Channel(settings.directory_dsn, trust, observe).run(), observe):
+    async with _in_background(Channel(settings.directory_dsn, trust, observe, turns).run(), observe):
         yield trust
 
 

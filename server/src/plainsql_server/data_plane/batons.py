@@ -7,10 +7,11 @@ waits in the directory's line, so that processes take turns, too. Refuses to kno
 """
 
 import asyncio
+import random
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from plainsql_server.core.clock import Deadline, now
 from plainsql_server.core.errors import EngineError, LimitError, Outcome, ServiceError
@@ -18,15 +19,17 @@ from plainsql_server.core.observation import Failure, Observe
 from plainsql_server.directory import spanning
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.spanning import NewRecord, State
+from plainsql_server.directory.turns import Turns
 from plainsql_server.engine.sqlstate import connection_lost, engine_away
 
 # How long a record is its holder's without a word from it. What a process that died left in doubt is finished after
 # this and the second that passes between two looks; a process that stands still for longer has its transaction undone.
 HOLD_S = 5.0
 _KEEP_EVERY_S = HOLD_S / 4
-# Between two looks whether it has come to us. One request of an organization looks, of each process.
+# Between two looks whether it has come to us, where no word of it came. One request of an organization looks, of each
+# process, and each at a time of its own.
 _FIRST_LOOK_S = 0.003
-_LONGEST_LOOK_S = 0.03
+_LONGEST_LOOK_S = 0.5
 # Requests of one organization that may wait in a process.
 _MAX_WAITING = 200
 _RETRY_AFTER_MS = 1_000
@@ -90,8 +93,9 @@ class Baton:
 class Batons:
     """The batons of every organization."""
 
-    def __init__(self, directory: Directory, observe: Observe) -> None:
+    def __init__(self, directory: Directory, turns: Turns, observe: Observe) -> None:
         self._directory = directory
+        self._turns = turns
         self._observe = observe
         self._queues: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._waiting: defaultdict[str, int] = defaultdict(int)
@@ -112,6 +116,7 @@ class Batons:
                 yield baton
             finally:
                 keeping.cancel()
+                self._turns.forget(organization_id)
                 if not baton.is_freed:
                     await self._leave(baton)
 
@@ -137,13 +142,17 @@ class Batons:
                 del self._waiting[organization_id], self._queues[organization_id]
 
     async def _wait(self, record: NewRecord, deadline: Deadline) -> None:
+        word = self._turns.expect(record.organization_id)
         state: State | None = await spanning.enter(self._directory, record, HOLD_S)
         look_s = _FIRST_LOOK_S
         while state is State.WAITING:
-            if deadline.left_s() <= look_s:
+            if not deadline.left_s():
                 raise _not_in_time()
-            await asyncio.sleep(look_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(look_s * random.uniform(0.5, 1.0), deadline.left_s())):
+                    await word.wait()
             look_s = min(2 * look_s, _LONGEST_LOOK_S)
+            word.clear()
             state = await spanning.advance(self._directory, record.id, HOLD_S)
         if state is None:
             raise taken_away()

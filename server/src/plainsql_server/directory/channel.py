@@ -1,6 +1,7 @@
 """The channel of changes: one connection per process on which the directory says whose records changed.
 
-The directory's triggers NOTIFY with each commit that changes a key, a session, a database, a tier or a cell.
+The directory's triggers NOTIFY with each commit that changes a key, a session, a database, a tier or a cell. Another
+channel, on the same connection, tells that a turn to span databases is free (`turns.py`).
 This connection LISTENs, and asks a small question again and again. Its answer proves that the connection still
 listens, and that every change committed before the question was sent has been told: PostgreSQL delivers what
 is pending before it is ready for the next question. A connection that fails or falls silent is replaced.
@@ -20,10 +21,12 @@ import psycopg
 from plainsql_server.core.clock import now
 from plainsql_server.core.observation import Failure, Observe
 from plainsql_server.directory.connection import Connection, connect_alone
+from plainsql_server.directory.spanning import TURNS
 from plainsql_server.directory.trust import Trust
+from plainsql_server.directory.turns import Turns
 
 APPLICATION_NAME = "plainsql-changes"
-_LISTEN = "LISTEN plainsql_changes"
+_LISTEN = f"LISTEN plainsql_changes; LISTEN {TURNS}"
 _EVERY_ORGANIZATION = "*"
 
 # A few proofs fit into the time that one counts, so that one that is late does no harm.
@@ -35,9 +38,10 @@ _RETRY_LONGEST_S = 1.0
 class Channel:
     """Keeps `trust` told of changes until it is cancelled."""
 
-    def __init__(self, dsn: str, trust: Trust, observe: Observe) -> None:
+    def __init__(self, dsn: str, trust: Trust, observe: Observe, turns: Turns | None = None) -> None:
         self._dsn = dsn
         self._trust = trust
+        self._turns = turns or Turns()
         self._observe = observe
         self._retry_s = _RETRY_FIRST_S
         self._reported = False
@@ -89,6 +93,9 @@ class Channel:
 
     async def _hear(self, connection: Connection, for_s: float) -> None:
         async for heard in connection.notifies(timeout=for_s):
+            if heard.channel == TURNS:
+                self._turns.announce(heard.payload)
+                continue
             self._trust.announce(None if heard.payload == _EVERY_ORGANIZATION else heard.payload)
 
     @contextmanager

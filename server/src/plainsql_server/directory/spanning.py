@@ -15,6 +15,9 @@ from psycopg import errors
 
 from plainsql_server.directory.connection import Directory
 
+# The channel on which those who wait for a turn are told that the one before them is done, by organization.
+TURNS = "plainsql_turns"
+
 # Longer than anybody who lost an answer asks for what was decided.
 _KEPT_S = 600
 _REMOVED_AT_ONCE = 10_000
@@ -125,7 +128,7 @@ async def free(directory: Directory, id_: str) -> None:
         UPDATE spanning_transactions SET freed_at = now()
         WHERE id = %s AND freed_at IS NULL AND state IN ('committed', 'aborted')
     """
-    await _change(directory, statement, (id_,))
+    await _pass_on(directory, statement, id_)
 
 
 async def end_reading(directory: Directory, id_: str) -> bool:
@@ -134,7 +137,7 @@ async def end_reading(directory: Directory, id_: str) -> bool:
         UPDATE spanning_transactions SET state = 'committed', freed_at = now()
         WHERE id = %s AND state = 'open' AND freed_at IS NULL
     """
-    return await _change(directory, statement, (id_,))
+    return await _pass_on(directory, statement, id_)
 
 
 async def give_up(directory: Directory, id_: str) -> None:
@@ -143,7 +146,7 @@ async def give_up(directory: Directory, id_: str) -> None:
         UPDATE spanning_transactions SET state = 'aborted', freed_at = now()
         WHERE id = %s AND state <> 'committed' AND freed_at IS NULL
     """
-    await _change(directory, statement, (id_,))
+    await _pass_on(directory, statement, id_)
 
 
 async def postpone(directory: Directory, id_: str, delay_s: float = 0.0) -> None:
@@ -216,6 +219,19 @@ async def delete_old(directory: Directory) -> None:
             SELECT id FROM spanning_transactions WHERE freed_at < now() - %s * interval '1 s' LIMIT %s)
     """
     await _change(directory, statement, (_KEPT_S, _REMOVED_AT_ONCE))
+
+
+async def _pass_on(directory: Directory, statement: str, id_: str) -> bool:
+    """Whether it freed a record. Who waits in line is told; somebody who entered it in this moment looks again soon."""
+    telling = f"""
+        WITH freed AS ({statement} RETURNING organization_id)
+        SELECT CASE WHEN EXISTS (SELECT FROM spanning_transactions AS other
+                                 WHERE other.organization_id = freed.organization_id AND other.id <> %s
+                                   AND other.state = 'waiting' AND other.freed_at IS NULL)
+               THEN pg_notify('{TURNS}', organization_id)::text END
+        FROM freed
+    """
+    return await _change(directory, telling, (id_, id_))
 
 
 async def _change(directory: Directory, statement: str, arguments: tuple[object, ...]) -> bool:

@@ -1,0 +1,103 @@
+"""Waiting for an organization's turn to span databases: who waits is told, and asks seldom."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+from plainsql_server.core.clock import Deadline
+from plainsql_server.core.observation import Observation
+from plainsql_server.data_plane import batons
+from plainsql_server.data_plane.batons import Batons
+from plainsql_server.directory import spanning
+from plainsql_server.directory.channel import Channel
+from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.spanning import State
+from plainsql_server.directory.trust import Trust
+from plainsql_server.directory.turns import Turns
+from plainsql_server.engine.two_phase import new_gid
+
+_LIMIT_S = 30.0
+
+
+def observe(_: Observation) -> None:
+    """Nothing is asked of it here."""
+
+
+@asynccontextmanager
+async def process(dsn: str) -> AsyncIterator[Batons]:
+    """What one process has."""
+    trust, turns = Trust(600, 60_000, grace_ms=2_000), Turns()
+    async with Directory.open(dsn) as directory:
+        listening = asyncio.create_task(Channel(dsn, trust, observe, turns).run())
+        try:
+            async with asyncio.timeout(_LIMIT_S):
+                while trust._proven_s < 0:  # noqa: ASYNC110  # another process is watched
+                    await asyncio.sleep(0.01)
+            yield Batons(directory, turns, observe)
+        finally:
+            listening.cancel()
+            await asyncio.wait([listening])
+
+
+async def take(batons_: Batons, name: str, order: list[str], timeout_ms: int = 60_000) -> None:
+    async with batons_.baton(f"txn_{name}", "org_1", new_gid(), [], Deadline.after_ms(timeout_ms)):
+        order.append(name)
+
+
+async def in_line(directory: Directory, count: int) -> None:
+    """Waits until so many stand in line."""
+    statement = "select from spanning_transactions where state = 'waiting'"
+    async with asyncio.timeout(_LIMIT_S), directory.connection() as connection:
+        while (await connection.execute(statement)).rowcount < count:  # noqa: ASYNC110  # a database is watched
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def directory(dsn: str) -> AsyncIterator[Directory]:
+    async with Directory.open(dsn) as opened:
+        async with opened.connection() as connection:
+            await connection.execute("INSERT INTO organizations (id, name, tier) VALUES ('org_1', 'one', 'free')")
+        yield opened
+
+
+async def test_who_waits_is_told_when_its_turn_has_come(
+    dsn: str, directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nobody looks by itself.
+    monkeypatch.setattr(batons, "_FIRST_LOOK_S", 1_000.0)
+    monkeypatch.setattr(batons, "_LONGEST_LOOK_S", 1_000.0)
+    order: list[str] = []
+    async with AsyncExitStack() as stack:
+        first, second, third = [await stack.enter_async_context(process(dsn)) for _ in range(3)]
+        async with first.baton("txn_1", "org_1", new_gid(), [], Deadline.after_ms(60_000)):
+            waiting = [asyncio.create_task(take(second, "2", order))]
+            await in_line(directory, 1)
+            waiting.append(asyncio.create_task(take(third, "3", order)))
+            await in_line(directory, 2)
+        async with asyncio.timeout(_LIMIT_S):
+            await asyncio.gather(*waiting)
+    assert order == ["2", "3"]
+
+
+async def test_who_waits_asks_seldom(dsn: str, directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+    advance = spanning.advance
+
+    async def counted(directory: Directory, id_: str, hold_s: float) -> State | None:
+        nonlocal asked
+        asked += 1
+        return await advance(directory, id_, hold_s)
+
+    monkeypatch.setattr(spanning, "advance", counted)
+    order: list[str] = []
+    async with process(dsn) as first, process(dsn) as second:
+        async with first.baton("txn_1", "org_1", new_gid(), [], Deadline.after_ms(60_000)):
+            with pytest.raises(Exception, match="turn"):
+                await take(second, "2", order, timeout_ms=3_000)
+        assert order == []
+        # Some at the beginning, and then two to four in a second.
+        assert 5 <= asked <= 24
+        await take(second, "3", order)
+    assert order == ["3"]
