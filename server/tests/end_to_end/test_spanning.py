@@ -60,8 +60,7 @@ def table(two: Two) -> Iterator[str]:
     for database in ("far", "near"):
         two.service.query(f"create table {name} (n int primary key)", database=database)
     yield name
-    assert two.prepared() == []
-    assert two.records() == 0
+    wait_for(lambda: not two.prepared() and not two.records(), BOUND_S, lambda: f"left behind: {two.prepared()}")
 
 
 def at(database: str, sql: str, *params: Any, **fields: Any) -> dict[str, Any]:
@@ -274,10 +273,10 @@ def test_who_does_not_get_a_turn_in_time_is_told_when_to_come_again(two: Two, ta
 
 
 def test_a_turn_whose_holder_is_gone_passes_to_the_next_within_the_bound(two: Two, table: str) -> None:
-    hold_turn(two, hold_s=1)
     began_s = time.monotonic()
+    hold_turn(two, hold_s=1)
     run(two.service, *(at(name, f"insert into {table} values (1)") for name in ("far", "near")))
-    assert 0.5 < time.monotonic() - began_s < BOUND_S
+    assert 0.9 < time.monotonic() - began_s < BOUND_S
     drop_turn(two)
 
 

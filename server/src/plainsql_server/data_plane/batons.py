@@ -60,7 +60,7 @@ class Baton:
             except EngineError as error:
                 if not deadline.left_s():
                     # The decision may be there or may yet come; the one that others make of it holds.
-                    raise connection_lost(error.internal_context or "") from error
+                    raise connection_lost(f"{self.id}: {error.internal_context}") from error
                 await asyncio.sleep(min(_DECIDE_AGAIN_S, deadline.left_s()))
 
     async def _commit(self, deadline: Deadline) -> bool:

@@ -33,7 +33,7 @@ from plainsql_server.engine.sqlstate import connection_lost, engine_away
 from plainsql_server.engine.transaction import Told
 from plainsql_server.engine.two_phase import Participant, commit_anew, gid_of, new_gid
 
-# What is decided is also done, though the deadline has passed: for so long the caller waits for it all the same.
+# What is decided is also done, though the deadline has passed: for so long it is tried at least.
 _COMMIT_AT_LEAST_S = 1.0
 _COMMIT_AGAIN_S = 0.05
 # After that, a connection on which the engine does not answer is given up.
@@ -91,16 +91,15 @@ class _Course:
     def abandon(self, running: "asyncio.Task[None]") -> None:
         """Leaves it to itself: to be undone, unless it is being decided."""
         self.is_abandoned = True
-        running.add_done_callback(_hear)
         if self.stage is _Stage.RUNNING:
             running.cancel()
 
-    def told_too_late(self, job: Job) -> ServiceError:
+    def told_too_late(self, job: Job, id_: str) -> ServiceError:
         """What is true of it when the deadline has passed and something does not answer."""
         if self.stage >= _Stage.DECIDED:
-            return _shows_later("no answer in time")
+            return _shows_later(f"no answer in time: {id_}")
         if self.stage is _Stage.DECIDING:
-            return connection_lost("the directory does not answer whether it is decided")
+            return connection_lost(f"the directory does not answer whether it is decided: {id_}")
         return transaction_timed_out(job.timeout_ms, job.tier, Outcome.ROLLED_BACK)
 
 
@@ -120,6 +119,7 @@ class Spanning:
         transaction.participants = len(job.parts)
         course = _Course()
         running = job.first.pool.cell.start(self._run(job, transaction, course))
+        running.add_done_callback(_hear)
         try:
             await asyncio.wait([running], timeout=job.deadline.left_s() + _ANSWER_AFTER_S)
         finally:
@@ -128,7 +128,7 @@ class Spanning:
         if running.done():
             running.result()
         elif course.stage is not _Stage.COMMITTED:
-            raise course.told_too_late(job)
+            raise course.told_too_late(job, transaction.id)
 
     async def _run(self, job: Job, transaction: TransactionResult, course: _Course) -> None:
         asked_us = monotonic_us()
@@ -364,6 +364,6 @@ def _go_on(step: Step) -> None:  # whoever wants to know it passes a function of
 
 
 def _hear(task: "asyncio.Task[None]") -> None:
-    # Nobody waits for it any more; what it failed with was for the caller.
+    # Perhaps nobody waits for it any more; what it failed with was for the caller.
     if not task.cancelled():
         task.exception()
