@@ -21,8 +21,9 @@ SOAK_control := $(addprefix server/tests/,control_plane/test_crashes.py operatio
 SOAK_strangers := server/tests/strangers
 SOAK_client := client/tests
 SOAK_failover := server/tests/failover
+SOAK_moves := server/tests/fleet
 SOAK_all := $(SOAK_consistency) $(SOAK_engine) $(SOAK_streams) $(SOAK_control) $(SOAK_strangers) $(SOAK_client) \
-	$(SOAK_failover)
+	$(SOAK_failover) $(SOAK_moves)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup kernel unkernel check test soak neighbours dev bench openapi reference lock audit sbom
@@ -54,7 +55,7 @@ check:  ## lint, format, types and import contracts; changes nothing
 test:  ## every test (ARGS="-k name -x" to choose)
 	$(BIN)/pytest $(ARGS)
 
-soak:  ## tests in full size, and what they find (PART=consistency, spanning, failover, engine, streams, control, strangers, client)
+soak:  ## tests in full size, and what they find (PART=consistency, spanning, failover, moves, engine, streams, control, strangers, client)
 	set -a; . server/tests/full_sizes.env; $(BIN)/pytest -q -s --timeout 1800 $(SOAK_$(or $(PART),all)) $(ARGS)
 
 neighbours:  ## what a tenant feels while its neighbour attacks, each attack for 30 s; prints the table of docs/security.md

@@ -19,11 +19,13 @@ from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.directory.organizations import OrganizationRecord
+from plainsql_server.engine.backups import KEEPER, MOVE
+from plainsql_server.engine.moments import connected
 from plainsql_server.engine.two_phase import gid_of, new_gid
 from plainsql_server.limits.tiers import TIERS
 from plainsql_server.metrics import Metrics
 from server.tests.control_plane.records import store_record
-from server.tests.postgres import Postgres
+from server.tests.postgres import SUPERUSER, Postgres
 
 # Free tenants may write for a tenth of a second and stream for half a second; the others, as long as ever.
 SHORT = Ceilings(
@@ -205,6 +207,22 @@ async def test_prepared_transactions_of_another_service_are_left_alone(
         assert seen == []
         other.execute(f"rollback prepared '{gid}'".encode())
     await reaper.close()
+
+
+async def test_a_move_takes_as_long_as_it_takes_and_nobody_is_spared_for_its_name(
+    postgres: Postgres, database: DatabaseRecord, reaper: Reaper, seen: list[Observation]
+) -> None:
+    where = (database.owner_role, database.engine_name)
+    async with connected(postgres.conninfo, *where) as owner:
+        async with connected(postgres.conninfo, SUPERUSER, database.engine_name, MOVE + KEEPER):
+            await owner.execute("begin")
+            await owner.execute("select pg_sleep(0.7)")
+            await reaper.look()
+            assert seen == []
+            await owner.execute("select 1")
+        assert await reaped(reaper, seen, "transaction") == 1
+        with pytest.raises(psycopg.OperationalError):
+            await owner.execute("select 1")
 
 
 async def test_one_process_looks_at_a_cell(

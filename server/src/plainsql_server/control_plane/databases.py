@@ -74,7 +74,7 @@ async def drop(directory: Directory, database: DatabaseRecord) -> None:
     cell = await cell_of(directory, database)
 
     async def is_due() -> bool:
-        return await databases.is_due_for_dropping(directory, database.id)
+        return await databases.is_due_for_dropping(directory, database.id, database.engine_name)
 
     work = work_of(directory)
     async with work.turn(cell.id):
@@ -230,16 +230,18 @@ async def _refuse(directory: Directory, database: DatabaseRecord, action: Databa
 
 
 async def insert(
-    directory: Directory, organization_id: str, name: str, by: Actor, *, as_draft_s: float = 0, counted: bool = True
-) -> DatabaseRecord:
+    directory: Directory, organization_id: str, name: str, by: Actor, *,
+    as_draft_s: float = 0, counted: bool = True, on: cells.CellRecord | None = None,
+) -> DatabaseRecord:  # fmt: skip
     """The database as the directory knows it before anything of it exists: to be created, or a draft for so long.
 
+    It goes to the cell that has most room for it, or to the one that is said, as a copy that no customer knows of.
     Raises LimitError when the tier allows no more, unless it is not `counted`; ConflictError for a taken name.
     """
     organization = await organizations.find(directory, organization_id)
     if organization is None:
         raise AccessError("organization_not_found", f"There is no organization {organization_id!r}.")
-    cell = await cells.emptiest(directory, organization_id)
+    cell = on or await cells.roomiest(directory, organization_id, organization.tier)
     if cell is None:
         raise EngineError("no_active_cell", "There is no cell that takes new databases.", retry_after_ms=60_000)
     names = provisioning.new_names()
@@ -253,7 +255,9 @@ async def insert(
         reader_role=names.reader_role,
     )
     at_most = TIERS[organization.tier].databases if counted else None
-    inserted = await databases.insert(directory, new, at_most, as_draft_s or CLAIM_S, by, as_draft=as_draft_s > 0)
+    inserted = await databases.insert(
+        directory, new, at_most, as_draft_s or CLAIM_S, by, as_draft=as_draft_s > 0, audited=on is None
+    )
     if inserted is None:
         raise LimitError("database_limit", f"The tier {organization.tier} allows {at_most} databases; all are used.")
     return inserted

@@ -14,7 +14,7 @@ from plainsql_server.core.errors import ConflictError, ServiceError
 from plainsql_server.core.observation import Failure, Observe, Reaped, told_to_operators
 from plainsql_server.directory import cells
 from plainsql_server.directory import databases as stored
-from plainsql_server.directory.cells import CellRecord
+from plainsql_server.directory.cells import CellRecord, CellState
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.engine import provisioning
@@ -43,6 +43,8 @@ class DiskGuard:
     async def look(self) -> None:
         """Looks at every cell once. Raises ServiceError if the directory is away."""
         for cell in await cells.list_(self._directory):
+            if cell.state is CellState.DOWN:
+                continue
             try:
                 suspended = [await self._suspend(each) for each in await self._past_ceiling(cell)]
             except ServiceError as error:

@@ -9,12 +9,13 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from plainsql_server.control_plane.databases import cell_of, drop, insert, names_of
+from plainsql_server.control_plane.databases import cell_of, drop, get, insert, names_of
 from plainsql_server.control_plane.names import check_database_name
 from plainsql_server.core.actor import OPERATOR
 from plainsql_server.core.errors import ConflictError, ServiceError
 from plainsql_server.directory import databases as stored
 from plainsql_server.directory import drafts
+from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
 from plainsql_server.engine import closing, provisioning
@@ -29,17 +30,19 @@ _KEPT_NAME = 40
 
 @asynccontextmanager
 async def draft(
-    directory: Directory, organization_id: str, name: str, *, replaces: bool
+    directory: Directory, organization_id: str, name: str, *, replaces: bool, on: CellRecord | None = None
 ) -> AsyncIterator[DatabaseRecord]:
     """An empty database with its roles, kept for the length of the block, and then dropped unless it was adopted.
 
     In the place of another it has a name of its own and does not count against the tier. If the process dies, the
-    control plane drops it a little later. Raises as `databases.create` does; a draft that was lost meanwhile
-    cancels the block and raises ConflictError.
+    control plane drops it a little later. It is made on the cell that is said, or else on that with most room. Raises
+    as `databases.create` does; a draft that was lost meanwhile cancels the block and raises ConflictError.
     """
     check_database_name(name)
     own_name = f"{name[:_KEPT_NAME]}-replaced-{secrets.token_hex(4)}" if replaces else name
-    made = await insert(directory, organization_id, own_name, OPERATOR, as_draft_s=_CLAIM_S, counted=not replaces)
+    made = await insert(
+        directory, organization_id, own_name, OPERATOR, as_draft_s=_CLAIM_S, counted=not replaces, on=on
+    )
     try:
         async with asyncio.TaskGroup() as tasks:
             keeping = tasks.create_task(_keep(directory, made))
@@ -101,7 +104,8 @@ async def _end(directory: Directory, made: DatabaseRecord) -> None:
     """Drops what is still a draft: not what was adopted, nor what holds a replaced database's content."""
     try:
         if await drafts.put_off(directory, made.id, 0):
-            await drop(directory, made)
+            # As it is now: it may have changed places with what it is a copy of.
+            await drop(directory, await get(directory, made.id))
     except ServiceError:
         # It is due, so the control plane drops it; whoever restores is told why that failed, which matters more.
         return

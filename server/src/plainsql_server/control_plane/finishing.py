@@ -1,15 +1,15 @@
-"""Finishing what was begun: creations that a crash cut short, and deletions that are due.
+"""Finishing what was begun: creations and moves that a crash cut short, and deletions that are due.
 
 Owns the loop that every control process runs. Several may run at once: each takes work that nobody has, for a
 limited time, and the lock on the cell keeps two from working on one database. Refuses to decide anything: the
-directory says what is unfinished, and `control_plane/databases.py` knows the steps.
+directory says what is unfinished, and `control_plane/databases.py` and `control_plane/moves.py` know the steps.
 """
 
 import asyncio
 import time
 from datetime import timedelta
 
-from plainsql_server.control_plane import databases
+from plainsql_server.control_plane import databases, moves
 from plainsql_server.control_plane.databases import CLAIM_S
 from plainsql_server.core.clock import now
 from plainsql_server.core.observation import Failure, Observe, told_to_operators
@@ -17,6 +17,7 @@ from plainsql_server.directory import audit, sessions
 from plainsql_server.directory import databases as stored
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
+from plainsql_server.directory.moves import MoveRecord
 
 _LOOK_EVERY_S = 2.0
 _AT_ONCE = 4
@@ -60,9 +61,18 @@ class Finisher:
 
     async def finish_some(self) -> int:
         """Works on some of what is unfinished; how many that were, so that 0 means that nothing is."""
+        abandoned = await moves.abandoned(self._directory)
+        await asyncio.gather(*(self._undo(move) for move in abandoned))
         unfinished = await stored.claim_unfinished(self._directory, _AT_ONCE, CLAIM_S)
         await asyncio.gather(*(self._finish(database) for database in unfinished))
-        return len(unfinished)
+        return len(abandoned) + len(unfinished)
+
+    async def _undo(self, move: MoveRecord) -> None:
+        try:
+            await moves.undo(self._directory, move)
+        except Exception as error:
+            # Its cell is away, most likely. It is tried again when the claim is over.
+            self._report(error)
 
     async def _tidy(self) -> None:
         if time.monotonic() >= self._tidy_at_s:

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
 
+from plainsql_server.directory.cells import CellState
 from plainsql_server.directory.databases import DatabaseState
+from plainsql_server.directory.moves import MoveState
 
 
 class DatabaseAction(StrEnum):
@@ -90,6 +92,28 @@ SESSION_TRANSITIONS: Mapping[tuple[CredentialState, CredentialAction], Credentia
     (_C.ACTIVE, _D.USE): _C.ACTIVE,
     (_C.ACTIVE, _D.REFRESH): _C.ACTIVE,
     (_C.ACTIVE, _D.END): _C.ENDED,
+})  # fmt: skip
+
+
+_K = CellState
+
+# From a state to those that an operator may set. What is being emptied is not made full: it would be neither.
+CELL_TRANSITIONS: Mapping[CellState, frozenset[CellState]] = MappingProxyType({
+    _K.ACTIVE: frozenset([_K.DRAINING, _K.FULL, _K.DOWN]),
+    _K.FULL: frozenset([_K.ACTIVE, _K.DRAINING, _K.DOWN]),
+    _K.DRAINING: frozenset([_K.ACTIVE, _K.DOWN]),
+    _K.DOWN: frozenset([_K.ACTIVE, _K.FULL, _K.DRAINING]),
+})  # fmt: skip
+
+_M = MoveState
+
+# A stop may be given up and begun again. What is being undone is never done.
+MOVE_TRANSITIONS: Mapping[MoveState, frozenset[MoveState]] = MappingProxyType({
+    _M.COPYING: frozenset([_M.STOPPING, _M.UNDOING]),
+    _M.STOPPING: frozenset([_M.COPYING, _M.UNDOING, _M.DONE]),
+    _M.UNDOING: frozenset([_M.UNDONE]),
+    _M.UNDONE: frozenset(),
+    _M.DONE: frozenset(),
 })  # fmt: skip
 
 

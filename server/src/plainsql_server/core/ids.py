@@ -30,6 +30,7 @@ class Kind(StrEnum):
     SESSION = "ses"
     TRANSACTION = "txn"
     AUDIT = "aud"
+    MOVE = "mov"
 
 
 def new_id(kind: Kind) -> str:

@@ -5,19 +5,25 @@ is another organization's exactly as what does not exist.
 """
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from plainsql_server.core.clock import Deadline
 from plainsql_server.core.errors import AccessError, EngineError, LimitError
 from plainsql_server.core.names import DATABASE_NAME
 from plainsql_server.core.principal import Principal, Scope
+from plainsql_server.data_plane.holding import cell_is_down, database_held, is_held
 from plainsql_server.directory import databases
 from plainsql_server.directory.cache import Cache
+from plainsql_server.directory.cells import CellState
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
 from plainsql_server.directory.trust import Trust
 from plainsql_server.engine.address import Address
 
+# How long a request without a deadline of its own waits for a database that changes its cell; a stop takes less.
+_HELD_MS = 2_000
+_LOOK_AGAIN_S = 0.1
 # How long a statement may take and still count on what was known of its database when it began.
 PLAIN_FOR_S = 0.1
 
@@ -46,13 +52,19 @@ class Databases:
         self._places: Cache[tuple[Principal, str | None], Place] = Cache(
             self._look_up, trust, lambda key, _: key[0].organization_id
         )
+        # Set with the next change, where somebody waits for one.
+        self._changed: asyncio.Event | None = None
+        trust.on_change(self._wake)
 
     def remembered(self, principal: Principal, name: str | None) -> Place | None:
         """What `find` answered a moment ago, else None: then `find` must say."""
         return self._places.remembered((principal, name))
 
-    async def find(self, principal: Principal, name: str | None) -> Place:
-        """The place that the request means. Raises AccessError or, while the database is not ready, EngineError."""
+    async def find(self, principal: Principal, name: str | None, deadline: Deadline | None = None) -> Place:
+        """The place that the request means. Raises AccessError or, while the database is not ready, EngineError.
+
+        While the database changes its cell, it is waited for, until the deadline or a moment if there is none.
+        """
         if name is not None and not DATABASE_NAME.match(name):
             # No database is called that, and nothing that is sent to us goes into the memory of look-ups.
             raise AccessError("database_not_found", "There is no database of that name.")
@@ -60,7 +72,31 @@ class Databases:
             known = await self._places.last_known((principal, name))
             if known is not None:
                 return replace(known, certain=False)
-        return await self._places.get((principal, name))
+        try:
+            return await self._places.get((principal, name))
+        except EngineError as error:
+            if not is_held(error):
+                raise
+            return await self._find_held(principal, name, deadline or Deadline.after_ms(_HELD_MS))
+
+    async def _find_held(self, principal: Principal, name: str | None, deadline: Deadline) -> Place:
+        while True:
+            changed = self._changed = self._changed or asyncio.Event()
+            try:
+                return await self._places.get((principal, name))
+            except EngineError as error:
+                left_s = deadline.left_s()
+                if not is_held(error) or left_s <= 0:
+                    raise
+                # Whoever is not told of the change looks again.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(min(left_s, _LOOK_AGAIN_S)):
+                        await changed.wait()
+
+    def _wake(self, _: str | None) -> None:
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
 
     async def prepare_for_code(self, place: Place, deadline: Deadline) -> None:
         """Makes a plain database one that is not, before the statement runs that may store code in it.
@@ -90,6 +126,10 @@ class Databases:
             raise AccessError("database_not_found", _not_found_message(name))
         if record.state is not DatabaseState.READY:
             raise _not_ready(record)
+        if record.is_held:
+            raise database_held()
+        if record.cell_state is CellState.DOWN:
+            raise cell_is_down()
         return Place(record.id, record.plain, _address(record, principal), record.record_secret, name=record.name)
 
 

@@ -1,4 +1,4 @@
-"""Whether the data plane can do its work: its active cells accept connections.
+"""Whether the data plane can do its work: its cells accept connections.
 
 Owns that question. It asks as a role that may do nothing but connect, so that nothing can be learnt or
 changed through it.
@@ -26,14 +26,15 @@ class Health:
     async def engine(self) -> None:
         """Raises EngineError if no cell accepts connections; with the code `degraded` if some do and some don't."""
         listed = await cells.list_(self._directory)
-        active = [cell.conninfo for cell in listed if cell.state is CellState.ACTIVE]
-        failures = await asyncio.gather(*(_failure(conninfo) for conninfo in active))
+        # One that is down, as its operator knows, is not what a process is to be judged by.
+        serving = [cell.conninfo for cell in listed if cell.state is not CellState.DOWN]
+        failures = await asyncio.gather(*(_failure(conninfo) for conninfo in serving))
         away = [failure for failure in failures if failure is not None]
-        if away and len(away) == len(active):
+        if away and len(away) == len(serving):
             raise away[0]
         if away:
             # A balancer that took this process out would make it worse for those whose cell works.
-            raise EngineError("degraded", f"{len(away)} of {len(active)} cells do not accept connections.")
+            raise EngineError("degraded", f"{len(away)} of {len(serving)} cells do not accept connections.")
 
 
 async def _failure(conninfo: str) -> EngineError | None:

@@ -114,7 +114,7 @@ class Queries:
         check_statement(request.sql, request.params, limits, principal.tier)
         job = _Job(request, judge(request.sql), limits, principal.tier)
         place = self._databases.remembered(principal, request.database) or await self._databases.find(
-            principal, request.database
+            principal, request.database, job.deadline
         )
         job.run.read_only |= place.address.read_only
         job.plain = place.plain

@@ -166,7 +166,7 @@ class Transactions:
         judgements = await _judge(request, limits, principal.tier)
         plan = _plan(request, limits)
         parts: list[Part] = []
-        for where in await self._places(principal, request):
+        for where in await self._places(principal, request, deadline):
             own = replace(plan, fresh=set()) if parts else plan
             parts.append(await self._part(principal, where, own, judgements, deadline))
         max_retries = DEFAULT_RETRIES if request.max_retries is None else request.max_retries
@@ -175,12 +175,15 @@ class Transactions:
             self._spanning,
         )  # fmt: skip
 
-    async def _places(self, principal: Principal, request: TransactionRequest) -> list[tuple[Place, Sequence[int]]]:
+    async def _places(
+        self, principal: Principal, request: TransactionRequest, deadline: Deadline
+    ) -> list[tuple[Place, Sequence[int]]]:
         """The databases that the statements go to, the first statement's first, each with its statements."""
         names = {statement.database or request.database for statement in request.statements}
         if len(names) == 1:
             # Nearly all are of this kind.
-            return [(await self._databases.find(principal, names.pop()), range(len(request.statements)))]
+            place = await self._databases.find(principal, names.pop(), deadline)
+            return [(place, range(len(request.statements)))]
         by_name: dict[str | None, list[int]] = {}
         for index, statement in enumerate(request.statements):
             by_name.setdefault(statement.database or request.database, []).append(index)
@@ -188,7 +191,7 @@ class Transactions:
             raise _too_many_databases()
         places: dict[str, tuple[Place, list[int]]] = {}
         for name, indexes in by_name.items():
-            place = await self._databases.find(principal, name)
+            place = await self._databases.find(principal, name, deadline)
             # The default database may be named in one statement and meant in another.
             places.setdefault(place.database_id, (place, []))[1].extend(indexes)
         return [(place, sorted(indexes)) for place, indexes in places.values()]

@@ -3,6 +3,7 @@
 Owns the table `cells`. Refuses to talk to a cell; `engine/` does.
 """
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -15,14 +16,24 @@ from plainsql_server.core.errors import ConflictError
 from plainsql_server.directory import audit
 from plainsql_server.directory.connection import Directory
 
-_COLUMNS = "id, name, conninfo, admin_role, state, created_at, organization_id"
+_COLUMNS = "id, name, conninfo, admin_role, state, created_at, organization_id, room, tiers"
+_DATABASES = "(SELECT count(*) FROM databases WHERE cell_id = cells.id AND state <> 'deleted')"
+
+# As the migration says: what one PostgreSQL bears well, as far as its catalogs and files go.
+DEFAULT_ROOM = 1000
 
 
 class CellState(StrEnum):
-    """Whether a cell takes new databases. A draining cell still serves those that it has."""
+    """Whether a cell takes new databases, which only an active one does, and serves those that it has.
+
+    A full cell keeps what it has; a draining one is to be emptied; one that is down serves nobody, and nothing is
+    done on it until it is back.
+    """
 
     ACTIVE = "active"
     DRAINING = "draining"
+    FULL = "full"
+    DOWN = "down"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +48,24 @@ class CellRecord:
     created_at: datetime
     organization_id: str | None
     """Whose cell it is; None for one that strangers share."""
+    room: int
+    """How many databases it takes."""
+    tiers: tuple[str, ...] | None
+    """The tiers whose new databases go there; None for all."""
 
 
 async def insert(
     directory: Directory, cell_id: str, name: str, conninfo: str, admin_role: str, *,
-    organization_id: str | None, by: Actor,
+    organization_id: str | None, by: Actor, room: int | None = None, tiers: Sequence[str] | None = None,
 ) -> CellRecord:  # fmt: skip
     """The stored cell, active. Raises ConflictError if the name is taken."""
     statement = f"""
-        INSERT INTO cells (id, name, conninfo, admin_role, state, organization_id) VALUES (%s, %s, %s, %s, %s, %s)
+        INSERT INTO cells (id, name, conninfo, admin_role, state, organization_id, room, tiers)
+        VALUES (%s, %s, %s, %s, %s, %s, coalesce(%s, {DEFAULT_ROOM}), %s)
         RETURNING {_COLUMNS}
     """
-    values = (cell_id, name, conninfo, admin_role, CellState.ACTIVE, organization_id)
+    listed = None if tiers is None else list(tiers)
+    values = (cell_id, name, conninfo, admin_role, CellState.ACTIVE, organization_id, room, listed)
     async with directory.connection() as connection, connection.transaction():
         try:
             cursor = await connection.execute(statement, values)
@@ -78,6 +95,31 @@ async def set_address(
         return _record(await cursor.fetchone())
 
 
+async def set_state(
+    directory: Directory, cell_id: str, state: CellState, *, only_from: Collection[CellState], by: Actor = OPERATOR
+) -> CellRecord | None:
+    """The cell, now in `state`; None if it was in none of the states `only_from`, and nothing changed."""
+    statement = f"UPDATE cells SET state = %s WHERE id = %s AND state = ANY(%s) RETURNING {_COLUMNS}"
+    async with directory.connection() as connection, connection.transaction():
+        cursor = await connection.execute(statement, (state, cell_id, [str(each) for each in only_from]))
+        row = await cursor.fetchone()
+        if row is None:
+            return None
+        await audit.note(connection, by, f"cell.{state}", None, cell_id)
+        return _record(row)
+
+
+async def set_share(
+    directory: Directory, cell_id: str, room: int, tiers: Sequence[str] | None, by: Actor = OPERATOR
+) -> CellRecord:
+    """The cell, which from now on takes so many databases, of these tiers or of all. What it has stays."""
+    statement = f"UPDATE cells SET room = %s, tiers = %s WHERE id = %s RETURNING {_COLUMNS}"
+    async with directory.connection() as connection, connection.transaction():
+        await audit.note(connection, by, "cell.share", None, cell_id, room=room)
+        cursor = await connection.execute(statement, (room, None if tiers is None else list(tiers), cell_id))
+        return _record(await cursor.fetchone())
+
+
 async def list_(directory: Directory) -> list[CellRecord]:
     """Every cell, oldest first."""
     async with directory.connection() as connection:
@@ -85,23 +127,27 @@ async def list_(directory: Directory) -> list[CellRecord]:
         return [_record(row) for row in await cursor.fetchall()]
 
 
-async def emptiest(directory: Directory, organization_id: str) -> CellRecord | None:
-    """The active cell with the fewest databases that this organization's may go to, or None if there is none.
+async def roomiest(directory: Directory, organization_id: str, tier: str) -> CellRecord | None:
+    """The active cell with most of its room free that a new database may go to, or None if there is none.
 
-    An organization with cells of its own, be they active or not, never goes to those that strangers share.
+    An organization with cells of its own, be they active or not, never goes to those that strangers share. Cells that
+    are kept for the tier come before those that are for all. Creations at the same moment may overfill a cell by some.
     """
     statement = f"""
         SELECT {_COLUMNS} FROM cells
-        WHERE state = 'active' AND organization_id IS NOT DISTINCT FROM (
-            SELECT organization_id FROM cells WHERE organization_id = %s LIMIT 1)
-        ORDER BY (SELECT count(*) FROM databases WHERE cell_id = cells.id AND state <> 'deleted'), id
+        WHERE state = 'active' AND room > {_DATABASES} AND (tiers IS NULL OR %(tier)s = ANY(tiers))
+          AND organization_id IS NOT DISTINCT FROM (
+            SELECT organization_id FROM cells WHERE organization_id = %(organization)s LIMIT 1)
+        ORDER BY tiers IS NULL, {_DATABASES}::float / room, id
         LIMIT 1
     """
     async with directory.connection() as connection:
-        row = await (await connection.execute(statement, (organization_id,))).fetchone()
+        cursor = await connection.execute(statement, {"organization": organization_id, "tier": tier})
+        row = await cursor.fetchone()
     return _record(row) if row else None
 
 
 def _record(row: dict[str, Any] | None) -> CellRecord:
     assert row is not None
-    return CellRecord(**{**row, "state": CellState(row["state"])})
+    tiers = None if row["tiers"] is None else tuple(row["tiers"])
+    return CellRecord(**{**row, "state": CellState(row["state"]), "tiers": tiers})

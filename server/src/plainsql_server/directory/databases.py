@@ -16,18 +16,22 @@ from psycopg import errors
 from plainsql_server.core.actor import Actor
 from plainsql_server.core.errors import AccessError, ConflictError
 from plainsql_server.directory import audit
+from plainsql_server.directory.cells import CellState
 from plainsql_server.directory.connection import Connection, Directory
 
 _SELECT = """
     SELECT d.id, d.organization_id, d.name, d.state, d.is_default, d.plain, d.engine_name, d.record_secret,
            d.created_at,
            o.engine_name AS owner_role, r.engine_name AS reader_role,
-           d.cell_id, c.name AS cell_name, c.conninfo AS cell_conninfo, d.restorable_until, d.restores_to
+           d.cell_id, c.name AS cell_name, c.conninfo AS cell_conninfo, c.state AS cell_state,
+           coalesce(d.held_until > now(), false) AS is_held, d.restorable_until, d.restores_to
     FROM databases d
     JOIN cells c ON c.id = d.cell_id
     JOIN roles o ON o.database_id = d.id AND o.kind = 'owner'
     JOIN roles r ON r.database_id = d.id AND r.kind = 'reader'
 """
+# What a move makes or leaves behind is no database of its customer's.
+_NO_COPY = "NOT EXISTS (SELECT FROM moves WHERE copy_id = d.id)"
 
 
 class DatabaseState(StrEnum):
@@ -63,6 +67,9 @@ class DatabaseRecord:
     cell_id: str
     cell_name: str
     cell_conninfo: str
+    cell_state: CellState
+    is_held: bool
+    """Whether requests are to wait, because it is about to change its cell; see `directory/moves.py`."""
     created_at: datetime
     restorable_until: datetime | None
     restores_to: DatabaseState | None
@@ -83,8 +90,9 @@ class NewDatabase:
 
 
 async def insert(
-    directory: Directory, new: NewDatabase, at_most: int | None, claim_s: float, by: Actor, *, as_draft: bool = False
-) -> DatabaseRecord | None:
+    directory: Directory, new: NewDatabase, at_most: int | None, claim_s: float, by: Actor, *,
+    as_draft: bool = False, audited: bool = True,
+) -> DatabaseRecord | None:  # fmt: skip
     """The stored database, in state creating; the organization's default if it has none yet.
 
     For `claim_s` it is its creator's alone to finish; or, as a draft (`directory/drafts.py`), to fill. Returns None,
@@ -99,7 +107,8 @@ async def insert(
         if as_draft:
             draft = "UPDATE databases SET state = 'deleting', is_default = false, plain = false WHERE id = %s"
             await connection.execute(draft, (new.id,))
-        await audit.note(connection, by, "database.create", new.organization_id, new.id, name=new.name)
+        if audited:
+            await audit.note(connection, by, "database.create", new.organization_id, new.id, name=new.name)
         return await _get(connection, new.id)
 
 
@@ -124,7 +133,8 @@ async def list_(
 ) -> list[DatabaseRecord]:
     """An organization's databases, oldest first, without the deleted ones; those after `after`, if it is given."""
     statement = f"""
-        {_SELECT} WHERE d.organization_id = %s AND d.state <> 'deleted' AND (%s::text IS NULL OR d.id > %s)
+        {_SELECT} WHERE d.organization_id = %s AND d.state <> 'deleted' AND {_NO_COPY}
+          AND (%s::text IS NULL OR d.id > %s)
         ORDER BY d.id LIMIT %s
     """
     async with directory.connection() as connection:
@@ -195,7 +205,8 @@ async def set_deleted(directory: Directory, database_id: str, by: Actor) -> Data
         for table, column in (("api_keys", "revoked_at"), ("sessions", "ended_at")):
             await connection.execute(ended.format(table, column, column), (database_id,))
         record = await _get(connection, database_id)
-        await audit.note(connection, by, "database.drop", record.organization_id, database_id)
+        if not (await connection.execute("SELECT FROM moves WHERE copy_id = %s", (database_id,))).rowcount:
+            await audit.note(connection, by, "database.drop", record.organization_id, database_id)
         return record
 
 
@@ -279,14 +290,18 @@ async def ready_on(directory: Directory, cell_id: str) -> list[DatabaseRecord]:
         return [_record(row) for row in await cursor.fetchall()]
 
 
-async def is_due_for_dropping(directory: Directory, database_id: str) -> bool:
-    """Whether a database is to be dropped now; from this answer on there is no way back for it."""
+async def is_due_for_dropping(directory: Directory, database_id: str, engine_name: str) -> bool:
+    """Whether what a database is on its cell is to be dropped now; from this answer on there is no way back for it.
+
+    Asked with the name that is to be dropped: it may have changed places with another meanwhile.
+    """
     statement = """
         UPDATE databases SET restores_to = NULL
-        WHERE id = %s AND state = 'deleting' AND (restores_to IS NULL OR restorable_until <= now())
+        WHERE id = %s AND engine_name = %s AND state = 'deleting'
+          AND (restores_to IS NULL OR restorable_until <= now())
     """
     async with directory.connection() as connection:
-        return (await connection.execute(statement, (database_id,))).rowcount == 1
+        return (await connection.execute(statement, (database_id, engine_name))).rowcount == 1
 
 
 async def hold(connection: Connection, database_id: str) -> None:
@@ -340,8 +355,8 @@ async def _get(connection: Connection, database_id: str) -> DatabaseRecord:
 
 
 async def _count(connection: Connection, organization_id: str) -> int:
-    statement = "SELECT count(*) AS n FROM databases WHERE organization_id = %s AND state <> 'deleted'"
-    row = await (await connection.execute(statement, (organization_id,))).fetchone()
+    counted = f"SELECT count(*) AS n FROM databases d WHERE organization_id = %s AND state <> 'deleted' AND {_NO_COPY}"
+    row = await (await connection.execute(counted, (organization_id,))).fetchone()
     assert row is not None
     return int(row["n"])
 
@@ -380,4 +395,5 @@ def _names(states: States) -> list[str]:
 def _record(row: dict[str, Any] | None) -> DatabaseRecord:
     assert row is not None
     restores_to = None if row["restores_to"] is None else DatabaseState(row["restores_to"])
-    return DatabaseRecord(**{**row, "state": DatabaseState(row["state"]), "restores_to": restores_to})
+    states = {"state": DatabaseState(row["state"]), "cell_state": CellState(row["cell_state"])}
+    return DatabaseRecord(**{**row, **states, "restores_to": restores_to})

@@ -49,14 +49,8 @@ async def replace(
     and nothing changed, if one of them is no longer what it was.
     """
     async with directory.connection() as connection, connection.transaction():
-        rows = await _both(connection, draft, target)
-        if rows is None:
+        if not await exchange(connection, draft, target, plain=plain):
             return None
-        old, new = rows
-        await _move_aside(connection, draft.id)
-        await _place(connection, target.id, {**new, "plain": plain})
-        await _place(connection, draft.id, old)
-        await _swap_roles(connection, draft, target)
         await connection.execute(
             "UPDATE databases SET restores_to = %s, restorable_until = now() + %s * interval '1 s',"
             " work_after = now() + %s * interval '1 s' WHERE id = %s",
@@ -65,6 +59,22 @@ async def replace(
         details = {"replaced_id": draft.id}
         await audit.note(connection, by, "database.restore_backup", target.organization_id, target.id, **details)
     return await find_by_id(directory, target.id)
+
+
+async def exchange(
+    connection: Connection, draft: DatabaseRecord, target: DatabaseRecord, *, plain: bool | None = None
+) -> bool:
+    """Whether both have changed places, with all that belongs to the engine; whether the content is `plain` changes
+    only if that is said. False, and nothing changed, if one of them is no longer what it was."""
+    rows = await _both(connection, draft, target)
+    if rows is None:
+        return False
+    old, new = rows
+    await _move_aside(connection, draft.id)
+    await _place(connection, target.id, {**new, "plain": old["plain"] if plain is None else plain})
+    await _place(connection, draft.id, old)
+    await _swap_roles(connection, draft, target)
+    return True
 
 
 async def _both(

@@ -17,9 +17,10 @@ from plainsql_server.core.errors import LimitError, RequestError
 from plainsql_server.engine.address import Address
 from plainsql_server.engine.provisioning import admin_connection
 
-# What the programs of a backup and a restore are called on the cell. They may take longer than any transaction of their
-# customer's may, and the reaper lets them as long as the admin's connection is there, which has this behind their name.
-BACKUP, RESTORE = "plainsql-backup", "plainsql-restore"
+# What the programs of a backup, a restore and a move are called on the cell. They may take longer than any transaction
+# of their customer's may, and the reaper lets them as long as the admin's connection is there, which has this behind
+# their name.
+BACKUP, RESTORE, MOVE = "plainsql-backup", "plainsql-restore", "plainsql-move"
 KEEPER = "-keeper"
 
 # The tables of records and their columns, as they are copied.
@@ -76,8 +77,7 @@ async def frozen(conninfo: str, admin_role: str, database: str) -> AsyncIterator
     Raises RequestError if the database cannot be dumped as its owner, LimitError if that would take too many locks.
     """
     async with admin_connection(conninfo, admin_role, database, BACKUP + KEEPER) as connection:
-        await _check_locks(connection)
-        await _check_row_security(connection)
+        await check_dumpable(connection)
         # It says nothing while the dump runs.
         await connection.execute("SET idle_in_transaction_session_timeout = 0")
         is_serial = await _begin(connection)
@@ -88,10 +88,16 @@ async def frozen(conninfo: str, admin_role: str, database: str) -> AsyncIterator
 
 
 @asynccontextmanager
-async def attended(conninfo: str, admin_role: str, database: str) -> AsyncIterator[None]:
-    """Keeps the reaper from what a restore does in a database, for the length of the block."""
-    async with admin_connection(conninfo, admin_role, database, RESTORE + KEEPER):
+async def attended(conninfo: str, admin_role: str, database: str, program: str = RESTORE) -> AsyncIterator[None]:
+    """Keeps the reaper from what a restore or a move does in a database, for the length of the block."""
+    async with admin_connection(conninfo, admin_role, database, program + KEEPER):
         yield
+
+
+async def check_dumpable(connection: AsyncConnection) -> None:
+    """Raises RequestError if the owner could not dump everything, LimitError if that would take too many locks."""
+    await _check_locks(connection)
+    await _check_row_security(connection)
 
 
 async def fill_records(conninfo: str, admin_role: str, database: str, table: str, blocks: AsyncIterator[bytes]) -> None:

@@ -1,10 +1,12 @@
 """Keeping others away from a customer's database on its cell, for a moment.
 
-Owns the lock that whoever makes or drops a database takes, and the closing of one to everybody. Refuses to decide
-when that is right.
+Owns the lock that whoever makes, drops or moves a database takes, and the closing of one to everybody. Refuses to
+decide when that is right.
 """
 
-from collections.abc import AsyncIterator
+import asyncio
+import time
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 
 from psycopg import AsyncConnection, sql
@@ -13,6 +15,9 @@ from plainsql_server.engine.provisioning import MAINTENANCE_DATABASE, EngineName
 
 # A backend heeds its end at once unless it is deep in a system call; then it is asked again.
 _END_TIMEOUT_MS = 5_000
+# A request is on its way to the cell for about a millisecond after it was let through.
+_LOOK_EVERY_S = 0.01
+_QUIET_LOOKS = 2
 
 
 @asynccontextmanager
@@ -30,7 +35,7 @@ async def closed(conninfo: str, admin_role: str, database: str) -> AsyncIterator
     async with admin_connection(conninfo, admin_role, MAINTENANCE_DATABASE) as cell:
         await allow_connections(cell, database, False)
         try:
-            await _end_connections(cell, database)
+            await end_connections(cell, database)
             yield
         finally:
             await allow_connections(cell, database, True)
@@ -42,10 +47,53 @@ async def allow_connections(cell: AsyncConnection, database: str, allowed: bool)
     await cell.execute(statement.format(sql.Identifier(database), sql.Literal(allowed)))
 
 
-async def _end_connections(cell: AsyncConnection, database: str) -> None:
+async def end_connections(cell: AsyncConnection, database: str, spared: Collection[int] = ()) -> None:
+    """Ends every connection to a closed database but those spared, by their processes' ids; then there is no other.
+
+    One that was being opened when the database was closed is not listed yet, but holds a lock on it until it is.
+    """
+    opening = """
+        SELECT FROM pg_locks l JOIN pg_database d ON d.oid = l.objid AND d.datname = %s
+        WHERE l.locktype = 'object' AND l.classid = 'pg_database'::regclass AND l.pid <> pg_backend_pid()
+    """
     ending = """
         SELECT pg_terminate_backend(pid, %s) FROM pg_stat_activity
-        WHERE datname = %s AND backend_type = 'client backend'
+        WHERE datname = %s AND backend_type = 'client backend' AND pid <> ALL(%s)
     """
-    while (await cell.execute(ending, (_END_TIMEOUT_MS, database))).rowcount:
-        continue
+    are_some = True
+    while are_some:
+        are_some = (await cell.execute(opening, (database,))).rowcount > 0
+        are_some |= (await cell.execute(ending, (_END_TIMEOUT_MS, database, list(spared)))).rowcount > 0
+
+
+async def wait_for_quiet(cell: AsyncConnection, database: str, spared: Collection[int], for_s: float) -> None:
+    """Waits until nothing runs in a database, twice in a row, or until the time is over."""
+    running = """
+        SELECT FROM pg_stat_activity
+        WHERE datname = %s AND backend_type = 'client backend' AND state <> 'idle' AND pid <> ALL(%s)
+        UNION ALL SELECT FROM pg_prepared_xacts WHERE database = %s
+    """
+    end_s = time.monotonic() + for_s
+    quiet = 0
+    while quiet < _QUIET_LOOKS and time.monotonic() < end_s:
+        found = await cell.execute(running, (database, list(spared), database))
+        quiet = 0 if found.rowcount else quiet + 1
+        await asyncio.sleep(_LOOK_EVERY_S)
+
+
+async def has_prepared(cell: AsyncConnection, database: str) -> bool:
+    """Whether a transaction is prepared in the database, which ending connections does not end."""
+    found = await cell.execute("SELECT FROM pg_prepared_xacts WHERE database = %s", (database,))
+    return found.rowcount > 0
+
+
+async def take_lock(cell: AsyncConnection, names: EngineNames) -> None:
+    """Becomes the only one that works on a database, by ending whoever is: the caller knows that it may not go on."""
+    ending = """
+        SELECT pg_terminate_backend(l.pid, %s) FROM pg_locks l
+        WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted AND l.pid <> pg_backend_pid()
+          AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+          AND l.classid::bigint << 32 | l.objid::bigint = hashtextextended(%s, 0)
+    """
+    await cell.execute(ending, (_END_TIMEOUT_MS, names.database))
+    await lock_database(cell, names)

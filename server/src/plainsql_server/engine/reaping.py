@@ -21,7 +21,7 @@ from psycopg.conninfo import make_conninfo
 
 from plainsql_server.core.errors import EngineError, InternalError
 from plainsql_server.engine.address import Address, hosts_of
-from plainsql_server.engine.backups import BACKUP, KEEPER, RESTORE
+from plainsql_server.engine.backups import BACKUP, KEEPER, MOVE, RESTORE
 from plainsql_server.engine.connection import Connection
 from plainsql_server.engine.interrupt import AWAITS_NO_STANDBY
 from plainsql_server.engine.leader import leading
@@ -41,12 +41,13 @@ _END_TIMEOUT_S = 5.0
 # Taken by the one who looks at a cell, so that several control processes do not do it twice.
 _LOCK = 7_040_320_155_210_118_713
 
-# An operator's backup or restore works as the tenant. That it is one says not its own name, which a tenant could take,
-# but the admin's connection beside it.
+# An operator's backup, restore or move works as the tenant. That it is one says not its own name, which a tenant could
+# take, but the admin's connection beside it.
 _UNATTENDED = f"""
     NOT EXISTS (
         SELECT FROM pg_stat_activity b
-        WHERE b.usename = current_user AND b.datname = a.datname AND a.application_name IN ('{BACKUP}', '{RESTORE}')
+        WHERE b.usename = current_user AND b.datname = a.datname
+          AND a.application_name IN ('{BACKUP}', '{RESTORE}', '{MOVE}')
           AND b.application_name = a.application_name || '{KEEPER}')
 """
 _TRANSACTIONS = f"""

@@ -66,7 +66,7 @@ def alias_config(alias: Alias) -> str:
         raise ValueError(f"The control plane's address is no URL: {control_url}")
     text = files("plainsql_server.http").joinpath("alias.conf").read_text(encoding="utf-8")
     for name, value in {
-        "UPSTREAMS": "\n".join(f"    server {upstream};" for upstream in alias.upstreams),
+        "UPSTREAMS": "\n".join(f"    server {upstream} max_fails=1 fail_timeout=1s;" for upstream in alias.upstreams),
         "LISTEN": _listen(alias),
         "SERVER_NAME": alias.server_name,
         "MAX_BODY_BYTES": str(max(limits.request_bytes for limits in TIERS.values())),

@@ -107,9 +107,10 @@ CODES: dict[str, Code] = {
 # What only operators meet, in commands and checks.
 OPERATORS_CODES = frozenset(
     {
-        "admin_role_too_weak", "analyze_failed", "backup_damaged", "cell_not_found", "degraded", "directory_not_empty",
-        "dump_failed", "engine_version_refused", "invalid_conninfo", "not_a_backup", "pid_ambiguous",
-        "program_missing", "restore_overtaken", "row_security_forced", "statement_not_found", "too_many_tables",
+        "admin_role_too_weak", "already_there", "analyze_failed", "backup_damaged", "cell_not_found", "database_busy",
+        "degraded", "directory_not_empty", "dump_failed", "engine_version_refused", "invalid_conninfo",
+        "move_overtaken", "move_under_way", "not_a_backup", "not_their_cell", "pid_ambiguous", "program_missing",
+        "restore_overtaken", "row_security_forced", "statement_not_found", "too_many_tables",
         "unknown_tier", "wrong_backup",
     }
 )  # fmt: skip

@@ -33,7 +33,7 @@ _DUMPABLE = frozenset([DatabaseState.READY, DatabaseState.SUSPENDED])
 _LOCK_WAIT = "--lock-wait-timeout=20s"
 # The file is compressed as a whole, by whoever wants that; so how far a dump is can be seen from what it wrote.
 _FORM = ("--format=custom", "--compress=0")
-_TENANT = (*_FORM, _LOCK_WAIT, "--exclude-schema=plainsql", "--no-subscriptions")
+TENANT = (*_FORM, _LOCK_WAIT, "--exclude-schema=plainsql", "--no-subscriptions")
 _SECTIONS = {"schema": ("--section=pre-data", "--section=post-data"), "data": ("--section=data", "--verbose")}
 
 _DIRECTORY_TABLES = """
@@ -67,7 +67,7 @@ async def backup_database(directory: Directory, database: DatabaseRecord, output
         snapshot = f"--snapshot={moment.snapshot}"
         for part, section in _SECTIONS.items():
             progress.step(part, dumped.total if part == "data" else None)
-            options = [*_TENANT, *section, snapshot]
+            options = [*TENANT, *section, snapshot]
             await _dump(program, options, conninfo, writer=writer, part=part, dumped=dumped, progress=progress)
         progress.step("records")
         await _copy_records(moment, writer)

@@ -161,8 +161,8 @@ async def _databases(check: str, directory: Directory, cell: CellRecord, facts: 
         if state in ("ready", "suspended") and name not in facts.customers:
             findings.append(broken(check, f"The database {name} is lost.", "Restore it: `plainsql-server restore`."))
         elif state == "ready" and not facts.customers[name]:
-            mend = f"If no restore runs now, run `ALTER DATABASE {name} ALLOW_CONNECTIONS true` on the cell."
-            findings.append(broken(check, f"The database {name} lets nobody in: a restore was interrupted.", mend))
+            mend = f"If no restore or move runs, run `ALTER DATABASE {name} ALLOW_CONNECTIONS true` on the cell."
+            findings.append(broken(check, f"The database {name} lets nobody in: a restore or move broke off.", mend))
         elif state == "failed":
             mend = "Its customer can create it again, or delete it; the control plane's log says why it failed."
             findings.append(warning(check, f"The creation of the database {name} failed.", mend))

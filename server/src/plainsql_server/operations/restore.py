@@ -6,7 +6,6 @@ cell's admin. Nobody sees the database before all of it is there and its checksu
 """
 
 import asyncio
-import re
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -23,18 +22,10 @@ from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.engine import backups
 from plainsql_server.operations.backup import DATABASE, DIRECTORY
-from plainsql_server.operations.pieces import End, Manifest, PieceReader
+from plainsql_server.operations.pieces import End, PieceReader
 from plainsql_server.operations.programs import find_program, run, running
 from plainsql_server.operations.progress import Progress
-
-# Rights come from the archive in a step of their own; owners are whoever restores.
-_OPTIONS = ("--exit-on-error", "--no-owner", "--no-privileges")
-# The engine's own functions have theirs from provisioning.
-_RIGHTS = re.compile(rb"\d+; \d+ \d+ (DEFAULT )?ACL (?!pg_catalog )")
-_ENTRY = re.compile(rb"\d+; ")
-_EVENT_TRIGGER = re.compile(rb"\d+; \d+ \d+ EVENT TRIGGER ")
-_CREATED = re.compile(r"pg_restore: (creating|executing) ")
-_ROLE = re.compile(r"[or]_[0-9a-f]{24}\Z")
+from plainsql_server.operations.schemas import OPTIONS, finish_schema, grant, renamed
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +113,7 @@ async def restore_directory(directory: Directory, dsn: str, source: BinaryIO, pr
     program = find_program("pg_restore", max(major, pieces.manifest.dumped_by_major))
     progress.step("data", pieces.manifest.tables_bytes)
     conninfo = make_conninfo(dsn, application_name=backups.RESTORE)
-    await _feed(program, (*_OPTIONS, "--single-transaction"), conninfo, pieces, progress, whole=True)
+    await _feed(program, (*OPTIONS, "--single-transaction"), conninfo, pieces, progress, whole=True)
 
 
 async def _open(source: BinaryIO, kind: str) -> PieceReader:
@@ -145,16 +136,16 @@ async def _fill(cell: CellRecord, made: DatabaseRecord, pieces: _Pieces, progres
             schema = Path(folder) / "schema"
             progress.step("schema")
             await _save_schema(pieces, made, schema)
-            await run(program, (*_OPTIONS, "--section=pre-data", str(schema)), conninfo)
+            await run(program, (*OPTIONS, "--section=pre-data", str(schema)), conninfo)
             progress.step("data", pieces.manifest.tables_bytes)
-            await _feed(program, _OPTIONS, conninfo, pieces, progress)
+            await _feed(program, OPTIONS, conninfo, pieces, progress)
             progress.step("records")
             for table in backups.RECORDS:
                 await backups.fill_records(*admin, table, pieces.of(table))
             end = await pieces.end()
-            await _finish_schema(program, schema, conninfo, progress)
+            await finish_schema(program, schema, conninfo, progress)
             progress.step("rights")
-            await _grant(program, schema, conninfo)
+            await grant(program, schema, conninfo)
         progress.step("statistics")
         await backups.analyze(owner)
     return end
@@ -165,17 +156,8 @@ async def _save_schema(pieces: _Pieces, made: DatabaseRecord, file: Path) -> Non
     with file.open("wb") as stream:
         async for piece in pieces.of("schema"):
             stream.write(piece)
-    file.write_bytes(_renamed(file.read_bytes(), pieces.manifest, made))
-
-
-def _renamed(archive: bytes, manifest: Manifest, made: DatabaseRecord) -> bytes:
-    # Role names are random and of one length, so that the archive, which counts the bytes of each text, stays one. It
-    # holds definitions and no rows: whatever names a role there means it.
-    for old, new in ((manifest.owner_role, made.owner_role), (manifest.reader_role, made.reader_role)):
-        if not _ROLE.match(old) or len(old) != len(new):
-            raise RequestError("backup_damaged", f"The backup names a role that is none of ours: {old!r}.")
-        archive = archive.replace(old.encode(), new.encode())
-    return archive
+    old = pieces.manifest
+    file.write_bytes(renamed(file.read_bytes(), (old.owner_role, old.reader_role), made))
 
 
 async def _feed(
@@ -200,36 +182,3 @@ async def _feed(
             await pieces.end()
         process.stdin.write(held)
         await process.stdin.drain()
-
-
-async def _finish_schema(program: Path, schema: Path, conninfo: str, progress: Progress) -> None:
-    """Indexes, constraints, triggers, and what else comes after the rows."""
-    options = ("--section=post-data", "--no-privileges")
-    listed = await run(program, (*options, "--list", str(schema)), None)
-    # The new database has the service's own event trigger already, and tenants can have none.
-    wanted = [line for line in listed.splitlines() if not _EVENT_TRIGGER.match(line)]
-    chosen = schema.with_name("post-data")
-    chosen.write_bytes(b"\n".join(wanted) + b"\n")
-    entries = sum(1 for line in wanted if _ENTRY.match(line))
-    progress.step("indexes", max(1, entries), in_bytes=False)
-    done = -1
-
-    def hear(line: str) -> None:
-        nonlocal done
-        if _CREATED.match(line):
-            # It says so before it does so.
-            done += 1
-            progress.at(done)
-
-    chosen_only = ("--section=post-data", f"--use-list={chosen}")
-    await run(program, (*_OPTIONS, *chosen_only, "--verbose", str(schema)), conninfo, hear)
-
-
-async def _grant(program: Path, schema: Path, conninfo: str) -> None:
-    """Rights come last: an owner may have taken some from itself, which filling the tables needs."""
-    listed = await run(program, ("--list", str(schema)), None)
-    rights = [line for line in listed.splitlines() if _RIGHTS.match(line)]
-    if rights:
-        chosen = schema.with_name("rights")
-        chosen.write_bytes(b"\n".join(rights) + b"\n")
-        await run(program, ("--exit-on-error", "--no-owner", f"--use-list={chosen}", str(schema)), conninfo)

@@ -1,0 +1,253 @@
+"""Moving a database to another cell while it is used: copied, followed, stopped for a moment, switched.
+
+Owns the order of steps and when the stop begins. The copy is made as a backup is, by pg_dump and pg_restore as the
+customer's role (`operations/backup.py`), from one moment; what changes meanwhile is brought over in rounds, each
+shorter than the one before, and the last of them in the stop. A changed definition cannot be brought over: then it
+begins anew. Where the database is, `control_plane/moves.py` decides.
+"""
+
+import math
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from plainsql_server.control_plane import moves
+from plainsql_server.control_plane.databases import cell_of, get
+from plainsql_server.core.errors import ConflictError, EngineError, InternalError, RequestError
+from plainsql_server.directory import moves as stored_moves
+from plainsql_server.directory.cells import CellRecord
+from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.databases import DatabaseRecord
+from plainsql_server.directory.moves import MoveRecord
+from plainsql_server.engine import backups, following
+from plainsql_server.engine.following import Copy, follow
+from plainsql_server.engine.moments import Moment, Pair, connected, now_in
+from plainsql_server.operations.backup import TENANT
+from plainsql_server.operations.pieces import PIECE_BYTES
+from plainsql_server.operations.programs import find_program, run, running
+from plainsql_server.operations.progress import Progress, TablesDumped
+from plainsql_server.operations.schemas import OPTIONS, finish_schema, grant, renamed
+
+# Rounds become shorter until they take as long as looking at every row does. One more is worth it while the last was
+# neither short nor near that.
+_SHORT_ROUND_S = 0.25
+_NO_SHORTER = 0.7
+# How often it is begun anew because a definition changed, or the stop could not begin.
+_ATTEMPTS = 3
+# What the admin's connections are called, beside which the reaper lets the customer's role take its time.
+_KEEPER = backups.MOVE + backups.KEEPER
+
+
+class _BeginAnew(Exception):
+    """What was copied is of no use; the message says why."""
+
+
+@dataclass(slots=True)
+class Moved:
+    """What a move took."""
+
+    copied_bytes: int = 0
+    followed_rows: int = 0
+    rounds: int = 0
+    attempts: int = 0
+    stopped_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """Where it comes from and where it goes."""
+
+    directory: Directory
+    move: MoveRecord
+    database: DatabaseRecord
+    copy: DatabaseRecord
+    old: CellRecord
+    new: CellRecord
+
+    def owner(self, *, of_copy: bool) -> str:
+        """How pg_dump and pg_restore log in. Nobody else is there to be serializable with."""
+        cell, database = (self.new, self.copy) if of_copy else (self.old, self.database)
+        conninfo = backups.owners_conninfo(cell.conninfo, database.engine_name, database.owner_role, backups.MOVE)
+        return (
+            make_conninfo(conninfo, options="-c default_transaction_isolation=read\\ committed")
+            if of_copy
+            else conninfo
+        )
+
+    @asynccontextmanager
+    async def original(self) -> AsyncIterator[Pair]:
+        name = self.database.engine_name
+        async with (
+            connected(self.old.conninfo, self.old.admin_role, name, _KEEPER) as admin,
+            connected(self.old.conninfo, self.database.owner_role, name) as owner,
+        ):
+            yield Pair(admin, owner)
+
+    @asynccontextmanager
+    async def opened_copy(self) -> AsyncIterator[Copy]:
+        """The copy, to be written to; triggers do not act in it until the stop is about to end."""
+        name, roles = self.copy.engine_name, {self.database.reader_role: self.copy.reader_role}
+        async with connected(self.new.conninfo, self.new.admin_role, name, _KEEPER) as admin:
+            await following.silence(admin, self.copy.owner_role, name, silent=True)
+            async with connected(self.new.conninfo, self.copy.owner_role, name) as owner:
+                yield Copy(owner, admin, roles)
+
+
+async def move_database(
+    directory: Directory, database: DatabaseRecord, to: str, progress: Progress, *, hold: bool = False
+) -> Moved:
+    """Moves a database to the cell of that name. Cancelled, or if it fails, the database is where it was.
+
+    With `hold`, requests wait from the beginning on. Raises what `moves.choose` raises; RequestError if it cannot be
+    dumped or restored; ConflictError if its definitions keep changing, or somebody else changes it.
+    """
+    moved = Moved()
+    while True:
+        moved.attempts += 1
+        cell = await moves.choose(directory, database, to)
+        try:
+            async with moves.begun(directory, database, cell) as (move, copy):
+                ends = _Ends(directory, move, database, copy, await cell_of(directory, database), cell)
+                if hold:
+                    await stored_moves.stop(directory, move.id, moves.ALIVE_S)
+                await _carry_out(ends, progress, moved)
+                return moved
+        except _BeginAnew as reason:
+            if moved.attempts == _ATTEMPTS:
+                raise ConflictError(
+                    "move_overtaken", f"The database {database.name!r} kept changing too much; it is where it was.",
+                    hint="Run it again later, or with --hold.", internal_context=f"The last time, {reason}.",
+                ) from reason  # fmt: skip
+        database = await get(directory, database.id)
+
+
+async def _carry_out(ends: _Ends, progress: Progress, moved: Moved) -> None:
+    async with ends.original() as one, _own_folder() as folder:
+        await backups.check_dumpable(one.admin)
+        earlier = await now_in(one)
+        late_rights = await following.has_meagre_owner(earlier)
+        async with backups.attended(ends.new.conninfo, ends.new.admin_role, ends.copy.engine_name, backups.MOVE):
+            await _fill(ends, earlier, folder / "schema", progress, late_rights=late_rights, moved=moved)
+        async with ends.original() as other, ends.opened_copy() as copy:
+            await following.copy_own(earlier, copy)
+            await following.rouse(earlier, copy, asleep=True)
+            await backups.analyze(ends.owner(of_copy=True))
+            progress.step("changes")
+            earlier, spare = await _catch_up(earlier, other, copy, moved)
+            progress.step("the stop")
+            rights = folder / "schema" if late_rights else None
+            moved.stopped_s = await _switch(ends, earlier, spare, copy, rights=rights, moved=moved)
+
+
+async def _catch_up(earlier: Moment, spare: Pair, copy: Copy, moved: Moved) -> tuple[Moment, Pair]:
+    """Follows until little is left; the last moment that was followed to, and the connections that have none."""
+    took_s, before_s = math.inf, math.inf
+    while took_s > _SHORT_ROUND_S and (took_s == math.inf or took_s < _NO_SHORTER * before_s):
+        began_s, before_s = time.monotonic(), took_s
+        later = await now_in(spare)
+        await _follow(earlier, later, copy, moved)
+        await earlier.end()
+        earlier, spare = later, earlier.pair
+        took_s = time.monotonic() - began_s
+    return earlier, spare
+
+
+async def _switch(ends: _Ends, earlier: Moment, spare: Pair, copy: Copy, *, rights: Path | None, moved: Moved) -> float:
+    """Stops the database, brings the rest over, and has it be where its copy is; how many seconds requests waited."""
+    spared = [*earlier.pair.pids, *spare.pids]
+    began_s = time.monotonic()
+    try:
+        async with moves.stopped(ends.directory, ends.move, ends.database, spared):
+            later = await now_in(spare)
+            await _follow(earlier, later, copy, moved)
+            await following.set_sequences(later, copy)
+            await following.rouse(later, copy, asleep=False)
+            if rights is not None:
+                program = find_program("pg_restore", spare.admin.info.server_version // 10_000)
+                await grant(program, rights, ends.owner(of_copy=True))
+            await following.silence(copy.admin, ends.copy.owner_role, ends.copy.engine_name, silent=False)
+            # Its sessions began in silence, and none of them may be taken for a customer's.
+            await copy.owner.close()
+            await moves.finish(ends.directory, ends.move, ends.database, ends.copy)
+            return time.monotonic() - began_s
+    except EngineError as error:
+        if error.code == "database_busy":
+            raise _BeginAnew(error.message) from error
+        raise
+
+
+async def _follow(earlier: Moment, later: Moment, copy: Copy, moved: Moved) -> None:
+    if earlier.fingerprint != later.fingerprint:
+        raise _BeginAnew("a definition changed")
+    try:
+        moved.followed_rows += await follow(earlier, later, copy)
+    except (psycopg.Error, InternalError) as error:
+        # Something changed between two looks, most likely; if not, it is the same the next time.
+        raise _BeginAnew(f"{type(error).__name__}: {error}") from error
+    moved.rounds += 1
+
+
+async def _fill(
+    ends: _Ends, earlier: Moment, schema: Path, progress: Progress, *, late_rights: bool, moved: Moved
+) -> None:
+    """Fills the copy with everything as it was at a moment, but for the service's own tables."""
+    major = earlier.pair.admin.info.server_version // 10_000
+    dump, restore = find_program("pg_dump", major), find_program("pg_restore", major)
+    source, target = ends.owner(of_copy=False), ends.owner(of_copy=True)
+    await backups.forget_default_privileges(
+        ends.new.conninfo, ends.new.admin_role, ends.copy.engine_name, ends.copy.owner_role, ends.copy.reader_role
+    )
+    progress.step("schema")
+    snapshot = (*TENANT, f"--snapshot={earlier.snapshot}")
+    archive = await run(dump, (*snapshot, "--section=pre-data", "--section=post-data"), source)
+    schema.write_bytes(renamed(archive, (ends.database.owner_role, ends.database.reader_role), ends.copy))
+    await run(restore, (*OPTIONS, "--section=pre-data", str(schema)), target)
+    sizes = {f"{table.schema}.{table.name}": table.size_bytes for table in earlier.tables.values() if not table.is_ours}
+    dumped = TablesDumped(sizes)
+    moved.copied_bytes = dumped.total
+    progress.step("data", dumped.total)
+    await _pour((dump, (*snapshot, "--section=data", "--verbose"), source), (restore, target), dumped, progress)
+    await finish_schema(restore, schema, target, progress)
+    if not late_rights:
+        progress.step("rights")
+        await grant(restore, schema, target)
+
+
+async def _pour(
+    from_: tuple[Path, tuple[str, ...], str], to: tuple[Path, str], dumped: TablesDumped, progress: Progress
+) -> None:
+    """Restores rows as they are dumped. Raises RequestError with the first complaint of either program."""
+    dump, options, source = from_
+    restore, target = to
+    last_words = ""
+
+    def hear(line: str) -> None:
+        nonlocal last_words
+        last_words = line
+        dumped.hear(line)
+
+    async with (
+        running(dump, options, source, hear=hear) as dumping,
+        running(restore, OPTIONS, target, takes_input=True) as restoring,
+    ):
+        assert dumping.stdout is not None
+        assert restoring.stdin is not None
+        while piece := await dumping.stdout.read(PIECE_BYTES):
+            restoring.stdin.write(piece)
+            await restoring.stdin.drain()
+            progress.at(dumped.wrote(len(piece)))
+        if await dumping.wait():
+            raise RequestError("dump_failed", f"pg_dump failed: {last_words}")
+
+
+@asynccontextmanager
+async def _own_folder() -> AsyncIterator[Path]:
+    """A folder of this move's own, for the definitions: no rows are ever written to this machine's disk."""
+    with tempfile.TemporaryDirectory(prefix="plainsql-move-") as folder:
+        yield Path(folder)
