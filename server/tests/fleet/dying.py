@@ -6,6 +6,7 @@ Owns the list of points. A point is a function of ours, before which or after wh
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 from typing import Any
 
@@ -16,6 +17,7 @@ from plainsql_server.directory.connection import Directory
 from plainsql_server.engine import closing, following, provisioning
 from plainsql_server.operations import move as operation
 from server.tests.fleet.meddling import Meddler
+from server.tests.fleet.stage import Fleet
 
 # Where, by module and function; and the number of the call, since some are called for other ends before.
 _PLACES: dict[str, tuple[Any, str, int]] = {
@@ -37,6 +39,13 @@ _PLACES: dict[str, tuple[Any, str, int]] = {
 POINTS = [f"{when} {place}" for place in _PLACES for when in ("before", "after")]
 # Moves that nobody carries any more are undone soon, so that tests need not wait.
 ALIVE_S = 1.0
+
+
+def die_at(point: str, fleet: Fleet) -> None:
+    """Has a mover to the second cell die at that point."""
+    command = [sys.executable, "-m", "server.tests.fleet.dying", point, "second"]
+    died = subprocess.run(command, env=fleet.now.environment(), capture_output=True, timeout=100, check=False)
+    assert died.returncode == -signal.SIGKILL, died.stderr.decode()
 
 
 def main(point: str, to: str) -> None:

@@ -58,6 +58,11 @@ class Fleet:
         """What is on a cell and not in the directory, by cell. Only while nobody works."""
         return _leaked(self.dsn, self.clusters)
 
+    def now_states(self) -> list[str]:
+        """The states of all databases that the directory knows, oldest first."""
+        rows = Stage(self.clusters["local"], self.dsn).ask("select state from databases order by created_at")
+        return [str(state) for (state,) in rows]
+
     def unfinished(self) -> bool:
         """Whether a move or the dropping of what it left is not done."""
         query = """

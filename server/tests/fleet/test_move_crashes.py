@@ -3,19 +3,13 @@
 `PLAINSQL_TEST_MOVE_CRASHES=1` is the full size: every point, not every twelfth, from the last one back.
 """
 
-import asyncio
-import signal
-import subprocess
-import sys
 import time
 
 import psycopg
 import pytest
 
-from plainsql_server.control_plane.finishing import Finisher
-from plainsql_server.core.observation import Observation
-from plainsql_server.directory.connection import Directory
-from server.tests.fleet.dying import POINTS
+from server.tests.fleet.dying import POINTS, die_at
+from server.tests.fleet.finishing import finish
 from server.tests.fleet.stage import Fleet
 from server.tests.load import size
 from server.tests.processes import wait_for
@@ -30,9 +24,7 @@ def test_a_database_whose_mover_died_is_whole_in_one_place_and_can_be_moved(flee
         owner.execute("create table t (id int primary key, n int)")
         owner.execute("insert into t select g, g from generate_series(1, 1000) g")
     before = fleet.now.checksums()
-    command = [sys.executable, "-m", "server.tests.fleet.dying", point, "second"]
-    died = subprocess.run(command, env=fleet.now.environment(), capture_output=True, timeout=100, check=False)
-    assert died.returncode == -signal.SIGKILL, died.stderr.decode()
+    die_at(point, fleet)
     died_s = time.monotonic()
     finish(fleet)
     assert fleet.cell() == ("second" if point in _MOVED else "local")
@@ -52,18 +44,3 @@ def can_be_written(fleet: Fleet) -> bool:
     except psycopg.OperationalError:
         return False
     return True
-
-
-def finish(fleet: Fleet) -> None:
-    """What a control process does all the time, until there is nothing left to do."""
-    failures: list[Observation] = []
-
-    async def work() -> None:
-        async with Directory.open(fleet.dsn) as directory, asyncio.timeout(60):
-            looping = asyncio.create_task(Finisher(directory, failures.append).run())
-            while fleet.unfinished():  # noqa: ASYNC110  # another task works
-                await asyncio.sleep(0.05)
-            looping.cancel()
-
-    asyncio.run(work())
-    assert not failures, failures

@@ -15,6 +15,7 @@ from server.tests.load import percentile, running_node, size
 
 MOVES = size("PLAINSQL_TEST_MOVES", 2)
 SIZE_MB = size("PLAINSQL_TEST_MOVE_MB", 2)
+CLIENTS = size("PLAINSQL_TEST_MOVE_CLIENTS", 2)
 # A row and its place in the index take about 150 bytes.
 _ROWS_PER_MB = 7_000
 
@@ -38,7 +39,7 @@ async def test_moves_under_load_lose_and_double_nothing(fleet: Fleet) -> None:
     size_bytes = await asyncio.to_thread(fill, fleet)
     stops_s, took_s = [], []
     with running_node(fleet.dsn) as node:
-        async with writing(node.port, fleet.key) as written:
+        async with writing(node.port, fleet.key, CLIENTS, CLIENTS // 2) as written:
             for _ in range(MOVES):
                 to, began_s = fleet.other(), time.monotonic()
                 said = await asyncio.to_thread(fleet.move)

@@ -42,12 +42,12 @@ def served(node: Node) -> set[str]:
 
 
 def test_requests_to_a_database_go_to_one_node_and_databases_to_several(fleet: Fleet, nodes: list[Node]) -> None:
-    names = [f"db-{number}" for number in range(12)]
-    fleet.create(*names)
+    # Whether there is such a database does not matter for where it is asked for.
+    names = [f"db-{number}" for number in range(24)]
     homes: dict[str, set[int]] = {}
     with running_alias(*(node.port for node in nodes)) as port:
         for name in names:
-            ids = {ask(port, fleet.key, name).json()["request_id"] for _ in range(4)}
+            ids = {ask(port, fleet.key, name).json()["request_id"] for _ in range(2)}
             wait_for(lambda ids=ids: ids <= set().union(*map(served, nodes)), 5, lambda: "not logged")
             homes[name] = {index for index, node in enumerate(nodes) if ids & served(node)}
     assert all(len(home) == 1 for home in homes.values()), homes

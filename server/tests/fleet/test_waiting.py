@@ -1,73 +1,124 @@
-"""What requests meet while their database is stopped for a move, or while its cell is down."""
+"""What requests meet while their database is stopped for a move, or has been moved, or while its cell is down."""
 
 import asyncio
+import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
+from psycopg.conninfo import make_conninfo
 
+from server.tests.end_to_end.relay import Relay
+from server.tests.events import StreamClient
 from server.tests.fleet.stage import Fleet
 from server.tests.load import Client, Node, running_node
+from server.tests.postgres import Postgres
 
 HOLD = "update databases set held_until = now() + interval '30 s' where name = 'main'"
 RELEASE = "update databases set held_until = null where name = 'main'"
+SLOW = "select n, pg_sleep(0.01) from generate_series(1, 100000) n"
 
 
-@pytest.fixture
-def node(fleet: Fleet) -> Iterator[Node]:
-    with running_node(fleet.dsn) as running:
-        yield running
+@dataclass(frozen=True)
+class Stage:
+    """A fleet, and a node that can be cut off from the directory."""
+
+    fleet: Fleet
+    node: Node
+    relay: ExitStack
+
+    def client(self) -> Client:
+        return Client(self.node.port, self.fleet.key)
 
 
-async def test_a_request_to_a_held_database_waits_and_goes_on(fleet: Fleet, node: Node) -> None:
-    async with Client(node.port, fleet.key) as client:
+@pytest.fixture(scope="module")
+def stage(clusters: tuple[Postgres, Postgres]) -> Iterator[Stage]:
+    fleet = Fleet.made(*clusters)
+    with tempfile.TemporaryDirectory(prefix="plainsql-relay-") as folder, ExitStack() as relay:
+        relay.enter_context(Relay(Path(folder), clusters[0].socket_dir))
+        with running_node(make_conninfo(fleet.dsn, host=folder), directory_grace_ms=60_000) as node:
+            yield Stage(fleet, node, relay)
+
+
+async def test_a_request_to_a_held_database_waits_and_goes_on(stage: Stage) -> None:
+    async with stage.client() as client:
         assert (await client.query("select 1")).succeeded
-        fleet.now.ask(HOLD)
-        await asyncio.sleep(0.2)
+        stage.fleet.now.ask(HOLD)
+        # Heeded, it is answered no more.
+        await until_refused(client)
         waiting = asyncio.create_task(client.query("select 2 as a", timeout_ms=20_000))
         done, _ = await asyncio.wait([waiting], timeout=0.5)
         assert not done
         released_s = time.monotonic()
-        fleet.now.ask(RELEASE)
+        stage.fleet.now.ask(RELEASE)
         answer = await waiting
         assert answer.succeeded, answer
         assert time.monotonic() - released_s < 1
 
 
-async def test_a_request_to_a_held_database_waits_no_longer_than_its_deadline(fleet: Fleet, node: Node) -> None:
-    async with Client(node.port, fleet.key) as client:
-        fleet.now.ask(HOLD)
+async def test_a_request_to_a_held_database_waits_no_longer_than_its_deadline(stage: Stage) -> None:
+    async with stage.client() as client:
+        stage.fleet.now.ask(HOLD)
+        await until_refused(client)
         answer = await client.query("select 1", timeout_ms=400)
         assert (answer.status, answer.code, answer.outcome) == (503, "engine_unavailable", "not_executed")
         assert answer.is_refusal()
         assert 0.3 < answer.elapsed_s < 5
         assert "being moved" in answer.body["error"]["message"]
+        stage.fleet.now.ask(RELEASE)
+        assert (await client.query("select 1", timeout_ms=20_000)).succeeded
 
 
-async def test_requests_to_a_cell_that_is_down_are_refused_at_once(fleet: Fleet, node: Node) -> None:
-    async with Client(node.port, fleet.key) as client:
+async def until_refused(client: Client) -> None:
+    """A change is heeded within a second; then who cannot wait is refused."""
+    changed_s = time.monotonic()
+    while (await client.query("select 1", timeout_ms=50)).succeeded:
+        assert time.monotonic() - changed_s < 2, "heeded within a second"
+
+
+async def test_requests_to_a_cell_that_is_down_are_refused_at_once(stage: Stage) -> None:
+    operator = stage.fleet.now
+    async with stage.client() as client:
         assert (await client.query("select 1")).succeeded
-        fleet.now.run("cell", "set", "local", "--state", "down")
-        changed_s = time.monotonic()
-        while (answer := await client.query("select 1")).succeeded:
-            assert time.monotonic() - changed_s < 1, "heeded within a second"
+        await asyncio.to_thread(operator.run, "cell", "set", "local", "--state", "down")
+        await until_refused(client)
+        answer = await client.query("select 1", timeout_ms=20_000)
         assert answer.is_refusal()
         assert answer.elapsed_s < 1.5
-        fleet.now.run("cell", "set", "local", "--state", "active")
-        assert (await client.query("select 1")).succeeded
+        await asyncio.to_thread(operator.run, "cell", "set", "local", "--state", "active")
+        changed_s = time.monotonic()
+        while not (await client.query("select 1")).succeeded:
+            assert time.monotonic() - changed_s < 2, "heeded within a second"
 
 
-async def test_a_node_that_is_not_told_of_the_move_writes_to_nothing_that_is_left_behind(fleet: Fleet) -> None:
-    """It believes what it knows for nine tenths of a second, and finds the old place closed."""
-    with running_node(fleet.dsn) as node, fleet.now.owner() as owner:
-        owner.execute("create table t (n int)")
-        owner.close()
-        async with Client(node.port, fleet.key) as client:
-            assert (await client.query("insert into t values (0)")).succeeded
-            moving = asyncio.create_task(asyncio.to_thread(fleet.move))
-            acknowledged = 1
-            while not moving.done():
-                acknowledged += (await client.query("insert into t values (1)", timeout_ms=5_000)).succeeded
-            await moving
-            answer = await client.query("select count(*)::int as n from t")
-            assert answer.value == acknowledged
+async def test_a_stream_that_the_stop_meets_ends_with_an_error_and_not_as_if_it_were_done(stage: Stage) -> None:
+    to = stage.fleet.other()
+    async with StreamClient(stage.node.port, stage.fleet.key) as stream:
+        await stream.send(SLOW)
+        await stream.read_head()
+        assert stream.status == 200
+        _, last = await asyncio.gather(asyncio.to_thread(stage.fleet.move), stream.last_event())
+    assert stage.fleet.cell() == to
+    assert last is not None
+    assert last.type == "error"
+    async with stage.client() as client:
+        assert (await client.query("select 1", timeout_ms=20_000)).succeeded
+
+
+async def test_a_node_that_has_not_heard_of_a_move_writes_to_nothing_that_is_left_behind(stage: Stage) -> None:
+    """It is the last test of its node: this one never hears of the directory again."""
+    async with stage.client() as client:
+        assert (await client.query("create table t (n int)")).succeeded
+        assert (await client.query("insert into t values (1)")).succeeded
+        stage.relay.close()
+        # What it knows, it bears with.
+        assert (await client.query("insert into t values (2)")).succeeded
+        await asyncio.to_thread(stage.fleet.move)
+        for _ in range(3):
+            answer = await client.query("insert into t values (3)", timeout_ms=1_000)
+            assert answer.is_refusal(), answer
+    with stage.fleet.now.owner() as owner:
+        assert owner.execute("select n from t order by n").fetchall() == [(1,), (2,)]

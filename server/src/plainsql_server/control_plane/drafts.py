@@ -81,8 +81,12 @@ async def replace(
     and opens the old one again, if one of them changed meanwhile.
     """
     cell, old_cell = await cell_of(directory, made), await cell_of(directory, target)
-    async with closing.held(cell.conninfo, cell.admin_role, names_of(made)) as is_there:
-        if not is_there:
+    async with (
+        closing.held(cell.conninfo, cell.admin_role, names_of(made)) as is_there,
+        closing.held(old_cell.conninfo, old_cell.admin_role, names_of(target)),
+    ):
+        # What a move left behind stays closed: some node may not have heard yet that it was left.
+        if not is_there or (await get(directory, target.id)).engine_name != target.engine_name:
             _lost()
         async with closing.closed(old_cell.conninfo, old_cell.admin_role, target.engine_name):
             replaced = (

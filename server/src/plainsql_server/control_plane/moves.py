@@ -95,7 +95,7 @@ async def stopped(
             yield
         finally:
             if not await _is_done(directory, move):
-                await closing.allow_connections(admin, database.engine_name, True)
+                await closing.open_again(admin, database.engine_name)
                 await moves.resume(directory, move.id)
 
 
@@ -119,7 +119,8 @@ async def undo(directory: Directory, move: MoveRecord) -> None:
     cell = await cell_of(directory, database)
     async with admin_connection(cell.conninfo, cell.admin_role, MAINTENANCE_DATABASE) as admin:
         await closing.take_lock(admin, names_of(database))
-        await closing.allow_connections(admin, database.engine_name, True)
+        # Its customer may have deleted it meanwhile.
+        await closing.open_again(admin, database.engine_name)
     await moves.finish_undoing(directory, move, SERVICE)
 
 
@@ -129,6 +130,9 @@ async def abandoned(directory: Directory, database_id: str | None = None) -> lis
 
 
 async def _close(admin: AsyncConnection, database: str, spared: Collection[int]) -> None:
+    # Where another server leads the cell by now, it is that one which customers write to, and not the one that is read.
+    if not await closing.has_all(admin, database, spared):
+        raise EngineError("database_busy", "The cell has another leader by now.", retryable=True)
     await closing.wait_for_quiet(admin, database, spared, _QUIET_S)
     await closing.allow_connections(admin, database, False)
     await closing.end_connections(admin, database, spared)

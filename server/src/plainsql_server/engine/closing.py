@@ -11,10 +11,13 @@ from contextlib import asynccontextmanager
 
 from psycopg import AsyncConnection, sql
 
+from plainsql_server.core.errors import EngineError
 from plainsql_server.engine.provisioning import MAINTENANCE_DATABASE, EngineNames, admin_connection, lock_database
 
-# A backend heeds its end at once unless it is deep in a system call; then it is asked again.
-_END_TIMEOUT_MS = 5_000
+# A backend heeds its end at once unless it is deep in a system call. Then it is asked again, but not for ever: whoever
+# closes a database has its customer wait.
+_END_TIMEOUT_MS = 1_000
+_END_ALL_S = 3.0
 # A request is on its way to the cell for about a millisecond after it was let through.
 _LOOK_EVERY_S = 0.01
 _QUIET_LOOKS = 2
@@ -41,6 +44,13 @@ async def closed(conninfo: str, admin_role: str, database: str) -> AsyncIterator
             await allow_connections(cell, database, True)
 
 
+async def open_again(cell: AsyncConnection, database: str) -> None:
+    """Opens a database, if there still is one. The caller has its lock, so that nobody drops it meanwhile."""
+    found = await cell.execute("SELECT FROM pg_database WHERE datname = %s", (database,))
+    if found.rowcount:
+        await allow_connections(cell, database, True)
+
+
 async def allow_connections(cell: AsyncConnection, database: str, allowed: bool) -> None:
     """Opens a database, or closes it to everybody but those who are in it already."""
     statement = sql.SQL("ALTER DATABASE {} WITH ALLOW_CONNECTIONS {}")
@@ -51,6 +61,7 @@ async def end_connections(cell: AsyncConnection, database: str, spared: Collecti
     """Ends every connection to a closed database but those spared, by their processes' ids; then there is no other.
 
     One that was being opened when the database was closed is not listed yet, but holds a lock on it until it is.
+    Raises EngineError if one does not heed its end.
     """
     opening = """
         SELECT FROM pg_locks l JOIN pg_database d ON d.oid = l.objid AND d.datname = %s
@@ -60,8 +71,10 @@ async def end_connections(cell: AsyncConnection, database: str, spared: Collecti
         SELECT pg_terminate_backend(pid, %s) FROM pg_stat_activity
         WHERE datname = %s AND backend_type = 'client backend' AND pid <> ALL(%s)
     """
-    are_some = True
+    are_some, end_s = True, time.monotonic() + _END_ALL_S
     while are_some:
+        if time.monotonic() > end_s:
+            raise EngineError("database_busy", "A connection to the database does not end.", retryable=True)
         are_some = (await cell.execute(opening, (database,))).rowcount > 0
         are_some |= (await cell.execute(ending, (_END_TIMEOUT_MS, database, list(spared)))).rowcount > 0
 
@@ -85,6 +98,12 @@ async def has_prepared(cell: AsyncConnection, database: str) -> bool:
     """Whether a transaction is prepared in the database, which ending connections does not end."""
     found = await cell.execute("SELECT FROM pg_prepared_xacts WHERE database = %s", (database,))
     return found.rowcount > 0
+
+
+async def has_all(cell: AsyncConnection, database: str, pids: Collection[int]) -> bool:
+    """Whether all of these processes serve connections to the database, on the server that is asked."""
+    query = "SELECT FROM pg_stat_activity WHERE datname = %s AND pid = ANY(%s)"
+    return (await cell.execute(query, (database, list(pids)))).rowcount == len(set(pids))
 
 
 async def take_lock(cell: AsyncConnection, names: EngineNames) -> None:

@@ -12,7 +12,7 @@ from psycopg import AsyncConnection, sql
 
 from plainsql_server.core.errors import InternalError
 from plainsql_server.engine.large_objects import copy_large_objects
-from plainsql_server.engine.moments import Change, Moment, array, batches, change
+from plainsql_server.engine.moments import Change, Moment, array, batches, changes
 
 # A whole row as text, whatever casts its customer made.
 _ROW = "pg_catalog.textin(pg_catalog.record_out(x.*))"
@@ -33,9 +33,10 @@ _UNRULY = """
     WHERE r.ev_enabled IN ('A', 'R') AND c.relpersistence <> 't'
 """
 _MEAGRE = """
-    SELECT EXISTS (SELECT FROM pg_class WHERE relkind IN ('r', 'p', 'm') AND relacl IS NOT NULL
-        AND NOT (has_table_privilege(relowner, oid, 'SELECT') AND has_table_privilege(relowner, oid, 'INSERT')
-            AND has_table_privilege(relowner, oid, 'DELETE')))
+    SELECT EXISTS (SELECT FROM pg_class WHERE relacl IS NOT NULL AND CASE relkind
+        WHEN 'S' THEN NOT has_sequence_privilege(relowner, oid, 'UPDATE')
+        ELSE relkind IN ('r', 'p', 'm') AND NOT (has_table_privilege(relowner, oid, 'SELECT')
+            AND has_table_privilege(relowner, oid, 'INSERT') AND has_table_privilege(relowner, oid, 'DELETE')) END)
 """
 
 
@@ -53,8 +54,7 @@ async def follow(earlier: Moment, later: Moment, copy: Copy) -> int:
 
     Both moments have the same definitions. Raises InternalError if the copy was not as it was then.
     """
-    changes = [await change(earlier, later, table) for table in later.tables.values() if table.columns]
-    found = [each for each in changes if each]
+    found = await changes(earlier, later)
     async with copy.owner.transaction(), copy.admin.transaction():
         # All that went goes first, so that what came meets no row that has its key.
         for each in found:
@@ -141,7 +141,9 @@ def _delete_statement(each: Change) -> sql.Composed:
 
 async def _insert(later: Moment, each: Change, copy: Copy) -> None:
     columns = sql.SQL(", ").join(map(sql.Identifier, each.table.columns))
-    into = sql.SQL("COPY {} ({}) FROM STDIN").format(each.table.identifier, columns)
+    # A table may have no columns, or none that are written, and rows all the same.
+    named = sql.SQL("({})" if each.table.columns else "").format(columns)
+    into = sql.SQL("COPY {} {} FROM STDIN").format(each.table.identifier, named)
     everything = sql.SQL("SELECT {} FROM ONLY {}").format(columns, each.table.identifier)
     if each.whole:
         await _write(_writer(each, copy), into, later.copy(each.table, everything))

@@ -32,6 +32,8 @@ ALIKE = (
 )
 # Places that are named in one statement: some hundred kilobytes of it.
 PLACES_AT_ONCE = 10_000
+# Tables that one statement looks through: more would take longer to plan than to ask one after the other.
+_TABLES_AT_ONCE = 100
 _CONNECT_TIMEOUT_S = 5
 
 # A key serves to find a row by if its types are PostgreSQL's own, whose equality is known. The secret of the records
@@ -143,10 +145,17 @@ class Moment:
         """What the admin sees, which is never a customer's table."""
         return await self._rows(self.pair.admin, query, *arguments)
 
-    async def places(self, table: Table, condition: sql.Composable) -> list[str]:
-        """Where the rows are that meet a condition."""
-        query = sql.SQL("SELECT ctid::text FROM ONLY {} WHERE {}").format(table.identifier, condition)
-        return [place for (place,) in await self._rows(self._reader(table), query)]
+    async def places(self, tables: Sequence[Table], condition: sql.Composable) -> dict[int, list[str]]:
+        """Where the rows of each table are that meet a condition, by the table's oid."""
+        found: dict[int, list[str]] = {table.oid: [] for table in tables}
+        one = sql.SQL("SELECT {}, ctid::text FROM ONLY {} WHERE {}")
+        # Customers have thousands of tables, and in the stop each question counts.
+        for readers in ([each for each in tables if each.is_ours], [each for each in tables if not each.is_ours]):
+            for some in batches(readers, _TABLES_AT_ONCE):
+                parts = [one.format(sql.Literal(each.oid), each.identifier, condition) for each in some]
+                for oid, place in await self._rows(self._reader(some[0]), sql.SQL(" UNION ALL ").join(parts)):
+                    found[oid].append(place)
+        return found
 
     async def seen(self, table: Table, places: Sequence[str]) -> set[str]:
         """Those of the places where this moment sees a row."""
@@ -220,7 +229,7 @@ async def now_in(pair: Pair) -> Moment:
     """
     snapshot, horizon, group = await (await connection.execute(query)).fetchone() or ("", "", "")
     await pair.owner.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
-    (fingerprint,) = await (await connection.execute(FINGERPRINT)).fetchone() or ("",)
+    fingerprint = await fingerprint_of(connection)
     rows = await (await connection.execute(_TABLES)).fetchall()
     tables = {
         oid: Table(oid, schema, name, is_view, storage, size_bytes, tuple(columns), tuple(key or ()))
@@ -229,16 +238,31 @@ async def now_in(pair: Pair) -> Moment:
     return Moment(pair, snapshot, horizon, group, fingerprint, tables)
 
 
-async def change(earlier: Moment, later: Moment, table: Table) -> Change:
-    """What went and came in a table between two moments with the same definitions."""
-    before = earlier.tables[table.oid]
-    if before.storage != table.storage:
-        # Emptied or written anew: places say nothing then.
-        return Change(table, (), (), whole=True)
-    # Two connections, and a pass over the table on each.
+async def fingerprint_of(connection: AsyncConnection) -> str:
+    """What the definitions come to, as the admin's connection sees them."""
+    (fingerprint,) = await (await connection.execute(FINGERPRINT)).fetchone() or ("",)
+    return str(fingerprint)
+
+
+async def changes(earlier: Moment, later: Moment) -> list[Change]:
+    """What went and came between two moments with the same definitions, table by table where something did."""
+    tables = [table for table in later.tables.values() if earlier.tables[table.oid].storage == table.storage]
+    # Two connections, and a pass over every table on each.
     ended, begun = await asyncio.gather(
-        earlier.places(table, earlier.ended_since()), later.places(table, earlier.since())
+        earlier.places(tables, earlier.ended_since()), later.places(tables, earlier.since())
     )
+    found: list[Change] = []
+    for table in later.tables.values():
+        if table.oid not in ended:
+            # Emptied or written anew: places say nothing then.
+            found.append(Change(table, (), (), whole=True))
+        elif ended[table.oid] or begun[table.oid]:
+            found.append(await _change(earlier, later, table, ended[table.oid], begun[table.oid]))
+    return [each for each in found if each]
+
+
+async def _change(earlier: Moment, later: Moment, table: Table, ended: Sequence[str], begun: Sequence[str]) -> Change:
+    """What went and came, of the places where that may be so."""
     remaining, already = await asyncio.gather(later.seen(table, ended), earlier.seen(table, begun))
     gone = [place for place in ended if place not in remaining]
     return Change(table, gone, [place for place in begun if place not in already])

@@ -27,7 +27,7 @@ from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.directory.moves import MoveRecord
 from plainsql_server.engine import backups, following
 from plainsql_server.engine.following import Copy, follow
-from plainsql_server.engine.moments import Moment, Pair, connected, now_in
+from plainsql_server.engine.moments import Moment, Pair, connected, fingerprint_of, now_in
 from plainsql_server.operations.backup import TENANT
 from plainsql_server.operations.pieces import PIECE_BYTES
 from plainsql_server.operations.programs import find_program, run, running
@@ -132,7 +132,10 @@ async def _carry_out(ends: _Ends, progress: Progress, moved: Moved) -> None:
         await backups.check_dumpable(one.admin)
         earlier = await now_in(one)
         late_rights = await following.has_meagre_owner(earlier)
-        async with backups.attended(ends.new.conninfo, ends.new.admin_role, ends.copy.engine_name, backups.MOVE):
+        async with (
+            backups.attended(ends.new.conninfo, ends.new.admin_role, ends.copy.engine_name, backups.MOVE),
+            _unless_definitions_change(ends, earlier),
+        ):
             await _fill(ends, earlier, folder / "schema", progress, late_rights=late_rights, moved=moved)
         async with ends.original() as other, ends.opened_copy() as copy:
             await following.copy_own(earlier, copy)
@@ -217,6 +220,19 @@ async def _fill(
     if not late_rights:
         progress.step("rights")
         await grant(restore, schema, target)
+
+
+@asynccontextmanager
+async def _unless_definitions_change(ends: _Ends, earlier: Moment) -> AsyncIterator[None]:
+    """Has it begin anew where a dump fails because what it was about to read is defined otherwise by now."""
+    try:
+        yield
+    except RequestError as error:
+        name = ends.database.engine_name
+        async with connected(ends.old.conninfo, ends.old.admin_role, name, _KEEPER) as admin:
+            if await fingerprint_of(admin) != earlier.fingerprint:
+                raise _BeginAnew(f"a definition changed: {error.message}") from error
+        raise
 
 
 async def _pour(

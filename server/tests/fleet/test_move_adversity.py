@@ -1,0 +1,180 @@
+"""What may get in the way of a move: customer, operator or a server. Nothing is lost, and nothing stays shut."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+
+from plainsql_server.control_plane import databases, drafts, moves, organizations
+from plainsql_server.core.errors import ConflictError, EngineError, ServiceError
+from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.databases import DatabaseRecord
+from plainsql_server.engine import closing
+from server.tests.fleet.dying import die_at
+from server.tests.fleet.finishing import finish
+from server.tests.fleet.meddling import move_meddled
+from server.tests.fleet.stage import Fleet
+from server.tests.postgres import SUPERUSER
+
+
+def once(action: Callable[[], None]) -> Callable[[], None]:
+    """Does it the first time only."""
+    left = [action]
+    return lambda: left.pop()() if left else None
+
+
+def run_as_customer(fleet: Fleet, *statements: str) -> None:
+    with fleet.now.owner() as owner:
+        for statement in statements:
+            owner.execute(statement)
+
+
+async def main_database(directory: Directory) -> DatabaseRecord:
+    organization = await organizations.get(directory, "acme")
+    return await databases.get_by_name(directory, organization.id, "main")
+
+
+def is_open(fleet: Fleet, cell: str, engine_name: str) -> bool | None:
+    """Whether a database lets anybody in; None if it is gone."""
+    with fleet.clusters[cell].connect() as admin:
+        query = "select datallowconn from pg_database where datname = %s"
+        row = admin.execute(query, (engine_name,)).fetchone()
+    return None if row is None else bool(row[0])
+
+
+@pytest.mark.parametrize("change", ["drop table t", "alter table t drop column n"])
+def test_what_is_gone_before_its_rows_are_copied_has_it_begin_anew(fleet: Fleet, change: str) -> None:
+    run_as_customer(fleet, "create table t (id int, n int)", "insert into t values (1, 1)", "create table u (a int)")
+    moved, steps = move_meddled(fleet, {"data": once(lambda: run_as_customer(fleet, change))})
+    assert (moved.attempts, steps.count("data"), fleet.cell()) == (2, 2, "second")
+
+
+def test_rows_without_columns_and_sequences_that_their_owner_may_not_set_arrive(fleet: Fleet) -> None:
+    run_as_customer(
+        fleet, "create table nothing ()", "insert into nothing default values", "create sequence mine",
+        "create table made (twice int generated always as (2) stored)", "insert into made default values",
+        "select nextval('mine') from generate_series(1, 5)", "revoke update on sequence mine from current_user",
+    )  # fmt: skip
+    more = ("insert into nothing default values", "insert into made default values", "select nextval('mine')")
+    move_meddled(fleet, {"data": lambda: run_as_customer(fleet, *more)})
+    with fleet.now.owner() as owner:
+        assert owner.execute("select count(*) from nothing").fetchone() == (2,)
+        assert owner.execute("select count(*) from made").fetchone() == (2,)
+        assert owner.execute("select nextval('mine')").fetchone() == (7,)
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            owner.execute("select setval('mine', 1)")
+
+
+def test_a_database_that_is_deleted_while_it_moves_is_gone_and_so_is_its_copy(fleet: Fleet) -> None:
+    async def delete() -> None:
+        async with Directory.open(fleet.dsn) as directory:
+            database = await main_database(directory)
+            await databases.delete(directory, database, restore_s=0, restorable=False)
+            await databases.drop(directory, await databases.get(directory, database.id))
+
+    def delete_apart() -> None:
+        # The move has this thread and its event loop, which stand still meanwhile.
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(asyncio.run, delete()).result()
+
+    with pytest.raises(ServiceError):
+        move_meddled(fleet, {"changes": delete_apart})
+    finish(fleet)
+    assert fleet.now_states() == ["deleted", "deleted"]
+    assert fleet.leaked() == fleet.known_leaks
+
+
+def test_a_second_move_is_refused_and_the_first_goes_on(fleet: Fleet) -> None:
+    said: list[str] = []
+    moved, _ = move_meddled(fleet, {"changes": lambda: said.append(fleet.move(exit_code=1))})
+    assert "being moved already" in said[0]
+    assert (moved.attempts, fleet.cell()) == (1, "second")
+
+
+def test_a_prepared_transaction_keeps_the_database_where_it_is_until_it_ends(fleet: Fleet) -> None:
+    run_as_customer(fleet, "create table t (n int)")
+
+    def prepare() -> None:
+        with fleet.now.owner() as owner:
+            owner.execute("begin")
+            owner.execute("insert into t values (1)")
+            owner.execute("prepare transaction 'in doubt'")
+
+    def commit() -> None:
+        # The first attempt is over, and the database is open again.
+        with fleet.now.admin() as admin:
+            if admin.execute("select from pg_prepared_xacts where gid = 'in doubt'").rowcount:
+                admin.execute("commit prepared 'in doubt'")
+
+    moved, steps = move_meddled(fleet, {"the stop": once(prepare), "schema": commit})
+    assert (moved.attempts, steps.count("the stop"), fleet.cell()) == (2, 2, "second")
+    with fleet.now.owner() as owner:
+        assert owner.execute("select count(*) from t").fetchone() == (1,)
+
+
+def test_a_connection_that_does_not_end_has_the_stop_given_up_and_the_database_opened(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(closing, "_END_TIMEOUT_MS", 200)
+    monkeypatch.setattr(closing, "_END_ALL_S", 0.3)
+    run_as_customer(fleet, "create table t (n int)")
+    with fleet.now.owner() as stuck:
+        pid = stuck.info.backend_pid
+        with pytest.raises(ConflictError, match="kept changing"):
+            # As if it were deep in a system call, again and again.
+            move_meddled(fleet, {"the stop": lambda: os.kill(pid, signal.SIGSTOP)})
+        try:
+            run_as_customer(fleet, "insert into t values (1)")
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        stuck.close()
+    assert fleet.cell() == "local"
+
+
+def test_nothing_is_closed_for_the_sake_of_connections_that_another_server_has(fleet: Fleet) -> None:
+    """After a fail-over, whoever closes talks to the new leader, and whoever reads perhaps still to the old one."""
+
+    async def stop(spared: list[int]) -> None:
+        async with Directory.open(fleet.dsn) as directory:
+            database = await main_database(directory)
+            cell = await moves.choose(directory, database, "second")
+            async with (
+                moves.begun(directory, database, cell) as (move, _),
+                moves.stopped(directory, move, database, spared),
+            ):
+                pass
+
+    with fleet.now.admin() as here:
+        asyncio.run(stop([here.info.backend_pid]))
+        with fleet.clusters["second"].connect(SUPERUSER) as elsewhere, pytest.raises(EngineError) as failure:
+            asyncio.run(stop([elsewhere.info.backend_pid]))
+        assert failure.value.code == "database_busy"
+        assert here.execute("select 1").fetchone() == (1,), "it was not even ended"
+    run_as_customer(fleet, "select 1")
+
+
+def test_what_a_move_left_behind_is_never_opened_again(fleet: Fleet) -> None:
+    """A restore that began before the move and ends after it opens nothing that a node might still write to."""
+    left, _, _ = fleet.now.names()
+
+    async def replace(target: DatabaseRecord) -> None:
+        async with (
+            Directory.open(fleet.dsn) as directory,
+            drafts.draft(directory, target.organization_id, "main", replaces=True) as made,
+        ):
+            await drafts.replace(directory, made, target, plain=False, restore_s=60, heeded_s=0)
+
+    async def find() -> DatabaseRecord:
+        async with Directory.open(fleet.dsn) as directory:
+            return await main_database(directory)
+
+    target = asyncio.run(find())
+    die_at("before what is left is dropped", fleet)
+    assert (fleet.cell(), is_open(fleet, "local", left)) == ("second", False)
+    with pytest.raises(ConflictError):
+        asyncio.run(replace(target))
+    assert is_open(fleet, "local", left) is False
