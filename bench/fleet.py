@@ -1,0 +1,133 @@
+"""What a request costs in a larger fleet: 1, 2 and 3 nodes, and 1, 2 and 3 cells.
+
+Owns that workload. Three nodes are at work all the time, each with the same load of its own, so that neither how busy a
+node nor how busy the machine is differs: what differs is how many of them are one service's, and on how many cells its
+databases are. The others are of services of their own. Told is processor time per request, of the nodes and cells of
+the one service: other than time by the clock, it hardly depends on who else uses the machine.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from statistics import median
+
+from bench.loads import check_one, wrk
+from bench.nodes import BenchNode, directory_dsn, running_node
+from bench.processes import cpu_s
+from bench.stack import Stack, running_stack
+
+# Nodes and cells of the one service.
+SHAPES = ((1, 1), (2, 1), (3, 1), (1, 2), (1, 3), (3, 3))
+_MOST = 3
+# What a node serves, and on how many connections; what each waits between two requests: 330 requests a second.
+_DATABASES = 6
+_CONNECTIONS = 8
+_PAUSE_MS = 22
+_ROWS = 1_000
+_SQL = "select double from numbers where n = $1"
+_FILL = f"create table numbers as select n, n * 2 as double from generate_series(1, {_ROWS}) n"
+_INDEX = "alter table numbers add primary key (n)"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What requests took, in all."""
+
+    per_second: float
+    node_us: float
+    cell_us: float
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Three services with a cell each. The first also has the others' cells, and three nodes; they have one each."""
+
+    cells: Sequence[Stack]
+    nodes: Sequence[BenchNode]
+    others: Sequence[BenchNode]
+
+    def idle_ms_per_s(self, seconds: float) -> float:
+        """What a node takes while nobody asks it anything, in processor time."""
+        before_s = [cpu_s(node.pid) for node in self.nodes]
+        time.sleep(seconds)
+        took_s = [cpu_s(node.pid) - before for node, before in zip(self.nodes, before_s, strict=True)]
+        return median(took_s) / seconds * 1000
+
+    def cost(self, nodes: int, cells: int, seconds: float) -> Cost:
+        """The load on so many nodes and cells of the one service. A database has one node, as behind the alias."""
+        ours = [
+            (node, self.cells[0], [_name(database % cells, index, database) for database in range(_DATABASES)])
+            for index, node in enumerate(self.nodes[:nodes])
+        ]
+        theirs = [
+            (node, stack, [_name(0, 0, database) for database in range(_DATABASES)])
+            for node, stack in zip(self.others, self.cells[1:], strict=True)
+        ]
+        before_s = self._took_s(cells)
+        with ThreadPoolExecutor(_MOST) as loads:
+            rates = list(loads.map(lambda each: _load(each[0], each[1], each[2], seconds), [*ours, *theirs][:_MOST]))
+        node_s, cell_s = (after - before for after, before in zip(self._took_s(cells), before_s, strict=True))
+        requests = sum(rates[:nodes]) * round(seconds)
+        # A cell serves its own service, too, where that has a node at work.
+        all_requests = sum(rates[: nodes + (cells - 1 if nodes == 1 else 0)]) * round(seconds)
+        return Cost(sum(rates[:nodes]), node_s / requests * 1e6, cell_s / all_requests * 1e6)
+
+    def _took_s(self, cells: int) -> tuple[float, float]:
+        postgres = sum(cpu_s(cell.postgres_pid) for cell in self.cells[:cells])
+        return sum(cpu_s(node.pid) for node in self.nodes), postgres
+
+
+def _load(node: BenchNode, service: Stack, names: Sequence[str], seconds: float) -> float:
+    body = json.dumps({"sql": _SQL, "params": ["N"], "database": "D"}).replace('"N"', "%d").replace('"D"', '"%s"')
+    listed = ", ".join(f'"{name}"' for name in names)
+    head = f"local names = {{{listed}}}\nfunction delay() return {_PAUSE_MS} end"
+    expression = f"string.format([==[{body}]==], math.random(1, {_ROWS}), names[math.random(1, {len(names)})])"
+    headers = {"Authorization": f"Bearer {service.api_key}", "Content-Type": "application/json"}
+    return wrk(f"{node.url}/v1/query", headers, expression, _CONNECTIONS, seconds, head=head).per_second
+
+
+@contextmanager
+def running_fleet() -> Iterator[Fleet]:
+    """Three services, and the nodes of all."""
+    with ExitStack() as running:
+        stacks = [running.enter_context(running_stack(1, 1, "--no-tls")) for _ in range(_MOST)]
+        for stack in stacks[1:]:
+            _make(stack, 0, 0)
+        first = stacks[0]
+        names = [first.psql("select name from cells", "plainsql_directory"), *(f"cell-{n}" for n in range(1, _MOST))]
+        for cell, stack in enumerate(stacks):
+            if cell:
+                conninfo = f"host={stack.socket} port={stack.port}"
+                _operate(first, "cell", "add", names[cell], "--conninfo", conninfo, "--admin-role", stack.superuser)
+            for node in range(_MOST):
+                _make(first, cell, node)
+            # The next ones go to the next cell.
+            _operate(first, "cell", "set", names[cell], "--state", "full")
+        nodes = [running.enter_context(running_node(first, _MOST)) for _ in range(_MOST)]
+        yield Fleet(stacks, nodes, [running.enter_context(running_node(stack, 1)) for stack in stacks[1:]])
+
+
+def _name(cell: int, node: int, database: int) -> str:
+    return f"fleet-{cell}-{node}-{database}"
+
+
+def _make(service: Stack, cell: int, node: int) -> None:
+    """Makes the databases of a node that are on a cell."""
+    headers = {"Authorization": f"Bearer {service.api_key}", "Content-Type": "application/json"}
+    for database in range(_DATABASES):
+        name = _name(cell, node, database)
+        check_one(f"{service.control_url}/v1/databases", headers, json.dumps({"name": name}))
+        for sql in (_FILL, _INDEX):
+            check_one(f"{service.data_url}/v1/query", headers, json.dumps({"sql": sql, "database": name}))
+
+
+def _operate(service: Stack, *arguments: str) -> None:
+    environment = {**os.environ, "PLAINSQL_DIRECTORY_DSN": directory_dsn(service)}
+    command = [sys.executable, "-m", "plainsql_server", *arguments]
+    subprocess.run(command, check=True, capture_output=True, env=environment)

@@ -1,0 +1,69 @@
+"""Data-plane nodes beside a stack: processes of their own on its directory.
+
+Owns starting and stopping them.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from bench.stack import Stack
+
+_START_LIMIT_S = 60
+_STOP_LIMIT_S = 20
+
+
+@dataclass(frozen=True)
+class BenchNode:
+    """A running data plane of one process, and how long it took to be ready."""
+
+    pid: int
+    url: str
+    started_s: float
+
+
+def directory_dsn(stack: Stack) -> str:
+    return f"host={stack.socket} port={stack.port} user={stack.superuser} dbname=plainsql_directory"
+
+
+@contextmanager
+def running_node(stack: Stack, nodes: int) -> Iterator[BenchNode]:
+    """One of so many nodes, which logs as always, to nowhere."""
+    port, began_s = _free_port(), time.monotonic()
+    environment = {
+        **os.environ, "PLAINSQL_DIRECTORY_DSN": directory_dsn(stack), "PLAINSQL_DATA_PORT": str(port),
+        "PLAINSQL_NODES": str(nodes),
+    }  # fmt: skip
+    command = [sys.executable, "-m", "plainsql_server", "data"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        _await_ready(process, url, began_s + _START_LIMIT_S)
+        yield BenchNode(process.pid, url, time.monotonic() - began_s)
+    finally:
+        process.terminate()
+        process.wait(_STOP_LIMIT_S)
+
+
+def _await_ready(process: "subprocess.Popen[bytes]", url: str, end_s: float) -> None:
+    while True:
+        try:
+            urllib.request.urlopen(f"{url}/health", timeout=5).read()
+            return
+        except urllib.error.URLError:
+            if process.poll() is not None or time.monotonic() > end_s:
+                raise SystemExit("a node did not start") from None
+            time.sleep(0.02)
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
