@@ -123,7 +123,11 @@ async def test_a_creation_cut_short_anywhere_is_finished_by_the_next(
         creation = asyncio.ensure_future(databases.create(directory, organization.id, "main"))
         delay_ms += 10
     assert delay_ms > 5, "at least one attempt was cut short"
-    finished = await creation
+    try:
+        finished = await creation
+    except ConflictError:
+        # The last one that was cut short had just finished.
+        finished = await databases.get_by_name(directory, organization.id, "main")
     assert finished.state is DatabaseState.READY
     assert _works(postgres, finished)
 

@@ -88,7 +88,9 @@ def test_a_database_that_is_deleted_while_it_moves_is_gone_and_so_is_its_copy(fl
     assert fleet.leaked() == fleet.known_leaks
 
 
-def test_a_second_move_is_refused_and_the_first_goes_on(fleet: Fleet) -> None:
+def test_a_second_move_is_refused_and_the_first_goes_on(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The first one stands still meanwhile, and says nothing.
+    monkeypatch.setattr(moves, "ALIVE_S", 100.0)
     said: list[str] = []
     moved, _ = move_meddled(fleet, {"changes": lambda: said.append(fleet.move(exit_code=1))})
     assert "being moved already" in said[0]
@@ -124,14 +126,14 @@ def test_a_connection_that_does_not_end_has_the_stop_given_up_and_the_database_o
     run_as_customer(fleet, "create table t (n int)")
     with fleet.now.owner() as stuck:
         pid = stuck.info.backend_pid
-        with pytest.raises(ConflictError, match="kept changing"):
-            # As if it were deep in a system call, again and again.
-            move_meddled(fleet, {"the stop": lambda: os.kill(pid, signal.SIGSTOP)})
         try:
+            with pytest.raises(ConflictError, match="kept changing"):
+                # As if it were deep in a system call, again and again.
+                move_meddled(fleet, {"the stop": lambda: os.kill(pid, signal.SIGSTOP)})
             run_as_customer(fleet, "insert into t values (1)")
         finally:
             os.kill(pid, signal.SIGCONT)
-        stuck.close()
+            stuck.close()
     assert fleet.cell() == "local"
 
 

