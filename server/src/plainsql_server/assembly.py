@@ -53,6 +53,7 @@ from plainsql_server.http.routes import Route, RouteTable
 from plainsql_server.http.standing import Standing
 from plainsql_server.http.streams import Pace, StreamedAnswers
 from plainsql_server.http.transaction import TransactionRoutes
+from plainsql_server.http.workers import serve
 from plainsql_server.limits.opening import open_permits
 from plainsql_server.limits.permits import Permits
 from plainsql_server.logs import Log
@@ -312,7 +313,7 @@ def _end_with_parent() -> None:
 
 
 def _serve(factory: str, settings: Settings, host: str, port: int, workers: int) -> None:
-    uvicorn.run(
+    config = uvicorn.Config(
         f"{__name__}:{factory}",
         factory=True,
         host=host,
@@ -333,3 +334,4 @@ def _serve(factory: str, settings: Settings, host: str, port: int, workers: int)
         timeout_worker_healthcheck=_WORKER_SILENCE_S,
         timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
     )
+    serve(config)
