@@ -21,7 +21,9 @@ def kill_with_children(pid: int) -> None:
     # A parent that does not move starts nobody anew.
     os.kill(pid, signal.SIGSTOP)
     for each in [*children_of(pid), pid]:
-        os.kill(each, signal.SIGKILL)
+        # One that was about to end has ended.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(each, signal.SIGKILL)
 
 
 def wait_for(condition: Any, limit_s: float, otherwise: Any) -> None:
@@ -29,6 +31,15 @@ def wait_for(condition: Any, limit_s: float, otherwise: Any) -> None:
     until = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < until, otherwise()
+        time.sleep(0.01)
+
+
+def end_all_of(directory: Path) -> None:
+    """Ends every process that has to do with a folder, until there is none: some may be about to start others."""
+    while found := processes_of(directory):
+        for each in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(each.split()[0]), signal.SIGKILL)
         time.sleep(0.01)
 
 

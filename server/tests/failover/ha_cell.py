@@ -23,7 +23,7 @@ from plainsql_server.engine.ha_config import REPLICATION_ROLE, Files, HaConfig, 
 from server.tests.cell import new_customer
 from server.tests.failover.machines import Machine, hand_over, system_user
 from server.tests.postgres import SUPERUSER
-from server.tests.processes import wait_for
+from server.tests.processes import end_all_of, wait_for
 
 NAMES = ("ada", "bea", "cia")
 _DIRECTORY = "plainsql_directory"
@@ -156,6 +156,8 @@ def running_ha_cell(
     finally:
         for machine in cell.machines:
             machine.kill()
+        # PostgreSQL may have been starting or stopping, and then its file does not say which process it is.
+        end_all_of(folder)
         shutil.rmtree(folder)
 
 

@@ -151,7 +151,7 @@ class Load:
         report = self.workload.judge(name)
         counters = await self._counters()
         self._print(told, slowest_s, counters)
-        assert late == []
+        assert late == [], late
         assert self.workload.complaints == []
         assert [each for each in told if each.reply.complaint] == []
         for client in self.counting:
