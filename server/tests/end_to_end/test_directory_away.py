@@ -3,9 +3,11 @@
 import asyncio
 import os
 import pwd
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,10 +21,13 @@ from plainsql_server.directory.migrations import migrate
 from server.tests.end_to_end.control import ControlNode, running_control
 from server.tests.load import Client, Node, running_node
 from server.tests.postgres import SUPERUSER, Postgres, running_postgres
+from server.tests.processes import children_of
 
 GRACE_MS = 4_000
 _PG_CTL = "/usr/lib/postgresql/15/bin/pg_ctl"
 _BACK_WITHIN_S = 20
+LONGER_THAN_GRACE_S = GRACE_MS / 1000 + 2
+TIMEOUT_MS = 2_000
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,21 @@ class Place:
     control: ControlNode
     seen: str
     unseen: str
+
+    @contextmanager
+    def silence(self) -> Iterator[None]:
+        """The directory stands still, with every connection open."""
+        postmaster = int((Path(self.directory.socket_dir) / "data" / "postmaster.pid").read_text().split()[0])
+        # The parent first: it starts nobody then.
+        os.kill(postmaster, signal.SIGSTOP)
+        processes = [postmaster, *children_of(postmaster)]
+        try:
+            for each in processes:
+                os.kill(each, signal.SIGSTOP)
+            yield
+        finally:
+            for each in processes:
+                os.kill(each, signal.SIGCONT)
 
     def switch(self, action: str) -> None:
         """Stops or starts the directory."""
@@ -89,6 +109,22 @@ async def test_a_directory_that_goes_away_is_borne_with_for_the_stated_time_and_
         await served_again(known)
         await served_again(unknown)
     assert (await asyncio.to_thread(create_key, place)).status_code == 201
+
+
+async def test_a_directory_that_falls_silent_makes_no_answer_late(place: Place) -> None:
+    """Nobody is told that it is away: neither an answer comes, nor an error."""
+    async with place.node.client(place.seen) as client:
+        await served_again(client)
+        with place.silence():
+            silent_s = time.monotonic()
+            codes = set()
+            while "directory_unavailable" not in codes or time.monotonic() - silent_s < LONGER_THAN_GRACE_S:
+                answer = await client.query("select 1", timeout_ms=TIMEOUT_MS)
+                assert answer.elapsed_s < TIMEOUT_MS / 1000 + 1, answer
+                assert answer.succeeded or answer.is_refusal(), answer
+                codes.add(answer.code)
+                await asyncio.sleep(0.02)
+        await served_again(client)
 
 
 async def served_then_refused(known: Client, stopped_s: float) -> None:

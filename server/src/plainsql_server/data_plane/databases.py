@@ -14,7 +14,7 @@ from plainsql_server.core.names import DATABASE_NAME
 from plainsql_server.core.principal import Principal, Scope
 from plainsql_server.data_plane.holding import cell_is_down, database_held, is_held
 from plainsql_server.directory import databases
-from plainsql_server.directory.cache import Cache
+from plainsql_server.directory.cache import LONGEST_S, Cache
 from plainsql_server.directory.cells import CellState
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
@@ -72,8 +72,9 @@ class Databases:
             known = await self._places.last_known((principal, name))
             if known is not None:
                 return replace(known, certain=False)
+        left_s = LONGEST_S if deadline is None else min(LONGEST_S, deadline.left_s())
         try:
-            return await self._places.get((principal, name))
+            return await self._places.get((principal, name), left_s)
         except EngineError as error:
             if not is_held(error):
                 raise

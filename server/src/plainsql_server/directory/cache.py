@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
+from plainsql_server.directory.connection import directory_away
 from plainsql_server.directory.trust import Trust
 
 Key = TypeVar("Key")
@@ -19,6 +20,10 @@ _MAX_ENTRIES = 100_000
 # How long a request waits for a directory that seems to be away, if it has an answer to fall back on. A look-up takes
 # about a millisecond.
 _PATIENCE_S = 0.05
+
+# How long it waits if it has none. One that does not answer by then may take far longer to be found out: nobody hears
+# from a machine that vanished that it did.
+LONGEST_S = 2.0
 
 
 class Cache(Generic[Key, Value]):
@@ -44,10 +49,19 @@ class Cache(Generic[Key, Value]):
         kept = self.kept.get(key)
         return None if kept is None or not self._trust.holds(kept[0]) else kept[1]
 
-    async def get(self, key: Key) -> Value:
-        """The answer, remembered or fresh. Raises what the look-up raises; cancelling one caller harms no other."""
+    async def get(self, key: Key, within_s: float = LONGEST_S) -> Value:
+        """The answer, remembered or fresh. Raises what the look-up raises, or EngineError when it takes too long.
+
+        A look-up goes on though nobody waits any more, for whoever asks next.
+        """
         remembered = self.remembered(key)
-        return await asyncio.shield(self._task(key)) if remembered is None else remembered
+        if remembered is not None:
+            return remembered
+        task = self._task(key)
+        await asyncio.wait([task], timeout=within_s)
+        if not task.done():
+            raise directory_away("directory: no answer in time")
+        return task.result()
 
     async def last_known(self, key: Key) -> Value | None:
         """While the directory is away: what was known when it was last heard, unless a look-up works after all."""

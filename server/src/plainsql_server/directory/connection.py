@@ -91,22 +91,25 @@ class Directory:
             async with asyncio.timeout(_CHECK_TIMEOUT_S), self.connection() as connection:
                 await connection.execute("SELECT FROM tiers LIMIT 1")
         except TimeoutError as error:
-            raise _away(f"directory: no answer in time; the last failure: {Connection.last_failure}") from error
+            raise directory_away(
+                f"directory: no answer in time; the last failure: {Connection.last_failure}"
+            ) from error
 
 
 def as_service_error(error: Exception) -> ServiceError:
     """The error to raise for one of the driver's: the directory is away, or our SQL is wrong."""
     context = f"directory: {type(error).__name__}: {error}".strip()
     if isinstance(error, PoolTimeout) and Connection.last_failure:
-        return _away(f"{context}; the last attempt: {Connection.last_failure}")
+        return directory_away(f"{context}; the last attempt: {Connection.last_failure}")
     if isinstance(error, (errors.UndefinedTable, errors.UndefinedColumn)):
-        return _away(f"{context} (has `plainsql-server migrate` run?)")
+        return directory_away(f"{context} (has `plainsql-server migrate` run?)")
     if isinstance(error, psycopg.Error) and not isinstance(error, psycopg.OperationalError):
         return InternalError(context)
-    return _away(context)
+    return directory_away(context)
 
 
-def _away(context: str) -> EngineError:
+def directory_away(context: str) -> EngineError:
+    """The error for a directory that cannot be asked; the context is for operators."""
     return EngineError(
         "directory_unavailable",
         "The service cannot look up its directory at the moment.",
