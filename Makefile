@@ -8,7 +8,8 @@ COMPILE := UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet -
 	--generate-hashes --no-emit-index-url
 
 END_TO_END := server/tests/end_to_end
-SOAK_spanning := $(addprefix server/tests/consistency/test_,spanning.py spanning_keys.py spanning_away.py)
+SOAK_spanning := $(addprefix server/tests/consistency/test_,spanning.py spanning_keys.py spanning_away.py \
+	spanning_directory.py)
 SOAK_consistency := server/tests/consistency $(addprefix $(END_TO_END)/test_,idempotency_races.py lost_commits.py)
 SOAK_engine := server/tests/dev/test_cycles.py $(addprefix $(END_TO_END)/test_,clean_sessions.py deadlines.py \
 	disconnects.py overload.py restart.py engine_crash.py tables.py reset.py)

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
+from plainsql_server.data_plane import batons
 from plainsql_server.data_plane.spanning import Step
 from server.tests.cell import Cell
 from server.tests.consistency.faults import wait_until
 from server.tests.consistency.two_cells import HOLD_S, SIDES, TwoCells, send, serving, stored, two_cells
-from server.tests.load import Node
+from server.tests.load import NoAnswer, Node
 from server.tests.postgres import SUPERUSER
 
-# What is left in doubt is finished by then.
+# What is left in doubt is finished by then; docs/reference/http.md says so.
 BOUND_S = 10
 
 pytestmark = pytest.mark.timeout(240)
@@ -39,6 +40,25 @@ def patient_node(two: TwoCells) -> Iterator[Node]:
     """One that may stand still for a while, as a busy machine makes it, before others take what it has."""
     with serving(two, test_hold_s=10) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def earnest_node(two: TwoCells) -> Iterator[Node]:
+    """One that has what it has for as long as outside of tests."""
+    with serving(two, test_hold_s=batons.HOLD_S) as running:
+        yield running
+
+
+@pytest.mark.parametrize("step", [Step.PREPARED, Step.DECIDED], ids=lambda each: each.name)
+async def test_what_a_process_leaves_in_doubt_is_finished_within_the_time_that_is_promised(
+    two: TwoCells, earnest_node: Node, step: Step
+) -> None:
+    number = 80 + step.value
+    two.crash_file.write_text(step.name)
+    with pytest.raises(NoAnswer):
+        await send(earnest_node, two, number, timeout_ms=20_000)
+    await asyncio.to_thread(two.wait_until_settled, BOUND_S)
+    assert stored(two, number) == [step is Step.DECIDED] * 2
 
 
 async def test_a_cell_that_dies_after_the_decision_shows_it_when_it_is_back(two: TwoCells, node: Node) -> None:

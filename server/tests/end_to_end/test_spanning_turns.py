@@ -2,26 +2,43 @@
 
 import asyncio
 import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from server.tests.load import Answer, Client, directory_dsn, running_node
 from server.tests.processes import wait_for
 from server.tests.service import Service
 
+# Longer than anything here takes.
+LONG_MS = 30_000
+
 
 async def test_who_needs_several_turns_waits_without_having_one_and_others_go_on(service: Service) -> None:
     first, second = new_organization(service), new_organization(service)
-    mark = secrets.token_hex(8)
     with running_node(directory_dsn(service), cell_max_connections=4) as node:
         async with node.client(first) as slow, node.client(second) as other:
-            running = asyncio.create_task(span(slow, f"select pg_sleep(4), '{mark}'", timeout_ms=20_000))
-            await asyncio.to_thread(wait_for, lambda: is_running(service, mark), 20, lambda: "it does not run")
-            refused = await span(other, "select 1", timeout_ms=500)
-            assert (refused.status, refused.code) == (503, "overloaded")
-            assert "several databases" in refused.body["error"]["message"]
-            # One turn is there.
-            assert (await other.query("select 1", database="one")).succeeded
-            assert (await span(other, "select 1", timeout_ms=20_000)).succeeded
+            async with held_up(service, slow) as running:
+                refused = await span(other, "select 1", timeout_ms=500)
+                assert (refused.status, refused.code) == (503, "overloaded")
+                assert "several databases" in refused.body["error"]["message"]
+                # One turn is there.
+                assert (await other.query("select 1", database="one")).succeeded
+                waiting = asyncio.create_task(span(other, "select 1", timeout_ms=LONG_MS))
+            assert (await waiting).succeeded
             assert (await running).succeeded
+
+
+@asynccontextmanager
+async def held_up(service: Service, client: Client) -> AsyncIterator["asyncio.Task[Answer]"]:
+    """A transaction that spans both databases, and has its turns and waits for a lock for the length of the block."""
+    table = f"gate_{secrets.token_hex(4)}"
+    for database in ("one", "two"):
+        assert (await client.query(f"create table {table} ()", database=database)).succeeded
+    with service.engine(database_of(service, table)) as holder, holder.transaction():
+        holder.execute(f"lock table {table}".encode())
+        running = asyncio.create_task(span(client, f"select from {table}", timeout_ms=LONG_MS))
+        await asyncio.to_thread(wait_for, lambda: awaits_lock(service, table), 20, lambda: "it does not run")
+        yield running
 
 
 def new_organization(service: Service) -> str:
@@ -39,7 +56,20 @@ async def span(client: Client, sql: str, *, timeout_ms: int) -> Answer:
     return await client.answer()
 
 
-def is_running(service: Service, mark: str) -> bool:
+def database_of(service: Service, table: str) -> str:
+    """What the engine calls a database that has this table."""
     with service.engine() as engine:
-        asked = engine.execute("select from pg_stat_activity where query like %s and state = 'active'", (f"%'{mark}'",))
+        names = [name for (name,) in engine.execute("select datname from pg_database where datname ~ '^d_'")]
+    for name in names:
+        with service.engine(name) as database:
+            if database.execute("select to_regclass(%s)", (f"public.{table}",)).fetchone() != (None,):
+                return str(name)
+    raise AssertionError(f"no database has {table}")
+
+
+def awaits_lock(service: Service, table: str) -> bool:
+    with service.engine() as engine:
+        asked = engine.execute(
+            "select from pg_stat_activity where query like %s and wait_event_type = 'Lock'", (f"%{table}",)
+        )
         return asked.fetchone() is not None
