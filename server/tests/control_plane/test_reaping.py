@@ -160,7 +160,7 @@ async def test_a_tenant_with_too_many_locks_is_ended(
 async def test_a_prepared_transaction_of_nobody_is_rolled_back_and_one_with_a_record_is_not(
     postgres: Postgres, directory: Directory, database: DatabaseRecord, seen: list[Observation]
 ) -> None:
-    reaper = Reaper(directory, seen.append, Ceilings(prepared_s=0.1, stray_s=0.1))
+    reaper = Reaper(directory, seen.append, Ceilings(prepared_s=0, stray_s=0))
     services = [new_gid() for _ in range(3)]
     await store_record(directory, database, services[0], "open", freed=False)
     await store_record(directory, database, services[1], "aborted", freed=True)
