@@ -275,15 +275,40 @@ async def test_two_of_an_organization_are_never_open_whatever_the_code_does(
     assert "spanning_one_at_a_time" in failure.value.internal_context  # type: ignore[attr-defined]
 
 
+async def store_freed(directory: Directory, database: DatabaseRecord, minutes_ago: int) -> None:
+    id_ = await store_record(directory, database, new_gid(), "committed", freed=True)
+    async with directory.connection() as connection:
+        await connection.execute(
+            "update spanning_transactions set freed_at = now() - %s * interval '1 min' where id = %s",
+            (minutes_ago, id_),
+        )
+
+
+async def count(directory: Directory) -> int:
+    async with directory.connection() as connection:
+        return (await connection.execute("select from spanning_transactions")).rowcount
+
+
 async def test_records_go_when_nobody_asks_for_them_any_more(directory: Directory, database: DatabaseRecord) -> None:
-    for minutes in (1, 11):
-        id_ = await store_record(directory, database, new_gid(), "committed", freed=True)
-        async with directory.connection() as connection:
-            await connection.execute(
-                "update spanning_transactions set freed_at = now() - %s * interval '1 min' where id = %s",
-                (minutes, id_),
-            )
+    for minutes_ago in (1, 11):
+        await store_freed(directory, database, minutes_ago)
     await store_record(directory, database, new_gid(), "open")
     await spanning.delete_old(directory)
-    async with directory.connection() as connection:
-        assert (await connection.execute("select from spanning_transactions")).rowcount == 2
+    assert await count(directory) == 2
+
+
+async def test_more_old_records_than_are_removed_at_once_do_not_stay(
+    directory: Directory, database: DatabaseRecord, recovery: Recovery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spanning, "_REMOVED_AT_ONCE", 2)
+    for _ in range(5):
+        await store_freed(directory, database, minutes_ago=11)
+    working = asyncio.create_task(recovery.run())
+    try:
+        # Less than the minute between two times of tidying up.
+        async with asyncio.timeout(30):
+            while await count(directory):  # noqa: ASYNC110  # a database is watched
+                await asyncio.sleep(0.05)
+    finally:
+        working.cancel()
+        await asyncio.wait([working])

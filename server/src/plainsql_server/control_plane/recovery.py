@@ -157,8 +157,8 @@ class Recovery:
                     self._observe(Reaped(now(), "reaped", part.cell_name, what, 1))
 
     async def _tidy(self) -> None:
-        if time.monotonic() >= self._tidy_at_s:
-            await spanning.delete_old(self._directory)
+        # With every look while there is more: busy organizations add hundreds in a second.
+        if time.monotonic() >= self._tidy_at_s and not await spanning.delete_old(self._directory):
             self._tidy_at_s = time.monotonic() + _TIDY_EVERY_S
 
     def _report(self, error: Exception) -> None:

@@ -212,13 +212,14 @@ async def strays(directory: Directory, prepared: Sequence[tuple[str, str]]) -> d
     return {row["gid"]: row["is_committed"] for row in rows}
 
 
-async def delete_old(directory: Directory) -> None:
-    """Removes records that nobody will ask for any more."""
+async def delete_old(directory: Directory) -> bool:
+    """Removes records that nobody will ask for any more; whether there may be more than are removed at once."""
     statement = """
         DELETE FROM spanning_transactions WHERE id IN (
             SELECT id FROM spanning_transactions WHERE freed_at < now() - %s * interval '1 s' LIMIT %s)
     """
-    await _change(directory, statement, (_KEPT_S, _REMOVED_AT_ONCE))
+    async with directory.connection() as connection:
+        return (await connection.execute(statement, (_KEPT_S, _REMOVED_AT_ONCE))).rowcount == _REMOVED_AT_ONCE
 
 
 async def _pass_on(directory: Directory, statement: str, id_: str) -> bool:
