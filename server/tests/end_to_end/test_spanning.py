@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -237,6 +238,36 @@ def test_many_at_once_take_turns_and_all_are_done(two: Two, table: str) -> None:
         answers = list(pool.map(send, range(60)))
     assert [answer.json()["success"] for answer in answers] == [True] * 60
     assert everywhere(two, table) == {"main": [], "far": list(range(60)), "near": list(range(60))}
+
+
+@contextmanager
+def every_place_taken(cell: Postgres) -> Iterator[None]:
+    """As many transactions are prepared on the cell as may be, for the length of the block."""
+    with cell.connect() as admin:
+        row = admin.execute("show max_prepared_transactions").fetchone()
+        assert row is not None
+        gids = [f"place_{number}" for number in range(int(row[0]))]
+        for gid in gids:
+            admin.execute("begin")
+            admin.execute(f"prepare transaction '{gid}'".encode())
+        try:
+            yield
+        finally:
+            for gid in gids:
+                admin.execute(f"rollback prepared '{gid}'".encode())
+
+
+def test_a_cell_without_a_place_undoes_everything_and_says_when_to_come_again(two: Two, table: str) -> None:
+    both = [at(name, f"insert into {table} values (1)") for name in ("near", "far")]
+    with every_place_taken(two.other):
+        response = post(two.service, *both)
+        assert error_of(response, 503, "overloaded")["outcome"] == "rolled_back"
+        assert int(response.headers["Retry-After"]) >= 1
+        assert everywhere(two, table) == {"main": [], "far": [], "near": []}
+        # What stays in one database needs no place.
+        two.service.query(f"insert into {table} values (2)", database="far")
+    run(two.service, *both)
+    assert everywhere(two, table) == {"main": [], "far": [1, 2], "near": [1]}
 
 
 def hold_turn(two: Two, *, hold_s: float) -> None:
