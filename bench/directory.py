@@ -26,18 +26,15 @@ _PER_ORGANIZATION = 2
 _CLIENTS = 16
 _PLACEMENTS = 50
 
-_FILL = (
+_FILL_BEFORE = (
     "SET statement_timeout = 0",
     """INSERT INTO cells (id, name, conninfo, admin_role, state)
        SELECT 'cell_bench' || g, 'bench-' || g, 'host=/nowhere', 'nobody', 'active'
        FROM generate_series(1, {cells}) g""",
     """INSERT INTO organizations (id, name, tier)
        SELECT 'org_bench' || g, 'Bench ' || g, 'dedicated' FROM generate_series(1, {organizations}) g""",
-    """INSERT INTO databases (id, organization_id, name, state, is_default, engine_name, cell_id, record_secret)
-       SELECT 'db_bench' || g, 'org_bench' || (g - 1) % {organizations} + 1, 'db-' || g, 'ready',
-           g <= {organizations}, 'd_' || lpad(to_hex(g), 24, '0'), 'cell_bench' || g % {cells} + 1,
-           md5(g::text) || md5((-g)::text)
-       FROM generate_series(1, {databases}) g""",
+)
+_FILL_AFTER = (
     """INSERT INTO roles (database_id, kind, engine_name)
        SELECT 'db_bench' || g, kind, left(kind, 1) || '_' || lpad(to_hex(g), 24, '0')
        FROM generate_series(1, {databases}) g, unnest(ARRAY['owner', 'reader']) kind""",
@@ -45,8 +42,15 @@ _FILL = (
        SELECT 'key_bench' || g, 'org_bench' || g % {organizations} + 1, 'bench',
            sha256(('no secret ' || g)::bytea), 'svc_k_abcd', 'abcd', ARRAY['read', 'write']
        FROM generate_series(1, {keys}) g""",
-    "VACUUM ANALYZE",
 )
+# As many at once as there are cells, so that the row of each, which counts them, changes once in a transaction.
+_DATABASES = """
+    INSERT INTO databases (id, organization_id, name, state, is_default, engine_name, cell_id, record_secret)
+    SELECT 'db_bench' || g, 'org_bench' || (g - 1) % {organizations} + 1, 'db-' || g, 'ready',
+        g <= {organizations}, 'd_' || lpad(to_hex(g), 24, '0'), 'cell_bench' || g % {cells} + 1,
+        md5(g::text) || md5((-g)::text)
+    FROM generate_series({first}, {last}) g
+"""
 _REAL_KEY = """
     INSERT INTO api_keys (id, organization_id, name, digest, shown_prefix, last_four, scopes)
     VALUES (%s, %s, 'real', %s, %s, %s, ARRAY['read', 'write'])
@@ -99,14 +103,19 @@ async def _fill(directory: Directory, keys: int, databases: int, secrets: Sequen
         "cells": _CELLS, "organizations": databases // _PER_ORGANIZATION, "databases": databases, "keys": keys,
     }  # fmt: skip
     async with directory.connection() as connection:
-        for statement in _FILL[:-1]:
+        for statement in _FILL_BEFORE:
+            await connection.execute(statement.format(**sizes))
+        for first in range(1, databases + 1, _CELLS):
+            last = min(databases, first + _CELLS - 1)
+            await connection.execute(_DATABASES.format(**sizes, first=first, last=last))
+        for statement in _FILL_AFTER:
             await connection.execute(statement.format(**sizes))
         rows = [
             (f"key_real{number}", _organization(number, databases), each.digest, each.shown_prefix, each.last_four)
             for number, each in enumerate(secrets)
         ]
         await connection.cursor().executemany(_REAL_KEY, rows)
-        await connection.execute(_FILL[-1])
+        await connection.execute("VACUUM ANALYZE")
 
 
 def _organization(number: int, databases: int) -> str:

@@ -1,9 +1,10 @@
 """What a request costs in a larger fleet: 1, 2 and 3 nodes, and 1, 2 and 3 cells.
 
-Owns that workload. Three nodes are at work all the time, each with the same load of its own, so that neither how busy a
-node nor how busy the machine is differs: what differs is how many of them are one service's, and on how many cells its
-databases are. The others are of services of their own. Told is processor time per request, of the nodes and cells of
-the one service: other than time by the clock, it hardly depends on who else uses the machine.
+Owns two workloads. Of the first, three nodes are at work all the time, each with the same load of its own, so that
+neither how busy a node nor how busy the machine is differs: what differs is how many of them are one service's, and on
+how many cells its databases are. The others are of services of their own. Of the second, one load is spread over more
+and more nodes, each of which has less to do then. Told is processor time per request, of the nodes and cells of the one
+service: other than time by the clock, it hardly depends on who else uses the machine.
 """
 
 import json
@@ -59,37 +60,63 @@ class Fleet:
         took_s = [cpu_s(node.pid) - before for node, before in zip(self.nodes, before_s, strict=True)]
         return median(took_s) / seconds * 1000
 
-    def cost(self, nodes: int, cells: int, seconds: float) -> Cost:
-        """The load on so many nodes and cells of the one service. A database has one node, as behind the alias."""
-        ours = [
-            (node, self.cells[0], [_name(database % cells, index, database) for database in range(_DATABASES)])
-            for index, node in enumerate(self.nodes[:nodes])
-        ]
-        theirs = [
-            (node, stack, [_name(0, 0, database) for database in range(_DATABASES)])
-            for node, stack in zip(self.others, self.cells[1:], strict=True)
-        ]
+    def cost(self, nodes: int, cells: int, seconds: float, *, spread: bool) -> Cost:
+        """What a load on so many nodes and cells of the one service takes: the same on each node, or one for all."""
+        loads = self._one_load(nodes, cells) if spread else self._load_a_node(nodes, cells)
         before_s = self._took_s(cells)
-        with ThreadPoolExecutor(_MOST) as loads:
-            rates = list(loads.map(lambda each: _load(each[0], each[1], each[2], seconds), [*ours, *theirs][:_MOST]))
+        with ThreadPoolExecutor(_MOST) as running:
+            rates = list(running.map(lambda load: load.run(seconds), loads))
         node_s, cell_s = (after - before for after, before in zip(self._took_s(cells), before_s, strict=True))
         requests = sum(rates[:nodes]) * round(seconds)
         # A cell serves its own service, too, where that has a node at work.
-        all_requests = sum(rates[: nodes + (cells - 1 if nodes == 1 else 0)]) * round(seconds)
+        others = 0 if spread or nodes > 1 else cells - 1
+        all_requests = sum(rates[: nodes + others]) * round(seconds)
         return Cost(sum(rates[:nodes]), node_s / requests * 1e6, cell_s / all_requests * 1e6)
+
+    def _load_a_node(self, nodes: int, cells: int) -> "list[_Load]":
+        """A database has one node, as behind the alias."""
+        ours = [
+            _Load(node, self.cells[0], [_name(database % cells, index, database) for database in range(_DATABASES)])
+            for index, node in enumerate(self.nodes[:nodes])
+        ]
+        theirs = [
+            _Load(node, stack, [_name(0, 0, database) for database in range(_DATABASES)])
+            for node, stack in zip(self.others, self.cells[1:], strict=True)
+        ]
+        return [*ours, *theirs][:_MOST]
+
+    def _one_load(self, nodes: int, cells: int) -> "list[_Load]":
+        """The same databases and connections, however many nodes share them."""
+        names = [_name(each % cells, index, each) for index in range(_MOST) for each in range(_DATABASES)]
+        connections = _MOST * _CONNECTIONS // nodes
+        return [
+            _Load(node, self.cells[0], names[index::nodes], connections)
+            for index, node in enumerate(self.nodes[:nodes])
+        ]
 
     def _took_s(self, cells: int) -> tuple[float, float]:
         postgres = sum(cpu_s(cell.postgres_pid) for cell in self.cells[:cells])
         return sum(cpu_s(node.pid) for node in self.nodes), postgres
 
 
-def _load(node: BenchNode, service: Stack, names: Sequence[str], seconds: float) -> float:
-    body = json.dumps({"sql": _SQL, "params": ["N"], "database": "D"}).replace('"N"', "%d").replace('"D"', '"%s"')
-    listed = ", ".join(f'"{name}"' for name in names)
-    head = f"local names = {{{listed}}}\nfunction delay() return {_PAUSE_MS} end"
-    expression = f"string.format([==[{body}]==], math.random(1, {_ROWS}), names[math.random(1, {len(names)})])"
-    headers = {"Authorization": f"Bearer {service.api_key}", "Content-Type": "application/json"}
-    return wrk(f"{node.url}/v1/query", headers, expression, _CONNECTIONS, seconds, head=head).per_second
+@dataclass(frozen=True)
+class _Load:
+    """Look-ups in some databases of a service, on one node."""
+
+    node: BenchNode
+    service: Stack
+    names: Sequence[str]
+    connections: int = _CONNECTIONS
+
+    def run(self, seconds: float) -> float:
+        """How many were answered a second."""
+        body = json.dumps({"sql": _SQL, "params": ["N"], "database": "D"}).replace('"N"', "%d").replace('"D"', '"%s"')
+        listed = ", ".join(f'"{name}"' for name in self.names)
+        head = f"local names = {{{listed}}}\nfunction delay() return {_PAUSE_MS} end"
+        expression = f"string.format([==[{body}]==], math.random(1, {_ROWS}), names[math.random(1, {len(self.names)})])"
+        headers = {"Authorization": f"Bearer {self.service.api_key}", "Content-Type": "application/json"}
+        url = f"{self.node.url}/v1/query"
+        return wrk(url, headers, expression, self.connections, seconds, head=head).per_second
 
 
 @contextmanager

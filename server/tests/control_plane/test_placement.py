@@ -1,5 +1,7 @@
 """Where new databases go, and the states of cells: every pair of them, tried."""
 
+import asyncio
+
 import psycopg
 import pytest
 
@@ -7,6 +9,7 @@ from plainsql_server.control_plane import cells, databases, moves, organizations
 from plainsql_server.control_plane.states import CELL_TRANSITIONS, MOVE_TRANSITIONS
 from plainsql_server.core.actor import OPERATOR
 from plainsql_server.core.errors import AccessError, ConflictError, EngineError, RequestError
+from plainsql_server.directory import databases as stored_databases
 from plainsql_server.directory import moves as stored_moves
 from plainsql_server.directory.cells import CellRecord, CellState
 from plainsql_server.directory.connection import Directory
@@ -34,6 +37,33 @@ async def test_a_new_database_goes_where_most_of_the_room_is_free(
     with pytest.raises(EngineError) as failure:
         await databases.create(directory, owner.id, "one-too-many")
     assert failure.value.code == "no_active_cell"
+
+
+async def test_cells_count_right_whatever_happens_at_once(
+    directory: Directory, dsn: str, cell: CellRecord, second: CellRecord
+) -> None:
+    owner = await organizations.create(directory, "Big", "dedicated")
+
+    async def insert(name: str, on: CellRecord, *, draft: bool = False) -> DatabaseRecord:
+        as_draft_s = 60 if draft else 0
+        return await databases.insert(directory, owner.id, name, OPERATOR, as_draft_s=as_draft_s, on=on)
+
+    async def move(number: int, to: CellRecord) -> None:
+        database = await insert(f"moved-{number}", second if to is cell else cell)
+        copy = await insert(f"copy-{number}", to, draft=True)
+        stored = await stored_moves.insert(directory, database, copy, 60)
+        await stored_moves.stop(directory, stored.id, 60)
+        assert await stored_moves.finish(directory, stored, database, copy, OPERATOR)
+        assert await stored_databases.set_deleted(directory, copy.id, OPERATOR)
+
+    # To and fro, so that two of them want the same two cells in opposite orders.
+    await asyncio.gather(
+        *(move(number, cell if number % 2 else second) for number in range(30)),
+        *(insert(f"new-{number}", cell) for number in range(20)),
+    )
+    with psycopg.connect(dsn) as connection:
+        counted = connection.execute("SELECT id, databases FROM cells").fetchall()
+    assert set(counted) == {(cell.id, 15 + 20), (second.id, 15)}
 
 
 async def test_a_cell_that_is_kept_for_a_tier_takes_that_tiers_databases_first_and_no_others(

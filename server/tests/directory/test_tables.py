@@ -102,3 +102,25 @@ def test_an_organization_needs_a_tier_that_exists(connection: psycopg.Connection
 def test_a_name_that_looks_like_an_id_is_refused(connection: psycopg.Connection) -> None:
     with pytest.raises(errors.CheckViolation):
         connection.execute("INSERT INTO organizations (id, name, tier) VALUES ('org_3', 'org_1', 'free')")
+
+
+def test_a_cell_counts_its_databases_whatever_changes_them(connection: psycopg.Connection) -> None:
+    def counted() -> list[int]:
+        return [row[0] for row in connection.execute("SELECT databases FROM cells ORDER BY id")]
+
+    connection.execute(
+        "INSERT INTO cells (id, name, conninfo, admin_role, state) VALUES ('cell_2', 'b', '', 'admin', 'full')"
+    )
+    assert counted() == [2, 0]
+    for change, expected in (
+        ("UPDATE databases SET state = 'suspended'", [2, 0]),
+        ("UPDATE databases SET cell_id = 'cell_2' WHERE id = 'db_1'", [1, 1]),
+        ("UPDATE databases SET state = 'deleted', is_default = false WHERE id = 'db_1'", [1, 0]),
+        ("UPDATE databases SET cell_id = 'cell_1' WHERE id = 'db_1'", [1, 0]),
+        ("UPDATE databases SET state = 'ready', cell_id = 'cell_2' WHERE id = 'db_1'", [1, 1]),
+        ("DELETE FROM databases WHERE id = 'db_2'", [0, 1]),
+    ):
+        connection.execute(change)
+        assert counted() == expected, change
+    connection.execute(*_database(state="deleted"))
+    assert counted() == [0, 1]

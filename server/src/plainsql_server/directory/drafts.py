@@ -70,6 +70,7 @@ async def exchange(
     if rows is None:
         return False
     old, new = rows
+    await _lock_cells(connection, [old["cell_id"], new["cell_id"]])
     await _move_aside(connection, draft.id)
     await _place(connection, target.id, {**new, "plain": old["plain"] if plain is None else plain})
     await _place(connection, draft.id, old)
@@ -89,6 +90,12 @@ async def _both(
     old.pop("restores_to")
     unchanged = old.pop("state") == target.state and old["engine_name"] == target.engine_name
     return (old, new) if is_draft and unchanged else None
+
+
+async def _lock_cells(connection: Connection, cell_ids: list[str]) -> None:
+    # Both count their databases anew. In one order, or an exchange in the opposite direction would wait crosswise.
+    locked = "SELECT FROM cells WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE"
+    await connection.execute(locked, (cell_ids,))
 
 
 async def _move_aside(connection: Connection, draft_id: str) -> None:
