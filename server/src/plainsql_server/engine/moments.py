@@ -51,7 +51,7 @@ _TABLES = """
          WHERE i.indrelid = c.oid AND i.indisprimary AND i.indisvalid AND k.place <= i.indnkeyatts
          HAVING bool_and(t.typnamespace = 'pg_catalog'::regnamespace OR t.typtype = 'e'))
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-    WHERE c.relkind IN ('r', 'm') AND c.relpersistence <> 't' AND n.nspname !~ '^pg_'
+    WHERE c.relkind IN ('r', 'm') AND c.relispopulated AND c.relpersistence <> 't' AND n.nspname !~ '^pg_'
       AND n.nspname <> 'information_schema' AND (n.nspname, c.relname) <> ('plainsql', 'secrets')
     ORDER BY c.oid
 """
