@@ -10,14 +10,16 @@ DEFINED = [
     "create table booked (id int, during int4range, exclude using gist (during with &&))",
     "create domain short as text check (length(value) < 20)", "create table by_domain (d short primary key, n int)",
     "create table wide (id int primary key, gone text, big text)", "alter table wide drop column gone",
-    "create table watched (id int) partition by list (id)", "create table watched_1 partition of watched for values in (1)",
+    "create table watched (id int) partition by list (id)",
+    "create table watched_1 partition of watched for values in (1)",
     "create table watched_rest partition of watched default", "create table seen (id int)",
     "create function see() returns trigger language plpgsql as"
     " $$ begin insert into public.seen values (new.id); return new; end $$",
     "create trigger always after insert on watched for each row execute function see()",
     "alter table watched enable always trigger always",
     "create table guarded (id int, owned_by text)", "alter table guarded enable row level security",
-    "create policy nobody on guarded using (false)", "create table linked (id int primary key, up int references linked)",
+    "create policy nobody on guarded using (false)",
+    "create table linked (id int primary key, up int references linked)",
     "create table by_full (id int)", "alter table by_full replica identity full",
     "create table made (id int generated always as identity primary key, n int)",
     "create table \"SELECT\" (\"a\"\"b\" int primary key, ctid_ int)",
@@ -36,8 +38,10 @@ FIRST = [
     "insert into \"SELECT\" select g, 1 from generate_series(1, 10) g",
 ]  # fmt: skip
 THEN = [
-    "update base set note = note || 'x'", "delete from only base where id % 2 = 0", "insert into derived values (2, 'e', 3)",
-    "update swapped set place = 51 - place", "update booked set during = int4range(lower(during) + 1, upper(during) + 1)",
+    "update base set note = note || 'x'", "delete from only base where id % 2 = 0",
+    "insert into derived values (2, 'e', 3)",
+    "update swapped set place = 51 - place",
+    "update booked set during = int4range(lower(during) + 1, upper(during) + 1)",
     "update by_domain set d = d || '!' where n > 10", "update wide set big = reverse(big) where id % 2 = 0",
     "update watched set id = id + 1", "insert into watched values (1), (7)", "delete from guarded where id < 4",
     "update linked set up = id", "delete from linked where id > 30", "delete from by_full where id = 1",
@@ -45,7 +49,8 @@ THEN = [
     "insert into made (n) values (7)", "update \"SELECT\" set \"a\"\"b\" = \"a\"\"b\" + 100, ctid_ = 2",
 ]  # fmt: skip
 LAST = [
-    "update base set note = note || 'y' where id % 3 = 0", "update swapped set place = 51 - place", "delete from booked",
+    "update base set note = note || 'y' where id % 3 = 0", "update swapped set place = 51 - place",
+    "delete from booked",
     "insert into by_domain values ('last', 1)", "update wide set big = big || 'z'", "insert into watched values (1)",
     "update guarded set owned_by = 'y'", "delete from linked where id > 20", "insert into by_full values (2), (2)",
     "insert into made (n) values (8)",

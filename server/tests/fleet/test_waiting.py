@@ -13,9 +13,11 @@ from psycopg.conninfo import make_conninfo
 
 from server.tests.end_to_end.relay import Relay
 from server.tests.events import StreamClient
+from server.tests.fleet.meddling import move_meddled
 from server.tests.fleet.stage import Fleet
 from server.tests.load import Client, Node, running_node
 from server.tests.postgres import Postgres
+from server.tests.processes import wait_for
 
 HOLD = "update databases set held_until = now() + interval '30 s' where name = 'main'"
 RELEASE = "update databases set held_until = null where name = 'main'"
@@ -107,6 +109,26 @@ async def test_a_stream_that_the_stop_meets_ends_with_an_error_and_not_as_if_it_
     assert last.type == "error"
     async with stage.client() as client:
         assert (await client.query("select 1", timeout_ms=20_000)).succeeded
+
+
+async def test_a_write_that_is_at_work_when_the_stop_begins_is_undone_and_its_client_is_told(stage: Stage) -> None:
+    fleet, loop = stage.fleet, asyncio.get_running_loop()
+    async with stage.client() as client, stage.client() as other:
+        assert (await client.query("create table slow (n int)", timeout_ms=20_000)).succeeded
+
+        def begin_to_write() -> None:
+            sending = client.send("insert into slow select 1 from pg_sleep(25)", timeout_ms=28_000)
+            asyncio.run_coroutine_threadsafe(sending, loop).result()
+            with fleet.now.admin() as admin:
+                at_work = "select from pg_stat_activity where state = 'active' and query ~ '^insert into slow'"
+                wait_for(lambda: admin.execute(at_work).rowcount > 0, 15, lambda: "it is not at work")
+
+        to = fleet.other()
+        await asyncio.to_thread(move_meddled, fleet, {"the stop": begin_to_write}, to)
+        answer = await client.answer()
+        assert fleet.cell() == to
+        assert (answer.status, answer.outcome) == (503, "rolled_back"), answer
+        assert (await other.query("select count(*)::int from slow", timeout_ms=20_000)).value == 0
 
 
 async def test_a_node_that_has_not_heard_of_a_move_writes_to_nothing_that_is_left_behind(stage: Stage) -> None:
