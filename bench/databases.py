@@ -1,14 +1,16 @@
 """What more databases cost: the same look-ups spread over 1, 10, 100 and 1,000 of them on one cell.
 
 Owns that workload. Databases are drawn by Zipf's law, as customers are: few are busy, most are quiet. Told are
-throughput, connections to the cell, how many were opened anew meanwhile, and the memory of the service's processes and
-of the cell's.
+throughput, connections to the cell, how many were opened anew meanwhile, and the memory of the service's processes, of
+the cell's and of one connection of it; and before that, what an empty database takes on disk.
 """
 
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
 
 from bench.loads import check_one, wrk
 from bench.processes import memory_mib
@@ -31,6 +33,25 @@ class Spread:
     opened_per_second: float
     worker_mib: float
     cell_mib: float
+    connection_mib: float
+
+
+@dataclass(frozen=True)
+class Empty:
+    """What a database takes on disk in which nothing is."""
+
+    size_bytes: int
+    files: int
+
+
+def empty(stack: Stack) -> Empty:
+    """Makes one, and looks at it."""
+    _post(f"{stack.control_url}/v1/databases", stack.api_key, {"name": "empty"})
+    (name,) = stack.psql("select engine_name from databases where name = 'empty'", "plainsql_directory").split()
+    found = f"select oid, pg_database_size(oid) from pg_database where datname = '{name}'"
+    oid, size_bytes = stack.psql(found).split("|")
+    folder = stack.psql("show data_directory")
+    return Empty(int(size_bytes), len(list(Path(folder, "base", oid).iterdir())))
 
 
 def spread_over(stack: Stack, steps: tuple[int, ...], connections: int, seconds: float) -> Iterator[Spread]:
@@ -43,8 +64,9 @@ def spread_over(stack: Stack, steps: tuple[int, ...], connections: int, seconds:
         before = _opened(stack)
         measured = _load(stack, step, connections, seconds)
         opened = (_opened(stack) - before) / seconds
-        memories = memory_mib(stack.data_pid), memory_mib(stack.postgres_pid)
-        yield Spread(step, measured, _connections(stack), opened, *memories)
+        pids = _connections(stack)
+        memories = memory_mib(stack.data_pid), memory_mib(stack.postgres_pid), median(map(memory_mib, pids))
+        yield Spread(step, measured, len(pids), opened, *memories)
 
 
 def _make(stack: Stack, numbers: range) -> None:
@@ -92,8 +114,11 @@ end
 """
 
 
-def _connections(stack: Stack) -> int:
-    return int(stack.psql("select count(*) from pg_stat_activity where application_name = 'plainsql'"))
+def _connections(stack: Stack) -> list[int]:
+    """The processes of the service's connections."""
+    return [
+        int(pid) for pid in stack.psql("select pid from pg_stat_activity where application_name = 'plainsql'").split()
+    ]
 
 
 def _opened(stack: Stack) -> int:

@@ -5,12 +5,15 @@ import os
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import psycopg
 import pytest
 
 from plainsql_server.control_plane import databases, drafts, moves, organizations
 from plainsql_server.core.errors import ConflictError, EngineError, ServiceError
+from plainsql_server.directory import audit
+from plainsql_server.directory import moves as stored_moves
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.engine import closing
@@ -157,6 +160,41 @@ def test_nothing_is_closed_for_the_sake_of_connections_that_another_server_has(f
         assert failure.value.code == "database_busy"
         assert here.execute("select 1").fetchone() == (1,), "it was not even ended"
     run_as_customer(fleet, "select 1")
+
+
+def test_a_switch_whose_answer_is_lost_and_that_is_committed_later_opens_nothing(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_finish, real_note, real_open = stored_moves.finish, audit.note, closing.open_again
+    opened: list[str] = []
+    changed, committing = asyncio.Event(), list[asyncio.Task[bool]]()
+
+    async def note(*arguments: Any, **details: Any) -> None:
+        await real_note(*arguments, **details)
+        # All is changed by now, and nothing is committed.
+        changed.set()
+        await asyncio.sleep(0.5)
+
+    async def finish_later(_: Directory, *arguments: Any) -> bool:
+        async with Directory.open(fleet.dsn) as directory:
+            return await real_finish(directory, *arguments)
+
+    async def finish_unheard(*arguments: Any) -> bool:
+        committing.append(asyncio.create_task(finish_later(*arguments)))
+        await changed.wait()
+        raise EngineError("directory_unavailable", "The answer is lost.")
+
+    async def open_again(cell: psycopg.AsyncConnection, database: str) -> None:
+        opened.append(database)
+        await real_open(cell, database)
+
+    monkeypatch.setattr(audit, "note", note)
+    monkeypatch.setattr(stored_moves, "finish", finish_unheard)
+    monkeypatch.setattr(closing, "open_again", open_again)
+    with pytest.raises(EngineError, match="answer is lost"):
+        move_meddled(fleet, {})
+    assert (fleet.cell(), opened) == ("second", [])
+    run_as_customer(fleet, "create table t (n int)")
 
 
 def test_what_a_move_left_behind_is_never_opened_again(fleet: Fleet) -> None:

@@ -75,9 +75,9 @@ async def _until_nothing_is_in_doubt(fleet: Fleet) -> None:
 
 def _rows(fleet: Fleet, database: str) -> list[str]:
     stage = Stage(fleet.clusters[fleet.cell(database)], fleet.dsn)
-    with stage.owner(database) as owner:
-        assert owner.execute("select from pg_prepared_xacts where database = current_database()").rowcount == 0
-        return [number for (number,) in owner.execute("select n from written")]
+    with stage.admin(database) as admin:
+        assert admin.execute("select from pg_prepared_xacts where database = current_database()").rowcount == 0
+        return [number for (number,) in admin.execute("select n from written")]
 
 
 async def test_a_transaction_over_a_database_that_is_moved_is_done_in_both_or_in_neither(fleet: Fleet) -> None:

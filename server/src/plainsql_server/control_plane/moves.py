@@ -94,9 +94,11 @@ async def stopped(
             await _close(admin, database.engine_name, spared)
             yield
         finally:
-            if not await _is_done(directory, move):
+            # Said before it is opened, as when a move is undone: a switch whose answer was lost may still be committed,
+            # and after this it cannot be.
+            if await moves.resume(directory, move.id):
                 await closing.open_again(admin, database.engine_name)
-                await moves.resume(directory, move.id)
+                await moves.release(directory, move.id)
 
 
 async def finish(directory: Directory, move: MoveRecord, database: DatabaseRecord, copy: DatabaseRecord) -> None:

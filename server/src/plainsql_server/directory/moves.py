@@ -96,13 +96,20 @@ async def stop(directory: Directory, move_id: str, alive_s: float) -> bool:
 
 
 async def resume(directory: Directory, move_id: str) -> bool:
-    """Whether the move is copying again: requests go on, and it may stop anew."""
-    statement = "UPDATE moves SET state = 'copying' WHERE id = %s AND state = 'stopping' RETURNING database_id"
-    async with directory.connection() as connection, connection.transaction():
-        row = await (await connection.execute(statement, (move_id,))).fetchone()
-        if row is not None:
-            await connection.execute("UPDATE databases SET held_until = NULL WHERE id = %s", (row["database_id"],))
-        return row is not None
+    """Whether the move is copying again: it may stop anew, and cannot be done before that. Requests still wait."""
+    statement = "UPDATE moves SET state = 'copying' WHERE id = %s AND state = 'stopping'"
+    async with directory.connection() as connection:
+        return (await connection.execute(statement, (move_id,))).rowcount == 1
+
+
+async def release(directory: Directory, move_id: str) -> None:
+    """Lets requests to a database that is being copied go on."""
+    statement = """
+        UPDATE databases SET held_until = NULL
+        WHERE id = (SELECT database_id FROM moves WHERE id = %s AND state = 'copying')
+    """
+    async with directory.connection() as connection:
+        await connection.execute(statement, (move_id,))
 
 
 async def finish(
