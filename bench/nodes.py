@@ -18,6 +18,8 @@ from bench.stack import Stack
 
 _START_LIMIT_S = 60
 _STOP_LIMIT_S = 20
+# A cell of `plainsql-server dev` takes 190, and the stack's own data plane has up to 64 of them.
+_CELL_CONNECTIONS = 32
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ def running_node(stack: Stack, nodes: int) -> Iterator[BenchNode]:
     port, began_s = _free_port(), time.monotonic()
     environment = {
         **os.environ, "PLAINSQL_DIRECTORY_DSN": directory_dsn(stack), "PLAINSQL_DATA_PORT": str(port),
-        "PLAINSQL_NODES": str(nodes),
+        "PLAINSQL_NODES": str(nodes), "PLAINSQL_CELL_MAX_CONNECTIONS": str(_CELL_CONNECTIONS),
     }  # fmt: skip
     command = [sys.executable, "-m", "plainsql_server", "data"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
