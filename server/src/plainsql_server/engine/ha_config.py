@@ -23,8 +23,9 @@ _NODES_MAP = "nodes"
 # A leader holds its lock for so long. When its machine dies, another one leads after that, and a second or two. Twenty
 # is the least that Patroni takes.
 LOCK_TTL_S = 20
-# How often each server looks around: an engine that crashed under a living Patroni is noticed within this.
-_LOOP_WAIT_S = 2
+# How often each server looks around: an engine that crashed under a living Patroni is noticed within this. A new leader
+# also needs two or three looks until it waits for the standby that is left, and not for the one that led before.
+_LOOP_WAIT_S = 1
 # How long etcd may be silent. A leader without etcd steps down after it, which must be over before its lock ends:
 # Patroni asks for loop_wait + 2 × retry_timeout ≤ ttl.
 _RETRY_TIMEOUT_S = 5
