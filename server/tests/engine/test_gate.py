@@ -443,3 +443,23 @@ async def test_a_strangers_long_turns_do_not_have_ones_own_short_ones_refused() 
     for task in waiting:
         gate.leave(await task)
     assert gate.running == 0
+
+
+async def test_a_turn_that_cost_its_connection_lasts_on_where_that_happens_again_and_again() -> None:
+    gate = engine_gate.Gate(max_running=4, max_waiting=10)
+    party, other = gate.party("loses", 4), gate.party("other", 4)
+    for each in (party, other):
+        gate.limit(each, 4)
+    for _ in range(8):
+        assert gate.try_enter(party)
+        gate.leave_at_a_loss(party, time.monotonic())
+        assert gate.running == 0, "a few are lost at once when a server restarts"
+    assert gate.try_enter(party)
+    gate.leave_at_a_loss(party, time.monotonic())
+    assert gate.running == 1
+    assert gate.try_enter(other)
+    gate.leave_at_a_loss(other, time.monotonic())
+    assert gate.running == 1, "others pay for their own"
+    async with asyncio.timeout(5):
+        while gate.running:  # noqa: ASYNC110  # a timer is waited for
+            await asyncio.sleep(0.01)

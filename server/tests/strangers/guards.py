@@ -1,6 +1,7 @@
 """The guard of a cell's processors, started as an operator starts it."""
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -13,7 +14,7 @@ from server.tests.postgres import Postgres
 
 
 @contextmanager
-def guarded(postgres: Postgres) -> Iterator[Path]:
+def guarded(postgres: Postgres, ending: signal.Signals = signal.SIGTERM) -> Iterator[Path]:
     """`plainsql-server cell guard` for the length of the block; yields what it says."""
     command = [sys.executable, "-m", "plainsql_server", "cell", "guard", f"{postgres.socket_dir}/data"]
     with tempfile.TemporaryDirectory(prefix="plainsql-guard-") as folder, (Path(folder) / "log").open("w") as log:
@@ -26,7 +27,7 @@ def guarded(postgres: Postgres) -> Iterator[Path]:
             yield said
             assert guard.poll() is None, said.read_text()
         finally:
-            guard.terminate()
+            guard.send_signal(ending)
             guard.wait(10)
 
 

@@ -2,13 +2,16 @@
 
 import asyncio
 import os
-import time
+import signal
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psycopg
 import pytest
 
-from plainsql_server.operations.priorities import _CUSTOMERS, BEHIND_NICE, Account
+from plainsql_server.operations.priorities import _CUSTOMERS, BEHIND_NICE, Account, Priorities
 from server.tests.load import Client, new_tag
 from server.tests.strangers.cells import Hostile, hostile_cell
 from server.tests.strangers.guards import guarded
@@ -73,15 +76,63 @@ async def cancelled(hostile: Hostile, client: Client, tag: str) -> None:
     assert (await client.answer()).code == "query_canceled"
 
 
-async def test_short_lives_count_together(hostile: Hostile) -> None:
-    """A connection whose statement was cut short is closed: each of these has one of its own."""
+async def test_statements_that_are_cut_short_count_together(hostile: Hostile) -> None:
+    """Each ends before a look of the guard's is sure to see it at work."""
     with guarded(hostile.postgres) as said:
-        async with hostile.node.client(hostile.key) as attacker:
-            end_s = time.monotonic() + 20
-            while f"{hostile.own.database} goes behind" not in said.read_text():
-                assert time.monotonic() < end_s
-                answer = await attacker.query(COUNT.format(tag=new_tag()), timeout_ms=120)
-                assert answer.code == "statement_timeout", answer
+
+        async def burn() -> None:
+            async with hostile.node.client(hostile.key) as attacker:
+                while True:
+                    answer = await attacker.query(COUNT.format(tag=new_tag()), timeout_ms=50)
+                    assert answer.code in ("statement_timeout", "overloaded"), answer
+
+        burning = [asyncio.create_task(burn()) for _ in range(4)]
+        try:
+            await until(lambda: f"{hostile.own.database} goes behind" in said.read_text(), 15)
+        finally:
+            await stopped(burning)
+
+
+def burn_in_short_lives(hostile: Hostile, done: threading.Event) -> None:
+    """Connections that are opened for one statement each, as by many data planes of a customer who has them lost."""
+    dsn = hostile.postgres.dsn(hostile.own.owner, hostile.own.database)
+    while not done.is_set():
+        with psycopg.connect(dsn) as connection, suppress(psycopg.errors.QueryCanceled):
+            connection.execute("set statement_timeout = 30")
+            connection.execute("select count(*) from generate_series(1, 1000000000)")
+
+
+async def test_connections_that_live_shorter_than_from_look_to_look_count_together(hostile: Hostile) -> None:
+    done = threading.Event()
+    with guarded(hostile.postgres) as said:
+        burning = [asyncio.create_task(asyncio.to_thread(burn_in_short_lives, hostile, done)) for _ in range(2)]
+        try:
+            await until(lambda: f"{hostile.own.database} goes behind" in said.read_text(), 15)
+        finally:
+            done.set()
+            await asyncio.gather(*burning)
+
+
+def test_a_process_with_the_id_of_one_that_has_ended_is_another(hostile: Hostile) -> None:
+    priorities = Priorities(Path(hostile.postgres.socket_dir) / "data", print)
+    with hostile.postgres.connect(hostile.own.owner, hostile.own.database) as connection:
+        row = connection.execute("select pg_backend_pid()").fetchone()
+        assert row is not None
+        priorities.look()
+        known = priorities._backends[row[0]]
+        known.started_s, known.used_s = known.started_s - 1, 1000.0
+        found = priorities._used(row[0], past_s=0.1)
+    assert found is not None
+    assert found[0] == hostile.own.database
+    assert 0 < found[1] < 1000, "it has the account of the one before"
+
+
+async def stopped(tasks: list["asyncio.Task[None]"]) -> None:
+    """Ends what is to go on until it is ended; what ended by itself has failed, and says why."""
+    for task in tasks:
+        task.cancel()
+    for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+        assert isinstance(outcome, asyncio.CancelledError), outcome
 
 
 @pytest.mark.usefixtures("guard")
@@ -99,10 +150,25 @@ async def test_its_group_goes_behind_with_it(hostile: Hostile) -> None:
         await until(lambda: group.read_text().endswith(f"nice {BEHIND_NICE}\n"))
 
 
-async def test_one_that_was_put_behind_by_a_guard_that_has_ended_comes_back(hostile: Hostile) -> None:
+async def test_nobody_is_left_behind_by_a_guard_that_ends(hostile: Hostile) -> None:
     own, tag = hostile.own.database, new_tag()
     async with hostile.node.client(hostile.key) as attacker:
         with guarded(hostile.postgres):
+            await attacker.send(COUNT.format(tag=tag), timeout_ms=20_000)
+            await until(lambda: nices(hostile, own, "state = 'active'") == [BEHIND_NICE])
+        assert nices(hostile, own, "state = 'active'") == [0]
+        with hostile.postgres.connect() as admin:
+            row = admin.execute("select pid from pg_stat_activity where query like %s", (f"/* {tag}%",)).fetchone()
+        assert row is not None
+        group = Path(f"/proc/{row[0]}/autogroup")
+        assert not group.exists() or group.read_text().endswith(" nice 0\n")
+        await cancelled(hostile, attacker, tag)
+
+
+async def test_one_that_was_put_behind_by_a_guard_that_was_killed_comes_back(hostile: Hostile) -> None:
+    own, tag = hostile.own.database, new_tag()
+    async with hostile.node.client(hostile.key) as attacker:
+        with guarded(hostile.postgres, ending=signal.SIGKILL):
             await attacker.send(COUNT.format(tag=tag), timeout_ms=20_000)
             await until(lambda: nices(hostile, own, "state = 'active'") == [BEHIND_NICE])
         await cancelled(hostile, attacker, tag)

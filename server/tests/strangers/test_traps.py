@@ -18,7 +18,7 @@ FELT_S = 2.0
 
 @pytest.fixture(scope="module")
 def hostile() -> Iterator[Hostile]:
-    with hostile_cell(15, pool_max_connections=CONNECTIONS) as running:
+    with hostile_cell(15, pool_max_connections=CONNECTIONS, cell_max_connections=16) as running:
         yield running
 
 
@@ -149,6 +149,39 @@ async def _nodes_for(hostile: Hostile, seconds: float) -> int:
         if took_s > 0.2:
             return int(nodes * (seconds / took_s) ** 0.5)
         nodes *= 2
+
+
+LOSING = "select pg_terminate_backend(pg_backend_pid()) from pg_sleep(0.01)"
+# How many connections that it lost an organization gets replaced a second, and how many it may lose at once: eight, and
+# no fewer than it may have, which is half of the cell's.
+LOST_A_SECOND = 5
+LOST_AT_ONCE = 8
+
+
+async def test_who_ends_the_own_connection_gets_few_new_ones(hostile: Hostile) -> None:
+    """Opening one costs the cell more than most statements, and nothing puts the opening behind others."""
+    seconds = 4.0
+    end_s = time.monotonic() + seconds
+
+    async def lose() -> None:
+        while time.monotonic() < end_s:
+            assert not (await ask(hostile, LOSING, timeout_ms=2_000)).succeeded
+
+    with hostile.postgres.connect() as admin:
+        opened = "select sessions from pg_stat_database where datname = %s"
+        async with asyncio.timeout(30):
+            # What earlier tests have ended is told late.
+            before = admin.execute(opened, (hostile.own.database,)).fetchone()
+            losing = asyncio.gather(*(lose() for _ in range(CONNECTIONS)))
+            victims_s = await longest_wait_s(hostile, losing)
+            await losing
+            while not (await ask(hostile, "select 1")).succeeded:
+                pass
+        after = admin.execute(opened, (hostile.own.database,)).fetchone()
+    assert before is not None
+    assert after is not None
+    assert LOST_AT_ONCE <= after[0] - before[0] <= LOST_AT_ONCE + LOST_A_SECOND * (seconds + 2)
+    assert victims_s < FELT_S
 
 
 async def test_who_finds_the_table_of_locks_full_waits_until_the_reaper_has_looked(hostile: Hostile) -> None:

@@ -25,11 +25,10 @@ _RESEED = b"select pg_catalog.setseed(%.17f)"
 
 async def clean(connection: Connection, leftovers: Leftovers) -> None:
     """Undoes what a statement may have left. Raises ServiceError if the engine refuses; the connection is lost then."""
-    if connection.in_failed_transaction:
-        await run_command(connection, b"rollback")
     if not connection.is_idle:
-        # A statement that managed to leave a transaction open: nothing about this session can be trusted.
-        return
+        # One that has not failed is a stream's that nobody reads any more, or what a statement managed to leave open.
+        leftovers = leftovers if connection.in_failed_transaction else Leftovers.EVERYTHING
+        await run_command(connection, b"rollback")
     if leftovers is Leftovers.SESSION and not await _has_changed_statements_after_reset(connection):
         connection.must_discard_sequences = False
         return

@@ -2,8 +2,9 @@
 
 Owns fairness and overload. A turn is the right to use one connection. Turns are given to organizations
 one after the other, whatever each has waiting, so that nobody is kept out by somebody else's many
-requests. What cannot start in time, or finds the queue full, is refused at once: an early 'no' is worth
-more than a late one. Refuses to know connections; see `pool.py`.
+requests; turns that cost connections again and again last until that is paid for. What cannot start in
+time, or finds the queue full, is refused at once: an early 'no' is worth more than a late one. Refuses
+to know connections; see `pool.py`.
 """
 
 import asyncio
@@ -18,12 +19,18 @@ _MEAN_WEIGHT = 0.02
 # What is believed of turns until some were seen.
 _FIRST_MEAN_S = 0.001
 _RETRY_AFTER_MS = 1_000
+# How long a turn that has cost its connection lasts on: so an organization has five of them replaced in a second.
+# Opening one takes the cell's processors for some milliseconds, and what runs on a new one is not seen at once by the
+# guard of the cell (`operations/priorities.py`).
+_LOSS_COSTS_S = 0.2
+# Those that may be lost at once, or all that the organization has: a server that restarts takes them all.
+_LOST_AT_ONCE = 8
 
 
 class Organization:
     """One organization at the gate: how many turns it has, how many it may have, and who of it waits."""
 
-    __slots__ = ("lines", "max_running", "mean_turn_s", "name", "running", "waiting")
+    __slots__ = ("lines", "max_running", "mean_turn_s", "name", "paid_until_s", "running", "waiting")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -31,6 +38,8 @@ class Organization:
         self.max_running = 0
         self.waiting = 0
         self.mean_turn_s = _FIRST_MEAN_S
+        # When the connections that its turns have cost are paid for.
+        self.paid_until_s = 0.0
         # Who waits, by pool, so that a full pool does not hold up the others. No line in it is empty.
         self.lines: dict[Party, deque[asyncio.Future[None]]] = {}
 
@@ -129,6 +138,16 @@ class Gate:
         if self._round:
             self._serve_waiting()
 
+    def leave_at_a_loss(self, party: Party, started_s: float) -> None:
+        """Ends a turn that has cost its connection: at once, or later where that happens again and again."""
+        organization, now_s = party.organization, time.monotonic()
+        credit_s = _LOSS_COSTS_S * max(_LOST_AT_ONCE, organization.max_running)
+        organization.paid_until_s = max(organization.paid_until_s, now_s - credit_s) + _LOSS_COSTS_S
+        if organization.paid_until_s <= now_s:
+            self.leave(party, started_s)
+        else:
+            asyncio.get_running_loop().call_later(organization.paid_until_s - now_s, self.leave, party, 0.0)
+
     def _stand_in_line(self, party: Party, place: "asyncio.Future[None]") -> None:
         organization = party.organization
         organization.lines.setdefault(party, deque()).append(place)
@@ -187,7 +206,7 @@ class Gate:
 
 
 def _may_wait_s(organization: Organization, deadline: Deadline) -> float:
-    # Who starts too late to finish is work for nothing, and costs the connection that it is cancelled on.
+    # Who starts too late to finish is work for nothing.
     # Where turns are long in the mean, half of the time is left to wait: the next statement may be a short one. A fifth
     # is never waited away: under load the way to the caller takes time, too, and the caller's clock goes on.
     left_s = deadline.left_s()

@@ -1,7 +1,8 @@
 """Ending what a connection runs, from outside: ask, then insist.
 
-Owns the escalation. A tenant can trap a cancel in PL/pgSQL or reset its own statement_timeout, so only
-`pg_terminate_backend` from another connection is sure. It needs no superuser: a role may end its own.
+Owns the escalation, and whether the connection can be used again. A tenant can trap a cancel in PL/pgSQL or reset its
+own statement_timeout, so only `pg_terminate_backend` from another connection is sure. It needs no superuser: a role may
+end its own.
 
 A commit that waits for a standby is neither cancelled nor ended. PostgreSQL would stop to wait, show it to everybody,
 and lose it if another server took over: others would have read what never was. It is left to itself, and the caller is
@@ -10,6 +11,7 @@ told that the outcome is unknown.
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from typing import Any
 
 from psycopg import Error as DriverError
@@ -18,6 +20,7 @@ from psycopg.pq import PollingStatus
 from plainsql_server.core.errors import ServiceError
 from plainsql_server.engine.connection import Connection, wait_for_socket
 from plainsql_server.engine.queries import query_values
+from plainsql_server.engine.sqlstate import engine_away
 
 # Of a row of pg_stat_activity: its backend does not wait for a standby.
 AWAITS_NO_STANDBY = "wait_event IS DISTINCT FROM 'SyncRep'"
@@ -39,21 +42,33 @@ _LIVES = (
 )
 
 
-async def interrupt(connection: Connection, conninfo: bytes, *, has_replicas: bool = False) -> int:
-    """Ends the connection's statement. Returns when its results can be read, or closes the connection.
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a statement was ended."""
+
+    is_clean: bool = False
+    """Whether no signal is on its way to the backend any more, so that it can serve another request."""
+    runs_on_pid: int = 0
+    """The process id of a backend that seems to run on, or 0."""
+
+
+async def interrupt(connection: Connection, conninfo: bytes, *, has_replicas: bool = False) -> Ending:
+    """Ends the connection's statement. Returns when its results were read, or closes the connection.
 
     `conninfo` leads to the very server of the connection. Raises nothing: whoever reads the results sees the engine's
-    error or a lost connection. Returns the process id of a backend that seems to run on, or 0.
+    error or a lost connection.
     """
     backend_pid = connection.backend_pid
     condition = _COMMITS_NOTHING if has_replicas else "true"
     cancel = _end("cancel", backend_pid, conninfo, condition) if has_replicas else _cancel(connection)
     if await _settles(connection, cancel, CANCEL_GRACE_S):
-        return 0
+        # The engine says that it has cancelled after it has sent the signal. A process takes its signals before what it
+        # reads afterwards, and one that comes to a backend at rest is forgotten: none can meet a later statement.
+        return Ending(is_clean=connection.is_open)
     if await _settles(connection, _end("terminate", backend_pid, conninfo, condition), TERMINATE_GRACE_S):
-        return 0
+        return Ending()
     connection.close()
-    return backend_pid
+    return Ending(runs_on_pid=backend_pid)
 
 
 async def gone(backend_pid: int, conninfo: bytes) -> None:
@@ -84,11 +99,14 @@ async def _settles(connection: Connection, attempt: Coroutine[Any, Any, None], g
 
 
 async def _cancel(connection: Connection) -> None:
+    """Returns when the engine has closed the connection that it was asked on, as it does when it has done so."""
     request = connection.pgconn.cancel_conn()
     request.start()
     try:
         while (status := request.poll()) not in (PollingStatus.OK, PollingStatus.FAILED):
             await wait_for_socket(request.socket, write=status == PollingStatus.WRITING)
+        if status is PollingStatus.FAILED:
+            raise engine_away(request.get_error_message())
     finally:
         request.finish()
 

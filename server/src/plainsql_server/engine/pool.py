@@ -1,7 +1,7 @@
 """Pools of engine connections: one pool per address, which is a database and a role.
 
 Owns who uses which connection and when one is thrown away: always, unless the borrower's request left
-it idle and it was proven or made clean. Never shared between tenants, so what a request leaves behind
+it idle, or was ended by a cancel that has done its work, and it was proven or made clean. Never shared between tenants, so what a request leaves behind
 could only be seen by the same tenant, and is removed all the same.
 """
 
@@ -25,13 +25,14 @@ from plainsql_server.engine.connection import Connection, ResultTooLarge
 from plainsql_server.engine.execution import drain
 from plainsql_server.engine.gate import Gate
 from plainsql_server.engine.health import probes
-from plainsql_server.engine.interrupt import gone, interrupt
+from plainsql_server.engine.interrupt import Ending, gone, interrupt
 from plainsql_server.engine.leader import Leader
 from plainsql_server.engine.leftovers import Leftovers
 from plainsql_server.engine.queries import values_and_close
 
 # Looked up once: looking a member up in its enumeration shows.
 _SEQUENCES = Leftovers.SEQUENCES
+_SESSION = Leftovers.SESSION
 _EVERYTHING = Leftovers.EVERYTHING
 # How long cleaning may take; it runs after the answer has left.
 _CLEAN_TIMEOUT_S = 5.0
@@ -76,7 +77,7 @@ class Lease:
     def __init__(self, pool: "Pool", deadline: Deadline) -> None:
         self._pool = pool
         self._deadline = deadline
-        self._interruption: asyncio.Task[int] | None = None
+        self._interruption: asyncio.Task[Ending] | None = None
         self._started_s = 0.0
         # Until the borrower has judged its statement, everything must be expected.
         self.leftovers = _EVERYTHING
@@ -120,8 +121,9 @@ class Lease:
             pool.cell.start(_read_out(connection))
             self.interrupt(Reason.GONE)
         if self._interruption is not None:
-            # A late cancel must not hit another request, so this connection has had its last.
-            self._interruption.add_done_callback(lambda task: pool.bury(task, connection, started_s))
+            # A late cancel must not hit another request.
+            leftovers = max(self.leftovers, _SESSION)
+            self._interruption.add_done_callback(lambda task: pool.recover(task, connection, leftovers, started_s))
         elif not connection.is_open:
             pool.discard(connection, started_s)
         else:
@@ -250,25 +252,30 @@ class Pool:
         if not connection.is_open:
             self.cell.leader.suspect()
         self._close(connection)
-        self.cell.gate.leave(self.party, started_s)
+        self.cell.gate.leave_at_a_loss(self.party, started_s)
 
-    def bury(self, interruption: "asyncio.Task[int]", connection: Connection, started_s: float) -> None:
-        """Discards a connection whose statement was ended; if its backend runs on, the turn lasts as long as that.
+    def recover(
+        self, interruption: "asyncio.Task[Ending]", connection: Connection, leftovers: Leftovers, started_s: float
+    ) -> None:
+        """Cleans a connection whose statement was ended, or discards it where that was not done by a mere cancel.
 
-        Otherwise a tenant could have as many such backends as its role has connections.
+        If its backend runs on, the turn lasts as long as that: otherwise a tenant could have as many such backends as
+        its role has connections.
         """
-        backend_pid = 0 if interruption.cancelled() else interruption.result()
-        if backend_pid:
-            self.cell.outlive(self._wait_for_end(backend_pid, connection))
+        ending = Ending() if interruption.cancelled() else interruption.result()
+        if ending.runs_on_pid:
+            self.cell.outlive(self._wait_for_end(ending.runs_on_pid, connection))
+        elif ending.is_clean and connection.is_open and connection.is_settled:
+            self.clean_and_give_back(connection, leftovers, started_s)
         else:
             self.discard(connection, started_s)
 
-    async def interrupt(self, connection: Connection) -> int:
-        """Ends what one of its connections is running; the process id of a backend that seems to run on, or 0."""
-        backend_pid = await interrupt(connection, self._ways[connection.place], has_replicas=len(self._ways) > 1)
-        if backend_pid:
+    async def interrupt(self, connection: Connection) -> Ending:
+        """Ends what one of its connections is running."""
+        ending = await interrupt(connection, self._ways[connection.place], has_replicas=len(self._ways) > 1)
+        if ending.runs_on_pid:
             self.cell.leader.suspect()
-        return backend_pid
+        return ending
 
     def clean_and_give_back(self, connection: Connection, leftovers: Leftovers, started_s: float) -> None:
         """Cleans a connection after its answer has left, then takes it back, or closes it if that fails."""
@@ -295,8 +302,9 @@ class Pool:
             self.cell.observe(Failure(now(), "failure", "engine.pool", "a backend did not heed its termination"))
             await gone(backend_pid, self._ways[connection.place])
         finally:
-            # It says nothing about how long a turn takes.
-            self.discard(connection, 0.0)
+            # It says nothing about how long a turn takes, and is paid for.
+            self._close(connection)
+            self.cell.gate.leave(self.party, 0.0)
 
     def _close(self, connection: Connection) -> None:
         connection.close()

@@ -148,7 +148,7 @@ class ReadStream(ResultStream):
         ]
         if self._budget_ms:
             # The snapshot is waited for by a statement of its own, so that the engine itself ends the waiting, and
-            # a cancel, which would cost the connection, is not needed.
+            # a cancel from outside is not needed.
             commands[0] += b", deferrable"
             commands += [
                 b"set local statement_timeout = %d" % self._budget_ms,

@@ -7,6 +7,7 @@ PostgreSQL nothing, so that it works where connections or locks have run out.
 """
 
 import os
+import random
 import re
 import time
 from collections.abc import Callable
@@ -16,7 +17,9 @@ from pathlib import Path
 BEHIND_NICE = 10
 """A backend in front gets ten times the time of one behind. Still lower, one that holds a lock would hold others up."""
 
-_LOOK_EVERY_S = 0.1
+# Between two looks, and at no moments that anybody could know and step aside at.
+_LEAST_APART_S = 0.05
+_MOST_APART_S = 0.15
 # Of the machine: what all databases that are in use have for free together, and the most that one has. One that is
 # asked all day takes less; a customer who spreads a load over many databases gets no more than half of the machine.
 _FREE_SHARE = 0.5
@@ -25,7 +28,10 @@ _IN_USE_S = 1.0
 # As long as one look sees; and what is forgiven within seconds.
 _BURST_S = 0.1
 _MOST_OWED_S = 1.0
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+# How long a guard that ends tries to bring back those who are behind: Linux may take ten a second.
+_BRING_BACK_S = 10.0
+# When a process was started is told in these.
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 # `postgres: o_1f… d_1f… [local] SELECT`, after the cluster's name, if it has one. Automatic maintenance runs code of
 # customers. There are no parallel workers: a cell's configuration lets none start.
 _CUSTOMERS = re.compile(rb"postgres: (?:[^\0]*?: )?(?:[or]_[0-9a-f]+|autovacuum worker) (d_[0-9a-f]+)[ \0]")
@@ -47,6 +53,9 @@ class Account:
 
 @dataclass
 class _Backend:
+    """One process, which is known by its id and by when it was started: ids are given again."""
+
+    started_s: float
     database: str
     used_s: float
     is_behind: bool
@@ -63,48 +72,64 @@ class Priorities:
     _looked_s: float | None = None
     _told: str = ""
 
-    def run(self) -> None:
-        """Looks again and again, whatever a look fails of: machines that are short of everything need it most."""
+    def run(self, ends_within: Callable[[float], bool]) -> None:
+        """Looks again and again, whatever a look fails of: machines that are short of everything need it most.
+
+        Between two looks it waits in `ends_within`, for so many seconds or until the end is wanted. Then it brings back
+        whoever is behind.
+        """
         while True:
             try:
                 self.look()
             except OSError as error:
                 self._tell_anew(f"cannot look: {error}")
-            time.sleep(_LOOK_EVERY_S)
+            if ends_within(random.uniform(_LEAST_APART_S, _MOST_APART_S)):
+                self._bring_back()
+                return
 
     def look(self) -> None:
         """Charges each database for what its backends have used, and puts them where they belong."""
         now_s = time.monotonic()
         is_first, past_s = self._looked_s is None, now_s - (self._looked_s or now_s)
         self._looked_s = now_s
-        self._follow(self._pids(), is_first)
-        self._charge(self._used(), now_s, past_s)
+        pids = self._pids()
+        for gone in self._backends.keys() - pids:
+            del self._backends[gone]
+        used: dict[str, float] = {}
+        for pid in pids:
+            if (found := self._used(pid, past_s)) is not None:
+                used[found[0]] = used.get(found[0], 0.0) + found[1]
+        # What was used before anybody looked at all is nobody's debt.
+        self._charge({} if is_first else used, now_s, past_s)
         for pid, backend in self._backends.items():
             self._place(pid, backend)
+
+    def _bring_back(self) -> None:
+        self._accounts.clear()
+        end_s = time.monotonic() + _BRING_BACK_S
+        while any(backend.is_behind for backend in self._backends.values()) and time.monotonic() < end_s:
+            for pid, backend in self._backends.items():
+                self._place(pid, backend)
+            time.sleep(_LEAST_APART_S)
 
     def _pids(self) -> set[int]:
         pids = _children(self.data_folder)
         self._tell_anew("" if pids else f"no server runs in {self.data_folder}")
         return pids
 
-    def _follow(self, pids: set[int], is_first: bool) -> None:
-        for gone in self._backends.keys() - pids:
-            del self._backends[gone]
-        for pid in pids - self._backends.keys():
-            if customers := _CUSTOMERS.match(_read(pid, "cmdline")):
-                # What it used before anybody looked at all is nobody's debt; what a new one did since the last look is.
-                used_s = _processor_s(pid) if is_first else 0.0
-                # It may have been put behind by one of us that has ended since.
-                self._backends[pid] = _Backend(customers[1].decode(), used_s, _nice(pid) >= BEHIND_NICE)
-
-    def _used(self) -> dict[str, float]:
-        """Since the last look, by database."""
-        used: dict[str, float] = {}
-        for pid, backend in self._backends.items():
-            used_s = _processor_s(pid)
-            used[backend.database] = used.get(backend.database, 0.0) + max(0.0, used_s - backend.used_s)
-            backend.used_s = used_s
-        return used
+    def _used(self, pid: int, past_s: float) -> tuple[str, float] | None:
+        """The process's database and what it is charged for since the last look; None if it is no customer's."""
+        known, process = self._backends.get(pid), _Process.read(pid)
+        if known is not None and process is not None and known.started_s == process.started_s:
+            used_s, known.used_s = process.used_s - known.used_s, process.used_s
+            return known.database, used_s
+        self._backends.pop(pid, None)
+        if process is None or (customers := _CUSTOMERS.match(_read(pid, "cmdline"))) is None:
+            return None
+        # It may have been put behind by one of us that has ended since.
+        database, is_behind = customers[1].decode(), process.nice >= BEHIND_NICE
+        self._backends[pid] = _Backend(process.started_s, database, process.used_s, is_behind)
+        return database, process.used_at_first_sight_s(past_s)
 
     def _charge(self, used: dict[str, float], now_s: float, past_s: float) -> None:
         for database in (each for each, used_s in used.items() if used_s):
@@ -127,11 +152,11 @@ class Priorities:
             return
         try:
             _set_nice(pid, BEHIND_NICE if is_behind else 0)
-        except (ProcessLookupError, FileNotFoundError, BlockingIOError):
-            # It has ended; or Linux takes no more changes of groups for the moment, and takes it at the next look.
+        except BlockingIOError:
+            # Linux takes no more changes of groups for the moment; it will take this one at the next look.
             return
-        except PermissionError:
-            # Without the capability one can put processes behind, and not bring them back; the command has said so.
+        except (ProcessLookupError, FileNotFoundError, PermissionError):
+            # It has ended; or this process may only put others behind, not bring them back, as the command has said.
             pass
         backend.is_behind = is_behind
 
@@ -145,14 +170,19 @@ def _children(data_folder: Path) -> set[int]:
     """The processes of the server; none while it is down or has only begun to start."""
     try:
         postmaster = (data_folder / "postmaster.pid").read_text().partition("\n")[0]
-        return {int(pid) for pid in children_file(postmaster).read_text().split()} if postmaster else set()
+        return {int(pid) for pid in _children_file(postmaster).read_text().split()} if postmaster else set()
     except (FileNotFoundError, ProcessLookupError):
         return set()
 
 
-def children_file(pid: int | str) -> Path:
+def _children_file(pid: int | str) -> Path:
     """Where Linux lists the processes that this one has started."""
     return Path(f"/proc/{pid}/task/{pid}/children")
+
+
+def can_see() -> bool:
+    """Whether the system tells what is looked for: which processes one has started, and what each has used."""
+    return _children_file(os.getpid()).exists() and Path("/proc/self/schedstat").exists()
 
 
 def may_bring_back() -> bool:
@@ -161,20 +191,31 @@ def may_bring_back() -> bool:
     return found is not None and bool(int(found[1], 16) >> 23 & 1)
 
 
-def _processor_s(pid: int) -> float:
-    # The 14th and 15th field are the ticks in user and in system mode.
-    fields = _fields(pid)
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S if fields else 0.0
+@dataclass(frozen=True, slots=True)
+class _Process:
+    started_s: float
+    nice: int
+    used_s: float
 
+    @classmethod
+    def read(cls, pid: int) -> "_Process | None":
+        """None if it has ended."""
+        # The fields after the name, which is in parentheses and the second: nice is the 19th, the start the 22nd.
+        fields, used_ns = _read(pid, "stat").rpartition(b")")[2].split(), _read(pid, "schedstat").partition(b" ")[0]
+        if not fields or not used_ns:
+            return None
+        # The times among the fields are whole hundredths, which is more than many live.
+        return cls(int(fields[19]) * _TICK_S, int(fields[16]), int(used_ns) / 1e9)
 
-def _nice(pid: int) -> int:
-    fields = _fields(pid)
-    return int(fields[16]) if fields else 0
+    def used_at_first_sight_s(self, past_s: float) -> float:
+        """What one is charged for that was not there at the last look, so long ago.
 
-
-def _fields(pid: int) -> list[bytes]:
-    # Those after the name, which is in parentheses and the second.
-    return _read(pid, "stat").rpartition(b")")[2].split()
+        The share of the processor that it has had until now, for all the time since. That is more than it has used. But
+        one who lives for half that time is seen every other time, and never at its end: over many, it is what they use.
+        """
+        age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - self.started_s - _TICK_S / 2
+        share = min(1.0, self.used_s / max(age_s, _TICK_S / 2))
+        return max(self.used_s, share * past_s)
 
 
 def _read(pid: int, name: str) -> bytes:
