@@ -235,6 +235,7 @@ async def test_a_database_of_an_older_version_gets_the_rights_of_a_new_one(cell:
     stranger = await _create(cell)
     with cell.connect(database=names.database) as admin:
         admin.execute("drop event trigger plainsql_check_grants")
+        admin.execute("drop function plainsql.look_up(text, text)")
         admin.execute("grant execute on function pg_notify(text, text) to public")
         admin.execute(f"alter database {names.database} reset all")
         admin.execute(f"comment on database {names.database} is null")
@@ -247,6 +248,7 @@ async def test_a_database_of_an_older_version_gets_the_rights_of_a_new_one(cell:
                 owner.execute(statement)
         settings = "select from pg_db_role_setting where setrole = 0 and 'log_min_messages=fatal' = any (setconfig)"
         assert owner.execute(settings).rowcount >= 1
+        assert owner.execute("select to_regprocedure('plainsql.look_up(text, text)') is null").fetchone() == (False,)
 
 
 async def test_rights_are_not_renewed_where_a_customer_has_taken_our_place(cell: Postgres, names: EngineNames) -> None:

@@ -114,6 +114,16 @@ def test_a_request_that_still_runs_is_told_so_at_once(service: Service) -> None:
     assert numbers(service, table) == [1]
 
 
+def test_those_who_look_do_not_take_each_other_for_the_request(service: Service) -> None:
+    for key in (new_key(), new_request_id()):
+        with ThreadPoolExecutor(8) as clients:
+            answers = list(clients.map(lambda _, key=key: service.call("GET", f"/v1/requests/{key}"), range(200)))
+        # Nothing is known of an id, and a key was not used.
+        told = {answer.json()["request"]["outcome"] for answer in answers if answer.status_code == 200}
+        assert told <= {"not_executed"}
+        assert {answer.status_code for answer in answers} <= {200, 404}
+
+
 def test_a_deadline_that_ends_the_claiming_of_a_key_is_a_deadline(service: Service) -> None:
     with service.engine(service.dev["postgres"]["database"]) as engine, engine.transaction():
         engine.execute("LOCK TABLE plainsql.requests")

@@ -103,6 +103,23 @@ async def cpu_bomb(attacker: Attacker) -> None:
     await _at_once(*(attacker.repeat(count) for _ in range(16)))
 
 
+async def short_lives(attacker: Attacker) -> None:
+    """Statements that count until they are cut short, and statements that end their own connection."""
+    count = "select count(*) from generate_series(1, 1000000000) a"
+    # What is asked for after the counting is done last.
+    end = "with c as materialized (select count(*) as n from generate_series(1, 300000) a) select pg_terminate_backend(pg_backend_pid()) from c where n > 0"  # noqa: E501
+
+    async def cut_short() -> None:
+        async with attacker.node.client(attacker.key) as client:
+            while time.monotonic() < attacker.until_s:
+                if (await client.query(count, timeout_ms=50)).code == "overloaded":
+                    await asyncio.sleep(_GIVE_UP_S)
+                else:
+                    attacker.answers += 1
+
+    await _at_once(*(cut_short() for _ in range(4)), *(attacker.repeat(end) for _ in range(4)))
+
+
 async def temp_file_bomb(attacker: Attacker) -> None:
     """Sorts that do not fit into memory."""
     sort = (
@@ -180,6 +197,7 @@ ATTACKS: dict[str, Bomb] = {
     "lock bomb": Bomb(lock_bomb, "locks", _LOCKS, 2_000, 10_000),
     "predicate locks": Bomb(predicate_lock_bomb, "predicate locks", f"{_LOCKS} and mode = 'SIReadLock'", 2_000, 30_000),
     "CPU bomb": Bomb(cpu_bomb, "statements at it", _RUNNING.format("query ~ '100000000' and state = 'active'"), 2, 4),
+    "short lives": Bomb(short_lives, "statements cut short", None, 20, 500),
     "temporary files": Bomb(
         temp_file_bomb, "MB at once", "select sum(size)::int8 / 1000000 from pg_ls_tmpdir()", 5, 200
     ),

@@ -6,6 +6,7 @@ PLAINSQL_TEST_FUZZ is how many there are: 5,000 in the gate, 100,000 in `make so
 import http.client
 import json
 import random
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -119,14 +120,22 @@ TOKENS = st.sampled_from(
      "null", ",", "array["]
 )  # fmt: skip
 # The same again and again, up to more than a statement may have: what is dear to look at shows by its length.
-# PostgreSQL takes minutes to say where 150,000 quotes of a block are wrong, or to read as many beginnings of comments,
-# and heeds no cancel meanwhile: that such a statement costs its sender a turn and nobody else anything is shown by
-# `test_traps.py`, with XPath.
 LONG = (
     st.tuples(TOKENS, TOKENS | st.text(max_size=3), st.sampled_from([1_000, 50_000, 300_000]))
-    .filter(lambda parts: parts[0] != "do" and "/*" not in parts[1] * 2)
+    .filter(lambda parts: parts[2] == 1_000 or not is_read_for_minutes(parts[0], parts[1]))
     .map(lambda parts: parts[0] + " " + parts[1] * parts[2])
 )
+
+
+def is_read_for_minutes(first: str, repeated: str) -> bool:
+    """Whether PostgreSQL reads it for minutes, and heeds no cancel meanwhile; docs/security.md says why.
+
+    That such a statement costs its sender a turn and nobody else anything is shown by `test_traps.py`, with XPath.
+    """
+    is_operators = bool(re.fullmatch(r"[~!@#^&|`?+*/%<>=-]+", repeated))
+    return (is_operators and ("+" in repeated or "/*" in repeated * 2)) or (first == "do" and "'" in repeated)
+
+
 SQL_TEXT = st.one_of(st.text(max_size=200), *([st.lists(TOKENS, max_size=30).map(" ".join)] * 8), LONG)
 
 

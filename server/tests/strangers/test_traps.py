@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from server.tests.load import Answer
+from server.tests.load import Answer, percentile
 from server.tests.strangers.cells import Hostile, hostile_cell
 
 CONNECTIONS = 2
@@ -151,6 +151,28 @@ async def _nodes_for(hostile: Hostile, seconds: float) -> int:
         nodes *= 2
 
 
+def look_up_s(hostile: Hostile) -> float:
+    """The median time in which a tenant learns what became of a request."""
+    took_s = []
+    with hostile.client() as client:
+        for _ in range(31):
+            began_s = time.monotonic()
+            answer = client.get("/v1/requests/unheard-of").json()
+            took_s.append(time.monotonic() - began_s)
+            assert answer["request"]["outcome"] == "not_executed", answer
+    return percentile(took_s, 50)
+
+
+def test_asking_for_a_request_does_not_look_at_the_table_of_locks(hostile: Hostile) -> None:
+    """It stands still for everybody while somebody looks at it, and has the locks of all."""
+    quiet_s = look_up_s(hostile)
+    with hostile.postgres.connect() as filler:
+        filler.execute("select pg_advisory_lock(g) from generate_series(1, 50000) g")
+        beside_s = look_up_s(hostile)
+    print(f"look-up: {quiet_s * 1000:.1f} ms, beside 50,000 locks {beside_s * 1000:.1f} ms")
+    assert beside_s < 5 * quiet_s
+
+
 LOSING = "select pg_terminate_backend(pg_backend_pid()) from pg_sleep(0.01)"
 # How many connections that it lost an organization gets replaced a second, and how many it may lose at once: eight, and
 # no fewer than it may have, which is half of the cell's.
@@ -186,6 +208,9 @@ async def test_who_ends_the_own_connection_gets_few_new_ones(hostile: Hostile) -
 
 async def test_who_finds_the_table_of_locks_full_waits_until_the_reaper_has_looked(hostile: Hostile) -> None:
     statements = ["create table made_late (id int)", "select 1 as one"]
+    async with hostile.node.client(hostile.victims_key) as victim:
+        # Opening a connection takes locks, too.
+        assert (await victim.query("select 1")).succeeded
     with hostile.postgres.connect() as filler:
         with pytest.raises(psycopg.errors.OutOfMemory):
             filler.execute("select pg_advisory_lock(g) from generate_series(1, 1000000) g")

@@ -1,8 +1,9 @@
 """Pools of engine connections: one pool per address, which is a database and a role.
 
 Owns who uses which connection and when one is thrown away: always, unless the borrower's request left
-it idle, or was ended by a cancel that has done its work, and it was proven or made clean. Never shared between tenants, so what a request leaves behind
-could only be seen by the same tenant, and is removed all the same.
+it idle, or was ended by a cancel that has done its work, and it was proven or made clean. Never shared
+between tenants, so what a request leaves behind could only be seen by the same tenant, and is removed
+all the same.
 """
 
 import asyncio

@@ -15,9 +15,10 @@ from psycopg import AsyncConnection, sql
 from psycopg.conninfo import conninfo_to_dict
 
 from plainsql_server.core.errors import InternalError, RequestError
+from plainsql_server.engine import hardening, records
 from plainsql_server.engine.address import hosts_of
 from plainsql_server.engine.ha_config import REWIND_ROLE
-from plainsql_server.engine.hardening import EDITION, functions_like, harden, pin
+from plainsql_server.engine.hardening import functions_like, harden, pin
 from plainsql_server.engine.health import PROBE_DATABASE, PROBE_ROLE
 from plainsql_server.engine.records import schema_for
 from plainsql_server.engine.sqlstate import engine_away
@@ -43,6 +44,8 @@ _TEMPLATE_LOCK = 7_040_320_155_210_118_712
 _LOCK_TIMEOUT_MS = 20_000
 _REFUSED_IN_CONNINFO = ("user", "dbname", "password", "sslpassword")
 
+# Which rights and functions of ours a customer's database has.
+_EDITION = f"{hardening.EDITION} {records.EDITION}"
 
 _OLDER = """
     SELECT datname FROM pg_database
@@ -154,12 +157,12 @@ async def create_database(
 
 
 async def of_older_editions(cell: AsyncConnection) -> list[str]:
-    """Customers' databases whose rights are not those that new ones get."""
-    return [name for (name,) in await (await cell.execute(_OLDER, (EDITION,))).fetchall()]
+    """Customers' databases whose rights or functions of ours are not those that new ones get."""
+    return [name for (name,) in await (await cell.execute(_OLDER, (_EDITION,))).fetchall()]
 
 
 async def renew_rights(conninfo: str, admin_role: str) -> None:
-    """Takes from databases that were made by an older version what this one's have not. May be run again.
+    """Gives databases that were made by an older version the rights and functions of this one's. May be run again.
 
     Raises InternalError where a customer has a schema in the place of ours.
     """
@@ -169,13 +172,14 @@ async def renew_rights(conninfo: str, admin_role: str) -> None:
                 if await _exists(database, _SCHEMA_OF_OTHERS, "plainsql"):
                     raise InternalError(f"the schema plainsql of {name} belongs to its customer")
                 await harden(database)
+                await records.renew(database)
             await pin(cell, "DATABASE", name)
             await _note_edition(cell, name)
 
 
 async def _note_edition(cell: AsyncConnection, database: str) -> None:
     statement = sql.SQL("COMMENT ON DATABASE {} IS {}")
-    await cell.execute(statement.format(sql.Identifier(database), sql.Literal(EDITION)))
+    await cell.execute(statement.format(sql.Identifier(database), sql.Literal(_EDITION)))
 
 
 async def drop_database(conninfo: str, admin_role: str, names: EngineNames, is_due: Ask) -> bool:

@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from psycopg import sql
+from psycopg import AsyncConnection, sql
 from psycopg.pq.abc import PGresult
 
 from plainsql_server.core.errors import (
@@ -39,7 +39,13 @@ _IN_PROGRESS = "PLS01"
 _RECORDED = "PLS02"
 _QUERY_CANCELED = "57014"
 _WRONG_SECRET = "PLS03"
+_SEEN = "PLS04"
 _NO_SCHEMA = "3F000"
+
+# Of a key or an id, beside the lock that lets one request at a time have a key (0): one that is held by those that run,
+# and one by who looks whether one runs.
+_RUNS = 1
+_LOOKS = 2
 
 # Without a search_path of their own these could be made to call a tenant's functions.
 _DEFINER = "LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp"
@@ -75,8 +81,10 @@ _FUNCTIONS = f"""
         IF NOT pg_try_advisory_xact_lock(hashtextextended(claim.key, 0)) THEN
             RAISE SQLSTATE '{_IN_PROGRESS}' USING MESSAGE = 'in progress';
         END IF;
-        -- So that whoever knows the request's id can see that it runs. Ids may be the client's, and need not differ.
-        PERFORM pg_try_advisory_xact_lock_shared(hashtextextended(claim.request_id, 0));
+        -- So that whoever knows its key or its id can see that it runs. Ids may be the client's, and need not differ.
+        -- Who looks has these for a moment, and is waited for.
+        PERFORM pg_advisory_xact_lock_shared(hashtextextended(claim.key, {_RUNS}));
+        PERFORM pg_advisory_xact_lock_shared(hashtextextended(claim.request_id, {_RUNS}));
         INSERT INTO plainsql.requests VALUES (claim.key, claim.request_id, claim.body_hash) ON CONFLICT DO NOTHING;
         IF NOT FOUND THEN
             RAISE SQLSTATE '{_RECORDED}' USING MESSAGE = 'recorded';
@@ -93,14 +101,18 @@ _FUNCTIONS = f"""
     RETURNS TABLE (in_progress boolean, body_hash bytea, body bytea, finished_at timestamptz) {_DEFINER} AS $$
     BEGIN
         PERFORM plainsql.check_secret(secret);
+        -- One who looks after the other: they must not take each other for the request. Looking at pg_locks instead
+        -- would keep the locks of all customers from everybody.
+        PERFORM pg_advisory_xact_lock(hashtextextended(wanted, {_LOOKS}));
         -- Before the tables, and each statement with a snapshot of its own: whoever no longer holds the lock when
         -- we look has committed for all to see, or never will.
-        in_progress := EXISTS (
-            SELECT FROM pg_locks l
-            JOIN pg_database d ON d.oid = l.database AND d.datname = current_database()
-            WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
-              AND l.classid::bigint << 32 | l.objid::bigint = hashtextextended(wanted, 0)
-        );
+        BEGIN
+            in_progress := NOT pg_try_advisory_xact_lock(hashtextextended(wanted, {_RUNS}));
+            RAISE SQLSTATE '{_SEEN}';
+        EXCEPTION WHEN SQLSTATE '{_SEEN}' THEN
+            -- Gives back what was taken, before the next one may look: at its end, a transaction does so in any order.
+            NULL;
+        END;
         SELECT r.body_hash, s.body, s.finished_at INTO body_hash, body, finished_at
         FROM plainsql.requests r JOIN plainsql.responses s ON s.key = r.key
         WHERE (r.key = wanted OR r.request_id = wanted) AND r.claimed_at > now() - interval '{KEPT_HOURS} hours'
@@ -124,6 +136,8 @@ _FUNCTIONS = f"""
         RETURN purged;
     END $$;
 """
+# Which functions a database has.
+EDITION = hashlib.sha256(_FUNCTIONS.encode()).hexdigest()[:12]
 _GRANT = "GRANT USAGE ON SCHEMA plainsql TO {}"
 _SECRET = "INSERT INTO plainsql.secrets SELECT {0} WHERE NOT EXISTS (SELECT FROM plainsql.secrets WHERE hash = {0})"
 
@@ -194,6 +208,13 @@ def schema_for(roles: Sequence[str], secret: str) -> list[sql.Composed]:
     hash_ = sql.Literal(hashlib.sha256(secret.encode()).digest())
     grants = [sql.SQL(_GRANT).format(sql.Identifier(role)) for role in roles]
     return [sql.Composed([sql.SQL(_TABLES + _FUNCTIONS)]), *grants, sql.SQL(_SECRET).format(hash_)]
+
+
+async def renew(database: AsyncConnection) -> None:
+    """Gives a database that takes records the functions of this version. May be run again."""
+    cursor = await database.execute("SELECT FROM pg_class WHERE oid = to_regclass('plainsql.responses')")
+    if cursor.rowcount:
+        await database.execute(sql.SQL(_FUNCTIONS))
 
 
 async def claim_failure(connection: Connection, result: PGresult) -> ServiceError | AlreadyRecorded:

@@ -70,5 +70,5 @@ async def _plan_cell(cell: CellRecord) -> list[Change]:
     if not facts.has_probe:
         changes.append("create the role that health checks log in as")
     if older:
-        changes.append(f"take from {len(older)} databases of customers the rights that new ones do not have")
+        changes.append(f"give {len(older)} databases of customers the rights and functions of new ones")
     return [Change(where, change) for change in changes]
