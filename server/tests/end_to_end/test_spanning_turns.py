@@ -14,10 +14,10 @@ LONG_MS = 30_000
 
 
 async def test_who_needs_several_turns_waits_without_having_one_and_others_go_on(service: Service) -> None:
-    first, second = new_organization(service), new_organization(service)
+    (name, first), (_, second) = new_organization(service), new_organization(service)
     with running_node(directory_dsn(service), cell_max_connections=4) as node:
         async with node.client(first) as slow, node.client(second) as other:
-            async with held_up(service, slow) as running:
+            async with held_up(service, slow, engine_name(service, name, "two")) as running:
                 refused = await span(other, "select 1", timeout_ms=500)
                 assert (refused.status, refused.code) == (503, "overloaded")
                 assert "several databases" in refused.body["error"]["message"]
@@ -29,25 +29,25 @@ async def test_who_needs_several_turns_waits_without_having_one_and_others_go_on
 
 
 @asynccontextmanager
-async def held_up(service: Service, client: Client) -> AsyncIterator["asyncio.Task[Answer]"]:
-    """A transaction that spans both databases, and has its turns and waits for a lock for the length of the block."""
+async def held_up(service: Service, client: Client, second: str) -> AsyncIterator["asyncio.Task[Answer]"]:
+    """A transaction over both databases that has its turns, and waits for a lock in the second one during the block."""
     table = f"gate_{secrets.token_hex(4)}"
     for database in ("one", "two"):
         assert (await client.query(f"create table {table} ()", database=database)).succeeded
-    with service.engine(database_of(service, table)) as holder, holder.transaction():
+    with service.engine(second) as holder, holder.transaction():
         holder.execute(f"lock table {table}".encode())
         running = asyncio.create_task(span(client, f"select from {table}", timeout_ms=LONG_MS))
         await asyncio.to_thread(wait_for, lambda: awaits_lock(service, table), 20, lambda: "it does not run")
         yield running
 
 
-def new_organization(service: Service) -> str:
-    """The key of an organization with two databases."""
+def new_organization(service: Service) -> tuple[str, str]:
+    """The name and a key of an organization with two databases."""
     name = f"turns-{secrets.token_hex(4)}"
     service.operate("org", "create", name, "--tier", "standard")
     for database in ("one", "two"):
         service.operate("database", "create", "--org", name, database)
-    return service.new_key("write", org=name)
+    return name, service.new_key("write", org=name)
 
 
 async def span(client: Client, sql: str, *, timeout_ms: int) -> Answer:
@@ -56,15 +56,16 @@ async def span(client: Client, sql: str, *, timeout_ms: int) -> Answer:
     return await client.answer()
 
 
-def database_of(service: Service, table: str) -> str:
-    """What the engine calls a database that has this table."""
-    with service.engine() as engine:
-        names = [name for (name,) in engine.execute("select datname from pg_database where datname ~ '^d_'")]
-    for name in names:
-        with service.engine(name) as database:
-            if database.execute("select to_regclass(%s)", (f"public.{table}",)).fetchone() != (None,):
-                return str(name)
-    raise AssertionError(f"no database has {table}")
+def engine_name(service: Service, organization: str, database: str) -> str:
+    """What the engine calls a database."""
+    statement = (
+        "select d.engine_name from databases d join organizations o on o.id = d.organization_id"
+        " where o.name = %s and d.name = %s"
+    )
+    with service.engine("plainsql_directory") as directory:
+        row = directory.execute(statement, (organization, database)).fetchone()
+    assert row is not None
+    return str(row[0])
 
 
 def awaits_lock(service: Service, table: str) -> bool:
