@@ -27,7 +27,7 @@ from bench.stack import Stack, running_stack
 SHAPES = ((1, 1), (2, 1), (3, 1), (1, 2), (1, 3), (3, 3))
 _MOST = 3
 # What a node serves, and on how many connections; what each waits between two requests: 330 requests a second.
-_DATABASES = 4
+_DATABASES = 3
 _CONNECTIONS = 8
 _PAUSE_MS = 22
 _ROWS = 1_000

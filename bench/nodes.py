@@ -18,8 +18,9 @@ from bench.stack import Stack
 
 _START_LIMIT_S = 60
 _STOP_LIMIT_S = 20
-# A cell of `plainsql-server dev` takes 190, and the stack's own data plane has up to 64 of them.
-_CELL_CONNECTIONS = 32
+# A cell of `plainsql-server dev` takes 190, for three nodes and the service's own processes. With fewer than a load
+# needs at once, connections would be closed and opened all the time.
+_CELL_CONNECTIONS = 44
 
 
 @dataclass(frozen=True)
