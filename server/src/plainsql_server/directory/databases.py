@@ -338,7 +338,8 @@ async def _change(
 
 
 async def _lock_organization(connection: Connection, organization_id: str) -> None:
-    await connection.execute("SELECT FROM organizations WHERE id = %s FOR UPDATE", (organization_id,))
+    # Not against rows that name the organization, as an entry in the audit log of somebody who has a cell's row does.
+    await connection.execute("SELECT FROM organizations WHERE id = %s FOR NO KEY UPDATE", (organization_id,))
 
 
 async def _find_where(directory: Directory, condition: str, arguments: tuple[str, ...]) -> DatabaseRecord | None:

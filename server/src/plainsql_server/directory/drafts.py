@@ -33,7 +33,7 @@ async def adopt(directory: Directory, draft: DatabaseRecord, plain: bool, by: Ac
     arguments = {"id": draft.id, "organization": draft.organization_id, "plain": plain}
     async with directory.connection() as connection, connection.transaction():
         # Whoever else chooses a default waits for this.
-        await connection.execute("SELECT FROM organizations WHERE id = %s FOR UPDATE", (draft.organization_id,))
+        await connection.execute("SELECT FROM organizations WHERE id = %s FOR NO KEY UPDATE", (draft.organization_id,))
         if (await connection.execute(statement, arguments)).rowcount == 0:
             return None
         await audit.note(connection, by, "database.restore_backup", draft.organization_id, draft.id)
