@@ -104,10 +104,8 @@ async def cpu_bomb(attacker: Attacker) -> None:
 
 
 async def short_lives(attacker: Attacker) -> None:
-    """Statements that count until they are cut short, and statements that end their own connection."""
+    """Statements that count until they are cut short, which is soon."""
     count = "select count(*) from generate_series(1, 1000000000) a"
-    # What is asked for after the counting is done last.
-    end = "with c as materialized (select count(*) as n from generate_series(1, 300000) a) select pg_terminate_backend(pg_backend_pid()) from c where n > 0"  # noqa: E501
 
     async def cut_short() -> None:
         async with attacker.node.client(attacker.key) as client:
@@ -117,7 +115,13 @@ async def short_lives(attacker: Attacker) -> None:
                 else:
                     attacker.answers += 1
 
-    await _at_once(*(cut_short() for _ in range(4)), *(attacker.repeat(end) for _ in range(4)))
+    await _at_once(*(cut_short() for _ in range(4)))
+
+
+async def lost_connections(attacker: Attacker) -> None:
+    """Statements that count for a moment and then end their own connection, so that each needs a new one."""
+    end = "select pg_terminate_backend(pg_backend_pid()) from (select count(*) as n from generate_series(1, 300000)) as c where n > 0"  # noqa: E501
+    await _at_once(*(attacker.repeat(end) for _ in range(8)))
 
 
 async def temp_file_bomb(attacker: Attacker) -> None:
@@ -189,6 +193,7 @@ class Bomb:
 
 _RUNNING = "select count(*) from pg_stat_activity where usename ~ '^o_' and datname = current_database() and {}"
 _LOCKS = "select count(*) from pg_locks l join pg_database d on d.oid = l.database where d.datname = current_database()"
+_LOST = "select sessions_killed from pg_stat_database where datname = current_database()"
 
 ATTACKS: dict[str, Bomb] = {
     "idle serializable": Bomb(
@@ -197,7 +202,8 @@ ATTACKS: dict[str, Bomb] = {
     "lock bomb": Bomb(lock_bomb, "locks", _LOCKS, 2_000, 10_000),
     "predicate locks": Bomb(predicate_lock_bomb, "predicate locks", f"{_LOCKS} and mode = 'SIReadLock'", 2_000, 30_000),
     "CPU bomb": Bomb(cpu_bomb, "statements at it", _RUNNING.format("query ~ '100000000' and state = 'active'"), 2, 4),
-    "short lives": Bomb(short_lives, "statements cut short", None, 20, 500),
+    "short lives": Bomb(short_lives, "statements cut short", None, 10, 200),
+    "lost connections": Bomb(lost_connections, "lost", _LOST, 1, 50),
     "temporary files": Bomb(
         temp_file_bomb, "MB at once", "select sum(size)::int8 / 1000000 from pg_ls_tmpdir()", 5, 200
     ),
