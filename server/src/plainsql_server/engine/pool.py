@@ -263,13 +263,25 @@ class Pool:
         If its backend runs on, the turn lasts as long as that: otherwise a tenant could have as many such backends as
         its role has connections.
         """
-        ending = Ending() if interruption.cancelled() else interruption.result()
+        ending = self._ending(interruption)
         if ending.runs_on_pid:
             self.cell.outlive(self._wait_for_end(ending.runs_on_pid, connection))
         elif ending.is_clean and connection.is_open and connection.is_settled:
             self.clean_and_give_back(connection, leftovers, started_s)
         else:
             self.discard(connection, started_s)
+
+    def _ending(self, interruption: "asyncio.Task[Ending]") -> Ending:
+        if interruption.cancelled():
+            return Ending()
+        if error := interruption.exception():
+            self._report("ending a statement failed", error)
+            return Ending()
+        return interruption.result()
+
+    def _report(self, what: str, error: BaseException) -> None:
+        context = f"{what}: {type(error).__name__}: {error}"
+        self.cell.observe(Failure(now(), "failure", "engine.pool", context))
 
     async def interrupt(self, connection: Connection) -> Ending:
         """Ends what one of its connections is running."""
@@ -291,9 +303,12 @@ class Pool:
         try:
             async with asyncio.timeout(_CLEAN_TIMEOUT_S):
                 await clean(connection, leftovers)
-        except (TimeoutError, ServiceError) as error:
-            self.cell.observe(Failure(now(), "failure", "engine.pool", f"cleaning failed: {error}"))
-        if connection.is_open and connection.is_idle:
+            is_clean = connection.is_open and connection.is_idle
+        except Exception as error:
+            # Whatever it was, the turn must end.
+            self._report("cleaning failed", error)
+            is_clean = False
+        if is_clean:
             self.give_back(connection, started_s)
         else:
             self.discard(connection, started_s)
