@@ -46,11 +46,12 @@ def main() -> None:
 def _measure_databases(stack: Stack, arguments: argparse.Namespace) -> None:
     empty = databases.empty(stack)
     print(f"an empty database takes {empty.size_bytes / 1e6:.1f} MB in {empty.files} files")
-    print("databases  look-ups/s  connections  opened/s  service MiB  cell MiB  MiB of a connection")
+    print("databases  look-ups/s  p50 ms  p99 ms  connections  opened/s  service MiB  cell MiB  MiB of a connection")
     steps = tuple(step for step in databases.STEPS if step <= arguments.databases)
     for spread in databases.spread_over(stack, steps, HTTP_CONNECTIONS, arguments.seconds):
         print(
-            f"{spread.databases:9}  {spread.per_second:10.0f}  {spread.connections:11}"
+            f"{spread.databases:9}  {spread.measured.per_second:10.0f}  {spread.measured.median_us / 1000:6.1f}"
+            f"  {spread.measured.p99_us / 1000:6.1f}  {spread.connections:11}"
             f"  {spread.opened_per_second:8.0f}  {spread.worker_mib:11.0f}  {spread.cell_mib:8.0f}"
             f"  {spread.connection_mib:19.1f}",
             flush=True,

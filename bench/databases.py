@@ -1,8 +1,8 @@
 """What more databases cost: the same look-ups spread over 1, 10, 100 and 1,000 of them on one cell.
 
 Owns that workload. Databases are drawn by Zipf's law, as customers are: few are busy, most are quiet. Told are
-throughput, connections to the cell, how many were opened anew meanwhile, and the memory of the service's processes, of
-the cell's and of one connection of it; and before that, what an empty database takes on disk.
+throughput, latency, connections to the cell, how many were opened anew meanwhile, and the memory of the service's
+processes, of the cell's and of one connection of it; and before that, what an empty database takes on disk.
 """
 
 import json
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from bench.loads import check_one, wrk
+from bench.loads import Measured, check_one, wrk
 from bench.processes import memory_mib
 from bench.stack import Stack
 
@@ -28,7 +28,7 @@ class Spread:
     """What was measured with so many databases."""
 
     databases: int
-    per_second: float
+    measured: Measured
     connections: int
     opened_per_second: float
     worker_mib: float
@@ -85,12 +85,12 @@ def _post(url: str, api_key: str, body: dict[str, object]) -> None:
     check_one(url, headers, json.dumps(body))
 
 
-def _load(stack: Stack, databases: int, connections: int, seconds: float) -> float:
+def _load(stack: Stack, databases: int, connections: int, seconds: float) -> Measured:
     body = json.dumps({"sql": "select double from numbers where n = $1", "params": ["N"], "database": "D"})
     text = body.replace('"N"', "%d").replace('"D"', '"bench%d"')
     headers = {"Authorization": f"Bearer {stack.api_key}", "Content-Type": "application/json"}
     expression = f"string.format([==[{text}]==], math.random(1, {_ROWS}), zipf({databases}))"
-    return wrk(f"{stack.data_url}/v1/query", headers, expression, connections, seconds, head=_ZIPF).per_second
+    return wrk(f"{stack.data_url}/v1/query", headers, expression, connections, seconds, head=_ZIPF)
 
 
 # Draws 0 … n-1, the k-th with a probability as 1/(k+1): the inverse of the harmonic sum, by bisection.

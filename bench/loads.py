@@ -4,6 +4,7 @@ Owns the workloads. Each is the same statement on every side, serializable on ev
 """
 
 import json
+import math
 import os
 import re
 import ssl
@@ -43,10 +44,11 @@ WORKLOADS = (
 
 @dataclass(frozen=True)
 class Measured:
-    """Statements per second, and the median latency of one."""
+    """Statements per second, the median latency of one, and where it is told, what 99 of 100 stay below."""
 
     per_second: float
     median_us: float
+    p99_us: float = math.nan
 
 
 def pgbench(stack: Stack, workload: Workload, rows: int, clients: int, seconds: float) -> Measured:
@@ -121,9 +123,14 @@ def wrk(
         output = subprocess.run([*arguments, "-s", script.name, url], check=True, capture_output=True, text=True).stdout
     if "Non-2xx" in output or "Socket errors" in output:
         raise SystemExit(f"{url} failed under load:\n{output}")
-    value, unit = re.findall(r"50%\s+([\d.]+)(us|ms|s)", output)[0]
-    median_us = float(value) * {"us": 1, "ms": 1_000, "s": 1_000_000}[unit]
-    return Measured(float(found(r"Requests/sec:\s+([\d.]+)", output)), median_us)
+    per_second = float(found(r"Requests/sec:\s+([\d.]+)", output))
+    return Measured(per_second, _share_us(output, 50), _share_us(output, 99))
+
+
+def _share_us(output: str, percent: int) -> float:
+    """How long so many of a hundred requests took at the most."""
+    value, unit = re.findall(rf"{percent}%\s+([\d.]+)(us|ms|s)", output)[0]
+    return float(value) * {"us": 1, "ms": 1_000, "s": 1_000_000}[unit]
 
 
 def found(pattern: str, output: str) -> str:
