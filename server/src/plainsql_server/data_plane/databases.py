@@ -24,6 +24,8 @@ from plainsql_server.engine.address import Address
 # How long a request without a deadline of its own waits for a database that changes its cell; a stop takes less.
 _HELD_MS = 2_000
 _LOOK_AGAIN_S = 0.1
+# A look-up is awaited for so long though the deadline is nearer: that it was near says nothing about the directory.
+_LOOK_UP_S = 0.5
 # How long a statement may take and still count on what was known of its database when it began.
 PLAIN_FOR_S = 0.1
 
@@ -72,9 +74,9 @@ class Databases:
             known = await self._places.last_known((principal, name))
             if known is not None:
                 return replace(known, certain=False)
-        left_s = LONGEST_S if deadline is None else min(LONGEST_S, deadline.left_s())
+        within_s = LONGEST_S if deadline is None else min(LONGEST_S, max(deadline.left_s(), _LOOK_UP_S))
         try:
-            return await self._places.get((principal, name), left_s)
+            return await self._places.get((principal, name), within_s)
         except EngineError as error:
             if not is_held(error):
                 raise
