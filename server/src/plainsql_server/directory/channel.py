@@ -10,16 +10,15 @@ Owns that connection. Refuses to know what is forgotten on a change: `Trust` tel
 """
 
 import asyncio
-import os
-import socket
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, asynccontextmanager
 
 import psycopg
 
 from plainsql_server.core.clock import now
 from plainsql_server.core.observation import Failure, Observe
+from plainsql_server.core.silence import cut_if_silent
 from plainsql_server.directory.connection import Connection, connect_alone
 from plainsql_server.directory.spanning import TURNS
 from plainsql_server.directory.trust import Trust
@@ -98,17 +97,5 @@ class Channel:
                 continue
             self._trust.announce(None if heard.payload == _EVERY_ORGANIZATION else heard.payload)
 
-    @contextmanager
-    def _cut_if_silent(self, connection: Connection) -> Iterator[None]:
-        # Cancelling would have the driver wait for the server's last word, which may never come.
-        limit_s = max(self._trust.short_s, _RETRY_FIRST_S)
-        timer = asyncio.get_running_loop().call_later(limit_s, _cut, connection.fileno())
-        try:
-            yield
-        finally:
-            timer.cancel()
-
-
-def _cut(descriptor: int) -> None:
-    with socket.socket(fileno=os.dup(descriptor)) as duplicate:
-        duplicate.shutdown(socket.SHUT_RDWR)
+    def _cut_if_silent(self, connection: Connection) -> AbstractContextManager[None]:
+        return cut_if_silent(connection.fileno(), max(self._trust.short_s, _RETRY_FIRST_S))

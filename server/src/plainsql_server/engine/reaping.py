@@ -6,11 +6,9 @@ Refuses to know ceilings; `control_plane/reaping.py` does.
 """
 
 import asyncio
-import os
-import socket
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Self
@@ -20,6 +18,7 @@ from psycopg import AsyncConnection, sql
 from psycopg.conninfo import make_conninfo
 
 from plainsql_server.core.errors import EngineError, InternalError
+from plainsql_server.core.silence import cut_if_silent
 from plainsql_server.engine.address import Address, hosts_of
 from plainsql_server.engine.backups import BACKUP, KEEPER, MOVE, RESTORE
 from plainsql_server.engine.connection import Connection
@@ -206,7 +205,7 @@ class CellWatch:
 
     async def _rows(self, query: str, arguments: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
         try:
-            with _cut_if_silent(self._connection):
+            with cut_if_silent(self._connection.fileno(), _SILENCE_S):
                 cursor = await self._connection.execute(query, arguments)
                 return await cursor.fetchall()
         except psycopg.Error as error:
@@ -220,21 +219,6 @@ async def _leaders(conninfo: str, admin_role: str) -> str:
         return conninfo
     ways = Address(conninfo, "postgres", admin_role).ways(_CONNECT_TIMEOUT_S * 1000)
     return make_conninfo(conninfo, **hosts[await leading(ways, _CONNECT_TIMEOUT_S)])
-
-
-@contextmanager
-def _cut_if_silent(connection: "AsyncConnection[tuple[Any, ...]]") -> Iterator[None]:
-    # Cancelling would have the driver wait for the server's last word, for seconds.
-    timer = asyncio.get_running_loop().call_later(_SILENCE_S, _cut, connection.fileno())
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
-def _cut(descriptor: int) -> None:
-    with socket.socket(fileno=os.dup(descriptor)) as duplicate:
-        duplicate.shutdown(socket.SHUT_RDWR)
 
 
 async def _connect(
