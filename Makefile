@@ -7,6 +7,11 @@ TYPED := server/src client/src server/tests bench
 COMPILE := UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
 	--generate-hashes --no-emit-index-url
 
+# Twice the cores of a small machine: most tests wait for something. A file's tests share what it starts, so that they
+# stay together.
+PROCESSES ?= 4
+PARALLEL := -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
+
 END_TO_END := server/tests/end_to_end
 SOAK_spanning := $(addprefix server/tests/consistency/test_,spanning.py spanning_keys.py spanning_away.py \
 	spanning_directory.py)
@@ -27,10 +32,10 @@ SOAK_all := $(SOAK_consistency) $(SOAK_engine) $(SOAK_streams) $(SOAK_control) $
 	$(SOAK_failover) $(SOAK_moves)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kernel unkernel check test soak neighbours dev bench openapi reference lock audit sbom
+.PHONY: help setup kernel unkernel check test-unit test test-parallel test-timing soak neighbours dev bench openapi reference lock audit sbom
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1\t\2/' | expand -t 12
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 15
 
 setup:  ## build .venv from the pinned requirements, with server and client in it (PYTHON=python3.12 to choose one)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -53,8 +58,17 @@ check:  ## lint, format, types and import contracts; changes nothing
 	$(BIN)/mypy client/tests client/reference.py
 	$(BIN)/lint-imports --no-logo
 
-test:  ## every test (ARGS="-k name -x" to choose)
-	$(BIN)/pytest $(ARGS)
+test-unit:  ## tests that start no program, in seconds (ARGS="-k name -x" to choose)
+	$(BIN)/pytest -q -m unit $(ARGS)
+
+test:  ## what a change needs, in minutes (ARGS as above; `.ci/run` runs everything)
+	$(BIN)/pytest $(PARALLEL) -m "not (timing or chaos or slow or browser)" $(ARGS)
+
+test-parallel:  ## every test that does not mind others beside it
+	$(BIN)/pytest $(PARALLEL) -m "not timing" $(ARGS)
+
+test-timing:  ## tests that claim something about time; nothing else may run
+	$(BIN)/pytest -m timing $(ARGS)
 
 soak:  ## tests in full size, and what they find (PART=consistency, spanning, failover, moves, engine, streams, control, strangers, client)
 	set -a; . server/tests/full_sizes.env; $(BIN)/pytest -q -s --timeout 1800 $(SOAK_$(or $(PART),all)) $(ARGS)

@@ -1,5 +1,7 @@
 """Compiles the modules of a query's hot path. `make kernel` runs it, and so does the build of a wheel.
 
+    python server/build_kernel.py [FOLDER]    # without FOLDER, in place
+
 Owns the list of modules. A module is in it because a measurement said so; see docs/decisions/0007. mypyc compiles
 what also runs uncompiled; what it cannot compile stays out: msgspec's models, exceptions with class attributes,
 uvicorn's subclass. Cython compiles the one module that reads libpq's memory, which `engine/rows.py` does without
@@ -98,5 +100,6 @@ sys.path.insert(0, str(SOURCES))
 if __name__ == "__main__":
     if (missing := what_is_missing()) is not None:
         sys.exit(f"The hot path cannot be compiled, for want of {missing}. Everything works without, only slower.")
-    if not _is_current(SOURCES / PACKAGE / "_kernel"):
-        build_kernel(SOURCES / PACKAGE / "_kernel")
+    place = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else SOURCES / PACKAGE / "_kernel"
+    if not _is_current(place):
+        build_kernel(place)

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from plainsql.command import batches
 from plainsql.command.tables import csv_line
 
+pytestmark = pytest.mark.unit
+
 FIELDS = st.one_of(st.none(), st.text(st.sampled_from('ax,"\n\r\té\x1f\x1e'), max_size=4))
 
 

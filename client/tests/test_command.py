@@ -219,6 +219,7 @@ def test_nobody_waits_for_modules_that_are_not_needed(service: Service) -> None:
         assert set(done.stdout.rpartition("modules:")[2].split()) & slow == set(), arguments
 
 
+@pytest.mark.timing
 def test_it_costs_little_more_than_python_itself(service: Service, tmp_path: Path) -> None:
     """Processor time, beside that of programs that do nothing but import. An installed command has its bytecode
     compiled; so does this one after its first run. With PLAINSQL_TEST_COLD=1 also the time on the clock, which a busy

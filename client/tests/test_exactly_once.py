@@ -6,7 +6,6 @@ PLAINSQL_TEST_CUT_WRITES says how many; 10,000 take some minutes.
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
@@ -14,17 +13,12 @@ import pytest
 
 import plainsql
 from client.tests.cutting_proxy import cutting_proxy
-from server.tests.service import Service, running_service
+from server.tests.service import Service
+
+pytestmark = pytest.mark.chaos
 
 WRITES = int(os.environ.get("PLAINSQL_TEST_CUT_WRITES", "300"))
 THREADS = 4
-
-
-@pytest.fixture(scope="module")
-def plain_service() -> Iterator[Service]:
-    """Without TLS, so that the proxy sees what is a request and what an answer."""
-    with running_service("--no-tls") as running:
-        yield running
 
 
 @pytest.mark.timeout(max(120, WRITES // 10))

@@ -23,7 +23,7 @@ _SHOWN = re.compile(r"^ *print\(.*\)  # (.*)$|^# (.*)$", re.MULTILINE)
 @pytest.fixture
 def place(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     name = f"guide{uuid4().hex[:8]}"
-    service.operate("database", "create", "--org", "dev", name)
+    service.customers.add_database(name)
     settings = {"URL": service.data_url, "KEY": service.api_key, "CA_FILE": service.dev["ca_file"], "DATABASE": name}
     for variable, value in settings.items():
         monkeypatch.setenv(f"PLAINSQL_{variable}", str(value))

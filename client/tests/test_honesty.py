@@ -75,6 +75,7 @@ def test_a_proxy_s_own_failure_is_tried_again_and_is_no_answer(
     assert caught.value.outcome == "unknown"
 
 
+@pytest.mark.timing
 def test_a_call_ends_in_its_time_although_bytes_still_come(insert: Callable[[str, float], Any]) -> None:
     began = time.monotonic()
     with (
@@ -86,6 +87,7 @@ def test_a_call_ends_in_its_time_although_bytes_still_come(insert: Callable[[str
     assert time.monotonic() - began < 8
 
 
+@pytest.mark.timing
 def test_a_certificate_that_nobody_vouches_for_and_a_host_that_is_none_fail_at_once(
     service: Any, insert: Callable[[str, float], Any]
 ) -> None:
@@ -112,6 +114,7 @@ def test_what_is_wrong_before_anything_is_sent_is_said_in_our_own_words() -> Non
             db.tables(database="ä")
 
 
+@pytest.mark.timing
 def test_a_health_check_of_a_service_that_is_away_says_so_at_once() -> None:
     began = time.monotonic()
     with plainsql.connect("http://127.0.0.1:1", KEY) as db, pytest.raises(plainsql.NetworkError):

@@ -13,6 +13,8 @@ import urllib3
 import plainsql
 from server.tests.service import Service
 
+pytestmark = pytest.mark.timing
+
 ROUNDS = int(os.environ.get("PLAINSQL_TEST_OVERHEAD_ROUNDS", "5"))
 REQUESTS = 40
 

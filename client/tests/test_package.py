@@ -2,7 +2,11 @@
 
 from importlib import metadata, resources
 
+import pytest
+
 import plainsql
+
+pytestmark = pytest.mark.unit
 
 
 def test_the_installed_version_is_the_one_in_the_source() -> None:

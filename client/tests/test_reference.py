@@ -2,8 +2,12 @@
 
 import inspect
 
+import pytest
+
 import plainsql
 from client.reference import PAGE, reference
+
+pytestmark = pytest.mark.unit
 
 
 def test_the_reference_is_that_of_the_docstrings() -> None:

@@ -8,6 +8,8 @@ import pytest
 from plainsql.errors import SettingsError
 from plainsql.settings import resolve
 
+pytestmark = pytest.mark.unit
+
 
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ import pytest
 
 import plainsql
 from client.tests.test_guide import GUIDE, masked
+from server.tests.programs import need
 from server.tests.service import Service
 
 _WAIT_S = 30
@@ -71,8 +71,7 @@ class Terminal:
 
 @pytest.fixture
 def terminal(service: Service, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Terminal]:
-    if shutil.which("tmux") is None or shutil.which("less") is None:
-        pytest.skip("needs tmux and less")
+    need("tmux", "less")
     made = Terminal(service, tmp_path, getattr(request, "param", 24))
     yield made
     made.close()
@@ -133,8 +132,7 @@ def test_the_guide_s_screen_is_what_the_shell_shows(terminal: Terminal, service:
 
 
 def test_statements_of_an_earlier_session_are_remembered(service: Service, tmp_path: Path) -> None:
-    if shutil.which("tmux") is None:
-        pytest.skip("needs tmux")
+    need("tmux")
     for press in ("type", "recall"):
         terminal = Terminal(service, tmp_path)
         terminal.wait_for("plainsql>")

@@ -188,9 +188,10 @@ def _steps(operation: Any) -> list[Any]:
 
 
 @pytest.mark.timeout(1800 if IS_FULL else 120)
+@pytest.mark.slow
 def test_sqlalchemys_own_suite_passes(service: Service) -> None:
     name = f"suite{uuid4().hex[:8]}"
-    service.operate("database", "create", "--org", "dev", name)
+    service.customers.add_database(name)
     for schema in ("test_schema", "test_schema_2"):
         service.query(f"create schema {schema}", database=name)
     everything = said_by_the_suite(address(service, name, autocommit="true"), "" if IS_FULL else PART)

@@ -213,13 +213,17 @@ def test_what_cannot_be_read_is_named_by_its_line(  # noqa: PLR0917  # fixtures
     assert db.query(f"select count(*) from {table}").value() == 0
 
 
+# Long enough for the display to be drawn several times.
+_NOW_AND_THEN_SLOW = "case when random() < 0.02 then pg_sleep(0.002) end"
+
+
 def test_progress_shows_rows_rate_and_time_left_on_a_terminal_alone(
     service: Service, db: plainsql.Client, table: str, tmp_path: Path
 ) -> None:
     write_rows(tmp_path / "in.csv", 40_000)
     for arguments, verb in (
         (["import", str(tmp_path / "in.csv"), "--table", table], "Importing"),
-        (["export", str(tmp_path / "out.csv"), "--sql", f"select *, pg_sleep(0.0001) from {table}"], "Exporting"),
+        (["export", str(tmp_path / "out.csv"), "--sql", f"select *, {_NOW_AND_THEN_SLOW} from {table}"], "Exporting"),
     ):
         seen = on_a_terminal(service, *arguments)
         shown = verb + r" \[[█·]{24}\] +\d+% [\d,]+ rows, [\d,]+ rows/s, (about )?\d+ s left"
@@ -253,7 +257,7 @@ def test_an_export_that_fails_leaves_no_file(service: Service, tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.skipif(ROWS < 100_000, reason="PLAINSQL_TEST_IMPORT_ROWS=1000000 compares with psql")
+@pytest.mark.full
 def test_importing_is_not_much_slower_than_psql(
     service: Service, db: plainsql.Client, table: str, tmp_path: Path
 ) -> None:

@@ -19,16 +19,24 @@ from pathlib import Path
 from plainsql_server.dev.alias import find_nginx, nginx_command, write_config
 from plainsql_server.dev.ports import choose_ports
 from plainsql_server.http.alias import Alias
+from server.tests.programs import need
 
 CONTROL_URL = "https://control.example"
 _START_LIMIT_S = 10.0
 
 
+def found_nginx() -> str:
+    """The path of nginx, which may be outside of an ordinary user's PATH."""
+    program = find_nginx()
+    if program is None:
+        need("nginx")
+    return str(program)
+
+
 @contextmanager
 def running_alias(*upstream_ports: int, instead: Mapping[str, str] | None = None) -> Iterator[int]:
     """The port of an alias of these data planes, over plain HTTP; with other words `instead` of some of its own."""
-    program = find_nginx()
-    assert program is not None, "these tests need nginx"
+    program = found_nginx()
     port = choose_ports({"alias": 0})["alias"]
     folder = Path(tempfile.mkdtemp(prefix="plainsql-alias-"))
     write_config(folder, Alias([f"127.0.0.1:{port}"], [f"127.0.0.1:{each}" for each in upstream_ports], CONTROL_URL))

@@ -8,7 +8,6 @@ import pwd
 import shlex
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,8 +15,8 @@ from pathlib import Path
 
 import psycopg
 
-from plainsql_server.directory.migrations import migrate
-from server.tests.postgres import SUPERUSER, Postgres, running_postgres
+from server.tests.customers import Customers
+from server.tests.postgres import Postgres, running_postgres
 from server.tests.processes import children_of, kill_with_children
 
 
@@ -95,24 +94,17 @@ class Cell:
 
 def new_cell(postgres: Postgres, conninfo: str) -> Cell:
     """A directory, an organization, a database and a key in a cluster that the service reaches so."""
-    dsn = postgres.fresh_database()
+    dsn = postgres.fresh_directory()
     return Cell(postgres, dsn, new_customer(dsn, conninfo))
 
 
 def new_customer(directory_dsn: str, conninfo: str) -> str:
     """The key of a customer with a database, on a cell that is reached so, in a directory that is empty."""
-    migrate(directory_dsn)
-    environment = {**os.environ, "PLAINSQL_DIRECTORY_DSN": directory_dsn}
-
-    def operate(*arguments: str) -> str:
-        command = [sys.executable, "-m", "plainsql_server", *arguments]
-        done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
-        return done.stdout.strip()
-
-    operate("cell", "add", "local", "--conninfo", conninfo, "--admin-role", SUPERUSER)
-    operate("org", "create", "acme", "--tier", "dedicated")
-    operate("database", "create", "--org", "acme", "main")
-    return operate("key", "create", "--org", "acme", "--name", "test", "--scope", "write")
+    customers = Customers(directory_dsn)
+    customers.add_cell("local", conninfo)
+    customers.add_organization("acme")
+    customers.add_database("main", "acme")
+    return customers.new_key("write", organization="acme")
 
 
 @contextmanager

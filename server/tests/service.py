@@ -1,7 +1,7 @@
 """The real service for tests: `plainsql-server dev` in a temporary folder, called over HTTPS.
 
-Owns starting, stopping and the calling of it. Nothing of the service is imported: tests see what users see, and every
-answer is compared with the OpenAPI documents.
+Tests see what users see, and every answer is compared with the OpenAPI documents. The folder is a copy of one in which
+`dev` ran before, because a first start takes three times as long; `dev/` tests first starts.
 """
 
 import json
@@ -22,8 +22,10 @@ from typing import Any
 import httpx
 import psycopg
 
+from server.tests.customers import Customers
 from server.tests.documented import comparing
 from server.tests.processes import processes_of, wait_for
+from server.tests.scratch import template
 from server.tests.secrets_in_logs import refuse_secrets
 
 _START_LIMIT_S = 120
@@ -95,34 +97,35 @@ class Service:
             dbname=database or postgres["database"], autocommit=True,
         )  # fmt: skip
 
-    def operate(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """`plainsql-server …` as this service's operator."""
+    @property
+    def directory_dsn(self) -> str:
         postgres = self.dev["postgres"]
-        dsn = (
+        return (
             f"host={postgres['socket']} port={postgres['port']} user={postgres['superuser']} dbname=plainsql_directory"
         )
-        command = [sys.executable, "-m", "plainsql_server", *arguments]
-        environment = {**os.environ, "PLAINSQL_DIRECTORY_DSN": dsn}
-        return subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+
+    @property
+    def customers(self) -> Customers:
+        """Makes organizations, databases and keys."""
+        return Customers(self.directory_dsn)
 
     def new_key(self, *scopes: str, org: str = "dev", **options: str) -> str:
         """A fresh key with these scopes."""
-        arguments = ["key", "create", "--org", org, "--name", "test"]
-        for scope in scopes:
-            arguments += ["--scope", scope]
-        for name, value in options.items():
-            arguments += [f"--{name}", value]
-        return self.operate(*arguments).stdout.strip()
+        return self.customers.new_key(*scopes, organization=org, **options)
+
+    def operate(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """`plainsql-server …` as this service's operator."""
+        command = [sys.executable, "-m", "plainsql_server", *arguments]
+        environment = {**os.environ, "PLAINSQL_DIRECTORY_DSN": self.directory_dsn}
+        return subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
 
 
 @contextmanager
 def running_service(*options: str, tier: str = "dedicated", workers: int = 1) -> Iterator[Service]:
-    """A fresh service for the length of the block."""
+    """A service of its own for the length of the block."""
     folder = Path(tempfile.mkdtemp(prefix="plainsql-test-"))
-    command = [sys.executable, "-m", "plainsql_server", "dev", "--dir", str(folder), "--tier", tier]
-    process = subprocess.Popen(
-        [*command, "--workers", str(workers), *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
+    copy_used_state(folder)
+    process = _start(folder, "--tier", tier, "--workers", str(workers), *options)
     try:
         dev = _wait_until_ready(folder, process)
         trust = ssl.create_default_context(cafile=dev["ca_file"]) if dev["ca_file"] else False
@@ -135,6 +138,23 @@ def running_service(*options: str, tier: str = "dedicated", workers: int = 1) ->
             refuse_secrets(*folder.rglob("*.log*"))
         finally:
             shutil.rmtree(folder)
+
+
+def copy_used_state(folder: Path) -> None:
+    """Makes this the state folder of a `dev` that has run before."""
+    # Not shutil: the owner of the cluster's files matters.
+    subprocess.run(["cp", "-aT", template("service", _make_template), folder], check=True)
+
+
+def _make_template(folder: Path) -> None:
+    process = _start(folder)
+    _wait_until_ready(folder, process)
+    _end(folder, process)
+
+
+def _start(folder: Path, *options: str) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "plainsql_server", "dev", "--dir", str(folder), *options]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 def _wait_until_ready(folder: Path, process: "subprocess.Popen[bytes]") -> Mapping[str, Any]:

@@ -30,6 +30,8 @@ from plainsql_server.http.responses import Response
 from plainsql_server.http.routes import Caller, Route, known_callers_route, open_route, scoped_route
 from plainsql_server.settings import Settings
 
+pytestmark = pytest.mark.unit
+
 SOURCE = Path(plainsql_server.__file__).parent
 
 # What anybody may ask without a key.

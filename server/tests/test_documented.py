@@ -7,6 +7,8 @@ import pytest
 
 from server.tests.documented import Documented
 
+pytestmark = pytest.mark.unit
+
 KEY_ID = "key_1"
 ERROR = {"code": "key_not_found", "message": "x", "retryable": False, "outcome": "not_executed"}
 FAILED = {"success": False, "error": ERROR, "request_id": "req_1"}

@@ -12,6 +12,8 @@ from plainsql_server import KERNEL, kernel
 from plainsql_server.kernel import KernelFinder, State, digest_of, kernel_files
 from server.build_kernel import MODULES, PACKAGE, SOURCES
 
+pytestmark = pytest.mark.unit
+
 SUFFIX = EXTENSION_SUFFIXES[0]
 
 

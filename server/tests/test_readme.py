@@ -22,6 +22,8 @@ import pytest
 
 from plainsql_server.dev.ports import choose_ports
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 PORTS = ("8400", "8401")
 # A loaded machine may take longer than the seconds that the README speaks of.

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.unit
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("server/src", "client/src", "server/tests", "client/tests", "bench")
 

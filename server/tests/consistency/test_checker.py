@@ -23,6 +23,8 @@ from server.tests.consistency.history import (
 )
 from server.tests.consistency.notation import Written, a, fail, history, info, ok, r, unread
 
+pytestmark = pytest.mark.unit
+
 # A name that says what happens, the transactions, and exactly the classes that are to be found.
 SHOWN: dict[str, tuple[list[Written], set[str]]] = {
     "G0: two lists have two transactions in opposite orders": (
@@ -260,6 +262,7 @@ def serial(count: int, clients: int, seed: int) -> History:
     return made
 
 
+@pytest.mark.timing
 def test_fifty_thousand_transactions_are_judged_within_a_minute_and_one_stale_read_among_them_is_found() -> None:
     made = serial(50_000, clients=32, seed=1)
     began_s = time.monotonic()

@@ -8,11 +8,14 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import chain, combinations, permutations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.tests.consistency.checker import check
 from server.tests.consistency.history import Append, History, Operation, Outcome, Read, Transaction
+
+pytestmark = [pytest.mark.slow, pytest.mark.unit]
 
 KEYS = 2
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +12,8 @@ from server.tests.consistency.anomalies import AnomalyClass
 from server.tests.consistency.checker import check
 from server.tests.consistency.cycles import components, returning, shortest_path
 from server.tests.consistency.history import Append, History, Operation, Outcome, Read, Transaction
+
+pytestmark = pytest.mark.unit
 
 KEYS = 3
 

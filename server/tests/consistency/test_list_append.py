@@ -34,7 +34,7 @@ WORKERS = 2
 LIMIT_S = 60 + TRANSACTIONS / 50 + FAULTS * 30
 TABLES = {"arrays": ARRAYS, "rows": ROWS}
 
-pytestmark = pytest.mark.timeout(2 * LIMIT_S)
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2 * LIMIT_S)]
 
 
 @pytest.fixture(scope="module")

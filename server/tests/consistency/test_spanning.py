@@ -50,7 +50,7 @@ CELL_EVERY = 3
 BOUND_S = 10
 LIMIT_S = 90 + SPANNING / 10 + LOCAL / 50 + CRASHES * len(STEPS) * 15
 
-pytestmark = pytest.mark.timeout(2 * LIMIT_S)
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2 * LIMIT_S)]
 
 
 @pytest.fixture(scope="module")

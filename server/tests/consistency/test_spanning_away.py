@@ -19,7 +19,7 @@ from server.tests.postgres import SUPERUSER
 # What is left in doubt is finished by then; docs/reference/http.md says so.
 BOUND_S = 10
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
 
 
 @pytest.fixture(scope="module")

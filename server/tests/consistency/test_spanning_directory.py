@@ -24,7 +24,7 @@ ROLE = "node"
 DECISION = b"SET state = 'committed' WHERE"
 TRIES = 8
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
 
 
 @pytest.fixture(scope="module")

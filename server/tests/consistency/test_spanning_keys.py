@@ -20,7 +20,7 @@ _SOME = (Step.PREPARED, Step.DECIDED, Step.COMMIT_SENT_TO_ONE)
 STEPS = [step for step in Step if step not in _UNDOING] if size("PLAINSQL_TEST_STEP_CRASHES", 1) > 1 else _SOME
 _LIMIT_S = 60
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
 
 
 @pytest.fixture(scope="module")

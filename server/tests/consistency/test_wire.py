@@ -6,6 +6,8 @@ import pytest
 
 from server.tests.consistency.wire import Weakening
 
+pytestmark = pytest.mark.unit
+
 
 def start_up(isolation: bytes) -> bytes:
     settings = b"user\0someone\0options\0-c default_transaction_isolation=" + isolation + b" -c lock_timeout=0\0\0"

@@ -24,7 +24,6 @@ from plainsql_server.core.principal import Scope
 from plainsql_server.data_plane.spanning import Step
 from plainsql_server.dev.ports import choose_ports
 from plainsql_server.directory.connection import Directory
-from plainsql_server.directory.migrations import migrate
 from server.tests.cell import Cell
 from server.tests.consistency.history import Append, History, Operation, Outcome, Read, Transaction
 from server.tests.consistency.transports import DEADLOCK_TIMEOUT_MS, HttpTransport, Reply, Statement, Transport
@@ -115,8 +114,7 @@ def holding(crash_file: Path, step: Step) -> Iterator[Callable[[], bool]]:
 def two_cells() -> Iterator[TwoCells]:
     """For the length of the block, with a control plane."""
     with running_postgres() as directory, running_postgres() as left, running_postgres() as right:
-        dsn = directory.fresh_database()
-        migrate(dsn)
+        dsn = directory.fresh_directory()
         for each in (left, right):
             with each.connect() as admin:
                 admin.execute(f"alter system set deadlock_timeout = {DEADLOCK_TIMEOUT_MS}".encode())

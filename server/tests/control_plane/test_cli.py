@@ -36,9 +36,9 @@ def _runner(dsn: str) -> Run:
 
 
 @pytest.fixture
-def run(postgres: Postgres) -> Run:
+def run(empty_dsn: str) -> Run:
     """Runs the command on a directory without tables."""
-    return _runner(postgres.fresh_database())
+    return _runner(empty_dsn)
 
 
 @pytest.fixture
@@ -142,6 +142,7 @@ def test_every_command_has_help_and_needs_no_settings_for_it(command: list[str])
     assert len(ended.stdout.splitlines()) > 5
 
 
+@pytest.mark.timing
 def test_the_help_names_every_command_and_exit_code_and_is_quick() -> None:
     shown = _run("--help", dsn=None).stdout
     for word in ("dev", "data", "control", "migrate", "org", "key", "cell", "database", "settings", "Exit codes"):

@@ -23,6 +23,8 @@ from server.tests.control_plane.cell_state import disagreements
 from server.tests.load import size
 from server.tests.postgres import Postgres
 
+pytestmark = pytest.mark.chaos
+
 EVERY = size("PLAINSQL_TEST_CUTS", 5)
 # More than any of these takes, so that a test which never comes to its end fails.
 _MOST_STATEMENTS = 200

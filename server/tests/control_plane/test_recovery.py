@@ -23,7 +23,7 @@ from plainsql_server.engine.provisioning import ROLE_CONNECTION_LIMIT
 from plainsql_server.engine.reaping import CellWatch
 from plainsql_server.engine.two_phase import gid_of, new_gid
 from server.tests.control_plane.records import is_made, is_prepared, prepare, store_record, unfreed
-from server.tests.postgres import SUPERUSER, Postgres, running_postgres_with
+from server.tests.postgres import SUPERUSER, Postgres, running_postgres
 from server.tests.processes import wait_for
 
 
@@ -122,7 +122,7 @@ def lonely() -> Iterator[Postgres]:
     def config(root: Path) -> CellConfig:
         return CellConfig(SUPERUSER, str(root), others={"synchronous_standby_names": "nobody"})
 
-    with running_postgres_with(config) as running:
+    with running_postgres(config) as running:
         yield running
 
 

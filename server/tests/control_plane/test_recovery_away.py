@@ -124,6 +124,7 @@ async def at_work(recovery: Recovery) -> AsyncIterator[None]:
         await asyncio.wait([working])
 
 
+@pytest.mark.timing
 async def test_a_cell_that_does_not_answer_holds_up_nobody_who_does_not_need_it(
     postgres: Postgres, directory: Directory, database: DatabaseRecord, silent: SilentCell, recovery: Recovery,
     *, seen: list[Observation],
@@ -148,6 +149,7 @@ async def test_a_cell_that_does_not_answer_holds_up_nobody_who_does_not_need_it(
     assert await unfreed(directory) == len(silent.database_ids)
 
 
+@pytest.mark.timing
 async def test_what_is_in_doubt_on_a_cell_that_answers_does_not_wait_for_one_that_does_not(
     postgres: Postgres, directory: Directory, database: DatabaseRecord, silent: SilentCell, recovery: Recovery
 ) -> None:

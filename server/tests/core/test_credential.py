@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from plainsql_server.core.credential import KEY_PREFIX, SECRET_LENGTH, _checksum, digest, is_well_formed, new_key
 
+pytestmark = pytest.mark.unit
+
 BASE_62 = string.digits + string.ascii_letters
 
 

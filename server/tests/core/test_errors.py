@@ -13,6 +13,8 @@ from plainsql_server.core.errors import (
     StatementError,
 )
 
+pytestmark = pytest.mark.unit
+
 
 @pytest.mark.parametrize("kind", [RequestError, AccessError, ConflictError, LimitError, EngineError])
 def test_an_error_before_the_engine_says_that_nothing_was_executed(kind: type[ServiceError]) -> None:

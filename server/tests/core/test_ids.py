@@ -5,6 +5,8 @@ import pytest
 
 from plainsql_server.core.ids import Kind, is_request_id, new_id
 
+pytestmark = pytest.mark.unit
+
 
 @pytest.mark.parametrize("kind", Kind)
 def test_an_id_is_its_kinds_prefix_and_26_plain_characters(kind: Kind) -> None:

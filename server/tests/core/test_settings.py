@@ -2,6 +2,8 @@ import pytest
 
 from plainsql_server.settings import PREFIX, Settings, SettingsError, describe_settings, read_settings
 
+pytestmark = pytest.mark.unit
+
 REQUIRED = {"PLAINSQL_DIRECTORY_DSN": "dbname=directory"}
 
 

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from plainsql_server.core.errors import RequestError
 from plainsql_server.core.statement import first_words, is_empty, refuse_what_has_no_place
 
+pytestmark = pytest.mark.unit
+
 TRANSACTION_CONTROL = [
     "BEGIN", "BEGIN WORK", "BEGIN ISOLATION LEVEL SERIALIZABLE", "START TRANSACTION", "COMMIT", "COMMIT AND CHAIN",
     "COMMIT PREPARED 'a'", "END", "END WORK", "ROLLBACK", "ROLLBACK TO SAVEPOINT a", "ROLLBACK PREPARED 'a'", "ABORT",
@@ -101,6 +103,7 @@ def test_any_text_has_first_words_or_none_and_raises_nothing(sql: str) -> None:
     assert all(word == word.upper() and word.isascii() for word in first_words(sql))
 
 
+@pytest.mark.timing
 def test_a_megabyte_of_comments_before_the_first_word_is_refused_at_once() -> None:
     started_s = time.process_time()
     assert first_words("/*" * 30_000) == []

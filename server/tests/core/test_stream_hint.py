@@ -2,6 +2,8 @@ import pytest
 
 from plainsql_server.core.statement import without_stream_hint
 
+pytestmark = pytest.mark.unit
+
 HINT = "/*+ STREAM */"
 
 

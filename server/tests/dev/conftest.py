@@ -1,7 +1,6 @@
 """Folders and runs that are cleaned up after the test that used them."""
 
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +10,11 @@ import pytest
 from plainsql_server.dev.ports import choose_ports
 from server.tests.dev.running import STOP_LIMIT_S, Starter
 from server.tests.processes import processes_of, wait_for
+from server.tests.service import copy_used_state
 
 
 def new_folder() -> Path:
-    path = Path(tempfile.mkdtemp(prefix="dev-test-", dir="/tmp"))
+    path = Path(tempfile.mkdtemp(prefix="dev-"))
     path.chmod(0o755)
     return path
 
@@ -37,21 +37,6 @@ def start(tmp_path: Path) -> Iterator[Starter]:
     starter.end_all()
 
 
-@pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A state folder after its first start and stop, to be copied: making one takes seconds."""
-    path = new_folder()
-    starter = Starter(tmp_path_factory.mktemp("made"))
-    try:
-        run = starter(path / ".plainsql")
-        run.wait_ready()
-        assert run.stop() == 0
-        yield path / ".plainsql"
-    finally:
-        starter.end_all()
-        shutil.rmtree(path)
-
-
 @pytest.fixture
 def fresh_state(folder: Path, start: Starter) -> Iterator[Path]:
     """A state folder that does not exist yet. Whatever the test did, nothing may run in it afterwards."""
@@ -62,10 +47,9 @@ def fresh_state(folder: Path, start: Starter) -> Iterator[Path]:
 
 
 @pytest.fixture
-def state(made: Path, fresh_state: Path) -> Path:
+def state(fresh_state: Path) -> Path:
     """A state folder that has been used before."""
-    # Not shutil: the owner of the cluster's files matters.
-    subprocess.run(["cp", "-a", made, fresh_state], check=True)
+    copy_used_state(fresh_state)
     return fresh_state
 
 

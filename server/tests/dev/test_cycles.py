@@ -17,6 +17,8 @@ import pytest
 from server.tests.dev.running import Dev, Starter
 from server.tests.processes import processes_of, wait_for
 
+pytestmark = pytest.mark.chaos
+
 CYCLES = int(os.environ.get("PLAINSQL_TEST_CYCLES", "3"))
 KILLS = max(2, CYCLES // 4)
 

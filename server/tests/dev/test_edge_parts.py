@@ -5,8 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from server.tests.dev.running import Dev, Starter
+
+pytestmark = pytest.mark.slow
 
 
 def get(run: Dev, url: str, path: str) -> dict[str, Any]:

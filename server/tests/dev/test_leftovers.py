@@ -17,6 +17,7 @@ from plainsql_server.dev.options import DevError
 from plainsql_server.dev.ports import choose_ports
 from plainsql_server.dev.processes import RUN_ID_VARIABLE, end_leftovers, started
 from server.tests.dev.running import Starter
+from server.tests.processes import wait_for
 
 SLEEPER = [sys.executable, "-c", "import signal; signal.pause()"]
 
@@ -45,6 +46,9 @@ def test_a_stranger_with_a_reused_number_is_left_alone(sleeper: subprocess.Popen
 def test_a_worker_that_outlived_its_parent_is_ended_by_its_mark() -> None:
     state = State()
     worker = subprocess.Popen(SLEEPER, env={**os.environ, RUN_ID_VARIABLE: state.run_id}, start_new_session=True)
+    # Linux shows a program's environment a moment after the program has begun.
+    environment = Path(f"/proc/{worker.pid}/environ")
+    wait_for(lambda: state.run_id in environment.read_text(), 5, environment.read_text)
     end_leftovers(state)
     assert worker.wait(5) == -signal.SIGKILL
 

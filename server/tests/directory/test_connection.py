@@ -10,6 +10,7 @@ from plainsql_server.directory.connection import Directory
 from server.tests.postgres import Postgres
 
 
+@pytest.mark.timing
 async def test_opening_does_not_need_the_directory_to_be_there_and_a_request_fails_fast() -> None:
     async with Directory.open("host=/nowhere dbname=directory") as directory:
         started_s = time.monotonic()
@@ -23,6 +24,7 @@ async def test_opening_does_not_need_the_directory_to_be_there_and_a_request_fai
     assert "/nowhere" not in failure.value.message
 
 
+@pytest.mark.timing
 async def test_a_check_of_a_directory_that_is_away_takes_a_bounded_time() -> None:
     async with Directory.open("host=/nowhere dbname=directory") as directory:
         started_s = time.monotonic()

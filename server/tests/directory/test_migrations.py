@@ -8,7 +8,6 @@ import pytest
 from plainsql_server.core.errors import EngineError
 from plainsql_server.directory.migrations import migrate
 from plainsql_server.limits.tiers import TIERS
-from server.tests.postgres import Postgres
 
 _TABLES = "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'"
 
@@ -65,7 +64,7 @@ def test_the_directory_knows_the_same_tiers_as_the_code(dsn: str) -> None:
         assert {name for (name,) in connection.execute("SELECT name FROM tiers")} == set(TIERS)
 
 
-def test_a_percent_sign_in_the_connection_string_is_harmless(postgres: Postgres) -> None:
-    dsn = f"{postgres.fresh_database()} application_name='100%(x)s'"
+def test_a_percent_sign_in_the_connection_string_is_harmless(empty_dsn: str) -> None:
+    dsn = f"{empty_dsn} application_name='100%(x)s'"
     migrate(dsn)
     assert "api_keys" in _tables(dsn)

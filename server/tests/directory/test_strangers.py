@@ -82,6 +82,7 @@ async def test_what_was_refused_a_moment_ago_is_not_asked_for_again_until_someth
                 await principals.find(token)
 
 
+@pytest.mark.timing
 async def test_beyond_so_many_that_wait_strangers_are_refused_at_once() -> None:
     strangers = Strangers(Trust(0, 0, 0), at_once=1, max_waiting=2)
     gate = asyncio.Event()

@@ -20,7 +20,7 @@ def second_database(service: Service) -> str:
     """The name of another database of the organization `dev`, which is not its default."""
 
     def make() -> str:
-        service.operate("database", "create", "--org", "dev", "second")
+        service.customers.add_database("second")
         return "second"
 
     return _once(service, "second", make)
@@ -30,8 +30,8 @@ def free_key(service: Service) -> str:
     """A key of another organization, of the tier free, whose only database is `theirs`."""
 
     def make() -> str:
-        service.operate("org", "create", "other", "--tier", "free")
-        service.operate("database", "create", "--org", "other", "theirs")
+        service.customers.add_organization("other", "free")
+        service.customers.add_database("theirs", "other")
         return service.new_key("write", org="other")
 
     return _once(service, "free", make)
@@ -41,8 +41,8 @@ def neighbour_key(service: Service) -> str:
     """A key of an organization beside `dev` that may make as many requests, with a database of its own."""
 
     def make() -> str:
-        service.operate("org", "create", "neighbour", "--tier", "dedicated")
-        service.operate("database", "create", "--org", "neighbour", "theirs")
+        service.customers.add_organization("neighbour", "dedicated")
+        service.customers.add_database("theirs", "neighbour")
         return service.new_key("write", org="neighbour")
 
     return _once(service, "neighbour", make)
@@ -57,7 +57,7 @@ def other_administrator(service: Service) -> str:
     """A key of an organization of the tier dedicated, beside `dev`, that may do everything in it."""
 
     def make() -> str:
-        service.operate("org", "create", "administered", "--tier", "dedicated")
+        service.customers.add_organization("administered", "dedicated")
         return service.new_key("write", "admin", org="administered")
 
     return _once(service, "administrator", make)

@@ -7,7 +7,6 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -16,14 +15,13 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from plainsql_server.dev.alias import find_nginx
 from plainsql_server.dev.ports import choose_ports
 from plainsql_server.http.alias import Alias, TlsFiles, alias_config
-from server.tests.alias import CONTROL_URL, Upstream, running_alias, streaming_upstream
+from server.tests.alias import CONTROL_URL, Upstream, found_nginx, running_alias, streaming_upstream
 from server.tests.end_to_end.error_shape import check_shape, error_of
 from server.tests.events import StreamClient
 from server.tests.load import Activity, Client, new_tag
-from server.tests.service import Service, running_service
+from server.tests.service import Service
 
 SAMPLE = Path(__file__).resolve().parents[3] / "deploy/nginx/plainsql-alias.conf"
 
@@ -34,12 +32,6 @@ CONTROL_PATHS = [
     "/v1/session", "/v1/session/refresh", "/v1/keys", "/v1/keys/key_1", "/v1/keys/key_1/rotate", "/v1/databases",
     "/v1/databases/db_1/restore", "/v1/organizations/current", "/v1/usage?from=2026-01-01&to=2026-02-01", "/v1/audit",
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def plain() -> Iterator[Service]:
-    with running_service("--no-tls") as running:
-        yield running
 
 
 def alias_url(service: Service) -> str:
@@ -111,8 +103,8 @@ def test_an_unknown_route_is_a_404_in_the_one_shape(service: Service, path: str)
     error_of(through(service, "GET", path), 404, "route_not_found")
 
 
-def test_a_body_over_the_largest_tiers_limit_is_refused_before_it_is_sent(plain: Service) -> None:
-    address = urlsplit(alias_url(plain))
+def test_a_body_over_the_largest_tiers_limit_is_refused_before_it_is_sent(plain_service: Service) -> None:
+    address = urlsplit(alias_url(plain_service))
     with socket.create_connection(("127.0.0.1", address.port or 80), timeout=10) as connection:
         head = b"POST /v1/query HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (64 * 1024 * 1024 + 1)
         connection.sendall(head)
@@ -198,9 +190,9 @@ async def test_an_alias_that_gathers_pieces_would_be_noticed() -> None:
             assert await pieces_in_step(port, upstream, 10) == 0
 
 
-async def test_a_real_streams_rows_pass_the_alias_one_by_one(plain: Service) -> None:
-    port = urlsplit(alias_url(plain)).port or 0
-    async with StreamClient(port, plain.api_key) as client:
+async def test_a_real_streams_rows_pass_the_alias_one_by_one(plain_service: Service) -> None:
+    port = urlsplit(alias_url(plain_service)).port or 0
+    async with StreamClient(port, plain_service.api_key) as client:
         await client.send("select n, pg_sleep(0.3)::text as s from generate_series(1, 4) n")
         await client.read_head()
         events = [event async for event in client.events()]
@@ -210,10 +202,10 @@ async def test_a_real_streams_rows_pass_the_alias_one_by_one(plain: Service) -> 
     assert all(later - earlier > 0.1 for earlier, later in pairwise(rows_s)), rows_s
 
 
-async def test_a_client_that_goes_away_has_its_statement_cancelled_through_the_alias(plain: Service) -> None:
+async def test_a_client_that_goes_away_has_its_statement_cancelled_through_the_alias(plain_service: Service) -> None:
     tag = new_tag()
-    client = Client(urlsplit(alias_url(plain)).port or 0, plain.api_key)
-    async with Activity.of(plain) as activity:
+    client = Client(urlsplit(alias_url(plain_service)).port or 0, plain_service.api_key)
+    async with Activity.of(plain_service) as activity:
         await client.send(f"/* {tag} */ select pg_sleep(60)")
         await activity.begun(tag)
         client.drop()
@@ -240,8 +232,7 @@ def test_the_sample_in_deploy_is_what_the_command_prints_today() -> None:
 
 
 def test_nginx_takes_the_sample(service: Service) -> None:
-    program = find_nginx()
-    assert program is not None
+    program = found_nginx()
     text = SAMPLE.read_text()
     for name, file in (("alias.pem", "server.pem"), ("alias.key", "server.key"), ("ca.pem", "ca.pem")):
         text = text.replace(f"/etc/plainsql/{name}", str(service.folder / "tls" / file))

@@ -169,6 +169,6 @@ def test_every_request_has_an_id_of_its_own_and_they_sort_by_time(service: Servi
 
 def test_a_key_of_an_organization_without_a_database_has_nothing_to_query(service: Service) -> None:
     name = f"empty-{secrets.token_hex(4)}"
-    service.operate("org", "create", name)
+    service.customers.add_organization(name, "free")
     key = service.new_key("write", org=name)
     error_of(ask(service, key=key), 404, "database_not_found")

@@ -19,7 +19,6 @@ from plainsql_server.limits.tiers import TIERS
 from plainsql_server.settings import Settings
 from server.tests.end_to_end import control
 from server.tests.end_to_end.scratch_databases import ScratchDatabase, new_database
-from server.tests.load import directory_dsn
 from server.tests.service import Service
 
 TABLES = 250
@@ -32,7 +31,7 @@ Call = Callable[..., Coroutine[Any, Any, dict[str, Any]]]
 @asynccontextmanager
 async def application(database: ScratchDatabase, **settings: Any) -> AsyncIterator[Call]:
     """Calls to a data plane in this process, for a database; each gives the body of the answer, and its status."""
-    dsn = directory_dsn(database.service)
+    dsn = database.service.directory_dsn
     made = build_data_application(Settings(directory_dsn=dsn, **settings), Observer())
 
     async def call(method: str, path: str, query: str = "", **body: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from plainsql_server.http.bench import BenchAnswer
 from server.tests.end_to_end import tenants
 from server.tests.end_to_end.error_shape import error_of
 from server.tests.end_to_end.scratch_databases import ScratchDatabase, new_database
-from server.tests.load import Node, directory_dsn, running_node
+from server.tests.load import Node, running_node
 from server.tests.service import Service
 
 OPERATIONS = ["point_read", "point_write", "transaction", "stream"]
@@ -28,7 +28,7 @@ def database(service: Service) -> ScratchDatabase:
 
 @pytest.fixture(scope="module")
 def second_process(service: Service) -> Iterator[Node]:
-    with running_node(directory_dsn(service), metrics_port=0) as node:
+    with running_node(service.directory_dsn, metrics_port=0) as node:
         yield node
 
 
@@ -76,6 +76,7 @@ def test_a_reader_may_not(service: Service) -> None:
     error_of(service.call("GET", "/bench", key=tenants.read_key(service)), 403, "forbidden")
 
 
+@pytest.mark.timing
 async def test_it_ends_in_time_and_a_second_one_meanwhile_is_refused_by_every_process(
     database: ScratchDatabase, second_process: Node
 ) -> None:
@@ -102,7 +103,7 @@ async def test_it_ends_in_time_and_a_second_one_meanwhile_is_refused_by_every_pr
 
 
 def test_each_statement_counts_as_a_request(service: Service) -> None:
-    service.operate("org", "create", "measured", "--tier", "free")
+    service.customers.add_organization("measured", "free")
     database = new_database(service, service.new_key("write", "admin", org="measured"))
     # `dev` shares the limit between its planes; whatever the share, two hundred is the whole.
     measured = bench(database, "?iterations=200&concurrency=2")

@@ -11,6 +11,8 @@ import pytest
 from server.tests.page import READERS, empty_page
 from server.tests.service import Service, running_service
 
+pytestmark = pytest.mark.browser
+
 _LIMIT_S = 110
 
 

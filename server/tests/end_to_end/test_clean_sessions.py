@@ -282,7 +282,7 @@ def test_code_that_forgets_our_prepared_statements_is_not_felt(tenants: list[Ten
 def test_a_plain_database_leaks_nothing_through_what_looks_harmless(tenants: list[Tenant]) -> None:
     """The statements that hide what they do, in a database where ordinary ones are not cleaned after."""
     service = tenants[0].service
-    service.operate("database", "create", "--org", "dev", "plain")
+    service.customers.add_database("plain")
     tenant = tenant_of(service, service.new_key("write", database="plain"))
     assert tenant.ask("create sequence numbers")["success"]
     hidden: list[tuple[str, ...]] = [
@@ -306,7 +306,7 @@ def test_a_plain_database_leaks_nothing_through_what_looks_harmless(tenants: lis
 
 def test_a_slip_of_the_pen_costs_a_plain_database_nothing(tenants: list[Tenant]) -> None:
     service = tenants[0].service
-    service.operate("database", "create", "--org", "dev", "typed")
+    service.customers.add_database("typed")
     tenant = tenant_of(service, service.new_key("write", database="typed"))
     for sql in ("selec 1", "(select 1) union (select 2)", "explain select 1", ""):
         tenant.ask(sql)

@@ -89,7 +89,7 @@ def test_one_name_is_given_once_even_to_many_at_once(service: Service) -> None:
 
 
 def test_a_tier_allows_so_many_databases(service: Service) -> None:
-    service.operate("org", "create", "small", "--tier", "free")
+    service.customers.add_organization("small", "free")
     key = service.new_key("admin", org="small")
     for number in range(3):
         answer(service, "POST", "/v1/databases", status=201, key=key, json={"name": f"db{number}"})

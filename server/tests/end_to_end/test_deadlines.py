@@ -9,8 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from server.tests.load import Activity, Answer, Node, all_of, directory_dsn, new_tag, percentile, running_node, size
+from server.tests.load import Activity, Answer, Node, all_of, new_tag, percentile, running_node, size
 from server.tests.service import Service
+
+pytestmark = pytest.mark.timing
 
 REPEATS = size("PLAINSQL_TEST_REPEATS", 5)
 LIMIT_MS = 500
@@ -32,7 +34,7 @@ NO_TIMEOUT = "do $$ begin set statement_timeout = 0; perform pg_sleep(3600); end
 def node(service: Service) -> Iterator[Node]:
     # The first statement that may store code makes a database wait once in its life; see the test of that.
     service.query("do $$ begin end $$")
-    with running_node(directory_dsn(service)) as running:
+    with running_node(service.directory_dsn) as running:
         yield running
 
 
@@ -138,7 +140,7 @@ async def test_a_statement_that_ends_just_before_its_limit_keeps_its_answer(serv
 
 async def test_a_statement_that_heeds_its_cancel_costs_no_connection(service: Service) -> None:
     whose = "select pg_backend_pid() as pid"
-    with running_node(directory_dsn(service), pool_max_connections=1) as narrow:
+    with running_node(service.directory_dsn, pool_max_connections=1) as narrow:
         async with narrow.client(service.api_key) as client:
             before = (await client.query(whose)).value
             for statement in (SLEEP, NO_TIMEOUT):
@@ -155,7 +157,7 @@ async def test_a_cancel_that_comes_late_meets_nobody_else(service: Service) -> N
     # The first and the last are sure to end before and after it.
     limits_ms = (20, 36, 37, 38, 39, 40, 42, 1_000)
     codes: list[str] = []
-    with running_node(directory_dsn(service), pool_max_connections=2) as narrow:
+    with running_node(service.directory_dsn, pool_max_connections=2) as narrow:
 
         async def ask(number: int) -> None:
             async with narrow.client(service.api_key) as client:
@@ -174,7 +176,7 @@ async def test_a_cancel_that_comes_late_meets_nobody_else(service: Service) -> N
 
 async def test_time_spent_waiting_for_a_turn_counts(service: Service) -> None:
     """One connection, taken for long: the next request is answered within its own limit all the same."""
-    with running_node(directory_dsn(service), pool_max_connections=1) as narrow:
+    with running_node(service.directory_dsn, pool_max_connections=1) as narrow:
         tag = new_tag()
         async with narrow.client(service.api_key) as first, Activity.of(service) as activity:
             await first.send(f"/* {tag} */ select pg_sleep(600)")
@@ -194,7 +196,7 @@ async def test_the_first_statement_of_a_database_that_stores_code_is_answered_wi
     service: Service, node: Node
 ) -> None:
     """A node waits until all nodes know that the database holds code. That wait is part of the request's time."""
-    service.operate("database", "create", "--org", "dev", "coded")
+    service.customers.add_database("coded")
     async with node.client(service.api_key) as client:
         answer = await client.query(TIGHT_LOOP, timeout_ms=LIMIT_MS, database="coded")
     assert answer.elapsed_s <= ENDED_WITHIN_S - 0.5, "the limit began after the wait"

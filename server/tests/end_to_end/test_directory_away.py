@@ -17,11 +17,12 @@ import pytest
 from plainsql_server.control_plane import cells, databases, keys, organizations
 from plainsql_server.core.principal import Scope
 from plainsql_server.directory.connection import Directory
-from plainsql_server.directory.migrations import migrate
 from server.tests.end_to_end.control import ControlNode, running_control
 from server.tests.load import Client, Node, running_node
 from server.tests.postgres import SUPERUSER, Postgres, running_postgres
 from server.tests.processes import children_of
+
+pytestmark = pytest.mark.chaos
 
 GRACE_MS = 4_000
 _PG_CTL = "/usr/lib/postgresql/15/bin/pg_ctl"
@@ -69,8 +70,7 @@ class Place:
 @pytest.fixture(scope="module")
 def place() -> Iterator[Place]:
     with running_postgres() as directory, running_postgres() as cell:
-        dsn = directory.fresh_database()
-        migrate(dsn)
+        dsn = directory.fresh_directory()
         seen, unseen = asyncio.run(furnish(dsn, cell))
         with running_node(dsn, directory_grace_ms=GRACE_MS) as node, running_control(dsn) as control:
             yield Place(directory, node, control, seen, unseen)

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from server.tests.load import Activity, Client, Node, all_of, directory_dsn, new_tag, percentile, running_node, size
+from server.tests.load import Activity, Client, Node, all_of, new_tag, percentile, running_node, size
 from server.tests.service import Service
+
+pytestmark = pytest.mark.timing
 
 DISCONNECTS = size("PLAINSQL_TEST_DISCONNECTS", 10)
 MIXED = size("PLAINSQL_TEST_MIXED", 1_000)
@@ -30,7 +32,7 @@ end loop; end $$"""
 def node(service: Service) -> Iterator[Node]:
     service.query("do $$ begin end $$")
     # Fewer connections than clients, so that some go away while they wait for their turn.
-    with running_node(directory_dsn(service), pool_max_connections=12) as running:
+    with running_node(service.directory_dsn, pool_max_connections=12) as running:
         yield running
 
 
@@ -58,7 +60,7 @@ async def test_a_client_that_goes_away_has_its_statement_cancelled(
 
 async def test_clients_that_go_away_while_they_wait_leave_their_place(service: Service) -> None:
     """One connection is taken; whoever waits behind goes away; the next one is served when it is free."""
-    with running_node(directory_dsn(service), pool_max_connections=1) as narrow:
+    with running_node(service.directory_dsn, pool_max_connections=1) as narrow:
         tag = new_tag()
         async with narrow.client(service.api_key) as first, Activity.of(service) as activity:
             await first.send(f"/* {tag} */ select pg_sleep(60)")

@@ -3,24 +3,18 @@
 import json
 import os
 import subprocess
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from server.tests.page import READERS
-from server.tests.service import Service, running_service
+from server.tests.service import Service
+
+pytestmark = pytest.mark.browser
 
 # Where screenshots go, for who wants to look at it.
 SCREENSHOTS = os.environ.get("PLAINSQL_TEST_SCREENSHOTS", "")
 _LIMIT_S = 100
-
-
-@pytest.fixture(scope="module")
-def plain() -> Iterator[Service]:
-    """Without TLS, so that Chromium need not be told of a CA."""
-    with running_service("--no-tls") as running:
-        yield running
 
 
 def visit(url: str, key: str, *tries: tuple[str, str, str]) -> dict[str, Any]:
@@ -37,14 +31,16 @@ def routes(service: Service, url: str) -> set[str]:
     return {f"{route['method']} {route['path']}" for route in listed}
 
 
-def test_a_visitor_sends_examples_to_the_data_plane_and_sees_the_answers(plain: Service, npm_packages: None) -> None:
+def test_a_visitor_sends_examples_to_the_data_plane_and_sees_the_answers(
+    plain_service: Service, npm_packages: None
+) -> None:
     seen = visit(
-        plain.data_url, plain.api_key,
+        plain_service.data_url, plain_service.api_key,
         ("row", "post_v1_query", "With parameters"), ("stream", "post_v1_query", "A stream"),
         ("text", "post_query", ""), ("transaction", "post_v1_transaction", "An expectation"),
         ("health", "get_health", ""),
     )  # fmt: skip
-    assert {" ".join(section.split()) for section in seen["sections"]} == routes(plain, plain.data_url)
+    assert {" ".join(section.split()) for section in seen["sections"]} == routes(plain_service, plain_service.data_url)
     answers = seen["answers"]
     assert answers["row"].startswith("200\n")
     assert '"sum": 3' in answers["row"]
@@ -53,17 +49,19 @@ def test_a_visitor_sends_examples_to_the_data_plane_and_sees_the_answers(plain: 
     assert '"success": true' in answers["text"]
     assert '"attempts": 1' in answers["transaction"]
     assert '"status": "ok"' in answers["health"]
-    check_alone(seen, plain.data_url)
+    check_alone(seen, plain_service.data_url)
 
 
-def test_a_visitor_without_a_key_is_told_so_by_the_control_plane(plain: Service, npm_packages: None) -> None:
-    seen = visit(plain.control_url, "", ("keys", "get_v1_keys", ""), ("made", "post_v1_keys", ""))
-    assert {" ".join(section.split()) for section in seen["sections"]} == routes(plain, plain.control_url)
+def test_a_visitor_without_a_key_is_told_so_by_the_control_plane(plain_service: Service, npm_packages: None) -> None:
+    seen = visit(plain_service.control_url, "", ("keys", "get_v1_keys", ""), ("made", "post_v1_keys", ""))
+    assert {" ".join(section.split()) for section in seen["sections"]} == routes(
+        plain_service, plain_service.control_url
+    )
     for answer in seen["answers"].values():
         assert answer.startswith("401\n")
         assert '"code": "unauthenticated"' in answer
     refused = [line for line in seen["told"] if "401" in line]
-    check_alone(seen | {"told": [line for line in seen["told"] if line not in refused]}, plain.control_url)
+    check_alone(seen | {"told": [line for line in seen["told"] if line not in refused]}, plain_service.control_url)
 
 
 def check_alone(seen: dict[str, Any], url: str) -> None:
@@ -75,24 +73,24 @@ def check_alone(seen: dict[str, Any], url: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/openapi.json", "/docs", "/docs/docs.js", "/docs/docs.css"])
-def test_who_has_the_reference_already_is_told_only_that(plain: Service, path: str) -> None:
-    for url in (plain.data_url, plain.control_url):
-        first = plain.http.get(url + path)
+def test_who_has_the_reference_already_is_told_only_that(plain_service: Service, path: str) -> None:
+    for url in (plain_service.data_url, plain_service.control_url):
+        first = plain_service.http.get(url + path)
         assert first.headers["cache-control"] == "no-cache"
         for sent in (first.headers["etag"], f'"other", W/{first.headers["etag"]}', "*"):
-            again = plain.http.get(url + path, headers={"If-None-Match": sent})
+            again = plain_service.http.get(url + path, headers={"If-None-Match": sent})
             assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", first.headers["etag"])
-        changed = plain.http.get(url + path, headers={"If-None-Match": '"other"'})
+        changed = plain_service.http.get(url + path, headers={"If-None-Match": '"other"'})
         assert (changed.status_code, changed.content) == (200, first.content)
     assert (
-        plain.http.get(plain.data_url + "/openapi.json").headers["etag"]
-        != plain.http.get(plain.control_url + "/openapi.json").headers["etag"]
+        plain_service.http.get(plain_service.data_url + "/openapi.json").headers["etag"]
+        != plain_service.http.get(plain_service.control_url + "/openapi.json").headers["etag"]
     )
 
 
-def test_the_page_and_its_files_have_a_strict_policy_and_no_word_of_other_hosts(plain: Service) -> None:
+def test_the_page_and_its_files_have_a_strict_policy_and_no_word_of_other_hosts(plain_service: Service) -> None:
     for path in ("/docs", "/docs/docs.js", "/docs/docs.css"):
-        answer = plain.http.get(plain.data_url + path)
+        answer = plain_service.http.get(plain_service.data_url + path)
         assert answer.status_code == 200
         assert answer.headers["content-security-policy"].startswith("default-src 'none'; script-src 'self';")
         assert "unsafe" not in answer.headers["content-security-policy"]
@@ -100,4 +98,4 @@ def test_the_page_and_its_files_have_a_strict_policy_and_no_word_of_other_hosts(
         assert "http://" not in answer.text
         assert "https://" not in answer.text
         assert len(answer.content) < 32_000
-    assert plain.http.get(f"{plain.data_url}/").json()["docs"] == f"{plain.data_url}/docs"
+    assert plain_service.http.get(f"{plain_service.data_url}/").json()["docs"] == f"{plain_service.data_url}/docs"

@@ -19,6 +19,8 @@ from server.tests.cell import Cell, running_cell
 from server.tests.load import Answer, Client, Node, new_tag, running_node, size
 from server.tests.processes import children_of
 
+pytestmark = pytest.mark.chaos
+
 CRASHES = size("PLAINSQL_TEST_CRASHES", 2)
 CLIENTS = 8
 TIMEOUT_MS = 2_000

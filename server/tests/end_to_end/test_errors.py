@@ -138,6 +138,7 @@ def test_a_failure_that_a_retry_may_cure_says_so(service: Service) -> None:
     assert error_of(service.post_query(sql.format("40P01")), 200, "deadlock_detected")["retryable"] is True
 
 
+@pytest.mark.timing
 def test_a_statement_past_its_deadline_is_cancelled_and_200(service: Service) -> None:
     for response in post_both(service, "select pg_sleep(30)", timeout_ms=150):
         error = error_of(response, 200, "statement_timeout")

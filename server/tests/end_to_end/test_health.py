@@ -12,6 +12,8 @@ from plainsql_server.core.credential import new_key
 from server.tests.end_to_end.error_shape import error_of
 from server.tests.service import Service, running_service
 
+pytestmark = pytest.mark.slow
+
 # Look-ups are trusted for a second and a health check takes two; the rest is for a busy machine.
 NOTICED_WITHIN_S = 15
 NOWHERE = "host=127.0.0.1 port=1"

@@ -2,18 +2,11 @@
 
 import json
 import socket
-from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
 
-from server.tests.service import Service, running_service
-
-
-@pytest.fixture(scope="module")
-def plain_http() -> Iterator[Service]:
-    with running_service("--no-tls") as running:
-        yield running
+from server.tests.service import Service
 
 
 def spoken(service: Service, request: bytes) -> bytes:
@@ -37,22 +30,22 @@ def body_of(answer: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("path", [b"/", b"/health"])
-def test_head_is_get_without_a_body(plain_http: Service, path: bytes) -> None:
-    head = spoken(plain_http, b"HEAD %b HTTP/1.1\r\nHost: x\r\n\r\n" % path)
+def test_head_is_get_without_a_body(plain_service: Service, path: bytes) -> None:
+    head = spoken(plain_service, b"HEAD %b HTTP/1.1\r\nHost: x\r\n\r\n" % path)
     assert head.startswith(b"HTTP/1.1 200")
     assert b"content-length: 0" not in head
     assert body_of(head) == b""
 
 
-def test_an_error_to_head_has_no_body_either(plain_http: Service) -> None:
-    answer = spoken(plain_http, b"HEAD /v1/query HTTP/1.1\r\nHost: x\r\n\r\n")
+def test_an_error_to_head_has_no_body_either(plain_service: Service) -> None:
+    answer = spoken(plain_service, b"HEAD /v1/query HTTP/1.1\r\nHost: x\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 405")
     assert body_of(answer) == b""
 
 
-def test_what_follows_a_head_request_on_the_same_connection_is_answered_right(plain_http: Service) -> None:
+def test_what_follows_a_head_request_on_the_same_connection_is_answered_right(plain_service: Service) -> None:
     twice = b"HEAD / HTTP/1.1\r\nHost: x\r\n\r\nGET /health?live HTTP/1.1\r\nHost: x\r\n\r\n"
-    _, _, second = spoken(plain_http, twice).partition(b"\r\n\r\n")
+    _, _, second = spoken(plain_service, twice).partition(b"\r\n\r\n")
     assert second.startswith(b"HTTP/1.1 200")
     assert json.loads(body_of(second))["status"] == "ok"
 
@@ -71,9 +64,9 @@ def test_what_follows_a_head_request_on_the_same_connection_is_answered_right(pl
     ids=["no HTTP", "length below zero", "two framings", "two lengths", "long address", "long header", "many headers"],
 )
 def test_what_is_no_sound_request_is_refused_in_the_shape_of_every_error(
-    plain_http: Service, request_text: bytes
+    plain_service: Service, request_text: bytes
 ) -> None:
-    answer = spoken(plain_http, request_text)
+    answer = spoken(plain_service, request_text)
     assert answer.startswith(b"HTTP/1.1 400")
     assert b"connection: close" in answer
     error = json.loads(body_of(answer))
@@ -81,8 +74,8 @@ def test_what_is_no_sound_request_is_refused_in_the_shape_of_every_error(
     assert error["request_id"].startswith("req_")
 
 
-def test_an_escaped_path_is_the_same_path(plain_http: Service) -> None:
-    assert spoken(plain_http, b"GET /he%61lth?live HTTP/1.1\r\nHost: x\r\n\r\n").startswith(b"HTTP/1.1 200")
+def test_an_escaped_path_is_the_same_path(plain_service: Service) -> None:
+    assert spoken(plain_service, b"GET /he%61lth?live HTTP/1.1\r\nHost: x\r\n\r\n").startswith(b"HTTP/1.1 200")
 
 
 @pytest.mark.parametrize("name", ["a\0b", "x" * 100_000, "", "Main", "..", "main; drop"])
@@ -98,7 +91,7 @@ def test_a_name_that_no_database_can_have_is_unknown_and_not_repeated(service: S
 )
 def test_only_what_can_store_code_takes_a_databases_plainness(sql: str, service: Service) -> None:
     name = f"plain-{abs(hash(sql)):x}"
-    service.operate("database", "create", "--org", "dev", name)
+    service.customers.add_database(name)
     service.post_query(sql, database=name)
     service.call(
         "POST", "/v1/query", key=service.new_key("read"), json={"sql": "create view v as select 1", "database": name}
@@ -108,7 +101,7 @@ def test_only_what_can_store_code_takes_a_databases_plainness(sql: str, service:
 
 
 def test_a_function_takes_it(service: Service) -> None:
-    service.operate("database", "create", "--org", "dev", "with-code")
+    service.customers.add_database("with-code")
     service.query("create function f() returns int language sql as 'select 1'", database="with-code")
     with service.engine("plainsql_directory") as directory:
         assert directory.execute("select plain from databases where name = 'with-code'").fetchone() == (False,)

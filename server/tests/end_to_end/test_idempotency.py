@@ -90,6 +90,7 @@ def test_a_key_stands_for_one_request(service: Service) -> None:
     error_of(service.call("POST", "/query?max_rows=5", content=sql, headers=text), 422, "idempotency_key_reused")
 
 
+@pytest.mark.timing
 def test_a_request_that_still_runs_is_told_so_at_once(service: Service) -> None:
     table, key, request_id = fresh_table(service), new_key(), new_request_id()
     statements = (f"insert into {table} values (1)", "select pg_sleep(1.5)")
@@ -306,7 +307,7 @@ def test_a_key_works_with_parameters_references_and_expectations(service: Servic
 
 
 def test_a_database_without_a_place_for_records_says_so(service: Service) -> None:
-    service.operate("database", "create", "--org", "dev", "ancient")
+    service.customers.add_database("ancient")
     with service.engine() as engine:
         name = service.value("select current_database()::text", database="ancient")
         with psycopg.connect(engine.info.dsn, dbname=name, autocommit=True) as ancient:

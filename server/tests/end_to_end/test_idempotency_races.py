@@ -14,8 +14,10 @@ import httpx
 import pytest
 
 from server.tests.end_to_end.transactions import fresh_table
-from server.tests.load import Node, directory_dsn, running_node, size
+from server.tests.load import Node, running_node, size
 from server.tests.service import Service
+
+pytestmark = pytest.mark.chaos
 
 KEYS = size("PLAINSQL_TEST_KEYS", 60)
 KILLS = size("PLAINSQL_TEST_KEY_KILLS", 2)
@@ -94,7 +96,7 @@ async def kill_often(nodes: Sequence[Node], senders: Senders) -> None:
 async def test_each_key_has_one_effect_though_it_is_sent_five_times_and_processes_are_killed(service: Service) -> None:
     table = fresh_table(service, "n serial, k text")
     with ExitStack() as stack:
-        nodes = [stack.enter_context(running_node(directory_dsn(service), cell_max_connections=16)) for _ in range(2)]
+        nodes = [stack.enter_context(running_node(service.directory_dsn, cell_max_connections=16)) for _ in range(2)]
         senders = Senders(nodes, service.api_key, table)
         async with asyncio.TaskGroup() as group:
             group.create_task(senders.run())

@@ -22,6 +22,8 @@ from server.tests.end_to_end.relay import PORT, Cut, Relay
 from server.tests.load import Node, running_node, size
 from server.tests.postgres import running_postgres
 
+pytestmark = pytest.mark.chaos
+
 CUTS = size("PLAINSQL_TEST_LOST_COMMITS", 12)
 KILLS = size("PLAINSQL_TEST_LOST_COMMIT_KILLS", 2)
 TIMEOUT_MS = 20_000

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from server.tests.load import Node, directory_dsn, running_node
+from server.tests.load import Node, running_node
 from server.tests.service import Service
 
 FAILS_LATE = (
@@ -17,7 +17,7 @@ ENDS_WELL = "select n from generate_series(1, 4000) n"
 
 @pytest.fixture(scope="module")
 def node(service: Service) -> Iterator[Node]:
-    with running_node(directory_dsn(service)) as running:
+    with running_node(service.directory_dsn) as running:
         yield running
 
 

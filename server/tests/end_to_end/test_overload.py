@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from server.tests.end_to_end.tenants import free_key, neighbour_key
-from server.tests.load import Answer, Node, directory_dsn, percentile, running_node, size
+from server.tests.load import Answer, Node, percentile, running_node, size
 from server.tests.service import Service
+
+pytestmark = pytest.mark.timing
 
 SECONDS = size("PLAINSQL_TEST_OVERLOAD_S", 5)
 # The short form runs beside other tests on the same two cores, which delays clients and service alike; the full
@@ -34,7 +36,7 @@ MIB = 1024 * 1024
 @pytest.fixture
 def node(service: Service) -> Iterator[Node]:
     settings = {"pool_max_connections": CONNECTIONS, "cell_max_connections": 2 * CONNECTIONS, "cell_max_waiting": 1_000}
-    with running_node(directory_dsn(service), **settings) as running:
+    with running_node(service.directory_dsn, **settings) as running:
         yield running
 
 
@@ -152,7 +154,7 @@ FREE_RESULT_BYTES = 10 * MIB
 @pytest.mark.parametrize("at_once", [1, 4])
 async def test_a_huge_result_costs_no_more_memory_than_its_limit(service: Service, sql: str, at_once: int) -> None:
     key = free_key(service)
-    with running_node(directory_dsn(service)) as node:
+    with running_node(service.directory_dsn) as node:
         async with node.client(key) as client:
             assert (await client.query("select 1")).succeeded
         with watched_memory(node) as memory:
@@ -167,7 +169,7 @@ async def test_a_huge_value_before_large_statements_costs_no_more_either(service
     """While the engine sends, it does not read, and what we have not sent yet must not keep us from counting."""
     padding = [f"select {number} /* {'y' * 1_000_000} */" for number in range(2)]
     key = free_key(service)
-    with running_node(directory_dsn(service)) as node:
+    with running_node(service.directory_dsn) as node:
         async with node.client(key) as client:
             assert (await client.query("select 1")).succeeded
         with watched_memory(node) as memory:

@@ -18,11 +18,12 @@ import pytest
 from plainsql_server.control_plane import cells, keys, organizations
 from plainsql_server.core.principal import Scope
 from plainsql_server.directory.connection import Directory
-from plainsql_server.directory.migrations import migrate
 from server.tests.control_plane.cell_state import disagreements
 from server.tests.end_to_end.control import ControlNode, running_control
 from server.tests.load import percentile, size
 from server.tests.postgres import SUPERUSER, Postgres, running_postgres
+
+pytestmark = pytest.mark.chaos
 
 DATABASES = size("PLAINSQL_TEST_DATABASES", 16)
 CLIENTS = 8
@@ -46,8 +47,7 @@ class Place:
 @pytest.fixture(scope="module")
 def place() -> Iterator[Place]:
     with running_postgres() as postgres:
-        dsn = postgres.fresh_database()
-        migrate(dsn)
+        dsn = postgres.fresh_directory()
         yield Place(postgres, dsn, asyncio.run(furnish(dsn, postgres)))
 
 

@@ -16,7 +16,7 @@ import pytest
 from plainsql_server.dev.ports import choose_ports
 from server.tests.alias import running_alias
 from server.tests.end_to_end.error_shape import error_of
-from server.tests.load import Client, Node, directory_dsn, running_node, size
+from server.tests.load import Client, Node, running_node, size
 from server.tests.redis_server import RedisServer, running_redis
 from server.tests.service import Service
 
@@ -49,8 +49,8 @@ class Stage:
         """The key of a fresh organization with a database."""
         name = f"limited-{id(self)}-{len(self._made)}"
         self._made.append(name)
-        self.service.operate("org", "create", name, "--tier", tier)
-        self.service.operate("database", "create", "--org", name, "main")
+        self.service.customers.add_organization(name, tier)
+        self.service.customers.add_database("main", name)
         return self.service.new_key("write", org=name)
 
 
@@ -58,7 +58,7 @@ class Stage:
 def stage(service: Service) -> Iterator[Stage]:
     with running_redis() as redis, ExitStack() as stack:
         settings = {"redis_url": redis.url, "nodes": 3, "metrics_port": 0}
-        nodes = [stack.enter_context(running_node(directory_dsn(service), **settings)) for _ in range(3)]
+        nodes = [stack.enter_context(running_node(service.directory_dsn, **settings)) for _ in range(3)]
         alias_port = stack.enter_context(running_alias(*(node.port for node in nodes)))
         yield Stage(service, redis, nodes, alias_port)
 
@@ -144,12 +144,13 @@ async def test_a_refused_request_says_so_in_the_one_shape_and_when_to_come_back(
     assert ask(stage.nodes[1], stage.new_organization()).status_code == 200
 
 
+@pytest.mark.timing
 async def test_the_limiter_costs_a_busy_organization_little_and_seldom_a_round_trip(service: Service) -> None:
     """The processor's time for a request of an organization with a limit, beside one of an organization without."""
     metrics_port = choose_ports({"metrics": 0})["metrics"]
     ratios: list[float] = []
     with running_redis() as redis, running_node(
-        directory_dsn(service), redis_url=redis.url, metrics_port=metrics_port
+        service.directory_dsn, redis_url=redis.url, metrics_port=metrics_port
     ) as node:  # fmt: skip
         before = round_trips(metrics_port)
         for _ in range(BUSY):
@@ -201,8 +202,8 @@ async def burst(clients: list[Client]) -> None:
 
 def busy_key(service: Service, tier: str) -> str:
     name = f"busy-{time.monotonic_ns()}"
-    service.operate("org", "create", name, "--tier", tier)
-    service.operate("database", "create", "--org", name, "main")
+    service.customers.add_organization(name, tier)
+    service.customers.add_database("main", name)
     return service.new_key("write", org=name)
 
 

@@ -12,9 +12,11 @@ import httpx
 import pytest
 
 from plainsql_server.dev.ports import choose_ports
-from server.tests.load import Client, NoAnswer, Node, directory_dsn, running_node
+from server.tests.load import Client, NoAnswer, Node, running_node
 from server.tests.redis_server import RedisServer, running_redis
 from server.tests.service import Service
+
+pytestmark = pytest.mark.chaos
 
 LIMIT = 200
 # One of three nodes without Redis; a tenth of the limit is the control plane's.
@@ -33,8 +35,8 @@ class Stage:
 
     def new_key(self, tier: str) -> str:
         name = f"away-{tier}-{time.monotonic_ns()}"
-        self.service.operate("org", "create", name, "--tier", tier)
-        self.service.operate("database", "create", "--org", name, "main")
+        self.service.customers.add_organization(name, tier)
+        self.service.customers.add_database("main", name)
         return self.service.new_key("write", org=name)
 
     def degraded(self) -> list[float]:
@@ -79,7 +81,7 @@ def stage(service: Service) -> Iterator[Stage]:
         ports = list(choose_ports({f"metrics{number}": 0 for number in range(3)}).values())
         nodes = [
             stack.enter_context(
-                running_node(directory_dsn(service), redis_url=redis.url, nodes=3, metrics_port=metrics_port)
+                running_node(service.directory_dsn, redis_url=redis.url, nodes=3, metrics_port=metrics_port)
             )
             for metrics_port in ports
         ]

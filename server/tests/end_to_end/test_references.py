@@ -176,6 +176,7 @@ def test_compare_and_set_lets_one_of_many_through(service: Service) -> None:
     assert service.query(f"select * from {table}")["rows"] == [{"n": 7, "version": 2}]
 
 
+@pytest.mark.timing
 def test_many_references_to_a_large_result_hold_nobody_up(service: Service) -> None:
     references = [ref(f"0.rows.{number % 5_000}.n") for number in range(30_000)]
     sql = f"select cardinality(array[{','.join(f'${number + 1}' for number in range(30_000))}]::int[]) as c"
@@ -189,6 +190,7 @@ def test_many_references_to_a_large_result_hold_nobody_up(service: Service) -> N
     assert time.monotonic() - began_s < 2 * plain_s + 2
 
 
+@pytest.mark.timing
 def test_an_expectation_that_fails_behind_a_large_result_is_told_at_once(service: Service) -> None:
     large = {"sql": "select repeat('x', 100000) as x from generate_series(1, 90)", "expect": {"row_count": 5}}
     began_s = time.monotonic()

@@ -20,7 +20,6 @@ from server.tests.load import (
     Client,
     NoAnswer,
     Node,
-    directory_dsn,
     new_request_id,
     new_tag,
     running_node,
@@ -28,6 +27,8 @@ from server.tests.load import (
 )
 from server.tests.processes import children_of, wait_for
 from server.tests.service import Service
+
+pytestmark = pytest.mark.chaos
 
 RESTARTS = size("PLAINSQL_TEST_RESTARTS", 3)
 CLIENTS = 8
@@ -37,7 +38,7 @@ STOPPED_WITHIN_S = 10.0
 
 @pytest.fixture
 def node(service: Service) -> Iterator[Node]:
-    with running_node(directory_dsn(service), cell_max_connections=16) as running:
+    with running_node(service.directory_dsn, cell_max_connections=16) as running:
         yield running
 
 
@@ -71,7 +72,7 @@ async def test_a_statement_that_outlasts_the_draining_is_cancelled_and_answered(
 
 
 async def test_a_request_that_waits_for_its_turn_when_the_process_stops_is_answered(service: Service) -> None:
-    with running_node(directory_dsn(service), pool_max_connections=1) as narrow:
+    with running_node(service.directory_dsn, pool_max_connections=1) as narrow:
         tag = new_tag()
         async with (
             Activity.of(service) as activity,
@@ -167,7 +168,7 @@ async def test_rolling_restarts_leave_nobody_without_an_answer_and_lose_nothing(
     service.query("create table if not exists restarted (n bigint)")
     service.query("truncate restarted")
     with ExitStack() as stack:
-        nodes = [stack.enter_context(running_node(directory_dsn(service), cell_max_connections=16)) for _ in range(2)]
+        nodes = [stack.enter_context(running_node(service.directory_dsn, cell_max_connections=16)) for _ in range(2)]
         writers = [
             Writer([node.client(service.api_key) for node in nodes], number * 10_000_000, keeps=number % 2 == 0)
             for number in range(CLIENTS)
@@ -216,7 +217,7 @@ def judge(service: Service, writers: list[Writer], logged: set[str]) -> None:
 
 
 def test_workers_do_not_outlive_a_parent_that_was_killed(service: Service) -> None:
-    with running_node(directory_dsn(service), workers=2) as node:
+    with running_node(service.directory_dsn, workers=2) as node:
         workers = [pid for pid in children_of(node.process.pid) if b"spawn_main" in _command(pid)]
         assert len(workers) == 2
         node.process.kill()

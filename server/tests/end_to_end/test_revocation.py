@@ -15,8 +15,10 @@ import httpx
 import pytest
 
 from server.tests.end_to_end.control import answer, new_key, new_session
-from server.tests.load import Activity, Client, Node, directory_dsn, percentile, running_node, size
+from server.tests.load import Activity, Client, Node, percentile, running_node, size
 from server.tests.service import Service
+
+pytestmark = pytest.mark.timing
 
 REVOCATIONS = size("PLAINSQL_TEST_REVOCATIONS", 15)
 # Each silence lasts until the nodes have noticed it: some seconds.
@@ -29,7 +31,7 @@ _GIVE_UP_S = 10.0
 @pytest.fixture(scope="module")
 def nodes(service: Service) -> Iterator[list[Node]]:
     with ExitStack() as stack:
-        yield [stack.enter_context(running_node(directory_dsn(service))) for _ in range(NODES)]
+        yield [stack.enter_context(running_node(service.directory_dsn)) for _ in range(NODES)]
 
 
 @asynccontextmanager

@@ -69,7 +69,7 @@ def wired() -> Iterator[Wired]:
 
 
 def _wired(service: Service) -> Iterator[Wired]:
-    service.operate("database", "create", "--org", "dev", "wired")
+    service.customers.add_database("wired")
     folder = Path(tempfile.mkdtemp(prefix="plainsql-test-"))
     with Relay(folder, service.dev["postgres"]["socket"]) as relay:
         _move_to_cell(service, f"host={folder} port={PORT}")
@@ -190,6 +190,7 @@ def test_a_statement_that_fails_costs_one_round_trip(wired: Wired) -> None:
     assert not wired.service.post_query("select 1 / 0", database="wired").json()["success"]
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize(
     "sql", ["select set_config('app.x', '1', false)", "set work_mem = '1MB'", "create temp table gone ()"]
 )

@@ -16,6 +16,8 @@ from server.tests.end_to_end.control import answer
 from server.tests.load import size
 from server.tests.service import Service, running_service
 
+pytestmark = pytest.mark.slow
+
 FUZZ = Path(__file__).resolve().parents[1] / "fuzz"
 CASES = size("PLAINSQL_TEST_SCHEMATHESIS", 0)
 # A run of 5,000 takes minutes; the short one less than one.

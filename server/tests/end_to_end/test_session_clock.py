@@ -6,7 +6,6 @@ The directory stays in ours: what counts is the time that the planes tell.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,18 +13,18 @@ import pytest
 
 from server.tests.end_to_end.control import ControlNode, new_key, new_session, running_control
 from server.tests.end_to_end.session_ages import DAY, MINUTE
-from server.tests.load import Node, directory_dsn, running_node
+from server.tests.load import Node, running_node
+from server.tests.programs import libfaketime
 from server.tests.service import Service
 
-_LIBRARY = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+pytestmark = pytest.mark.slow
 
 
 @contextmanager
 def time_shifted(by: timedelta) -> Iterator[None]:
     """Processes that are started in the block live so much later than we."""
-    assert _LIBRARY is not None, "install Debian's package libfaketime"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LD_PRELOAD", str(_LIBRARY))
+        patch.setenv("LD_PRELOAD", libfaketime("libfaketimeMT.so.1"))
         patch.setenv("FAKETIME", f"+{int(by.total_seconds())}")
         patch.setenv("FAKETIME_DONT_FAKE_MONOTONIC", "1")
         yield
@@ -34,8 +33,8 @@ def time_shifted(by: timedelta) -> Iterator[None]:
 @contextmanager
 def planes_at(service: Service, later: timedelta) -> Iterator[tuple[Node, ControlNode]]:
     """A data-plane and a control-plane process that live so much later."""
-    with time_shifted(later), running_node(directory_dsn(service)) as data, running_control(
-        directory_dsn(service)
+    with time_shifted(later), running_node(service.directory_dsn) as data, running_control(
+        service.directory_dsn
     ) as control:  # fmt: skip
         yield data, control
 

@@ -6,13 +6,12 @@ understands must see one request. And whatever was sent through the alias, the n
 
 import re
 import socket
-from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import pytest
 
-from server.tests.service import Service, running_service
+from server.tests.service import Service
 
 # Answered to anybody, with a word that no other answer has.
 HIDDEN = b"GET /health?live HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -120,9 +119,8 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def places() -> Iterator[dict[str, Place]]:
-    with running_service("--no-tls") as service:
-        yield {name: _place(service, name) for name in ("data", "alias")}
+def places(plain_service: Service) -> dict[str, Place]:
+    return {name: _place(plain_service, name) for name in ("data", "alias")}
 
 
 def _place(service: Service, name: str) -> Place:

@@ -15,7 +15,7 @@ import pytest
 
 from server.tests.end_to_end.error_shape import error_of
 from server.tests.end_to_end.transactions import fresh_table, numbers, post, ref, run, with_params
-from server.tests.postgres import SUPERUSER, Postgres, running_postgres
+from server.tests.postgres import Postgres, running_postgres
 from server.tests.processes import wait_for
 from server.tests.service import Service, running_service
 
@@ -48,9 +48,9 @@ class Two:
 @pytest.fixture(scope="module")
 def two() -> Iterator[Two]:
     with running_postgres() as other, running_service(workers=2) as service:
-        service.operate("cell", "add", "second", "--conninfo", other.conninfo, "--admin-role", SUPERUSER)
+        service.customers.add_cell("second", other.conninfo)
         for name in ("far", "near"):
-            service.operate("database", "create", "--org", "dev", name)
+            service.customers.add_database(name)
         yield Two(service, other)
 
 
@@ -286,6 +286,7 @@ def drop_turn(two: Two) -> None:
         directory.execute("delete from spanning_transactions where id = 'txn_held'")
 
 
+@pytest.mark.timing
 def test_who_does_not_get_a_turn_in_time_is_told_when_to_come_again(two: Two, table: str) -> None:
     both = [at(name, f"insert into {table} values (1)") for name in ("far", "near")]
     hold_turn(two, hold_s=60)
@@ -303,6 +304,7 @@ def test_who_does_not_get_a_turn_in_time_is_told_when_to_come_again(two: Two, ta
     run(two.service, *both)
 
 
+@pytest.mark.timing
 def test_a_turn_whose_holder_is_gone_passes_to_the_next_within_the_bound(two: Two, table: str) -> None:
     began_s = time.monotonic()
     hold_turn(two, hold_s=1)

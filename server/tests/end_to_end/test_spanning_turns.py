@@ -5,7 +5,7 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from server.tests.load import Answer, Client, directory_dsn, running_node
+from server.tests.load import Answer, Client, running_node
 from server.tests.processes import wait_for
 from server.tests.service import Service
 
@@ -15,7 +15,7 @@ LONG_MS = 30_000
 
 async def test_who_needs_several_turns_waits_without_having_one_and_others_go_on(service: Service) -> None:
     (name, first), (_, second) = new_organization(service), new_organization(service)
-    with running_node(directory_dsn(service), cell_max_connections=4) as node:
+    with running_node(service.directory_dsn, cell_max_connections=4) as node:
         async with node.client(first) as slow, node.client(second) as other:
             async with held_up(service, slow, engine_name(service, name, "two")) as running:
                 refused = await span(other, "select 1", timeout_ms=500)
@@ -44,9 +44,9 @@ async def held_up(service: Service, client: Client, second: str) -> AsyncIterato
 def new_organization(service: Service) -> tuple[str, str]:
     """The name and a key of an organization with two databases."""
     name = f"turns-{secrets.token_hex(4)}"
-    service.operate("org", "create", name, "--tier", "standard")
+    service.customers.add_organization(name, "standard")
     for database in ("one", "two"):
-        service.operate("database", "create", "--org", name, database)
+        service.customers.add_database(database, name)
     return name, service.new_key("write", org=name)
 
 

@@ -19,7 +19,9 @@ from plainsql_server.engine.cell_config import CellConfig
 from server.tests.cell import Cell, new_cell
 from server.tests.end_to_end.test_stream_neighbours import SECONDS, stalled_streams
 from server.tests.load import Node, running_node
-from server.tests.postgres import SUPERUSER, running_postgres_with
+from server.tests.postgres import SUPERUSER, running_postgres
+
+pytestmark = pytest.mark.slow
 
 STREAMS = 4
 _LIMIT_S = 30.0
@@ -53,7 +55,7 @@ def small(root: Path) -> CellConfig:
 
 @pytest.fixture(scope="module")
 def stage() -> Iterator[Stage]:
-    with running_postgres_with(small) as postgres:
+    with running_postgres(small) as postgres:
         cell = new_cell(postgres, postgres.conninfo)
         own_dsn, neighbour_dsn = cell.customer_dsn(), postgres.fresh_database()
         with psycopg.connect(neighbour_dsn, autocommit=True) as neighbour:

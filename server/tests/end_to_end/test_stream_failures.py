@@ -16,7 +16,7 @@ import pytest
 
 from server.tests.cell import Cell, running_cell
 from server.tests.events import BrokenOff, Event, StreamClient
-from server.tests.load import Activity, Node, directory_dsn, new_tag, running_node, size
+from server.tests.load import Activity, Node, new_tag, running_node, size
 from server.tests.service import Service
 
 KILLS = size("PLAINSQL_TEST_STREAM_KILLS", 5)
@@ -36,7 +36,7 @@ def cell() -> Iterator[Cell]:
 
 @pytest.fixture(scope="module")
 def node(service: Service) -> Iterator[Node]:
-    with running_node(directory_dsn(service), stream_stall_ms=700) as running:
+    with running_node(service.directory_dsn, stream_stall_ms=700) as running:
         yield running
 
 
@@ -49,6 +49,7 @@ async def read_some(client: StreamClient, rows: int = 20) -> None:
             return
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("sql", [ENDLESS, SLOW])
 async def test_a_client_that_goes_away_leaves_nothing_behind(service: Service, node: Node, sql: str) -> None:
     gone_s = []
@@ -63,6 +64,7 @@ async def test_a_client_that_goes_away_leaves_nothing_behind(service: Service, n
     assert max(gone_s) <= GONE_WITHIN_S / 2
 
 
+@pytest.mark.timing
 async def test_a_killed_backend_ends_its_stream_with_an_error(service: Service, node: Node) -> None:
     ends: list[Event | None] = []
     gone_s = []
@@ -83,6 +85,7 @@ async def test_a_killed_backend_ends_its_stream_with_an_error(service: Service, 
     assert {end.content["code"] for end in ends if end is not None} <= {"engine_unavailable", "connection_lost"}
 
 
+@pytest.mark.timing
 async def test_a_crash_of_the_engine_never_looks_like_an_end(cell: Cell) -> None:
     recovered_s = []
     with running_node(cell.directory_dsn, cell_max_connections=32) as node:
@@ -114,6 +117,7 @@ async def _recovered(cell: Cell, node: Node) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.timing
 async def test_a_client_that_does_not_read_is_given_up(service: Service, node: Node) -> None:
     async with Activity.of(service) as activity, StreamClient(node.port, service.api_key, receive_bytes=1024) as client:
         await client.send(ENDLESS)
@@ -131,7 +135,7 @@ async def test_a_client_that_does_not_read_is_given_up(service: Service, node: N
 
 
 async def test_a_stream_that_runs_when_the_process_stops_is_told_so(service: Service) -> None:
-    with running_node(directory_dsn(service), drain_ms=100) as stopping:
+    with running_node(service.directory_dsn, drain_ms=100) as stopping:
         async with Activity.of(service) as activity, StreamClient(stopping.port, service.api_key) as client:
             await client.send(SLOW)
             await read_some(client, 3)
@@ -143,8 +147,9 @@ async def test_a_stream_that_runs_when_the_process_stops_is_told_so(service: Ser
         assert await asyncio.to_thread(stopping.process.wait, 10) in (0, -signal.SIGTERM)
 
 
+@pytest.mark.timing
 async def test_the_deadline_ends_a_stream_whose_client_does_not_read(service: Service) -> None:
-    with running_node(directory_dsn(service), stream_stall_ms=20_000) as patient:
+    with running_node(service.directory_dsn, stream_stall_ms=20_000) as patient:
         async with Activity.of(service) as activity, StreamClient(patient.port, service.api_key) as client:
             await client.send(ENDLESS, timeout_ms=5_000)
             await client.read_head()
@@ -164,10 +169,11 @@ def written(service: Service) -> str:
     return "insert into unread_writes select n, repeat('x', 3000) from generate_series(1, 4000) n returning n, text"
 
 
+@pytest.mark.timing
 async def test_the_result_of_a_write_that_nobody_reads_lives_no_longer_than_a_stream(
     service: Service, written: str
 ) -> None:
-    with running_node(directory_dsn(service), stream_stall_ms=60_000) as patient:
+    with running_node(service.directory_dsn, stream_stall_ms=60_000) as patient:
         async with StreamClient(patient.port, service.api_key, receive_bytes=1024) as client:
             began_s = time.monotonic()
             await client.send(written, timeout_ms=2_000)
@@ -183,7 +189,7 @@ async def test_the_result_of_a_write_that_nobody_reads_lives_no_longer_than_a_st
 
 async def test_writes_that_nobody_reads_take_the_turns_of_streams(service: Service, written: str) -> None:
     # Half of the connections of a pool may be streams: one.
-    with running_node(directory_dsn(service), stream_stall_ms=60_000, pool_max_connections=2) as patient:
+    with running_node(service.directory_dsn, stream_stall_ms=60_000, pool_max_connections=2) as patient:
         async with StreamClient(patient.port, service.api_key, receive_bytes=1024) as unread:
             await unread.send(written)
             await unread.read_head()

@@ -14,7 +14,7 @@ import pytest
 from server.tests.end_to_end.tenants import free_key
 from server.tests.end_to_end.test_overload import watched_memory
 from server.tests.events import StreamClient
-from server.tests.load import Node, directory_dsn, running_node
+from server.tests.load import Node, running_node
 from server.tests.service import Service
 
 MIB = 1024 * 1024
@@ -25,7 +25,7 @@ GROWING = "select case when n <= 5000 then 'x' else repeat('y', 1000000) end as 
 
 @pytest.fixture(scope="module")
 def node(service: Service) -> Iterator[Node]:
-    with running_node(directory_dsn(service), stream_stall_ms=60_000) as running:
+    with running_node(service.directory_dsn, stream_stall_ms=60_000) as running:
         yield running
 
 

@@ -14,8 +14,10 @@ import pytest
 from server.tests.end_to_end.tenants import free_key
 from server.tests.end_to_end.test_overload import watched_memory
 from server.tests.events import StreamClient
-from server.tests.load import Node, directory_dsn, percentile, running_node, size
+from server.tests.load import Node, percentile, running_node, size
 from server.tests.service import Service
+
+pytestmark = pytest.mark.timing
 
 STALLED = size("PLAINSQL_TEST_STALLED", 30)
 SLOW_SENDERS = size("PLAINSQL_TEST_SLOW_SENDERS", 40)
@@ -29,7 +31,7 @@ ENDLESS = "select a.n, repeat('x', 1000) as text from generate_series(1, 10000) 
 
 @pytest.fixture
 def node(service: Service) -> Iterator[Node]:
-    with running_node(directory_dsn(service), stream_stall_ms=60_000) as running:
+    with running_node(service.directory_dsn, stream_stall_ms=60_000) as running:
         yield running
 
 

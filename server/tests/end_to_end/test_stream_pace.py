@@ -14,8 +14,10 @@ import pytest
 
 from server.tests.end_to_end.test_overload import watched_memory
 from server.tests.events import StreamClient
-from server.tests.load import Node, directory_dsn, running_node, size
+from server.tests.load import Node, running_node, size
 from server.tests.service import Service
+
+pytestmark = pytest.mark.timing
 
 ROWS = size("PLAINSQL_TEST_STREAM_ROWS", 300_000)
 TICKS = size("PLAINSQL_TEST_STREAM_TICKS", 4)
@@ -29,7 +31,7 @@ MIB = 1024 * 1024
 
 @pytest.fixture(scope="module")
 def node(service: Service) -> Iterator[Node]:
-    with running_node(directory_dsn(service), stream_ping_ms=200) as running:
+    with running_node(service.directory_dsn, stream_ping_ms=200) as running:
         yield running
 
 

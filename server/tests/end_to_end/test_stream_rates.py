@@ -13,12 +13,14 @@ import pytest
 
 from server.tests.load import size
 
-ROUNDS = size("PLAINSQL_TEST_STREAM_RATE_ROUNDS", 0)
+pytestmark = pytest.mark.timing
+
+ROUNDS = size("PLAINSQL_TEST_STREAM_RATE_ROUNDS", 1)
 LEAST = {"stream, events": 0.6, "stream, NDJSON": 0.7}
 _CHECKOUT = Path(__file__).parents[3]
 
 
-@pytest.mark.skipif(ROUNDS == 0, reason="PLAINSQL_TEST_STREAM_RATE_ROUNDS=5 compares with psql, for minutes")
+@pytest.mark.full
 def test_streams_keep_up_with_psql(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench", "streams", "--rounds", str(ROUNDS), "--output", str(tmp_path)]
     done = subprocess.run(command, cwd=_CHECKOUT, stdout=subprocess.PIPE, text=True, check=True)

@@ -19,7 +19,7 @@ from httpx_sse import connect_sse
 
 from plainsql_server.dev.ports import choose_ports
 from server.tests.events import EventParser, StreamClient
-from server.tests.load import Node, directory_dsn, running_node, size
+from server.tests.load import Node, running_node, size
 from server.tests.page import READERS, empty_page
 from server.tests.service import Service
 
@@ -46,7 +46,7 @@ http {{
 
 @pytest.fixture(scope="module")
 def node(service: Service) -> Iterator[Node]:
-    with running_node(directory_dsn(service), stream_ping_ms=100) as running:
+    with running_node(service.directory_dsn, stream_ping_ms=100) as running:
         yield running
 
 
@@ -73,6 +73,7 @@ def test_every_parser_reads_the_same(service: Service, node: Node, npm_packages:
     assert theirs[1:-1] == ours[1:-1]
 
 
+@pytest.mark.timing
 def test_a_page_of_another_origin_sees_rows_as_they_come(service: Service, node: Node, npm_packages: None) -> None:
     sql = "select n, pg_sleep(0.4)::text as s from generate_series(1, 4) n"
     with empty_page() as page_url:
@@ -111,6 +112,7 @@ def test_preflights_and_answers_name_what_a_page_may_send_and_read(service: Serv
     assert service.call("OPTIONS", "/v1/query").status_code == 405
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("options", ["", "proxy_http_version 1.1; proxy_set_header Connection '';"], ids=["1.0", "1.1"])
 async def test_nginx_passes_rows_on_as_they_come(service: Service, node: Node, options: str) -> None:
     sql = "select n, extract(epoch from clock_timestamp())::float8 as made_s from generate_series(1, 3) n,"

@@ -242,6 +242,7 @@ def test_streams_read_in_a_serializable_read_only_deferrable_transaction(service
     assert list(row.values()) == ["serializable", "on", "on", "0"]
 
 
+@pytest.mark.timing
 def test_a_stream_starts_soon_beside_a_long_transaction(service: Service) -> None:
     """A safe snapshot would be had only when the other transaction ends."""
     with service.engine() as engine:
@@ -261,6 +262,7 @@ def test_max_rows_cuts_exactly(service: Service, max_rows: int, rows: int, trunc
     assert (len(got), end.content["row_count"], end.content["truncated"]) == (rows, rows, truncated)
 
 
+@pytest.mark.timing
 def test_a_cut_stream_of_a_slow_statement_ends_soon(service: Service) -> None:
     began_s = time.monotonic()
     got, end = stream(

@@ -265,6 +265,7 @@ def wait_for_text(read: Any, wanted: str) -> str:
     return str(text)
 
 
+@pytest.mark.timing
 @pytest.mark.timeout(120 + TABLES / 10)
 def test_thousands_of_tables_are_told_in_time(alone: Service) -> None:
     database = new_database(alone)

@@ -137,6 +137,7 @@ def test_a_stale_plan_is_invisible(service: Service) -> None:
     assert service.value(f"select count(*) from {table} where a = 5") == 6
 
 
+@pytest.mark.timing
 def test_nor_is_one_seen_whose_schema_changes_within_the_transaction(service: Service) -> None:
     table = fresh_table(service, "a int")
     service.query(f"insert into {table} values (1)")
@@ -150,6 +151,7 @@ def test_nor_is_one_seen_whose_schema_changes_within_the_transaction(service: Se
     assert time.monotonic() - began_s < 3
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize(
     "failing", ["execute mine", "do $$ begin raise exception 'cached plan must not change result type'"
                 " using errcode = '0A000'; end $$", with_params("select * from lying($1)", 1)],
@@ -182,7 +184,7 @@ def test_a_result_that_cannot_be_told_says_what_came_of_it(service: Service) -> 
 
 def test_a_type_that_cannot_be_looked_up_makes_nobody_do_the_work_twice(service: Service) -> None:
     """The look-up needs a connection of its own, which may be refused while the commit is on its way."""
-    service.operate("database", "create", "--org", "dev", "narrow")
+    service.customers.add_database("narrow")
     table = fresh_table(service, "n serial", database="narrow")
     service.query(f"create type {table}_mood as enum ('glad')", database="narrow")
     role = service.value("select current_user::text", database="narrow")

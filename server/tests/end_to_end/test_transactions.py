@@ -1,8 +1,10 @@
 """POST /v1/transaction: what it takes, what it answers, its limits and its retries."""
 
-import threading
 import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from itertools import zip_longest
 from typing import Any
 
 import psycopg
@@ -12,6 +14,7 @@ from server.tests.end_to_end import tenants
 from server.tests.end_to_end.error_shape import error_of
 from server.tests.end_to_end.transactions import Sent, fresh_table, last_row, numbers, post, run, with_params
 from server.tests.load import new_tag
+from server.tests.processes import wait_for
 from server.tests.service import Service
 
 RESULT_FIELDS = {"columns", "types", "rows", "row_count", "truncated", "affected_rows", "command", "timings"}
@@ -106,6 +109,7 @@ def test_a_read_key_reads_and_does_not_write(service: Service) -> None:
     assert numbers(service, table) == [5]
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize(
     "slow", ["select pg_sleep(600)", "do $$ begin loop begin perform pg_sleep(0.01); exception when query_canceled then"
              " null; end; end loop; end $$"], ids=["sleep", "trap"],
@@ -137,52 +141,68 @@ def running_with(engine: "psycopg.Connection[tuple[Any, ...]]", tag: str) -> int
 
 
 class Interference:
-    """Another session that changes a row while a transaction of the service's is on its way."""
+    """Other sessions that change a row while a transaction of the service's is on its way.
 
-    def __init__(self, service: Service) -> None:
+    Each attempt of the transaction waits for a lock. A session that holds it changes the row and lets it go; the next
+    session has asked for it by then, right behind the attempt that fails now and before the one that follows.
+    """
+
+    def __init__(self, service: Service, times: int) -> None:
         self.table = fresh_table(service, "id int primary key, n int")
         service.query(f"insert into {self.table} values (1, 10), (2, 20)")
         self._service = service
-        self.tag = new_tag()
-        self.times = 1
+        self._times = times
+        self._lock = f"lock table {fresh_table(service)} in exclusive mode"
 
     def statements(self) -> list[str]:
         return [
             f"select n from {self.table} where id = 1",
-            # Long enough to be seen; how long it takes does not matter otherwise.
-            f"/* {self.tag} */ select pg_sleep(0.3)",
+            self._lock,
             f"update {self.table} set n = n + 1 where id = 1 returning n",
         ]
 
-    def run(self) -> None:
-        with self._service.engine() as engine:
-            for _ in range(self.times):
-                end_s = time.monotonic() + 10
-                while not running_with(engine, self.tag) and time.monotonic() < end_s:
-                    time.sleep(0.005)
-                engine.execute(f"update {self.table} set n = n + 100 where id = 1")
-                while running_with(engine, self.tag) and time.monotonic() < end_s:
-                    time.sleep(0.005)
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        """For the length of the block, whose end waits for the last change."""
+        with ExitStack() as stack, ThreadPoolExecutor(1) as thread:
+            sessions = [stack.enter_context(self._service.engine()) for _ in range(self._times)]
+            self._take_lock(sessions[0])
+            changing = thread.submit(self._change, sessions)
+            yield
+            changing.result()
+
+    def _change(self, sessions: Sequence["psycopg.Connection[tuple[Any, ...]]"]) -> None:
+        with self._service.engine() as watcher, ThreadPoolExecutor(1) as thread:
+            for session, following in zip_longest(sessions, sessions[1:]):
+                self._wait_for_waiters(watcher, 1)
+                if following is not None:
+                    thread.submit(self._take_lock, following)
+                    self._wait_for_waiters(watcher, 2)
+                session.execute(f"update {self.table} set n = n + 100 where id = 1")
+                session.commit()
+
+    def _take_lock(self, session: "psycopg.Connection[tuple[Any, ...]]") -> None:
+        session.autocommit = False
+        session.execute(self._lock.encode())
+
+    def _wait_for_waiters(self, watcher: "psycopg.Connection[tuple[Any, ...]]", count: int) -> None:
+        waiting = "select from pg_stat_activity where query = %s and wait_event_type = 'Lock'"
+        wait_for(lambda: watcher.execute(waiting, (self._lock,)).rowcount == count, 20, lambda: f"not {count} who wait")
 
 
 def test_a_conflict_is_tried_again_and_the_result_is_right(service: Service) -> None:
-    interference = Interference(service)
-    interference.times = 2
-    thread = threading.Thread(target=interference.run)
-    thread.start()
-    answer = run(service, *interference.statements())
-    thread.join()
+    interference = Interference(service, times=2)
+    with interference.going_on():
+        answer = run(service, *interference.statements())
     assert answer["transaction"]["attempts"] == 3
     assert [result["rows"] for result in (answer["results"][0], answer["results"][2])] == [[{"n": 210}], [{"n": 211}]]
     assert service.value(f"select n from {interference.table} where id = 1") == 211
 
 
 def test_a_conflict_is_told_if_no_retry_is_wanted(service: Service) -> None:
-    interference = Interference(service)
-    thread = threading.Thread(target=interference.run)
-    thread.start()
-    error = error_of(post(service, *interference.statements(), max_retries=0), 200, "serialization_failure")
-    thread.join()
+    interference = Interference(service, times=1)
+    with interference.going_on():
+        error = error_of(post(service, *interference.statements(), max_retries=0), 200, "serialization_failure")
     assert (error["sqlstate"], error["retryable"], error["outcome"]) == ("40001", True, "rolled_back")
     assert error["statement_index"] == 2
     assert service.value(f"select n from {interference.table} where id = 1") == 110

@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 
 from plainsql_server.core.credential import new_key
-from server.tests.load import Client, NoAnswer, Node, directory_dsn, running_node
+from server.tests.load import Client, NoAnswer, Node, running_node
 from server.tests.service import Service
 
 # Connections that flood, and how many requests the known caller makes meanwhile.
@@ -26,7 +26,7 @@ async def test_a_flood_of_unknown_keys_is_refused_and_known_callers_are_served(s
     statuses: Counter[int] = Counter()
     done = asyncio.Event()
     # What is looked up is believed for no time, so that the known caller needs the directory as much as the flood.
-    with running_node(directory_dsn(service), principal_cache_ms=0, channel_cache_ms=0) as node:
+    with running_node(service.directory_dsn, principal_cache_ms=0, channel_cache_ms=0) as node:
         async with node.client(service.api_key) as known:
             assert (await known.query("select 1")).succeeded
             flooding = [asyncio.create_task(flood(node, statuses, done)) for _ in range(FLOOD)]

@@ -13,8 +13,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from server.tests.load import Node, directory_dsn, running_node, size
+from server.tests.load import Node, running_node, size
 from server.tests.service import Service
+
+pytestmark = pytest.mark.timing
 
 UNREAD = size("PLAINSQL_TEST_UNREAD", 16)
 STALL_S = 2.0
@@ -25,7 +27,7 @@ SQL = f"select repeat('x', {ANSWER_BYTES}) as text"
 
 @pytest.fixture(scope="module")
 def node(service: Service) -> Iterator[Node]:
-    with running_node(directory_dsn(service), stream_stall_ms=int(STALL_S * 1000)) as running:
+    with running_node(service.directory_dsn, stream_stall_ms=int(STALL_S * 1000)) as running:
         yield running
 
 

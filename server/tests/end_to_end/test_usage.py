@@ -11,7 +11,7 @@ import pytest
 from server.tests.end_to_end import tenants
 from server.tests.end_to_end.control import answer, call, new_key, new_session, query
 from server.tests.end_to_end.error_shape import error_of
-from server.tests.load import directory_dsn, running_node
+from server.tests.load import running_node
 from server.tests.service import Service
 
 FLUSH_MS = 500
@@ -31,7 +31,7 @@ def database_of_its_own(service: Service, name: str) -> str:
 async def test_a_clean_stop_loses_nothing(service: Service) -> None:
     name = database_of_its_own(service, "usage-stop")
     key = new_key(service, "write", database=name)["secret"]
-    with running_node(directory_dsn(service), usage_flush_ms=3_600_000, drain_ms=0) as node:
+    with running_node(service.directory_dsn, usage_flush_ms=3_600_000, drain_ms=0) as node:
         async with node.client(key) as client:
             for number in range(25):
                 answered = await client.query("select g as n from generate_series(1, $1) g", number)
@@ -51,7 +51,7 @@ async def test_what_never_got_a_connection_is_not_counted_and_waiting_is_not_the
     key = new_key(service, "write", database=name)["secret"]
     transaction = {"statements": [{"sql": "select 1"}], "timeout_ms": 150}
     settings = {"pool_max_connections": 1, "usage_flush_ms": 3_600_000, "drain_ms": 0}
-    with running_node(directory_dsn(service), **settings) as node:
+    with running_node(service.directory_dsn, **settings) as node:
         async with node.client(key) as busy, node.client(key) as refused, node.client(key) as waiting:
             assert (await busy.query("select 1")).succeeded
             await busy.send("select pg_sleep(1)")
@@ -73,7 +73,7 @@ async def test_transactions_keyed_requests_and_streams_are_counted(service: Serv
     name = database_of_its_own(service, "usage-kinds")
     key = new_key(service, "write", database=name)["secret"]
     steps = {"transaction": (1, 5), "key": (2, 6), "replay": (3, 6), "stream": (4, 1_006)}
-    with running_node(directory_dsn(service), usage_flush_ms=20, drain_ms=0) as node:
+    with running_node(service.directory_dsn, usage_flush_ms=20, drain_ms=0) as node:
 
         def post(path: str, body: dict[str, Any], **headers: str) -> None:
             headers["authorization"] = f"Bearer {key}"
@@ -102,7 +102,7 @@ async def test_transactions_keyed_requests_and_streams_are_counted(service: Serv
 async def test_a_crash_loses_one_interval_at_the_most(service: Service) -> None:
     name = database_of_its_own(service, "usage-crash")
     key = new_key(service, "write", database=name)["secret"]
-    with running_node(directory_dsn(service), usage_flush_ms=FLUSH_MS) as node:
+    with running_node(service.directory_dsn, usage_flush_ms=FLUSH_MS) as node:
         done: list[float] = []
         async with node.client(key) as client:
             end_s = time.monotonic() + 2
@@ -124,7 +124,7 @@ async def test_several_nodes_add_up(service: Service) -> None:
     key = new_key(service, "write", database=name)["secret"]
 
     async def use(count: int) -> None:
-        with running_node(directory_dsn(service), usage_flush_ms=20, drain_ms=0) as node:
+        with running_node(service.directory_dsn, usage_flush_ms=20, drain_ms=0) as node:
             async with node.client(key) as client:
                 for _ in range(count):
                     assert (await client.query("select 1")).succeeded

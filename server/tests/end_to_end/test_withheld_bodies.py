@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from server.tests.end_to_end.control import answer, new_key
-from server.tests.load import Node, directory_dsn, running_node
+from server.tests.load import Node, running_node
 from server.tests.service import Service
 
 BODY_TIMEOUT_S = 2.0
@@ -21,13 +21,13 @@ HEEDED_WITHIN_S = 5.0
 
 @pytest.fixture(scope="module")
 def node(service: Service) -> Iterator[Node]:
-    with running_node(directory_dsn(service)) as running:
+    with running_node(service.directory_dsn) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def hasty(service: Service) -> Iterator[Node]:
-    with running_node(directory_dsn(service), body_timeout_ms=int(BODY_TIMEOUT_S * 1000)) as running:
+    with running_node(service.directory_dsn, body_timeout_ms=int(BODY_TIMEOUT_S * 1000)) as running:
         yield running
 
 
@@ -96,6 +96,7 @@ async def test_a_key_that_is_revoked_before_the_body_is_whole_is_refused(
     assert (status, body["error"]["code"]) == (401, "unauthenticated")
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("how", ["in chunks", "with a large length"])
 async def test_a_body_that_never_comes_is_given_up(service: Service, hasty: Node, how: str) -> None:
     began_s = time.monotonic()

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from server.tests.consistency.faults import wait_until, workers_of
-from server.tests.load import Node, directory_dsn, running_node
+from server.tests.load import Node, running_node
 from server.tests.service import Service
+
+pytestmark = pytest.mark.chaos
 
 # Far less than the 30 s for which a worker may be silent, and time enough to start one on a busy machine.
 REPLACED_WITHIN_S = 15.0
@@ -20,7 +22,7 @@ _POLLS = ("7", "271", "73")
 
 @pytest.fixture
 def node(service: Service) -> Iterator[Node]:
-    with running_node(directory_dsn(service), workers=2) as running:
+    with running_node(service.directory_dsn, workers=2) as running:
         yield running
 
 

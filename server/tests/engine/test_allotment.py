@@ -8,6 +8,8 @@ from plainsql_server.core.clock import Deadline
 from plainsql_server.core.errors import LimitError
 from plainsql_server.engine.allotment import Allotment
 
+pytestmark = pytest.mark.unit
+
 SOON_MS = 50
 
 

@@ -13,6 +13,8 @@ from plainsql_server.engine.arrays import literal_to_json, quote_element
 from plainsql_server.engine.parameters import encode_parameter
 from plainsql_server.engine.types import SHIPPED_TYPES
 
+pytestmark = pytest.mark.unit
+
 _TEXT_ARRAY = SHIPPED_TYPES[1009]
 
 # Text that means something to a literal, among text that does not.
@@ -92,6 +94,7 @@ def test_an_element_is_quoted_so_that_nothing_in_it_means_anything(element: byte
     assert quote_element(element) == quoted
 
 
+@pytest.mark.timing
 def test_a_megabyte_with_many_escapes_is_read_and_written_in_well_under_a_second() -> None:
     # One slow value would hold up every other request of the process.
     element = b'"quoted" \\ text\n' * (1024 * 1024 // 16)

@@ -1,12 +1,15 @@
 import csv
 import io
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from plainsql_server.engine.csv_values import csv_encoder, quoted
 from plainsql_server.engine.types import SHIPPED_TYPES
 from plainsql_server.engine.values import encoder_for
+
+pytestmark = pytest.mark.unit
 
 TEXT, JSON, INT4, TIMESTAMPTZ = 25, 114, 23, 1184
 

@@ -14,6 +14,8 @@ from plainsql_server.core.clock import Deadline
 from plainsql_server.core.errors import LimitError
 from plainsql_server.engine import gate as engine_gate
 
+pytestmark = pytest.mark.unit
+
 
 @dataclass(frozen=True)
 class Who:
@@ -202,6 +204,7 @@ async def test_an_organization_that_fills_the_queue_does_not_keep_another_out_of
         task.cancel()
 
 
+@pytest.mark.timing
 async def test_what_cannot_start_before_its_deadline_is_refused_at_once() -> None:
     gate = Gate(1, 1_000)
     for _ in range(200):

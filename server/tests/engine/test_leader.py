@@ -76,6 +76,7 @@ def refused(engine: psycopg.Connection) -> Iterator[None]:
     engine.execute(f"drop role {REFUSED}")
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize(("name", "role"), [("postgres", REFUSED), (REFUSED, SUPERUSER), ("nowhere", SUPERUSER)])
 @pytest.mark.usefixtures("refused")
 async def test_a_tenant_who_is_refused_makes_nobody_else_wait(

@@ -13,6 +13,8 @@ from plainsql_server.core.statement import first_words
 from plainsql_server.engine import leftovers
 from plainsql_server.engine.leftovers import Leftovers
 
+pytestmark = pytest.mark.unit
+
 HARMLESS = [
     "select 1",
     "SELECT * FROM t WHERE id = $1",
@@ -344,6 +346,7 @@ MEGABYTE = 1024 * 1024
 DEAR = ["a", "1", "$", "\u20ac", "a ", '" ', "abs(", "a.", "table a.", "on on ", 'on "on ', "nextval ", "-", " "]
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("piece", DEAR)
 @pytest.mark.parametrize("beginning", ["select ", "insert into ", "create table t ", "create index on a"])
 def test_no_text_takes_long_to_judge(piece: str, beginning: str) -> None:

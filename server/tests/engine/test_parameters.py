@@ -6,6 +6,8 @@ from plainsql_server.core.errors import RequestError
 from plainsql_server.engine.parameters import encode_parameter, needs_type
 from plainsql_server.engine.types import SHIPPED_TYPES, EngineType
 
+pytestmark = pytest.mark.unit
+
 _BY_NAME = {type_.name: type_ for type_ in SHIPPED_TYPES.values()}
 _JSON_DOMAIN = EngineType(16_500, "document", base=_BY_NAME["jsonb"])
 _LIST_DOMAIN = EngineType(16_501, "list", base=_BY_NAME["int4[]"])

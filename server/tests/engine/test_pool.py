@@ -211,6 +211,7 @@ async def test_a_deadline_that_leaves_no_time_to_connect_is_not_the_engines_faul
         assert (cell.open_connections, cell.running) == (0, 0)
 
 
+@pytest.mark.timing
 async def test_opening_a_connection_ends_with_the_deadline(postgres: Postgres, database: str) -> None:
     with TemporaryDirectory(prefix="plainsql-test-") as folder, socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(Path(folder) / ".s.PGSQL.5432"))

@@ -1,10 +1,13 @@
 """The memory of what a connection has prepared: bounded, least recently used first out, names never used twice."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from plainsql_server.engine.prepared import MAX_PREPARED_LENGTH, Prepared, PreparedStatements
 from plainsql_server.engine.shapes import PLAIN, Rendering, rendering_of
+
+pytestmark = pytest.mark.unit
 
 
 def filled(*texts: str, max_prepared: int = 3) -> PreparedStatements:

@@ -11,6 +11,8 @@ from plainsql_server.core.errors import StatementError
 from plainsql_server.engine.types import SHIPPED_TYPES, EngineType
 from plainsql_server.engine.values import encoder_for
 
+pytestmark = pytest.mark.unit
+
 _BY_NAME = {type_.name: type_ for type_ in SHIPPED_TYPES.values()}
 _CUSTOMERS_INT4 = EngineType(16_500, "int4")
 _DOMAIN = EngineType(16_501, "amount", base=EngineType(16_502, "inner", base=_BY_NAME["numeric"]))

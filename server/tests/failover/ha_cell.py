@@ -18,12 +18,14 @@ import psycopg
 import trustme
 
 from plainsql_server.dev.ports import choose_ports
+from plainsql_server.directory.migrations import migrate
 from plainsql_server.engine.cell_config import CellConfig, Tls
 from plainsql_server.engine.ha_config import REPLICATION_ROLE, Files, HaConfig, Node
 from server.tests.cell import new_customer
 from server.tests.failover.machines import Machine, hand_over, system_user
 from server.tests.postgres import SUPERUSER
 from server.tests.processes import end_all_of, wait_for
+from server.tests.programs import need
 
 NAMES = ("ada", "bea", "cia")
 _DIRECTORY = "plainsql_directory"
@@ -136,6 +138,7 @@ def running_ha_cell(
     places: Sequence[Place] = LOOPBACK, networks: Sequence[str] = ("127.0.0.1/32",)
 ) -> Iterator[HaCell]:
     """A cell for the length of the block."""
+    need("etcd")
     folder = Path(tempfile.mkdtemp(prefix="plainsql-ha-"))
     folder.chmod(0o755)
     cell = HaCell(folder, [])
@@ -148,6 +151,7 @@ def running_ha_cell(
         cell.show("admin")
         with cell.connect() as admin:
             admin.execute(f"create database {_DIRECTORY} template template0".encode())
+        migrate(cell.directory_dsn)
         cell.key = new_customer(cell.directory_dsn, cell.service_conninfo)
         cell.show("data")
         yield cell

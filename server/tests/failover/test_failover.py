@@ -18,7 +18,6 @@ from server.tests.load import Node, size
 
 FAILOVERS = size("PLAINSQL_TEST_FAILOVERS", 0)
 # The short form has what there is to lose: an engine that dies, and a leader that is cut off.
-IN_FULL = FAILOVERS > 0
 CRASHES = size("PLAINSQL_TEST_ENGINE_FAILOVERS", 1)
 PARTITIONS = size("PLAINSQL_TEST_PARTITIONS", 1)
 BACK_WITHIN_S = 30.0
@@ -26,7 +25,7 @@ BACK_WITHIN_S = 30.0
 UNDISTURBED_S = 3.0
 LIMIT_S = 60.0 + 90.0 * max(FAILOVERS, CRASHES, PARTITIONS)
 
-pytestmark = pytest.mark.timeout(2 * LIMIT_S + 120)
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2 * LIMIT_S + 120)]
 
 
 async def mended(cell: HaCell, load: Load) -> None:
@@ -35,7 +34,7 @@ async def mended(cell: HaCell, load: Load) -> None:
     await load.go_on()
 
 
-@pytest.mark.skipif(not IN_FULL, reason="takes as long as a lock lives; the cut below does as well")
+@pytest.mark.full  # takes as long as a lock lives; the cut below does as well
 async def test_a_leader_whose_machine_dies_is_replaced_and_nothing_is_lost(cell: HaCell, node: Node) -> None:
     async def kill_the_machine(load: Load) -> None:
         for _ in range(FAILOVERS):
@@ -69,7 +68,7 @@ async def test_a_leader_whose_engine_is_killed_is_replaced_and_nothing_is_lost(c
     assert max(load.back_s) <= BACK_WITHIN_S, cell.story()
 
 
-@pytest.mark.skipif(not IN_FULL, reason="takes time")
+@pytest.mark.full  # takes time
 async def test_nobody_notices_that_one_etcd_of_three_is_gone(cell: HaCell, node: Node) -> None:
     async def kill_an_etcd(load: Load) -> None:
         leader = await asyncio.to_thread(cell.leader)
@@ -89,7 +88,7 @@ async def test_nobody_notices_that_one_etcd_of_three_is_gone(cell: HaCell, node:
     assert max(each.answered_s - each.sent_s for each in told) <= UNDISTURBED_S
 
 
-@pytest.mark.skipif(not IN_FULL, reason="takes time")
+@pytest.mark.full  # takes time
 async def test_restarting_all_machines_one_after_the_other_loses_nothing(cell: HaCell, node: Node) -> None:
     async def restart_all(load: Load) -> None:
         leader = await asyncio.to_thread(cell.leader)
@@ -144,7 +143,7 @@ async def cut_off_for_a_while(cell: HaCell, network: Network, leader: Machine, l
     assert set(lonely.acknowledged) <= there, "lost"
 
 
-@pytest.mark.skipif(not IN_FULL, reason="takes as long as a lock lives")
+@pytest.mark.full  # takes as long as a lock lives
 async def test_a_leader_that_vanishes_is_replaced_and_nothing_is_lost(
     cell: HaCell, node: Node, network: Network | None
 ) -> None:

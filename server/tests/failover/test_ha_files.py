@@ -11,6 +11,8 @@ from plainsql_server.engine.address import Address, hosts_of
 from plainsql_server.engine.cell_config import CellConfig, Tls
 from server.tests.postgres import SUPERUSER
 
+pytestmark = pytest.mark.unit
+
 SAMPLE = Path(__file__).resolve().parents[3] / "deploy/cell-ha"
 NODES = ("--node", "a=10.0.0.1", "--node", "b=10.0.0.2", "--node", "c=10.0.0.3")
 

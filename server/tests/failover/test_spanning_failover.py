@@ -28,7 +28,7 @@ BOUND_S = 10
 # As long as a request may wait for a leader.
 TIMEOUT_MS = 25_000
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ from server.tests.cell import Cell, new_cell
 from server.tests.load import Node, new_tag, running_node
 from server.tests.postgres import SUPERUSER, running_postgres
 
+pytestmark = pytest.mark.chaos
+
 INSERT = "insert into waiting values ($1)"
 
 

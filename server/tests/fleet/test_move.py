@@ -12,6 +12,8 @@ from server.tests.fleet.stage import Fleet
 from server.tests.operations.test_backups import SCHEMA, described
 from server.tests.processes import wait_for
 
+pytestmark = pytest.mark.chaos
+
 # Kinds of tables by which a row may be hard to find again, and what is no row of a table.
 CONTENT = [
     "create table keyed (id int primary key, t text)", "create table keyless (a int, b float8, c timestamptz)",

@@ -23,6 +23,8 @@ from server.tests.fleet.meddling import move_meddled
 from server.tests.fleet.stage import Fleet
 from server.tests.postgres import SUPERUSER
 
+pytestmark = pytest.mark.chaos
+
 
 def once(action: Callable[[], None]) -> Callable[[], None]:
     """Does it the first time only."""

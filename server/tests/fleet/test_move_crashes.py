@@ -14,6 +14,8 @@ from server.tests.fleet.stage import Fleet
 from server.tests.load import size
 from server.tests.processes import wait_for
 
+pytestmark = pytest.mark.chaos
+
 EVERY = size("PLAINSQL_TEST_MOVE_CRASHES", 12)
 _MOVED = ("after the switch is committed", "before what is left is dropped", "after what is left is dropped")
 

@@ -1,7 +1,11 @@
 """What a customer may define that is hard to copy or to follow: it arrives as it was, changed meanwhile or not."""
 
+import pytest
+
 from server.tests.fleet.meddling import move_meddled
 from server.tests.fleet.stage import Fleet
+
+pytestmark = pytest.mark.chaos
 
 DEFINED = [
     "create materialized view unfilled as select 1 as a with no data",

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
+import pytest
+
 from plainsql_server.control_plane.recovery import Recovery
 from plainsql_server.core.observation import Observation
 from plainsql_server.directory.connection import Directory
@@ -14,6 +16,8 @@ from server.tests.fleet.stage import Fleet
 from server.tests.fleet.writers import TABLE
 from server.tests.load import Client, running_node, size
 from server.tests.operations.stage import Stage
+
+pytestmark = pytest.mark.chaos
 
 MOVES = size("PLAINSQL_TEST_SPANNING_MOVES", 2)
 _CLIENTS = 3

@@ -13,6 +13,8 @@ from server.tests.fleet.stage import Fleet
 from server.tests.fleet.writers import TABLE, rows_of, writing
 from server.tests.load import percentile, running_node, size
 
+pytestmark = pytest.mark.chaos
+
 MOVES = size("PLAINSQL_TEST_MOVES", 2)
 SIZE_MB = size("PLAINSQL_TEST_MOVE_MB", 2)
 CLIENTS = size("PLAINSQL_TEST_MOVE_CLIENTS", 2)

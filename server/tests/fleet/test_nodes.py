@@ -18,6 +18,8 @@ from server.tests.fleet.writers import TABLE, rows_of, writing
 from server.tests.load import Node, running_node, size
 from server.tests.processes import wait_for
 
+pytestmark = pytest.mark.chaos
+
 _NODES = size("PLAINSQL_TEST_FLEET_NODES", 2)
 # Stopping one politely is the full size's.
 _WAYS = [signal.SIGKILL, signal.SIGTERM][: _NODES - 1]

@@ -39,13 +39,19 @@ class Stage:
 
 @pytest.fixture(scope="module")
 def stage(clusters: tuple[Postgres, Postgres]) -> Iterator[Stage]:
-    fleet = Fleet.made(*clusters)
-    with tempfile.TemporaryDirectory(prefix="plainsql-relay-") as folder, ExitStack() as relay:
+    with (
+        clusters[0].swept(),
+        clusters[1].swept(),
+        tempfile.TemporaryDirectory(prefix="plainsql-relay-") as folder,
+        ExitStack() as relay,
+    ):
+        fleet = Fleet.made(*clusters)
         relay.enter_context(Relay(Path(folder), clusters[0].socket_dir))
         with running_node(make_conninfo(fleet.dsn, host=folder), directory_grace_ms=60_000) as node:
             yield Stage(fleet, node, relay)
 
 
+@pytest.mark.timing
 async def test_a_request_to_a_held_database_waits_and_goes_on(stage: Stage) -> None:
     async with stage.client() as client:
         assert (await client.query("select 1")).succeeded
@@ -62,6 +68,7 @@ async def test_a_request_to_a_held_database_waits_and_goes_on(stage: Stage) -> N
         assert time.monotonic() - released_s < HEEDED_S
 
 
+@pytest.mark.timing
 async def test_a_request_to_a_held_database_waits_no_longer_than_its_deadline(stage: Stage) -> None:
     async with stage.client() as client:
         stage.fleet.now.ask(HOLD)
@@ -82,6 +89,7 @@ async def until_refused(client: Client) -> None:
         assert time.monotonic() - changed_s < HEEDED_S
 
 
+@pytest.mark.timing
 async def test_requests_to_a_cell_that_is_down_are_refused_at_once(stage: Stage) -> None:
     operator = stage.fleet.now
     async with stage.client() as client:

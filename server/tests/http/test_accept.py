@@ -2,6 +2,8 @@ import pytest
 
 from plainsql_server.http.accept import preferred
 
+pytestmark = pytest.mark.unit
+
 SSE, NDJSON, CSV = b"text/event-stream", b"application/x-ndjson", b"text/csv"
 FORMS = (SSE, NDJSON, CSV)
 

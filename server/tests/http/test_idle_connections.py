@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
 import uvicorn
 
 from plainsql_server.http.connections import ConnectionLimits, Connections
@@ -12,6 +13,8 @@ from plainsql_server.http.protocol import Patience, ShortWayProtocol
 from plainsql_server.http.readiness import Readiness
 from plainsql_server.http.requests import Request
 from plainsql_server.http.responses import Response
+
+pytestmark = pytest.mark.unit
 
 KEPT_S = 1
 

@@ -16,6 +16,8 @@ from plainsql_server.http.routes import Route, open_route
 from server.tests.openapi import FOLDER, as_text, documents
 from server.tests.test_completeness import declared_routes, undescribed
 
+pytestmark = pytest.mark.unit
+
 DOCUMENTS = documents()
 METHODS = {"get", "post", "patch", "delete"}
 

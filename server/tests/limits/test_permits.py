@@ -146,6 +146,7 @@ async def test_organizations_do_not_use_up_each_others_permits(redis: RedisServe
     assert sum(answer.granted for answer in second) == 20
 
 
+@pytest.mark.timing
 async def test_a_refusal_says_when_the_next_permit_comes_back_and_then_it_does(redis: RedisServer) -> None:
     async with nodes(redis, 1) as (node,):
         assert (await take(node, "org", 1)).granted
@@ -235,6 +236,7 @@ async def test_a_node_that_never_reached_redis_goes_by_its_share_and_says_so(red
     assert change.context
 
 
+@pytest.mark.timing
 async def test_killed_in_mid_load_redis_leaves_shares_then_takes_over_again(redis: RedisServer) -> None:
     """Every phase stays within its bound, nobody waits long or fails, and nothing is restarted but Redis."""
     limit, slowest_s, uses = 300, 0.0, list[float]()
@@ -309,6 +311,7 @@ async def test_who_needs_most_of_what_is_left_leaves_the_rest_to_the_others(redi
         assert (told.granted, told.left) == (85, 15)
 
 
+@pytest.mark.timing
 async def test_a_redis_that_hangs_is_noticed_and_what_was_given_meanwhile_is_told_to_it(redis: RedisServer) -> None:
     async with nodes(redis, 2, NEVER_ENDING) as (one, other):
         assert (await take(one, "org", 100)).granted
@@ -355,6 +358,7 @@ async def test_organizations_that_are_gone_are_forgotten() -> None:
     assert list(node._accounts) == ["late"]
 
 
+@pytest.mark.timing
 async def test_a_permit_in_hand_costs_little() -> None:
     node = Permits(ignore, Fraction(1), NEVER_ENDING)
     account = node._account("org", 1_000_000)

@@ -4,6 +4,8 @@ import pytest
 
 from plainsql_server.limits.window import Ledger, Window
 
+pytestmark = pytest.mark.unit
+
 
 def test_a_minute_is_counted_in_slots_of_600_ms() -> None:
     minute = Window(60_000)

@@ -13,7 +13,6 @@ import psycopg
 
 from plainsql_server.control_plane import cells, databases, organizations
 from plainsql_server.directory.connection import Directory
-from plainsql_server.directory.migrations import migrate
 from server.tests.control_plane.cell_state import disagreements
 from server.tests.postgres import SUPERUSER, Postgres
 
@@ -44,8 +43,7 @@ class Stage:
 
     @classmethod
     def made(cls, postgres: Postgres) -> "Stage":
-        dsn = postgres.fresh_database()
-        migrate(dsn)
+        dsn = postgres.fresh_directory()
         asyncio.run(_provision(dsn, postgres.conninfo))
         return cls(postgres, dsn)
 

@@ -32,7 +32,8 @@ from plainsql_server.settings import Settings, read_settings
 from server.tests.alias import running_alias
 from server.tests.operations.diagnosis import assert_found, doctor
 from server.tests.operations.stage import Stage
-from server.tests.postgres import SUPERUSER, Postgres, running_postgres, running_postgres_with
+from server.tests.postgres import SUPERUSER, Postgres, running_postgres
+from server.tests.programs import libfaketime
 from server.tests.redis_server import running_redis
 from server.tests.service import Service, running_service
 
@@ -172,7 +173,7 @@ def test_no_transaction_can_span_databases_on_a_cell() -> None:
     def config(root: Path) -> CellConfig:
         return CellConfig(SUPERUSER, str(root), others={"max_prepared_transactions": "0"})
 
-    with running_postgres_with(config) as postgres:
+    with running_postgres(config) as postgres:
         found = doctor(Stage.made(postgres))
     assert_found(found, "max_prepared_transactions is 0", "Set it to 64", "warning")
 
@@ -276,24 +277,21 @@ def test_databases_are_lost_closed_or_unknown(stage: Stage) -> None:
 
 
 def test_the_disk_is_nearly_full(stage: Stage) -> None:
-    assert_found(doctor(stage, "--disk-free-percent", "100"), "% free", "Make the disk larger", _disk_grade())
+    assert_found(
+        doctor(stage, "--disk-free-percent", "100"), "% free", "Make the disk larger", _disk_grade(stage.postgres)
+    )
 
 
-def _disk_grade() -> str:
-    usage = shutil.disk_usage("/tmp")
+def _disk_grade(postgres: Postgres) -> str:
+    usage = shutil.disk_usage(postgres.socket_dir)
     return "broken" if usage.free / usage.total < 0.5 else "warning"
 
 
 def test_the_clocks_disagree(stage: Stage) -> None:
-    faked = {"LD_PRELOAD": _libfaketime(), "FAKETIME": "+90s", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    faked = {"LD_PRELOAD": libfaketime("libfaketime.so.1"), "FAKETIME": "+90s", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
     ill = replace(stage, settings=faked)
     found = json.loads(ill.run("doctor", "--json", exit_code=1).stdout)
     assert_found([each for each in found if each["check"] == "directory"], "differ by 90 s", "chrony")
-
-
-def _libfaketime() -> str:
-    (found,) = Path("/usr/lib").glob("*/faketime/libfaketime.so.1")
-    return str(found)
 
 
 # The edge ------------------------------------------------------------------------------------------------------------

@@ -15,11 +15,14 @@ import httpx
 import pytest
 
 from plainsql_server.dev.ports import choose_ports
-from server.tests.load import Node, directory_dsn, running_node
+from server.tests.load import Node, running_node
 from server.tests.operations.stage import Stage
 from server.tests.postgres import Postgres
+from server.tests.programs import need
 from server.tests.redis_server import running_redis
 from server.tests.service import Service, running_service
+
+pytestmark = pytest.mark.slow
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 RULES = DEPLOY / "prometheus" / "plainsql-alerts.yml"
@@ -29,6 +32,7 @@ _WAIT_S = 40.0
 
 
 def promtool(*arguments: str) -> str:
+    need("promtool")
     ended = subprocess.run(
         ["promtool", *arguments], cwd=RULES.parent, capture_output=True, text=True, timeout=60, check=False
     )
@@ -61,7 +65,7 @@ def watched() -> Iterator[tuple[Service, Node, int]]:
     with (
         running_service("--no-tls") as service,
         running_redis() as redis,
-        running_node(directory_dsn(service), redis_url=redis.url, metrics_port=port) as node,
+        running_node(service.directory_dsn, redis_url=redis.url, metrics_port=port) as node,
     ):
         yield service, node, port
 
@@ -117,6 +121,7 @@ def test_a_cell_is_named_as_operators_name_it_and_not_by_how_it_is_reached(watch
 @contextmanager
 def prometheus(metrics_port: int) -> Iterator[str]:
     """A real Prometheus that watches one process, with our rules; its address."""
+    need("prometheus")
     port = choose_ports({"prometheus": 0})["prometheus"]
     with tempfile.TemporaryDirectory(prefix="plainsql-prometheus-") as name:
         folder = Path(name)
@@ -179,8 +184,8 @@ def test_status_shows_the_queue_of_each_process_on_this_machine(watched: tuple[S
     service, _, _ = watched
     port = choose_ports({"metrics": 0})["metrics"]
     settings = {"PLAINSQL_METRICS_PORT": str(port), "PLAINSQL_WORKERS": "2"}
-    stage = Stage(Postgres(service.dev["postgres"]["socket"]), directory_dsn(service), settings)
-    with running_node(directory_dsn(service), metrics_port=port, pool_max_connections=1) as node:
+    stage = Stage(Postgres(service.dev["postgres"]["socket"]), service.directory_dsn, settings)
+    with running_node(service.directory_dsn, metrics_port=port, pool_max_connections=1) as node:
         # The second process does not run, and so has no queue.
         (process,) = processes(stage)
         assert process == {"port": port, "open_connections": 0, "running": 0, "waiting": 0, "streams": 0}

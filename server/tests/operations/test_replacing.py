@@ -17,6 +17,8 @@ from server.tests.operations.stage import Stage
 from server.tests.postgres import SUPERUSER
 from server.tests.service import Service, running_service
 
+pytestmark = pytest.mark.chaos
+
 _READERS, _WRITERS = 2, 2
 
 

@@ -18,6 +18,8 @@ import pytest
 
 from server.tests.service import Service, running_service
 
+pytestmark = pytest.mark.slow
+
 _WAIT_S = 20.0
 
 

@@ -16,7 +16,6 @@ import httpx
 from plainsql_server.control_plane import cells, databases, keys, organizations
 from plainsql_server.core.principal import Scope
 from plainsql_server.directory.connection import Directory
-from plainsql_server.directory.migrations import migrate
 from server.tests.load import Node, running_node
 from server.tests.postgres import SUPERUSER, Postgres, running_postgres
 
@@ -72,8 +71,7 @@ class Hostile:
 def hostile_cell(major: int, **settings: object) -> Iterator[Hostile]:
     """For the length of the block."""
     with running_postgres(major=major) as postgres:
-        dsn = postgres.fresh_database()
-        migrate(dsn)
+        dsn = postgres.fresh_directory()
         (key, own), (victims_key, other) = asyncio.run(_provision(dsn, postgres))
         _make_table_space_folder(Path(postgres.socket_dir))
         with running_node(dsn, **settings) as node:

@@ -18,7 +18,7 @@ from plainsql_server.dev.ports import choose_ports
 from plainsql_server.engine import provisioning
 from plainsql_server.engine.cell_config import CellConfig, Tls
 from server.tests.control_plane.cell_state import yes
-from server.tests.postgres import SUPERUSER, Postgres, running_postgres, running_postgres_with
+from server.tests.postgres import SUPERUSER, Postgres, running_postgres
 
 SAMPLE = Path(__file__).resolve().parents[3] / "deploy/cell"
 
@@ -67,7 +67,7 @@ def cell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsCell]:
         tls = Tls(f"{root}/server.pem", f"{root}/server.key", f"{root}/ca.pem")
         return CellConfig(SUPERUSER, str(root), tls, "localhost", ("127.0.0.1/32", "::1/128"))
 
-    with running_postgres_with(config, port=port):
+    with running_postgres(config, port=port):
         yield TlsCell(made, port)
 
 

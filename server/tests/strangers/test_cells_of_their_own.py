@@ -10,7 +10,6 @@ from plainsql_server.core.errors import EngineError
 from plainsql_server.core.principal import Scope
 from plainsql_server.directory.cells import CellState
 from plainsql_server.directory.connection import Directory
-from plainsql_server.directory.migrations import migrate
 from server.tests.load import running_node
 from server.tests.postgres import SUPERUSER, Postgres, running_postgres
 
@@ -23,9 +22,7 @@ def two() -> Iterator[tuple[Postgres, Postgres]]:
 
 @pytest.fixture
 def dsn(two: tuple[Postgres, Postgres]) -> str:
-    fresh = two[0].fresh_database()
-    migrate(fresh)
-    return fresh
+    return two[0].fresh_directory()
 
 
 @pytest.fixture

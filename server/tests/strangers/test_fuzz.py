@@ -20,6 +20,8 @@ from server.tests.load import size
 from server.tests.strangers.cells import Hostile, hostile_cell
 from server.tests.strangers.random_sql import FUNCTIONS, Function, Generator
 
+pytestmark = pytest.mark.slow
+
 INPUTS = size("PLAINSQL_TEST_FUZZ", 5_000)
 SEED = size("PLAINSQL_TEST_FUZZ_SEED", 0) or random.randrange(2**32)
 # How many inputs one example has: hypothesis' own work is for each example.

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from server.tests.load import Node, directory_dsn, running_node
-from server.tests.service import Service, running_service
+from server.tests.load import Node, running_node
+from server.tests.service import Service
 
 REQUEST_TIMEOUT_S = 1.0
 TOTAL = 12
@@ -20,14 +20,8 @@ SLACK_S = 2.5
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[Service]:
-    with running_service() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def hasty(service: Service) -> Iterator[Node]:
-    with running_node(directory_dsn(service), body_timeout_ms=int(REQUEST_TIMEOUT_S * 1000)) as running:
+    with running_node(service.directory_dsn, body_timeout_ms=int(REQUEST_TIMEOUT_S * 1000)) as running:
         yield running
 
 
@@ -56,6 +50,7 @@ def error_of(answer: bytes) -> tuple[int, dict[str, Any]]:
     return int(head.split(b" ")[1]), json.loads(body)["error"]
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize(
     "beginning",
     [
@@ -77,6 +72,7 @@ async def test_a_request_that_does_not_come_whole_is_given_up(hasty: Node, begin
     assert REQUEST_TIMEOUT_S - 0.1 <= took_s <= REQUEST_TIMEOUT_S + SLACK_S
 
 
+@pytest.mark.timing
 async def test_a_head_that_drips_is_given_up_all_the_same(hasty: Node) -> None:
     async with connected(hasty) as (reader, writer):
         writer.write(b"GET / HTTP/1.1\r\n")
@@ -107,7 +103,7 @@ async def test_a_running_statement_is_no_request_that_does_not_come(service: Ser
 async def test_connections_past_the_cap_are_refused_and_the_others_go_on(service: Service, what: str) -> None:
     settings = {"max_connections": TOTAL, "address_connections": 0 if what == "process" else PER_ADDRESS}
     cap = TOTAL if what == "process" else PER_ADDRESS
-    with running_node(directory_dsn(service), **settings) as node:
+    with running_node(service.directory_dsn, **settings) as node:
         async with AsyncExitStack() as stack:
             inside = [await stack.enter_async_context(connected(node)) for _ in range(cap)]
             # Each is known to the service once it has answered on it.

@@ -15,6 +15,8 @@ import pytest
 from plainsql_server.core.credential import new_key
 from server.tests.strangers.cells import Hostile, hostile_cell
 
+pytestmark = pytest.mark.slow
+
 MARK = f"mark{secrets.token_hex(8)}"
 
 

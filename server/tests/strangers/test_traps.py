@@ -48,6 +48,7 @@ DEAR = {
 }
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("sql", DEAR.values(), ids=DEAR)
 async def test_a_text_that_is_dear_to_judge_keeps_nobody_waiting(hostile: Hostile, sql: str) -> None:
     attack = asyncio.gather(*(ask(hostile, sql) for _ in range(2)))
@@ -55,6 +56,7 @@ async def test_a_text_that_is_dear_to_judge_keeps_nobody_waiting(hostile: Hostil
     assert all(answer.status < 500 for answer in await attack)
 
 
+@pytest.mark.timing
 async def test_a_transaction_of_many_such_texts_keeps_nobody_waiting(hostile: Hostile) -> None:
     statements = ["select " + "abs(" * 16_000] * 200
 
@@ -163,6 +165,7 @@ def look_up_s(hostile: Hostile) -> float:
     return percentile(took_s, 50)
 
 
+@pytest.mark.timing
 def test_asking_for_a_request_does_not_look_at_the_table_of_locks(hostile: Hostile) -> None:
     """It stands still for everybody while somebody looks at it, and has the locks of all."""
     quiet_s = look_up_s(hostile)
@@ -180,6 +183,7 @@ LOST_A_SECOND = 5
 LOST_AT_ONCE = 8
 
 
+@pytest.mark.timing
 async def test_who_ends_the_own_connection_gets_few_new_ones(hostile: Hostile) -> None:
     """Opening one costs the cell more than most statements, and nothing puts the opening behind others."""
     seconds = 4.0

@@ -317,6 +317,10 @@ class Connection:
             self._take_piece()
             self._check_sound()
             return
+        if self._waits and self._is_countable() and self._awaits_rows():
+            # The beginning of this result may have come with an earlier one. libpq has made room for all of it then,
+            # and would read as long as the engine keeps up with it.
+            self._insert_valve()
         self._waits += 1
         self._start_reading()
         self._waiter = self._loop.create_future()
@@ -377,8 +381,15 @@ class Connection:
         if self._valve is not None:
             if self._valve.passed_bytes > self.max_result_bytes:
                 self._wake()
-        elif self.max_result_bytes and not self._writing:
+        elif self._is_countable():
             self._insert_valve()
+
+    def _is_countable(self) -> bool:
+        """Whether results are to be counted, and are not yet. A valve lets nothing pass that is still to be sent."""
+        return self._valve is None and self.max_result_bytes > 0 and not self._writing
+
+    def _awaits_rows(self) -> bool:
+        return bool(self._steps) and self._steps[0] > 0
 
     def _on_writable(self) -> None:
         try:

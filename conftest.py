@@ -1,0 +1,165 @@
+"""What all tests share: one cluster, a second one and a running service for each worker, started when first needed.
+
+Tests that only fill them use these; a test that kills, reconfigures or counts starts its own. When the tests of a file
+are over, the shared clusters must be as they were, and no process that the file started may be left.
+"""
+
+import os
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+
+from plainsql_server.directory.connection import Directory
+from server.tests import scratch
+from server.tests.customers import Customers
+from server.tests.page import READERS
+from server.tests.postgres import Postgres, running_postgres
+from server.tests.processes import end_all_of, processes_of
+from server.tests.programs import need
+from server.tests.service import Service, running_service
+
+_ENDING_LIMIT_S = 5.0
+
+# The clusters that tests share, with what was in each when it started.
+_shared: dict[Postgres, dict[str, set[str]]] = {}
+
+
+def pytest_configure() -> None:
+    scratch.start_run()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        scratch.end_run()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what only a run in full size does, and what needs PostgreSQL where only unit tests are wanted."""
+    is_full, only_units = bool(os.environ.get("PLAINSQL_TEST_FULL")), config.getoption("markexpr") == "unit"
+
+    def is_wanted(item: pytest.Item) -> bool:
+        return (is_full or item.get_closest_marker("full") is None) and not (only_units and _uses_postgres(item))
+
+    left_out = [item for item in items if not is_wanted(item)]
+    items[:] = [item for item in items if is_wanted(item)]
+    config.hook.pytest_deselected(items=left_out)
+
+
+def _uses_postgres(item: pytest.Item) -> bool:
+    return isinstance(item, pytest.Function) and "postgres" in item.fixturenames
+
+
+@pytest.fixture(autouse=True)
+def _programs_are_not_started(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails a unit test that starts one."""
+
+    def refuse(*arguments: object, **_: object) -> None:
+        pytest.fail(f"a unit test starts a program: {arguments}")
+
+    if request.node.get_closest_marker("unit") and not _uses_postgres(request.node):
+        monkeypatch.setattr(subprocess.Popen, "__init__", refuse)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("browser"):
+        need("chromium")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    yield
+    if nextitem is None or nextitem.path != item.path:
+        left = _left_behind()
+        assert not left, f"{item.path.name} leaves behind: {left}"
+
+
+def _left_behind() -> list[str]:
+    """What the last file left; named once, so that the next file is not blamed for it."""
+    folder = scratch.passing_folder()
+    # A process whose parent was killed may need a moment to notice.
+    end_s = time.monotonic() + _ENDING_LIMIT_S
+    while (left := processes_of(folder)) and time.monotonic() < end_s:
+        time.sleep(0.05)
+    end_all_of(folder)
+    for cluster, before in _shared.items():
+        now = cluster.inventory()
+        left += [f"{kind}: {', '.join(sorted(names))}" for kind in now if (names := now[kind] - before[kind])]
+        _shared[cluster] = now
+    return left
+
+
+def _prepare_as_cell(cluster: Postgres) -> None:
+    """Makes what every cell has, so that no test is the first to use it as one."""
+    dsn = cluster.fresh_directory()
+    Customers(dsn).add_cell("local", cluster.conninfo)
+    cluster.drop_database(str(psycopg.conninfo.conninfo_to_dict(dsn)["dbname"]))
+
+
+@contextmanager
+def _shared_postgres() -> Iterator[Postgres]:
+    with scratch.lasting(running_postgres()) as cluster:
+        _prepare_as_cell(cluster)
+        _shared[cluster] = cluster.inventory()
+        try:
+            yield cluster
+        finally:
+            del _shared[cluster]
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    with _shared_postgres() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def second_postgres() -> Iterator[Postgres]:
+    with _shared_postgres() as running:
+        yield running
+
+
+@pytest.fixture
+def dsn(postgres: Postgres) -> Iterator[str]:
+    """A directory with its schema and nothing in it. What the test makes in the cluster goes with it."""
+    with postgres.swept():
+        yield postgres.fresh_directory()
+
+
+@pytest.fixture
+def empty_dsn(postgres: Postgres) -> Iterator[str]:
+    """A database without a schema."""
+    with postgres.swept():
+        yield postgres.fresh_database()
+
+
+@pytest.fixture
+async def directory(dsn: str) -> AsyncIterator[Directory]:
+    async with Directory.open(dsn) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def service() -> Iterator[Service]:
+    """A service over HTTPS. Tests use names of their own and leave nothing in the others' way."""
+    with scratch.lasting(running_service()) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def plain_service() -> Iterator[Service]:
+    """The same over plain HTTP, for tests that look at bytes."""
+    with scratch.lasting(running_service("--no-tls")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def npm_packages() -> None:
+    """What the programs for Node need, installed."""
+    need("node", "npm")
+    if not (READERS / "node_modules").is_dir():
+        command = ["npm", "ci", "--silent", "--no-audit", "--no-fund"]
+        subprocess.run(command, cwd=READERS, check=True, capture_output=True, timeout=110)

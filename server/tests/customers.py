@@ -1,0 +1,61 @@
+"""Customers for tests: organizations with databases and keys, made in this process.
+
+The operator's commands do the same in half a second each; `control_plane/test_cli.py` tests them.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeVar
+
+from plainsql_server.control_plane import cells, databases, keys, organizations
+from plainsql_server.core.principal import Scope
+from plainsql_server.directory.connection import Directory
+from server.tests.postgres import SUPERUSER
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Customers:
+    """Those of one directory."""
+
+    directory_dsn: str
+
+    def add_cell(self, name: str, conninfo: str) -> None:
+        self._run(lambda directory: cells.add(directory, name, conninfo, SUPERUSER))
+
+    def add_organization(self, name: str, tier: str = "dedicated") -> None:
+        self._run(lambda directory: organizations.create(directory, name, tier))
+
+    def add_database(self, name: str, organization: str = "dev") -> None:
+        async def create(directory: Directory) -> None:
+            owner = await organizations.get(directory, organization)
+            await databases.create(directory, owner.id, name)
+
+        self._run(create)
+
+    def new_key(
+        self, *scopes: str, organization: str = "dev", database: str | None = None, expires_at: str | None = None
+    ) -> str:
+        """The secret of a fresh key."""
+
+        async def create(directory: Directory) -> str:
+            owner = await organizations.get(directory, organization)
+            until = datetime.fromisoformat(expires_at) if expires_at else None
+            granted = [Scope(scope) for scope in scopes]
+            _, secret = await keys.create(directory, owner.id, "test", granted, database=database, expires_at=until)
+            return secret.text
+
+        return self._run(create)
+
+    def _run(self, work: Callable[[Directory], Awaitable[T]]) -> T:
+        async def run() -> T:
+            async with Directory.open(self.directory_dsn, max_connections=1) as directory:
+                return await work(directory)
+
+        # In a thread, because some of the tests that call this are in an event loop already.
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(asyncio.run, run()).result()

@@ -1,0 +1,32 @@
+"""Programs and libraries that some tests need and that a machine may lack.
+
+Where one is missing, the tests that need it are skipped and say why. The gate sets PLAINSQL_TEST_GATE: there they fail.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+_IN_GATE = bool(os.environ.get("PLAINSQL_TEST_GATE"))
+
+
+def need(*programs: str) -> None:
+    """Skips the test where one of these programs is not installed."""
+    for program in programs:
+        if shutil.which(program) is None:
+            _lack(program)
+
+
+def libfaketime(name: str) -> str:
+    """The path of one of the libraries of Debian's package libfaketime."""
+    for found in Path("/usr/lib").glob(f"*/faketime/{name}"):
+        return str(found)
+    return _lack("libfaketime")
+
+
+def _lack(what: str) -> str:
+    if _IN_GATE:
+        pytest.fail(f"{what} is not installed")
+    pytest.skip(f"{what} is not installed")

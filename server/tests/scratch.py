@@ -1,0 +1,93 @@
+"""Where a test run keeps its files, and templates of what takes seconds to make and milliseconds to copy.
+
+A run has one folder, in memory where there is room: `PLAINSQL_TEST_RUN` names it for the workers and for whatever they
+start. Each worker has two folders in it, and one of them is always the folder for temporary files:
+
+- `lasting`: what session fixtures started, which runs until the worker ends;
+- `passing`: everything else. When the tests of a file are over, no process may have to do with it any more.
+"""
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_RUN = "PLAINSQL_TEST_RUN"
+_MEMORY = Path("/dev/shm")
+# A whole run in the gate's sizes holds less than half of this at any moment.
+_ROOM_BYTES = 6 << 30
+
+
+def start_run() -> Path:
+    """Makes the folder of this run, or finds the one that the starting process made."""
+    if _RUN not in os.environ:
+        os.environ[_RUN] = tempfile.mkdtemp(prefix="plainsql-tests-", dir=_memory())
+        # PostgreSQL runs as another user where the tests run as root.
+        run_folder().chmod(0o755)
+    folder = _made(run_folder() / os.environ.get("PYTEST_XDIST_WORKER", "main"))
+    _made(folder / "lasting")
+    _use(_made(folder / "passing"))
+    return folder
+
+
+def end_run() -> None:
+    """Removes the folder of the run."""
+    shutil.rmtree(os.environ.pop(_RUN))
+
+
+def run_folder() -> Path:
+    return Path(os.environ[_RUN])
+
+
+@contextmanager
+def lasting(resource: AbstractContextManager[T]) -> Iterator[T]:
+    """The resource for the length of the block; what it starts may run until the worker ends."""
+    with ExitStack() as stack:
+        passing = passing_folder()
+        _use(passing.with_name("lasting"))
+        try:
+            made = stack.enter_context(resource)
+        finally:
+            _use(passing)
+        yield made
+
+
+def passing_folder() -> Path:
+    """The worker's folder for what ends with the test or the file that it is for."""
+    return Path(os.environ["TMPDIR"])
+
+
+def template(name: str, make: Callable[[Path], None]) -> Path:
+    """A folder that the first of all workers makes; the others wait for it."""
+    place = run_folder() / "templates" / name
+    _made(place.parent)
+    with place.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not place.exists():
+            draft = _made(place.with_suffix(".new"))
+            make(draft)
+            draft.rename(place)
+    return place
+
+
+def _memory() -> Path | None:
+    """Where files cost nothing. A database is 300 of them, and a disk that frees each block at once drops it slowly."""
+    has_room = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM_BYTES
+    return _MEMORY if has_room else None
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o755)
+    return folder
+
+
+def _use(folder: Path) -> None:
+    os.environ["TMPDIR"] = str(folder)
+    tempfile.tempdir = None
