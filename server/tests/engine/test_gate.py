@@ -274,6 +274,21 @@ async def test_a_taker_who_gives_up_just_before_the_turn_comes_is_passed_over() 
     assert gate.waiting == 0
 
 
+async def test_who_comes_while_another_gives_up_and_the_last_turn_ends_does_not_wait_for_ever() -> None:
+    gate = Gate(4, 10)
+    turns = [entered(gate, party(pool_limit=2)), entered(gate, party(pool_limit=2))]
+    gives_up = await wait_in(gate, party(pool_limit=2))
+    # All in one tick, as on a busy machine. The newcomer runs first, and finds somebody in line who is no more.
+    newcomer = asyncio.create_task(gate.enter(party(pool_limit=2), far()))
+    gives_up.cancel()
+    for turn in turns:
+        gate.leave(turn)
+    await settle()
+    assert gives_up.cancelled()
+    assert newcomer.done()
+    assert (gate.running, gate.waiting) == (1, 0)
+
+
 async def test_a_taker_whose_time_runs_out_in_the_tick_of_the_turn_is_refused_properly() -> None:
     gate = Gate(1, 10)
     turn = entered(gate, party())
@@ -387,10 +402,12 @@ class GateMachine(RuleBasedStateMachine):
         self.settle()
 
     @precondition(lambda self: self.turns and self.waiting)
-    @rule(data=st.data(), leave_first=st.booleans())
-    def leave_while_somebody_gives_up(self, data: st.DataObject, leave_first: bool) -> None:
+    @rule(data=st.data(), leave_first=st.booleans(), another_comes=st.booleans())
+    def leave_while_somebody_gives_up(self, data: st.DataObject, leave_first: bool, another_comes: bool) -> None:
         turn = self.turns.pop(data.draw(st.integers(0, len(self.turns) - 1)))
-        _, task = data.draw(st.sampled_from(self.waiting))
+        who, task = data.draw(st.sampled_from(self.waiting))
+        if another_comes:
+            self.waiting.append((who, self.loop.create_task(self.gate.enter(who, far()))))
         if leave_first:
             self.gate.leave(turn)
         task.cancel()

@@ -120,7 +120,7 @@ class Gate:
             if place.done() and not place.cancelled():
                 self.leave(party, 0.0)
             else:
-                self._step_out(party, place)
+                self._give_up(party, place)
             if isinstance(error, TimeoutError):
                 raise overloaded("No connection became free before the deadline.") from None
             raise
@@ -165,6 +165,13 @@ class Gate:
             del organization.lines[party]
         if not organization.lines:
             del self._round[organization]
+
+    def _give_up(self, party: Party, place: "asyncio.Future[None]") -> None:
+        self._step_out(party, place)
+        if party in party.organization.lines:
+            # Turns that ended since passed this place over, and who came since stands behind it though there is room:
+            # if no turn is left to end, nobody else would ever serve them.
+            self._serve_waiting()
 
     def _serve_waiting(self) -> None:
         # An organization that is served goes to the back; one that is blocked by its own limits or its pools' keeps
