@@ -13,7 +13,9 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
+from plainsql_server import KERNEL
 from plainsql_server.directory.connection import Directory
+from plainsql_server.kernel import State
 from server.tests import scratch
 from server.tests.customers import Customers
 from server.tests.page import READERS
@@ -38,11 +40,17 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what only a run in full size does, and what needs PostgreSQL where only unit tests are wanted."""
-    is_full, only_units = bool(os.environ.get("PLAINSQL_TEST_FULL")), config.getoption("markexpr") == "unit"
+    """Leaves out what only a run in full size does, or only compiled code, or what needs more than units have."""
+    left_out_marks = set()
+    if not os.environ.get("PLAINSQL_TEST_FULL"):
+        left_out_marks.add("full")
+    if KERNEL is not State.COMPILED:
+        left_out_marks.add("compiled")
+    only_units = config.getoption("markexpr") == "unit"
 
     def is_wanted(item: pytest.Item) -> bool:
-        return (is_full or item.get_closest_marker("full") is None) and not (only_units and _uses_postgres(item))
+        is_marked = any(mark.name in left_out_marks for mark in item.iter_markers())
+        return not is_marked and not (only_units and _uses_postgres(item))
 
     left_out = [item for item in items if not is_wanted(item)]
     items[:] = [item for item in items if is_wanted(item)]

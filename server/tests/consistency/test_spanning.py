@@ -11,7 +11,6 @@ them one after the other while a commit is on its way; see decision 0015.
 
 import asyncio
 import time
-from collections.abc import Iterator
 from functools import partial
 
 import psycopg
@@ -30,7 +29,6 @@ from server.tests.consistency.two_cells import (
     projected,
     serving,
     torn,
-    two_cells,
 )
 from server.tests.load import Answer, Node, size
 
@@ -51,18 +49,6 @@ BOUND_S = 10
 LIMIT_S = 90 + SPANNING / 10 + LOCAL / 50 + CRASHES * len(STEPS) * 15
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2 * LIMIT_S)]
-
-
-@pytest.fixture(scope="module")
-def two() -> Iterator[TwoCells]:
-    with two_cells() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def node(two: TwoCells) -> Iterator[Node]:
-    with serving(two) as running:
-        yield running
 
 
 def require_sound(two: TwoCells, workload: SpanningWorkload, name: str) -> None:

@@ -12,7 +12,7 @@ from plainsql_server.data_plane import batons
 from plainsql_server.data_plane.spanning import Step
 from server.tests.cell import Cell
 from server.tests.consistency.faults import wait_until
-from server.tests.consistency.two_cells import HOLD_S, SIDES, TwoCells, send, serving, stored, two_cells
+from server.tests.consistency.two_cells import HOLD_S, SIDES, TwoCells, send, serving, stored
 from server.tests.load import NoAnswer, Node
 from server.tests.postgres import SUPERUSER
 
@@ -20,19 +20,6 @@ from server.tests.postgres import SUPERUSER
 BOUND_S = 10
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
-
-
-@pytest.fixture(scope="module")
-def two() -> Iterator[TwoCells]:
-    with two_cells() as running:
-        running.make_tables()
-        yield running
-
-
-@pytest.fixture(scope="module")
-def node(two: TwoCells) -> Iterator[Node]:
-    with serving(two) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -5,14 +5,13 @@
 
 import asyncio
 import secrets
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
 from plainsql_server.data_plane.spanning import Step
-from server.tests.consistency.two_cells import SIDES, TwoCells, serving, two_cells
+from server.tests.consistency.two_cells import SIDES, TwoCells
 from server.tests.load import Node, size
 
 _UNDOING = (Step.UNDOING, Step.UNDONE)
@@ -21,19 +20,6 @@ STEPS = [step for step in Step if step not in _UNDOING] if size("PLAINSQL_TEST_S
 _LIMIT_S = 60
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
-
-
-@pytest.fixture(scope="module")
-def two() -> Iterator[TwoCells]:
-    with two_cells() as running:
-        running.make_tables()
-        yield running
-
-
-@pytest.fixture(scope="module")
-def node(two: TwoCells) -> Iterator[Node]:
-    with serving(two) as running:
-        yield running
 
 
 async def send_until_answered(node: Node, two: TwoCells, body: dict[str, Any], key: str) -> tuple[int, httpx.Response]:

@@ -5,9 +5,6 @@ stored, and what is left in doubt.
 """
 
 import asyncio
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -16,27 +13,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
 import psycopg
 
 from plainsql_server.control_plane import cells, databases, keys, organizations
 from plainsql_server.core.principal import Scope
 from plainsql_server.data_plane.spanning import Step
-from plainsql_server.dev.ports import choose_ports
 from plainsql_server.directory.connection import Directory
 from server.tests.cell import Cell
 from server.tests.consistency.history import Append, History, Operation, Outcome, Read, Transaction
 from server.tests.consistency.transports import DEADLOCK_TIMEOUT_MS, HttpTransport, Reply, Statement, Transport
 from server.tests.consistency.workload import ACTIVE_LISTS, ARRAYS, LIST_LENGTH, OPERATIONS_MAX, Lists, Workload
+from server.tests.end_to_end.control import running_control
 from server.tests.load import Answer, Client, Node, running_node
 from server.tests.postgres import SUPERUSER, running_postgres
-from server.tests.processes import kill_with_children, wait_for
+from server.tests.processes import wait_for
 
 SIDES = ("left", "right")
 CRASHING = "server.tests.consistency.crashing"
 # Instead of 5 s, so that the next transaction does not wait long for the recovery from each crash.
 HOLD_S = 1.0
-_START_LIMIT_S = 120
 _SPANNING_SHARE = 0.25
 
 
@@ -135,32 +130,6 @@ async def _provision(dsn: str, *conninfos: str) -> tuple[str, tuple[str, str]]:
             names.append((await databases.create(directory, organization.id, side)).engine_name)
         _, secret = await keys.create(directory, organization.id, "test", (Scope.WRITE,))
         return secret.text, (names[0], names[1])
-
-
-@contextmanager
-def running_control(dsn: str) -> Iterator[None]:
-    """A control plane for the length of the block."""
-    port = choose_ports({"control": 0})["control"]
-    environment = {**os.environ, "PLAINSQL_DIRECTORY_DSN": dsn, "PLAINSQL_CONTROL_PORT": str(port)}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "plainsql_server", "control"],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        wait_for(lambda: _answers(port), _START_LIMIT_S, lambda: "the control plane does not start")
-        yield
-    finally:
-        kill_with_children(process.pid)
-        process.wait()
-
-
-def _answers(port: int) -> bool:
-    try:
-        return httpx.get(f"http://127.0.0.1:{port}/health", timeout=5).status_code == 200
-    except httpx.TransportError:
-        return False
 
 
 @contextmanager

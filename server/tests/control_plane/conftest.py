@@ -2,9 +2,12 @@
 
 import pytest
 
-from plainsql_server.control_plane import cells, organizations
+from plainsql_server.control_plane import cells, databases, organizations
+from plainsql_server.control_plane.recovery import Recovery
+from plainsql_server.core.observation import Observation
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.directory.organizations import OrganizationRecord
 from server.tests.postgres import SUPERUSER, Postgres
 
@@ -17,3 +20,19 @@ async def organization(directory: Directory) -> OrganizationRecord:
 @pytest.fixture
 async def cell(directory: Directory, postgres: Postgres) -> CellRecord:
     return await cells.add(directory, "local", postgres.conninfo, SUPERUSER)
+
+
+@pytest.fixture
+async def database(directory: Directory, organization: OrganizationRecord, cell: CellRecord) -> DatabaseRecord:
+    return await databases.create(directory, organization.id, "main")
+
+
+@pytest.fixture
+def seen() -> list[Observation]:
+    """What a part of the control plane has observed."""
+    return []
+
+
+@pytest.fixture
+def recovery(directory: Directory, seen: list[Observation]) -> Recovery:
+    return Recovery(directory, seen.append)

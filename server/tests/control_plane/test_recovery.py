@@ -16,7 +16,6 @@ from plainsql_server.directory import spanning
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
-from plainsql_server.directory.organizations import OrganizationRecord
 from plainsql_server.directory.spanning import NewRecord, State
 from plainsql_server.engine.cell_config import CellConfig
 from plainsql_server.engine.provisioning import ROLE_CONNECTION_LIMIT
@@ -25,21 +24,6 @@ from plainsql_server.engine.two_phase import gid_of, new_gid
 from server.tests.control_plane.records import is_made, is_prepared, prepare, store_record, unfreed
 from server.tests.postgres import SUPERUSER, Postgres, running_postgres
 from server.tests.processes import wait_for
-
-
-@pytest.fixture
-async def database(directory: Directory, organization: OrganizationRecord, cell: CellRecord) -> DatabaseRecord:
-    return await databases.create(directory, organization.id, "main")
-
-
-@pytest.fixture
-def seen() -> list[Observation]:
-    return []
-
-
-@pytest.fixture
-def recovery(directory: Directory, seen: list[Observation]) -> Recovery:
-    return Recovery(directory, seen.append)
 
 
 @pytest.mark.parametrize(("state", "is_done"), [("open", False), ("aborted", False), ("committed", True)])

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from plainsql_server.control_plane import databases
 from plainsql_server.control_plane.recovery import Recovery
 from plainsql_server.core.errors import EngineError
 from plainsql_server.core.ids import Kind, new_id
@@ -20,7 +19,6 @@ from plainsql_server.core.observation import Observation
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
-from plainsql_server.directory.organizations import OrganizationRecord
 from plainsql_server.engine.reaping import CellWatch
 from plainsql_server.engine.two_phase import new_gid
 from server.tests.control_plane.records import is_made, is_prepared, prepare, unfreed
@@ -31,21 +29,6 @@ from server.tests.processes import wait_for
 SOON_S = 5
 # What is promised.
 BOUND_S = 10
-
-
-@pytest.fixture
-async def database(directory: Directory, organization: OrganizationRecord, cell: CellRecord) -> DatabaseRecord:
-    return await databases.create(directory, organization.id, "main")
-
-
-@pytest.fixture
-def seen() -> list[Observation]:
-    return []
-
-
-@pytest.fixture
-def recovery(directory: Directory, seen: list[Observation]) -> Recovery:
-    return Recovery(directory, seen.append)
 
 
 class SilentCell:

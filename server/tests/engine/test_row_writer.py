@@ -188,7 +188,7 @@ def test_rows_of_any_size_are_written_whole(engine: psycopg.Connection, size: in
     )
 
 
-@pytest.mark.skipif(rows._writer_class is None, reason="there is no kernel")
+@pytest.mark.compiled
 def test_the_writer_refuses_what_does_not_fit(engine: psycopg.Connection) -> None:
     writer = rows._writer_class
     assert writer is not None

@@ -16,7 +16,8 @@ from plainsql_server.control_plane import cells, databases, organizations
 from plainsql_server.data_plane.spanning import Step
 from plainsql_server.directory.connection import Directory
 from server.tests.consistency.faults import wait_until
-from server.tests.consistency.two_cells import CRASHING, holding, running_control
+from server.tests.consistency.two_cells import CRASHING, holding
+from server.tests.end_to_end.control import running_control
 from server.tests.failover.ha_cell import HaCell
 from server.tests.failover.machines import Machine
 from server.tests.load import Answer, NoAnswer, Node, running_node
