@@ -13,13 +13,15 @@ import psycopg
 import pytest
 
 from plainsql_server.core.clock import Deadline
-from plainsql_server.core.errors import EngineError, LimitError, Outcome, ServiceError
+from plainsql_server.core.errors import EngineError, LimitError, Outcome, ServiceError, StatementError
 from plainsql_server.core.observation import Failure, Observation
 from plainsql_server.core.statement import Statement, first_words
 from plainsql_server.engine.address import Address
-from plainsql_server.engine.execution import ResultStream, Run
+from plainsql_server.engine.catalog import Catalog
+from plainsql_server.engine.execution import ResultStream, Run, drain
 from plainsql_server.engine.leftovers import Leftovers, leftovers_of
-from plainsql_server.engine.pool import Lease, Pool, PoolLimits, Pools
+from plainsql_server.engine.pool import Lease, Pool, PoolLimits, Pools, Reason
+from plainsql_server.engine.queries import values_and_close
 from server.tests.engine.conftest import ROLE
 from server.tests.postgres import SUPERUSER, Postgres
 
@@ -319,6 +321,48 @@ async def test_a_request_that_is_given_up_costs_its_connection_and_frees_its_tur
         assert await ask(cell.pool, "select 1 as a") == [b'{"a":1}']
         wait_for_backends(engine, database, 1)
         assert cell.open_connections == 1
+
+
+async def test_a_deadline_that_passes_while_a_type_is_looked_up_holds_for_what_would_run_then(
+    postgres: Postgres, database: str
+) -> None:
+    async with cell_of(postgres, database, per_pool=1) as cell:
+        await ask(cell.pool, "create type mood as enum ('sad')")
+        whose = await ask(cell.pool, "select pg_backend_pid() as p")
+
+        async def look_up_slowly(sql: str, parameter: bytes) -> list[list[str]]:
+            # The statement is prepared, and nothing runs that could be ended: so it is found within this time.
+            lease.interrupt(Reason.DEADLINE)
+            await asyncio.sleep(0.2)
+            return await values_and_close(await cell.pool.open_apart(), sql, parameter)
+
+        async with lease_of(cell.pool) as lease:
+            stream = ResultStream(lease.connection, Catalog(look_up_slowly), Run())
+            with pytest.raises(StatementError) as ended:
+                await stream.start(Statement("select pg_sleep(5), $1::mood", [b'"sad"']))
+        assert (ended.value.code, ended.value.outcome) == ("query_canceled", Outcome.ROLLED_BACK)
+        for _ in range(2):
+            assert await ask(cell.pool, "select $1::mood as m", '"sad"') == [b'{"m":"sad"}']
+        assert await ask(cell.pool, "select pg_backend_pid() as p") == whose, "it was settled, so it is used again"
+
+
+async def test_who_waits_for_the_end_of_an_exchange_waits_for_the_next_one_too(
+    postgres: Postgres, database: str
+) -> None:
+    async with cell_of(postgres, database) as cell, lease_of(cell.pool) as lease:
+        connection = lease.connection
+        connection.send_query(b"select 1")
+        connection.sync()
+        waiting = asyncio.create_task(connection.settled())
+        await asyncio.sleep(0)
+        await drain(connection)
+        # In the same breath, as who prepares a statement and runs it.
+        connection.send_query(b"select pg_sleep(0.1)")
+        connection.sync()
+        await asyncio.sleep(0.02)
+        assert not waiting.done()
+        await drain(connection)
+        await asyncio.wait_for(waiting, WAIT_LIMIT_S)
 
 
 def set_standbys(engine: psycopg.Connection, names: str) -> None:

@@ -69,6 +69,9 @@ class Connection:
         self._valve: Valve | None = None
         # How often something was waited for since the last `sync`.
         self._waits = 0
+        # Set when what it runs is being ended: between two exchanges the engine has nothing that a cancel could end, so
+        # whoever begins another one must look. Unset when it was made clean.
+        self.is_ended = False
         # Which of its cell's hosts it goes to.
         self.place = 0
         # Whether the engine committed without having waited for a standby.
@@ -224,7 +227,8 @@ class Connection:
 
         For a second task beside the one that reads.
         """
-        if not self.is_settled and self.is_open:
+        # Who reads may have begun the next exchange before we get to run.
+        while not self.is_settled and self.is_open:
             self._settled = self._settled or self._loop.create_future()
             await asyncio.shield(self._settled)
 

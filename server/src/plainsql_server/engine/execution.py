@@ -224,6 +224,9 @@ class ResultStream:
         oids = await _read_parameter_oids(connection)
         prepared = Prepared(name, await self._catalog.types(oids))
         await close_prepared(connection, connection.prepared.add(statement.sql, prepared))
+        if connection.is_ended:
+            # While nothing ran, so that nobody would end what is run now.
+            raise StatementError("query_canceled", "The statement was ended before it ran.")
         return prepared
 
 

@@ -154,6 +154,7 @@ class Lease:
         """Ends what the engine is doing for this request. Its results are still to be read; the first reason stays."""
         if self._interruption is None:
             self.ended_for = reason
+            self.connection.is_ended = True
             self._interruption = self._pool.cell.start(self._pool.interrupt(self.connection))
 
 
@@ -304,6 +305,7 @@ class Pool:
             async with asyncio.timeout(_CLEAN_TIMEOUT_S):
                 await clean(connection, leftovers)
             is_clean = connection.is_open and connection.is_idle
+            connection.is_ended = False
         except Exception as error:
             # Whatever it was, the turn must end.
             self._report("cleaning failed", error)
