@@ -18,8 +18,8 @@ from plainsql_server.core.principal import Principal, Scope
 from plainsql_server.data_plane.databases import Databases
 from plainsql_server.directory import cells
 from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.freshness import Trust
 from plainsql_server.directory.principals import Principals
-from plainsql_server.directory.trust import Trust
 
 _CELLS = 100
 _PER_ORGANIZATION = 2

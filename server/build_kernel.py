@@ -4,8 +4,8 @@
 
 Owns the list of modules. A module is in it because a measurement said so; see docs/decisions/0007. mypyc compiles
 what also runs uncompiled; what it cannot compile stays out: msgspec's models, exceptions with class attributes,
-uvicorn's subclass. Cython compiles the one module that reads libpq's memory, which `engine/rows.py` does without
-where there is no kernel.
+uvicorn's subclass. Cython compiles the one module that reads libpq's memory, which `engine/encoding/rows.py` does
+without where there is no kernel.
 """
 
 import json
@@ -25,14 +25,15 @@ from setuptools.command.build_ext import build_ext
 SOURCES = Path(__file__).resolve().parent / "src"
 PACKAGE = "plainsql_server"
 MODULES = (
-    "core/clock", "core/ids", "core/result", "core/statement", "engine/connection", "engine/execution", "engine/gate",
-    "engine/parameters", "engine/pool", "engine/prepared", "engine/read_stream", "engine/rows", "limits/account",
-    "limits/permits", "limits/tiers", "limits/window", "directory/cache", "directory/principals", "directory/tally",
-    "data_plane/databases", "data_plane/judgement", "data_plane/query", "http/application", "http/authentication",
-    "http/heads", "http/query", "http/rate_limit", "http/requests", "http/responses", "http/routes", "http/sink",
-    "logs", "metrics",
+    "core/clock", "core/ids", "core/result", "core/statement", "data_plane/classification", "data_plane/databases",
+    "data_plane/query", "directory/cache", "directory/principals", "directory/tally", "engine/connection/connection",
+    "engine/connection/exchange", "engine/connection/prepared", "engine/encoding/parameters", "engine/encoding/rows",
+    "engine/execution/execution", "engine/execution/read_stream", "engine/pool/admission_queue", "engine/pool/pool",
+    "http/app/application", "http/app/authentication", "http/app/rate_limit", "http/app/routes", "http/data/query",
+    "http/server/request_head", "http/server/requests", "http/server/responses", "http/server/sink", "limits/account",
+    "limits/permits", "limits/tiers", "limits/window", "logs", "metrics",
 )  # fmt: skip
-WRITER = "engine/row_writer"
+WRITER = "engine/encoding/row_writer"
 FILES = (*(f"{module}.py" for module in MODULES), f"{WRITER}.pyx")
 
 

@@ -19,7 +19,7 @@ import pytest
 import plainsql
 from client.tests.test_command import run
 from plainsql.errors import error_class
-from plainsql_server.http.errors import STATUS_OF_CLASS, STATUS_OF_CODE
+from plainsql_server.http.server.errors import STATUS_OF_CLASS, STATUS_OF_CODE
 from server.tests.service import Service
 from server.tests.test_completeness import all_raised_codes
 

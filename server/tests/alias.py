@@ -18,7 +18,7 @@ from pathlib import Path
 
 from plainsql_server.dev.alias import find_nginx, nginx_command, write_config
 from plainsql_server.dev.ports import choose_ports
-from plainsql_server.http.alias import Alias
+from plainsql_server.operations.files.alias import Alias
 from server.tests.programs import need
 
 CONTROL_URL = "https://control.example"

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from plainsql_server.http.reference import Reference
+from plainsql_server.http.app.reference import Reference
 from server.tests.test_completeness import declared_routes
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "openapi"

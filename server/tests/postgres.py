@@ -21,7 +21,7 @@ import psycopg
 from psycopg import sql
 
 from plainsql_server.directory.migrations import migrate
-from plainsql_server.engine.cell_config import CellConfig, with_bounded_memory
+from plainsql_server.operations.files.cell import CellConfig, with_bounded_memory
 from server.tests.scratch import template
 from server.tests.secrets_in_logs import refuse_secrets
 

@@ -22,12 +22,12 @@ from plainsql_server.assembly import Observer, build_control_application, build_
 from plainsql_server.core import errors
 from plainsql_server.core.errors import ServiceError
 from plainsql_server.core.principal import Scope
-from plainsql_server.engine.sqlstate import condition_name
-from plainsql_server.http.codes import CODES, OPERATORS_CODES
-from plainsql_server.http.contract import Contract, Parameter
-from plainsql_server.http.errors import STATUS_OF_CLASS, STATUS_OF_CODE
-from plainsql_server.http.responses import Response
-from plainsql_server.http.routes import Caller, Route, known_callers_route, open_route, scoped_route
+from plainsql_server.engine.connection.sqlstate import condition_name
+from plainsql_server.http.app.contract import Contract, Parameter
+from plainsql_server.http.app.routes import Caller, Route, known_callers_route, open_route, scoped_route
+from plainsql_server.http.server.error_codes import CODES, OPERATORS_CODES
+from plainsql_server.http.server.errors import STATUS_OF_CLASS, STATUS_OF_CODE
+from plainsql_server.http.server.responses import Response
 from plainsql_server.settings import Settings
 
 pytestmark = pytest.mark.unit

@@ -16,44 +16,44 @@ import uvicorn
 from plainsql_server.control_plane.disk_guard import DiskGuard
 from plainsql_server.control_plane.finishing import Finisher
 from plainsql_server.control_plane.reaping import Reaper
-from plainsql_server.control_plane.recovery import Recovery
+from plainsql_server.control_plane.spanning import Recovery
 from plainsql_server.core.clock import now
 from plainsql_server.core.errors import ServiceError
 from plainsql_server.core.observation import Failure, Observation, Observe
-from plainsql_server.data_plane.batons import Batons
 from plainsql_server.data_plane.databases import Databases
-from plainsql_server.data_plane.ground import Ways
+from plainsql_server.data_plane.diagnostics.probe_context import Ways
+from plainsql_server.data_plane.diagnostics.temporary_schemas import Scratches
 from plainsql_server.data_plane.health import Health
 from plainsql_server.data_plane.idempotency import Idempotency
 from plainsql_server.data_plane.query import Queries
-from plainsql_server.data_plane.scratch import Scratches
+from plainsql_server.data_plane.service_statements import Visits
 from plainsql_server.data_plane.spanning import Spanning
+from plainsql_server.data_plane.spanning_lock import Batons
 from plainsql_server.data_plane.stream import Streams
 from plainsql_server.data_plane.transaction import Transactions
-from plainsql_server.data_plane.visits import Visits
 from plainsql_server.directory.channel import Channel
 from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.freshness import Trust
 from plainsql_server.directory.principals import Principals
+from plainsql_server.directory.spanning_lock import Turns
 from plainsql_server.directory.tally import Tally
-from plainsql_server.directory.trust import Trust
-from plainsql_server.directory.turns import Turns
-from plainsql_server.engine.pool import PoolLimits, Pools
-from plainsql_server.http.application import Application
-from plainsql_server.http.banner import Banner, Check, Urls
-from plainsql_server.http.banner_routes import banner_routes
-from plainsql_server.http.connections import ConnectionLimits, Connections, allow_descriptors
-from plainsql_server.http.control_routes import control_routes
-from plainsql_server.http.data_routes import data_routes
-from plainsql_server.http.idempotency import IdempotencyRoutes
-from plainsql_server.http.protocol import LAST_ANSWERS_AFTER_S, Patience, ShortWayProtocol
-from plainsql_server.http.query import QueryRoutes
-from plainsql_server.http.readiness import Readiness
-from plainsql_server.http.reference import Reference
-from plainsql_server.http.routes import Route, RouteTable
-from plainsql_server.http.standing import Standing
-from plainsql_server.http.streams import Pace, StreamedAnswers
-from plainsql_server.http.transaction import TransactionRoutes
-from plainsql_server.http.workers import serve
+from plainsql_server.engine.pool.pool import PoolLimits, Pools
+from plainsql_server.http.app.application import Application
+from plainsql_server.http.app.banner import Banner, Check, Urls
+from plainsql_server.http.app.credential_watch import Standing
+from plainsql_server.http.app.reference import Reference
+from plainsql_server.http.app.routes import Route, RouteTable
+from plainsql_server.http.control.routes import control_routes
+from plainsql_server.http.data.banner_routes import banner_routes
+from plainsql_server.http.data.idempotency import IdempotencyRoutes
+from plainsql_server.http.data.query import QueryRoutes
+from plainsql_server.http.data.routes import data_routes
+from plainsql_server.http.data.streams import Pace, StreamedAnswers
+from plainsql_server.http.data.transaction import TransactionRoutes
+from plainsql_server.http.server.connections import ConnectionLimits, Connections, allow_descriptors
+from plainsql_server.http.server.protocol import LAST_ANSWERS_AFTER_S, Patience, ShortWayProtocol
+from plainsql_server.http.server.readiness import Readiness
+from plainsql_server.http.server.workers import serve
 from plainsql_server.limits.opening import open_permits
 from plainsql_server.limits.permits import Permits
 from plainsql_server.logs import Log

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from plainsql_server.data_plane import batons
+from plainsql_server.data_plane import spanning_lock
 from plainsql_server.data_plane.spanning import Step
 from server.tests.cell import Cell
 from server.tests.consistency.faults import wait_until
@@ -32,7 +32,7 @@ def patient_node(two: TwoCells) -> Iterator[Node]:
 @pytest.fixture(scope="module")
 def earnest_node(two: TwoCells) -> Iterator[Node]:
     """One that has what it has for as long as outside of tests."""
-    with serving(two, test_hold_s=batons.HOLD_S) as running:
+    with serving(two, test_hold_s=spanning_lock.HOLD_S) as running:
         yield running
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from plainsql_server.control_plane import cells, databases, organizations
-from plainsql_server.control_plane.recovery import Recovery
+from plainsql_server.control_plane.spanning import Recovery
 from plainsql_server.core.observation import Observation
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory

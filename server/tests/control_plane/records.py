@@ -3,7 +3,7 @@
 from plainsql_server.core.ids import Kind, new_id
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
-from plainsql_server.engine.two_phase import gid_of, new_gid
+from plainsql_server.engine.execution.spanning import gid_of, new_gid
 from server.tests.postgres import Postgres
 
 

@@ -6,7 +6,7 @@ from plainsql_server.control_plane import cells
 from plainsql_server.core.errors import AccessError, ConflictError, EngineError, RequestError
 from plainsql_server.directory.cells import CellRecord, CellState
 from plainsql_server.directory.connection import Directory
-from plainsql_server.engine import provisioning
+from plainsql_server.engine.admin import provisioning
 from server.tests.postgres import SUPERUSER, Postgres
 
 

@@ -18,7 +18,7 @@ from plainsql_server.directory import databases as stored
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
-from plainsql_server.engine import provisioning
+from plainsql_server.engine.admin import provisioning
 from server.tests.control_plane.cell_state import disagreements
 from server.tests.load import size
 from server.tests.postgres import Postgres

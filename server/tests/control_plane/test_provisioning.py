@@ -8,8 +8,8 @@ import pytest
 from psycopg import errors
 
 from plainsql_server.core.errors import InternalError
-from plainsql_server.engine import provisioning
-from plainsql_server.engine.provisioning import EngineNames
+from plainsql_server.engine.admin import provisioning
+from plainsql_server.engine.admin.provisioning import EngineNames
 from plainsql_server.settings import Settings
 from server.tests.control_plane.cell_state import yes
 from server.tests.postgres import SUPERUSER, Postgres, running_postgres

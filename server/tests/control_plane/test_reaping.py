@@ -19,9 +19,9 @@ from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.directory.organizations import OrganizationRecord
-from plainsql_server.engine.backups import KEEPER, MOVE
-from plainsql_server.engine.moments import connected
-from plainsql_server.engine.two_phase import gid_of, new_gid
+from plainsql_server.engine.admin.backups import KEEPER, MOVE
+from plainsql_server.engine.admin.snapshot import connected
+from plainsql_server.engine.execution.spanning import gid_of, new_gid
 from plainsql_server.limits.tiers import TIERS
 from plainsql_server.metrics import Metrics
 from server.tests.control_plane.records import store_record

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from plainsql_server.control_plane import databases, organizations
-from plainsql_server.control_plane.recovery import Recovery
+from plainsql_server.control_plane.spanning import Recovery
 from plainsql_server.core.errors import EngineError, ServiceError
 from plainsql_server.core.observation import Observation
 from plainsql_server.directory import spanning
@@ -17,10 +17,10 @@ from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.directory.spanning import NewRecord, State
-from plainsql_server.engine.cell_config import CellConfig
-from plainsql_server.engine.provisioning import ROLE_CONNECTION_LIMIT
-from plainsql_server.engine.reaping import CellWatch
-from plainsql_server.engine.two_phase import gid_of, new_gid
+from plainsql_server.engine.admin.provisioning import ROLE_CONNECTION_LIMIT
+from plainsql_server.engine.admin.reaping import CellWatch
+from plainsql_server.engine.execution.spanning import gid_of, new_gid
+from plainsql_server.operations.files.cell import CellConfig
 from server.tests.control_plane.records import is_made, is_prepared, prepare, store_record, unfreed
 from server.tests.postgres import SUPERUSER, Postgres, running_postgres
 from server.tests.processes import wait_for
@@ -137,7 +137,7 @@ async def test_a_commit_that_waits_for_a_standby_is_not_done_and_left_alone(
     gid = prepare_alone(lonely)
     async with CellWatch.beside(lonely.conninfo, SUPERUSER) as cell:
         with monkeypatch.context() as patched:
-            patched.setattr("plainsql_server.engine.reaping._END_TIMEOUT_S", 0.5)
+            patched.setattr("plainsql_server.engine.admin.reaping._END_TIMEOUT_S", 0.5)
             with pytest.raises(EngineError):
                 await cell.end_prepared(gid, "postgres", commit=True)
         assert waiting_for_a_standby(lonely) == 1

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from plainsql_server.control_plane.recovery import Recovery
+from plainsql_server.control_plane.spanning import Recovery
 from plainsql_server.core.errors import EngineError
 from plainsql_server.core.ids import Kind, new_id
 from plainsql_server.core.observation import Observation
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
-from plainsql_server.engine.reaping import CellWatch
-from plainsql_server.engine.two_phase import new_gid
+from plainsql_server.engine.admin.reaping import CellWatch
+from plainsql_server.engine.execution.spanning import new_gid
 from server.tests.control_plane.records import is_made, is_prepared, prepare, unfreed
 from server.tests.postgres import SUPERUSER, Postgres
 from server.tests.processes import wait_for
@@ -168,7 +168,7 @@ async def test_a_cell_that_comes_back_has_all_of_its_own_finished_within_the_bou
 async def test_an_engine_that_falls_silent_after_it_let_in_is_away(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plainsql_server.engine.reaping._SILENCE_S", 0.5)
+    monkeypatch.setattr("plainsql_server.engine.admin.reaping._SILENCE_S", 0.5)
     async with asyncio.timeout(10), CellWatch.beside(postgres.conninfo, SUPERUSER) as cell:
         pid = cell._connection.info.backend_pid
         os.kill(pid, signal.SIGSTOP)

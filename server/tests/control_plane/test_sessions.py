@@ -13,10 +13,10 @@ from plainsql_server.core.errors import AccessError, LimitError, RequestError
 from plainsql_server.core.principal import Principal, Scope
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.freshness import Trust
 from plainsql_server.directory.organizations import OrganizationRecord
 from plainsql_server.directory.principals import Principals
 from plainsql_server.directory.sessions import SessionRecord
-from plainsql_server.directory.trust import Trust
 from plainsql_server.limits.tiers import LIVE_SESSIONS
 
 DAY = timedelta(hours=24)

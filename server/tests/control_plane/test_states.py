@@ -22,9 +22,9 @@ from plainsql_server.directory import databases as stored
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState, NewDatabase
+from plainsql_server.directory.freshness import Trust
 from plainsql_server.directory.principals import Principals
-from plainsql_server.directory.trust import Trust
-from plainsql_server.engine import provisioning
+from plainsql_server.engine.admin import provisioning
 from server.tests.postgres import SUPERUSER
 
 DatabaseWork = Callable[[Directory, DatabaseRecord], Awaitable[object]]

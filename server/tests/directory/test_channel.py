@@ -13,7 +13,7 @@ import pytest
 from plainsql_server.core.observation import Failure, Observation
 from plainsql_server.directory.cache import Cache
 from plainsql_server.directory.channel import APPLICATION_NAME, Channel
-from plainsql_server.directory.trust import Trust
+from plainsql_server.directory.freshness import Trust
 from server.tests.postgres import Postgres
 
 SHORT_MS = 600

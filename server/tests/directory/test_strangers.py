@@ -11,9 +11,9 @@ import pytest
 from plainsql_server.core.credential import new_key, new_session_token
 from plainsql_server.core.errors import LimitError
 from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.freshness import Trust
 from plainsql_server.directory.principals import Principals
-from plainsql_server.directory.strangers import Strangers
-from plainsql_server.directory.trust import Trust
+from plainsql_server.directory.unknown_credentials import Strangers
 
 SHORT_MS = 60_000
 # Far less than the 2 s after which a look-up that gets no connection fails.

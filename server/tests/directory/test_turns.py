@@ -8,15 +8,15 @@ import pytest
 
 from plainsql_server.core.clock import Deadline
 from plainsql_server.core.observation import Observation
-from plainsql_server.data_plane import batons
-from plainsql_server.data_plane.batons import Batons
+from plainsql_server.data_plane import spanning_lock
+from plainsql_server.data_plane.spanning_lock import Batons
 from plainsql_server.directory import spanning
 from plainsql_server.directory.channel import Channel
 from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.freshness import Trust
 from plainsql_server.directory.spanning import State
-from plainsql_server.directory.trust import Trust
-from plainsql_server.directory.turns import Turns
-from plainsql_server.engine.two_phase import new_gid
+from plainsql_server.directory.spanning_lock import Turns
+from plainsql_server.engine.execution.spanning import new_gid
 
 _LIMIT_S = 30.0
 
@@ -66,8 +66,8 @@ async def test_who_waits_is_told_when_its_turn_has_come(
     dsn: str, directory: Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Nobody looks by itself.
-    monkeypatch.setattr(batons, "_FIRST_LOOK_S", 1_000.0)
-    monkeypatch.setattr(batons, "_LONGEST_LOOK_S", 1_000.0)
+    monkeypatch.setattr(spanning_lock, "_FIRST_LOOK_S", 1_000.0)
+    monkeypatch.setattr(spanning_lock, "_LONGEST_LOOK_S", 1_000.0)
     order: list[str] = []
     async with AsyncExitStack() as stack:
         first, second, third = [await stack.enter_async_context(process(dsn)) for _ in range(3)]

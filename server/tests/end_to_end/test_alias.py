@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from plainsql_server.dev.ports import choose_ports
-from plainsql_server.http.alias import Alias, TlsFiles, alias_config
+from plainsql_server.operations.files.alias import Alias, TlsFiles, alias_config
 from server.tests.alias import CONTROL_URL, Upstream, found_nginx, running_alias, streaming_upstream
 from server.tests.end_to_end.error_shape import check_shape, error_of
 from server.tests.events import StreamClient

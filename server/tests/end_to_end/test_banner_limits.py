@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 from plainsql_server.assembly import Observer, build_data_application
-from plainsql_server.data_plane import reset, tables, visits
-from plainsql_server.http.requests import Request
+from plainsql_server.data_plane import reset, service_statements, tables
+from plainsql_server.http.server.requests import Request
 from plainsql_server.limits.tiers import TIERS
 from plainsql_server.settings import Settings
 from server.tests.end_to_end import control
@@ -121,7 +121,7 @@ async def test_a_reset_that_is_stopped_on_its_way_says_that_something_is_gone(
 ) -> None:
     async with application(full) as call:
         with monkeypatch.context() as patch, held(full, HELD):
-            limit(patch, visits, statement_timeout_ms=2_000)
+            limit(patch, service_statements, statement_timeout_ms=2_000)
             answer = await call("POST", "/admin/reset", confirm=full.name)
         error = answer["error"]
         assert error["code"] == "statement_timeout"
@@ -131,7 +131,7 @@ async def test_a_reset_that_is_stopped_on_its_way_says_that_something_is_gone(
         assert 0 < count(full) < TABLES
         # What is held is in the first batch now: nothing of this request happened.
         with monkeypatch.context() as patch, held(full, HELD):
-            limit(patch, visits, statement_timeout_ms=500)
+            limit(patch, service_statements, statement_timeout_ms=500)
             answer = await call("POST", "/admin/reset", confirm=full.name)
             assert answer["error"]["outcome"] in ("rolled_back", "unknown")
         assert (await call("POST", "/admin/reset", confirm=full.name))["success"]
@@ -180,7 +180,7 @@ async def test_an_answer_with_too_many_bytes_is_refused_with_what_to_do(
 ) -> None:
     # Pieces of some megabytes are not counted, so that it must be more.
     database.make_tables(16, f"body text default repeat(''{'long ' * 100_000}'', 2)")
-    limit(monkeypatch, visits, result_bytes=1_000_000)
+    limit(monkeypatch, service_statements, result_bytes=1_000_000)
     async with application(database) as call:
         answer = await call("GET", "/tables")
         assert (answer["status"], answer["error"]["code"]) == (200, "result_too_large")

@@ -7,7 +7,7 @@ import pytest
 
 from plainsql_server.core.credential import new_key as credential_of_nobody
 from plainsql_server.core.principal import Scope
-from plainsql_server.http.routes import Route
+from plainsql_server.http.app.routes import Route
 from server.tests.end_to_end import tenants
 from server.tests.end_to_end.control import answer, new_key
 from server.tests.end_to_end.error_shape import check_shape, error_of

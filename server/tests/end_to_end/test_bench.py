@@ -9,7 +9,7 @@ import httpx
 import msgspec
 import pytest
 
-from plainsql_server.http.bench import BenchAnswer
+from plainsql_server.http.data.bench import BenchAnswer
 from server.tests.end_to_end import tenants
 from server.tests.end_to_end.error_shape import error_of
 from server.tests.end_to_end.scratch_databases import ScratchDatabase, new_database

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from plainsql_server import VERSION
-from plainsql_server.data_plane.capabilities import CAPABILITIES
-from plainsql_server.engine.scratch import new_scratch_name
-from plainsql_server.http.capabilities import CapabilitiesAnswer, ProbeAnswer
+from plainsql_server.data_plane.diagnostics.capabilities import CAPABILITIES
+from plainsql_server.engine.execution.temporary_schemas import new_scratch_name
+from plainsql_server.http.data.capabilities import CapabilitiesAnswer, ProbeAnswer
 from plainsql_server.limits.tiers import TIERS
 from server.tests.cell import running_cell
 from server.tests.consistency.wire import wire_to_engine

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from plainsql_server.core.credential import new_key as credential_of_nobody
-from plainsql_server.http.routes import Caller, Route
+from plainsql_server.http.app.routes import Caller, Route
 from server.tests.end_to_end import tenants
 from server.tests.end_to_end.control import answer, call, new_key, new_session
 from server.tests.end_to_end.error_shape import check_shape

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from plainsql_server.http.storage import StorageAnswer
+from plainsql_server.http.data.storage import StorageAnswer
 from server.tests.end_to_end import tenants
 from server.tests.end_to_end.error_shape import error_of
 from server.tests.end_to_end.scratch_databases import ScratchDatabase, new_database

@@ -15,7 +15,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from plainsql_server.engine.cell_config import CellConfig
+from plainsql_server.operations.files.cell import CellConfig
 from server.tests.cell import Cell, new_cell
 from server.tests.end_to_end.test_stream_neighbours import SECONDS, stalled_streams
 from server.tests.load import Node, running_node

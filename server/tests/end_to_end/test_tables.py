@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from plainsql_server.http.tables import TablesAnswer
+from plainsql_server.http.data.tables import TablesAnswer
 from server.tests.end_to_end import tenants
 from server.tests.end_to_end.error_shape import error_of
 from server.tests.end_to_end.scratch_databases import ScratchDatabase, new_database, without_durability

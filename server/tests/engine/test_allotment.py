@@ -6,7 +6,7 @@ import pytest
 
 from plainsql_server.core.clock import Deadline
 from plainsql_server.core.errors import LimitError
-from plainsql_server.engine.allotment import Allotment
+from plainsql_server.engine.pool.reservation import Allotment
 
 pytestmark = pytest.mark.unit
 

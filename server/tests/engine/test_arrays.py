@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plainsql_server.engine.arrays import literal_to_json, quote_element
-from plainsql_server.engine.parameters import encode_parameter
-from plainsql_server.engine.types import SHIPPED_TYPES
+from plainsql_server.engine.encoding.arrays import literal_to_json, quote_element
+from plainsql_server.engine.encoding.parameters import encode_parameter
+from plainsql_server.engine.encoding.types import SHIPPED_TYPES
 
 pytestmark = pytest.mark.unit
 

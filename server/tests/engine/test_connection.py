@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from plainsql_server.engine.connection import Connection, ResultTooLarge
+from plainsql_server.engine.connection.connection import Connection, ResultTooLarge
 from server.tests.postgres import SUPERUSER, Postgres
 
 VALUE_BYTES = 120_000

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plainsql_server.engine.csv_values import csv_encoder, quoted
-from plainsql_server.engine.types import SHIPPED_TYPES
-from plainsql_server.engine.values import encoder_for
+from plainsql_server.engine.encoding.csv_values import csv_encoder, quoted
+from plainsql_server.engine.encoding.types import SHIPPED_TYPES
+from plainsql_server.engine.encoding.values import encoder_for
 
 pytestmark = pytest.mark.unit
 

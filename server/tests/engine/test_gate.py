@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from plainsql_server.core.clock import Deadline
 from plainsql_server.core.errors import LimitError
-from plainsql_server.engine import gate as engine_gate
+from plainsql_server.engine.pool import admission_queue as engine_gate
 
 pytestmark = pytest.mark.unit
 

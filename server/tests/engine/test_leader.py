@@ -14,9 +14,9 @@ import psycopg
 import pytest
 
 from plainsql_server.core.errors import EngineError, ServiceError
-from plainsql_server.engine.address import Address
-from plainsql_server.engine.health import PROBE_ROLE
-from plainsql_server.engine.pool import Pool, PoolLimits, Pools
+from plainsql_server.engine.pool.address import Address
+from plainsql_server.engine.pool.health import PROBE_ROLE
+from plainsql_server.engine.pool.pool import Pool, PoolLimits, Pools
 from server.tests.engine.conftest import ROLE
 from server.tests.engine.test_pool import WAIT_LIMIT_S, ask, backends
 from server.tests.postgres import SUPERUSER, Postgres

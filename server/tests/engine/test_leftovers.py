@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from plainsql_server.core.statement import first_words
-from plainsql_server.engine import leftovers
-from plainsql_server.engine.leftovers import Leftovers
+from plainsql_server.engine.connection import session_state
+from plainsql_server.engine.connection.session_state import Leftovers
 
 pytestmark = pytest.mark.unit
 
@@ -253,11 +253,11 @@ CHANGE_NOTHING = {"clock_timestamp", "gen_random_uuid", "random", "timeofday"}
 
 
 def leftovers_of(sql: str, *, plain_database: bool) -> Leftovers:
-    return leftovers.leftovers_of(first_words(sql), sql, plain_database=plain_database)
+    return session_state.leftovers_of(first_words(sql), sql, plain_database=plain_database)
 
 
 def may_store_code(sql: str) -> bool:
-    return leftovers.may_store_code(first_words(sql), sql)
+    return session_state.may_store_code(first_words(sql), sql)
 
 
 @pytest.mark.parametrize("sql", HARMLESS)

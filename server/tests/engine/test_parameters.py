@@ -3,8 +3,8 @@
 import pytest
 
 from plainsql_server.core.errors import RequestError
-from plainsql_server.engine.parameters import encode_parameter, needs_type
-from plainsql_server.engine.types import SHIPPED_TYPES, EngineType
+from plainsql_server.engine.encoding.parameters import encode_parameter, needs_type
+from plainsql_server.engine.encoding.types import SHIPPED_TYPES, EngineType
 
 pytestmark = pytest.mark.unit
 

@@ -16,12 +16,13 @@ from plainsql_server.core.clock import Deadline
 from plainsql_server.core.errors import EngineError, LimitError, Outcome, ServiceError, StatementError
 from plainsql_server.core.observation import Failure, Observation
 from plainsql_server.core.statement import Statement, first_words
-from plainsql_server.engine.address import Address
-from plainsql_server.engine.catalog import Catalog
-from plainsql_server.engine.execution import ResultStream, Run, drain
-from plainsql_server.engine.leftovers import Leftovers, leftovers_of
-from plainsql_server.engine.pool import Lease, Pool, PoolLimits, Pools, Reason
-from plainsql_server.engine.queries import values_and_close
+from plainsql_server.engine.connection.catalog import Catalog
+from plainsql_server.engine.connection.exchange import drain
+from plainsql_server.engine.connection.queries import values_and_close
+from plainsql_server.engine.connection.session_state import Leftovers, leftovers_of
+from plainsql_server.engine.execution.execution import ResultStream, Run
+from plainsql_server.engine.pool.address import Address
+from plainsql_server.engine.pool.pool import Lease, Pool, PoolLimits, Pools, Reason
 from server.tests.engine.conftest import ROLE
 from server.tests.postgres import SUPERUSER, Postgres
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plainsql_server.engine.prepared import MAX_PREPARED_LENGTH, Prepared, PreparedStatements
-from plainsql_server.engine.shapes import PLAIN, Rendering, rendering_of
+from plainsql_server.engine.connection.prepared import MAX_PREPARED_LENGTH, Prepared, PreparedStatements
+from plainsql_server.engine.encoding.shapes import PLAIN, Rendering, rendering_of
 
 pytestmark = pytest.mark.unit
 

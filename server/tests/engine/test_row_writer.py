@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from psycopg.pq.abc import PGresult
 
 from plainsql_server.core.errors import StatementError
-from plainsql_server.engine import rows
-from plainsql_server.engine.rows import RowRenderer, distinct_names
-from plainsql_server.engine.shapes import Encoding, describe, rendering_of
-from plainsql_server.engine.types import SHIPPED_TYPES
+from plainsql_server.engine.encoding import rows
+from plainsql_server.engine.encoding.rows import RowRenderer, distinct_names
+from plainsql_server.engine.encoding.shapes import Encoding, describe, rendering_of
+from plainsql_server.engine.encoding.types import SHIPPED_TYPES
 
 # Some rows here are larger than the reader's own limit.
 csv.field_size_limit(1 << 24)

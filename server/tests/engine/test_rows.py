@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plainsql_server.engine.rows import RowRenderer, distinct_names
+from plainsql_server.engine.encoding.rows import RowRenderer, distinct_names
 
 NAMES = [
     ([], []),

@@ -11,7 +11,7 @@ from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 
 from plainsql_server.core.errors import EngineError, Outcome, RequestError, ServiceError, StatementError
-from plainsql_server.engine.sqlstate import (
+from plainsql_server.engine.connection.sqlstate import (
     condition_name,
     connection_lost,
     engine_away,

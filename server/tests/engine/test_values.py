@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plainsql_server.core.errors import StatementError
-from plainsql_server.engine.types import SHIPPED_TYPES, EngineType
-from plainsql_server.engine.values import encoder_for
+from plainsql_server.engine.encoding.types import SHIPPED_TYPES, EngineType
+from plainsql_server.engine.encoding.values import encoder_for
 
 pytestmark = pytest.mark.unit
 

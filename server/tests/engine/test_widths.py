@@ -3,7 +3,7 @@
 import psycopg
 import pytest
 
-from plainsql_server.engine.widths import widest_row_bytes
+from plainsql_server.engine.encoding.widths import widest_row_bytes
 
 LONGEST = [
     "false::bool", "'x'::\"char\"", "(-9223372036854775808)::int8", "(-32768)::int2", "(-2147483648)::int4",

@@ -19,8 +19,8 @@ import trustme
 
 from plainsql_server.dev.ports import choose_ports
 from plainsql_server.directory.migrations import migrate
-from plainsql_server.engine.cell_config import CellConfig, Tls
-from plainsql_server.engine.ha_config import REPLICATION_ROLE, Files, HaConfig, Node
+from plainsql_server.operations.files.cell import CellConfig, Tls
+from plainsql_server.operations.files.ha_cell import REPLICATION_ROLE, Files, HaConfig, Node
 from server.tests.cell import new_customer
 from server.tests.failover.machines import Machine, hand_over, system_user
 from server.tests.postgres import SUPERUSER

@@ -19,8 +19,8 @@ from typing import Any
 
 import httpx
 
-from plainsql_server.engine.cell_config import with_bounded_memory
-from plainsql_server.engine.ha_config import HaConfig, Node
+from plainsql_server.operations.files.cell import with_bounded_memory
+from plainsql_server.operations.files.ha_cell import HaConfig, Node
 from server.tests.processes import kill_with_children
 from server.tests.secrets_in_logs import refuse_secrets
 

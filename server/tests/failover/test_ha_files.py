@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from plainsql_server.cli import main
-from plainsql_server.engine.address import Address, hosts_of
-from plainsql_server.engine.cell_config import CellConfig, Tls
+from plainsql_server.engine.pool.address import Address, hosts_of
+from plainsql_server.operations.files.cell import CellConfig, Tls
 from server.tests.postgres import SUPERUSER
 
 pytestmark = pytest.mark.unit

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import psycopg
 import pytest
 
-from plainsql_server.engine import watching
-from plainsql_server.engine.reaping import CellWatch
+from plainsql_server.engine.admin import activity
+from plainsql_server.engine.admin.reaping import CellWatch
 from server.tests.cell import Cell, new_cell
 from server.tests.load import Node, new_tag, running_node
 from server.tests.postgres import SUPERUSER, running_postgres
@@ -155,7 +155,7 @@ async def test_neither_the_reaper_nor_an_operator_ends_it(cell: Cell, node: Node
         found = [each for each in await watch.old_transactions(0.0) if each.pid == pid]
         assert [await watch.end(each) for each in found] == [False]
         await watch.close()
-        async with watching.watching(cell.postgres.conninfo, SUPERUSER) as connection:
+        async with activity.watching(cell.postgres.conninfo, SUPERUSER) as connection:
             for terminate in (False, True):
-                assert not await watching.end_statement(connection, pid, [found[0].role], terminate=terminate)
+                assert not await activity.end_statement(connection, pid, [found[0].role], terminate=terminate)
         assert waiting(cell) == [pid]

@@ -14,7 +14,7 @@ from plainsql_server.control_plane import databases, drafts, moves, organization
 from plainsql_server.directory import drafts as stored_drafts
 from plainsql_server.directory import moves as stored_moves
 from plainsql_server.directory.connection import Directory
-from plainsql_server.engine import closing, following, provisioning
+from plainsql_server.engine.admin import change_apply, fencing, provisioning
 from plainsql_server.operations import move as operation
 from server.tests.fleet.meddling import Meddler
 from server.tests.fleet.stage import Fleet
@@ -27,11 +27,11 @@ _PLACES: dict[str, tuple[Any, str, int]] = {
     "the rows are copied": (operation, "finish_schema", 1),
     "the copy follows": (operation, "follow", 1),
     "the stop is stored": (stored_moves, "stop", 1),
-    "the database is closed": (closing, "allow_connections", 1),
-    "connections are ended": (closing, "end_connections", 1),
+    "the database is closed": (fencing, "allow_connections", 1),
+    "connections are ended": (fencing, "end_connections", 1),
     "the last changes are brought over": (operation, "follow", 2),
-    "sequences are set": (following, "set_sequences", 1),
-    "triggers act again": (following, "silence", 2),
+    "sequences are set": (change_apply, "set_sequences", 1),
+    "triggers act again": (change_apply, "silence", 2),
     "places are exchanged": (stored_drafts, "exchange", 1),
     "the switch is committed": (stored_moves, "finish", 1),
     "what is left is dropped": (provisioning, "drop_database", 1),

@@ -16,7 +16,7 @@ from plainsql_server.directory import audit
 from plainsql_server.directory import moves as stored_moves
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
-from plainsql_server.engine import closing
+from plainsql_server.engine.admin import fencing
 from server.tests.fleet.dying import die_at
 from server.tests.fleet.finishing import finish
 from server.tests.fleet.meddling import move_meddled
@@ -126,8 +126,8 @@ def test_a_prepared_transaction_keeps_the_database_where_it_is_until_it_ends(fle
 def test_a_connection_that_does_not_end_has_the_stop_given_up_and_the_database_opened(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(closing, "_END_TIMEOUT_MS", 200)
-    monkeypatch.setattr(closing, "_END_ALL_S", 0.3)
+    monkeypatch.setattr(fencing, "_END_TIMEOUT_MS", 200)
+    monkeypatch.setattr(fencing, "_END_ALL_S", 0.3)
     run_as_customer(fleet, "create table t (n int)")
     with fleet.now.owner() as stuck:
         pid = stuck.info.backend_pid
@@ -167,7 +167,7 @@ def test_nothing_is_closed_for_the_sake_of_connections_that_another_server_has(f
 def test_a_switch_whose_answer_is_lost_and_that_is_committed_later_opens_nothing(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real_finish, real_note, real_open = stored_moves.finish, audit.note, closing.open_again
+    real_finish, real_note, real_open = stored_moves.finish, audit.note, fencing.open_again
     opened: list[str] = []
     changed, committing = asyncio.Event(), list[asyncio.Task[bool]]()
 
@@ -192,7 +192,7 @@ def test_a_switch_whose_answer_is_lost_and_that_is_committed_later_opens_nothing
 
     monkeypatch.setattr(audit, "note", note)
     monkeypatch.setattr(stored_moves, "finish", finish_unheard)
-    monkeypatch.setattr(closing, "open_again", open_again)
+    monkeypatch.setattr(fencing, "open_again", open_again)
     with pytest.raises(EngineError, match="answer is lost"):
         move_meddled(fleet, {})
     assert (fleet.cell(), opened) == ("second", [])

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from plainsql_server.control_plane.recovery import Recovery
+from plainsql_server.control_plane.spanning import Recovery
 from plainsql_server.core.observation import Observation
 from plainsql_server.directory.connection import Directory
 from server.tests.fleet.stage import Fleet

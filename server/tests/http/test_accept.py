@@ -1,6 +1,6 @@
 import pytest
 
-from plainsql_server.http.accept import preferred
+from plainsql_server.http.server.accept import preferred
 
 pytestmark = pytest.mark.unit
 

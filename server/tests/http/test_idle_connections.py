@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 import pytest
 import uvicorn
 
-from plainsql_server.http.connections import ConnectionLimits, Connections
-from plainsql_server.http.protocol import Patience, ShortWayProtocol
-from plainsql_server.http.readiness import Readiness
-from plainsql_server.http.requests import Request
-from plainsql_server.http.responses import Response
+from plainsql_server.http.server.connections import ConnectionLimits, Connections
+from plainsql_server.http.server.protocol import Patience, ShortWayProtocol
+from plainsql_server.http.server.readiness import Readiness
+from plainsql_server.http.server.requests import Request
+from plainsql_server.http.server.responses import Response
 
 pytestmark = pytest.mark.unit
 

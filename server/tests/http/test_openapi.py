@@ -8,11 +8,11 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-from plainsql_server.http.codes import CODES
-from plainsql_server.http.contract import Contract, Parameter
-from plainsql_server.http.openapi import openapi_document
-from plainsql_server.http.responses import Response
-from plainsql_server.http.routes import Route, open_route
+from plainsql_server.http.app.contract import Contract, Parameter
+from plainsql_server.http.app.openapi import openapi_document
+from plainsql_server.http.app.routes import Route, open_route
+from plainsql_server.http.server.error_codes import CODES
+from plainsql_server.http.server.responses import Response
 from server.tests.openapi import FOLDER, as_text, documents
 from server.tests.test_completeness import declared_routes, undescribed
 

@@ -23,10 +23,10 @@ import trustme
 
 from plainsql_server.core.errors import EngineError
 from plainsql_server.dev.ports import choose_ports
-from plainsql_server.engine import provisioning, watching
-from plainsql_server.engine.cell_config import CellConfig
+from plainsql_server.engine.admin import activity, provisioning
 from plainsql_server.operations.check_directory import mend_of
 from plainsql_server.operations.doctor import examine
+from plainsql_server.operations.files.cell import CellConfig
 from plainsql_server.operations.findings import Grade, Patient
 from plainsql_server.settings import Settings, read_settings
 from server.tests.alias import running_alias
@@ -181,9 +181,9 @@ def test_no_transaction_can_span_databases_on_a_cell() -> None:
 async def test_a_cell_that_lets_in_and_says_nothing_is_away_after_a_while(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "_PATIENCE_S", 0.3)
+    monkeypatch.setattr(activity, "_PATIENCE_S", 0.3)
     with pytest.raises(EngineError) as raised:
-        async with watching.watching(stage.postgres.conninfo, SUPERUSER) as connection:
+        async with activity.watching(stage.postgres.conninfo, SUPERUSER) as connection:
             await connection.execute("select pg_sleep(20)")
     assert "did not answer within 0.3 s" in str(raised.value.internal_context)
 

@@ -11,8 +11,8 @@ import httpx
 import psycopg
 import pytest
 
-from plainsql_server.engine import backups
-from plainsql_server.engine.backups import frozen
+from plainsql_server.engine.admin import backups
+from plainsql_server.engine.admin.backups import frozen
 from server.tests.operations.stage import Stage
 from server.tests.postgres import SUPERUSER
 from server.tests.service import Service, running_service

@@ -15,8 +15,8 @@ from click.testing import CliRunner
 
 from plainsql_server.cli import main
 from plainsql_server.dev.ports import choose_ports
-from plainsql_server.engine import provisioning
-from plainsql_server.engine.cell_config import CellConfig, Tls
+from plainsql_server.engine.admin import provisioning
+from plainsql_server.operations.files.cell import CellConfig, Tls
 from server.tests.control_plane.cell_state import yes
 from server.tests.postgres import SUPERUSER, Postgres, running_postgres
 

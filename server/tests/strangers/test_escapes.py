@@ -8,8 +8,8 @@ import httpx
 import psycopg
 import pytest
 
-from plainsql_server.engine import provisioning
-from plainsql_server.engine.hardening import EXTENSIONS
+from plainsql_server.engine.admin import provisioning
+from plainsql_server.engine.admin.hardening import EXTENSIONS
 from server.tests.control_plane.cell_state import yes
 from server.tests.postgres import SUPERUSER
 from server.tests.strangers.cells import Hostile, Names, hostile_cell

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from plainsql_server.http.alias import Alias, TlsFiles, alias_config
+from plainsql_server.operations.files.alias import Alias, TlsFiles, alias_config
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 

@@ -13,7 +13,7 @@ from plainsql_server.core.ids import Kind, new_id
 from plainsql_server.directory import cells
 from plainsql_server.directory.cells import CellRecord, CellState
 from plainsql_server.directory.connection import Directory
-from plainsql_server.engine import provisioning
+from plainsql_server.engine.admin import provisioning
 
 
 async def add(

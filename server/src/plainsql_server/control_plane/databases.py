@@ -19,8 +19,8 @@ from plainsql_server.core.names import DATABASE_NAME
 from plainsql_server.directory import cells, databases, organizations
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState, NewDatabase
-from plainsql_server.engine import provisioning
-from plainsql_server.engine.provisioning import EngineNames
+from plainsql_server.engine.admin import provisioning
+from plainsql_server.engine.admin.provisioning import EngineNames
 from plainsql_server.limits.tiers import TIERS
 
 # How long whoever works on a database has it for itself. Creating takes a fraction of a second, so that longer means

@@ -17,7 +17,7 @@ from plainsql_server.directory import databases as stored
 from plainsql_server.directory.cells import CellRecord, CellState
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
-from plainsql_server.engine import provisioning
+from plainsql_server.engine.admin import provisioning
 
 _LOOK_EVERY_S = 60.0
 

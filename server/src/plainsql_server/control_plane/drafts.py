@@ -18,7 +18,7 @@ from plainsql_server.directory import drafts
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
-from plainsql_server.engine import closing, provisioning
+from plainsql_server.engine.admin import fencing, provisioning
 
 # How long a draft outlives the process that fills it. It is put off every third of this, so that one slow answer
 # of the directory does not end a restore.
@@ -60,7 +60,7 @@ async def adopt(directory: Directory, made: DatabaseRecord, *, plain: bool) -> D
     """The draft as a database that is ready. Raises ConflictError if it was dropped meanwhile."""
     cell = await cell_of(directory, made)
     # The lock keeps whoever drops what is due away until the directory says that it is not.
-    async with closing.held(cell.conninfo, cell.admin_role, names_of(made)) as is_there:
+    async with fencing.held(cell.conninfo, cell.admin_role, names_of(made)) as is_there:
         adopted = await drafts.adopt(directory, made, plain, OPERATOR) if is_there else None
     return adopted or _lost()
 
@@ -82,13 +82,13 @@ async def replace(
     """
     cell, old_cell = await cell_of(directory, made), await cell_of(directory, target)
     async with (
-        closing.held(cell.conninfo, cell.admin_role, names_of(made)) as is_there,
-        closing.held(old_cell.conninfo, old_cell.admin_role, names_of(target)),
+        fencing.held(cell.conninfo, cell.admin_role, names_of(made)) as is_there,
+        fencing.held(old_cell.conninfo, old_cell.admin_role, names_of(target)),
     ):
         # What a move left behind stays closed: some node may not have heard yet that it was left.
         if not is_there or (await get(directory, target.id)).engine_name != target.engine_name:
             _lost()
-        async with closing.closed(old_cell.conninfo, old_cell.admin_role, target.engine_name):
+        async with fencing.closed(old_cell.conninfo, old_cell.admin_role, target.engine_name):
             replaced = (
                 await drafts.replace(directory, made, target, plain=plain, restore_s=restore_s, by=OPERATOR) or _lost()
             )

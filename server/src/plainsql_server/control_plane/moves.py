@@ -22,8 +22,8 @@ from plainsql_server.directory.cells import CellRecord, CellState
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.directory.moves import MoveRecord
-from plainsql_server.engine import closing
-from plainsql_server.engine.provisioning import MAINTENANCE_DATABASE, admin_connection, lock_database
+from plainsql_server.engine.admin import fencing
+from plainsql_server.engine.admin.provisioning import MAINTENANCE_DATABASE, admin_connection, lock_database
 
 # How long a move outlives its carrier, and with it a stop; it says that it lives five times in that. Longer than a
 # directory that fails over, or a machine that pauses, would undo moves for nothing; a database that was just being
@@ -97,7 +97,7 @@ async def stopped(
             # Said before it is opened, as when a move is undone: a switch whose answer was lost may still be committed,
             # and after this it cannot be.
             if await moves.resume(directory, move.id):
-                await closing.open_again(admin, database.engine_name)
+                await fencing.open_again(admin, database.engine_name)
                 await moves.release(directory, move.id)
 
 
@@ -105,7 +105,7 @@ async def finish(directory: Directory, move: MoveRecord, database: DatabaseRecor
     """Has the database be where its copy is. Within `stopped`. Raises ConflictError if it may not any more."""
     cell = await cell_of(directory, copy)
     # The lock keeps whoever drops what is due away until the directory says what that is.
-    async with closing.held(cell.conninfo, cell.admin_role, names_of(copy)) as is_there:
+    async with fencing.held(cell.conninfo, cell.admin_role, names_of(copy)) as is_there:
         if not is_there or not await moves.finish(directory, move, database, copy, OPERATOR):
             _overtaken()
 
@@ -120,9 +120,9 @@ async def undo(directory: Directory, move: MoveRecord) -> None:
     database = await get(directory, move.database_id)
     cell = await cell_of(directory, database)
     async with admin_connection(cell.conninfo, cell.admin_role, MAINTENANCE_DATABASE) as admin:
-        await closing.take_lock(admin, names_of(database))
+        await fencing.take_lock(admin, names_of(database))
         # Its customer may have deleted it meanwhile.
-        await closing.open_again(admin, database.engine_name)
+        await fencing.open_again(admin, database.engine_name)
     await moves.finish_undoing(directory, move, SERVICE)
 
 
@@ -133,12 +133,12 @@ async def abandoned(directory: Directory, database_id: str | None = None) -> lis
 
 async def _close(admin: AsyncConnection, database: str, spared: Collection[int]) -> None:
     # Where another server leads the cell by now, it is that one which customers write to, and not the one that is read.
-    if not await closing.has_all(admin, database, spared):
+    if not await fencing.has_all(admin, database, spared):
         raise EngineError("database_busy", "The cell has another leader by now.", retryable=True)
-    await closing.wait_for_quiet(admin, database, spared, _QUIET_S)
-    await closing.allow_connections(admin, database, False)
-    await closing.end_connections(admin, database, spared)
-    if await closing.has_prepared(admin, database):
+    await fencing.wait_for_quiet(admin, database, spared, _QUIET_S)
+    await fencing.allow_connections(admin, database, False)
+    await fencing.end_connections(admin, database, spared)
+    if await fencing.has_prepared(admin, database):
         raise EngineError("database_busy", "A transaction that spans databases is not finished.", retryable=True)
 
 

@@ -17,8 +17,8 @@ from plainsql_server.core.observation import Failure, Observe, Reaped, told_to_o
 from plainsql_server.directory import cells, roles, spanning
 from plainsql_server.directory.cells import CellRecord, CellState
 from plainsql_server.directory.connection import Directory
-from plainsql_server.engine.reaping import CellWatch, Locker, OldTransaction
-from plainsql_server.engine.two_phase import GID_PREFIX
+from plainsql_server.engine.admin.reaping import CellWatch, Locker, OldTransaction
+from plainsql_server.engine.execution.spanning import GID_PREFIX
 from plainsql_server.limits.tiers import TIERS, Limits
 
 _LOOK_EVERY_S = 1.0

@@ -1,6 +1,6 @@
 """What a statement gives back.
 
-Owns the words: a shape, rows, one completion. Rows and the shape are JSON already (see `engine/values.py`),
+Owns the words: a shape, rows, one completion. Rows and the shape are JSON already (see `engine/encoding/values.py`),
 so that nothing between the engine and the wire looks at them again.
 """
 

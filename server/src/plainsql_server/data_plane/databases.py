@@ -12,14 +12,14 @@ from plainsql_server.core.clock import Deadline
 from plainsql_server.core.errors import AccessError, EngineError, LimitError
 from plainsql_server.core.names import DATABASE_NAME
 from plainsql_server.core.principal import Principal, Scope
-from plainsql_server.data_plane.holding import cell_is_down, database_held, is_held
+from plainsql_server.data_plane.move_hold import cell_is_down, database_held, is_held
 from plainsql_server.directory import databases
 from plainsql_server.directory.cache import LONGEST_S, Cache
 from plainsql_server.directory.cells import CellState
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
-from plainsql_server.directory.trust import Trust
-from plainsql_server.engine.address import Address
+from plainsql_server.directory.freshness import Trust
+from plainsql_server.engine.pool.address import Address
 
 # How long a request without a deadline of its own waits for a database that changes its cell; a stop takes less.
 _HELD_MS = 2_000
@@ -37,7 +37,7 @@ class Place:
     database_id: str
     plain: bool
     address: Address
-    # What the database's own record of requests asks for; see `engine/records.py`.
+    # What the database's own record of requests asks for; see `engine/execution/records.py`.
     record_secret: str = ""
     # Whether `plain` can be relied on. What was known before the directory went away cannot.
     certain: bool = True

@@ -10,7 +10,7 @@ from plainsql_server.core.errors import EngineError
 from plainsql_server.directory import cells
 from plainsql_server.directory.cells import CellState
 from plainsql_server.directory.connection import Directory
-from plainsql_server.engine.health import check_cell
+from plainsql_server.engine.pool.health import check_cell
 
 
 class Health:

@@ -24,10 +24,10 @@ from plainsql_server.data_plane.transaction import (
     Transactions,
     run_attempts,
 )
-from plainsql_server.engine.leftovers import Leftovers
-from plainsql_server.engine.pool import Pools
-from plainsql_server.engine.records import AlreadyRecorded, Found, Record, look_up, purge
-from plainsql_server.engine.sqlstate import engine_away
+from plainsql_server.engine.connection.session_state import Leftovers
+from plainsql_server.engine.connection.sqlstate import engine_away
+from plainsql_server.engine.execution.records import AlreadyRecorded, Found, Record, look_up, purge
+from plainsql_server.engine.pool.pool import Pools
 from plainsql_server.limits.tiers import TIERS
 
 # Between two looks at what became of a commit: the engine may need seconds to come back.

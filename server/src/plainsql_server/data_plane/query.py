@@ -20,15 +20,15 @@ from plainsql_server.data_plane.admission import (
     was_ended,
     was_rolled_back,
 )
+from plainsql_server.data_plane.classification import Judgement, judge
 from plainsql_server.data_plane.databases import PLAIN_FOR_S, Databases
-from plainsql_server.data_plane.judgement import Judgement, judge
 from plainsql_server.data_plane.retry import DEFAULT_RETRIES, Retries
 from plainsql_server.directory.tally import Tally
-from plainsql_server.engine.connection import ResultTooLarge
-from plainsql_server.engine.execution import CHUNK_ROWS, ResultStream, Run
-from plainsql_server.engine.leftovers import Leftovers
-from plainsql_server.engine.pool import Lease, Pool, Pools, Reason
-from plainsql_server.engine.shapes import PLAIN
+from plainsql_server.engine.connection.connection import ResultTooLarge
+from plainsql_server.engine.connection.session_state import Leftovers
+from plainsql_server.engine.encoding.shapes import PLAIN
+from plainsql_server.engine.execution.execution import CHUNK_ROWS, ResultStream, Run
+from plainsql_server.engine.pool.pool import Lease, Pool, Pools, Reason
 from plainsql_server.limits.tiers import TIERS, Limits
 
 # Statements that a cursor can stand for, so that what nobody wants to see need not be computed.

@@ -8,7 +8,7 @@ import re
 import msgspec
 
 from plainsql_server.core.errors import RequestError
-from plainsql_server.engine.transaction import Count, Reference
+from plainsql_server.engine.execution.transaction import Count, Reference
 
 _PATH = re.compile(r"(\d{1,5})\.(?:(row_count|affected_rows)|rows\.(\d{1,6})\.(.+))", re.ASCII | re.DOTALL)
 

@@ -13,12 +13,12 @@ from plainsql_server.core.actor import Actor
 from plainsql_server.core.errors import ConflictError, LimitError, Outcome, RequestError, ServiceError, StatementError
 from plainsql_server.core.principal import Principal, Scope
 from plainsql_server.data_plane.databases import Place
-from plainsql_server.data_plane.visits import Visits
+from plainsql_server.data_plane.service_statements import Visits
 from plainsql_server.directory import audit
 from plainsql_server.directory.connection import Directory
-from plainsql_server.engine import wipe
-from plainsql_server.engine.batch import Answer, Own
-from plainsql_server.engine.wipe import BATCH_OBJECTS, Droppable
+from plainsql_server.engine.connection.batch import Answer, Own
+from plainsql_server.engine.execution import wipe
+from plainsql_server.engine.execution.wipe import BATCH_OBJECTS, Droppable
 from plainsql_server.limits.tiers import TIERS
 
 # The lock table of the cell is full at the moment, or the batch alone is too much for it.

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 
 from plainsql_server.core.clock import Deadline
 from plainsql_server.core.errors import ServiceError, StatementError
-from plainsql_server.engine.sqlstate import SHORTAGE
+from plainsql_server.engine.connection.sqlstate import SHORTAGE
 
 DEFAULT_RETRIES = 50
 MAX_RETRIES = 100

@@ -3,7 +3,7 @@
 Owns the protocol: the baton, which is a record in the directory; the statements in their order; PREPARE TRANSACTION on
 every participant; the decision, which is one UPDATE of the record; COMMIT PREPARED on every participant; the freeing
 of the record. Nothing is prepared before the record is there, nothing is committed before it says so, and it is freed
-when nothing is prepared any more. So whoever finds it later can finish what was left (`control_plane/recovery.py`).
+when nothing is prepared any more. So whoever finds it later can finish what was left (`control_plane/spanning.py`).
 
 Atomic it is by that; serializable by the baton, because two transactions that span databases never overlap, and each
 database orders everything else by itself; see decision 0015. Refuses to retry after the decision.
@@ -24,14 +24,14 @@ from plainsql_server.core.errors import EngineError, LimitError, Outcome, Servic
 from plainsql_server.core.ids import Kind, new_id
 from plainsql_server.core.observation import Failure, Observe
 from plainsql_server.data_plane.admission import transaction_timed_out
-from plainsql_server.data_plane.batons import Baton, Batons, taken_away
+from plainsql_server.data_plane.spanning_lock import Baton, Batons, taken_away
 from plainsql_server.data_plane.transaction import Job, Part, TransactionResult, as_told, try_until_done
-from plainsql_server.engine.connection import ResultTooLarge
-from plainsql_server.engine.pool import Lease
-from plainsql_server.engine.records import AlreadyRecorded
-from plainsql_server.engine.sqlstate import connection_lost, engine_away
-from plainsql_server.engine.transaction import Told
-from plainsql_server.engine.two_phase import Participant, commit_anew, gid_of, new_gid
+from plainsql_server.engine.connection.connection import ResultTooLarge
+from plainsql_server.engine.connection.sqlstate import connection_lost, engine_away
+from plainsql_server.engine.execution.records import AlreadyRecorded
+from plainsql_server.engine.execution.spanning import Participant, commit_anew, gid_of, new_gid
+from plainsql_server.engine.execution.transaction import Told
+from plainsql_server.engine.pool.pool import Lease
 
 # What is decided is also done, though the deadline has passed: for so long it is tried at least.
 _COMMIT_AT_LEAST_S = 1.0
@@ -39,7 +39,7 @@ _COMMIT_AGAIN_S = 0.05
 # After that, a connection on which the engine does not answer is given up.
 _LAST_WORD_S = 5.0
 # So long after the deadline the caller is answered, whoever does not answer us: a little more than ending a statement
-# takes (`engine/interrupt.py`), and less than the second that is promised.
+# takes (`engine/connection/interrupt.py`), and less than the second that is promised.
 _ANSWER_AFTER_S = 0.95
 
 

@@ -18,15 +18,15 @@ from plainsql_server.core.principal import Principal
 from plainsql_server.core.result import Completion, Result, Shape
 from plainsql_server.core.statement import Statement
 from plainsql_server.data_plane.admission import check_statement
+from plainsql_server.data_plane.classification import Judgement, judge
 from plainsql_server.data_plane.databases import PLAIN_FOR_S, Databases, Place
-from plainsql_server.data_plane.judgement import Judgement, judge
 from plainsql_server.data_plane.query import Queries, QueryRequest
 from plainsql_server.directory.tally import Tally
-from plainsql_server.engine.connection import ResultTooLarge
-from plainsql_server.engine.execution import run_command
-from plainsql_server.engine.leftovers import Leftovers
-from plainsql_server.engine.pool import Lease, Pool, Pools, Reason
-from plainsql_server.engine.read_stream import NoSafeSnapshot, ReadStream, is_refused_write
+from plainsql_server.engine.connection.connection import ResultTooLarge
+from plainsql_server.engine.connection.exchange import run_command
+from plainsql_server.engine.connection.session_state import Leftovers
+from plainsql_server.engine.execution.read_stream import NoSafeSnapshot, ReadStream, is_refused_write
+from plainsql_server.engine.pool.pool import Lease, Pool, Pools, Reason
 from plainsql_server.limits.tiers import TIERS, Limits
 
 # How long a stream waits for a safe snapshot. Beside short transactions one comes within some milliseconds; what

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from plainsql_server.core.principal import Principal
-from plainsql_server.data_plane.visits import Visit, Visits
-from plainsql_server.engine.batch import SAFE_PATH
-from plainsql_server.engine.tables import BEGIN, HAS_CHANGED, Detail, list_tables
+from plainsql_server.data_plane.service_statements import Visit, Visits
+from plainsql_server.engine.connection.batch import SAFE_PATH
+from plainsql_server.engine.execution.tables import BEGIN, HAS_CHANGED, Detail, list_tables
 from plainsql_server.limits.tiers import TIERS
 
 

@@ -27,16 +27,16 @@ from plainsql_server.data_plane.admission import (
     was_ended,
     was_rolled_back,
 )
+from plainsql_server.data_plane.classification import Judgement, judge
 from plainsql_server.data_plane.databases import PLAIN_FOR_S, Databases, Place
-from plainsql_server.data_plane.judgement import Judgement, judge
 from plainsql_server.data_plane.references import read_parameter
 from plainsql_server.data_plane.retry import DEFAULT_RETRIES, Retries
 from plainsql_server.directory.tally import Tally
-from plainsql_server.engine.connection import ResultTooLarge
-from plainsql_server.engine.leftovers import Leftovers
-from plainsql_server.engine.pool import Lease, Pool, Pools, Reason
-from plainsql_server.engine.shapes import PLAIN, Encoding
-from plainsql_server.engine.transaction import Attempt, Expectation, Plan, Step
+from plainsql_server.engine.connection.connection import ResultTooLarge
+from plainsql_server.engine.connection.session_state import Leftovers
+from plainsql_server.engine.encoding.shapes import PLAIN, Encoding
+from plainsql_server.engine.execution.transaction import Attempt, Expectation, Plan, Step
+from plainsql_server.engine.pool.pool import Lease, Pool, Pools, Reason
 from plainsql_server.limits.tiers import TIERS, TRANSACTION_DATABASES, Limits
 
 # Statements whose planning takes a snapshot; before any other, the isolation could still be changed.

@@ -15,7 +15,7 @@ from plainsql_server.dev.parts import Part
 from plainsql_server.dev.probe import HOST, answers
 from plainsql_server.dev.processes import Launcher
 from plainsql_server.dev.service import Addresses
-from plainsql_server.http.alias import Alias, TlsFiles, alias_config
+from plainsql_server.operations.files.alias import Alias, TlsFiles, alias_config
 
 MISSING = "nginx is not installed, so there is no alias. Install: apt install nginx-light"
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from plainsql_server.dev.folder import Folder, State
 from plainsql_server.dev.options import DevError
 from plainsql_server.dev.processes import Account, run_as
-from plainsql_server.engine.cell_config import CellConfig
+from plainsql_server.operations.files.cell import CellConfig
 
 SUPERUSER = "plainsql_admin"
 DIRECTORY_DATABASE = "plainsql_directory"

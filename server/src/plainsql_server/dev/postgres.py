@@ -13,7 +13,7 @@ from plainsql_server.dev.folder import Recorded, State
 from plainsql_server.dev.options import DevError
 from plainsql_server.dev.parts import Part
 from plainsql_server.dev.processes import Launcher, running_inside, started, wait_until_gone
-from plainsql_server.engine.cell_config import with_bounded_memory
+from plainsql_server.operations.files.cell import with_bounded_memory
 
 # The first release with a locale of its own, which needs nothing from the operating system.
 _BUILTIN_LOCALE_MAJOR = 17

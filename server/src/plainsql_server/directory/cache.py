@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 from plainsql_server.directory.connection import directory_away
-from plainsql_server.directory.trust import Trust
+from plainsql_server.directory.freshness import Trust
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")

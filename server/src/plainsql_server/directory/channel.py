@@ -1,7 +1,7 @@
 """The channel of changes: one connection per process on which the directory says whose records changed.
 
 The directory's triggers NOTIFY with each commit that changes a key, a session, a database, a tier or a cell. Another
-channel, on the same connection, tells that a turn to span databases is free (`turns.py`).
+channel, on the same connection, tells that a turn to span databases is free (`spanning_lock.py`).
 This connection LISTENs, and asks a small question again and again. Its answer proves that the connection still
 listens, and that every change committed before the question was sent has been told: PostgreSQL delivers what
 is pending before it is ready for the next question. A connection that fails or falls silent is replaced.
@@ -18,11 +18,11 @@ import psycopg
 
 from plainsql_server.core.clock import now
 from plainsql_server.core.observation import Failure, Observe
-from plainsql_server.core.silence import cut_if_silent
+from plainsql_server.core.shutdown_on_timeout import cut_if_silent
 from plainsql_server.directory.connection import Connection, connect_alone
+from plainsql_server.directory.freshness import Trust
 from plainsql_server.directory.spanning import TURNS
-from plainsql_server.directory.trust import Trust
-from plainsql_server.directory.turns import Turns
+from plainsql_server.directory.spanning_lock import Turns
 
 APPLICATION_NAME = "plainsql-changes"
 _LISTEN = f"LISTEN plainsql_changes; LISTEN {TURNS}"

@@ -61,7 +61,7 @@ class DatabaseRecord:
     """Whether it holds nothing that could run code unseen; decides how sessions are cleaned."""
     engine_name: str
     record_secret: str
-    """What the database's record of requests asks for; see `engine/records.py`."""
+    """What the database's record of requests asks for; see `engine/execution/records.py`."""
     owner_role: str
     reader_role: str
     cell_id: str

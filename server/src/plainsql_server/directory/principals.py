@@ -14,8 +14,8 @@ from plainsql_server.core.principal import Principal
 from plainsql_server.directory import keys, sessions
 from plainsql_server.directory.cache import Cache
 from plainsql_server.directory.connection import Directory
-from plainsql_server.directory.strangers import Strangers
-from plainsql_server.directory.trust import Trust
+from plainsql_server.directory.freshness import Trust
+from plainsql_server.directory.unknown_credentials import Strangers
 
 
 class _Found(NamedTuple):

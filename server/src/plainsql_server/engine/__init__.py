@@ -1,1 +1,1 @@
-"""The engine room: PostgreSQL through libpq. Knows nothing of HTTP, keys or organizations."""
+"""PostgreSQL through libpq. Knows nothing of HTTP, keys or organizations' rules."""

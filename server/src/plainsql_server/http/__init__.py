@@ -1,1 +1,1 @@
-"""The ASGI edge: routes, authentication, error to status, JSON. No SQL, no rules."""
+"""HTTP: the server on the wire, the application, and the handlers of both planes. No SQL and no rules here."""

@@ -2,8 +2,8 @@
 
 Owns what goes into the file, in which order, and as whom it is read. A customer's database is dumped as its owner
 role, never as a superuser: whatever hostile code it holds could then do no more than its customer can. The
-records of requests (`engine/records.py`) are copied from the same moment, since what was done before that moment
-must not be done again after a restore, and what was done later must be.
+records of requests (`engine/execution/records.py`) are copied from the same moment, since what was done before that
+moment must not be done again after a restore, and what was done later must be.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ from plainsql_server.core.errors import ConflictError
 from plainsql_server.directory import databases as stored
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
-from plainsql_server.engine.backups import BACKUP, RECORDS, Frozen, frozen, owners_conninfo
-from plainsql_server.operations.pieces import PIECE_BYTES, Manifest, PieceWriter
+from plainsql_server.engine.admin.backups import BACKUP, RECORDS, Frozen, frozen, owners_conninfo
+from plainsql_server.operations.archive_parts import PIECE_BYTES, Manifest, PieceWriter
 from plainsql_server.operations.programs import find_program, major_of, running
 from plainsql_server.operations.progress import Progress, TablesDumped
 

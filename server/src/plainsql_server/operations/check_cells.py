@@ -1,6 +1,6 @@
 """Checks of the cells: that each can be reached, is new enough, closed to strangers, large enough, and complete.
 
-Owns what a good cell is. What it is like, `engine/examining.py` says.
+Owns what a good cell is. What it is like, `engine/admin/examining.py` says.
 """
 
 from collections.abc import AsyncIterator, Iterator
@@ -12,10 +12,10 @@ from plainsql_server.directory import cells as stored
 from plainsql_server.directory import counts
 from plainsql_server.directory.cells import CellRecord, CellState
 from plainsql_server.directory.connection import Directory
-from plainsql_server.engine.examining import CellFacts, examine
-from plainsql_server.engine.health import PROBE_ROLE, check_cell
-from plainsql_server.engine.provisioning import TEMPLATE
-from plainsql_server.engine.watching import view, watching
+from plainsql_server.engine.admin.activity import view, watching
+from plainsql_server.engine.admin.examining import CellFacts, examine
+from plainsql_server.engine.admin.provisioning import TEMPLATE
+from plainsql_server.engine.pool.health import PROBE_ROLE, check_cell
 from plainsql_server.operations.check_directory import clock, mend_of
 from plainsql_server.operations.check_machine import disk
 from plainsql_server.operations.check_replicas import following, hidden

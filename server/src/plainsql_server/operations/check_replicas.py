@@ -1,14 +1,14 @@
 """Checks of a cell's standbys: that as many follow as it has machines beside the leader, and one of them in step.
 
 Owns what a cell of several hosts must have, and finds those that hide behind one. What a host says,
-`engine/watching.py` and `engine/examining.py` ask.
+`engine/admin/activity.py` and `engine/admin/examining.py` ask.
 """
 
 from collections.abc import Iterator
 
-from plainsql_server.engine.address import hosts_of
-from plainsql_server.engine.examining import CellFacts
-from plainsql_server.engine.watching import CellView
+from plainsql_server.engine.admin.activity import CellView
+from plainsql_server.engine.admin.examining import CellFacts
+from plainsql_server.engine.pool.address import hosts_of
 from plainsql_server.operations.findings import Finding, broken, good, warning
 
 # As PostgreSQL calls standbys that commits wait for.

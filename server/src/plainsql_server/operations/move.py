@@ -25,11 +25,11 @@ from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.directory.moves import MoveRecord
-from plainsql_server.engine import backups, following
-from plainsql_server.engine.following import Copy, follow
-from plainsql_server.engine.moments import Moment, Pair, connected, fingerprint_of, now_in
+from plainsql_server.engine.admin import backups, change_apply
+from plainsql_server.engine.admin.change_apply import Copy, follow
+from plainsql_server.engine.admin.snapshot import Moment, Pair, connected, fingerprint_of, now_in
+from plainsql_server.operations.archive_parts import PIECE_BYTES
 from plainsql_server.operations.backup import TENANT
-from plainsql_server.operations.pieces import PIECE_BYTES
 from plainsql_server.operations.programs import find_program, run, running
 from plainsql_server.operations.progress import Progress, TablesDumped
 from plainsql_server.operations.schemas import OPTIONS, finish_schema, grant, renamed
@@ -94,7 +94,7 @@ class _Ends:
         """The copy, to be written to; triggers do not act in it until the stop is about to end."""
         name, roles = self.copy.engine_name, {self.database.reader_role: self.copy.reader_role}
         async with connected(self.new.conninfo, self.new.admin_role, name, _KEEPER) as admin:
-            await following.silence(admin, self.copy.owner_role, name, silent=True)
+            await change_apply.silence(admin, self.copy.owner_role, name, silent=True)
             async with connected(self.new.conninfo, self.copy.owner_role, name) as owner:
                 yield Copy(owner, admin, roles)
 
@@ -131,15 +131,15 @@ async def _carry_out(ends: _Ends, progress: Progress, moved: Moved) -> None:
     async with ends.original() as one, _own_folder() as folder:
         await backups.check_dumpable(one.admin)
         earlier = await now_in(one)
-        late_rights = await following.has_meagre_owner(earlier)
+        late_rights = await change_apply.has_meagre_owner(earlier)
         async with (
             backups.attended(ends.new.conninfo, ends.new.admin_role, ends.copy.engine_name, backups.MOVE),
             _unless_definitions_change(ends, earlier),
         ):
             await _fill(ends, earlier, folder / "schema", progress, late_rights=late_rights, moved=moved)
         async with ends.original() as other, ends.opened_copy() as copy:
-            await following.copy_own(earlier, copy)
-            await following.rouse(earlier, copy, asleep=True)
+            await change_apply.copy_own(earlier, copy)
+            await change_apply.rouse(earlier, copy, asleep=True)
             await backups.analyze(ends.owner(of_copy=True))
             progress.step("changes")
             earlier, spare = await _catch_up(earlier, other, copy, moved)
@@ -169,12 +169,12 @@ async def _switch(ends: _Ends, earlier: Moment, spare: Pair, copy: Copy, *, righ
         async with moves.stopped(ends.directory, ends.move, ends.database, spared):
             later = await now_in(spare)
             await _follow(earlier, later, copy, moved)
-            await following.set_sequences(later, copy)
-            await following.rouse(later, copy, asleep=False)
+            await change_apply.set_sequences(later, copy)
+            await change_apply.rouse(later, copy, asleep=False)
             if rights is not None:
                 program = find_program("pg_restore", spare.admin.info.server_version // 10_000)
                 await grant(program, rights, ends.owner(of_copy=True))
-            await following.silence(copy.admin, ends.copy.owner_role, ends.copy.engine_name, silent=False)
+            await change_apply.silence(copy.admin, ends.copy.owner_role, ends.copy.engine_name, silent=False)
             # Its sessions began in silence, and none of them may be taken for a customer's.
             await copy.owner.close()
             await moves.finish(ends.directory, ends.move, ends.database, ends.copy)

@@ -20,9 +20,9 @@ from plainsql_server.core.errors import ConflictError, RequestError
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
-from plainsql_server.engine import backups
+from plainsql_server.engine.admin import backups
+from plainsql_server.operations.archive_parts import End, PieceReader
 from plainsql_server.operations.backup import DATABASE, DIRECTORY
-from plainsql_server.operations.pieces import End, PieceReader
 from plainsql_server.operations.programs import find_program, run, running
 from plainsql_server.operations.progress import Progress
 from plainsql_server.operations.schemas import OPTIONS, finish_schema, grant, renamed

@@ -13,8 +13,8 @@ from plainsql_server.core.errors import ServiceError
 from plainsql_server.directory import cells, counts
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
-from plainsql_server.engine import watching
-from plainsql_server.engine.watching import CellView
+from plainsql_server.engine.admin import activity
+from plainsql_server.engine.admin.activity import CellView
 from plainsql_server.operations.asking import AskingError, get
 from plainsql_server.settings import Settings
 
@@ -80,8 +80,8 @@ async def gather(directory: Directory, settings: Settings, ca_file: Path | None)
 async def _cell(cell: CellRecord, databases: dict[str, int]) -> CellStatus:
     known = CellStatus(cell.id, cell.name, str(cell.state), databases)
     try:
-        async with watching.watching(cell.conninfo, cell.admin_role) as connection:
-            return replace(known, view=await watching.view(connection))
+        async with activity.watching(cell.conninfo, cell.admin_role) as connection:
+            return replace(known, view=await activity.view(connection))
     except ServiceError as error:
         return replace(known, problem=error.internal_context or error.message)
 

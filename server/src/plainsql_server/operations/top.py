@@ -12,8 +12,8 @@ from plainsql_server.directory import cells
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.roles import RoleOwner, owners
-from plainsql_server.engine import watching
-from plainsql_server.engine.watching import Running
+from plainsql_server.engine.admin import activity
+from plainsql_server.engine.admin.activity import Running
 
 _SQL_LENGTH = 200
 _IDLE = "idle"
@@ -69,8 +69,8 @@ async def cancel(directory: Directory, pid: int, cell_name: str | None, *, termi
         raise ConflictError("pid_ambiguous", f"Several cells have a backend {pid}: {names}.", hint="Name one: --cell.")
     for cell, running in found:
         known = await owners(directory, [running.role])
-        async with watching.watching(cell.conninfo, cell.admin_role) as connection:
-            if await watching.end_statement(connection, pid, list(known), terminate=terminate):
+        async with activity.watching(cell.conninfo, cell.admin_role) as connection:
+            if await activity.end_statement(connection, pid, list(known), terminate=terminate):
                 return _statement(cell, running, known[running.role])
     asked_in_vain = "".join(f" The cell {name} does not answer: {why}" for name, why in away.items())
     raise AccessError("statement_not_found", f"No customer's backend has the number {pid}.{asked_in_vain}")
@@ -92,8 +92,8 @@ async def _ask(asked: list[CellRecord]) -> tuple[list[tuple[CellRecord, list[Run
 
 
 async def _running(cell: CellRecord) -> list[Running]:
-    async with watching.watching(cell.conninfo, cell.admin_role) as connection:
-        return await watching.statements(connection)
+    async with activity.watching(cell.conninfo, cell.admin_role) as connection:
+        return await activity.statements(connection)
 
 
 def _statement(cell: CellRecord, running: Running, owner: RoleOwner | None) -> Statement:

@@ -12,9 +12,9 @@ from plainsql_server.directory import cells
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.migrations import migrate, pending
-from plainsql_server.engine import provisioning
-from plainsql_server.engine.examining import examine
-from plainsql_server.engine.watching import watching
+from plainsql_server.engine.admin import provisioning
+from plainsql_server.engine.admin.activity import watching
+from plainsql_server.engine.admin.examining import examine
 
 
 @dataclass(frozen=True, slots=True)

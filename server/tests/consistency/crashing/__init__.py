@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from plainsql_server import assembly
-from plainsql_server.data_plane import batons
+from plainsql_server.data_plane import spanning_lock
 from plainsql_server.data_plane.spanning import Spanning, Step
 from plainsql_server.directory import spanning
 from plainsql_server.directory.connection import Directory
@@ -65,8 +65,8 @@ async def no_queue(*_: object) -> AsyncIterator[None]:
 data_application = assembly.data_application
 
 setattr(assembly, "Spanning", partial(Spanning, on_step=die_where_told))  # noqa: B010  # mypy knows it as a class
-batons.HOLD_S = float(os.environ["PLAINSQL_TEST_HOLD_S"])
-batons._KEEP_EVERY_S = batons.HOLD_S / 4
+spanning_lock.HOLD_S = float(os.environ["PLAINSQL_TEST_HOLD_S"])
+spanning_lock._KEEP_EVERY_S = spanning_lock.HOLD_S / 4
 if os.environ.get("PLAINSQL_TEST_OVERLAP"):
     spanning.enter = enter_at_once
-    setattr(batons.Batons, "_queue", no_queue)  # noqa: B010  # mypy knows it as a method
+    setattr(spanning_lock.Batons, "_queue", no_queue)  # noqa: B010  # mypy knows it as a method

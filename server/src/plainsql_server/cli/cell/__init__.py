@@ -1,0 +1,1 @@
+"""`plainsql-server cell …`: adding and changing cells, their configuration files, their guard."""

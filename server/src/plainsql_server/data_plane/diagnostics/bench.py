@@ -1,0 +1,243 @@
+"""A small benchmark of a customer's database, through the service's own ways.
+
+Owns what is measured and its bounds: some seconds, one at a time for each database, and no more statements than the
+organization's rate limit has room for, each of which counts as a request. So nobody gets more out of the service by
+measuring it than by using it.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Literal
+
+from plainsql_server.core.clock import monotonic_us
+from plainsql_server.core.errors import ConflictError, EngineError, ServiceError, StatementError
+from plainsql_server.core.principal import Principal
+from plainsql_server.core.result import Shape
+from plainsql_server.data_plane.diagnostics.probe_context import Ways
+from plainsql_server.data_plane.query import QueryRequest
+from plainsql_server.data_plane.stream import Receiver
+from plainsql_server.data_plane.transaction import TransactionRequest, TransactionStatement
+from plainsql_server.limits.permits import Permits
+from plainsql_server.limits.tiers import TIERS
+
+MAX_ITERATIONS = 1_000
+MAX_CONCURRENCY = 16
+# The contract's five seconds, less what making and removing the scratch data takes, and the grace for what was begun.
+_MEASURING_S = 3.5
+_GRACE_S = 0.5
+_ROWS = 1_000
+_STREAMED_ROWS = 100
+# Long enough for somebody's rollback, short enough not to make a second benchmark wait for the first.
+_TURN_TIMEOUT_MS = 200
+_LOCK_NOT_AVAILABLE = "55P03"
+_TURN = "plainsql_bench_turn"
+
+
+OperationName = Literal["point_read", "point_write", "transaction", "stream"]
+Limit = Literal["time", "rate_limit"]
+
+
+@dataclass(slots=True)
+class Operation:
+    """What was measured of one kind of work."""
+
+    name: OperationName
+    took_us: list[int] = field(default_factory=list)
+    errors: int = 0
+    lasted_us: int = 0
+
+
+@dataclass(slots=True)
+class Measured:
+    """A benchmark's result; `limited_by` says what ended it early, if something did."""
+
+    operations: list[Operation] = field(default_factory=list)
+    limited_by: Limit | None = None
+
+
+class _NoPermit(Exception):
+    """The organization's rate limit is used up."""
+
+
+class _Nobody(Receiver):
+    """Receives a stream's rows and forgets them."""
+
+    async def begin(self, shape: Shape, queue_us: int) -> None:  # noqa: ARG002  # the protocol's names
+        return
+
+    async def take(self, rows: Sequence[bytes]) -> None:  # noqa: ARG002
+        return
+
+
+class Benchmarks:
+    """Runs benchmarks."""
+
+    def __init__(self, ways: Ways, permits: Permits) -> None:
+        self._ways = ways
+        self._permits = permits
+        self._running: set[str] = set()
+
+    async def run(self, principal: Principal, database: str | None, iterations: int, concurrency: int) -> Measured:
+        """Measures. Raises ConflictError while another benchmark runs on the database; ServiceError."""
+        place = await self._ways.visits.place(principal, database)
+        async with (
+            self._only_one(place.database_id),
+            self._ways.scratches.turn(principal),
+            self._only_one_anywhere(principal, database),
+            self._ways.scratches.schema(principal, database, _furnish) as schema,
+        ):
+            return await self._measure(principal, _Work(database, schema), iterations, concurrency)
+
+    @asynccontextmanager
+    async def _only_one(self, database_id: str) -> AsyncIterator[None]:
+        if database_id in self._running:
+            raise _bench_running()
+        self._running.add(database_id)
+        try:
+            yield
+        finally:
+            self._running.discard(database_id)
+
+    @asynccontextmanager
+    async def _only_one_anywhere(self, principal: Principal, database: str | None) -> AsyncIterator[None]:
+        """Keeps other processes away: by a schema that is made and never committed, so that nothing can be left."""
+        async with self._ways.visits.visit(principal, database) as visit:
+            visit.require_company()
+            try:
+                await visit.run(
+                    b"begin isolation level read committed read write",
+                    b"set local lock_timeout = %d" % _TURN_TIMEOUT_MS,
+                    f"create schema {_TURN}".encode(),
+                )
+            except StatementError as error:
+                if error.diagnosis.sqlstate == _LOCK_NOT_AVAILABLE:
+                    raise _bench_running() from error
+                raise
+            yield
+            # Where something failed instead, the connection is closed, and that rolls back as well.
+            await visit.run(b"rollback")
+
+    async def _measure(self, principal: Principal, work: "_Work", iterations: int, concurrency: int) -> Measured:
+        measured = Measured()
+        end_s = time.monotonic() + _MEASURING_S
+
+        def left_ms() -> int:
+            return max(1, int((end_s + _GRACE_S - time.monotonic()) * 1000))
+
+        ways = self._ways
+        kinds: dict[OperationName, Callable[[], Awaitable[object]]] = {
+            "point_read": lambda: ways.queries.run(principal, work.point_read(left_ms())),
+            "point_write": lambda: ways.queries.run(principal, work.point_write(left_ms())),
+            "transaction": lambda: ways.transactions.run(principal, work.transaction(left_ms())),
+            "stream": lambda: ways.streams.run(principal, work.stream(left_ms()), _Nobody()),
+        }
+        for at, (name, run) in enumerate(kinds.items()):
+            operation = Operation(name)
+            measured.operations.append(operation)
+            now_s = time.monotonic()
+            until_s = now_s + (end_s - now_s) / (len(kinds) - at)
+            series = _Series(operation, run, iterations, until_s, lambda: self._take_permit(principal))
+            began_us = monotonic_us()
+            # Streams may have half of an organization's turns, and wait for no others.
+            at_once = max(1, concurrency // 2) if name == "stream" else concurrency
+            measured.limited_by = await series.run(at_once) or measured.limited_by
+            operation.lasted_us = monotonic_us() - began_us
+        return measured
+
+    async def _take_permit(self, principal: Principal) -> None:
+        limit = TIERS[principal.tier].requests_per_minute
+        if limit is None:
+            return
+        organization_id = principal.organization_id
+        permit = self._permits.take_held(organization_id) or await self._permits.take(organization_id, limit)
+        if not permit.granted:
+            raise _NoPermit
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """The requests that are measured, on the rows of a scratch schema."""
+
+    database: str | None
+    schema: str
+
+    def point_read(self, left_ms: int) -> QueryRequest:
+        return self._query(f"select id, body from {self.schema}.rows where id = $1", left_ms)
+
+    def point_write(self, left_ms: int) -> QueryRequest:
+        return self._query(f"update {self.schema}.rows set written = written + 1 where id = $1", left_ms)
+
+    def stream(self, left_ms: int) -> QueryRequest:
+        sql = f"select id, body from {self.schema}.rows where id <= {_STREAMED_ROWS}"
+        return QueryRequest(sql, database=self.database, timeout_ms=left_ms)
+
+    def transaction(self, left_ms: int) -> TransactionRequest:
+        read, write = self.point_read(left_ms), self.point_write(left_ms)
+        statements = [TransactionStatement(read.sql, read.params), TransactionStatement(write.sql, read.params)]
+        return TransactionRequest(statements, self.database, timeout_ms=left_ms)
+
+    def _query(self, sql: str, left_ms: int) -> QueryRequest:
+        chosen = b"%d" % random.randint(1, _ROWS)
+        return QueryRequest(sql, [chosen], self.database, timeout_ms=left_ms)
+
+
+class _Series:
+    """The same kind of work, again and again, some of it at once."""
+
+    def __init__(
+        self, operation: Operation, work: Callable[[], Awaitable[object]], iterations: int, until_s: float,
+        take_permit: Callable[[], Awaitable[None]],
+    ) -> None:  # fmt: skip
+        self._operation = operation
+        self._work = work
+        self._left = iterations
+        self._until_s = until_s
+        self._take_permit = take_permit
+
+    async def run(self, concurrency: int) -> Limit | None:
+        """What ended the series before all of it was done."""
+        ended = await asyncio.gather(*(self._repeat() for _ in range(concurrency)))
+        return next((reason for reason in ended if reason is not None), None)
+
+    async def _repeat(self) -> Limit | None:
+        while self._left > 0:
+            if time.monotonic() >= self._until_s:
+                return "time"
+            self._left -= 1
+            try:
+                await self._take_permit()
+            except _NoPermit:
+                return "rate_limit"
+            await self._once()
+        return None
+
+    async def _once(self) -> None:
+        began_us = monotonic_us()
+        try:
+            await self._work()
+        except EngineError:
+            # The engine is away: there is nothing to measure.
+            raise
+        except ServiceError:
+            self._operation.errors += 1
+        else:
+            self._operation.took_us.append(monotonic_us() - began_us)
+
+
+def _furnish(schema: str) -> list[bytes]:
+    return [
+        f"create table {schema}.rows (id int primary key, body text not null, written int not null)".encode(),
+        f"insert into {schema}.rows select n, 'row ' || n, 0 from generate_series(1, {_ROWS}) n".encode(),
+        f"analyze {schema}.rows".encode(),
+    ]
+
+
+def _bench_running() -> ConflictError:
+    return ConflictError(
+        "bench_running", "A benchmark is running on this database; there is one at a time.",
+        retryable=True, retry_after_ms=5_000,
+    )  # fmt: skip

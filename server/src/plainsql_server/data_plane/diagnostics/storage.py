@@ -1,0 +1,172 @@
+"""A round trip to the storage under a customer's database: write, sync, read, verify, delete.
+
+Owns the steps and what each of them proves. The writing is one transaction, so that a disk that is full leaves nothing
+behind. 'Sync' is the engine's: the commit waits until its log is on disk, and the log's position says that it is.
+"""
+
+import hashlib
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Literal
+
+from plainsql_server.core.clock import monotonic_us
+from plainsql_server.core.errors import AccessError, EngineError, LimitError, ServiceError
+from plainsql_server.core.principal import Principal
+from plainsql_server.data_plane.diagnostics.temporary_schemas import Scratches
+from plainsql_server.data_plane.service_statements import Visit, Visits
+from plainsql_server.engine.connection.batch import SAFE_PATH
+from plainsql_server.engine.execution import temporary_schemas
+
+# Enough to need more than one page and more than one piece of the log; little enough to be no load.
+SIZE_BYTES = 1024 * 1024
+_PART_BYTES = 64 * 1024
+_BEGIN = b"begin isolation level read committed read write"
+_POSITION = b"select pg_current_wal_insert_lsn()"
+_IS_FLUSHED = b"select pg_catalog.pg_current_wal_flush_lsn() operator(pg_catalog.>=) $1::pg_catalog.pg_lsn"
+_IS_THERE = b"select 1 from pg_catalog.pg_namespace where nspname operator(pg_catalog.=) $1::pg_catalog.name"
+_TRUE = b"t"
+
+
+StepName = Literal["write", "sync", "read", "verify", "delete"]
+
+
+@dataclass(slots=True)
+class Step:
+    """One step of the round trip, and how long it took."""
+
+    name: StepName
+    ok: bool
+    us: int
+
+
+@dataclass(slots=True)
+class RoundTrip:
+    """What was done, and why it failed, if it did."""
+
+    checksum: str
+    steps: list[Step] = field(default_factory=list)
+    failure: ServiceError | None = None
+    exec_us: int = 0
+    queue_us: int = 0
+
+
+class StepFailed(Exception):
+    """The storage gave something else back than what it was given."""
+
+
+class StorageTests:
+    """Makes round trips."""
+
+    def __init__(self, visits: Visits, scratches: Scratches) -> None:
+        self._visits = visits
+        self._scratches = scratches
+
+    async def run(self, principal: Principal, database: str | None) -> RoundTrip:
+        """One round trip. Raises AccessError where there is no such database, LimitError where its turn did not come.
+
+        What else fails is in the answer.
+        """
+        written = os.urandom(SIZE_BYTES)
+        trip = RoundTrip(_checksum(written))
+        name = temporary_schemas.new_scratch_name()
+        async with self._scratches.turn(principal):
+            try:
+                await self._write(principal, database, trip, name, written)
+                await self._read(principal, database, trip, name)
+            except (ServiceError, StepFailed) as error:
+                if isinstance(error, AccessError) or (isinstance(error, LimitError) and not trip.steps):
+                    # There was nothing to try it on, or no turn for it: that says nothing about the storage.
+                    raise
+                trip.failure = _failure(error, trip)
+            finally:
+                if any(step.name == "sync" for step in trip.steps):
+                    await self._delete(principal, database, trip, name)
+        return trip
+
+    async def _write(
+        self, principal: Principal, database: str | None, trip: RoundTrip, name: str, written: bytes
+    ) -> None:
+        async with self._visits.visit(principal, database) as visit, _counted(visit, trip):
+            async with _step(trip, "write"):
+                *_, position = await visit.run(
+                    _BEGIN, SAFE_PATH, temporary_schemas.create(name),
+                    f"create table {name}.parts (number int primary key, body bytea not null)".encode(),
+                    *[
+                        (f"insert into {name}.parts values ($1::int, $2::bytea)".encode(), [b"%d" % at, _hex(part)])
+                        for at, part in enumerate(_parts(written))
+                    ],
+                    _POSITION,
+                )  # fmt: skip
+            async with _step(trip, "sync"):
+                _, flushed = await visit.run(b"commit", (_IS_FLUSHED, [position.rows[0][0]]))
+                _require(flushed.rows == [[_TRUE]], "The commit was not on disk when the engine had said so.")
+
+    async def _read(self, principal: Principal, database: str | None, trip: RoundTrip, name: str) -> None:
+        # With a turn, and so perhaps a connection, of its own: what one session alone could see is not stored.
+        async with self._visits.visit(principal, database) as visit, _counted(visit, trip):
+            async with _step(trip, "read"):
+                (parts,) = await visit.run(f"select body from {name}.parts order by number".encode())
+            async with _step(trip, "verify"):
+                found = b"".join(bytes.fromhex((row[0] or b"")[2:].decode()) for row in parts.rows)
+                _require(_checksum(found) == trip.checksum, "What was read is not what was written.")
+
+    async def _delete(self, principal: Principal, database: str | None, trip: RoundTrip, name: str) -> None:
+        try:
+            async with self._visits.visit(principal, database) as visit, _counted(visit, trip), _step(trip, "delete"):
+                _, left = await visit.run(temporary_schemas.drop(name), (_IS_THERE, [name.encode()]))
+                _require(not left.rows, "The scratch data is still there.")
+        except (ServiceError, StepFailed) as error:
+            trip.failure = trip.failure or _failure(error, trip)
+
+
+@asynccontextmanager
+async def _step(trip: RoundTrip, name: StepName) -> AsyncIterator[None]:
+    step = Step(name, False, 0)
+    trip.steps.append(step)
+    began_us = monotonic_us()
+    try:
+        yield
+        step.ok = True
+    finally:
+        step.us = monotonic_us() - began_us
+
+
+@asynccontextmanager
+async def _counted(visit: Visit, trip: RoundTrip) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        trip.exec_us += visit.exec_us
+        trip.queue_us += visit.queue_us
+
+
+def _failure(error: ServiceError | StepFailed, trip: RoundTrip) -> EngineError:
+    at = "before its first step"
+    if trip.steps:
+        at = f"{'after' if trip.steps[-1].ok else 'at'} the step {trip.steps[-1].name!r}"
+    if isinstance(error, StepFailed):
+        return EngineError("storage_failed", f"The round trip failed {at}: {error}")
+    return EngineError(
+        "storage_failed", f"The round trip failed {at}: {error.message}", hint=error.hint, diagnosis=error.diagnosis,
+        retryable=error.retryable, retry_after_ms=error.retry_after_ms, outcome=error.outcome,
+        internal_context=error.internal_context,
+    )  # fmt: skip
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise StepFailed(otherwise)
+
+
+def _parts(written: bytes) -> list[bytes]:
+    return [written[start : start + _PART_BYTES] for start in range(0, len(written), _PART_BYTES)]
+
+
+def _hex(part: bytes) -> bytes:
+    return b"\\x" + part.hex().encode()
+
+
+def _checksum(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"

@@ -1,0 +1,107 @@
+"""The service's own work in a customer's database, done as the customer: in its turn, with its rights and limits.
+
+Owns that such work waits at the gate, ends at the deadline and is counted as a customer's statement is. The banner
+routes are made of it. Refuses to know what the work is.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from plainsql_server.core.clock import Deadline, monotonic_us
+from plainsql_server.core.errors import LimitError, Outcome, ServiceError, StatementError
+from plainsql_server.core.principal import Principal
+from plainsql_server.data_plane.admission import result_too_large, statement_timed_out, was_ended
+from plainsql_server.data_plane.databases import Databases, Place
+from plainsql_server.directory.tally import Tally
+from plainsql_server.engine.connection.batch import Answer, Own, run_batch
+from plainsql_server.engine.connection.connection import ResultTooLarge
+from plainsql_server.engine.connection.session_state import Leftovers
+from plainsql_server.engine.pool.pool import Lease, Pools, Reason
+from plainsql_server.limits.tiers import TIERS
+
+
+@dataclass(slots=True)
+class Visit:
+    """A connection to a customer's database, for the length of one piece of work."""
+
+    place: Place
+    lease: Lease
+    row_count: int = 0
+    size_bytes: int = 0
+    exec_us: int = 0
+
+    @property
+    def queue_us(self) -> int:
+        return self.lease.queue_us
+
+    async def run(self, *statements: bytes | Own) -> list[Answer]:
+        """The statements' answers; see `run_batch`. Raises ServiceError."""
+        if self.lease.ended_for is not None:
+            # Between two exchanges the engine has nothing that a cancel could end, so that it must be asked for here.
+            raise StatementError("query_canceled", f"The visit was ended: {self.lease.ended_for}.")
+        began_us = monotonic_us()
+        try:
+            answers = await run_batch(self.lease.connection, statements)
+        finally:
+            self.exec_us += monotonic_us() - began_us
+        self._count(answers)
+        return answers
+
+    def require_company(self) -> None:
+        """Raises LimitError unless the organization may make a second visit meanwhile, in this process."""
+        if not self.lease.has_company:
+            raise LimitError(
+                "too_few_turns",
+                "This needs two connections at once, and this process has one for your organization.",
+                hint="The operator has more processes than your tier has concurrent statements.",
+            )
+
+    def left_nothing(self) -> None:
+        """Says that the session is as it was, so that it need not be cleaned."""
+        self.lease.leftovers = Leftovers.NOTHING
+
+    def _count(self, answers: Sequence[Answer]) -> None:
+        for answer in answers:
+            self.row_count += len(answer.rows)
+            self.size_bytes += sum(len(value) for row in answer.rows for value in row if value is not None)
+
+
+class Visits:
+    """Makes visits."""
+
+    def __init__(self, databases: Databases, pools: Pools, tally: Tally) -> None:
+        self._databases = databases
+        self._pools = pools
+        self._tally = tally
+
+    async def place(self, principal: Principal, database: str | None) -> Place:
+        """Where a visit would go. Raises AccessError or EngineError as a query would."""
+        return self._databases.remembered(principal, database) or await self._databases.find(principal, database)
+
+    @asynccontextmanager
+    async def visit(
+        self, principal: Principal, database: str | None, timeout_ms: int | None = None
+    ) -> AsyncIterator[Visit]:
+        """A visit, within the tier's deadline for a statement. Raises ServiceError; cancelling it cancels the work."""
+        limits, tier = TIERS[principal.tier], principal.tier
+        timeout_ms = min(timeout_ms or limits.statement_timeout_ms, limits.statement_timeout_ms)
+        place = await self.place(principal, database)
+        pool = self._pools.for_address(place.address, principal.organization_id)
+        async with pool.lease(limits.concurrent_statements, Deadline.after_ms(timeout_ms)) as lease:
+            leased_us = monotonic_us()
+            visit = Visit(place, lease)
+            lease.connection.max_result_bytes = limits.result_bytes
+            try:
+                yield visit
+            except ResultTooLarge as error:
+                raise result_too_large(limits, tier, Outcome.ROLLED_BACK) from error
+            except ServiceError as error:
+                if lease.ended_for is Reason.DEADLINE and was_ended(error):
+                    raise statement_timed_out(timeout_ms, tier, error.outcome) from None
+                raise
+            finally:
+                held_us = monotonic_us() - leased_us
+                self._tally.note_usage(
+                    principal.organization_id, place.database_id, visit.row_count, held_us, visit.size_bytes
+                )

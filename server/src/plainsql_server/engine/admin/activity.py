@@ -1,0 +1,135 @@
+"""What a cell is doing, as its admin sees it: connections, statements, replication, settings.
+
+Owns these questions, which read the engine's own views only, and the end of one statement. Refuses to touch a
+backend that is not a tenant's.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import AsyncConnection
+
+from plainsql_server.engine.admin.provisioning import MAINTENANCE_DATABASE, admin_connection
+from plainsql_server.engine.connection.interrupt import AWAITS_NO_STANDBY
+from plainsql_server.engine.connection.sqlstate import engine_away
+
+# Sizes of thousands of databases take seconds; a cell that takes longer than this hangs.
+_PATIENCE_S = 30.0
+
+# As provisioning names the roles of customers' databases.
+TENANT_ROLE = "^[or]_[0-9a-f]{24}$"
+
+_LOAD = f"""
+    SELECT count(*) FILTER (WHERE usename ~ '{TENANT_ROLE}') AS tenants,
+           count(*) AS connections,
+           count(*) FILTER (WHERE state = 'active' AND usename ~ '{TENANT_ROLE}') AS running,
+           count(*) FILTER (WHERE wait_event_type = 'Lock') AS waiting_for_locks,
+           coalesce(extract(epoch FROM max(now() - xact_start)), 0)::float8 AS oldest_transaction_s
+    FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()
+"""
+_SELF = """
+    SELECT current_setting('server_version') AS version, pg_is_in_recovery() AS is_standby,
+           current_setting('max_connections')::int AS max_connections,
+           (SELECT sum(pg_database_size(oid))::bigint FROM pg_database) AS size_bytes,
+           (SELECT count(*) FROM pg_prepared_xacts) AS prepared_transactions
+"""
+_REPLICAS = """
+    SELECT application_name AS name, state, sync_state,
+           pg_wal_lsn_diff(pg_current_wal_lsn(), replay_lsn)::bigint AS behind_bytes
+    FROM pg_stat_replication ORDER BY application_name
+"""
+_STATEMENTS = f"""
+    SELECT pid, usename AS role, state, query, wait_event_type AS waits_for,
+           extract(epoch FROM clock_timestamp() - coalesce(query_start, backend_start))::float8 AS elapsed_s
+    FROM pg_stat_activity
+    WHERE backend_type = 'client backend' AND usename ~ '{TENANT_ROLE}' ORDER BY query_start
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A standby that follows the cell."""
+
+    name: str
+    state: str
+    sync_state: str
+    behind_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CellView:
+    """A cell at one moment."""
+
+    version: str
+    is_standby: bool
+    max_connections: int
+    connections: int
+    tenants: int
+    running: int
+    waiting_for_locks: int
+    oldest_transaction_s: float
+    prepared_transactions: int
+    size_bytes: int
+    # The host that answered, which leads where there are several.
+    server: str
+    replicas: list[Replica]
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A tenant's backend and what it does. `query` is SQL as it was sent, without parameters."""
+
+    pid: int
+    role: str
+    state: str
+    query: str
+    waits_for: str | None
+    elapsed_s: float
+
+
+@asynccontextmanager
+async def watching(conninfo: str, admin_role: str) -> AsyncIterator[AsyncConnection]:
+    """A connection for questions to a cell. Raises EngineError if it is away, or does not answer them all in time."""
+    try:
+        async with (
+            asyncio.timeout(_PATIENCE_S),
+            admin_connection(conninfo, admin_role, MAINTENANCE_DATABASE) as connection,
+        ):
+            yield connection
+    except TimeoutError as error:
+        raise engine_away(f"it let in, and did not answer within {_PATIENCE_S:g} s") from error
+
+
+async def view(connection: AsyncConnection) -> CellView:
+    """What the cell is doing."""
+    (itself,) = await rows(connection, _SELF)
+    (load,) = await rows(connection, _LOAD)
+    replicas = [] if itself["is_standby"] else [Replica(**row) for row in await rows(connection, _REPLICAS)]
+    server = f"{connection.info.host}:{connection.info.port}"
+    return CellView(**itself, **load, server=server, replicas=replicas)
+
+
+async def statements(connection: AsyncConnection) -> list[Running]:
+    """Every tenant's backend, the longest at work first."""
+    return [Running(**row) for row in await rows(connection, _STATEMENTS)]
+
+
+async def end_statement(connection: AsyncConnection, pid: int, roles: Sequence[str], *, terminate: bool) -> bool:
+    """Cancels what a backend does, or ends it, if it is a client's in one of these roles; whether that was so."""
+    act = "pg_terminate_backend" if terminate else "pg_cancel_backend"
+    # Asked and done at once: by the next look the number may be another's.
+    statement = f"""
+        SELECT {act}(pid) FROM pg_stat_activity
+        WHERE pid = %s AND usename = ANY(%s) AND backend_type = 'client backend' AND {AWAITS_NO_STANDBY}
+    """
+    return (await connection.execute(statement, (pid, list(roles)))).rowcount == 1
+
+
+async def rows(connection: AsyncConnection, query: str, *arguments: Any) -> list[dict[str, Any]]:
+    """The answer to a question, by the names of its columns."""
+    cursor = await connection.execute(query, arguments or None)
+    names = [column.name for column in cursor.description or []]
+    return [dict(zip(names, row, strict=True)) for row in await cursor.fetchall()]

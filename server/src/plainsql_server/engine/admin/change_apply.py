@@ -1,0 +1,162 @@
+"""Bringing a copy of a database up to a later moment: what went is deleted from it, what came is written to it.
+
+Owns the order of that and as whom each thing is done in the copy: customers' tables as the copy's owner, since that
+may run code of theirs (in indexes, defaults and checks), and the service's own tables as the cell's admin. The copy is
+nobody else's meanwhile. Triggers and foreign keys do not act: their effects are among the changes already.
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from psycopg import AsyncConnection, sql
+
+from plainsql_server.core.errors import InternalError
+from plainsql_server.engine.admin.large_objects import copy_large_objects
+from plainsql_server.engine.admin.snapshot import Change, Moment, array, batches, changes
+
+# A whole row as text, whatever casts its customer made.
+_ROW = "pg_catalog.textin(pg_catalog.record_out(x.*))"
+_DELETE_BY_TEXT = f"""
+    DELETE FROM ONLY {{table}} WHERE ctid = ANY (ARRAY(
+        SELECT a.place FROM (
+            SELECT x.ctid AS place, {_ROW} AS r, row_number() OVER (PARTITION BY {_ROW}) AS n
+            FROM ONLY {{table}} x WHERE {_ROW} IN (SELECT r FROM pg_temp.gone)) a
+        JOIN (SELECT r, count(*) AS n FROM pg_temp.gone GROUP BY r) g ON g.r = a.r AND a.n <= g.n))
+"""
+_UNRULY = """
+    SELECT n.nspname::text, c.relname::text, 'TRIGGER', t.tgname::text, t.tgenabled::text
+    FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE NOT t.tgisinternal AND t.tgenabled IN ('A', 'R') AND c.relpersistence <> 't'
+    UNION ALL
+    SELECT n.nspname::text, c.relname::text, 'RULE', r.rulename::text, r.ev_enabled::text
+    FROM pg_rewrite r JOIN pg_class c ON c.oid = r.ev_class JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE r.ev_enabled IN ('A', 'R') AND c.relpersistence <> 't'
+"""
+_MEAGRE = """
+    SELECT EXISTS (SELECT FROM pg_class WHERE relacl IS NOT NULL AND CASE relkind
+        WHEN 'S' THEN NOT has_sequence_privilege(relowner, oid, 'UPDATE')
+        ELSE relkind IN ('r', 'p', 'm') AND NOT (has_table_privilege(relowner, oid, 'SELECT')
+            AND has_table_privilege(relowner, oid, 'INSERT') AND has_table_privilege(relowner, oid, 'DELETE')) END)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """The copy, by a connection as its owner and one as its cell's admin; and what the original's reader is called."""
+
+    owner: AsyncConnection
+    admin: AsyncConnection
+    role_names: dict[str, str]
+
+
+async def follow(earlier: Moment, later: Moment, copy: Copy) -> int:
+    """Makes a copy that is as it was at the earlier moment as it is at the later; how many rows that took.
+
+    Both moments have the same definitions. Raises InternalError if the copy was not as it was then.
+    """
+    found = await changes(earlier, later)
+    async with copy.owner.transaction(), copy.admin.transaction():
+        # All that went goes first, so that what came meets no row that has its key.
+        for each in found:
+            if not each.table.is_view:
+                await _delete(earlier, each, copy)
+        for each in found:
+            if not each.table.is_view:
+                await _insert(later, each, copy)
+        for each in found:
+            if each.table.is_view:
+                await copy.owner.execute(sql.SQL("REFRESH MATERIALIZED VIEW {}").format(each.table.identifier))
+        await copy_large_objects(earlier, later, copy.owner, copy.role_names)
+    return sum(len(each.gone) + len(each.come) for each in found)
+
+
+async def silence(admin: AsyncConnection, role: str, database: str, *, silent: bool) -> None:
+    """Has ordinary triggers, rules and foreign keys not act for a copy's owner, from its next connection on, or act."""
+    change = "SET session_replication_role = replica" if silent else "RESET session_replication_role"
+    statement = sql.SQL(f"ALTER ROLE {{}} IN DATABASE {{}} {change}")
+    await admin.execute(statement.format(sql.Identifier(role), sql.Identifier(database)))
+
+
+async def rouse(moment: Moment, copy: Copy, *, asleep: bool) -> None:
+    """Puts triggers and rules that would act all the same to sleep in the copy, or has them be as in the original."""
+    for schema, table, kind, name, enabled in await moment.rows(sql.SQL(_UNRULY)):
+        state = "DISABLE" if asleep else {"A": "ENABLE ALWAYS", "R": "ENABLE REPLICA"}[enabled]
+        statement = sql.SQL(f"ALTER TABLE ONLY {{}} {state} {kind} {{}}")
+        await copy.owner.execute(statement.format(sql.Identifier(schema, table), sql.Identifier(name)))
+
+
+async def has_meagre_owner(moment: Moment) -> bool:
+    """Whether the owner took rights from itself that filling its tables needs."""
+    ((found,),) = await moment.rows(sql.SQL(_MEAGRE))
+    return bool(found)
+
+
+async def copy_own(moment: Moment, copy: Copy) -> None:
+    """Copies the service's own tables, which no dump of the customer's has."""
+    for table in moment.tables.values():
+        if table.is_ours:
+            await _insert(moment, Change(table, (), (), whole=True), copy)
+
+
+async def set_sequences(later: Moment, copy: Copy) -> None:
+    """Gives every sequence of the copy the original's value. Nobody may use the original meanwhile."""
+    for schema, name, value, is_called in await later.sequences():
+        statement = sql.SQL("SELECT setval({}::regclass, {}, {})")
+        quoted = sql.Literal(sql.Identifier(schema, name).as_string(copy.owner))
+        await copy.owner.execute(statement.format(quoted, sql.Literal(value), sql.Literal(is_called)))
+
+
+async def _delete(earlier: Moment, each: Change, copy: Copy) -> None:
+    writer = _writer(each, copy)
+    if each.whole:
+        await writer.execute(sql.SQL("DELETE FROM ONLY {}").format(each.table.identifier))
+        return
+    if not each.gone:
+        return
+    key = sql.SQL(", ").join(sql.Identifier("x", column) for column in each.table.key)
+    chosen = key if each.table.key else sql.SQL(f"{_ROW} AS r")
+    like = sql.SQL("CREATE TEMP TABLE gone ON COMMIT DROP AS SELECT {} FROM ONLY {} x WITH NO DATA")
+    await writer.execute(like.format(chosen, each.table.identifier))
+    query = sql.SQL("SELECT {} FROM ONLY {} x WHERE x.ctid = ANY({})")
+    for some in batches(each.gone):
+        rows = earlier.copy(each.table, query.format(chosen, each.table.identifier, array(some)))
+        await _write(writer, sql.SQL("COPY pg_temp.gone FROM STDIN"), rows)
+    await writer.execute("ANALYZE pg_temp.gone")
+    deleted = await writer.execute(_delete_statement(each))
+    if deleted.rowcount != len(each.gone):
+        raise InternalError(f"a copy of {each.table.oid} missed {len(each.gone) - deleted.rowcount} rows that went")
+    await writer.execute("DROP TABLE pg_temp.gone")
+
+
+def _delete_statement(each: Change) -> sql.Composed:
+    if not each.table.key:
+        return sql.SQL(_DELETE_BY_TEXT).format(table=each.table.identifier)
+    equal = [
+        sql.SQL("{} = {}").format(sql.Identifier("x", column), sql.Identifier("gone", column))
+        for column in each.table.key
+    ]
+    statement = sql.SQL("DELETE FROM ONLY {} x USING pg_temp.gone AS gone WHERE {}")
+    return statement.format(each.table.identifier, sql.SQL(" AND ").join(equal))
+
+
+async def _insert(later: Moment, each: Change, copy: Copy) -> None:
+    columns = sql.SQL(", ").join(map(sql.Identifier, each.table.columns))
+    # A table may have no columns, or none that are written, and rows all the same.
+    named = sql.SQL("({})" if each.table.columns else "").format(columns)
+    into = sql.SQL("COPY {} {} FROM STDIN").format(each.table.identifier, named)
+    everything = sql.SQL("SELECT {} FROM ONLY {}").format(columns, each.table.identifier)
+    if each.whole:
+        await _write(_writer(each, copy), into, later.copy(each.table, everything))
+    for some in batches(each.come):
+        query = sql.SQL("{} WHERE ctid = ANY({})").format(everything, array(some))
+        await _write(_writer(each, copy), into, later.copy(each.table, query))
+
+
+def _writer(each: Change, copy: Copy) -> AsyncConnection:
+    return copy.admin if each.table.is_ours else copy.owner
+
+
+async def _write(writer: AsyncConnection, statement: sql.SQL | sql.Composed, blocks: AsyncIterator[bytes]) -> None:
+    async with writer.cursor().copy(statement) as copy:
+        async for block in blocks:
+            await copy.write(block)

@@ -1,0 +1,129 @@
+"""What PostgreSQL allows everybody and a tenant must not have, taken away in the template of tenants' databases.
+
+Owns the lists: functions, extensions, and the settings that a tenant's role is pinned to. Every
+database copied from the template has the same. Refuses to grant anything.
+"""
+
+import hashlib
+from typing import Literal
+
+from psycopg import AsyncConnection, sql
+
+from plainsql_server.engine.admin.cell import TEMP_FILE_LIMIT
+
+# What PUBLIC may execute in a fresh database and a tenant must not: it fills tables that all tenants of the
+# cell share (locks, notifications), writes to the shared log at will, reaches the server's files, lists the names of
+# other tenants' prepared transactions, or looks at the table of locks, which stands still for everybody meanwhile.
+FORBIDDEN_FUNCTIONS = (
+    r"^(pg_(try_)?advisory_.*|pg_notify|pg_logical_emit_message|lo_.*|lowrite|pg_export_snapshot"
+    r"|pg_tablespace_(size|databases|location)|inet_server_(addr|port)|pg_prepared_xact"
+    r"|pg_lock_status|pg_(safe_snapshot_)?blocking_pids|pg_isolation_test_session_is_blocked)$"
+)
+
+# Extensions that tenants may create: types, operators and indexes that applications ask for. PostgreSQL would let them
+# create every extension that is marked as trusted and installed on the cell, procedural languages among them.
+EXTENSIONS = ("btree_gin", "btree_gist", "citext", "fuzzystrmatch", "hstore", "pg_trgm", "unaccent")
+
+# A tenant cannot change these: they are a superuser's, set for its role by ours. It can write nothing to the log then,
+# neither by errors that quote values nor by RAISE LOG.
+PINNED = {
+    "log_min_messages": "fatal",
+    "log_min_error_statement": "panic",
+    "log_statement": "none",
+    "log_min_duration_statement": "-1",
+    "log_min_duration_sample": "-1",
+    "log_duration": "off",
+    "temp_file_limit": TEMP_FILE_LIMIT,
+    "session_replication_role": "origin",
+}
+
+_FUNCTIONS = """
+    SELECT p.oid::regprocedure::text FROM pg_proc p
+    WHERE p.pronamespace = 'pg_catalog'::regnamespace AND p.proname ~ %s
+"""
+_OPEN_FUNCTIONS = f"""
+    {_FUNCTIONS} AND EXISTS (
+        SELECT FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) AS entry WHERE entry.grantee = 0)
+"""
+# Runs at the end of whatever grants, as whoever grants. Every tenant can see every role, and could keep a stranger's
+# from ever being dropped by granting it something.
+_GRANT_GUARD = """
+    CREATE OR REPLACE FUNCTION plainsql.check_grants() RETURNS event_trigger
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+    BEGIN
+        IF EXISTS (SELECT FROM pg_roles WHERE rolname = current_user AND NOT rolsuper) AND EXISTS (
+            SELECT FROM pg_shdepend s JOIN pg_database d ON d.oid = s.dbid JOIN pg_roles r ON r.oid = s.refobjid
+            WHERE d.datname = current_database() AND s.refclassid = 'pg_authid'::regclass AND s.deptype IN ('a', 'r')
+              AND NOT has_database_privilege(r.oid, d.oid, 'CONNECT')
+        ) THEN
+            RAISE insufficient_privilege USING MESSAGE = 'a role that cannot use this database can be granted nothing';
+        END IF;
+    END $$;
+    REVOKE ALL ON FUNCTION plainsql.check_grants() FROM PUBLIC;
+    DROP EVENT TRIGGER IF EXISTS plainsql_check_grants;
+    CREATE EVENT TRIGGER plainsql_check_grants ON ddl_command_end
+        WHEN TAG IN ('GRANT', 'ALTER DEFAULT PRIVILEGES', 'CREATE POLICY', 'ALTER POLICY', 'CREATE SCHEMA')
+        EXECUTE FUNCTION plainsql.check_grants();
+    ALTER EVENT TRIGGER plainsql_check_grants ENABLE ALWAYS;
+"""
+# Runs at the end of CREATE EXTENSION, as whoever runs that, and undoes it by failing.
+_EXTENSION_GUARD = """
+    CREATE SCHEMA IF NOT EXISTS plainsql;
+    CREATE OR REPLACE FUNCTION plainsql.check_extensions() RETURNS event_trigger
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+    DECLARE
+        refused text;
+    BEGIN
+        SELECT e.extname INTO refused FROM pg_extension e JOIN pg_roles r ON r.oid = e.extowner
+        WHERE NOT r.rolsuper AND e.extname <> ALL ({allowed}) LIMIT 1;
+        IF FOUND THEN
+            RAISE insufficient_privilege USING
+                MESSAGE = format('the extension "%%s" is not offered', refused),
+                HINT = {hint};
+        END IF;
+    END $$;
+    REVOKE ALL ON FUNCTION plainsql.check_extensions() FROM PUBLIC;
+    DROP EVENT TRIGGER IF EXISTS plainsql_check_extensions;
+    CREATE EVENT TRIGGER plainsql_check_extensions ON ddl_command_end WHEN TAG IN ('CREATE EXTENSION')
+        EXECUTE FUNCTION plainsql.check_extensions();
+    ALTER EVENT TRIGGER plainsql_check_extensions ENABLE ALWAYS;
+"""
+
+
+# Which of these lists a database was hardened by; what it was made by is told by a comment that only we can write.
+EDITION = hashlib.sha256(
+    repr((FORBIDDEN_FUNCTIONS, EXTENSIONS, PINNED, _GRANT_GUARD, _EXTENSION_GUARD)).encode()
+).hexdigest()[:12]
+
+
+async def harden(template: AsyncConnection) -> None:
+    """Takes it all away in the database of this connection, a superuser's. May be run again."""
+    await _revoke_functions(template)
+    allowed = sql.Literal(list(EXTENSIONS))
+    hint = sql.Literal(f"Offered are {', '.join(EXTENSIONS)}.")
+    guard = _EXTENSION_GUARD.replace("%%", "%")
+    await template.execute(sql.SQL(guard).format(allowed=allowed, hint=hint))
+    await template.execute(_GRANT_GUARD)
+
+
+async def functions_like(connection: AsyncConnection, pattern: str) -> list[sql.SQL]:
+    """The signatures of PostgreSQL's own functions whose names match."""
+    cursor = await connection.execute(_FUNCTIONS, (pattern,))
+    # A signature comes from the catalog as `regprocedure`, which quotes what needs it.
+    return [sql.SQL(signature) for (signature,) in await cursor.fetchall()]
+
+
+async def pin(cell: AsyncConnection, kind: Literal["ROLE", "DATABASE"], name: str) -> None:
+    """Sets for a tenant's role or database what it must not be able to change.
+
+    For the database as well, because the engine's own maintenance calls a tenant's functions in nobody's role.
+    """
+    for setting, value in PINNED.items():
+        statement = sql.SQL(f"ALTER {kind} {{}} SET {{}} = {{}}")
+        await cell.execute(statement.format(sql.Identifier(name), sql.Identifier(setting), sql.Literal(value)))
+
+
+async def _revoke_functions(template: AsyncConnection) -> None:
+    cursor = await template.execute(_OPEN_FUNCTIONS, (FORBIDDEN_FUNCTIONS,))
+    for (signature,) in await cursor.fetchall():
+        await template.execute(sql.SQL("REVOKE EXECUTE ON FUNCTION {} FROM PUBLIC").format(sql.SQL(signature)))

@@ -1,0 +1,63 @@
+"""Large objects of a copy: those that changed between two moments are written anew.
+
+Owns finding and writing them. They are no rows of a customer's tables, so that `snapshot.py` does not see them.
+"""
+
+from psycopg import AsyncConnection, sql
+
+from plainsql_server.engine.admin.snapshot import Moment
+
+_PIECE_BYTES = 1 << 20
+_FOR_WRITING = 0x20000
+_OBJECTS = sql.SQL("SELECT loid FROM pg_largeobject WHERE {0} UNION SELECT oid FROM pg_largeobject_metadata WHERE {0}")
+_RIGHTS = """
+    SELECT CASE WHEN e.grantee = 0 THEN NULL ELSE e.grantee::regrole::text END, e.privilege_type
+    FROM pg_largeobject_metadata m, aclexplode(m.lomacl) e WHERE m.oid = %s AND e.grantee <> m.lomowner
+"""
+
+
+async def copy_large_objects(
+    earlier: Moment, later: Moment, owner: AsyncConnection, role_names: dict[str, str]
+) -> None:
+    """Writes those that may have changed to the copy, as its owner, and removes those that are gone.
+
+    `role_names` are the other roles that may have rights, with what they are called in the copy.
+    """
+    ended = await earlier.rows(_OBJECTS.format(earlier.ended_since()))
+    begun = await later.rows(_OBJECTS.format(earlier.since()))
+    for oid in sorted({row[0] for row in [*ended, *begun]}):
+        there = await owner.execute("SELECT FROM pg_largeobject_metadata WHERE oid = %s", (oid,))
+        if not await later.rows(sql.SQL("SELECT 1 FROM pg_largeobject_metadata WHERE oid = %s"), oid):
+            if there.rowcount:
+                await owner.execute("SELECT lo_unlink(%s)", (oid,))
+            continue
+        if not there.rowcount:
+            await owner.execute("SELECT lo_create(%s)", (oid,))
+        await _write(later, owner, oid)
+        await _grant(later, owner, oid, role_names)
+
+
+async def _write(later: Moment, owner: AsyncConnection, oid: int) -> None:
+    opened = sql.SQL("SELECT lo_truncate64(lo_open({}, {}), 0)")
+    await owner.execute(opened.format(sql.Literal(oid), sql.Literal(_FOR_WRITING)))
+    offset = 0
+    while True:
+        read = sql.SQL("SELECT lo_get(%s::oid, %s::bigint, %s::int)")
+        ((piece,),) = await later.rows(read, oid, offset, _PIECE_BYTES)
+        if not piece:
+            return
+        await owner.execute("SELECT lo_put(%s::oid, %s::bigint, %s::bytea)", (oid, offset, bytes(piece)))
+        offset += len(piece)
+
+
+async def _grant(later: Moment, owner: AsyncConnection, oid: int, role_names: dict[str, str]) -> None:
+    wanted = {(role_names.get(role, role), right) for role, right in await later.rows(sql.SQL(_RIGHTS), oid)}
+    there = set(await (await owner.execute(_RIGHTS, (oid,))).fetchall())
+    for change, preposition, rights in (("REVOKE", "FROM", there - wanted), ("GRANT", "TO", wanted - there)):
+        for role, right in rights:
+            statement = sql.SQL(f"{change} {right} ON LARGE OBJECT {{}} {preposition} {{}}")
+            await owner.execute(statement.format(sql.Literal(oid), _role(role)))
+
+
+def _role(name: str | None) -> sql.Composable:
+    return sql.SQL("PUBLIC") if name is None else sql.Identifier(name)

@@ -1,0 +1,277 @@
+"""A database at one moment, kept readable, and what changed in it between two moments.
+
+Owns how a change is found. As long as a snapshot is held, no row that it sees is removed from its place in its table's
+file, nor is the place used again. So of two moments of which the later begins while the earlier is held, a row that
+only the earlier sees at its place is gone, and one that only the later sees has come: whatever kind of table it is,
+with a key or without, logged or not. Nothing is asked of the cell for that, and no trigger or slot is left behind.
+
+Customers' tables are read as their owner: even planning a query may call a customer's function, to simplify what an
+index is made of. The cell's admin chooses the moment, and reads catalogs, large objects and the service's own tables.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection, sql
+
+from plainsql_server.core.errors import InternalError
+from plainsql_server.engine.admin.backups import MOVE
+from plainsql_server.engine.admin.schema_fingerprint import FINGERPRINT
+from plainsql_server.engine.connection.sqlstate import engine_away
+
+# Both ends of a copy must write and read values alike, whatever a customer stored with ALTER ROLE.
+ALIKE = (
+    "-c DateStyle=ISO -c IntervalStyle=postgres -c TimeZone=UTC -c extra_float_digits=3 -c bytea_output=hex"
+    " -c lc_monetary=C -c xmlbinary=base64 -c search_path=pg_catalog -c local_preload_libraries="
+    " -c statement_timeout=0 -c lock_timeout=20s -c idle_in_transaction_session_timeout=0 -c idle_session_timeout=0"
+    " -c synchronous_commit=on -c default_transaction_read_only=off -c default_transaction_isolation=read\\ committed"
+)
+# Places that are named in one statement: some hundred kilobytes of it.
+PLACES_AT_ONCE = 10_000
+# Tables that one statement looks through: more would take longer to plan than to ask one after the other.
+_TABLES_AT_ONCE = 100
+_CONNECT_TIMEOUT_S = 5
+
+# A key serves to find a row by if its types are PostgreSQL's own, whose equality is known. The secret of the records
+# (`engine/execution/records.py`) is each database's own.
+_TABLES = """
+    SELECT c.oid, n.nspname::text, c.relname::text, c.relkind = 'm', c.relfilenode, pg_table_size(c.oid),
+        ARRAY(SELECT a.attname::text FROM pg_attribute a
+              WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+              ORDER BY a.attnum),
+        (SELECT array_agg(a.attname::text ORDER BY k.place)
+         FROM pg_index i
+         CROSS JOIN unnest(i.indkey::int2[]) WITH ORDINALITY AS k (attnum, place)
+         JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
+         JOIN pg_type t ON t.oid = a.atttypid
+         WHERE i.indrelid = c.oid AND i.indisprimary AND i.indisvalid AND k.place <= i.indnkeyatts
+         HAVING bool_and(t.typnamespace = 'pg_catalog'::regnamespace OR t.typtype = 'e'))
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relkind IN ('r', 'm') AND c.relispopulated AND c.relpersistence <> 't' AND n.nspname !~ '^pg_'
+      AND n.nspname <> 'information_schema' AND (n.nspname, c.relname) <> ('plainsql', 'secrets')
+    ORDER BY c.oid
+"""
+_SEQUENCES = """
+    SELECT n.nspname::text, c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relkind = 'S' AND c.relpersistence <> 't' ORDER BY c.oid
+"""
+# What is committed after a moment is of a transaction that had not ended by then, or had not begun. A row that others
+# had locked when it was changed names a group of transactions instead, made after that moment as well. Both conditions
+# let some through that did not change, and none that did stay out.
+_SINCE = "age(xmin) <= age({horizon}::xid)"
+_ENDED_SINCE = (
+    "xmax <> '0'::xid AND (age(xmax) <= age({horizon}::xid) OR mxid_age(xmax) BETWEEN 0 AND mxid_age({group}::xid))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table, or a materialized view, as it is defined and stored at a moment."""
+
+    oid: int
+    schema: str
+    name: str
+    is_view: bool
+    storage: int
+    size_bytes: int
+    columns: tuple[str, ...]
+    key: tuple[str, ...]
+
+    @property
+    def identifier(self) -> sql.Identifier:
+        return sql.Identifier(self.schema, self.name)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is the service's own, which is the admin's to write."""
+        return self.schema == "plainsql"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The places of rows that went and came between two moments; if it is `whole`, of all."""
+
+    table: Table
+    gone: Sequence[str]
+    come: Sequence[str]
+    whole: bool = False
+
+    def __bool__(self) -> bool:
+        return self.whole or bool(self.gone or self.come)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two connections to a database: as the cell's admin and as the database's owner."""
+
+    admin: AsyncConnection
+    owner: AsyncConnection
+
+    @property
+    def pids(self) -> tuple[int, int]:
+        """The processes that serve them."""
+        return self.admin.info.backend_pid, self.owner.info.backend_pid
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A moment of a database, for as long as the transactions of its connections are open."""
+
+    pair: Pair
+    snapshot: str
+    horizon: str
+    group: str
+    fingerprint: str
+    tables: dict[int, Table]
+
+    def since(self) -> sql.Composed:
+        """A condition on rows that may have come after this moment."""
+        return sql.SQL(_SINCE).format(horizon=sql.Literal(self.horizon))
+
+    def ended_since(self) -> sql.Composed:
+        """A condition on rows that may be gone after this moment."""
+        return sql.SQL(_ENDED_SINCE).format(horizon=sql.Literal(self.horizon), group=sql.Literal(self.group))
+
+    async def end(self) -> None:
+        """Lets the moment go."""
+        await self.pair.owner.execute("COMMIT")
+        await self.pair.admin.execute("COMMIT")
+
+    async def rows(self, query: sql.SQL | sql.Composed, *arguments: Any) -> list[tuple[Any, ...]]:
+        """What the admin sees, which is never a customer's table."""
+        return await self._rows(self.pair.admin, query, *arguments)
+
+    async def places(self, tables: Sequence[Table], condition: sql.Composable) -> dict[int, list[str]]:
+        """Where the rows of each table are that meet a condition, by the table's oid."""
+        found: dict[int, list[str]] = {table.oid: [] for table in tables}
+        one = sql.SQL("SELECT {}, ctid::text FROM ONLY {} WHERE {}")
+        # Customers have thousands of tables, and in the stop each question counts.
+        for readers in ([each for each in tables if each.is_ours], [each for each in tables if not each.is_ours]):
+            for some in batches(readers, _TABLES_AT_ONCE):
+                parts = [one.format(sql.Literal(each.oid), each.identifier, condition) for each in some]
+                for oid, place in await self._rows(self._reader(some[0]), sql.SQL(" UNION ALL ").join(parts)):
+                    found[oid].append(place)
+        return found
+
+    async def seen(self, table: Table, places: Sequence[str]) -> set[str]:
+        """Those of the places where this moment sees a row."""
+        query = sql.SQL("SELECT ctid::text FROM ONLY {} WHERE ctid = ANY({})")
+        found: set[str] = set()
+        for some in batches(places):
+            one = query.format(table.identifier, array(some))
+            found.update(place for (place,) in await self._rows(self._reader(table), one))
+        return found
+
+    async def copy(self, table: Table, query: sql.Composable) -> AsyncIterator[bytes]:
+        """What a query of a table gives, in COPY's text form."""
+        statement = sql.SQL("COPY ({}) TO STDOUT").format(query)
+        reader = self._reader(table)
+        async with _passing(reader), reader.cursor().copy(statement) as copy:
+            async for block in copy:
+                yield bytes(block)
+
+    async def sequences(self) -> list[tuple[str, str, int, bool]]:
+        """Every sequence with its value and whether that was given out, as of now: they know no transactions."""
+        named = await self.rows(sql.SQL(_SEQUENCES))
+        one = sql.SQL("SELECT {}, {}, last_value, is_called FROM {}")
+        parts = [one.format(sql.Literal(s), sql.Literal(n), sql.Identifier(s, n)) for s, n in named]
+        found: list[tuple[str, str, int, bool]] = []
+        for some in batches(parts, 200):
+            rows = await self._rows(self.pair.owner, sql.SQL(" UNION ALL ").join(some))
+            found += [(row[0], row[1], row[2], row[3]) for row in rows]
+        return found
+
+    def _reader(self, table: Table) -> AsyncConnection:
+        return self.pair.admin if table.is_ours else self.pair.owner
+
+    async def _rows(
+        self, reader: AsyncConnection, query: sql.SQL | sql.Composed, *arguments: Any
+    ) -> list[tuple[Any, ...]]:
+        async with _passing(reader):
+            return await (await reader.execute(query, arguments or None)).fetchall()
+
+
+def _passing(reader: AsyncConnection) -> AbstractAsyncContextManager[Any]:
+    # What was read is locked until the end of the transaction, or of this part of it, which leaves the snapshot alone:
+    # customers may change their definitions between two looks.
+    return reader.transaction(force_rollback=True)
+
+
+@asynccontextmanager
+async def connected(conninfo: str, role: str, database: str, program: str = MOVE) -> AsyncIterator[AsyncConnection]:
+    """A connection to one end of a copy. Raises EngineError if the cell is away, InternalError if it refuses a step."""
+    try:
+        connection = await AsyncConnection.connect(
+            conninfo, user=role, dbname=database, autocommit=True, connect_timeout=_CONNECT_TIMEOUT_S,
+            client_encoding="UTF8", application_name=program, options=ALIKE,
+        )  # fmt: skip
+        async with connection:
+            yield connection
+    except psycopg.OperationalError as error:
+        raise engine_away(f"moving {database}: {str(error).strip()}") from error
+    except psycopg.Error as error:
+        raise InternalError(f"moving {database}: {type(error).__name__}: {error}") from error
+
+
+async def now_in(pair: Pair) -> Moment:
+    """The database as it is now. That is held until it is ended, or the connections are."""
+    connection = pair.admin
+    for each in (pair.admin, pair.owner):
+        await each.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    # The group is that of the last checkpoint, and so none of after this moment.
+    query = """
+        SELECT pg_export_snapshot(), pg_snapshot_xmin(pg_current_snapshot())::xid::text,
+            (SELECT next_multixact_id::text FROM pg_control_checkpoint())
+    """
+    snapshot, horizon, group = await (await connection.execute(query)).fetchone() or ("", "", "")
+    await pair.owner.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+    fingerprint = await fingerprint_of(connection)
+    rows = await (await connection.execute(_TABLES)).fetchall()
+    tables = {
+        oid: Table(oid, schema, name, is_view, storage, size_bytes, tuple(columns), tuple(key or ()))
+        for oid, schema, name, is_view, storage, size_bytes, columns, key in rows
+    }
+    return Moment(pair, snapshot, horizon, group, fingerprint, tables)
+
+
+async def fingerprint_of(connection: AsyncConnection) -> str:
+    """What the definitions come to, as the admin's connection sees them."""
+    (fingerprint,) = await (await connection.execute(FINGERPRINT)).fetchone() or ("",)
+    return str(fingerprint)
+
+
+async def changes(earlier: Moment, later: Moment) -> list[Change]:
+    """What went and came between two moments with the same definitions, table by table where something did."""
+    tables = [table for table in later.tables.values() if earlier.tables[table.oid].storage == table.storage]
+    # Two connections, and a pass over every table on each.
+    ended, begun = await asyncio.gather(
+        earlier.places(tables, earlier.ended_since()), later.places(tables, earlier.since())
+    )
+    found: list[Change] = []
+    for table in later.tables.values():
+        if table.oid not in ended:
+            # Emptied or written anew: places say nothing then.
+            found.append(Change(table, (), (), whole=True))
+        elif ended[table.oid] or begun[table.oid]:
+            found.append(await _change(earlier, later, table, ended[table.oid], begun[table.oid]))
+    return [each for each in found if each]
+
+
+async def _change(earlier: Moment, later: Moment, table: Table, ended: Sequence[str], begun: Sequence[str]) -> Change:
+    """What went and came, of the places where that may be so."""
+    remaining, already = await asyncio.gather(later.seen(table, ended), earlier.seen(table, begun))
+    gone = [place for place in ended if place not in remaining]
+    return Change(table, gone, [place for place in begun if place not in already])
+
+
+def batches(items: Sequence[Any], size: int = PLACES_AT_ONCE) -> list[Sequence[Any]]:
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def array(places: Sequence[str]) -> sql.Composed:
+    """Places as SQL writes them."""
+    return sql.SQL("{}::tid[]").format(sql.Literal("{" + ",".join(f'"{place}"' for place in places) + "}"))

@@ -1,0 +1,1 @@
+"""One connection to PostgreSQL: libpq, its exchanges, cancelling, cleaning, and what SQLSTATEs mean."""

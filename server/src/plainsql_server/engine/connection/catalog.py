@@ -1,0 +1,104 @@
+"""The types that customers made, looked up by OID and remembered per database.
+
+Owns the look-up. It uses a short-lived connection of its own, because an unknown type shows only in the
+middle of a result, when the statement's connection is busy. Refuses to trust names: everything is
+qualified, and it runs as the tenant, so that nothing laid in its way gains anything.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from psycopg.pq.abc import PGresult
+
+from plainsql_server.engine.encoding.shapes import Description, Encoding, Rendering, describe, rendering_of
+from plainsql_server.engine.encoding.types import FIRST_CUSTOMER_OID, SHIPPED_TYPES, EngineType
+
+# Domains over arrays of domains over arrays … have no end but this: what is further down is text.
+_MAX_DEPTH = 16
+# An element's array type points back at it; int2vector and its kin do not, and are text.
+_LOOK_UP = f"""
+with recursive wanted(oid, depth) as (
+    select pg_catalog.unnest($1::pg_catalog.oid[]), 1
+    union
+    select related.oid, wanted.depth operator(pg_catalog.+) 1
+    from wanted join pg_catalog.pg_type t on t.oid operator(pg_catalog.=) wanted.oid
+    cross join lateral (values (t.typelem), (t.typbasetype)) related(oid)
+    where related.oid operator(pg_catalog.<>) 0 and wanted.depth operator(pg_catalog.<) {_MAX_DEPTH}
+)
+select distinct t.oid, t.typname, t.typbasetype, t.typdelim,
+       case when e.typarray operator(pg_catalog.=) t.oid then e.oid else 0 end
+from wanted join pg_catalog.pg_type t on t.oid operator(pg_catalog.=) wanted.oid
+left join pg_catalog.pg_type e on e.oid operator(pg_catalog.=) t.typelem
+"""
+
+# An application has as many renderings as it has different questions, each of some kilobytes; but a tenant can ask for
+# more than a thousand columns at a time, which have names of 63 characters.
+_MAX_RENDERED_COLUMNS = 10_000
+
+Rows = list[tuple[int, str, int, str, int]]
+LookUp = Callable[[str, bytes], Awaitable[list[list[str]]]]
+
+
+class Catalog:
+    """The types of one database, PostgreSQL's own and those met so far, and the renderings made of them."""
+
+    def __init__(self, look_up: LookUp) -> None:
+        self._look_up = look_up
+        self._met: dict[int, EngineType] = {}
+        self._renderings: dict[tuple[Description, Encoding], Rendering] = {}
+        self._rendered_columns = 0
+        self.generation = 0
+
+    async def types(self, oids: Sequence[int]) -> list[EngineType]:
+        """The types, looked up where needed. One that does not exist any more is text named `unknown`."""
+        types = [SHIPPED_TYPES.get(oid) or self._met.get(oid) for oid in oids]
+        if None in types:
+            rows = await self._look_up(_LOOK_UP, b"{%b}" % b",".join(b"%d" % oid for oid in oids))
+            self._met.update(_types_from_rows([(int(o), n, int(b), d, int(e)) for o, n, b, d, e in rows]))
+        return [SHIPPED_TYPES.get(oid) or self._met.get(oid) or EngineType(oid, "unknown") for oid in oids]
+
+    async def rendering(self, result: PGresult, encoding: Encoding) -> Rendering:
+        """How this result is told; remembered, because applications ask the same questions again."""
+        key = (describe(result), encoding)
+        known = self._renderings.get(key)
+        if known is None:
+            types = await self.types([oid for _, oid in key[0]])
+            if self._rendered_columns > _MAX_RENDERED_COLUMNS:
+                self._forget_renderings()
+            known = self._renderings[key] = rendering_of(key[0], types, encoding)
+            self._rendered_columns += len(key[0])
+        return known
+
+    def forget(self) -> None:
+        """Drops what customers may have changed."""
+        self.generation += 1
+        self._met = {oid: type_ for oid, type_ in self._met.items() if oid < FIRST_CUSTOMER_OID}
+        self._forget_renderings()
+
+    def _forget_renderings(self) -> None:
+        self._renderings.clear()
+        self._rendered_columns = 0
+
+
+def _types_from_rows(rows: Rows) -> dict[int, EngineType]:
+    by_oid = {row[0]: row for row in rows}
+    built: dict[int, EngineType] = {}
+    for oid in by_oid:
+        _build(oid, by_oid, built)
+    return built
+
+
+def _build(oid: int, by_oid: Mapping[int, tuple[int, str, int, str, int]], built: dict[int, EngineType]) -> EngineType:
+    if (known := SHIPPED_TYPES.get(oid) or built.get(oid)) is not None:
+        return known
+    if oid not in by_oid:
+        return EngineType(oid, "unknown")
+    _, name, base, delimiter, element = by_oid[oid]
+    element_type = _build(element, by_oid, built) if element else None
+    type_ = built[oid] = EngineType(
+        oid,
+        f"{element_type.name}[]" if element_type else name,
+        element=element_type,
+        base=_build(base, by_oid, built) if base else None,
+        delimiter=delimiter,
+    )
+    return type_

@@ -1,0 +1,58 @@
+"""Our own small questions to the engine.
+
+Owns nothing but the asking, on a lent connection, or on one that lives for the question alone where a
+pooled one is busy or not to be trusted.
+"""
+
+from collections.abc import Sequence
+
+from psycopg.pq import ExecStatus
+
+from plainsql_server.core.errors import EngineError, InternalError
+from plainsql_server.engine.connection.connection import Connection
+from plainsql_server.engine.connection.sqlstate import error_from_result
+
+
+async def query_values(conninfo: bytes, sql: str, parameter: bytes, timeout_s: float) -> list[list[str]]:
+    """Connects, asks with one parameter, returns the rows as text (NULL as ''), and closes."""
+    return await values_and_close(await Connection.open(conninfo, timeout_s), sql, parameter)
+
+
+async def values_and_close(connection: Connection, sql: str, parameter: bytes) -> list[list[str]]:
+    """The same, on a connection that was opened for it."""
+    try:
+        rows = await ask(connection, sql.encode(), [parameter])
+    finally:
+        connection.close()
+    return [[(value or b"").decode() for value in row] for row in rows]
+
+
+async def ask(
+    connection: Connection, sql: bytes, params: Sequence[bytes], *, begin: bytes | None = None
+) -> list[list[bytes | None]]:
+    """The rows that answer a question of ours, as the engine tells them; in a transaction begun with `begin`.
+
+    Raises InternalError where the engine refuses it, EngineError where it is away. The connection is settled
+    then, and may be left in a failed transaction.
+    """
+    if begin is not None:
+        connection.send_query(begin)
+    connection.send_query(sql, 0, params)
+    if begin is not None:
+        connection.send_query(b"commit")
+    connection.sync()
+    rows: list[list[bytes | None]] = []
+    failure: InternalError | EngineError | None = None
+    while connection.syncs_due:
+        result = await connection.fetch()
+        if result is not None and result.status == ExecStatus.FATAL_ERROR:
+            error = error_from_result(result)
+            refused = InternalError(f"our own query failed: {error.diagnosis.sqlstate} {error.message}")
+            failure = failure or (error if isinstance(error, EngineError) else refused)
+        if result is not None:
+            rows += [
+                [result.get_value(row, column) for column in range(result.nfields)] for row in range(result.ntuples)
+            ]
+    if failure is not None:
+        raise failure
+    return rows

@@ -1,0 +1,1 @@
+"""Values, rows and parameters between PostgreSQL's text and JSON or CSV. No connections here."""

@@ -1,0 +1,86 @@
+"""JSON parameters to engine text, decided by the parameter type that the engine reports.
+
+Owns the contract's rules for parameters. A parameter arrives as the raw JSON that the caller sent, so
+that a number keeps every digit and JSON for a json parameter is passed on as it is.
+"""
+
+import msgspec
+
+from plainsql_server.core.errors import RequestError
+from plainsql_server.engine.encoding.arrays import quote_element
+from plainsql_server.engine.encoding.types import EngineType
+
+_JSON_OIDS = frozenset([114, 3802])
+# PostgreSQL's MAXDIM.
+_MAX_DIMENSIONS = 6
+_decode_string = msgspec.json.Decoder(str).decode
+_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+def needs_type(raw: bytes) -> bool:
+    """Whether the engine's type decides how this JSON is sent; null, booleans and numbers have one form."""
+    return raw[:1] in (b'"', b"[", b"{")
+
+
+def encode_parameter(raw: bytes, type_: EngineType, number: int) -> bytes | None:
+    """The text that the engine is sent for parameter `$number`; None is NULL.
+
+    Raises RequestError where the JSON cannot stand for that type.
+    """
+    if raw == b"null":
+        return None
+    if not needs_type(raw):
+        return raw
+    resolved = type_.resolved()
+    if resolved.oid in _JSON_OIDS:
+        return raw
+    if raw[:1] == b'"':
+        return _string(raw, number)
+    if raw[:1] == b"[" and resolved.element is not None:
+        return _array(raw, resolved, number)
+    raise RequestError(
+        "invalid_parameter",
+        f"Parameter ${number} is {'an array' if raw[:1] == b'[' else 'an object'},"
+        f" but the statement expects {type_.name} there.",
+        hint="Send a string in the engine's text form, or cast the parameter, for example to jsonb.",
+    )
+
+
+def _string(raw: bytes, number: int) -> bytes:
+    text = _decode_string(raw)
+    if "\0" in text:
+        raise RequestError(
+            "null_character", f"Parameter ${number} contains a NUL character; PostgreSQL text has no place for it."
+        )
+    return text.encode()
+
+
+def _array(raw: bytes, array: EngineType, number: int, dimension: int = 1) -> bytes:
+    assert array.element is not None
+    if dimension > _MAX_DIMENSIONS:
+        raise _too_many_dimensions(number)
+    try:
+        items = [bytes(item).strip() for item in _decode_list(raw)]
+    except RecursionError as error:
+        raise _too_many_dimensions(number) from error
+    return b"{" + array.delimiter.encode().join(_element(item, array, number, dimension) for item in items) + b"}"
+
+
+def _element(raw: bytes, array: EngineType, number: int, dimension: int) -> bytes:
+    assert array.element is not None
+    if raw == b"null":
+        return b"NULL"
+    # A list inside a list is one more dimension, except where each element is JSON or a list by itself.
+    element = array.element.resolved()
+    if raw[:1] == b"[" and element.element is None and element.oid not in _JSON_OIDS:
+        return _array(raw, array, number, dimension + 1)
+    encoded = encode_parameter(raw, array.element, number)
+    assert encoded is not None
+    return quote_element(encoded)
+
+
+def _too_many_dimensions(number: int) -> RequestError:
+    return RequestError(
+        "invalid_parameter",
+        f"Parameter ${number} has more than {_MAX_DIMENSIONS} dimensions; PostgreSQL's arrays have no more.",
+    )

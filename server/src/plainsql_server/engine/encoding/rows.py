@@ -1,0 +1,123 @@
+"""Rows to JSON: the hot loop of large results.
+
+Owns how the values of a row are put together, as an object or as an array. Refuses to know types.
+"""
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import msgspec
+from psycopg import pq
+from psycopg.pq.abc import PGresult
+
+from plainsql_server import KERNEL
+from plainsql_server.engine.encoding.values import Encoder, kind_of
+from plainsql_server.kernel import State
+
+if TYPE_CHECKING:
+    from plainsql_server.engine.encoding.row_writer import RowWriter
+
+
+def distinct_names(names: Sequence[str]) -> list[str]:
+    """The names with later twins renamed `name_1`, `name_2` …, past names that are taken already."""
+    taken = set(names)
+    seen: set[str] = set()
+    # Where each name's counting goes on: a result may have more than a thousand columns of one name.
+    counts: dict[str, int] = {}
+    distinct = []
+    for name in names:
+        chosen, count = name, counts.get(name, 0)
+        while chosen in seen or (count and chosen in taken):
+            count += 1
+            chosen = f"{name}_{count}"
+        counts[name] = count
+        seen.add(chosen)
+        distinct.append(chosen)
+    return distinct
+
+
+def _compiled_writer() -> "type[RowWriter] | None":
+    # It reads libpq's memory, which psycopg shows where it is made of C itself.
+    if KERNEL is not State.COMPILED or pq.__impl__ == "python":
+        return None
+    writer: type[RowWriter] = import_module("plainsql_server.engine.encoding.row_writer").RowWriter
+    return writer
+
+
+_writer_class = _compiled_writer()
+
+
+class RowRenderer:
+    """Renders the rows of one result's chunks: by the compiled writer, or by a template that does the joining in C."""
+
+    def __init__(
+        self,
+        names: Sequence[str] | None,
+        encoders: Sequence[Encoder | None],
+        before: bytes = b"",
+        after: bytes = b"",
+    ) -> None:
+        """Names make rows objects; None makes them arrays. What goes before and after each row is not escaped."""
+        between = _around_array(len(encoders)) if names is None else _around_object(names)
+        between[0] = before + between[0]
+        between[-1] += after
+        self._set_up(between, encoders, [kind_of(encoder) for encoder in encoders], b"null", as_csv=False)
+
+    @classmethod
+    def of_fields(cls, encoders: Sequence[Encoder], kinds: Sequence[int], after: bytes, null: bytes) -> "RowRenderer":
+        """Rows of CSV, which are nothing but their values with commas between."""
+        renderer = cls(None, ())
+        between = [b"", *[b","] * (len(encoders) - 1), after] if encoders else [after]
+        renderer._set_up(between, encoders, kinds, null, as_csv=True)
+        return renderer
+
+    def _set_up(
+        self,
+        between: list[bytes],
+        encoders: Sequence[Encoder | None],
+        kinds: Sequence[int],
+        null: bytes,
+        *,
+        as_csv: bool,
+    ) -> None:
+        self._encoders = list(enumerate(encoders))
+        self._null_field = null
+        self._template = b"%b".join([piece.replace(b"%", b"%%") for piece in between])
+        self._write: Callable[[PGresult, int, int], list[bytes]] | None = None
+        if _writer_class is not None:
+            self._write = _writer_class(between, list(encoders), list(kinds), null, as_csv).write
+
+    def render(self, result: PGresult) -> list[bytes]:
+        """All rows of a result."""
+        return self.render_some(result, 0, result.ntuples)
+
+    def render_some(self, result: PGresult, first: int, end: int) -> list[bytes]:
+        """The rows of a result from the first on and before the end."""
+        return self.render_uncompiled(result, first, end) if self._write is None else self._write(result, first, end)
+
+    def render_uncompiled(self, result: PGresult, first: int, end: int) -> list[bytes]:
+        """What `render` does where there is no kernel, and what tells whether the compiled writer is right."""
+        value_at = result.get_value
+        template = self._template
+        encoders = self._encoders
+        null = self._null_field
+        return [
+            template
+            % tuple(
+                [
+                    null if (value := value_at(row, column)) is None else encode(value) if encode else value
+                    for column, encode in encoders
+                ]
+            )
+            for row in range(first, min(end, result.ntuples))
+        ]
+
+
+def _around_object(names: Sequence[str]) -> list[bytes]:
+    keys = [msgspec.json.encode(name) + b":" for name in names]
+    return [*[(b"," if index else b"{") + key for index, key in enumerate(keys)], b"}" if keys else b"{}"]
+
+
+def _around_array(count: int) -> list[bytes]:
+    return [b"[", *[b","] * (count - 1), b"]"] if count else [b"[]"]

@@ -1,0 +1,141 @@
+"""Engine values to JSON, chosen by the column's type and never by looking at the value.
+
+Owns the contract's table of encodings. The engine sends text in the ISO styles that `address.py` asks
+for, so most values need no decoding: digits are JSON already. Refuses to know columns and rows.
+"""
+
+import base64
+import re
+from collections.abc import Callable
+
+import msgspec
+from psycopg.pq import Escaping
+
+from plainsql_server.core.errors import Outcome, StatementError
+from plainsql_server.engine.encoding.arrays import Misread, literal_to_json
+from plainsql_server.engine.encoding.types import EngineType
+
+Encoder = Callable[[bytes], bytes]
+
+_NOT_A_NUMBER = frozenset([b"NaN", b"Infinity", b"-Infinity"])
+# Other date styles and zones can have any text, also such that ends a string or a line; in ISO 8601 there is only this.
+_PLAIN_TIME = re.compile(rb"[0-9][0-9:. +-]*(?: BC)?")
+_UTC = re.compile(rb"\+00(?::00)?(?= BC|\Z)")
+_OFFSET = re.compile(rb"([+-]\d\d)(:\d\d)?(?::\d\d)?(?= BC|\Z)")
+_BACKSLASH_AFTER_HIGH = re.compile(rb"[\x80-\xff]\\")
+_read_json = msgspec.json.Decoder(msgspec.Raw).decode
+_to_json_string = msgspec.json.Encoder().encode
+
+
+def encoder_for(type_: EngineType, *, big_numbers_as_strings: bool) -> Encoder | None:
+    """How values of a type become JSON. None means: as they are, because the engine's text is JSON."""
+    resolved = type_.resolved()
+    if resolved.element is not None:
+        return _array_encoder(resolved, big_numbers_as_strings)
+    if big_numbers_as_strings and resolved.name in ("int8", "numeric"):
+        return _text
+    return _ENCODERS.get(resolved.name, _text) if resolved.oid in _SHIPPED_OIDS else _text
+
+
+def kind_of(encoder: Encoder | None) -> int:
+    """The number of an encoder; 0 for one that must be called for every value."""
+    return _KINDS.get(encoder, 0)
+
+
+def _array_encoder(array: EngineType, big_numbers_as_strings: bool) -> Encoder:
+    assert array.element is not None
+    element = encoder_for(array.element, big_numbers_as_strings=big_numbers_as_strings) or _as_is
+    delimiter = array.delimiter
+
+    def encode(literal: bytes) -> bytes:
+        try:
+            return literal_to_json(literal, element, delimiter)
+        except Misread as error:
+            raise untranslatable() from error
+
+    return encode
+
+
+def _as_is(value: bytes) -> bytes:
+    return value
+
+
+def _text(value: bytes) -> bytes:
+    try:
+        return _to_json_string(value.decode())
+    except UnicodeDecodeError as error:
+        raise untranslatable() from error
+
+
+def untranslatable() -> StatementError:
+    """The error for what is not in the encoding that we read."""
+    return StatementError(
+        "untranslatable_character",
+        "The statement changed client_encoding, so its text is not UTF-8.",
+        hint="Leave client_encoding at UTF8.",
+        # The engine is done or nearly done with the statement when its rows are looked at.
+        outcome=Outcome.UNKNOWN,
+    )
+
+
+def _bool(value: bytes) -> bytes:
+    return b"true" if value == b"t" else b"false"
+
+
+def _number(value: bytes) -> bytes:
+    return b'"' + value + b'"' if value in _NOT_A_NUMBER else value
+
+
+def _timestamp(value: bytes) -> bytes:
+    return b'"' + value.replace(b" ", b"T", 1) + b'"' if _PLAIN_TIME.fullmatch(value) else _text(value)
+
+
+def _timestamptz(value: bytes) -> bytes:
+    if not _PLAIN_TIME.fullmatch(value):
+        return _text(value)
+    zoned = _UTC.sub(b"Z", value) if b"+00" in value else _OFFSET.sub(_full_offset, value)
+    return b'"' + zoned.replace(b" ", b"T", 1) + b'"'
+
+
+def _full_offset(match: re.Match[bytes]) -> bytes:
+    # Only a statement that changes TimeZone itself gets here; RFC 3339 wants the minutes, too.
+    return match[1] + (match[2] or b":00")
+
+
+def _json(value: bytes) -> bytes:
+    if not value.isascii():
+        _check_json(value)
+    # In valid JSON a raw line break can only be white space; events and lines of NDJSON must not hold one.
+    return value.replace(b"\n", b" ").replace(b"\r", b" ") if b"\n" in value or b"\r" in value else value
+
+
+def _check_json(value: bytes) -> None:
+    # In some encodings, as GBK, the second byte of a character can be a backslash, which hides the quotation mark that
+    # ends a string. Read as UTF-8, it comes after a byte that is not ASCII, which is rare in what is UTF-8.
+    try:
+        value.decode()
+        if _BACKSLASH_AFTER_HIGH.search(value):
+            _read_json(value)
+    except (UnicodeDecodeError, msgspec.DecodeError, RecursionError) as error:
+        raise untranslatable() from error
+
+
+def _bytea(value: bytes) -> bytes:
+    raw = bytes.fromhex(value[2:].decode()) if value[:2] == b"\\x" else Escaping().unescape_bytea(value)
+    return b'"' + base64.b64encode(raw) + b'"'
+
+
+_ENCODERS: dict[str, Encoder | None] = {
+    "bool": _bool,
+    "int2": None, "int4": None, "int8": None, "oid": None,
+    "numeric": _number, "float4": _number, "float8": _number,
+    "timestamptz": _timestamptz, "timestamp": _timestamp,
+    "json": _json, "jsonb": _json,
+    "bytea": _bytea,
+}  # fmt: skip
+# By which number `row_writer.pyx` knows how to write the ordinary values of a type; for others it calls the encoder.
+_KINDS: dict[Encoder | None, int] = {
+    None: 1, _text: 2, _bool: 3, _number: 4, _timestamp: 5, _timestamptz: 6, _json: 7,
+}  # fmt: skip
+# A customer may name a type "int4"; only PostgreSQL's own OIDs have the encodings above.
+_SHIPPED_OIDS = frozenset([16, 17, 20, 21, 23, 26, 114, 700, 701, 1114, 1184, 1700, 3802])

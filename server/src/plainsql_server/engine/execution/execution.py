@@ -1,0 +1,284 @@
+"""Running one statement on a lent connection: sending, preparing, reading results to the end.
+
+Owns the order of an exchange. A statement's rows come as a ResultStream; a buffered answer is that stream
+collected, so there is one path and not two.
+"""
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGresult
+
+from plainsql_server.core.clock import monotonic_us
+from plainsql_server.core.errors import EngineError, InternalError, Outcome, RequestError, ServiceError, StatementError
+from plainsql_server.core.result import NO_COLUMNS, Completion, Shape
+from plainsql_server.core.statement import Statement
+from plainsql_server.engine.connection.catalog import Catalog
+from plainsql_server.engine.connection.connection import Connection
+from plainsql_server.engine.connection.exchange import (
+    close_prepared,
+    drain,
+    fail,
+    queue_discard_sequences,
+)
+from plainsql_server.engine.connection.prepared import Prepared
+from plainsql_server.engine.connection.sqlstate import connection_lost, is_stale_plan
+from plainsql_server.engine.encoding.parameters import encode_parameter
+from plainsql_server.engine.encoding.rows import RowRenderer
+from plainsql_server.engine.encoding.shapes import PLAIN, Encoding
+from plainsql_server.engine.encoding.types import EngineType
+
+# Rows that libpq gathers before we see them: enough to make the calls cheap, few enough that even large rows
+# do not fill the memory before their limit is noticed.
+CHUNK_ROWS = 32
+
+BEGIN = {
+    False: b"begin isolation level serializable read write",
+    True: b"begin isolation level serializable read only",
+}
+# Before PostgreSQL 16, RESET changes the isolation of a transaction under way, and makes a read-only one write. What
+# runs unseen could do it as well, so these ask at the end, and fail if it was left so. What wrote has a transaction ID,
+# even where it made the transaction read-only again afterwards; the isolation cannot be undone so.
+NOTHING_DEFERRED = b"set constraints all immediate"
+STILL_SERIALIZABLE = b"set transaction isolation level serializable"
+STILL_READ_ONLY = (
+    b"select 1 operator(pg_catalog./) (pg_catalog.current_setting('transaction_read_only') operator(pg_catalog.=) 'on'"
+    b" and pg_catalog.pg_current_xact_id_if_assigned() is null)::pg_catalog.int4"
+)
+CHANGED_MODE = frozenset(["25001", "22012"])
+_CURSOR = "plainsql_cursor"
+_CHANGES_ROWS = frozenset(["INSERT", "UPDATE", "DELETE", "MERGE", "COPY"])
+# Plain numbers: looking a member up in its enumeration shows, at this many look-ups a request.
+_HAS_ROWS = frozenset([int(ExecStatus.TUPLES_CHUNK), int(ExecStatus.TUPLES_OK)])
+_COMMAND_OK = int(ExecStatus.COMMAND_OK)
+_FATAL_ERROR = int(ExecStatus.FATAL_ERROR)
+_PIPELINE_SYNC = int(ExecStatus.PIPELINE_SYNC)
+
+
+class Run:
+    """How a statement is to be run and its result told."""
+
+    __slots__ = ("chunk_rows", "encoding", "first_rows", "guarded", "read_only")
+
+    def __init__(self, encoding: Encoding = PLAIN, read_only: bool = False, chunk_rows: int = CHUNK_ROWS) -> None:
+        self.encoding = encoding
+        self.read_only = read_only
+        self.chunk_rows = chunk_rows
+        # Whether the statement could make its read-only transaction one that writes.
+        self.guarded = False
+        # Ask the engine for this many rows only, through a cursor; for SELECT and its kin.
+        self.first_rows: int | None = None
+
+
+class ResultStream:
+    """The answer to one statement, read as it is asked for.
+
+    `start` sends the statement and waits for the engine's first answer; then `next_batch` gives rendered
+    rows until None, after which `completion` is set. Any of them may raise; then, as when one is
+    cancelled, the connection is not idle and must not be used again.
+    """
+
+    def __init__(self, connection: Connection, catalog: Catalog, run: Run) -> None:
+        self._connection = connection
+        self._catalog = catalog
+        self._run = run
+        self._started_us = monotonic_us()
+        self._pending: PGresult | None = None
+        self._renderer: RowRenderer | None = None
+        self._tag = b""
+        self.shape: Shape = NO_COLUMNS
+        self.completion: Completion | None = None
+
+    async def start(self, statement: Statement) -> None:
+        """Sends the statement. Raises what the engine says to it before its first row."""
+        try:
+            await self._start(statement)
+        except ServiceError as error:
+            if not is_stale_plan(error):
+                raise
+            # The schema changed under a prepared statement. Nothing was done or sent: prepare it anew.
+            await close_prepared(self._connection, self._connection.prepared.forget(statement.sql))
+            await self._start(statement)
+
+    async def next_batch(self) -> list[bytes] | None:
+        """The next rows, at least one, or None at the end, when the engine has committed."""
+        if self.completion is not None:
+            return None
+        connection = self._connection
+        result, self._pending = self._pending, None
+        while True:
+            if result is None:
+                if not connection.is_ready:
+                    await connection.arrival()
+                result = connection.take()
+            if result is None:
+                break
+            if result.status == _FATAL_ERROR:
+                await fail(connection, result)
+            self._tag = result.command_status or self._tag
+            if result.ntuples and self._renderer is not None:
+                return self._renderer.render(result)
+            result = None
+        # Reads on to the answer of `sync`: only there has the engine committed, or failed to.
+        await self._drain()
+        command, affected = read_command_tag(self._tag)
+        if self._run.first_rows is not None:
+            command = "SELECT"
+        self.completion = Completion(command, affected, monotonic_us() - self._started_us)
+        return None
+
+    async def _drain(self) -> None:
+        try:
+            await drain(self._connection)
+        except EngineError as error:
+            # The engine was committing: if it goes away now, nobody knows whether it has.
+            raise connection_lost(error.internal_context or "") from error
+        except StatementError as error:
+            if self._run.guarded and error.diagnosis.sqlstate in CHANGED_MODE:
+                raise changed_mode() from error
+            raise
+
+    def elapsed_ms(self) -> int:
+        """Milliseconds since the statement began."""
+        return (monotonic_us() - self._started_us) // 1000
+
+    async def _start(self, statement: Statement) -> None:
+        connection, run = self._connection, self._run
+        if run.first_rows is not None:
+            statement = Statement(f"declare {_CURSOR} no scroll cursor for {statement.sql}", statement.params)
+        prepared: Prepared | None = None
+        if statement.params:
+            prepared = connection.prepared.find(statement.sql) or await self._prepare(statement)
+            values = encode_parameters(statement.params, prepared.parameter_types)
+            skipped = self._send_preamble()
+            connection.send_prepared(prepared.name, values, run.chunk_rows)
+        else:
+            skipped = self._send_preamble()
+            connection.send_query(statement.sql.encode(), run.chunk_rows)
+        if run.first_rows is not None:
+            connection.send_query(b"fetch forward %d from %b" % (run.first_rows, _CURSOR.encode()), run.chunk_rows)
+            skipped += 1
+        if run.read_only and run.guarded:
+            connection.send_query(NOTHING_DEFERRED)
+            connection.send_query(STILL_READ_ONLY)
+        if run.read_only or run.first_rows is not None:
+            connection.send_query(b"commit")
+        connection.sync()
+        for _ in range(skipped):
+            await self._skip_step()
+        self._pending = await self._first_result(prepared if run.first_rows is None else None)
+
+    def _send_preamble(self) -> int:
+        """Queues what goes before the statement, in the same flush, and says how many steps that were."""
+        connection, run = self._connection, self._run
+        steps = queue_discard_sequences(connection)
+        if run.read_only or run.first_rows is not None:
+            connection.send_query(BEGIN[run.read_only])
+            steps += 1
+        return steps
+
+    async def _skip_step(self) -> None:
+        while (result := await self._connection.fetch()) is not None:
+            if result.status == _FATAL_ERROR:
+                await fail(self._connection, result)
+            if result.status == _PIPELINE_SYNC:
+                return
+
+    async def _first_result(self, prepared: Prepared | None) -> PGresult:
+        connection = self._connection
+        if not connection.is_ready:
+            await connection.arrival()
+        result = connection.take()
+        if result is None:
+            raise InternalError("a statement without a result")
+        if result.status in _HAS_ROWS:
+            await self._choose_rendering(result, prepared)
+        elif result.status != _COMMAND_OK:
+            await self._refuse(result)
+        return result
+
+    async def _choose_rendering(self, result: PGresult, prepared: Prepared | None) -> None:
+        generation, encoding = self._catalog.generation, self._run.encoding
+        rendering = prepared.rendering(generation, encoding) if prepared else None
+        if rendering is None:
+            try:
+                rendering = await self._catalog.rendering(result, encoding)
+            except EngineError as error:
+                # The look-up's own connection failed, and this one is committing meanwhile.
+                raise connection_lost(error.internal_context or "") from error
+            if prepared:
+                prepared.remember(generation, encoding, rendering)
+        self.shape, self._renderer = rendering.shape, rendering.rows
+
+    async def _refuse(self, result: PGresult) -> NoReturn:
+        if result.status == _FATAL_ERROR:
+            await fail(self._connection, result)
+        if result.status == ExecStatus.EMPTY_QUERY:
+            await drain(self._connection)
+            raise RequestError("empty_statement", "The request holds no statement.")
+        # COPY in one of its forms, or what a newer libpq may bring: there is no way on from here.
+        self._connection.close()
+        raise RequestError("copy", "COPY needs a connection of its own, which this service does not have.")
+
+    async def _prepare(self, statement: Statement) -> Prepared:
+        connection = self._connection
+        name = connection.prepared.new_name()
+        connection.send_prepare(name, statement.sql.encode())
+        connection.sync()
+        oids = await _read_parameter_oids(connection)
+        prepared = Prepared(name, await self._catalog.types(oids))
+        await close_prepared(connection, connection.prepared.add(statement.sql, prepared))
+        if connection.is_ended:
+            # While nothing ran, so that nobody would end what is run now.
+            raise StatementError("query_canceled", "The statement was ended before it ran.")
+        return prepared
+
+
+def encode_parameters(params: Sequence[bytes], types: Sequence[EngineType]) -> list[bytes | None]:
+    """The parameters as the engine takes them. Raises RequestError where they do not fit the statement."""
+    check_parameter_count(params, types)
+    return [encode_parameter(raw, types[index], index + 1) for index, raw in enumerate(params)]
+
+
+def check_parameter_count(params: Sequence[object], types: Sequence[EngineType]) -> None:
+    """Raises RequestError unless there are as many parameters as the statement takes."""
+    if len(types) != len(params):
+        raise RequestError(
+            "wrong_parameter_count",
+            f"The statement takes {_counted(len(types))}; the request has {_counted(len(params))}.",
+        )
+
+
+def _counted(parameters: int) -> str:
+    return "1 parameter" if parameters == 1 else f"{parameters} parameters"
+
+
+def changed_mode() -> RequestError:
+    """The error for what the guards found."""
+    return RequestError(
+        "transaction_control",
+        "A statement changed the transaction's isolation, or wrote in one that only reads.",
+        outcome=Outcome.ROLLED_BACK,
+    )
+
+
+def read_command_tag(tag: bytes) -> tuple[str, int]:
+    """The command of a tag like `INSERT 0 5`, and how many rows it changed."""
+    if tag.startswith(b"SELECT"):
+        return "SELECT", 0
+    words = tag.decode().split(" ")
+    command = " ".join(word for word in words if not word.isdigit())
+    return command, int(words[-1]) if command in _CHANGES_ROWS else 0
+
+
+async def _read_parameter_oids(connection: Connection) -> tuple[int, ...]:
+    oids: tuple[int, ...] = ()
+    while connection.syncs_due:
+        result = await connection.fetch()
+        if result is None or result.status == _PIPELINE_SYNC:
+            continue
+        if result.status == _FATAL_ERROR:
+            await fail(connection, result)
+        oids = tuple([result.param_type(index) for index in range(result.nparams)])
+    return oids

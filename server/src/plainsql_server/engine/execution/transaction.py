@@ -1,0 +1,474 @@
+"""One attempt at a transaction on a lent connection: begin, statements, commit.
+
+Owns the order of sending and reading. Everything goes to the engine in one flush, except where something
+depends on an earlier answer: a reference, an expectation, a statement with parameters that this connection
+has not prepared yet, or a record of the answer. Refuses to judge SQL text and to retry.
+"""
+
+import re
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import NoReturn
+
+from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGresult
+
+from plainsql_server.core.clock import monotonic_us
+from plainsql_server.core.errors import ConflictError, EngineError, Outcome, RequestError, ServiceError, StatementError
+from plainsql_server.core.result import NO_COLUMNS, Completion, Result, Shape
+from plainsql_server.engine.connection.catalog import Catalog
+from plainsql_server.engine.connection.exchange import (
+    close_prepared,
+    drain,
+    drain_commit,
+    fail,
+    queue_discard_sequences,
+)
+from plainsql_server.engine.connection.prepared import Prepared
+from plainsql_server.engine.connection.sqlstate import connection_lost, engine_away, is_stale_plan
+from plainsql_server.engine.encoding.parameters import encode_parameter
+from plainsql_server.engine.encoding.rows import RowRenderer
+from plainsql_server.engine.encoding.shapes import PLAIN, Encoding, Rendering
+from plainsql_server.engine.execution.execution import (
+    BEGIN,
+    CHANGED_MODE,
+    CHUNK_ROWS,
+    NOTHING_DEFERRED,
+    STILL_READ_ONLY,
+    STILL_SERIALIZABLE,
+    changed_mode,
+    check_parameter_count,
+    read_command_tag,
+)
+from plainsql_server.engine.execution.records import AlreadyRecorded, Record, claim_failure
+from plainsql_server.engine.pool.pool import Lease, Reason
+
+_HAS_ROWS = frozenset([int(ExecStatus.TUPLES_CHUNK), int(ExecStatus.TUPLES_OK)])
+_COMMAND_OK = int(ExecStatus.COMMAND_OK)
+_FATAL_ERROR = int(ExecStatus.FATAL_ERROR)
+_EMPTY_QUERY = int(ExecStatus.EMPTY_QUERY)
+_PIPELINE_SYNC = int(ExecStatus.PIPELINE_SYNC)
+
+# PostgreSQL has at most 1,664 columns in a result.
+_COLUMN_NUMBER = re.compile(r"[0-9]{1,4}")
+
+# What goes to the engine in one flush, at most: less than its socket takes at once. If more lay unsent while the engine
+# answers, its answers could not be counted as they come, and one transaction could fill our memory.
+_FLUSH_BYTES = 32 * 1024
+
+# The isolation of a transaction can be changed until its first snapshot is taken. This takes one.
+_TAKE_SNAPSHOT = b"select"
+
+
+class Count(Enum):
+    """A number that a result has beside its rows."""
+
+    ROWS = "row_count"
+    AFFECTED = "affected_rows"
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A value of an earlier step's result: one of its counts, or a cell by row and column."""
+
+    step: int
+    path: str
+    count: Count | None = None
+    row: int = 0
+    column: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What a step's result must have for the transaction to commit."""
+
+    count: Count
+    wanted: int
+
+
+@dataclass(slots=True)
+class Step:
+    """One statement of a transaction. A parameter is raw JSON, or refers to an earlier step."""
+
+    sql: str
+    params: Sequence[bytes | Reference] = ()
+    expect: Expectation | None = None
+
+
+@dataclass(slots=True)
+class Plan:
+    """A transaction as it is to be run."""
+
+    steps: Sequence[Step]
+    encoding: Encoding = PLAIN
+    read_only: bool = False
+    max_rows: int = 0
+    max_bytes: int = 0
+    # Whether the first step could come before the first snapshot, and so could change the isolation.
+    first_takes_no_snapshot: bool = False
+    # Whether a step could change the transaction's isolation or its being read-only.
+    guarded: bool = False
+    record: Record | None = None
+    # Steps whose plan was stale in an earlier attempt: prepared anew at their place, after what changed the schema.
+    fresh: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Told:
+    """What the steps have told until now. The databases of a transaction that spans several share one."""
+
+    results: list[Result] = field(default_factory=list)
+    counts: list[dict[Count, int]] = field(default_factory=list)
+    values: dict[Reference, bytes | None] = field(default_factory=dict)
+    size_bytes: int = 0
+
+
+class _Due(Enum):
+    """What the next answer of the engine belongs to."""
+
+    OURS = auto()
+    CLAIM = auto()
+    PREPARE = auto()
+    STEP = auto()
+    GUARD = auto()
+    COMMIT = auto()
+    SYNC = auto()
+
+
+class _Reading:
+    """A step's result while it is read."""
+
+    def __init__(self) -> None:
+        self.shape: Shape = NO_COLUMNS
+        self.renderer: RowRenderer | None = None
+        self.rows: list[bytes] = []
+        self.row_count = 0
+        self.tag = b""
+
+
+class Attempt:
+    """One attempt at a plan, on the connection of a lease.
+
+    `run` raises what fails it; the engine has rolled back then, unless an EngineError says another outcome.
+    Cancelling it leaves the exchange unread, so that the lease closes the connection.
+    """
+
+    def __init__(self, lease: Lease, catalog: Catalog, plan: Plan, told: Told | None = None) -> None:
+        self._lease = lease
+        self._connection = lease.connection
+        self._catalog = catalog
+        self._plan = plan
+        self._due: deque[tuple[_Due, int]] = deque()
+        self._wanted = _references(plan.steps)
+        self._told = told or Told()
+        self._values = self._told.values
+        self._counts = self._told.counts
+        self._pushed_out: list[bytes] = []
+        self._parameter_oids: tuple[int, ...] = ()
+        self._queued_bytes = 0
+        self._read_until_us = monotonic_us()
+        # Whether the commit may have reached the engine.
+        self.committing = False
+        self.results = self._told.results
+        self.commit_us = 0
+
+    async def run(self) -> list[Result]:
+        """The results of all steps, once the engine has committed."""
+        try:
+            await self._run()
+        except EngineError as error:
+            if not self.committing:
+                # No commit was sent, so nothing can have come of it.
+                raise engine_away(error.internal_context or "", outcome=Outcome.ROLLED_BACK) from error
+            await self._see_what_came_of(error)
+            raise
+        except AlreadyRecorded:
+            await self._roll_back()
+            raise
+        except ServiceError as error:
+            await self._undo(error)
+            raise
+        # It has committed, whatever becomes of the connection now.
+        with suppress(ServiceError):
+            await close_prepared(self._connection, self._pushed_out)
+        return self.results
+
+    async def _run(self) -> None:
+        plan = self._plan
+        self._begin()
+        for index, step in enumerate(plan.steps):
+            await self._queue_step(index, step)
+        if plan.guarded:
+            self._queue_guards()
+        if plan.record is not None:
+            await self._settle()
+            self._queue_record(plan.record)
+        elif any(step.expect is not None for step in plan.steps):
+            await self._settle()
+        # The last moment at which nothing has happened yet.
+        self._check_not_ended()
+        self.committing = True
+        self._connection.send_query(b"commit")
+        self._due.append((_Due.COMMIT, 0))
+        await self._settle()
+
+    def _begin(self) -> None:
+        connection, plan = self._connection, self._plan
+        if queue_discard_sequences(connection):
+            self._due += ((_Due.OURS, 0), (_Due.SYNC, 0))
+        connection.send_query(BEGIN[plan.read_only])
+        self._due.append((_Due.OURS, 0))
+        if plan.record is not None:
+            connection.send_query(*plan.record.claim())
+            self._due.append((_Due.CLAIM, 0))
+        elif plan.first_takes_no_snapshot:
+            connection.send_query(_TAKE_SNAPSHOT)
+            self._due.append((_Due.OURS, 0))
+
+    async def _queue_step(self, index: int, step: Step) -> None:
+        size_bytes = len(step.sql) + sum(len(param) for param in step.params if isinstance(param, bytes))
+        is_full = self._queued_bytes and self._queued_bytes + size_bytes > _FLUSH_BYTES
+        if is_full or any(isinstance(param, Reference) for param in step.params):
+            await self._settle()
+        self._queued_bytes += size_bytes
+        if step.params:
+            if index in self._plan.fresh:
+                self._pushed_out += self._connection.prepared.forget(step.sql)
+            prepared = self._connection.prepared.find(step.sql) or await self._prepare(index, step.sql)
+            values = self._encoded(index, step, prepared)
+            self._connection.send_prepared(prepared.name, values, CHUNK_ROWS)
+        else:
+            self._connection.send_query(step.sql.encode(), CHUNK_ROWS)
+        # So that each statement's time is its own, and not that of all.
+        self._connection.ask_to_flush()
+        self._due.append((_Due.STEP, index))
+
+    def _queue_guards(self) -> None:
+        # What is deferred must come before the guards.
+        self._queue_ours(NOTHING_DEFERRED)
+        for guard in (STILL_SERIALIZABLE, STILL_READ_ONLY)[: 1 + self._plan.read_only]:
+            self._connection.send_query(guard)
+            self._due.append((_Due.GUARD, 0))
+
+    def _queue_ours(self, sql: bytes) -> None:
+        self._connection.send_query(sql)
+        self._due.append((_Due.OURS, 0))
+
+    def _queue_record(self, record: Record) -> None:
+        self._connection.send_query(*record.finish(self.results))
+        self._due.append((_Due.OURS, 0))
+
+    async def _prepare(self, index: int, sql: str) -> Prepared:
+        # Within the transaction and at its place in it: the statement may need what an earlier one made.
+        connection = self._connection
+        name = connection.prepared.new_name()
+        connection.send_prepare(name, sql.encode())
+        self._due += ((_Due.PREPARE, index), (_Due.PREPARE, index))
+        await self._settle()
+        prepared = Prepared(name, await self._catalog.types(self._parameter_oids))
+        self._pushed_out += connection.prepared.add(sql, prepared)
+        return prepared
+
+    def _encoded(self, index: int, step: Step, prepared: Prepared) -> list[bytes | None]:
+        types = prepared.parameter_types
+        try:
+            check_parameter_count(step.params, types)
+            return [
+                self._value(param) if isinstance(param, Reference) else encode_parameter(param, types[at], at + 1)
+                for at, param in enumerate(step.params)
+            ]
+        except ServiceError as error:
+            error.statement_index = index
+            raise
+
+    def _value(self, reference: Reference) -> bytes | None:
+        if reference.count is not None:
+            return b"%d" % self._counts[reference.step][reference.count]
+        try:
+            return self._values[reference]
+        except KeyError:
+            raise StatementError(
+                "reference_failed",
+                f"There is no {reference.path}: statement {reference.step} returned"
+                f" {len(self.results[reference.step].rows)} rows with the columns"
+                f" {', '.join(self.results[reference.step].shape.columns) or '(none)'}.",
+            ) from None
+
+    async def _settle(self) -> None:
+        """Sends what is queued and reads every answer that is due."""
+        if not self.committing:
+            self._check_not_ended()
+        self._connection.sync()
+        self._queued_bytes = 0
+        self._due.append((_Due.SYNC, 0))
+        await self._read_due()
+        if not self.committing:
+            self._check_not_ended()
+
+    async def _read_due(self) -> None:
+        while self._due:
+            due, index = self._due.popleft()
+            if due is _Due.STEP:
+                await self._read_step(index)
+            elif due is _Due.COMMIT:
+                await self._read_commit()
+            else:
+                await self._read_ours(due, index)
+
+    def _check_not_ended(self) -> None:
+        # Between two exchanges the engine is idle and has nothing that a cancel could end.
+        if self._lease.ended_for is not None:
+            raise StatementError("query_canceled", f"The transaction was ended: {self._lease.ended_for}.")
+
+    async def _read_ours(self, due: _Due, index: int) -> None:
+        connection = self._connection
+        while (result := await connection.fetch()) is not None:
+            if result.status == _FATAL_ERROR:
+                await self._fail(result, due, index)
+            if result.status == _PIPELINE_SYNC:
+                return
+            if due is _Due.PREPARE:
+                self._parameter_oids = tuple([result.param_type(at) for at in range(result.nparams)])
+
+    async def _read_commit(self) -> None:
+        # A commit that fails has nothing after it but the answer of `sync`.
+        await drain_commit(self._connection)
+        self._due.clear()
+        self.commit_us = monotonic_us() - self._read_until_us
+
+    async def _read_step(self, index: int) -> None:
+        reading = _Reading()
+        while (result := await self._connection.fetch()) is not None:
+            if result.status in _HAS_ROWS:
+                await self._take_rows(result, reading, index)
+            elif result.status != _COMMAND_OK:
+                await self._fail(result, _Due.STEP, index)
+            reading.tag = result.command_status or reading.tag
+        self._finish_step(reading, index)
+
+    async def _take_rows(self, result: PGresult, reading: _Reading, index: int) -> None:
+        if reading.renderer is None:
+            rendering = await self._rendering(result)
+            reading.shape, reading.renderer = rendering.shape, rendering.rows
+        if (by_row := self._wanted.get(index)) is not None:
+            for row in range(result.ntuples):
+                for reference in by_row.get(reading.row_count + row, ()):
+                    self._take_value(result, reading, reference, row)
+        reading.row_count += result.ntuples
+        if len(reading.rows) < self._plan.max_rows and result.ntuples:
+            rows = reading.renderer.render(result)[: self._plan.max_rows - len(reading.rows)]
+            self._told.size_bytes += sum(map(len, rows))
+            if self._told.size_bytes > self._plan.max_bytes:
+                self._lease.interrupt(Reason.TOO_LARGE)
+            else:
+                reading.rows += rows
+
+    async def _rendering(self, result: PGresult) -> Rendering:
+        try:
+            return await self._catalog.rendering(result, self._plan.encoding)
+        except EngineError as error:
+            # The look-up's own connection failed, and this one may be committing meanwhile.
+            raise connection_lost(error.internal_context or "") from error
+
+    def _take_value(self, result: PGresult, reading: _Reading, reference: Reference, row: int) -> None:
+        columns = reading.shape.columns
+        if reference.column in columns:
+            self._values[reference] = result.get_value(row, columns.index(reference.column))
+        elif _COLUMN_NUMBER.fullmatch(reference.column) and int(reference.column) < result.nfields:
+            self._values[reference] = result.get_value(row, int(reference.column))
+
+    def _finish_step(self, reading: _Reading, index: int) -> None:
+        now_us = monotonic_us()
+        command, affected = read_command_tag(reading.tag)
+        completion = Completion(command, affected, now_us - self._read_until_us)
+        self._read_until_us = now_us
+        truncated = reading.row_count > self._plan.max_rows
+        self.results.append(Result(reading.shape, reading.rows, truncated, completion, 0))
+        counts = {Count.ROWS: reading.row_count, Count.AFFECTED: affected}
+        self._counts.append(counts)
+        expect = self._plan.steps[index].expect
+        if expect is not None and counts[expect.count] != expect.wanted:
+            raise StatementError(
+                "expectation_failed",
+                f"Statement {index} was expected to have {expect.count.value} {expect.wanted}"
+                f" and had {counts[expect.count]}; everything was rolled back.",
+                statement_index=index,
+            )
+
+    async def _fail(self, result: PGresult, due: _Due, index: int) -> NoReturn:
+        self._due.clear()
+        if due is _Due.CLAIM:
+            raise await claim_failure(self._connection, result)
+        try:
+            if result.status == _FATAL_ERROR:
+                await fail(self._connection, result)
+            if result.status == _EMPTY_QUERY:
+                raise RequestError("empty_statement", "The statement is empty.")
+            # COPY in one of its forms: there is no way on from here.
+            self._connection.close()
+            raise RequestError("copy", "COPY needs a connection of its own, which this service does not have.")
+        except ServiceError as error:
+            if due in (_Due.STEP, _Due.PREPARE):
+                error.statement_index = index
+            if due is _Due.GUARD and error.diagnosis.sqlstate in CHANGED_MODE:
+                raise changed_mode() from error
+            raise
+
+    async def _see_what_came_of(self, error: ServiceError) -> None:
+        """Reads on where something of our own failed while the commit was on its way, as a look-up of types can."""
+        if not self._connection.is_open or self._connection.is_settled:
+            return
+        error.retryable = False
+        try:
+            await drain_commit(self._connection)
+            error.outcome = Outcome.COMMITTED
+        except EngineError:
+            error.outcome = Outcome.UNKNOWN
+        except ServiceError:
+            error.outcome = Outcome.ROLLED_BACK
+
+    async def _undo(self, error: ServiceError) -> None:
+        """Rolls back, so that the connection can be used again."""
+        connection = self._connection
+        if error.statement_index is not None and is_stale_plan(error):
+            self._prepare_anew(error.statement_index)
+        if not isinstance(error, ConflictError):
+            error.outcome = Outcome.ROLLED_BACK
+        if self.committing:
+            await self._see_what_came_of(error)
+        await self._roll_back()
+        if connection.is_open and connection.is_idle:
+            with suppress(ServiceError):
+                await close_prepared(connection, self._pushed_out)
+
+    def _prepare_anew(self, index: int) -> None:
+        step = self._plan.steps[index]
+        if step.params:
+            self._pushed_out += self._connection.prepared.forget(step.sql)
+            self._plan.fresh.add(index)
+
+    async def _roll_back(self) -> None:
+        connection = self._connection
+        # Twice where a statement fails that was still on its way: the engine skips what follows it.
+        for _ in range(2):
+            if not connection.is_open or connection.is_idle:
+                break
+            connection.make_way()
+            connection.send_query(b"rollback")
+            connection.sync()
+            # What failed the transaction is what its caller is told; a connection that breaks here is closed.
+            with suppress(ServiceError):
+                await drain(connection)
+
+
+def _references(steps: Sequence[Step]) -> Mapping[int, Mapping[int, set[Reference]]]:
+    """The cells that are referred to, by the step whose they are and the row."""
+    wanted: dict[int, dict[int, set[Reference]]] = {}
+    for step in steps:
+        for param in step.params:
+            if isinstance(param, Reference) and param.count is None:
+                wanted.setdefault(param.step, {}).setdefault(param.row, set()).add(param)
+    return wanted

@@ -1,0 +1,1 @@
+"""The application: routes and their contracts, authentication, rate limits, OpenAPI."""

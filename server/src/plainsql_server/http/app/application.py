@@ -1,0 +1,191 @@
+"""The application of one plane: every request's way from the socket to its answer, in one function.
+
+Owns the order of the steps. A bare ASGI callable, because on the query routes the framework shows.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from http import HTTPStatus
+
+from plainsql_server.core.clock import monotonic_us, now
+from plainsql_server.core.errors import EngineError, InternalError, Outcome, ServiceError
+from plainsql_server.core.observation import Failure, Observe, RequestFinished
+from plainsql_server.core.principal import Principal
+from plainsql_server.directory.principals import Principals
+from plainsql_server.http.app.authentication import authenticate, check_scope, remembered
+from plainsql_server.http.app.rate_limit import take_permit
+from plainsql_server.http.app.routes import Route, RouteTable
+from plainsql_server.http.server.answers import QueryTimings
+from plainsql_server.http.server.connections import Connections
+from plainsql_server.http.server.cors import cors_headers, is_preflight, preflight_response
+from plainsql_server.http.server.errors import error_response
+from plainsql_server.http.server.protocol import SHUTDOWN, Patience
+from plainsql_server.http.server.readiness import Readiness
+from plainsql_server.http.server.requests import AsgiScope, BodyCameLate, ClientGone, Receive, Request, Send
+from plainsql_server.http.server.responses import Response
+from plainsql_server.limits.permits import Permits
+
+UNKNOWN_ROUTE = "(none)"
+# Plain numbers: looking a member up in its enumeration shows.
+_WITHOUT_BODY = (int(HTTPStatus.NO_CONTENT), int(HTTPStatus.NOT_MODIFIED))
+_METHOD_NOT_ALLOWED = int(HTTPStatus.METHOD_NOT_ALLOWED)
+# Seen in logs only: the client went away before it was answered.
+_GONE = Response(499, b"", error_code="client_gone")
+
+# What an application needs while it runs, opened at start and closed at stop.
+Lifespan = Callable[[], AbstractAsyncContextManager[tuple[RouteTable, Principals, Permits]]]
+
+
+class Application:
+    """An ASGI application over a table of routes."""
+
+    def __init__(
+        self, lifespan: Lifespan, observe: Observe, readiness: Readiness, patience: Patience, connections: Connections
+    ) -> None:
+        self.readiness = readiness
+        self.patience = patience
+        self.connections = connections
+        self._lifespan = lifespan
+        self._observe = observe
+        self._routes: RouteTable
+        self._principals: Principals
+        self._permits: Permits
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http":
+            response = await self.respond(Request.from_asgi(scope, receive, self.patience.body_s))
+            if response is not None:
+                await _send(response, send)
+
+    async def respond(self, request: Request) -> Response | None:
+        """The answer to a request, whatever happens; None where the client went away.
+
+        Cancelling it, which the server does when the client goes away, cancels the statement that it runs.
+        """
+        route: Route | None = None
+        principal: Principal | None = None
+        try:
+            if is_preflight(request) and (methods := self._routes.methods_of(request.path)):
+                response = preflight_response(methods)
+            elif (route := self._routes.find(request.method, request.path)).scope is None:
+                response = await route.answer_anyone(request)
+            else:
+                principal = remembered(request, self._principals, route)
+                if principal is None:
+                    principal = await authenticate(request, self._principals, route)
+                # Every authenticated request counts, so that asking without the scope is not free.
+                if (waiting := take_permit(request, principal, self._permits)) is not None:
+                    await waiting
+                check_scope(principal, route)
+                try:
+                    response = await route.answer(request, principal)
+                except BodyCameLate:
+                    # Routes read the body before they do anything, so this one begins again, for who calls now.
+                    principal = await authenticate(request, self._principals, route)
+                    check_scope(principal, route)
+                    response = await route.answer(request, principal)
+        except asyncio.CancelledError as cancelled:
+            if cancelled.args != (SHUTDOWN,):
+                self._observe_finished(request, route, principal, request.streamed or _GONE)
+                return None
+            response = self._failed(_shutting_down(), request, route)
+        except ClientGone:
+            self._observe_finished(request, route, principal, _GONE)
+            return None
+        except ServiceError as error:
+            response = self._failed(error, request, route)
+        except Exception as error:
+            response = self._failed(InternalError(f"{type(error).__name__}: {error}"), request, route)
+        if response.stream is not None:
+            # It has left already.
+            if response.failure is not None:
+                self._observe_failure(response.failure, request)
+            self._observe_finished(request, route, principal, response)
+            return None
+        _complete(response, request)
+        self._observe_finished(request, route, principal, response)
+        return response
+
+    def _failed(self, error: ServiceError, request: Request, route: Route | None) -> Response:
+        self._observe_failure(error, request)
+        timings = None
+        if route is not None and route.answers_queries:
+            timings = QueryTimings(total_us=monotonic_us() - request.started_us, exec_us=0)
+        response = error_response(error, request.id, query_timings=timings)
+        if response.status == _METHOD_NOT_ALLOWED:
+            response.headers.append((b"allow", ", ".join(self._routes.methods_of(request.path)).encode()))
+        return response
+
+    def _observe_failure(self, error: ServiceError, request: Request) -> None:
+        if error.internal_context is not None:
+            # What follows the first line are an engine's details, which may tell more than a log should hold.
+            context = error.internal_context.partition("\n")[0]
+            self._observe(Failure(now(), "failure", "http", context, request.id))
+
+    def _observe_finished(
+        self, request: Request, route: Route | None, principal: Principal | None, response: Response
+    ) -> None:
+        self._observe(
+            RequestFinished(
+                now(),
+                "request",
+                request.id,
+                request.method,
+                UNKNOWN_ROUTE if route is None else route.path,
+                response.status,
+                monotonic_us() - request.started_us,
+                response.queue_us,
+                response.exec_us,
+                response.row_count,
+                response.command,
+                response.error_code,
+                None if principal is None else principal.organization_id,
+                None if principal is None else principal.key_id,
+                request.trace_id(),
+                response.stream,
+                response.sent_bytes,
+            )
+        )
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        async with self._lifespan() as (self._routes, self._principals, self._permits):
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+def _shutting_down() -> EngineError:
+    return EngineError(
+        "shutting_down",
+        "The service is being restarted, and the request was cancelled before it was done.",
+        retry_after_ms=1_000,
+        outcome=Outcome.UNKNOWN,
+    )
+
+
+def _complete(response: Response, request: Request) -> None:
+    total_us = monotonic_us() - request.started_us
+    if response.status not in _WITHOUT_BODY:
+        response.headers += (
+            (b"content-type", response.content_type),
+            (b"content-length", b"%d" % len(response.body)),
+        )
+    response.headers += (
+        (b"x-request-id", request.id.encode()),
+        (
+            b"server-timing",
+            b"queue;dur=%.3f, engine;dur=%.3f, total;dur=%.3f"
+            % (response.queue_us / 1000, response.exec_us / 1000, total_us / 1000),
+        ),
+        *request.rate_headers,
+        *cors_headers(request),
+    )
+
+
+async def _send(response: Response, send: Send) -> None:
+    await send({"type": "http.response.start", "status": response.status, "headers": response.headers})
+    await send({"type": "http.response.body", "body": response.body})

@@ -1,0 +1,151 @@
+"""GET / and GET /health: what this service is, and whether it can work.
+
+Owns the banner's shape. Both are open to everyone, so they say nothing about any customer.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from plainsql_server import VERSION
+from plainsql_server.core.clock import monotonic_us
+from plainsql_server.core.errors import ServiceError
+from plainsql_server.http.app.contract import Contract
+from plainsql_server.http.app.routes import Route, open_route
+from plainsql_server.http.server.answers import Count, RequestId
+from plainsql_server.http.server.readiness import Readiness
+from plainsql_server.http.server.requests import Request
+from plainsql_server.http.server.responses import Response, json_response
+
+Check = Callable[[], Awaitable[None]]
+# The code of a failed check that requests do not suffer from.
+DEGRADED = "degraded"
+# How long an answer serves those who ask again: shorter than any balancer's interval.
+_REMEMBERED_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Urls:
+    """The public addresses of the three hosts."""
+
+    data_url: str
+    control_url: str
+    alias_url: str | None
+
+
+class ListedRoute(msgspec.Struct, kw_only=True):
+    """A route of this plane."""
+
+    method: Annotated[str, Meta(description="GET, POST, PATCH or DELETE.")]
+    path: Annotated[str, Meta(description="With {id} or {key} where something of yours is named.")]
+    purpose: Annotated[str, Meta(description="What it is for.")]
+
+
+class BannerAnswer(msgspec.Struct, kw_only=True):
+    """Which service this is."""
+
+    service: Annotated[str, Meta(description="Its name.", extra_json_schema={"const": "plainsql"})] = "plainsql"
+    version: Annotated[str, Meta(description="Of the service.")] = VERSION
+    routes: list[ListedRoute]
+    docs: Annotated[str, Meta(description="Where this plane's reference is.")]
+    data_url: Annotated[str, Meta(description="The data plane.")]
+    control_url: Annotated[str, Meta(description="The control plane.")]
+    alias_url: Annotated[str | None, Meta(description="The alias, if there is one.")]
+    request_id: RequestId
+
+
+class HealthOptions(msgspec.Struct, kw_only=True):
+    """The query string of GET /health."""
+
+    live: Annotated[str | None, Meta(description="Check nothing: only say that the process answers.")] = None
+
+
+class HealthAnswer(msgspec.Struct, kw_only=True):
+    """Whether the plane can work."""
+
+    status: Annotated[Literal["ok", "degraded", "unavailable"], Meta(description="`unavailable` comes with 503.")]
+    version: Annotated[str, Meta(description="Of the service.")] = VERSION
+    uptime_s: Annotated[Count, Meta(description="For how long this process has run.")]
+    checks: Annotated[dict[str, str], Meta(description="`ok`, or an error code, by what was checked.")]
+    request_id: RequestId
+
+
+class Banner:
+    """The two open routes of a plane."""
+
+    def __init__(self, own_url: str, urls: Urls, checks: Mapping[str, Check], readiness: Readiness) -> None:
+        self._own_url = own_url
+        self._urls = urls
+        self._readiness = readiness
+        self._states = _States(checks)
+        self._started_us = monotonic_us()
+        self.routes: tuple[Route, ...] = ()
+
+    def open_routes(self) -> list[Route]:
+        shown = Contract(answers={200: BannerAnswer}, errors=())
+        checked = Contract(options=HealthOptions, answers={200: HealthAnswer, 503: HealthAnswer}, errors=())
+        return [
+            open_route("GET", "/", "This list of routes", self.get_root, contract=shown),
+            open_route("GET", "/health", "Health check", self.get_health, contract=checked),
+        ]
+
+    async def get_root(self, request: Request) -> Response:
+        listed = [ListedRoute(method=each.method, path=each.path, purpose=each.purpose) for each in self.routes]
+        content = BannerAnswer(
+            routes=listed,
+            docs=f"{self._own_url}/docs",
+            data_url=self._urls.data_url,
+            control_url=self._urls.control_url,
+            alias_url=self._urls.alias_url,
+            request_id=request.id,
+        )
+        return json_response(200, content)
+
+    async def get_health(self, request: Request) -> Response:
+        asked = not request.has_option("live")
+        checks = dict(await self._states.get()) if asked else {}
+        if asked and self._readiness.draining:
+            checks["process"] = "draining"
+        ready = set(checks.values()) <= {"ok", DEGRADED}
+        uptime_s = (monotonic_us() - self._started_us) // 1_000_000
+        content = HealthAnswer(status=_status(checks, ready), uptime_s=uptime_s, checks=checks, request_id=request.id)
+        return json_response(200 if ready else 503, content, [] if ready else [(b"retry-after", b"1")])
+
+
+class _States:
+    """What the checks say. Anybody may ask, so that many who ask at once, or soon after, share one answer."""
+
+    def __init__(self, checks: Mapping[str, Check]) -> None:
+        self._checks = checks
+        self._asking: asyncio.Task[dict[str, str]] | None = None
+        self._until_s = 0.0
+
+    async def get(self) -> dict[str, str]:
+        """The state of each part. Cancelling one who asks harms no other."""
+        if self._asking is None or (self._asking.done() and time.monotonic() >= self._until_s):
+            self._asking = asyncio.create_task(self._ask())
+        return await asyncio.shield(self._asking)
+
+    async def _ask(self) -> dict[str, str]:
+        states = await asyncio.gather(*(_state(check) for check in self._checks.values()))
+        self._until_s = time.monotonic() + _REMEMBERED_S
+        return dict(zip(self._checks, states, strict=True))
+
+
+def _status(checks: Mapping[str, str], ready: bool) -> Literal["ok", "degraded", "unavailable"]:
+    if not ready:
+        return "unavailable"
+    return "degraded" if DEGRADED in checks.values() else "ok"
+
+
+async def _state(check: Check) -> str:
+    try:
+        await check()
+    except ServiceError as error:
+        return error.code
+    return "ok"

@@ -1,0 +1,99 @@
+"""GET /openapi.json and GET /docs: what this plane takes and gives, for programs and for people.
+
+Owns the serving of the document, which is made once, at start, and of the page that shows it, whose files are in
+`pages/`. The page loads nothing from elsewhere, and its policy forbids it to. Whoever has one of them already is told
+only that.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from importlib.resources import files
+
+import msgspec
+
+from plainsql_server.http.app.contract import JSON_TYPE, Contract, Media
+from plainsql_server.http.app.etags import KNOWN_VERSION, is_known
+from plainsql_server.http.app.openapi import Json, openapi_document
+from plainsql_server.http.app.routes import AnswerAnyone, Route, open_route
+from plainsql_server.http.server.requests import Request
+from plainsql_server.http.server.responses import Header, Response
+
+_ABOUT = {
+    "data": "SQL over plain HTTPS, on PostgreSQL: queries, transactions and streams.",
+    "control": "Sessions, API keys, databases, usage and the audit log.",
+}
+# By path: the file, its type, and what it is.
+_PAGES = {
+    "/docs": ("docs.html", "text/html", "The reference of this plane, to read and to try"),
+    "/docs/docs.js": ("docs.js", "text/javascript", "The script of the reference"),
+    "/docs/docs.css": ("docs.css", "text/css", "The style of the reference"),
+}
+_POLICY = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:;"
+    b" base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_PAGE_HEADERS: tuple[Header, ...] = (
+    (b"content-security-policy", _POLICY),
+    (b"referrer-policy", b"no-referrer"),
+)
+# A new version of the service comes with new ones, so that whoever keeps one asks whether it still holds.
+_ASK_AGAIN: Header = (b"cache-control", b"no-cache")
+
+
+class _Kept:
+    """Something that stays as it is as long as the process runs, and its ETag."""
+
+    def __init__(self, body: bytes, content_type: bytes, headers: Sequence[Header] = ()) -> None:
+        self._body = body
+        self._content_type = content_type
+        self._version = hashlib.sha256(body).hexdigest()[:32]
+        self._headers = (*headers, _ASK_AGAIN, (b"etag", f'"{self._version}"'.encode()))
+
+    def response(self, request: Request) -> Response:
+        if is_known(request, self._version):
+            return Response(304, b"", headers=[*self._headers])
+        return Response(200, self._body, content_type=self._content_type, headers=[*self._headers])
+
+
+class Reference:
+    """The document of one plane, and the page that shows it."""
+
+    def __init__(self, plane: str) -> None:
+        self._plane = plane
+        self._document = _Kept(b"", JSON_TYPE.encode())
+
+    def routes(self) -> list[Route]:
+        described = _contract(Media(JSON_TYPE, "This document."))
+        pages = [_page_route(path, *page) for path, page in _PAGES.items()]
+        return [
+            open_route("GET", "/openapi.json", "The OpenAPI document of this plane", self.get, contract=described),
+            *pages,
+        ]
+
+    def describe(self, routes: Sequence[Route]) -> Json:
+        """The document of these routes, which is served from now on."""
+        document = openapi_document(self._plane, _ABOUT[self._plane], routes)
+        self._document = _Kept(msgspec.json.encode(document), JSON_TYPE.encode())
+        return document
+
+    async def get(self, request: Request) -> Response:
+        return self._document.response(request)
+
+
+def _contract(served: Media) -> Contract:
+    return Contract(answers={200: served, 304: None}, errors=(), headers=(KNOWN_VERSION,))
+
+
+def _page_route(path: str, file: str, content_type: str, purpose: str) -> Route:
+    contract = _contract(Media(content_type, f"{purpose}."))
+    return open_route("GET", path, purpose, _page(file, content_type), contract=contract)
+
+
+def _page(file: str, content_type: str) -> AnswerAnyone:
+    body = files("plainsql_server.http.app").joinpath("pages", file).read_bytes()
+    page = _Kept(body, f"{content_type}; charset=utf-8".encode(), _PAGE_HEADERS)
+
+    async def answer(request: Request) -> Response:
+        return page.response(request)
+
+    return answer

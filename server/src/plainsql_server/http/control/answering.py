@@ -1,0 +1,96 @@
+"""What the control plane's routes have in common: bodies, lists in pages, and who acts.
+
+Owns the cursor, which is opaque to clients, and the size of a control request. Refuses rules.
+"""
+
+import base64
+import binascii
+from collections.abc import Callable, Sequence
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from plainsql_server.core.actor import Actor
+from plainsql_server.core.errors import AccessError, RequestError
+from plainsql_server.core.ids import Kind, is_id
+from plainsql_server.core.principal import Principal
+from plainsql_server.http.app.routes import id_in_path
+from plainsql_server.http.server.requests import Request, decode_json, require_content_type
+from plainsql_server.http.server.responses import Response
+
+Decoded = TypeVar("Decoded")
+Record = TypeVar("Record")
+
+# Names and lists of scopes: nothing on the control plane is larger.
+_MAX_BODY_BYTES = 64 * 1024
+_DEFAULT_LIMIT = 100
+_MAX_LIMIT = 1_000
+
+
+class PageOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The query string of every list."""
+
+    limit: Annotated[int, Meta(ge=1, le=_MAX_LIMIT, description="How many to show.")] = _DEFAULT_LIMIT
+    cursor: Annotated[
+        Annotated[str, Meta(extra_json_schema={"format": "cursor"})] | None,
+        Meta(description="`next` of the page before."),
+    ] = None
+
+
+async def read_body(request: Request, principal: Principal, decoder: "msgspec.json.Decoder[Decoded]") -> Decoded:
+    """The JSON body as a model; an empty body counts as {}. Raises RequestError where it does not fit."""
+    require_content_type(request, "application/json")
+    body = await request.body(_MAX_BODY_BYTES, principal.tier)
+    return decode_json(body or b"{}", decoder)
+
+
+def administrator(request: Request, principal: Principal) -> Actor:
+    """Who acts on an organization. Raises AccessError if the credential is for one database only."""
+    if principal.database is not None:
+        raise AccessError(
+            "forbidden", f"This credential is bound to the database {principal.database!r}, and cannot administer."
+        )
+    return Actor.of(principal, request.id)
+
+
+def id_of(request: Request, kind: Kind, code: str) -> str:
+    """The id in the path. Raises AccessError with that code if nothing can have it."""
+    text = id_in_path(request)
+    if not is_id(text, kind):
+        raise AccessError(code, f"There is no {'database' if kind is Kind.DATABASE else 'key'} {text!r}.")
+    return text
+
+
+def no_content() -> Response:
+    """A successful answer with nothing to say."""
+    return Response(204, b"")
+
+
+def page(
+    records: Sequence[Record], limit: int, position: Callable[[Record], str]
+) -> tuple[Sequence[Record], str | None]:
+    """A page of up to `limit` + 1 records, the last of which only shows that there is more; the next page's cursor."""
+    here = records[:limit]
+    return here, write_cursor(position(here[-1])) if len(records) > limit else None
+
+
+def write_cursor(position: str) -> str:
+    return base64.urlsafe_b64encode(position.encode()).decode().rstrip("=")
+
+
+def read_cursor(cursor: str | None) -> str | None:
+    """The position that a cursor stands for. Raises RequestError if it is none of ours."""
+    if cursor is None:
+        return None
+    try:
+        position = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode("ascii")
+    except (binascii.Error, ValueError) as error:
+        raise wrong_cursor() from error
+    if not position.isprintable():
+        raise wrong_cursor()
+    return position
+
+
+def wrong_cursor() -> RequestError:
+    return RequestError("invalid_option", "The cursor is not one that this list gave you.")

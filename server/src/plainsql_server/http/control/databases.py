@@ -1,0 +1,171 @@
+"""/v1/databases: an organization's databases.
+
+Owns the shapes. The rules are `control_plane/databases.py`'s.
+"""
+
+from collections.abc import Callable
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from plainsql_server.control_plane import databases
+from plainsql_server.core.errors import RequestError
+from plainsql_server.core.ids import Kind
+from plainsql_server.core.principal import Principal
+from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
+from plainsql_server.http.app.banner import Urls
+from plainsql_server.http.app.fields import DatabaseName
+from plainsql_server.http.control.answering import PageOptions, administrator, id_of, page, read_body, read_cursor
+from plainsql_server.http.server.answers import Cursor, RequestId, Success, Time
+from plainsql_server.http.server.requests import Request
+from plainsql_server.http.server.responses import Response, json_response
+
+
+class NewDatabaseBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The body of POST /v1/databases."""
+
+    name: Annotated[DatabaseName, Meta(description="What it is to be called.")]
+
+
+class DatabaseChangeBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The body of PATCH /v1/databases/{id}."""
+
+    name: Annotated[DatabaseName | None, Meta(description="What it is to be called.")] = None
+    default: Annotated[
+        Annotated[bool, Meta(extra_json_schema={"const": True})] | None,
+        Meta(description="Make it the one that requests go to which name none."),
+    ] = None
+
+
+class DeletionOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The query string of DELETE /v1/databases/{id}."""
+
+    restorable: Annotated[bool, Meta(description="`false` gives it up at once.")] = True
+
+
+class DatabaseUrls(msgspec.Struct, kw_only=True):
+    """Where it is reached."""
+
+    data_url: Annotated[str, Meta(description="The data plane.")]
+    alias_url: Annotated[str | None, Meta(description="The alias, if there is one.")]
+    control_url: Annotated[str, Meta(description="The control plane.")]
+
+
+class Database(msgspec.Struct, kw_only=True):
+    """A database."""
+
+    id: Annotated[str, Meta(description="Names it for ever.")]
+    name: Annotated[str, Meta(description="As you called it.")]
+    state: Annotated[DatabaseState, Meta(description="What can be done with it.")]
+    default: Annotated[bool, Meta(description="Whether requests go to it which name none.")]
+    created_at: Annotated[Time, Meta(description="When it was made.")]
+    size_bytes: Annotated[int | None, Meta(description="Some seconds behind; null where it is not known.")]
+    restorable_until: Annotated[Time | None, Meta(description="Until when its deletion can be undone.")]
+    urls: DatabaseUrls
+
+
+class DatabaseAnswer(msgspec.Struct, kw_only=True):
+    """One database."""
+
+    success: Success = True
+    database: Database
+    request_id: RequestId
+
+
+class DatabasesAnswer(msgspec.Struct, kw_only=True):
+    """A page of databases."""
+
+    success: Success = True
+    databases: list[Database]
+    next: Cursor
+    request_id: RequestId
+
+
+_new_database_body = msgspec.json.Decoder(NewDatabaseBody)
+_change_body = msgspec.json.Decoder(DatabaseChangeBody)
+
+
+class DatabaseRoutes:
+    """The handlers of the database routes."""
+
+    def __init__(self, directory: Directory, urls: Urls, restore_s: int, there_is_work: Callable[[], None]) -> None:
+        self._directory = directory
+        self._urls = DatabaseUrls(data_url=urls.data_url, alias_url=urls.alias_url, control_url=urls.control_url)
+        self._restore_s = restore_s
+        # Has what is to be dropped soon looked at at once.
+        self._there_is_work = there_is_work
+
+    async def post(self, request: Request, principal: Principal) -> Response:
+        by = administrator(request, principal)
+        body = await read_body(request, principal, _new_database_body)
+        created = await databases.create(self._directory, principal.organization_id, body.name, by)
+        return await self._answer(request, 201, created)
+
+    async def list_(self, request: Request, principal: Principal) -> Response:
+        administrator(request, principal)
+        options = request.options(PageOptions)
+        after = read_cursor(options.cursor)
+        found = await databases.list_(self._directory, principal.organization_id, options.limit + 1, after)
+        sizes = await databases.sizes_bytes(self._directory, found)
+        here, following = page(found, options.limit, lambda database: database.id)
+        shown = [self._shown(database, sizes.get(database.id)) for database in here]
+        return json_response(200, DatabasesAnswer(databases=shown, next=following, request_id=request.id))
+
+    async def get(self, request: Request, principal: Principal) -> Response:
+        administrator(request, principal)
+        return await self._answer(request, 200, await self._named(request, principal))
+
+    async def patch(self, request: Request, principal: Principal) -> Response:
+        by = administrator(request, principal)
+        database = await self._named(request, principal)
+        body = await read_body(request, principal, _change_body)
+        if body.default is False:
+            raise RequestError("malformed_request", "Make another database the default instead.")
+        name = None if body.name == database.name else body.name
+        if name is not None and body.default:
+            database = await databases.rename_and_make_default(self._directory, database, name, by)
+        elif name is not None:
+            database = await databases.rename(self._directory, database, name, by)
+        elif body.default:
+            database = await databases.make_default(self._directory, database, by)
+        return await self._answer(request, 200, database)
+
+    async def delete(self, request: Request, principal: Principal) -> Response:
+        by = administrator(request, principal)
+        restorable = request.options(DeletionOptions).restorable
+        database = await self._named(request, principal)
+        deleting = await databases.delete(
+            self._directory, database, restore_s=self._restore_s, restorable=restorable, by=by
+        )
+        if deleting.restores_to is None:
+            self._there_is_work()
+        return await self._answer(request, 202, deleting)
+
+    async def restore(self, request: Request, principal: Principal) -> Response:
+        by = administrator(request, principal)
+        database = await self._named(request, principal)
+        return await self._answer(request, 200, await databases.restore(self._directory, database, by))
+
+    async def _named(self, request: Request, principal: Principal) -> DatabaseRecord:
+        database_id = id_of(request, Kind.DATABASE, "database_not_found")
+        return await databases.get(self._directory, database_id, principal.organization_id)
+
+    async def _answer(self, request: Request, status: int, database: DatabaseRecord) -> Response:
+        sizes = await databases.sizes_bytes(self._directory, [database])
+        shown = self._shown(database, sizes.get(database.id))
+        return json_response(status, DatabaseAnswer(database=shown, request_id=request.id))
+
+    def _shown(self, database: DatabaseRecord, size_bytes: int | None) -> Database:
+        is_restorable = database.state is DatabaseState.DELETING and database.restores_to is not None
+        return Database(
+            id=database.id,
+            name=database.name,
+            state=database.state,
+            default=database.is_default,
+            created_at=database.created_at,
+            size_bytes=size_bytes,
+            restorable_until=database.restorable_until if is_restorable else None,
+            urls=self._urls,
+        )

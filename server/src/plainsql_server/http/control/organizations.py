@@ -1,0 +1,206 @@
+"""/v1/organizations/current: the organization that the caller belongs to, its usage and its audit log.
+
+Owns the shapes of these three. Organizations are created by the operator alone.
+"""
+
+from datetime import date, timedelta
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from plainsql_server.control_plane import organizations
+from plainsql_server.core.clock import now
+from plainsql_server.core.errors import RequestError
+from plainsql_server.core.principal import Principal
+from plainsql_server.directory import audit, usage
+from plainsql_server.directory.audit import AuditRecord
+from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.organizations import OrganizationRecord
+from plainsql_server.directory.usage import UsageRecord
+from plainsql_server.http.app.fields import Title
+from plainsql_server.http.control.answering import (
+    PageOptions,
+    administrator,
+    page,
+    read_body,
+    read_cursor,
+    wrong_cursor,
+)
+from plainsql_server.http.server.answers import Count, Cursor, Microseconds, RequestId, Success, Time
+from plainsql_server.http.server.requests import Request
+from plainsql_server.http.server.responses import Response, json_response
+
+# What is shown unless the caller says which days.
+_USAGE_DAYS = 30
+_USAGE_MOST_DAYS = 366
+
+
+class OrganizationChangeBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The body of PATCH /v1/organizations/current."""
+
+    name: Title
+
+
+class UsageOptions(PageOptions, kw_only=True, forbid_unknown_fields=True, rename={"first": "from", "last": "to"}):
+    """The query string of GET /v1/usage."""
+
+    first: Annotated[date | None, Meta(description="The first day, in UTC; 30 days back where it is missing.")] = None
+    last: Annotated[date | None, Meta(description="The last day, in UTC; today where it is missing.")] = None
+
+
+class Organization(msgspec.Struct, kw_only=True):
+    """An organization."""
+
+    id: Annotated[str, Meta(description="Names it.")]
+    name: Annotated[str, Meta(description="As it is called.")]
+    tier: Annotated[str, Meta(description="What its limits are.")]
+    created_at: Annotated[Time, Meta(description="When it was made.")]
+
+
+class OrganizationAnswer(msgspec.Struct, kw_only=True):
+    """Your organization."""
+
+    success: Success = True
+    organization: Organization
+    request_id: RequestId
+
+
+class Usage(msgspec.Struct, kw_only=True):
+    """What one database was used for on one day."""
+
+    day: Annotated[date, Meta(description="In UTC.")]
+    database_id: Annotated[str, Meta(description="Which database.")]
+    database: Annotated[str, Meta(description="What it is called.")]
+    requests: Annotated[Count, Meta(description="That got a connection to the engine.")]
+    rows: Annotated[Count, Meta(description="Sent to you.")]
+    engine_us: Annotated[Microseconds, Meta(description="For how long the engine worked.")]
+    bytes: Annotated[Count, Meta(description="Of the rows sent to you.")]
+
+
+class UsageAnswer(msgspec.Struct, kw_only=True):
+    """A page of usage."""
+
+    success: Success = True
+    usage: list[Usage]
+    next: Cursor
+    request_id: RequestId
+
+
+class AuditActor(msgspec.Struct, kw_only=True):
+    """Who did it."""
+
+    kind: Annotated[
+        str,
+        Meta(
+            description="What kind of actor.",
+            extra_json_schema={"enum": ["key", "session", "operator", "service"]},
+        ),
+    ]
+    id: Annotated[str | None, Meta(description="Which key or session.")]
+
+
+class AuditEntry(msgspec.Struct, kw_only=True):
+    """One change on the control plane."""
+
+    id: Annotated[str, Meta(description="Names it.")]
+    at: Annotated[Time, Meta(description="When it was done.")]
+    actor: AuditActor
+    action: Annotated[str, Meta(description="What was done, as `database.rename`.")]
+    target_id: Annotated[str, Meta(description="What was changed.")]
+    details: Annotated[dict[str, Any], Meta(description="To what.")]
+    request_id: Annotated[str | None, Meta(description="The request that did it, if one did.")]
+
+
+class AuditAnswer(msgspec.Struct, kw_only=True):
+    """A page of the audit log, newest first."""
+
+    success: Success = True
+    audit: list[AuditEntry]
+    next: Cursor
+    request_id: RequestId
+
+
+_change_body = msgspec.json.Decoder(OrganizationChangeBody)
+
+
+class OrganizationRoutes:
+    """The handlers of the routes about the caller's organization."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+
+    async def get(self, request: Request, principal: Principal) -> Response:
+        found = await organizations.get(self._directory, principal.organization_id)
+        return json_response(200, OrganizationAnswer(organization=_shown(found), request_id=request.id))
+
+    async def patch(self, request: Request, principal: Principal) -> Response:
+        by = administrator(request, principal)
+        body = await read_body(request, principal, _change_body)
+        changed = await organizations.rename(self._directory, principal.organization_id, body.name, by)
+        return json_response(200, OrganizationAnswer(organization=_shown(changed), request_id=request.id))
+
+    async def get_usage(self, request: Request, principal: Principal) -> Response:
+        administrator(request, principal)
+        options = request.options(UsageOptions)
+        last = options.last or now().date()
+        first = options.first or last - min(timedelta(days=_USAGE_DAYS - 1), last - date.min)
+        if not timedelta(0) <= last - first < timedelta(days=_USAGE_MOST_DAYS):
+            raise RequestError("invalid_option", f"Ask for 1 to {_USAGE_MOST_DAYS} days.")
+        after = _usage_position(options.cursor)
+        found = await usage.list_(
+            self._directory, principal.organization_id, first, last, limit=options.limit + 1, after=after
+        )
+        here, following = page(found, options.limit, lambda used: f"{used.day} {used.database_id}")
+        shown = [_shown_usage(used) for used in here]
+        return json_response(200, UsageAnswer(usage=shown, next=following, request_id=request.id))
+
+    async def get_audit(self, request: Request, principal: Principal) -> Response:
+        administrator(request, principal)
+        options = request.options(PageOptions)
+        before = read_cursor(options.cursor)
+        found = await audit.list_(self._directory, principal.organization_id, options.limit + 1, before)
+        here, following = page(found, options.limit, lambda entry: entry.id)
+        shown = [_shown_audit(entry) for entry in here]
+        return json_response(200, AuditAnswer(audit=shown, next=following, request_id=request.id))
+
+
+def _usage_position(cursor: str | None) -> tuple[date, str] | None:
+    position = read_cursor(cursor)
+    if position is None:
+        return None
+    day, _, database_id = position.partition(" ")
+    try:
+        return date.fromisoformat(day), database_id
+    except ValueError as error:
+        raise wrong_cursor() from error
+
+
+def _shown(organization: OrganizationRecord) -> Organization:
+    return Organization(
+        id=organization.id, name=organization.name, tier=organization.tier, created_at=organization.created_at
+    )
+
+
+def _shown_usage(used: UsageRecord) -> Usage:
+    return Usage(
+        day=used.day,
+        database_id=used.database_id,
+        database=used.database,
+        requests=used.requests,
+        rows=used.rows,
+        engine_us=used.engine_us,
+        bytes=used.bytes,
+    )
+
+
+def _shown_audit(entry: AuditRecord) -> AuditEntry:
+    return AuditEntry(
+        id=entry.id,
+        at=entry.at,
+        actor=AuditActor(kind=entry.actor_kind, id=entry.actor_id),
+        action=entry.action,
+        target_id=entry.target_id,
+        details=entry.details,
+        request_id=entry.request_id,
+    )

@@ -1,0 +1,170 @@
+"""The control plane's routes: each with its scope and its contract, in one list.
+
+Owns the list. All need the scope admin, except those of a session and the reading of one's own organization.
+"""
+
+from collections.abc import Callable
+
+from plainsql_server.core.ids import Kind
+from plainsql_server.core.principal import Scope
+from plainsql_server.directory.connection import Directory
+from plainsql_server.http.app.banner import Urls
+from plainsql_server.http.app.contract import Contract, Parameter
+from plainsql_server.http.app.routes import Answer, Route, known_callers_route, scoped_route
+from plainsql_server.http.control.answering import PageOptions
+from plainsql_server.http.control.databases import (
+    DatabaseAnswer,
+    DatabaseChangeBody,
+    DatabaseRoutes,
+    DatabasesAnswer,
+    DeletionOptions,
+    NewDatabaseBody,
+)
+from plainsql_server.http.control.keys import (
+    KeyAnswer,
+    KeyBody,
+    KeyRoutes,
+    KeysAnswer,
+    NewKeyAnswer,
+    RotationAnswer,
+    RotationBody,
+)
+from plainsql_server.http.control.organizations import (
+    AuditAnswer,
+    OrganizationAnswer,
+    OrganizationChangeBody,
+    OrganizationRoutes,
+    UsageAnswer,
+    UsageOptions,
+)
+from plainsql_server.http.control.sessions import NewSessionAnswer, SessionAnswer, SessionBody, SessionRoutes
+
+_EXAMPLE_ID = "01a1dd58598e22a80592d43343fe5435"
+
+
+def _id(kind: Kind, description: str) -> Parameter:
+    return Parameter(
+        "id", description, {"type": "string", "pattern": f"^{kind}_[0-9a-z]{{1,64}}$"}, f"{kind}_{_EXAMPLE_ID}"
+    )
+
+
+_KEY = _id(Kind.KEY, "The key's id, not its secret.")
+_DATABASE = _id(Kind.DATABASE, "The database's id, not its name.")
+# Only the cell itself can fail a creation.
+_CELL_ERRORS = ("engine_unavailable", "connection_lost", "overloaded")
+
+
+def control_routes(directory: Directory, urls: Urls, restore_s: int, there_is_work: Callable[[], None]) -> list[Route]:
+    """Every route of the control plane, beside those that both planes have."""
+    return [
+        *_session_routes(SessionRoutes(directory)),
+        *_key_routes(KeyRoutes(directory)),
+        *_database_routes(DatabaseRoutes(directory, urls, restore_s, there_is_work)),
+        *_organization_routes(OrganizationRoutes(directory)),
+    ]
+
+
+def _session_routes(sessions: SessionRoutes) -> list[Route]:
+    made = Contract(
+        body=SessionBody,
+        examples={"Like the key": {}, "With fewer scopes": {"scopes": ["read"]}},
+        answers={201: NewSessionAnswer},
+        errors=("no_scopes", "database_not_found", "session_limit"),
+    )
+    refreshed = Contract(answers={200: SessionAnswer}, errors=())
+    ended = Contract(answers={204: None}, errors=())
+    return [
+        known_callers_route(
+            "POST", "/v1/session", "Exchange an API key for a session", sessions.post, contract=made, key_in_body=True
+        ),
+        known_callers_route(
+            "POST", "/v1/session/refresh", "Extend the session by 24 hours", sessions.refresh, contract=refreshed
+        ),
+        known_callers_route("DELETE", "/v1/session", "End the session", sessions.delete, contract=ended),
+    ]
+
+
+def _key_routes(keys: KeyRoutes) -> list[Route]:
+    made = Contract(
+        body=KeyBody,
+        examples={"For a web site": {"name": "web site", "scopes": ["write"]}},
+        answers={201: NewKeyAnswer},
+        errors=("invalid_name", "no_scopes", "invalid_expiry", "database_not_found", "key_limit"),
+    )
+    listed = Contract(options=PageOptions, answers={200: KeysAnswer}, errors=())
+    shown = Contract(path=_KEY, answers={200: KeyAnswer}, errors=("key_not_found",))
+    rotated = Contract(
+        path=_KEY,
+        body=RotationBody,
+        examples={"With an hour's overlap": {"overlap_seconds": 3600}},
+        answers={201: RotationAnswer},
+        errors=("key_not_found", "key_not_active", "key_replaced", "database_not_found", "key_limit"),
+    )
+    revoked = Contract(path=_KEY, answers={204: None}, errors=("key_not_found",))
+    return [
+        _admin("POST", "/v1/keys", "Create an API key", keys.post, made),
+        _admin("GET", "/v1/keys", "List API keys", keys.list_, listed),
+        _admin("GET", "/v1/keys/{id}", "Show an API key", keys.get, shown),
+        _admin("POST", "/v1/keys/{id}/rotate", "Replace an API key by a new one", keys.rotate, rotated),
+        _admin("DELETE", "/v1/keys/{id}", "Revoke an API key", keys.delete, revoked),
+    ]
+
+
+def _database_routes(databases: DatabaseRoutes) -> list[Route]:
+    made = Contract(
+        body=NewDatabaseBody,
+        examples={"A shop": {"name": "shop"}},
+        answers={201: DatabaseAnswer},
+        errors=("invalid_name", "name_taken", "database_limit", "database_not_found", "organization_not_found",
+                "no_active_cell", *_CELL_ERRORS),
+    )  # fmt: skip
+    listed = Contract(options=PageOptions, answers={200: DatabasesAnswer}, errors=())
+    shown = Contract(path=_DATABASE, answers={200: DatabaseAnswer}, errors=("database_not_found",))
+    changed = Contract(
+        path=_DATABASE,
+        body=DatabaseChangeBody,
+        examples={"Another name": {"name": "store"}, "Make it the default": {"default": True}},
+        answers={200: DatabaseAnswer},
+        errors=("database_not_found", "invalid_name", "name_taken", "wrong_state"),
+    )
+    deleted = Contract(
+        path=_DATABASE,
+        options=DeletionOptions,
+        answers={202: DatabaseAnswer},
+        errors=("database_not_found", "wrong_state"),
+    )
+    restored = Contract(
+        path=_DATABASE, answers={200: DatabaseAnswer}, errors=("database_not_found", "wrong_state")
+    )  # fmt: skip
+    return [
+        _admin("POST", "/v1/databases", "Create a database", databases.post, made),
+        _admin("GET", "/v1/databases", "List databases", databases.list_, listed),
+        _admin("GET", "/v1/databases/{id}", "Show a database", databases.get, shown),
+        _admin("PATCH", "/v1/databases/{id}", "Rename a database, or make it the default", databases.patch, changed),
+        _admin("DELETE", "/v1/databases/{id}", "Delete a database", databases.delete, deleted),
+        _admin("POST", "/v1/databases/{id}/restore", "Restore a deleted database", databases.restore, restored),
+    ]
+
+
+def _organization_routes(organizations: OrganizationRoutes) -> list[Route]:
+    shown = Contract(answers={200: OrganizationAnswer}, errors=("organization_not_found",))
+    changed = Contract(
+        body=OrganizationChangeBody,
+        examples={"Another name": {"name": "Acme Ltd"}},
+        answers={200: OrganizationAnswer},
+        errors=("invalid_name", "name_taken", "organization_not_found"),
+    )
+    used = Contract(options=UsageOptions, answers={200: UsageAnswer}, errors=())
+    audited = Contract(options=PageOptions, answers={200: AuditAnswer}, errors=())
+    return [
+        known_callers_route(
+            "GET", "/v1/organizations/current", "Show your organization", organizations.get, contract=shown
+        ),
+        _admin("PATCH", "/v1/organizations/current", "Rename your organization", organizations.patch, changed),
+        _admin("GET", "/v1/usage", "Show usage by day and database", organizations.get_usage, used),
+        _admin("GET", "/v1/audit", "Show who changed what", organizations.get_audit, audited),
+    ]
+
+
+def _admin(method: str, path: str, purpose: str, answer: Answer, contract: Contract) -> Route:
+    return scoped_route(method, path, Scope.ADMIN, purpose, answer, contract=contract)

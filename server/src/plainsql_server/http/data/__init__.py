@@ -1,0 +1,1 @@
+"""The handlers of the data plane's routes."""

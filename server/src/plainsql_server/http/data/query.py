@@ -1,0 +1,130 @@
+"""POST /v1/query and POST /query: one statement in, its result out.
+
+Owns the one answer shape; what callers send is in `query_body.py`. The answer is put together as bytes, because the
+rows arrive as bytes.
+"""
+
+from plainsql_server.core.clock import monotonic_us
+from plainsql_server.core.errors import RequestError
+from plainsql_server.core.principal import Principal
+from plainsql_server.core.result import Result
+from plainsql_server.data_plane.query import Queries, QueryRequest
+from plainsql_server.data_plane.transaction import TransactionRequest, TransactionStatement
+from plainsql_server.engine.encoding.shapes import Encoding
+from plainsql_server.http.app.stream_formats import Form
+from plainsql_server.http.data.idempotency import IDEMPOTENCY_KEY, IdempotencyRoutes
+from plainsql_server.http.data.query_body import QUERY_BODY, QueryOptions
+from plainsql_server.http.data.streams import StreamedAnswers, wanted_form
+from plainsql_server.http.server.requests import Request, decode_json, require_content_type, text_of
+from plainsql_server.http.server.responses import Response
+from plainsql_server.limits.tiers import TIERS
+
+ENCODINGS = {
+    (rows, numbers): Encoding(rows == "array", numbers == "string")
+    for rows in ("object", "array")
+    for numbers in ("number", "string")
+}
+
+
+class QueryRoutes:
+    """The handlers of the two query routes."""
+
+    def __init__(self, queries: Queries, idempotency: IdempotencyRoutes, streamed: StreamedAnswers) -> None:
+        self._queries = queries
+        self._idempotency = idempotency
+        self._streamed = streamed
+
+    async def post_json(self, request: Request, principal: Principal) -> Response:
+        body = body_at_hand(request, principal, b"application/json")
+        if body is None:
+            body = await read_body(request, principal, b"application/json")
+        sent = decode_json(body, QUERY_BODY)
+        query = _query_request(request, sent.sql, sent)
+        query.params = [bytes(raw).strip() for raw in sent.params]
+        query.read_only = sent.read_only
+        if sent.database is not None:
+            query.database = sent.database
+        return await self._answer(request, principal, query, body)
+
+    async def post_text(self, request: Request, principal: Principal) -> Response:
+        body = await read_body(request, principal, b"text/plain")
+        query = _query_request(request, text_of(body), request.options(QueryOptions))
+        return await self._answer(request, principal, query, body)
+
+    async def _answer(self, request: Request, principal: Principal, query: QueryRequest, body: bytes) -> Response:
+        form = wanted_form(request, query)
+        if IDEMPOTENCY_KEY in request.headers:
+            return await self._answer_once(request, principal, query, body, form)
+        if form is not None:
+            return await self._streamed.answer(request, principal, query, form)
+        return _render(await self._queries.run(principal, query), request)
+
+    async def _answer_once(
+        self, request: Request, principal: Principal, query: QueryRequest, body: bytes, form: Form | None
+    ) -> Response:
+        if form is not None:
+            raise RequestError(
+                "idempotent_stream",
+                "A request with an Idempotency-Key is answered whole, not as a stream.",
+                hint="Leave out the key, or the streaming hint and the Accept header.",
+            )
+        return await self._idempotency.run(
+            request, principal, _as_transaction(query), body, lambda transaction: _body(transaction.results[0], request)
+        )
+
+
+async def read_body(request: Request, principal: Principal, content_type: bytes) -> bytes:
+    """The bounded body. Raises RequestError where it is of another type than the route takes."""
+    body = body_at_hand(request, principal, content_type)
+    return await request.body(TIERS[principal.tier].request_bytes, principal.tier) if body is None else body
+
+
+def body_at_hand(request: Request, principal: Principal, content_type: bytes) -> bytes | None:
+    """The bounded body if it came with its head, as most do; None where `read_body` must wait. Raises as that does."""
+    if request.headers.get(b"content-type") != content_type:
+        require_content_type(request, content_type.decode())
+    return request.body_at_hand(TIERS[principal.tier].request_bytes, principal.tier)
+
+
+def _query_request(request: Request, sql: str, options: QueryOptions) -> QueryRequest:
+    query = QueryRequest(sql)
+    query.database = request.header(b"x-database")
+    query.encoding = ENCODINGS[options.row_format, options.big_numbers]
+    query.max_rows = options.max_rows
+    query.timeout_ms = options.timeout_ms
+    return query
+
+
+def _as_transaction(query: QueryRequest) -> TransactionRequest:
+    """The same statement as a transaction of its own, which its record can be a part of."""
+    return TransactionRequest(
+        [TransactionStatement(query.sql, query.params)],
+        query.database,
+        query.encoding,
+        query.read_only,
+        query.max_rows,
+        timeout_ms=query.timeout_ms,
+    )
+
+
+def _render(result: Result, request: Request) -> Response:
+    completion = result.completion
+    return Response(
+        200,
+        _body(result, request),
+        queue_us=result.queue_us,
+        exec_us=completion.exec_us,
+        command=completion.command,
+        row_count=len(result.rows),
+    )
+
+
+def _body(result: Result, request: Request) -> bytes:
+    completion = result.completion
+    total_us = monotonic_us() - request.started_us
+    return b'{"success":true,%b,"rows":[%b],"row_count":%d,"truncated":%b,"affected_rows":%d,"command":"%b",' % (
+        result.shape.json, b",".join(result.rows), len(result.rows), b"true" if result.truncated else b"false",
+        completion.affected_rows, completion.command.encode(),
+    ) + b'"timings":{"total_us":%d,"exec_us":%d},"request_id":"%b"}' % (
+        total_us, completion.exec_us, request.id.encode(),
+    )  # fmt: skip

@@ -1,0 +1,113 @@
+"""The data plane's own routes: each with its scope and its contract, in one list.
+
+Owns the list, and what the routes that run SQL have in common.
+"""
+
+from plainsql_server.core.principal import Scope
+from plainsql_server.http.app.contract import Contract, Media, Parameter
+from plainsql_server.http.app.fields import DATABASE_NAME_PATTERN
+from plainsql_server.http.app.routes import Route, scoped_route
+from plainsql_server.http.data.idempotency import IdempotencyRoutes, RequestAnswer
+from plainsql_server.http.data.query import QueryRoutes
+from plainsql_server.http.data.query_body import QueryAnswer, QueryBody, QueryOptions
+from plainsql_server.http.data.transaction import TransactionAnswer, TransactionBody, TransactionRoutes
+
+DATABASE = Parameter(
+    "X-Database",
+    "Name of the database; the organization's default where none is named.",
+    {"type": "string", "pattern": DATABASE_NAME_PATTERN},
+    "main",
+)
+_IDEMPOTENCY_KEY = Parameter(
+    "Idempotency-Key",
+    "Has the request done once, however often it is sent with the same key.",
+    {"type": "string", "pattern": "^[!-~]{1,255}$"},
+    "4b8b1c1e-6f5e-4d0b-9d3c-0f8d2c5f9f4e",
+)
+_STREAMS = (
+    Media(
+        "text/event-stream",
+        "Events: `columns` (StreamColumns), `row` …, and `done` (StreamDone) or `error` (StreamError).",
+    ),
+    Media("application/x-ndjson", "A line each: StreamColumns, rows …, and LastLine or Failure."),
+    Media("text/csv", "A line of names, then a line a row. A stream that fails is broken off."),
+)
+_DATABASE_ERRORS = ("database_not_found", "database_suspended", "database_not_ready")
+ENGINE_ERRORS = (*_DATABASE_ERRORS, "engine_unavailable", "connection_lost", "overloaded")
+_SQL_ERRORS = (
+    *ENGINE_ERRORS, "statement_too_large", "empty_statement", "multiple_statements", "transaction_control",
+    "notification", "copy", "wrong_parameter_count", "too_many_parameters", "invalid_parameter", "null_character",
+    "query_canceled", "untranslatable_character", "statement_timeout", "transaction_timed_out", "result_too_large",
+    "invalid_idempotency_key", "no_record", "request_in_progress", "idempotency_key_reused",
+)  # fmt: skip
+_QUERY_ERRORS = (*_SQL_ERRORS, "idempotent_stream")
+_TRANSACTION_ERRORS = (
+    *_SQL_ERRORS, "empty_transaction", "too_many_statements", "too_many_databases", "invalid_reference",
+    "reference_failed", "expectation_failed", "commit_delayed", "too_few_turns",
+)  # fmt: skip
+
+_QUERY = Contract(
+    body=QueryBody,
+    examples={
+        "A row": {"sql": "select now() as at, version()"},
+        "With parameters": {"sql": "select $1::int + $2::int as sum", "params": [1, 2]},
+        "A stream": {"sql": "/*+ STREAM */ select n from generate_series(1, 5) n"},
+    },
+    headers=(DATABASE, _IDEMPOTENCY_KEY),
+    answers={200: QueryAnswer},
+    streams=_STREAMS,
+    errors=_QUERY_ERRORS,
+    runs_sql=True,
+)
+_TEXT_QUERY = Contract(
+    body=Media("text/plain", "One SQL statement in UTF-8."),
+    examples={"A row": "select now() as at"},
+    options=QueryOptions,
+    headers=(DATABASE, _IDEMPOTENCY_KEY),
+    answers={200: QueryAnswer},
+    streams=_STREAMS,
+    errors=_QUERY_ERRORS,
+    runs_sql=True,
+)
+_TRANSACTION = Contract(
+    body=TransactionBody,
+    examples={
+        "Two statements": {"statements": ["create table if not exists notes (id int)", "select count(*) from notes"]},
+        "An expectation": {"statements": [{"sql": "select 7 as seven", "expect": {"row_count": 1}}]},
+    },
+    headers=(DATABASE, _IDEMPOTENCY_KEY),
+    answers={200: TransactionAnswer},
+    errors=_TRANSACTION_ERRORS,
+    runs_sql=True,
+)
+_REQUEST = Contract(
+    path=Parameter(
+        "key", "An idempotency key, or the id of a request that had one.",
+        {"type": "string", "minLength": 1}, "4b8b1c1e-6f5e-4d0b-9d3c-0f8d2c5f9f4e",
+    ),
+    headers=(DATABASE,),
+    answers={200: RequestAnswer},
+    errors=(*ENGINE_ERRORS, "request_not_found", "statement_timeout"),
+)  # fmt: skip
+
+
+def data_routes(queries: QueryRoutes, transactions: TransactionRoutes, idempotency: IdempotencyRoutes) -> list[Route]:
+    """Every route of the data plane, beside those that both planes have."""
+    return [
+        scoped_route(
+            "POST", "/v1/query", Scope.READ, "Run one SQL statement, sent as JSON",
+            queries.post_json, contract=_QUERY, answers_queries=True,
+        ),
+        scoped_route(
+            "POST", "/query", Scope.READ, "Run one SQL statement, sent as plain text",
+            queries.post_text, contract=_TEXT_QUERY, answers_queries=True,
+        ),
+        scoped_route(
+            "POST", "/v1/transaction", Scope.READ, "Run several SQL statements as one transaction",
+            transactions.post, contract=_TRANSACTION,
+        ),
+        scoped_route(
+            "GET", "/v1/requests/{key}", Scope.READ, "Was a request with an idempotency key done?",
+            idempotency.get, contract=_REQUEST,
+        ),
+    ]  # fmt: skip

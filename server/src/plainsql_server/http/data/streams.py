@@ -1,0 +1,199 @@
+"""A query's answer as a stream: head, rows as they come, and exactly one end.
+
+Owns the delivery. Until the engine has answered, an error is an ordinary response; from then on it is the
+stream's last word. Refuses to know what rows look like; see `stream_formats.py`.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from plainsql_server.core.clock import monotonic_us
+from plainsql_server.core.errors import AccessError, EngineError, InternalError, Outcome, ServiceError
+from plainsql_server.core.principal import Principal
+from plainsql_server.core.result import Shape
+from plainsql_server.core.statement import without_stream_hint
+from plainsql_server.data_plane.query import QueryRequest
+from plainsql_server.data_plane.stream import ReaderTooSlow, StreamEnd, Streams
+from plainsql_server.http.app.credential_watch import ACCESS_ENDED, Standing, access_ended
+from plainsql_server.http.app.stream_formats import FORMS, Form
+from plainsql_server.http.server.accept import preferred
+from plainsql_server.http.server.cors import cors_headers
+from plainsql_server.http.server.protocol import SHUTDOWN
+from plainsql_server.http.server.requests import Request
+from plainsql_server.http.server.responses import Response
+from plainsql_server.http.server.sink import ClientStalled, Sink
+
+_FORMS = tuple(FORMS)
+# As much as is written before we look whether the client reads.
+_PIECE_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long a stream may be silent: we before we say that we are alive, the client before it is given up."""
+
+    ping_ms: int
+    stall_ms: int
+
+
+class StreamedAnswers:
+    """Answers queries whose callers want streams."""
+
+    def __init__(self, streams: Streams, pace: Pace, standing: Standing) -> None:
+        self._streams = streams
+        self._pace = pace
+        self._standing = standing
+
+    async def answer(self, request: Request, principal: Principal, query: QueryRequest, form: Form) -> Response:
+        """What was sent. Raises ServiceError where nothing was; cancelling it cancels the statement."""
+        query.encoding = form.encoding(query.encoding)
+        delivery = _Delivery(request, form, self._pace)
+        try:
+            async with self._standing.watched(request, principal):
+                end = await self._streams.run(principal, query, delivery)
+            delivery.finish(end)
+        except asyncio.CancelledError as cancelled:
+            error = _reason(cancelled)
+            if error is None or not delivery.has_begun:
+                delivery.give_up("client_gone")
+                raise (error if isinstance(error, AccessError) else cancelled) from None
+            delivery.fail(error)
+        except ClientStalled:
+            delivery.give_up("client_stalled")
+        except ReaderTooSlow:
+            delivery.give_up("client_stalled")
+            delivery.abort()
+        except ServiceError as error:
+            if not delivery.has_begun:
+                raise
+            delivery.fail(error)
+        except Exception as error:
+            if not delivery.has_begun:
+                raise
+            delivery.fail(InternalError(f"{type(error).__name__}: {error}"))
+        return delivery.response
+
+
+def wanted_form(request: Request, query: QueryRequest) -> Form | None:
+    """The form of the stream that the caller wants, or None; a hint in the statement is taken out of it."""
+    hinted = without_stream_hint(query.sql) if "/*+" in query.sql else None
+    if hinted is not None:
+        query.sql = hinted
+    wanted = preferred(request.headers.get(b"accept"), _FORMS, must=hinted is not None)
+    return None if wanted is None else FORMS[wanted]
+
+
+class _Delivery:
+    """One stream on its way to its client."""
+
+    def __init__(self, request: Request, form: Form, pace: Pace) -> None:
+        self._request = request
+        self._form = form
+        self._ping_s = pace.ping_ms / 1000
+        self._loop = asyncio.get_running_loop()
+        self._sink = Sink(request.way, pace.stall_ms / 1000)
+        self._timer: asyncio.TimerHandle | None = None
+        self._wrote_s = 0.0
+        self.has_begun = False
+        # What the log says; it grows with the stream.
+        self.response = Response(200, b"", content_type=form.content_type, stream=form.name)
+
+    async def begin(self, shape: Shape, queue_us: int) -> None:
+        request, response = self._request, self.response
+        self.has_begun = True
+        request.streamed = response
+        response.queue_us = queue_us
+        engine_us = max(0, monotonic_us() - request.started_us - queue_us)
+        response.headers += (
+            (b"content-type", response.content_type),
+            (b"cache-control", b"no-store"),
+            # nginx and those who learnt from it would gather the rows otherwise.
+            (b"x-accel-buffering", b"no"),
+            (b"x-request-id", request.id.encode()),
+            (b"server-timing", b"queue;dur=%.3f, engine;dur=%.3f" % (queue_us / 1000, engine_us / 1000)),
+            *request.rate_headers,
+            *cors_headers(request),
+        )
+        self._sink.begin(response.status, response.headers)
+        self._columns = self._form.columns(shape, request.id)
+        if self._form.ping:
+            self._timer = self._loop.call_later(self._ping_s, self._ping)
+
+    async def take(self, rows: Sequence[bytes]) -> None:
+        data = b"".join(rows)
+        # In pieces, each of which is waited for: TLS would take a large one whole, whether its client reads or not.
+        for start in range(0, len(data), _PIECE_BYTES):
+            self._write(data[start : start + _PIECE_BYTES])
+            if self._sink.is_behind:
+                await self._sink.drain()
+        self.response.row_count += len(rows)
+
+    def finish(self, end: StreamEnd) -> None:
+        """The end of a stream that did not fail."""
+        response = self.response
+        response.exec_us, response.command = end.completion.exec_us, end.completion.command
+        self._end(self._form.done(end, monotonic_us() - self._request.started_us))
+
+    def fail(self, error: ServiceError) -> None:
+        """The end of a stream that did."""
+        self.response.error_code = error.code
+        self.response.failure = error
+        last = self._form.error(error, self._request.id)
+        if last is not None:
+            self._end(last)
+        else:
+            self._stop_pinging()
+            self._sink.break_off()
+            self.response.sent_bytes = self._sink.sent_bytes
+
+    def give_up(self, error_code: str) -> None:
+        """Nobody is left to tell."""
+        self._stop_pinging()
+        self.response.status = 499
+        self.response.error_code = error_code
+        self.response.sent_bytes = self._sink.sent_bytes
+
+    def abort(self) -> None:
+        """Closes the connection of a client that is given up while it is there."""
+        self._sink.abort()
+
+    def _write(self, data: bytes) -> None:
+        if self._columns:
+            data, self._columns = self._columns + data, b""
+        self._wrote_s = self._loop.time()
+        self._sink.write(data)
+
+    def _end(self, last: bytes) -> None:
+        self._stop_pinging()
+        self._sink.finish(self._columns + last)
+        self.response.sent_bytes = self._sink.sent_bytes
+
+    def _stop_pinging(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _ping(self) -> None:
+        silent_s = self._loop.time() - self._wrote_s
+        if silent_s >= self._ping_s and not self._sink.is_behind:
+            self._write(self._form.ping)
+            silent_s = 0.0
+        self._timer = self._loop.call_later(max(0.001, self._ping_s - silent_s), self._ping)
+
+
+def _reason(cancelled: asyncio.CancelledError) -> ServiceError | None:
+    """Why we cancelled a stream ourselves, as its client is told; None where its client went away."""
+    if cancelled.args == (SHUTDOWN,):
+        return _shutting_down()
+    return access_ended() if cancelled.args == (ACCESS_ENDED,) else None
+
+
+def _shutting_down() -> ServiceError:
+    return EngineError(
+        "shutting_down",
+        "The service is being restarted, and the stream was cancelled before its end.",
+        retryable=True,
+        retry_after_ms=1_000,
+        outcome=Outcome.ROLLED_BACK,
+    )

@@ -1,0 +1,108 @@
+"""Errors to responses: the one table that gives an error its status, and the one shape that it is told in.
+
+Owns statuses. Nothing below `http/` knows them, and no route builds an error body by itself.
+"""
+
+import msgspec
+
+from plainsql_server.core.errors import (
+    AccessError,
+    ConflictError,
+    EngineError,
+    InternalError,
+    LimitError,
+    RequestError,
+    ServiceError,
+    StatementError,
+)
+from plainsql_server.http.server.answers import Error, Failure, QueryFailure, QueryTimings
+from plainsql_server.http.server.error_codes import CODES
+from plainsql_server.http.server.responses import Header, Response
+
+# The status of a class of errors, and of the codes that differ from their class.
+STATUS_OF_CLASS: dict[type[ServiceError], int] = {
+    RequestError: 400,
+    AccessError: 404,
+    ConflictError: 409,
+    LimitError: 503,
+    StatementError: 200,
+    EngineError: 503,
+    InternalError: 500,
+}
+STATUS_OF_CODE: dict[str, int] = {
+    "unauthenticated": 401,
+    "forbidden": 403,
+    "database_suspended": 403,
+    # It does not pass by waiting, as other limits do.
+    "database_limit": 403,
+    "key_limit": 403,
+    "session_limit": 403,
+    "method_not_allowed": 405,
+    "request_timeout": 408,
+    "request_too_large": 413,
+    "statement_too_large": 413,
+    "unsupported_content_type": 415,
+    "unsupported_content_encoding": 415,
+    "idempotency_key_reused": 422,
+    "rate_limited": 429,
+    # The engine began the statement, and a limit of the tier ended it.
+    "statement_timeout": 200,
+    "transaction_timed_out": 200,
+    "reset_timed_out": 200,
+    "result_too_large": 200,
+}
+_DEFAULT_RETRY_AFTER_MS = 1_000
+
+
+def status_of(error: ServiceError) -> int:
+    return STATUS_OF_CODE.get(error.code) or STATUS_OF_CLASS[type(error)]
+
+
+def status_of_code(code: str) -> int:
+    """The status of one of our own codes."""
+    return STATUS_OF_CODE.get(code) or STATUS_OF_CLASS[CODES[code].kind]
+
+
+def error_response(error: ServiceError, request_id: str, *, query_timings: QueryTimings | None = None) -> Response:
+    """The response to a failed request; a query's failure also keeps the fields of a query's answer."""
+    told = error_object(error)
+    content: Failure | QueryFailure
+    if query_timings is None:
+        content = Failure(error=told, request_id=request_id)
+    else:
+        content = QueryFailure(error=told, timings=query_timings, request_id=request_id)
+    status = status_of(error)
+    return Response(status, msgspec.json.encode(content), _headers(status, error), error_code=error.code)
+
+
+def error_object(error: ServiceError) -> Error:
+    """What callers are told about an error, in whatever answer it is told."""
+    said = error.diagnosis
+    return Error(
+        code=error.code,
+        message=error.message,
+        sqlstate=said.sqlstate,
+        detail=said.detail,
+        hint=error.hint,
+        position=said.position,
+        statement_index=error.statement_index,
+        schema=said.schema,
+        table=said.table,
+        column=said.column,
+        constraint=said.constraint,
+        retryable=error.retryable,
+        retry_after_ms=error.retry_after_ms,
+        outcome=error.outcome,
+    )
+
+
+def _headers(status: int, error: ServiceError) -> list[Header]:
+    if status == 401:
+        return [(b"www-authenticate", b"Bearer")]
+    if status == 408:
+        # The rest of the body may still come, and is no request.
+        return [(b"connection", b"close")]
+    if status in (429, 503):
+        seconds = -(-(error.retry_after_ms or _DEFAULT_RETRY_AFTER_MS) // 1000)
+        return [(b"retry-after", b"%d" % seconds)]
+    return []

@@ -1,0 +1,210 @@
+"""A request, as the routes see it: headers by name, a bounded body, options from the query string.
+
+Owns reading from the client. Every limit is applied before what it guards is parsed.
+"""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from plainsql_server.core.clock import monotonic_us
+from plainsql_server.core.errors import RequestError
+from plainsql_server.core.ids import is_request_id, new_request_id
+from plainsql_server.http.server.responses import Response
+from plainsql_server.http.server.sink import Way
+
+AsgiScope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Decoded = TypeVar("Decoded")
+
+# A large body may take longer than the limit, but no longer than this pace gives it.
+_SLOWEST_BODY_BYTES_PER_S = 64 * 1024
+
+# The extension of ASGI by which our protocol hands over where a stream can be written.
+WAY = "plainsql.way"
+
+
+_TRACEPARENT = re.compile(rb"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-|\Z)")
+
+
+class ClientGone(Exception):
+    """The client closed the connection before its request was complete; there is nobody to answer."""
+
+
+class BodyCameLate(Exception):
+    """The body is whole now, but was not when the caller was authenticated, who may have been revoked since."""
+
+
+class Request:
+    """One HTTP request."""
+
+    __slots__ = (
+        "_body", "_body_timeout_s", "_receive", "headers", "id", "method", "path", "query_string", "rate_headers",
+        "started_us", "streamed", "way",
+    )  # fmt: skip
+
+    way: Way
+    # The response that is being sent in pieces, from its first byte on.
+    streamed: Response | None
+
+    def __init__(
+        self, method: str, path: str, query_string: bytes, headers: Mapping[bytes, bytes],
+        *, body: bytes = b"", receive: Receive | None = None, body_timeout_s: float = 0.0,
+    ) -> None:  # fmt: skip
+        """A request whose body is there already, or is received in pieces. Header names are in lower case."""
+        self.started_us = monotonic_us()
+        self.method = method
+        self.path = path
+        self.headers = headers
+        self.query_string = query_string
+        self._body = body
+        self._receive = receive
+        self._body_timeout_s = body_timeout_s
+        # What its response says about the caller's rate limit.
+        self.rate_headers: Sequence[tuple[bytes, bytes]] = ()
+        self.streamed = None
+        sent_id = headers.get(b"x-request-id")
+        self.id = sent_id.decode() if sent_id and is_request_id(sent_id) else new_request_id()
+
+    @classmethod
+    def from_asgi(cls, scope: AsgiScope, receive: Receive, body_timeout_s: float) -> "Request":
+        request = cls(
+            scope["method"], scope["path"], scope["query_string"], dict(scope["headers"]),
+            receive=receive, body_timeout_s=body_timeout_s,
+        )  # fmt: skip
+        request.way = scope["extensions"][WAY][WAY]
+        return request
+
+    def header(self, name: bytes) -> str | None:
+        value = self.headers.get(name)
+        return None if value is None else value.decode("latin-1")
+
+    def trace_id(self) -> str | None:
+        """The caller's W3C trace, if it sent a well-formed traceparent."""
+        sent = self.headers.get(b"traceparent")
+        match = _TRACEPARENT.match(sent) if sent else None
+        return match[1].decode() if match else None
+
+    def content_type(self) -> str:
+        """The media type without parameters, in lower case; '' if the client named none."""
+        return (self.header(b"content-type") or "").partition(";")[0].strip().lower()
+
+    def charset(self) -> str:
+        """The character set that the content type names, in lower case; '' if it names none."""
+        for parameter in (self.header(b"content-type") or "").lower().split(";")[1:]:
+            name, _, value = parameter.partition("=")
+            if name.strip() == "charset":
+                return value.strip(' "')
+        return ""
+
+    def options(self, model: type[Decoded]) -> Decoded:
+        """The query string as a model. Raises RequestError naming what does not fit."""
+        pairs = parse_qsl(self.query_string.decode("latin-1"), keep_blank_values=True)
+        sent = dict(pairs)
+        if len(sent) < len(pairs):
+            raise RequestError("invalid_option", "The query string names an option twice.")
+        for name, text in sent.items():
+            # Which `convert` would take for an option that is not there.
+            if text.lower() == "null":
+                raise RequestError("invalid_option", f"The query string does not fit: {name} cannot be null.")
+        try:
+            return msgspec.convert(sent, model, strict=False)
+        except msgspec.ValidationError as error:
+            raise RequestError("invalid_option", f"The query string does not fit: {error}.") from error
+
+    def has_option(self, name: str) -> bool:
+        """Whether the query string names an option, with or without a value."""
+        return any(key == name for key, _ in parse_qsl(self.query_string.decode("latin-1"), keep_blank_values=True))
+
+    async def body(self, max_bytes: int, tier: str) -> bytes:
+        """The whole body. Raises RequestError where it is too large, or compressed; ClientGone if it breaks off.
+
+        Raises BodyCameLate where it had to be awaited: the caller is to be authenticated anew, and asks again.
+        """
+        body = self.body_at_hand(max_bytes, tier)
+        if body is None:
+            await self.await_body(max_bytes, tier)
+            raise BodyCameLate
+        return body
+
+    def body_at_hand(self, max_bytes: int, tier: str) -> bytes | None:
+        """The whole body if it came with the request, else None: then `body` must be awaited. Raises as that does."""
+        encoding = self.headers.get(b"content-encoding")
+        if encoding is not None and encoding.lower() != b"identity":
+            raise RequestError("unsupported_content_encoding", "Send the body uncompressed.")
+        if self._receive is not None:
+            return None
+        if len(self._body) > max_bytes:
+            raise _too_large(max_bytes, tier)
+        return self._body
+
+    async def await_body(self, max_bytes: int, tier: str) -> None:
+        """Waits until the body is whole. Raises RequestError where it is too large or too slow; ClientGone."""
+        if self._receive is None:
+            return
+        if int(self.headers.get(b"content-length", b"0")) > max_bytes:
+            raise _too_large(max_bytes, tier)
+        try:
+            self._body = await _received(self._receive, self._body_timeout_s, max_bytes, tier)
+        except TimeoutError:
+            raise RequestError("request_timeout", "The body did not come in time.") from None
+        self._receive = None
+
+
+async def _received(receive: Receive, timeout_s: float, max_bytes: int, tier: str) -> bytes:
+    body = bytearray()
+    more = True
+    by_s = asyncio.get_running_loop().time() + timeout_s
+    async with asyncio.timeout_at(by_s) as limit:
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            body += message["body"]
+            more = message["more_body"]
+            if len(body) > max_bytes:
+                raise _too_large(max_bytes, tier)
+            limit.reschedule(by_s + len(body) / _SLOWEST_BODY_BYTES_PER_S)
+    return bytes(body)
+
+
+def require_content_type(request: Request, wanted: str) -> None:
+    """Raises RequestError unless the body is of that type, or of none that is named."""
+    content_type = request.content_type()
+    if content_type not in ("", wanted) or request.charset() not in ("", "utf-8", "utf8"):
+        raise RequestError(
+            "unsupported_content_type",
+            f"{request.path} takes {wanted}, not {content_type}.",
+            hint=f"Send the header Content-Type: {wanted}.",
+        )
+
+
+def text_of(body: bytes) -> str:
+    """The body as text. Raises RequestError where it is not UTF-8."""
+    try:
+        return body.decode()
+    except UnicodeDecodeError as error:
+        raise RequestError("malformed_request", f"The body is not UTF-8 at byte {error.start}.") from error
+
+
+def decode_json(body: bytes, decoder: "msgspec.json.Decoder[Decoded]") -> Decoded:
+    """The body as a model. Raises RequestError saying where it does not fit."""
+    if not body.isascii():
+        text_of(body)
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise RequestError("malformed_request", f"The JSON body does not fit: {error}.") from error
+    except msgspec.DecodeError as error:
+        raise RequestError("malformed_request", f"The body is not valid JSON: {error}.") from error
+    except RecursionError as error:
+        raise RequestError("malformed_request", "The JSON body is nested too deeply.") from error
+
+
+def _too_large(max_bytes: int, tier: str) -> RequestError:
+    return RequestError("request_too_large", f"A request may have {max_bytes} bytes in the tier {tier!r}.")
