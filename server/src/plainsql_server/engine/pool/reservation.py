@@ -1,8 +1,8 @@
-"""How many of a cell's turns may be held by those who need several at once.
+"""Slots of a cell that are reserved for requests that need several at once.
 
-Owns that number. Who has some turns and waits for the rest keeps others from theirs, and turns are all alike, so an
-order among databases does not help: enough of them wait for each other forever. So whoever needs several sets them
-aside here first, all or none, and then gets them at the gate (`admission_queue.py`), where nobody else with a turn waits for more.
+A request that has some slots and waits for the rest keeps others from theirs. Slots are all alike, so an order among
+databases does not help: enough such requests wait for each other forever. So a request that needs several reserves them
+here first, all or none, and then takes them from the admission queue, where no other request holds a slot while it waits.
 """
 
 import asyncio

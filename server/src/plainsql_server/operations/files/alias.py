@@ -64,7 +64,7 @@ def alias_config(alias: Alias) -> str:
         _refuse_strange(address)
     if urlsplit(control_url).scheme not in ("http", "https"):
         raise ValueError(f"The control plane's address is no URL: {control_url}")
-    text = files("plainsql_server.http").joinpath("alias.conf").read_text(encoding="utf-8")
+    text = files("plainsql_server.operations.files").joinpath("alias.conf").read_text(encoding="utf-8")
     for name, value in {
         "UPSTREAMS": "\n".join(f"    server {upstream} max_fails=1 fail_timeout=1s;" for upstream in alias.upstreams),
         "LISTEN": _listen(alias),
