@@ -289,15 +289,15 @@ async def _lend(stack: AsyncExitStack, job: Job) -> list[Lease]:
     by_address = sorted(enumerate(job.parts), key=lambda each: each[1].place.address)
     leases = {number: part.pool.lease(job.limits.concurrent_statements, job.deadline) for number, part in by_address}
     for cell, needed in Counter(part.pool.cell for _, part in by_address).items():
-        may_have = next(part.pool.party.organization.max_running for _, part in by_address if part.pool.cell is cell)
+        may_have = next(part.pool.queue.organization.max_running for _, part in by_address if part.pool.cell is cell)
         if may_have < needed:
             raise LimitError(
                 "too_few_turns",
                 f"The transaction needs {needed} connections to one cell at once, and this process has {may_have} for"
                 " your organization.",
             )
-        await cell.allotment.take(needed, job.deadline)
-        stack.callback(cell.allotment.give_back, needed)
+        await cell.reservations.take(needed, job.deadline)
+        stack.callback(cell.reservations.release, needed)
     for number, _ in by_address:
         lease = await stack.enter_async_context(leases[number])
         lease.connection.max_result_bytes = job.limits.result_bytes

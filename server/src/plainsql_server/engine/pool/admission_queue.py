@@ -1,10 +1,14 @@
-"""Who may run a statement on a cell now, and who waits.
+"""The admission queue of a cell: which request may use a connection now, and which ones wait.
 
-Owns fairness and overload. A turn is the right to use one connection. Turns are given to organizations
-one after the other, whatever each has waiting, so that nobody is kept out by somebody else's many
-requests; turns that cost connections again and again last until that is paid for. What cannot start in
-time, or finds the queue full, is refused at once: an early 'no' is worth more than a late one. Refuses
-to know connections; see `pool.py`.
+    queue = admission.tenant_queue(organization_id, max_running=4)
+    await admission.acquire(queue, deadline)
+    …
+    admission.release(queue, started_s)
+
+A slot is the right to use one connection. Organizations get slots in turn, however many requests each of them has
+waiting, so that none is kept out by another's many requests. A request that cannot start in time, or finds the queue
+full, is rejected at once: an early no is worth more than a late one. The queue knows nothing of connections; see
+`pool.py`.
 """
 
 import asyncio
@@ -14,38 +18,38 @@ from collections import OrderedDict, deque
 from plainsql_server.core.clock import Deadline
 from plainsql_server.core.errors import LimitError
 
-# How much of the newest measurement goes into the mean time that a turn takes.
+# The weight of the newest measurement in the mean time that a slot is held.
 _MEAN_WEIGHT = 0.02
-# What is believed of turns until some were seen.
+# The mean until something has been measured.
 _FIRST_MEAN_S = 0.001
 _RETRY_AFTER_MS = 1_000
-# How long a turn that has cost its connection lasts on: so an organization has five of them replaced in a second.
-# Opening one takes the cell's processors for some milliseconds, and what runs on a new one is not seen at once by the
-# guard of the cell (`operations/priorities.py`).
+# How much longer a slot is held whose connection was lost. So an organization gets five connections a second replaced:
+# opening one takes the cell's processors for some milliseconds, and the cell's guard (`operations/priorities.py`) does
+# not see at once what runs on a new one.
 _LOSS_COSTS_S = 0.2
-# Those that may be lost at once, or all that the organization has: a server that restarts takes them all.
+# How many may be lost without a penalty, or all that the organization has: a server that restarts takes them all.
 _LOST_AT_ONCE = 8
 
 
 class Organization:
-    """One organization at the gate: how many turns it has, how many it may have, and who of it waits."""
+    """An organization: its slots, its limit, and its requests that wait."""
 
-    __slots__ = ("lines", "max_running", "mean_turn_s", "name", "paid_until_s", "running", "waiting")
+    __slots__ = ("lines", "max_running", "mean_slot_s", "name", "paid_until_s", "running", "waiting")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.running = 0
         self.max_running = 0
         self.waiting = 0
-        self.mean_turn_s = _FIRST_MEAN_S
-        # When the connections that its turns have cost are paid for.
+        self.mean_slot_s = _FIRST_MEAN_S
+        # When the penalties for its lost connections are over.
         self.paid_until_s = 0.0
-        # Who waits, by pool, so that a full pool does not hold up the others. No line in it is empty.
-        self.lines: dict[Party, deque[asyncio.Future[None]]] = {}
+        # Waiting requests by pool, so that a full pool does not hold up the others. No line is empty.
+        self.lines: dict[TenantQueue, deque[asyncio.Future[None]]] = {}
 
 
-class Party:
-    """For whom turns are taken: the users of one pool, who belong to one organization."""
+class TenantQueue:
+    """The requests of one pool, which belong to one organization."""
 
     __slots__ = ("max_running", "organization", "running")
 
@@ -56,126 +60,126 @@ class Party:
 
     @property
     def is_here(self) -> bool:
-        """Whether it has a turn or waits for one."""
+        """Whether one of its requests has a slot or waits for one."""
         return self.running > 0 or self in self.organization.lines
 
 
-class Gate:
-    """The turns of one cell. All of its counts are of turns that are taken now."""
+class AdmissionQueue:
+    """The slots of one cell, as far as this process may use them."""
 
     def __init__(self, max_running: int, max_waiting: int) -> None:
         self._max_running = max_running
         self._max_waiting = max_waiting
-        # No organization may hold more than half of the turns, so that a second one always finds room.
+        # No organization may hold more than half of the slots, so that a second one always finds one.
         self._organization_ceiling = max(1, max_running // 2)
         # Nor more than half of the places in the queue, for the same reason.
         self._waiting_ceiling = max(1, max_waiting // 2)
         self._organizations: dict[str, Organization] = {}
-        # The round: organizations that wait, the one whose turn is next at the front.
+        # Organizations with waiting requests; the next to be served is at the front.
         self._round: OrderedDict[Organization, None] = OrderedDict()
-        self._mean_turn_s = _FIRST_MEAN_S
+        self._mean_slot_s = _FIRST_MEAN_S
         self.running = 0
         self.waiting = 0
 
-    def party(self, organization_id: str, max_running: int) -> Party:
-        """A new party of an organization, which may have `max_running` turns at once."""
+    def tenant_queue(self, organization_id: str, max_running: int) -> TenantQueue:
+        """The queue of a new pool, whose requests may have `max_running` slots at once."""
         organization = self._organizations.get(organization_id)
         if organization is None:
             organization = self._organizations[organization_id] = Organization(organization_id)
-        return Party(organization, max_running)
+        return TenantQueue(organization, max_running)
 
     def forget_the_idle(self, in_use: set[Organization]) -> None:
         """Drops organizations that have no pool any more."""
         self._organizations = {org.name: org for org in self._organizations.values() if org in in_use or org.lines}
 
-    def limit(self, party: Party, max_running: int) -> None:
-        """Sets how many turns the party's organization may have, as its tier says now."""
-        party.organization.max_running = min(max_running, self._organization_ceiling)
+    def limit(self, queue: TenantQueue, max_running: int) -> None:
+        """Sets how many slots the organization may have, as its tier says now."""
+        queue.organization.max_running = min(max_running, self._organization_ceiling)
 
-    def try_enter(self, party: Party) -> bool:
-        """Takes a turn if one is free and nobody waits for the same pool."""
-        organization = party.organization
-        if party in organization.lines or not (
+    def try_acquire(self, queue: TenantQueue) -> bool:
+        """Takes a slot if one is free and no request waits for the same pool."""
+        organization = queue.organization
+        if queue in organization.lines or not (
             self.running < self._max_running
             and organization.running < organization.max_running
-            and party.running < party.max_running
+            and queue.running < queue.max_running
         ):
             return False
         self.running += 1
         organization.running += 1
-        party.running += 1
+        queue.running += 1
         return True
 
-    async def enter(self, party: Party, deadline: Deadline) -> None:
-        """Waits for a turn. Raises LimitError when it cannot come in time; cancelling it gives up the place."""
-        if self.try_enter(party):
+    async def acquire(self, queue: TenantQueue, deadline: Deadline) -> None:
+        """Waits for a slot. Raises LimitError if none becomes free in time; cancelling it gives up the place."""
+        if self.try_acquire(queue):
             return
-        self._refuse_what_cannot_start(party, deadline)
+        self._refuse_what_cannot_start(queue, deadline)
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._stand_in_line(party, place)
+        self._stand_in_line(queue, place)
         try:
-            async with asyncio.timeout(_may_wait_s(party.organization, deadline)):
+            async with asyncio.timeout(_may_wait_s(queue.organization, deadline)):
                 await place
         except BaseException as error:
             if place.done() and not place.cancelled():
-                self.leave(party, 0.0)
+                self.release(queue, 0.0)
             else:
-                self._give_up(party, place)
+                self._give_up(queue, place)
             if isinstance(error, TimeoutError):
                 raise overloaded("No connection became free before the deadline.") from None
             raise
 
-    def leave(self, party: Party, started_s: float) -> None:
-        """Ends a turn (begun at `started_s`; 0 if it was not used) and gives what is free now to those who wait."""
-        organization = party.organization
+    def release(self, queue: TenantQueue, started_s: float) -> None:
+        """Returns a slot and serves those who wait. `started_s` is when its use began, 0 if it was not used."""
+        organization = queue.organization
         if started_s:
             took_s = time.monotonic() - started_s
-            self._mean_turn_s += _MEAN_WEIGHT * (took_s - self._mean_turn_s)
-            organization.mean_turn_s += _MEAN_WEIGHT * (took_s - organization.mean_turn_s)
+            self._mean_slot_s += _MEAN_WEIGHT * (took_s - self._mean_slot_s)
+            organization.mean_slot_s += _MEAN_WEIGHT * (took_s - organization.mean_slot_s)
         self.running -= 1
         organization.running -= 1
-        party.running -= 1
+        queue.running -= 1
         if self._round:
             self._serve_waiting()
 
-    def leave_at_a_loss(self, party: Party, started_s: float) -> None:
-        """Ends a turn that has cost its connection: at once, or later where that happens again and again."""
-        organization, now_s = party.organization, time.monotonic()
+    def release_with_penalty(self, queue: TenantQueue, started_s: float) -> None:
+        """Returns a slot whose connection was lost: at once, or later if that happens again and again."""
+        organization, now_s = queue.organization, time.monotonic()
         credit_s = _LOSS_COSTS_S * max(_LOST_AT_ONCE, organization.max_running)
         organization.paid_until_s = max(organization.paid_until_s, now_s - credit_s) + _LOSS_COSTS_S
         if organization.paid_until_s <= now_s:
-            self.leave(party, started_s)
+            self.release(queue, started_s)
         else:
-            asyncio.get_running_loop().call_later(organization.paid_until_s - now_s, self.leave, party, 0.0)
+            asyncio.get_running_loop().call_later(organization.paid_until_s - now_s, self.release, queue, 0.0)
 
-    def _stand_in_line(self, party: Party, place: "asyncio.Future[None]") -> None:
-        organization = party.organization
-        organization.lines.setdefault(party, deque()).append(place)
+    def _stand_in_line(self, queue: TenantQueue, place: "asyncio.Future[None]") -> None:
+        organization = queue.organization
+        organization.lines.setdefault(queue, deque()).append(place)
         organization.waiting += 1
         self._round.setdefault(organization)
         self.waiting += 1
 
-    def _step_out(self, party: Party, place: "asyncio.Future[None]") -> None:
-        organization = party.organization
-        line = organization.lines[party]
+    def _step_out(self, queue: TenantQueue, place: "asyncio.Future[None]") -> None:
+        organization = queue.organization
+        line = organization.lines[queue]
         line.remove(place)
         organization.waiting -= 1
         self.waiting -= 1
         if not line:
-            del organization.lines[party]
+            del organization.lines[queue]
         if not organization.lines:
             del self._round[organization]
 
-    def _give_up(self, party: Party, place: "asyncio.Future[None]") -> None:
-        self._step_out(party, place)
-        if party in party.organization.lines:
-            # Turns that ended since passed this place over, and who came since stands behind it though there is room:
-            # if no turn is left to end, nobody else would ever serve them.
+    def _give_up(self, queue: TenantQueue, place: "asyncio.Future[None]") -> None:
+        self._step_out(queue, place)
+        if queue in queue.organization.lines:
+            # Slots that were released meanwhile passed this place over, and requests that came meanwhile wait behind it
+            # although there is room. If no slot is left to be released, nothing else would ever serve them.
             self._serve_waiting()
 
     def _serve_waiting(self) -> None:
-        # An organization that is served goes to the back; one that is blocked by its own limits or its pools' keeps
-        # its place for the next time. One end of a turn may make room for several, so around until nobody has any.
+        # An organization that was served goes to the back. One that its own or its pools' limits block keeps its place.
+        # One released slot may make room for several requests, so go around until none has room.
         served = True
         while served:
             served = False
@@ -186,52 +190,52 @@ class Gate:
                     self._serve(*found)
                     served = True
 
-    def _serve(self, party: Party, place: "asyncio.Future[None]") -> None:
-        organization = party.organization
-        self._step_out(party, place)
+    def _serve(self, queue: TenantQueue, place: "asyncio.Future[None]") -> None:
+        organization = queue.organization
+        self._step_out(queue, place)
         if organization.lines:
             self._round.move_to_end(organization)
-        if party in organization.lines:
-            organization.lines[party] = organization.lines.pop(party)
+        if queue in organization.lines:
+            organization.lines[queue] = organization.lines.pop(queue)
         self.running += 1
         organization.running += 1
-        party.running += 1
+        queue.running += 1
         place.set_result(None)
 
-    def _refuse_what_cannot_start(self, party: Party, deadline: Deadline) -> None:
-        organization = party.organization
+    def _refuse_what_cannot_start(self, queue: TenantQueue, deadline: Deadline) -> None:
+        organization = queue.organization
         if self.waiting >= self._max_waiting or organization.waiting >= self._waiting_ceiling:
-            raise overloaded("Too many requests wait for this database's cell.")
-        parallel = max(1, min(self._max_running, organization.max_running, party.max_running))
-        ahead, mean_turn_s = organization.waiting + 1, organization.mean_turn_s
+            raise overloaded("Too many requests are waiting for this database's cell.")
+        parallel = max(1, min(self._max_running, organization.max_running, queue.max_running))
+        ahead, mean_slot_s = organization.waiting + 1, organization.mean_slot_s
         if self.running >= self._max_running:
-            # In a fair round, each of ours that is ahead waits for one of every other organization's. Otherwise only
-            # our own are waited for, however long strangers' turns take.
-            ahead, mean_turn_s = ahead * max(1, len(self._round)), self._mean_turn_s
-        if ahead * mean_turn_s / parallel > _may_wait_s(organization, deadline):
+            # Each request ahead of this one waits for one of every other organization. Otherwise it waits only for its
+            # own organization's, however long the others hold their slots.
+            ahead, mean_slot_s = ahead * max(1, len(self._round)), self._mean_slot_s
+        if ahead * mean_slot_s / parallel > _may_wait_s(organization, deadline):
             raise overloaded("The request could not start before its deadline.")
 
 
 def _may_wait_s(organization: Organization, deadline: Deadline) -> float:
-    # Who starts too late to finish is work for nothing.
-    # Where turns are long in the mean, half of the time is left to wait: the next statement may be a short one. A fifth
-    # is never waited away: under load the way to the caller takes time, too, and the caller's clock goes on.
+    # A request that starts too late to finish is wasted work, so time for two mean requests is kept back: at most half
+    # of what is left, because this one may be short, and at least a fifth, because under load the response takes time
+    # to reach the caller, whose clock goes on.
     left_s = deadline.left_s()
-    return left_s - min(max(2 * organization.mean_turn_s, left_s / 5), left_s / 2)
+    return left_s - min(max(2 * organization.mean_slot_s, left_s / 5), left_s / 2)
 
 
-def _first_with_room(organization: Organization) -> "tuple[Party, asyncio.Future[None]] | None":
+def _first_with_room(organization: Organization) -> "tuple[TenantQueue, asyncio.Future[None]] | None":
     if organization.running >= organization.max_running:
         return None
-    for party, line in organization.lines.items():
-        if party.running < party.max_running:
-            # Who gave up stands in line until its task gets to run, and steps out by itself.
+    for queue, line in organization.lines.items():
+        if queue.running < queue.max_running:
+            # A request that gave up stays in line until its task runs and removes it.
             place = next((place for place in line if not place.done()), None)
             if place is not None:
-                return party, place
+                return queue, place
     return None
 
 
 def overloaded(reason: str) -> LimitError:
-    """What those are told who cannot have a turn in time."""
+    """The error for a request that cannot have a slot in time."""
     return LimitError("overloaded", reason, retryable=True, retry_after_ms=_RETRY_AFTER_MS)

@@ -26,10 +26,10 @@ from plainsql_server.engine.connection.interrupt import Ending, gone, interrupt
 from plainsql_server.engine.connection.queries import values_and_close
 from plainsql_server.engine.connection.session_state import Leftovers
 from plainsql_server.engine.pool.address import Address
-from plainsql_server.engine.pool.admission_queue import Gate
+from plainsql_server.engine.pool.admission_queue import AdmissionQueue
 from plainsql_server.engine.pool.health import probes
 from plainsql_server.engine.pool.leader import Leader
-from plainsql_server.engine.pool.reservation import Allotment
+from plainsql_server.engine.pool.reservation import Reservations
 
 # Looked up once: looking a member up in its enumeration shows.
 _SEQUENCES = Leftovers.SEQUENCES
@@ -86,16 +86,16 @@ class Lease:
 
     async def __aenter__(self) -> "Lease":
         pool = self._pool
-        gate = pool.cell.gate
+        admission = pool.cell.admission
         asked_s = time.monotonic()
-        if not gate.try_enter(pool.party):
-            await gate.enter(pool.party, self._deadline)
+        if not admission.try_acquire(pool.queue):
+            await admission.acquire(pool.queue, self._deadline)
         try:
             self.connection = pool.take_idle() or await pool.open(self._deadline)
         except BaseException:
-            gate.leave(pool.party, 0.0)
+            admission.release(pool.queue, 0.0)
             raise
-        # To wait for a cell whose leader is gone says nothing about how long a turn takes.
+        # To wait for a cell whose leader is gone says nothing about how long a slot takes.
         self._started_s = lent_s = time.monotonic()
         self.queue_us = int((lent_s - asked_s) * 1_000_000)
         self._timer = pool.loop.call_later(self._deadline.at_s - lent_s, self.interrupt, _DEADLINE)
@@ -108,11 +108,11 @@ class Lease:
         connection = self.connection
         if self._interruption is None and self.leftovers <= _SEQUENCES and connection.is_idle:
             connection.must_discard_sequences |= self.leftovers is _SEQUENCES
-            self._pool.give_back(connection, self._started_s)
+            self._pool.release(connection, self._started_s)
         else:
-            self._give_back_with_care(connection)
+            self._release_carefully(connection)
 
-    def _give_back_with_care(self, connection: Connection) -> None:
+    def _release_carefully(self, connection: Connection) -> None:
         pool, started_s = self._pool, self._started_s
         if self.leftovers is _EVERYTHING:
             # It may have renamed a type; the next request must know.
@@ -128,16 +128,16 @@ class Lease:
         elif not connection.is_open:
             pool.discard(connection, started_s)
         else:
-            pool.clean_and_give_back(connection, self.leftovers, started_s)
+            pool.clean_and_release(connection, self.leftovers, started_s)
 
     @property
     def has_company(self) -> bool:
         """Whether its organization may have another lease beside this one, in this process."""
-        party = self._pool.party
-        return min(party.organization.max_running, party.max_running) > 1
+        queue = self._pool.queue
+        return min(queue.organization.max_running, queue.max_running) > 1
 
     def live_until(self, deadline: Deadline) -> None:
-        """Sets another deadline. For streams, whose life says nothing about how long a turn takes."""
+        """Sets another deadline. For streams, whose life says nothing about how long a slot takes."""
         self._timer.cancel()
         self._deadline = deadline
         self._timer = self._pool.loop.call_later(deadline.left_s(), self.interrupt, Reason.DEADLINE)
@@ -169,13 +169,13 @@ class StreamTurn:
         self._started_s = 0.0
 
     async def __aenter__(self) -> None:
-        await self._pool.cell.stream_gate.enter(self._pool.stream_party, self._deadline)
+        await self._pool.cell.stream_admission.acquire(self._pool.stream_queue, self._deadline)
         self._started_s = time.monotonic()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._pool.cell.stream_gate.leave(self._pool.stream_party, self._started_s)
+        self._pool.cell.stream_admission.release(self._pool.stream_queue, self._started_s)
 
 
 class Pool:
@@ -184,8 +184,8 @@ class Pool:
     def __init__(self, address: Address, organization_id: str, cell: "CellPools") -> None:
         self.address = address
         self.cell = cell
-        self.party = cell.gate.party(organization_id, cell.pool_limit)
-        self.stream_party = cell.stream_gate.party(organization_id, max(1, cell.pool_limit // 2))
+        self.queue = cell.admission.tenant_queue(organization_id, cell.pool_limit)
+        self.stream_queue = cell.stream_admission.tenant_queue(organization_id, max(1, cell.pool_limit // 2))
         self.loop = asyncio.get_running_loop()
         self._ways = address.ways(cell.connect_timeout_ms)
         self.catalog = Catalog(self._look_up)
@@ -197,21 +197,21 @@ class Pool:
 
     @property
     def is_in_use(self) -> bool:
-        return self.open_count > 0 or self.party.is_here or self.stream_party.is_here
+        return self.open_count > 0 or self.queue.is_here or self.stream_queue.is_here
 
     def lease(self, organization_limit: int, deadline: Deadline) -> Lease:
         """A connection for one statement of the pool's organization, which may run so many at once on all nodes."""
         # Each process has its share, so that the sum is never above the limit; one is the least that works.
-        self.cell.gate.limit(self.party, max(1, organization_limit // self.cell.processes))
+        self.cell.admission.limit(self.queue, max(1, organization_limit // self.cell.processes))
         return Lease(self, deadline)
 
     def stream_turn(self, organization_limit: int, deadline: Deadline) -> "StreamTurn":
         """The right to one stream, to be had before a lease: a slow reader may hold it for long."""
-        self.cell.stream_gate.limit(self.stream_party, max(1, organization_limit // self.cell.processes // 2))
+        self.cell.stream_admission.limit(self.stream_queue, max(1, organization_limit // self.cell.processes // 2))
         return StreamTurn(self, deadline)
 
     def take_idle(self) -> Connection | None:
-        """An idle connection that still works, for a request that has its turn; None if there is none."""
+        """An idle connection that still works, for a request that has its slot; None if there is none."""
         place = self.cell.leader.place
         while self.idle and place is not None:
             connection = self.idle.pop()
@@ -222,7 +222,7 @@ class Pool:
         return None
 
     async def open(self, deadline: Deadline) -> Connection:
-        """A new connection, for a request that has its turn. Raises EngineError if it cannot be opened.
+        """A new connection, for a request that has its slot. Raises EngineError if it cannot be opened.
 
         Raises LimitError if the caller left no time for it.
         """
@@ -243,32 +243,32 @@ class Pool:
         timeout_s = self.cell.connect_timeout_ms / 1000
         return await self.cell.leader.connect(self._ways, timeout_s, timeout_s)
 
-    def give_back(self, connection: Connection, started_s: float) -> None:
-        """Takes a clean connection back, and ends the turn that began at `started_s`."""
+    def release(self, connection: Connection, started_s: float) -> None:
+        """Takes a clean connection back, and ends the slot that began at `started_s`."""
         self.idle.append(connection)
         self.cell.now_idle(connection, self)
-        self.cell.gate.leave(self.party, started_s)
+        self.cell.admission.release(self.queue, started_s)
 
     def discard(self, connection: Connection, started_s: float) -> None:
-        """Closes a connection that nobody may use again, and ends the turn."""
+        """Closes a connection that nobody may use again, and ends the slot."""
         if not connection.is_open:
             self.cell.leader.suspect()
         self._close(connection)
-        self.cell.gate.leave_at_a_loss(self.party, started_s)
+        self.cell.admission.release_with_penalty(self.queue, started_s)
 
     def recover(
         self, interruption: "asyncio.Task[Ending]", connection: Connection, leftovers: Leftovers, started_s: float
     ) -> None:
         """Cleans a connection whose statement was ended, or discards it where that was not done by a mere cancel.
 
-        If its backend runs on, the turn lasts as long as that: otherwise a tenant could have as many such backends as
+        If its backend runs on, the slot lasts as long as that: otherwise a tenant could have as many such backends as
         its role has connections.
         """
         ending = self._ending(interruption)
         if ending.runs_on_pid:
             self.cell.outlive(self._wait_for_end(ending.runs_on_pid, connection))
         elif ending.is_clean and connection.is_open and connection.is_settled:
-            self.clean_and_give_back(connection, leftovers, started_s)
+            self.clean_and_release(connection, leftovers, started_s)
         else:
             self.discard(connection, started_s)
 
@@ -291,7 +291,7 @@ class Pool:
             self.cell.leader.suspect()
         return ending
 
-    def clean_and_give_back(self, connection: Connection, leftovers: Leftovers, started_s: float) -> None:
+    def clean_and_release(self, connection: Connection, leftovers: Leftovers, started_s: float) -> None:
         """Cleans a connection after its answer has left, then takes it back, or closes it if that fails."""
         self.cell.start(self._clean(connection, leftovers, started_s))
 
@@ -307,11 +307,11 @@ class Pool:
             is_clean = connection.is_open and connection.is_idle
             connection.is_ended = False
         except Exception as error:
-            # Whatever it was, the turn must end.
+            # Whatever it was, the slot must end.
             self._report("cleaning failed", error)
             is_clean = False
         if is_clean:
-            self.give_back(connection, started_s)
+            self.release(connection, started_s)
         else:
             self.discard(connection, started_s)
 
@@ -320,9 +320,9 @@ class Pool:
             self.cell.observe(Failure(now(), "failure", "engine.pool", "a backend did not heed its termination"))
             await gone(backend_pid, self._ways[connection.place])
         finally:
-            # It says nothing about how long a turn takes, and is paid for.
+            # It says nothing about how long a slot takes, and is paid for.
             self._close(connection)
-            self.cell.gate.leave(self.party, 0.0)
+            self.cell.admission.release(self.queue, 0.0)
 
     def _close(self, connection: Connection) -> None:
         connection.close()
@@ -337,16 +337,16 @@ class Pool:
 
 
 class CellPools:
-    """The pools of one cell, which share its connections and its gate."""
+    """The pools of one cell, which share its connections and its admission."""
 
     def __init__(self, address: Address, limits: "PoolLimits", connect_timeout_ms: int, observe: Observe) -> None:
         self._name = address.cell_name
         self.leader = Leader(probes(address.cell_conninfo))
-        self.gate = Gate(limits.cell_connections, limits.cell_waiting)
-        self.allotment = Allotment(limits.cell_connections)
-        # Streams may have half of everything: of the cell's turns, of an organization's and of a pool's, so that
+        self.admission = AdmissionQueue(limits.cell_connections, limits.cell_waiting)
+        self.reservations = Reservations(limits.cell_connections)
+        # Streams may have half of everything: of the cell's slots, of an organization's and of a pool's, so that
         # clients that do not read leave room for the rest.
-        self.stream_gate = Gate(max(1, limits.cell_connections // 2), limits.cell_waiting)
+        self.stream_admission = AdmissionQueue(max(1, limits.cell_connections // 2), limits.cell_waiting)
         self.pool_limit = limits.pool_connections
         self.processes = limits.processes
         self.connect_timeout_ms = connect_timeout_ms
@@ -388,8 +388,8 @@ class CellPools:
             del self._idle[connection]
             pool.close_idle(connection)
         self._pools = {address: pool for address, pool in self._pools.items() if pool.is_in_use}
-        self.gate.forget_the_idle({pool.party.organization for pool in self._pools.values()})
-        self.stream_gate.forget_the_idle({pool.stream_party.organization for pool in self._pools.values()})
+        self.admission.forget_the_idle({pool.queue.organization for pool in self._pools.values()})
+        self.stream_admission.forget_the_idle({pool.stream_queue.organization for pool in self._pools.values()})
 
     def start(self, work: "Coroutine[Any, Any, _T]") -> "asyncio.Task[_T]":
         """Runs something beside the requests, kept alive until done or until the pools close."""
@@ -405,8 +405,8 @@ class CellPools:
         task.add_done_callback(self._waits.discard)
 
     def load(self) -> CellLoad:
-        running, streams = self.gate.running, self.stream_gate.running
-        return CellLoad(self._name, self.open_count, running, self.gate.waiting, len(self._pools), streams)
+        running, streams = self.admission.running, self.stream_admission.running
+        return CellLoad(self._name, self.open_count, running, self.admission.waiting, len(self._pools), streams)
 
     async def close(self) -> None:
         """Waits for what runs beside the requests, then closes what is idle."""

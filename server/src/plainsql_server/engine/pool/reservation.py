@@ -2,7 +2,7 @@
 
 A request that has some slots and waits for the rest keeps others from theirs. Slots are all alike, so an order among
 databases does not help: enough such requests wait for each other forever. So a request that needs several reserves them
-here first, all or none, and then takes them from the admission queue, where no other request holds a slot while it waits.
+here first, all or none. Then it takes them from the admission queue, where no other request holds a slot and waits.
 """
 
 import asyncio
@@ -11,25 +11,25 @@ from plainsql_server.core.clock import Deadline
 from plainsql_server.engine.pool.admission_queue import overloaded
 
 
-class Allotment:
-    """Half of the turns of one cell."""
+class Reservations:
+    """Half of the slots of one cell, for requests that need several."""
 
-    def __init__(self, turns: int) -> None:
-        self._free = max(1, turns // 2)
+    def __init__(self, slots: int) -> None:
+        self._free = max(1, slots // 2)
         self._waiting: set[asyncio.Future[None]] = set()
 
-    async def take(self, turns: int, deadline: Deadline) -> None:
-        """Sets so many turns aside. Raises LimitError when they are not free in time, or never can be."""
+    async def take(self, slots: int, deadline: Deadline) -> None:
+        """Reserves slots. Raises LimitError if they do not become free in time, or never can."""
         try:
             async with asyncio.timeout(deadline.left_s()):
-                while self._free < turns:
+                while self._free < slots:
                     await self._change()
         except TimeoutError:
-            raise overloaded("Transactions over several databases have all of this cell's turns for them.") from None
-        self._free -= turns
+            raise overloaded("All slots of this cell for transactions that span databases are in use.") from None
+        self._free -= slots
 
-    def give_back(self, turns: int) -> None:
-        self._free += turns
+    def release(self, slots: int) -> None:
+        self._free += slots
         for place in self._waiting:
             if not place.done():
                 place.set_result(None)

@@ -1,0 +1,56 @@
+"""Turns that are needed several at once: all or none, and nobody waits for who waits."""
+
+import asyncio
+
+import pytest
+
+from plainsql_server.core.clock import Deadline
+from plainsql_server.core.errors import LimitError
+from plainsql_server.engine.pool.reservation import Reservations
+
+pytestmark = pytest.mark.unit
+
+SOON_MS = 50
+
+
+async def test_half_of_the_turns_can_be_set_aside_and_no_more() -> None:
+    reservations = Reservations(8)
+    await reservations.take(3, Deadline.after_ms(SOON_MS))
+    with pytest.raises(LimitError) as refused:
+        await reservations.take(2, Deadline.after_ms(SOON_MS))
+    assert refused.value.code == "overloaded"
+    await reservations.take(1, Deadline.after_ms(SOON_MS))
+
+
+async def test_who_waits_gets_them_when_enough_came_back_and_has_none_before() -> None:
+    reservations = Reservations(8)
+    await reservations.take(2, Deadline.after_ms(SOON_MS))
+    await reservations.take(2, Deadline.after_ms(SOON_MS))
+    waiting = asyncio.create_task(reservations.take(3, Deadline.after_ms(5_000)))
+    await asyncio.sleep(0)
+    reservations.release(2)
+    # It waits for a third, and what is free is there for others.
+    await reservations.take(2, Deadline.after_ms(SOON_MS))
+    assert not waiting.done()
+    reservations.release(2)
+    reservations.release(2)
+    await waiting
+    await reservations.take(1, Deadline.after_ms(SOON_MS))
+
+
+async def test_who_gives_up_has_taken_nothing() -> None:
+    reservations = Reservations(4)
+    await reservations.take(2, Deadline.after_ms(SOON_MS))
+    waiting = asyncio.create_task(reservations.take(2, Deadline.after_ms(5_000)))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    reservations.release(2)
+    await asyncio.wait([waiting])
+    await reservations.take(2, Deadline.after_ms(SOON_MS))
+
+
+async def test_a_cell_of_one_turn_lets_one_of_them_in() -> None:
+    reservations = Reservations(1)
+    await reservations.take(1, Deadline.after_ms(SOON_MS))
+    with pytest.raises(LimitError):
+        await reservations.take(1, Deadline.after_ms(SOON_MS))
