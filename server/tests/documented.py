@@ -76,7 +76,7 @@ class Documented:
             return
         schema = described["content"][content_type]["schema"]
         if content_type == "application/json":
-            self._judge(self._strict, schema, response.read())
+            self._classify(self._strict, schema, response.read())
         elif content_type == "text/event-stream":
             self._check_events(schema, EventParser().feed(response.read()))
         elif content_type == "application/x-ndjson":
@@ -88,12 +88,12 @@ class Documented:
         for event in events:
             assert event.type in models, f"the event {event.type} is not told of"
             if event.type != "row":
-                self._judge(self._strict, models[event.type]["contentSchema"], event.data.encode())
+                self._classify(self._strict, models[event.type]["contentSchema"], event.data.encode())
 
     def _check_lines(self, lines: list[bytes]) -> None:
         """The first and the last, as the document describes them in words."""
-        self._judge(self._strict, reference("StreamColumns"), lines[0])
-        self._judge(self._strict, {"anyOf": [reference("LastLine"), reference("Failure")]}, lines[-1])
+        self._classify(self._strict, reference("StreamColumns"), lines[0])
+        self._classify(self._strict, {"anyOf": [reference("LastLine"), reference("Failure")]}, lines[-1])
 
     def _check_request(self, request: httpx.Request, operation: Json) -> None:
         parameters = operation.get("parameters", ())
@@ -101,9 +101,9 @@ class Documented:
         assert set(request.url.params) <= options, f"{operation['operationId']} tells of {sorted(options)} alone"
         content = operation.get("requestBody", {"content": {}})["content"]
         if "application/json" in content and request.content:
-            self._judge(self._document, content["application/json"]["schema"], request.content)
+            self._classify(self._document, content["application/json"]["schema"], request.content)
 
-    def _judge(self, document: Json, schema: Json, body: bytes) -> None:
+    def _classify(self, document: Json, schema: Json, body: bytes) -> None:
         name = f"{document is self._strict} {json.dumps(schema)}"
         if name not in self._judges:
             self._judges[name] = jsonschema_rs.Draft202012Validator({**schema, "components": document["components"]})

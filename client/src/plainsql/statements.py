@@ -1,6 +1,6 @@
 """What a statement's first word says: whether it can be sent again without harm.
 
-Owns that one judgement. It need not be right about statements that look like reads: those are sent as read-only,
+Owns that one classification. It need not be right about statements that look like reads: those are sent as read-only,
 and PostgreSQL itself refuses there what writes. Refuses to parse SQL.
 """
 

@@ -45,7 +45,7 @@ class Record:
         self.answered_s: list[float] = []
         self.gone_s: list[float] = []
 
-    def judge(self, kind: str) -> None:
+    def classify(self, kind: str) -> None:
         for name, values in (("answered", self.answered_s), ("gone", self.gone_s)):
             print(f"{kind}: {name} {len(values)} times, median {percentile(values, 50):.3f} s, max {max(values):.3f} s")
             assert len(values) == REPEATS
@@ -93,7 +93,7 @@ async def test_a_statement_is_answered_and_gone_within_a_second_of_its_limit(
     async with Activity.of(service) as activity:
         await all_of(REPEATS, lambda _: meet_deadline(node, activity, key, sql, record), parallel)
     await check_others(node, key)
-    record.judge(kind)
+    record.classify(kind)
 
 
 async def test_a_wait_for_a_lock_is_answered_and_gone_within_a_second_of_its_limit(
@@ -112,7 +112,7 @@ async def test_a_wait_for_a_lock_is_answered_and_gone_within_a_second_of_its_lim
         holder.drop()
         await activity.gone(holder_tag, time.monotonic())
     await check_others(node, service.api_key)
-    record.judge("lock")
+    record.classify("lock")
     assert service.value("select sum(n) from locked") == 0, "a statement that met its deadline did its work"
 
 

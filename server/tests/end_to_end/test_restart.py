@@ -184,7 +184,7 @@ async def test_rolling_restarts_leave_nobody_without_an_answer_and_lose_nothing(
         for node in nodes:
             await asyncio.to_thread(node.stop)
         logged = set.union(*(node.logged() for node in nodes))
-    judge(service, writers, logged)
+    classify(service, writers, logged)
 
 
 async def restart(node: Node) -> None:
@@ -193,7 +193,7 @@ async def restart(node: Node) -> None:
     await asyncio.to_thread(node.start)
 
 
-def judge(service: Service, writers: list[Writer], logged: set[str]) -> None:
+def classify(service: Service, writers: list[Writer], logged: set[str]) -> None:
     acknowledged = set.union(*(writer.acknowledged for writer in writers))
     sent = {key: number for writer in writers for key, number in writer.sent.items()}
     unanswered = {key: reason for writer in writers for key, reason in writer.unanswered.items()}

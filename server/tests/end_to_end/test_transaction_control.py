@@ -144,7 +144,7 @@ def test_transaction_control_is_refused_before_anything_runs(attacked: Attacked,
 def test_what_is_tried_commits_all_or_nothing(attacked: Attacked, statement: str) -> None:
     for position in range(3):
         answer = post(attacked.service, *around(attacked.table, statement, position)).json()
-        judge(attacked, answer)
+        classify(attacked, answer)
 
 
 @pytest.mark.parametrize("statement", TRIED)
@@ -154,10 +154,10 @@ def test_nor_does_it_part_the_work_from_its_record(attacked: Attacked, statement
         answer = post(attacked.service, *around(attacked.table, statement, position), idempotency_key=key).json()
         recorded = attacked.service.call("GET", f"/v1/requests/{key}").json()["request"]["outcome"]
         assert (recorded == "committed") == answer["success"], answer
-        judge(attacked, answer)
+        classify(attacked, answer)
 
 
-def judge(attacked: Attacked, answer: dict[str, Any]) -> None:
+def classify(attacked: Attacked, answer: dict[str, Any]) -> None:
     rows = attacked.rows()
     attacked.clear()
     if answer["success"]:

@@ -19,7 +19,7 @@ from plainsql_server.core.statement import Statement, first_words
 from plainsql_server.engine.connection.catalog import Catalog
 from plainsql_server.engine.connection.exchange import drain
 from plainsql_server.engine.connection.queries import values_and_close
-from plainsql_server.engine.connection.session_state import Leftovers, leftovers_of
+from plainsql_server.engine.connection.session_state import SessionState, state_left_by
 from plainsql_server.engine.execution.execution import ResultStream, Run
 from plainsql_server.engine.pool.address import Address
 from plainsql_server.engine.pool.pool import Lease, Pool, PoolLimits, Pools, Reason
@@ -75,9 +75,9 @@ async def run(lease: Lease, pool: Pool, sql: str, *params: str) -> list[Any]:
 
 
 async def ask(pool: Pool, sql: str, *params: str, plain: bool = True, timeout_ms: int = 5_000) -> list[Any]:
-    """One request's worth: a lease, its judgement, the rows as JSON."""
+    """One request's worth: a lease, its classification, the rows as JSON."""
     async with lease_of(pool, timeout_ms) as lease:
-        lease.leftovers = leftovers_of(first_words(sql), sql, plain_database=plain)
+        lease.session_state = state_left_by(first_words(sql), sql, without_code=plain)
         return await run(lease, pool, sql, *params)
 
 
@@ -110,7 +110,7 @@ async def test_a_pool_opens_nothing_until_it_is_asked_and_then_only_what_it_need
             await ask(cell.pool, "select 1")
         assert len(backends(engine, database)) == 1
         async with lease_of(cell.pool) as one, lease_of(cell.pool) as other:
-            one.leftovers = other.leftovers = Leftovers.NOTHING
+            one.session_state = other.session_state = SessionState.NOTHING
             assert len(backends(engine, database)) == 2
         assert cell.open_connections == 2
     wait_for_backends(engine, database, 0)
@@ -127,7 +127,7 @@ async def test_a_pool_opens_no_more_than_its_limit_and_the_next_one_waits(
 
 async def test_a_request_that_finds_no_connection_in_time_is_refused(postgres: Postgres, database: str) -> None:
     async with cell_of(postgres, database, per_pool=1) as cell, lease_of(cell.pool) as lease:
-        lease.leftovers = Leftovers.NOTHING
+        lease.session_state = SessionState.NOTHING
         with pytest.raises(LimitError) as refused:
             await ask(cell.pool, "select 1", timeout_ms=50)
         assert refused.value.code == "overloaded"
@@ -138,7 +138,7 @@ async def test_idle_connections_are_closed_and_used_ones_stay(
 ) -> None:
     async with cell_of(postgres, database) as cell:
         async with lease_of(cell.pool) as one, lease_of(cell.pool) as other:
-            one.leftovers = other.leftovers = Leftovers.NOTHING
+            one.session_state = other.session_state = SessionState.NOTHING
         await asyncio.sleep(0.1)
         await ask(cell.pool, "select 1")
         cell.pool.cell.close_idle(0.08)
@@ -159,7 +159,7 @@ async def test_a_full_cell_closes_what_is_idle_longest_for_whoever_needs_a_conne
         others = [cell.pool_as(postgres, database, role) for role in (ROLE, SUPERUSER)]
         for pool in others:
             async with lease_of(pool) as one, lease_of(pool) as other:
-                one.leftovers = other.leftovers = Leftovers.NOTHING
+                one.session_state = other.session_state = SessionState.NOTHING
         before = backends(engine, database)
         assert len(before) == 4
         third = cell.pool_as(postgres, "postgres", SUPERUSER)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from plainsql_server.core.statement import refuse_what_has_no_place
-from plainsql_server.engine.connection.session_state import Leftovers, leftovers_of, may_store_code
+from plainsql_server.engine.connection.session_state import SessionState, may_store_code, state_left_by
 
 # Some megabytes at the most.
 _MAX_REMEMBERED = 2_000
@@ -16,28 +16,28 @@ _MAX_REMEMBERED_LENGTH = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class Classification:
     """What is known of a statement by its text alone."""
 
     command: str
-    leftovers_if_plain: Leftovers
-    leftovers: Leftovers
+    state_without_code: SessionState
+    session_state: SessionState
     may_store_code: bool
 
 
-def judge(sql: str) -> Judgement:
-    """The judgement on a statement. Raises RequestError where it has no place in a request."""
-    return _remembered(sql) if len(sql) <= _MAX_REMEMBERED_LENGTH else _judge(sql)
+def classify(sql: str) -> Classification:
+    """The classification on a statement. Raises RequestError where it has no place in a request."""
+    return _remembered(sql) if len(sql) <= _MAX_REMEMBERED_LENGTH else _classify(sql)
 
 
-def _judge(sql: str) -> Judgement:
+def _classify(sql: str) -> Classification:
     words = refuse_what_has_no_place(sql)
-    return Judgement(
+    return Classification(
         words[0] if words else "",
-        leftovers_of(words, sql, plain_database=True),
-        leftovers_of(words, sql, plain_database=False),
+        state_left_by(words, sql, without_code=True),
+        state_left_by(words, sql, without_code=False),
         may_store_code(words, sql),
     )
 
 
-_remembered = lru_cache(_MAX_REMEMBERED)(_judge)
+_remembered = lru_cache(_MAX_REMEMBERED)(_classify)

@@ -24,7 +24,7 @@ from plainsql_server.data_plane.transaction import (
     Transactions,
     run_attempts,
 )
-from plainsql_server.engine.connection.session_state import Leftovers
+from plainsql_server.engine.connection.session_state import SessionState
 from plainsql_server.engine.connection.sqlstate import engine_away
 from plainsql_server.engine.execution.records import AlreadyRecorded, Found, Record, look_up, purge
 from plainsql_server.engine.pool.pool import Pools
@@ -112,7 +112,7 @@ class Idempotency:
         deadline = Deadline.after_ms(limits.statement_timeout_ms)
         async with pool.lease(limits.concurrent_statements, deadline) as lease:
             found = await look_up(lease.connection, place.record_secret, wanted)
-            lease.leftovers = Leftovers.NOTHING
+            lease.session_state = SessionState.NOTHING
         if found.body is not None:
             return RequestStatus(RequestOutcome.COMMITTED, found.finished_at)
         if found.in_progress:
@@ -164,14 +164,14 @@ def _replayed(found: Found, wish: Wish) -> Recorded:
 async def _look_up(job: Job, key: str) -> Found:
     async with job.first.pool.lease(job.limits.concurrent_statements, job.deadline) as lease:
         found = await look_up(lease.connection, job.first.place.record_secret, key)
-        lease.leftovers = Leftovers.NOTHING
+        lease.session_state = SessionState.NOTHING
         return found
 
 
 async def _purge(job: Job, deadline: Deadline) -> None:
     async with job.first.pool.lease(job.limits.concurrent_statements, deadline) as lease:
         await purge(lease.connection, job.first.place.record_secret)
-        lease.leftovers = Leftovers.NOTHING
+        lease.session_state = SessionState.NOTHING
 
 
 async def _resolve(job: Job, key: str, lost: EngineError) -> Found:

@@ -20,12 +20,12 @@ from plainsql_server.data_plane.admission import (
     was_ended,
     was_rolled_back,
 )
-from plainsql_server.data_plane.classification import Judgement, judge
+from plainsql_server.data_plane.classification import Classification, classify
 from plainsql_server.data_plane.databases import PLAIN_FOR_S, Databases
 from plainsql_server.data_plane.retry import DEFAULT_RETRIES, Retries
 from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.connection.connection import ResultTooLarge
-from plainsql_server.engine.connection.session_state import Leftovers
+from plainsql_server.engine.connection.session_state import SessionState
 from plainsql_server.engine.encoding.shapes import PLAIN
 from plainsql_server.engine.execution.execution import CHUNK_ROWS, ResultStream, Run
 from plainsql_server.engine.pool.pool import Lease, Pool, Pools, Reason
@@ -74,11 +74,20 @@ class _Job:
     """A request that may run, with everything that running it needs."""
 
     __slots__ = (
-        "began_s", "deadline", "held_us", "judgement", "limits", "max_rows", "plain", "run", "statement", "tier",
+        "began_s",
+        "classification",
+        "deadline",
+        "held_us",
+        "limits",
+        "max_rows",
+        "plain",
+        "run",
+        "statement",
+        "tier",
         "timeout_ms",
     )  # fmt: skip
 
-    def __init__(self, request: QueryRequest, judgement: Judgement, limits: Limits, tier: str) -> None:
+    def __init__(self, request: QueryRequest, classification: Classification, limits: Limits, tier: str) -> None:
         max_rows = limits.result_rows
         if request.max_rows is not None and request.max_rows < max_rows:
             max_rows = request.max_rows
@@ -86,7 +95,7 @@ class _Job:
         if request.timeout_ms is not None and request.timeout_ms < timeout_ms:
             timeout_ms = request.timeout_ms
         self.statement = Statement(request.sql, request.params)
-        self.judgement = judgement
+        self.classification = classification
         self.run = Run(request.encoding, request.read_only, CHUNK_ROWS if max_rows >= CHUNK_ROWS else max_rows + 1)
         self.max_rows = max_rows
         self.timeout_ms = timeout_ms
@@ -112,13 +121,13 @@ class Queries:
         """The statement's whole result. Raises ServiceError; cancelling it cancels the statement."""
         limits = TIERS[principal.tier]
         check_statement(request.sql, request.params, limits, principal.tier)
-        job = _Job(request, judge(request.sql), limits, principal.tier)
+        job = _Job(request, classify(request.sql), limits, principal.tier)
         place = self._databases.remembered(principal, request.database) or await self._databases.find(
             principal, request.database, job.deadline
         )
         job.run.read_only |= place.address.read_only
         job.plain = place.plain
-        if job.plain and job.judgement.may_store_code and not job.run.read_only:
+        if job.plain and job.classification.may_store_code and not job.run.read_only:
             await self._databases.prepare_for_code(place, job.deadline)
             job.plain = False
         job.plain &= place.certain
@@ -143,7 +152,7 @@ async def _run_until_done(job: _Job, pool: Pool) -> Result:
     try:
         return await _run(job, pool)
     except ServiceError as error:
-        if job.judgement.command not in _RETRIED:
+        if job.classification.command not in _RETRIED:
             raise
         retries = Retries(pool.retry_lane, DEFAULT_RETRIES, job.deadline, attempts=1)
         if not retries.allow(error):
@@ -169,23 +178,23 @@ async def _run(job: _Job, pool: Pool) -> Result:
                     raise told from (None if told is error else error)
             finally:
                 job.held_us = (job.held_us or 0) + monotonic_us() - leased_us
-                lease.leftovers = _leftovers(job)
+                lease.session_state = _session_state(job)
         # The rows that are wanted had come, and the statement was ended: ask again, for no more than those.
         job.run.first_rows = job.max_rows + 1
 
 
-def _leftovers(job: _Job) -> Leftovers:
+def _session_state(job: _Job) -> SessionState:
     # A database may stop being plain while a statement waits for its turn or for a lock, so only what was quick
     # counts on what was known when it began.
     quick = time.monotonic() - job.began_s < PLAIN_FOR_S
-    return job.judgement.leftovers_if_plain if job.plain and quick else job.judgement.leftovers
+    return job.classification.state_without_code if job.plain and quick else job.classification.session_state
 
 
 async def _collect(job: _Job, pool: Pool, lease: Lease) -> Result:
     connection = lease.connection
     connection.max_result_bytes = job.limits.result_bytes
     # A role that may not write needs it as well: a function can have its owner's rights.
-    job.run.guarded = job.run.read_only and _leftovers(job) > Leftovers.SEQUENCES
+    job.run.guarded = job.run.read_only and _session_state(job) > SessionState.SEQUENCES
     stream = ResultStream(connection, pool.catalog, job.run)
     await stream.start(job.statement)
     rows: list[bytes] = []
@@ -195,7 +204,7 @@ async def _collect(job: _Job, pool: Pool, lease: Lease) -> Result:
         if truncated or len(rows) + len(batch) > job.max_rows:
             # One row more than wanted proves that there are more. The rest is read and dropped, so that a
             # statement that also writes still commits; a mere reader is ended if that takes long.
-            if not truncated and job.judgement.command in _READS and job.run.first_rows is None:
+            if not truncated and job.classification.command in _READS and job.run.first_rows is None:
                 lease.interrupt_after(max(_DROP_REST_MS, stream.elapsed_ms()), Reason.CUT_SHORT)
             truncated = True
             batch = batch[: job.max_rows - len(rows)]
@@ -221,7 +230,7 @@ def _told(error: ServiceError | ResultTooLarge, reason: Reason | None, job: _Job
 
 def _may_have_committed(job: _Job) -> bool:
     sql = job.statement.sql
-    if job.judgement.command not in _COMMITS:
+    if job.classification.command not in _COMMITS:
         return _CONCURRENTLY.search(sql) is not None
     block = _BLOCK.match(sql)
     return block is None or _ENDS_TRANSACTIONS.search(sql, block.end()) is not None

@@ -16,7 +16,7 @@ from plainsql_server.data_plane.databases import Databases, Place
 from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.connection.batch import Answer, Own, run_batch
 from plainsql_server.engine.connection.connection import ResultTooLarge
-from plainsql_server.engine.connection.session_state import Leftovers
+from plainsql_server.engine.connection.session_state import SessionState
 from plainsql_server.engine.pool.pool import Lease, Pools, Reason
 from plainsql_server.limits.tiers import TIERS
 
@@ -59,7 +59,7 @@ class Visit:
 
     def left_nothing(self) -> None:
         """Says that the session is as it was, so that it need not be cleaned."""
-        self.lease.leftovers = Leftovers.NOTHING
+        self.lease.session_state = SessionState.NOTHING
 
     def _count(self, answers: Sequence[Answer]) -> None:
         for answer in answers:

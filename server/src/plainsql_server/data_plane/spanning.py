@@ -159,7 +159,7 @@ class Spanning:
                 job.held_us += monotonic_us() - leased_us
                 attempt.note_used()
                 for lease, part in zip(leases, job.parts, strict=True):
-                    lease.leftovers = part.leftovers(job.began_s)
+                    lease.session_state = part.session_state(job.began_s)
         # Without a connection in hand that others could use: the directory may not answer.
         if baton.is_in_doubt:
             await self._free(baton)

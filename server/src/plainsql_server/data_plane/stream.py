@@ -18,13 +18,13 @@ from plainsql_server.core.principal import Principal
 from plainsql_server.core.result import Completion, Result, Shape
 from plainsql_server.core.statement import Statement
 from plainsql_server.data_plane.admission import check_statement
-from plainsql_server.data_plane.classification import Judgement, judge
+from plainsql_server.data_plane.classification import Classification, classify
 from plainsql_server.data_plane.databases import PLAIN_FOR_S, Databases, Place
 from plainsql_server.data_plane.query import Queries, QueryRequest
 from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.connection.connection import ResultTooLarge
 from plainsql_server.engine.connection.exchange import run_command
-from plainsql_server.engine.connection.session_state import Leftovers
+from plainsql_server.engine.connection.session_state import SessionState
 from plainsql_server.engine.execution.read_stream import NoSafeSnapshot, ReadStream, is_refused_write
 from plainsql_server.engine.pool.pool import Lease, Pool, Pools, Reason
 from plainsql_server.limits.tiers import TIERS, Limits
@@ -63,7 +63,7 @@ class _Job:
     """A read that may run, with everything that running it needs."""
 
     request: QueryRequest
-    judgement: Judgement
+    classification: Classification
     place: Place
     read_only: bool
     limits: Limits
@@ -103,12 +103,12 @@ class Streams:
         What is raised before the receiver's `begin` had no answer yet; later, rows may have been passed on.
         """
         check_statement(request.sql, request.params, TIERS[principal.tier], principal.tier)
-        judgement = judge(request.sql)
+        classification = classify(request.sql)
         place = self._databases.remembered(principal, request.database) or await self._databases.find(
             principal, request.database
         )
-        job = _job(principal, request, judgement, place)
-        if judgement.command in _MAY_ONLY_READ:
+        job = _job(principal, request, classification, place)
+        if classification.command in _MAY_ONLY_READ:
             try:
                 return await self._read_and_count(job, principal, receiver)
             except _NotARead:
@@ -160,7 +160,7 @@ class Streams:
                 told = _told(error, lease.ended_for, job)
                 raise told from (None if told is error else error)
             finally:
-                lease.leftovers = _leftovers(job)
+                lease.session_state = _session_state(job)
 
 
 async def _pass_on_from_memory(result: Result, receiver: Receiver) -> None:
@@ -169,11 +169,11 @@ async def _pass_on_from_memory(result: Result, receiver: Receiver) -> None:
         await receiver.take(result.rows[first : first + _ROWS_AT_ONCE])
 
 
-def _job(principal: Principal, request: QueryRequest, judgement: Judgement, place: Place) -> _Job:
+def _job(principal: Principal, request: QueryRequest, classification: Classification, place: Place) -> _Job:
     limits = TIERS[principal.tier]
     life_ms = limits.stream_life_ms if request.timeout_ms is None else min(request.timeout_ms, limits.stream_life_ms)
     read_only = request.read_only or place.address.read_only
-    return _Job(request, judgement, place, read_only, limits, principal.tier, life_ms, time.monotonic())
+    return _Job(request, classification, place, read_only, limits, principal.tier, life_ms, time.monotonic())
 
 
 async def _begin(job: _Job, pool: Pool, lease: Lease) -> ReadStream:
@@ -233,10 +233,12 @@ def _check_time(job: _Job, lease: Lease) -> None:
         raise _timeout(job)
 
 
-def _leftovers(job: _Job) -> Leftovers:
+def _session_state(job: _Job) -> SessionState:
     quick = time.monotonic() - job.began_s < PLAIN_FOR_S
     return (
-        job.judgement.leftovers_if_plain if job.place.plain and job.place.certain and quick else job.judgement.leftovers
+        job.classification.state_without_code
+        if job.place.plain and job.place.certain and quick
+        else job.classification.session_state
     )
 
 

@@ -1,6 +1,6 @@
 """Several statements, run for one principal as one serializable transaction.
 
-Owns the steps between an authenticated request and the engine: limits, judgement, database, attempts, and
+Owns the steps between an authenticated request and the engine: limits, classification, database, attempts, and
 what is made of an idempotency key. Refuses to render.
 
 Mostly all statements go to one database, and one phase is all that committing takes. Where they go to several,
@@ -27,13 +27,13 @@ from plainsql_server.data_plane.admission import (
     was_ended,
     was_rolled_back,
 )
-from plainsql_server.data_plane.classification import Judgement, judge
+from plainsql_server.data_plane.classification import Classification, classify
 from plainsql_server.data_plane.databases import PLAIN_FOR_S, Databases, Place
 from plainsql_server.data_plane.references import read_parameter
 from plainsql_server.data_plane.retry import DEFAULT_RETRIES, Retries
 from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.connection.connection import ResultTooLarge
-from plainsql_server.engine.connection.session_state import Leftovers
+from plainsql_server.engine.connection.session_state import SessionState
 from plainsql_server.engine.encoding.shapes import PLAIN, Encoding
 from plainsql_server.engine.execution.transaction import Attempt, Expectation, Plan, Step
 from plainsql_server.engine.pool.pool import Lease, Pool, Pools, Reason
@@ -93,7 +93,7 @@ class Part:
     """What of a transaction goes to one database. The plan has the steps of all, of which `indexes` are run there."""
 
     plan: Plan
-    judgements: Sequence[Judgement]
+    classifications: Sequence[Classification]
     indexes: Sequence[int]
     place: Place
     pool: Pool
@@ -102,11 +102,11 @@ class Part:
     # How long the engine worked for it, over all attempts, where there are several parts.
     used_us: int = 0
 
-    def leftovers(self, began_s: float) -> Leftovers:
+    def session_state(self, began_s: float) -> SessionState:
         """What the statements may have left behind together."""
         # Only what was quick counts on what was known of the database when it began.
         plain = self.place.plain and self.place.certain and time.monotonic() - began_s < PLAIN_FOR_S
-        return max(each.leftovers_if_plain if plain else each.leftovers for each in self.judgements)
+        return max(each.state_without_code if plain else each.session_state for each in self.classifications)
 
 
 @dataclass(slots=True)
@@ -163,12 +163,12 @@ class Transactions:
         timeout_ms = min(request.timeout_ms or limits.transaction_timeout_ms, limits.transaction_timeout_ms)
         began_s = time.monotonic()
         deadline = Deadline(began_s + timeout_ms / 1000)
-        judgements = await _judge(request, limits, principal.tier)
+        classifications = await _classify(request, limits, principal.tier)
         plan = _plan(request, limits)
         parts: list[Part] = []
         for where in await self._places(principal, request, deadline):
             own = replace(plan, fresh=set()) if parts else plan
-            parts.append(await self._part(principal, where, own, judgements, deadline))
+            parts.append(await self._part(principal, where, own, classifications, deadline))
         max_retries = DEFAULT_RETRIES if request.max_retries is None else request.max_retries
         return Job(
             principal.organization_id, parts, max_retries, timeout_ms, began_s, deadline, limits, principal.tier,
@@ -201,24 +201,24 @@ class Transactions:
         principal: Principal,
         where: tuple[Place, Sequence[int]],
         plan: Plan,
-        every: Sequence[Judgement],
+        every: Sequence[Classification],
         deadline: Deadline,
     ) -> Part:
         place, indexes = where
-        judgements = every if len(indexes) == len(every) else [every[index] for index in indexes]
-        plan.first_takes_no_snapshot = judgements[0].command not in _TAKES_SNAPSHOT
+        classifications = every if len(indexes) == len(every) else [every[index] for index in indexes]
+        plan.first_takes_no_snapshot = classifications[0].command not in _TAKES_SNAPSHOT
         plan.read_only |= place.address.read_only
-        if place.plain and not plan.read_only and any(each.may_store_code for each in judgements):
+        if place.plain and not plan.read_only and any(each.may_store_code for each in classifications):
             await self._databases.prepare_for_code(place, deadline)
             place = replace(place, plain=False)
         # What only reads and changes rows, without code of the customer's, cannot.
         plan.guarded = any(
-            (each.leftovers_if_plain if place.plain and place.certain else each.leftovers) > Leftovers.SEQUENCES
-            for each in judgements
+            (each.state_without_code if place.plain and place.certain else each.session_state) > SessionState.SEQUENCES
+            for each in classifications
         )
         pool = self._pools.for_address(place.address, principal.organization_id)
         count = partial(self._tally.note_usage, principal.organization_id, place.database_id)
-        return Part(plan, judgements, indexes, place, pool, count)
+        return Part(plan, classifications, indexes, place, pool, count)
 
 
 async def run_attempts(job: Job, transaction: TransactionResult) -> None:
@@ -269,7 +269,7 @@ async def _run_once(job: Job, transaction: TransactionResult) -> None:
             raise told from (None if told is error else error)
         finally:
             job.held_us += monotonic_us() - leased_us
-            lease.leftovers = part.leftovers(job.began_s)
+            lease.session_state = part.session_state(job.began_s)
         transaction.commit_us = attempt.commit_us
         transaction.queue_us = lease.queue_us
         if lease.ended_for is Reason.TOO_LARGE:
@@ -287,7 +287,7 @@ def as_told(error: ServiceError | ResultTooLarge, lease: Lease, job: Job, *, com
     return error
 
 
-async def _judge(request: TransactionRequest, limits: Limits, tier: str) -> list[Judgement]:
+async def _classify(request: TransactionRequest, limits: Limits, tier: str) -> list[Classification]:
     count = len(request.statements)
     if count == 0:
         raise RequestError("empty_transaction", "The transaction holds no statement.")
@@ -297,11 +297,11 @@ async def _judge(request: TransactionRequest, limits: Limits, tier: str) -> list
             f"A transaction may have {limits.transaction_statements} statements in the tier {tier!r};"
             f" this one has {count}.",
         )
-    judgements = []
+    classifications = []
     for index, statement in enumerate(request.statements):
         try:
             check_statement(statement.sql, statement.params, limits, tier)
-            judgements.append(judge(statement.sql))
+            classifications.append(classify(statement.sql))
             if is_empty(statement.sql):
                 # The engine does not call this an error, so that it would go on and commit.
                 raise RequestError("empty_statement", "The statement is empty.")
@@ -311,7 +311,7 @@ async def _judge(request: TransactionRequest, limits: Limits, tier: str) -> list
         if len(statement.sql) > _LONG:
             # Judging it took a while, and there may be thousands of them.
             await asyncio.sleep(0)
-    return judgements
+    return classifications
 
 
 def _too_many_databases() -> RequestError:

@@ -1,6 +1,6 @@
 """Who a secret stands for: the cached look-up behind every authenticated request.
 
-Owns the judgement of a stored key or session: known, not expired, not revoked. Refuses to say which of these
+Owns the classification of a stored key or session: known, not expired, not revoked. Refuses to say which of these
 failed, because the caller has proven nothing yet.
 """
 

@@ -1,13 +1,13 @@
 """Making a session clean again, after the answer has left.
 
-Owns which commands undo which leftovers. Refuses to judge a statement; see `session_state.py`.
+Owns which commands undo which session_state. Refuses to judge a statement; see `session_state.py`.
 """
 
 import random
 
 from plainsql_server.engine.connection.connection import Connection
 from plainsql_server.engine.connection.exchange import DISCARD_SEQUENCES, read_row_count, run_command
-from plainsql_server.engine.connection.session_state import Leftovers
+from plainsql_server.engine.connection.session_state import SessionState
 
 # What DISCARD ALL does, except for forgetting the statements that we prepared. Advisory locks are not ours to
 # undo: tenants may not take any.
@@ -23,13 +23,13 @@ _CHANGED_PREPARED = (
 _RESEED = b"select pg_catalog.setseed(%.17f)"
 
 
-async def clean(connection: Connection, leftovers: Leftovers) -> None:
+async def clean(connection: Connection, session_state: SessionState) -> None:
     """Undoes what a statement may have left. Raises ServiceError if the engine refuses; the connection is lost then."""
     if not connection.is_idle:
         # One that has not failed is a stream's that nobody reads any more, or what a statement managed to leave open.
-        leftovers = leftovers if connection.in_failed_transaction else Leftovers.EVERYTHING
+        session_state = session_state if connection.in_failed_transaction else SessionState.EVERYTHING
         await run_command(connection, b"rollback")
-    if leftovers is Leftovers.SESSION and not await _has_changed_statements_after_reset(connection):
+    if session_state is SessionState.SESSION and not await _has_changed_statements_after_reset(connection):
         connection.must_discard_sequences = False
         return
     await run_command(connection, b"discard all")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 
 
-class Leftovers(IntEnum):
+class SessionState(IntEnum):
     """How much cleaning a session needs, from nothing to everything."""
 
     NOTHING = 0
@@ -89,18 +89,18 @@ _PURE = """
 _HARMLESS = frozenset((_NOT_CALLS + _PURE).split())
 
 
-def leftovers_of(words: Sequence[str], sql: str, *, plain_database: bool) -> Leftovers:
+def state_left_by(words: Sequence[str], sql: str, *, without_code: bool) -> SessionState:
     """The cleaning that a session needs after a statement, at least; `words` are its first keywords."""
     first = words[0] if words else ""
     if first not in _READS and first not in _CHANGES:
-        return Leftovers.EVERYTHING
+        return SessionState.EVERYTHING
     # SELECT … INTO makes a table, perhaps a temporary one, and answers like any SELECT. In a WITH, an INSERT INTO
     # cannot be told from it, because `insert` is also a name that a column may have.
     if (first in _READS or first == "WITH") and _INTO.search(sql):
-        return Leftovers.EVERYTHING
-    if not plain_database or not _calls_only_harmless(sql):
-        return Leftovers.SESSION
-    return Leftovers.NOTHING if first in _READS else Leftovers.SEQUENCES
+        return SessionState.EVERYTHING
+    if not without_code or not _calls_only_harmless(sql):
+        return SessionState.SESSION
+    return SessionState.NOTHING if first in _READS else SessionState.SEQUENCES
 
 
 def may_store_code(words: Sequence[str], sql: str) -> bool:
@@ -108,7 +108,7 @@ def may_store_code(words: Sequence[str], sql: str) -> bool:
     first, second = [*words, "", ""][:2]
     if first not in _STORES:
         return False
-    # nextval in a column's default is what Leftovers.SEQUENCES is for.
+    # nextval in a column's default is what SessionState.SEQUENCES is for.
     if (first, second) not in _STORES_EXPRESSIONS_ONLY or len(sql) > _MAX_JUDGED_LENGTH:
         return True
     return not _calls_only_harmless(_DDL_TARGET.sub("as", sql), _HARMLESS | {"nextval"})

@@ -24,7 +24,7 @@ from plainsql_server.engine.connection.connection import Connection, ResultTooLa
 from plainsql_server.engine.connection.exchange import drain
 from plainsql_server.engine.connection.interrupt import Ending, gone, interrupt
 from plainsql_server.engine.connection.queries import values_and_close
-from plainsql_server.engine.connection.session_state import Leftovers
+from plainsql_server.engine.connection.session_state import SessionState
 from plainsql_server.engine.pool.address import Address
 from plainsql_server.engine.pool.admission_queue import AdmissionQueue
 from plainsql_server.engine.pool.health import probes
@@ -32,9 +32,9 @@ from plainsql_server.engine.pool.leader import Leader
 from plainsql_server.engine.pool.reservation import Reservations
 
 # Looked up once: looking a member up in its enumeration shows.
-_SEQUENCES = Leftovers.SEQUENCES
-_SESSION = Leftovers.SESSION
-_EVERYTHING = Leftovers.EVERYTHING
+_SEQUENCES = SessionState.SEQUENCES
+_SESSION = SessionState.SESSION
+_EVERYTHING = SessionState.EVERYTHING
 # How long cleaning may take; it runs after the answer has left.
 _CLEAN_TIMEOUT_S = 5.0
 # An idle backend costs the cell some 4 MB, opening one some 3 ms: a minute keeps what is in use.
@@ -63,12 +63,19 @@ class Lease:
     """The loan of one connection to one request: `async with pool.lease(…) as lease`.
 
     On leaving, the connection goes back to its pool if the exchange was read to its end and nothing was
-    left behind, is cleaned first where `leftovers` says so, and is closed in every other case.
+    left behind, is cleaned first where `session_state` says so, and is closed in every other case.
     """
 
     __slots__ = (
-        "_deadline", "_interruption", "_pool", "_started_s", "_timer",
-        "connection", "ended_for", "leftovers", "queue_us",
+        "_deadline",
+        "_interruption",
+        "_pool",
+        "_started_s",
+        "_timer",
+        "connection",
+        "ended_for",
+        "queue_us",
+        "session_state",
     )  # fmt: skip
 
     _timer: asyncio.TimerHandle
@@ -81,7 +88,7 @@ class Lease:
         self._interruption: asyncio.Task[Ending] | None = None
         self._started_s = 0.0
         # Until the borrower has judged its statement, everything must be expected.
-        self.leftovers = _EVERYTHING
+        self.session_state = _EVERYTHING
         self.ended_for: Reason | None = None
 
     async def __aenter__(self) -> "Lease":
@@ -106,15 +113,15 @@ class Lease:
     ) -> None:
         self._timer.cancel()
         connection = self.connection
-        if self._interruption is None and self.leftovers <= _SEQUENCES and connection.is_idle:
-            connection.must_discard_sequences |= self.leftovers is _SEQUENCES
+        if self._interruption is None and self.session_state <= _SEQUENCES and connection.is_idle:
+            connection.must_discard_sequences |= self.session_state is _SEQUENCES
             self._pool.release(connection, self._started_s)
         else:
             self._release_carefully(connection)
 
     def _release_carefully(self, connection: Connection) -> None:
         pool, started_s = self._pool, self._started_s
-        if self.leftovers is _EVERYTHING:
+        if self.session_state is _EVERYTHING:
             # It may have renamed a type; the next request must know.
             pool.catalog.forget()
         if connection.is_open and not connection.is_settled:
@@ -123,12 +130,12 @@ class Lease:
             self.interrupt(Reason.GONE)
         if self._interruption is not None:
             # A late cancel must not hit another request.
-            leftovers = max(self.leftovers, _SESSION)
-            self._interruption.add_done_callback(lambda task: pool.recover(task, connection, leftovers, started_s))
+            session_state = max(self.session_state, _SESSION)
+            self._interruption.add_done_callback(lambda task: pool.recover(task, connection, session_state, started_s))
         elif not connection.is_open:
             pool.discard(connection, started_s)
         else:
-            pool.clean_and_release(connection, self.leftovers, started_s)
+            pool.clean_and_release(connection, self.session_state, started_s)
 
     @property
     def has_company(self) -> bool:
@@ -257,7 +264,11 @@ class Pool:
         self.cell.admission.release_with_penalty(self.queue, started_s)
 
     def recover(
-        self, interruption: "asyncio.Task[Ending]", connection: Connection, leftovers: Leftovers, started_s: float
+        self,
+        interruption: "asyncio.Task[Ending]",
+        connection: Connection,
+        session_state: SessionState,
+        started_s: float,
     ) -> None:
         """Cleans a connection whose statement was ended, or discards it where that was not done by a mere cancel.
 
@@ -268,7 +279,7 @@ class Pool:
         if ending.runs_on_pid:
             self.cell.outlive(self._wait_for_end(ending.runs_on_pid, connection))
         elif ending.is_clean and connection.is_open and connection.is_settled:
-            self.clean_and_release(connection, leftovers, started_s)
+            self.clean_and_release(connection, session_state, started_s)
         else:
             self.discard(connection, started_s)
 
@@ -291,19 +302,19 @@ class Pool:
             self.cell.leader.suspect()
         return ending
 
-    def clean_and_release(self, connection: Connection, leftovers: Leftovers, started_s: float) -> None:
+    def clean_and_release(self, connection: Connection, session_state: SessionState, started_s: float) -> None:
         """Cleans a connection after its answer has left, then takes it back, or closes it if that fails."""
-        self.cell.start(self._clean(connection, leftovers, started_s))
+        self.cell.start(self._clean(connection, session_state, started_s))
 
     def close_idle(self, connection: Connection) -> None:
         """Closes one of the idle connections."""
         self.idle.remove(connection)
         self._close(connection)
 
-    async def _clean(self, connection: Connection, leftovers: Leftovers, started_s: float) -> None:
+    async def _clean(self, connection: Connection, session_state: SessionState, started_s: float) -> None:
         try:
             async with asyncio.timeout(_CLEAN_TIMEOUT_S):
-                await clean(connection, leftovers)
+                await clean(connection, session_state)
             is_clean = connection.is_open and connection.is_idle
             connection.is_ended = False
         except Exception as error:

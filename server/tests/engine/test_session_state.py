@@ -11,7 +11,7 @@ import pytest
 
 from plainsql_server.core.statement import first_words
 from plainsql_server.engine.connection import session_state
-from plainsql_server.engine.connection.session_state import Leftovers
+from plainsql_server.engine.connection.session_state import SessionState
 
 pytestmark = pytest.mark.unit
 
@@ -252,8 +252,8 @@ NO_REASON_TO_LOSE_PLAINNESS = [
 CHANGE_NOTHING = {"clock_timestamp", "gen_random_uuid", "random", "timeofday"}
 
 
-def leftovers_of(sql: str, *, plain_database: bool) -> Leftovers:
-    return session_state.leftovers_of(first_words(sql), sql, plain_database=plain_database)
+def state_left_by(sql: str, *, without_code: bool) -> SessionState:
+    return session_state.state_left_by(first_words(sql), sql, without_code=without_code)
 
 
 def may_store_code(sql: str) -> bool:
@@ -262,43 +262,43 @@ def may_store_code(sql: str) -> bool:
 
 @pytest.mark.parametrize("sql", HARMLESS)
 def test_a_query_without_foreign_calls_is_proven_harmless(sql: str) -> None:
-    assert leftovers_of(sql, plain_database=True) is Leftovers.NOTHING
+    assert state_left_by(sql, without_code=True) is SessionState.NOTHING
 
 
 @pytest.mark.parametrize("sql", SEQUENCES_ONLY)
 def test_a_change_of_rows_may_only_have_moved_sequences(sql: str) -> None:
-    assert leftovers_of(sql, plain_database=True) is Leftovers.SEQUENCES
+    assert state_left_by(sql, without_code=True) is SessionState.SEQUENCES
 
 
 @pytest.mark.parametrize("sql", HARMLESS + SEQUENCES_ONLY)
 def test_nothing_is_harmless_where_the_customers_code_may_run(sql: str) -> None:
-    assert leftovers_of(sql, plain_database=False) >= Leftovers.SESSION
+    assert state_left_by(sql, without_code=False) >= SessionState.SESSION
 
 
 @pytest.mark.parametrize("sql", CALLS)
 def test_a_call_is_found_wherever_it_stands(sql: str) -> None:
-    assert leftovers_of(sql, plain_database=True) >= Leftovers.SESSION
+    assert state_left_by(sql, without_code=True) >= SessionState.SESSION
 
 
 @pytest.mark.parametrize("sql", CALLS_WITHOUT_PARENTHESES)
 def test_a_call_in_the_notation_of_a_column_is_found(sql: str) -> None:
-    assert leftovers_of(sql, plain_database=True) >= Leftovers.SESSION
+    assert state_left_by(sql, without_code=True) >= SessionState.SESSION
 
 
 @pytest.mark.parametrize("sql", SETTINGS_VIEW)
 def test_an_update_of_the_settings_view_is_found(sql: str) -> None:
-    assert leftovers_of(sql, plain_database=True) >= Leftovers.SESSION
+    assert state_left_by(sql, without_code=True) >= SessionState.SESSION
 
 
 @pytest.mark.parametrize("sql", TABLES_MADE_BY_SELECT)
 def test_a_select_that_makes_a_table_is_found(sql: str) -> None:
-    assert leftovers_of(sql, plain_database=True) >= Leftovers.SESSION
+    assert state_left_by(sql, without_code=True) >= SessionState.SESSION
 
 
 @pytest.mark.parametrize("sql", OTHER_COMMANDS)
 @pytest.mark.parametrize("plain", [True, False])
 def test_whatever_is_no_query_and_no_change_of_rows_may_leave_everything(sql: str, plain: bool) -> None:
-    assert leftovers_of(sql, plain_database=plain) is Leftovers.EVERYTHING
+    assert state_left_by(sql, without_code=plain) is SessionState.EVERYTHING
 
 
 @pytest.mark.parametrize("sql", STORES_CODE)
@@ -321,7 +321,9 @@ def test_no_function_of_postgresqls_that_changes_something_is_taken_for_harmless
         "select distinct proname from pg_proc where pronamespace = 'pg_catalog'::regnamespace and provolatile = 'v'"
     ).fetchall()
     assert len(names) > 100
-    harmless = {name for (name,) in names if leftovers_of(f"select {name}(1)", plain_database=True) < Leftovers.SESSION}
+    harmless = {
+        name for (name,) in names if state_left_by(f"select {name}(1)", without_code=True) < SessionState.SESSION
+    }
     assert harmless <= CHANGE_NOTHING
 
 
@@ -353,7 +355,7 @@ def test_no_text_takes_long_to_judge(piece: str, beginning: str) -> None:
     for length in (64 * 1024, MEGABYTE):
         sql = (beginning + piece * length)[:length]
         began_s = time.process_time()
-        leftovers_of(sql, plain_database=True)
+        state_left_by(sql, without_code=True)
         may_store_code(sql)
         # A tenth of that on a machine that is not busy. One identifier of 20,000 letters took seconds once.
         assert time.process_time() - began_s < 0.5
@@ -361,9 +363,9 @@ def test_no_text_takes_long_to_judge(piece: str, beginning: str) -> None:
 
 @pytest.mark.parametrize("name", ["set_config", "1set_config", "$1set_config", "\u20acset_config", "a\u20acset_config"])
 def test_a_call_is_found_whatever_stands_right_before_its_name(name: str) -> None:
-    assert leftovers_of(f"select 1,{name}('a.b', 'c', false)", plain_database=True) is Leftovers.SESSION
+    assert state_left_by(f"select 1,{name}('a.b', 'c', false)", without_code=True) is SessionState.SESSION
 
 
 def test_a_long_statement_is_not_proven_harmless() -> None:
-    assert leftovers_of("select " + "1," * MEGABYTE + "1", plain_database=True) is Leftovers.SESSION
+    assert state_left_by("select " + "1," * MEGABYTE + "1", without_code=True) is SessionState.SESSION
     assert may_store_code("create table t (" + "a int," * MEGABYTE)
