@@ -59,7 +59,7 @@ check:  ## lint, format, types and import contracts; changes nothing
 	$(BIN)/lint-imports --no-logo
 
 test-unit:  ## tests that start no program, in seconds (ARGS="-k name -x" to choose)
-	$(BIN)/pytest -q -m unit $(ARGS)
+	$(BIN)/pytest -q -m "unit and not (slow or timing)" $(ARGS)
 
 test:  ## what a change needs, in minutes (ARGS as above; `.ci/run` runs everything)
 	$(BIN)/pytest $(PARALLEL) -m "not (timing or chaos or slow or browser)" $(ARGS)

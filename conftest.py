@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -46,7 +47,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out_marks.add("full")
     if KERNEL is not State.COMPILED:
         left_out_marks.add("compiled")
-    only_units = config.getoption("markexpr") == "unit"
+    only_units = config.getoption("markexpr").startswith("unit")
 
     def is_wanted(item: pytest.Item) -> bool:
         is_marked = any(mark.name in left_out_marks for mark in item.iter_markers())
@@ -90,9 +91,10 @@ def _left_behind() -> list[str]:
     folder = scratch.passing_folder()
     # A process whose parent was killed may need a moment to notice.
     end_s = time.monotonic() + _ENDING_LIMIT_S
-    while (left := processes_of(folder)) and time.monotonic() < end_s:
+    while (left := _started_from(folder)) and time.monotonic() < end_s:
         time.sleep(0.05)
-    end_all_of(folder)
+    if left:
+        end_all_of(folder)
     for cluster, before in _shared.items():
         now = cluster.inventory()
         left += [f"{kind}: {', '.join(sorted(names))}" for kind in now if (names := now[kind] - before[kind])]
@@ -105,6 +107,11 @@ def _prepare_as_cell(cluster: Postgres) -> None:
     dsn = cluster.fresh_directory()
     Customers(dsn).add_cell("local", cluster.conninfo)
     cluster.drop_database(str(psycopg.conninfo.conninfo_to_dict(dsn)["dbname"]))
+
+
+def _started_from(folder: Path) -> list[str]:
+    # Python starts one such process for all that `multiprocessing` spawns, and ends it with this one.
+    return [each for each in processes_of(folder) if "multiprocessing.resource_tracker" not in each]
 
 
 @contextmanager

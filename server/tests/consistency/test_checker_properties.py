@@ -13,7 +13,7 @@ from server.tests.consistency.checker import check
 from server.tests.consistency.cycles import components, returning, shortest_path
 from server.tests.consistency.history import Append, History, Operation, Outcome, Read, Transaction
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.slow]
 
 KEYS = 3
 

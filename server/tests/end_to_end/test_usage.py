@@ -1,6 +1,7 @@
 """What is counted and written down: usage by day and database, and who changed what."""
 
 import asyncio
+import secrets
 import time
 from datetime import UTC, datetime
 from typing import Any
@@ -8,7 +9,6 @@ from typing import Any
 import httpx
 import pytest
 
-from server.tests.end_to_end import tenants
 from server.tests.end_to_end.control import answer, call, new_key, new_session, query
 from server.tests.end_to_end.error_shape import error_of
 from server.tests.load import running_node
@@ -169,22 +169,30 @@ def test_days_that_cannot_be_are_refused(service: Service, options: str) -> None
     error_of(call(service, "GET", f"/v1/usage?{options}"), 400, "invalid_option")
 
 
-def test_every_change_is_in_the_audit_log_with_who_and_when(service: Service) -> None:
-    before = len(entries(service))
-    mine = next(iter(answer(service, "GET", "/v1/keys?limit=1")["keys"]))["id"]
-    key = new_key(service, "admin")
+@pytest.fixture
+def auditor(service: Service) -> str:
+    """The key of an administrator in whose organization nothing else happens."""
+    name = f"audited-{secrets.token_hex(4)}"
+    service.customers.add_organization(name)
+    return service.new_key("admin", org=name)
+
+
+def test_every_change_is_in_the_audit_log_with_who_and_when(service: Service, auditor: str) -> None:
+    before = len(entries(service, auditor))
+    mine = next(iter(answer(service, "GET", "/v1/keys?limit=1", key=auditor)["keys"]))["id"]
+    key = new_key(service, "admin", key=auditor)
     session = new_session(service, key=key["secret"])
     answer(service, "POST", "/v1/session/refresh", key=session["token"])
     database = answer(service, "POST", "/v1/databases", status=201, key=session["token"], json={"name": "audited"})
     path = f"/v1/databases/{database['id']}"
-    answer(service, "PATCH", path, json={"name": "audited-too"})
-    answer(service, "DELETE", path, status=202)
-    answer(service, "POST", f"{path}/restore")
-    rotated = answer(service, "POST", f"/v1/keys/{key['id']}/rotate", status=201, json={})["key"]
-    answer(service, "DELETE", f"/v1/keys/{rotated['id']}", status=204)
+    answer(service, "PATCH", path, key=auditor, json={"name": "audited-too"})
+    answer(service, "DELETE", path, key=auditor, status=202)
+    answer(service, "POST", f"{path}/restore", key=auditor)
+    rotated = answer(service, "POST", f"/v1/keys/{key['id']}/rotate", key=auditor, status=201, json={})["key"]
+    answer(service, "DELETE", f"/v1/keys/{rotated['id']}", key=auditor, status=204)
     answer(service, "DELETE", "/v1/session", status=204, key=session["token"])
-    answer(service, "PATCH", "/v1/organizations/current", json={"name": "dev"})
-    made = list(reversed(entries(service)[: -before or None]))
+    answer(service, "PATCH", "/v1/organizations/current", key=auditor, json={"name": f"renamed-{mine}"})
+    made = list(reversed(entries(service, auditor)[: -before or None]))
     by_key, by_session, by_me = ("key", key["id"]), ("session", session["id"]), ("key", mine)
     assert [(each["action"], (each["actor"]["kind"], each["actor"]["id"])) for each in made] == [
         ("key.create", by_me), ("session.create", by_key), ("session.refresh", by_session),
@@ -197,29 +205,30 @@ def test_every_change_is_in_the_audit_log_with_who_and_when(service: Service) ->
     assert made[0]["target_id"] == key["id"]
 
 
-def entries(service: Service) -> list[dict[str, Any]]:
+def entries(service: Service, key: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
-    page = answer(service, "GET", "/v1/audit?limit=1000")
+    page = answer(service, "GET", "/v1/audit?limit=1000", key=key)
     found += page["audit"]
     while page["next"]:
-        page = answer(service, "GET", f"/v1/audit?limit=1000&cursor={page['next']}")
+        page = answer(service, "GET", f"/v1/audit?limit=1000&cursor={page['next']}", key=key)
         found += page["audit"]
     return found
 
 
-def test_what_the_operator_does_is_in_the_audit_log_too(service: Service) -> None:
-    tenants.free_key(service)
-    service.new_key("read")
-    newest = answer(service, "GET", "/v1/audit?limit=1")["audit"][0]
+def test_what_the_operator_does_is_in_the_audit_log_too(service: Service, auditor: str) -> None:
+    newest = answer(service, "GET", "/v1/audit?limit=1", key=auditor)["audit"][0]
     assert (newest["action"], newest["actor"]) == ("key.create", {"kind": "operator", "id": None})
 
 
-def test_what_is_refused_leaves_no_trace_in_the_audit_log(service: Service) -> None:
-    before = entries(service)[0]["id"]
-    call(service, "POST", "/v1/databases", json={"name": "main"})
-    call(service, "POST", "/v1/keys", json={"name": "x", "scopes": []})
-    call(service, "DELETE", f"/v1/keys/key_{'0' * 32}")
-    assert entries(service)[0]["id"] == before
+def test_what_is_refused_leaves_no_trace_in_the_audit_log(service: Service, auditor: str) -> None:
+    before = entries(service, auditor)[0]["id"]
+    for method, path, body in (
+        ("POST", "/v1/databases", {"name": "Not A Name"}),
+        ("POST", "/v1/keys", {"name": "x", "scopes": []}),
+        ("DELETE", f"/v1/keys/key_{'0' * 32}", None),
+    ):
+        assert call(service, method, path, key=auditor, json=body).status_code >= 400
+    assert entries(service, auditor)[0]["id"] == before
 
 
 def test_usage_counts_on_the_running_service(service: Service) -> None:
