@@ -21,12 +21,12 @@ from plainsql_server.core.clock import now
 from plainsql_server.core.errors import ServiceError
 from plainsql_server.core.observation import Failure, Observation, Observe
 from plainsql_server.data_plane.databases import Databases
-from plainsql_server.data_plane.diagnostics.probe_context import Ways
-from plainsql_server.data_plane.diagnostics.temporary_schemas import Scratches
+from plainsql_server.data_plane.diagnostics.probe_context import Executors
+from plainsql_server.data_plane.diagnostics.temporary_schemas import TemporarySchemas
 from plainsql_server.data_plane.health import Health
 from plainsql_server.data_plane.idempotency import Idempotency
 from plainsql_server.data_plane.query import Queries
-from plainsql_server.data_plane.service_statements import Visits
+from plainsql_server.data_plane.service_connections import ServiceConnections
 from plainsql_server.data_plane.spanning import Spanning
 from plainsql_server.data_plane.spanning_lock import Batons
 from plainsql_server.data_plane.stream import Streams
@@ -150,8 +150,9 @@ def build_data_application(settings: Settings, observe: Observer) -> Application
             routes = data_routes(
                 QueryRoutes(queries, idempotency, streamed), TransactionRoutes(transactions, idempotency), idempotency
             )
-            visits = Visits(databases, pools, tally)
-            routes += banner_routes(directory, Ways(visits, Scratches(visits), queries, transactions, streams), permits)
+            own = ServiceConnections(databases, pools, tally)
+            executors = Executors(own, TemporarySchemas(own), queries, transactions, streams)
+            routes += banner_routes(directory, executors, permits)
             yield (
                 RouteTable(_all_routes("data", settings, checks, readiness, routes)),
                 principals,

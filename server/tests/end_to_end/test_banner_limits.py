@@ -13,12 +13,12 @@ import psycopg
 import pytest
 
 from plainsql_server.assembly import Observer, build_data_application
-from plainsql_server.data_plane import reset, service_statements, tables
+from plainsql_server.data_plane import reset, service_connections, tables
 from plainsql_server.http.server.requests import Request
 from plainsql_server.limits.tiers import TIERS
 from plainsql_server.settings import Settings
 from server.tests.end_to_end import control
-from server.tests.end_to_end.scratch_databases import ScratchDatabase, new_database
+from server.tests.end_to_end.own_databases import OwnDatabase, new_database
 from server.tests.service import Service
 
 TABLES = 250
@@ -29,7 +29,7 @@ Call = Callable[..., Coroutine[Any, Any, dict[str, Any]]]
 
 
 @asynccontextmanager
-async def application(database: ScratchDatabase, **settings: Any) -> AsyncIterator[Call]:
+async def application(database: OwnDatabase, **settings: Any) -> AsyncIterator[Call]:
     """Calls to a data plane in this process, for a database; each gives the body of the answer, and its status."""
     dsn = database.service.directory_dsn
     made = build_data_application(Settings(directory_dsn=dsn, **settings), Observer())
@@ -56,18 +56,18 @@ def limit(patch: pytest.MonkeyPatch, module: Any, **limits: int) -> None:
 
 
 @pytest.fixture
-def database(service: Service) -> ScratchDatabase:
+def database(service: Service) -> OwnDatabase:
     return new_database(service)
 
 
 @pytest.fixture
-def full(database: ScratchDatabase) -> ScratchDatabase:
+def full(database: OwnDatabase) -> OwnDatabase:
     database.make_tables(TABLES, "id int primary key")
     return database
 
 
 @contextmanager
-def held(database: ScratchDatabase, table: str) -> Iterator[psycopg.Connection]:
+def held(database: OwnDatabase, table: str) -> Iterator[psycopg.Connection]:
     """Somebody uses a table for the length of the block, or until the connection rolls back."""
     with database.as_owner() as user:
         user.execute("begin")
@@ -76,15 +76,15 @@ def held(database: ScratchDatabase, table: str) -> Iterator[psycopg.Connection]:
         user.execute("rollback")
 
 
-def count(database: ScratchDatabase) -> int:
+def count(database: OwnDatabase) -> int:
     return sum(kind == "relation" and name.startswith("t_") for kind, name in database.objects()) // 2
 
 
-async def waits_for_a_lock(database: ScratchDatabase) -> None:
+async def waits_for_a_lock(database: OwnDatabase) -> None:
     await until(database, "select from pg_stat_activity where wait_event_type = 'Lock' and datname = %s")
 
 
-async def until(database: ScratchDatabase, question: str) -> None:
+async def until(database: OwnDatabase, question: str) -> None:
     """Waits until the engine has an answer."""
     with database.service.engine() as engine:
         async with asyncio.timeout(30):
@@ -93,7 +93,7 @@ async def until(database: ScratchDatabase, question: str) -> None:
 
 
 async def test_a_reset_that_takes_too_long_says_so_and_the_next_goes_on(
-    full: ScratchDatabase, monkeypatch: pytest.MonkeyPatch
+    full: OwnDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     life_s = 2.0
     async with application(full) as call:
@@ -117,11 +117,11 @@ async def test_a_reset_that_takes_too_long_says_so_and_the_next_goes_on(
 
 
 async def test_a_reset_that_is_stopped_on_its_way_says_that_something_is_gone(
-    full: ScratchDatabase, monkeypatch: pytest.MonkeyPatch
+    full: OwnDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with application(full) as call:
         with monkeypatch.context() as patch, held(full, HELD):
-            limit(patch, service_statements, statement_timeout_ms=2_000)
+            limit(patch, service_connections, statement_timeout_ms=2_000)
             answer = await call("POST", "/admin/reset", confirm=full.name)
         error = answer["error"]
         assert error["code"] == "statement_timeout"
@@ -131,14 +131,14 @@ async def test_a_reset_that_is_stopped_on_its_way_says_that_something_is_gone(
         assert 0 < count(full) < TABLES
         # What is held is in the first batch now: nothing of this request happened.
         with monkeypatch.context() as patch, held(full, HELD):
-            limit(patch, service_statements, statement_timeout_ms=500)
+            limit(patch, service_connections, statement_timeout_ms=500)
             answer = await call("POST", "/admin/reset", confirm=full.name)
             assert answer["error"]["outcome"] in ("rolled_back", "unknown")
         assert (await call("POST", "/admin/reset", confirm=full.name))["success"]
     assert full.objects() == set()
 
 
-async def test_a_reset_empties_no_other_database_that_gets_its_name_meanwhile(full: ScratchDatabase) -> None:
+async def test_a_reset_empties_no_other_database_that_gets_its_name_meanwhile(full: OwnDatabase) -> None:
     other = new_database(full.service)
     other.query("create table kept ()")
     async with application(full) as call:
@@ -164,7 +164,7 @@ def rename(service: Service, name: str, to: str) -> None:
 
 
 async def test_more_tables_than_an_answer_may_have_are_cut_and_that_is_said(
-    database: ScratchDatabase, monkeypatch: pytest.MonkeyPatch
+    database: OwnDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database.make_tables(5, "id int")
     async with application(database) as call:
@@ -176,18 +176,18 @@ async def test_more_tables_than_an_answer_may_have_are_cut_and_that_is_said(
 
 
 async def test_an_answer_with_too_many_bytes_is_refused_with_what_to_do(
-    database: ScratchDatabase, monkeypatch: pytest.MonkeyPatch
+    database: OwnDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Pieces of some megabytes are not counted, so that it must be more.
     database.make_tables(16, f"body text default repeat(''{'long ' * 100_000}'', 2)")
-    limit(monkeypatch, service_statements, result_bytes=1_000_000)
+    limit(monkeypatch, service_connections, result_bytes=1_000_000)
     async with application(database) as call:
         answer = await call("GET", "/tables")
         assert (answer["status"], answer["error"]["code"]) == (200, "result_too_large")
         assert (await call("GET", "/tables", "detail=names"))["success"]
 
 
-async def test_a_storage_test_without_a_turn_does_not_call_the_storage_ill(database: ScratchDatabase) -> None:
+async def test_a_storage_test_without_a_turn_does_not_call_the_storage_ill(database: OwnDatabase) -> None:
     async with application(database, pool_max_connections=1, cell_max_waiting=1) as call:
         sleeping = [asyncio.create_task(call("POST", "/v1/query", sql="select pg_sleep(2)")) for _ in range(2)]
         await until(database, "select from pg_stat_activity where query like 'select pg_sleep%%' and datname = %s")

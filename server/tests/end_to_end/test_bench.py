@@ -12,7 +12,7 @@ import pytest
 from plainsql_server.http.data.bench import BenchAnswer
 from server.tests.end_to_end import tenants
 from server.tests.end_to_end.error_shape import error_of
-from server.tests.end_to_end.scratch_databases import ScratchDatabase, new_database
+from server.tests.end_to_end.own_databases import OwnDatabase, new_database
 from server.tests.load import Node, running_node
 from server.tests.service import Service
 
@@ -22,7 +22,7 @@ BOUND_S = 5 + 5
 
 
 @pytest.fixture(scope="module")
-def database(service: Service) -> ScratchDatabase:
+def database(service: Service) -> OwnDatabase:
     return new_database(service)
 
 
@@ -32,13 +32,13 @@ def second_process(service: Service) -> Iterator[Node]:
         yield node
 
 
-def bench(database: ScratchDatabase, query: str = "") -> BenchAnswer:
+def bench(database: OwnDatabase, query: str = "") -> BenchAnswer:
     response = database.call("GET", f"/bench{query}")
     assert response.status_code == 200, response.text
     return msgspec.json.decode(response.content, type=BenchAnswer)
 
 
-def test_four_kinds_of_work_are_measured_and_nothing_is_left(database: ScratchDatabase) -> None:
+def test_four_kinds_of_work_are_measured_and_nothing_is_left(database: OwnDatabase) -> None:
     measured = bench(database, "?iterations=10&concurrency=2")
     assert [operation.name for operation in measured.ops] == OPERATIONS
     for operation in measured.ops:
@@ -51,7 +51,7 @@ def test_four_kinds_of_work_are_measured_and_nothing_is_left(database: ScratchDa
     assert database.objects() == set()
 
 
-def test_the_statements_are_really_run(database: ScratchDatabase) -> None:
+def test_the_statements_are_really_run(database: OwnDatabase) -> None:
     count = "SELECT xact_commit FROM pg_stat_database WHERE datname = %s"
     with database.service.engine() as engine:
         (before,) = engine.execute(count, (database.engine_name,)).fetchone() or (0,)
@@ -68,7 +68,7 @@ def test_the_statements_are_really_run(database: ScratchDatabase) -> None:
 @pytest.mark.parametrize(
     "query", ["?iterations=0", "?iterations=1001", "?concurrency=0", "?concurrency=17", "?iterations=x", "?seconds=9"]
 )
-def test_options_out_of_bounds_are_refused(database: ScratchDatabase, query: str) -> None:
+def test_options_out_of_bounds_are_refused(database: OwnDatabase, query: str) -> None:
     error_of(database.call("GET", f"/bench{query}"), 400, "invalid_option")
 
 
@@ -78,7 +78,7 @@ def test_a_reader_may_not(service: Service) -> None:
 
 @pytest.mark.timing
 async def test_it_ends_in_time_and_a_second_one_meanwhile_is_refused_by_every_process(
-    database: ScratchDatabase, second_process: Node
+    database: OwnDatabase, second_process: Node
 ) -> None:
     began_s = time.monotonic()
     first = asyncio.create_task(asyncio.to_thread(bench, database, "?iterations=1000&concurrency=16"))
@@ -113,7 +113,7 @@ def test_each_statement_counts_as_a_request(service: Service) -> None:
     error_of(database.call("GET", "/capabilities"), 429, "rate_limited")
 
 
-def test_neighbours_are_served_meanwhile(database: ScratchDatabase) -> None:
+def test_neighbours_are_served_meanwhile(database: OwnDatabase) -> None:
     neighbour = tenants.neighbour_key(database.service)
     running = threading.Thread(target=lambda: bench(database, "?iterations=1000&concurrency=16"))
     running.start()
@@ -125,7 +125,7 @@ def test_neighbours_are_served_meanwhile(database: ScratchDatabase) -> None:
     assert all(response.json()["success"] for response in answers)
 
 
-def test_who_goes_away_leaves_nothing(database: ScratchDatabase) -> None:
+def test_who_goes_away_leaves_nothing(database: OwnDatabase) -> None:
     with pytest.raises(httpx.TimeoutException):
         database.call("GET", "/bench?iterations=1000&concurrency=4", timeout=1)
     end = time.monotonic() + 20

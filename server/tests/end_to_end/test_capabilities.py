@@ -12,24 +12,24 @@ import pytest
 
 from plainsql_server import VERSION
 from plainsql_server.data_plane.diagnostics.capabilities import CAPABILITIES
-from plainsql_server.engine.execution.temporary_schemas import new_scratch_name
+from plainsql_server.engine.execution.temporary_schemas import new_schema_name
 from plainsql_server.http.data.capabilities import CapabilitiesAnswer, ProbeAnswer
 from plainsql_server.limits.tiers import TIERS
 from server.tests.cell import running_cell
 from server.tests.consistency.wire import wire_to_engine
 from server.tests.end_to_end import tenants
 from server.tests.end_to_end.error_shape import error_of
-from server.tests.end_to_end.scratch_databases import ScratchDatabase, new_database
+from server.tests.end_to_end.own_databases import OwnDatabase, new_database
 from server.tests.load import running_node
 from server.tests.service import Service
 
 
 @pytest.fixture(scope="module")
-def database(service: Service) -> ScratchDatabase:
+def database(service: Service) -> OwnDatabase:
     return new_database(service)
 
 
-def probe(database: ScratchDatabase, name: str) -> dict[str, Any]:
+def probe(database: OwnDatabase, name: str) -> dict[str, Any]:
     response = database.call("GET", f"/capabilities/{name}")
     assert response.status_code == 200, response.text
     msgspec.json.decode(response.content, type=ProbeAnswer)
@@ -61,13 +61,13 @@ def test_the_limits_are_those_of_the_callers_tier(service: Service) -> None:
 
 
 @pytest.mark.parametrize("name", CAPABILITIES)
-def test_a_probe_finds_what_the_matrix_says_and_leaves_nothing(database: ScratchDatabase, name: str) -> None:
+def test_a_probe_finds_what_the_matrix_says_and_leaves_nothing(database: OwnDatabase, name: str) -> None:
     answer = probe(database, name)
     assert answer["supported"] is CAPABILITIES[name].supported, answer
     assert database.objects() == set()
 
 
-def test_probes_leave_the_database_as_plain_as_it_was(database: ScratchDatabase) -> None:
+def test_probes_leave_the_database_as_plain_as_it_was(database: OwnDatabase) -> None:
     with database.service.engine("plainsql_directory") as directory:
         row = directory.execute("SELECT plain FROM databases WHERE name = %s", (database.name,)).fetchone()
     assert row == (True,)
@@ -75,14 +75,14 @@ def test_probes_leave_the_database_as_plain_as_it_was(database: ScratchDatabase)
         assert engine.execute("SELECT count(*) FROM plainsql.requests").fetchone() == (0,)
 
 
-def test_a_write_skew_is_really_raced(database: ScratchDatabase) -> None:
+def test_a_write_skew_is_really_raced(database: OwnDatabase) -> None:
     evidence = probe(database, "serializable_isolation")["evidence"]
     assert evidence["each_saw_on_call"] == [2, 2], "both must have read before either wrote"
     assert sorted(evidence["outcomes"]) == ["40001", "committed"]
     assert (evidence["isolation"], evidence["left_on_call"]) == ("serializable", 1)
 
 
-def test_a_stream_really_streams(database: ScratchDatabase) -> None:
+def test_a_stream_really_streams(database: OwnDatabase) -> None:
     evidence = probe(database, "streaming")["evidence"]
     came_us = evidence["rows_came_after_us"]
     assert came_us == sorted(came_us)
@@ -106,7 +106,7 @@ def test_serializable_isolation_turns_false_on_a_cell_that_is_forced_to_repeatab
 
 
 @contextmanager
-def switched(database: ScratchDatabase, off: str, on: str) -> Iterator[None]:
+def switched(database: OwnDatabase, off: str, on: str) -> Iterator[None]:
     """Something of the cell is off for the length of the block."""
     names = {"db": database.engine_name, "owner": database.owner}
     with database.service.engine(database.engine_name) as engine:
@@ -175,7 +175,7 @@ SWITCHES = [
 
 @pytest.mark.parametrize(("names", "off", "on", "sqlstate"), SWITCHES, ids=lambda value: str(value)[:30])
 def test_a_probe_says_that_a_feature_is_switched_off(
-    database: ScratchDatabase, names: list[str], off: str, on: str, sqlstate: str
+    database: OwnDatabase, names: list[str], off: str, on: str, sqlstate: str
 ) -> None:
     with switched(database, off, on):
         for name in names:
@@ -186,7 +186,7 @@ def test_a_probe_says_that_a_feature_is_switched_off(
     assert database.objects() == set()
 
 
-def test_what_does_not_exist_is_404(database: ScratchDatabase) -> None:
+def test_what_does_not_exist_is_404(database: OwnDatabase) -> None:
     for name in ("nothing", "SERIALIZABLE_ISOLATION", "serializable_isolation%20"):
         error_of(database.call("GET", f"/capabilities/{name}"), 404, "capability_not_found")
     for path in ("/capabilities/", "/capabilities/streaming/more"):
@@ -206,7 +206,7 @@ def test_a_reader_sees_the_matrix_and_runs_no_probe(service: Service) -> None:
     error_of(service.call("GET", "/capabilities/views", key=key), 403, "forbidden")
 
 
-def test_an_engine_that_is_away_is_no_finding(database: ScratchDatabase) -> None:
+def test_an_engine_that_is_away_is_no_finding(database: OwnDatabase) -> None:
     with database.service.engine() as engine:
         engine.execute(f"ALTER DATABASE {database.engine_name} WITH ALLOW_CONNECTIONS false".encode())
         try:
@@ -223,8 +223,8 @@ def test_an_engine_that_is_away_is_no_finding(database: ScratchDatabase) -> None
 
 def test_what_a_crash_left_is_removed_by_the_next_probe_and_nothing_younger(service: Service) -> None:
     database = new_database(service)
-    young, old = new_scratch_name(), "plainsql_scratch_60000000_0123456789abcdef"
-    look_alike = "plainsql_scratch_60000000_0123456789abcdeg"
+    young, old = new_schema_name(), "plainsql_temporary_60000000_0123456789abcdef"
+    look_alike = "plainsql_temporary_60000000_0123456789abcdeg"
     with database.as_owner() as engine:
         for name in (young, old, look_alike):
             engine.execute(f"create schema {name}".encode())
@@ -235,7 +235,7 @@ def test_what_a_crash_left_is_removed_by_the_next_probe_and_nothing_younger(serv
     assert {name for kind, name in database.objects() if kind == "schema"} == {young, look_alike}
 
 
-async def test_probes_at_once_wait_for_each_other(database: ScratchDatabase) -> None:
+async def test_probes_at_once_wait_for_each_other(database: OwnDatabase) -> None:
     answers = await asyncio.gather(
         *(asyncio.to_thread(probe, database, "serializable_isolation") for _ in range(6)),
         *(asyncio.to_thread(probe, database, "triggers") for _ in range(6)),

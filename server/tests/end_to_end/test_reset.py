@@ -10,7 +10,7 @@ import pytest
 from server.tests.end_to_end import tenants
 from server.tests.end_to_end.control import answer, new_key
 from server.tests.end_to_end.error_shape import error_of
-from server.tests.end_to_end.scratch_databases import ScratchDatabase, new_database, without_durability
+from server.tests.end_to_end.own_databases import OwnDatabase, new_database, without_durability
 from server.tests.load import size
 from server.tests.service import Service, running_service
 
@@ -66,12 +66,12 @@ WANTED = {
 }  # fmt: skip
 
 
-def reset(database: ScratchDatabase, confirm: str = "", **arguments: Any) -> httpx.Response:
+def reset(database: OwnDatabase, confirm: str = "", **arguments: Any) -> httpx.Response:
     body = {"confirm": confirm or database.name}
     return database.call("POST", "/admin/reset", json=body, timeout=600, **arguments)
 
 
-def filled(service: Service, key: str = "") -> ScratchDatabase:
+def filled(service: Service, key: str = "") -> OwnDatabase:
     database = new_database(service, key)
     with database.as_owner() as engine:
         for statement in EVERYTHING:
@@ -79,7 +79,7 @@ def filled(service: Service, key: str = "") -> ScratchDatabase:
     return database
 
 
-def contents(database: ScratchDatabase) -> Any:
+def contents(database: OwnDatabase) -> Any:
     """All that could change by mistake: objects, rows and rights."""
     with database.service.engine(database.engine_name) as engine:
         rights = engine.execute("select oid, relacl from pg_class where oid >= 16384 order by 1").fetchall()
@@ -250,7 +250,7 @@ def test_two_resets_and_a_busy_customer_do_not_stop_each_other(service: Service)
 class Watch:
     """Looks at the cell beside a reset: at the places in the lock table, and at a neighbour's statements."""
 
-    def __init__(self, database: ScratchDatabase, neighbour: ScratchDatabase) -> None:
+    def __init__(self, database: OwnDatabase, neighbour: OwnDatabase) -> None:
         self._database = database
         self._neighbour = neighbour
         self._stop = threading.Event()

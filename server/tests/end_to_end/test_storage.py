@@ -14,7 +14,7 @@ import pytest
 from plainsql_server.http.data.storage import StorageAnswer
 from server.tests.end_to_end import tenants
 from server.tests.end_to_end.error_shape import error_of
-from server.tests.end_to_end.scratch_databases import ScratchDatabase, new_database
+from server.tests.end_to_end.own_databases import OwnDatabase, new_database
 from server.tests.service import Service
 
 STEPS = ["write", "sync", "read", "verify", "delete"]
@@ -92,7 +92,7 @@ def test_a_reader_may_not(service: Service) -> None:
 
 
 @contextmanager
-def small_disk(service: Service, database: ScratchDatabase) -> Iterator[Path]:
+def small_disk(service: Service, database: OwnDatabase) -> Iterator[Path]:
     """The database lives on a disk of its own, which is small."""
     folder = Path(tempfile.mkdtemp(prefix="plainsql-disk-"))
     owner = Path(service.dev["postgres"]["socket"]).stat()

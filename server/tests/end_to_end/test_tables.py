@@ -12,7 +12,7 @@ import pytest
 from plainsql_server.http.data.tables import TablesAnswer
 from server.tests.end_to_end import tenants
 from server.tests.end_to_end.error_shape import error_of
-from server.tests.end_to_end.scratch_databases import ScratchDatabase, new_database, without_durability
+from server.tests.end_to_end.own_databases import OwnDatabase, new_database, without_durability
 from server.tests.load import size
 from server.tests.service import Service, running_service
 
@@ -25,7 +25,7 @@ ATTEMPTS = 5
 
 
 @pytest.fixture(scope="module")
-def shop(service: Service) -> ScratchDatabase:
+def shop(service: Service) -> OwnDatabase:
     """A database with a table of each kind in it."""
     database = new_database(service)
     statements = (
@@ -46,7 +46,7 @@ def shop(service: Service) -> ScratchDatabase:
     return database
 
 
-def listed(database: ScratchDatabase, query: str = "") -> list[dict[str, Any]]:
+def listed(database: OwnDatabase, query: str = "") -> list[dict[str, Any]]:
     response = database.call("GET", f"/tables{query}")
     assert response.status_code == 200, response.text
     msgspec.json.decode(response.content, type=TablesAnswer)
@@ -54,11 +54,11 @@ def listed(database: ScratchDatabase, query: str = "") -> list[dict[str, Any]]:
     return tables
 
 
-def tag(database: ScratchDatabase, query: str = "") -> str:
+def tag(database: OwnDatabase, query: str = "") -> str:
     return str(database.call("GET", f"/tables{query}").headers["etag"])
 
 
-def test_names_are_told_with_schema_and_kind_in_order(shop: ScratchDatabase) -> None:
+def test_names_are_told_with_schema_and_kind_in_order(shop: OwnDatabase) -> None:
     assert listed(shop, "?detail=names") == [
         {"schema": "public", "name": "buyers", "kind": "view"},
         {"schema": "public", "name": "customers", "kind": "table"},
@@ -69,7 +69,7 @@ def test_names_are_told_with_schema_and_kind_in_order(shop: ScratchDatabase) -> 
     ]
 
 
-def test_columns_are_told_with_type_default_and_what_makes_them(shop: ScratchDatabase) -> None:
+def test_columns_are_told_with_type_default_and_what_makes_them(shop: OwnDatabase) -> None:
     customers = listed(shop, "?detail=columns&schema=public")[1]
     plain = {"nullable": False, "default": None, "primary_key": False, "identity": None, "generated": None}
     assert customers["columns"] == [
@@ -80,7 +80,7 @@ def test_columns_are_told_with_type_default_and_what_makes_them(shop: ScratchDat
     assert set(customers) == {"schema", "name", "kind", "row_estimate", "columns"}
 
 
-def test_everything_is_told_by_default(shop: ScratchDatabase) -> None:
+def test_everything_is_told_by_default(shop: OwnDatabase) -> None:
     orders = next(table for table in listed(shop) if table["name"] == "Orders")
     assert set(orders) == {
         "schema", "name", "kind", "row_estimate", "size_bytes", "columns", "indexes", "foreign_keys",
@@ -118,13 +118,13 @@ def test_rows_are_estimated_once_they_were_counted_and_sizes_grow(service: Servi
     assert counted["row_estimate"] == 2000
 
 
-def test_only_the_wanted_schema_is_told_and_one_that_is_not_there_has_nothing(shop: ScratchDatabase) -> None:
+def test_only_the_wanted_schema_is_told_and_one_that_is_not_there_has_nothing(shop: OwnDatabase) -> None:
     assert {table["schema"] for table in listed(shop, "?schema=sales")} == {"sales"}
     for nothing in ("nowhere", "plainsql", "pg_catalog", "information_schema", "pg_toast", "x' or true --", "public\0"):
         assert shop.call("GET", "/tables", params={"schema": nothing}).json()["tables"] == []
 
 
-def test_a_reader_is_told_the_same(shop: ScratchDatabase) -> None:
+def test_a_reader_is_told_the_same(shop: OwnDatabase) -> None:
     reader = tenants.read_key(shop.service)
     response = shop.call("GET", "/tables", key=reader)
     assert response.json()["tables"] == listed(shop)
@@ -132,11 +132,11 @@ def test_a_reader_is_told_the_same(shop: ScratchDatabase) -> None:
 
 
 @pytest.mark.parametrize("query", ["?detail=all", "?details=names", "?detail="])
-def test_options_that_do_not_fit_are_refused(shop: ScratchDatabase, query: str) -> None:
+def test_options_that_do_not_fit_are_refused(shop: OwnDatabase, query: str) -> None:
     error_of(shop.call("GET", f"/tables{query}"), 400, "invalid_option")
 
 
-def test_a_database_that_is_not_yours_has_no_tables(shop: ScratchDatabase) -> None:
+def test_a_database_that_is_not_yours_has_no_tables(shop: OwnDatabase) -> None:
     theirs = tenants.neighbour_key(shop.service)
     error_of(shop.call("GET", "/tables", key=theirs), 404, "database_not_found")
 
@@ -162,7 +162,7 @@ def test_traps_in_the_way_of_the_catalogs_names_are_not_stepped_on(service: Serv
         assert engine.execute("select count(*) from public.sprung").fetchone() == (0,)
 
 
-def test_who_has_the_answer_already_is_told_only_that(shop: ScratchDatabase) -> None:
+def test_who_has_the_answer_already_is_told_only_that(shop: OwnDatabase) -> None:
     known = tag(shop)
     assert known.startswith('W/"')
     for sent in (known, known.removeprefix("W/"), f'"other", {known}', "*"):
@@ -173,7 +173,7 @@ def test_who_has_the_answer_already_is_told_only_that(shop: ScratchDatabase) -> 
     assert shop.call("GET", "/tables", headers={"If-None-Match": '"other"'}).status_code == 200
 
 
-def test_head_has_the_headers_and_no_body(shop: ScratchDatabase) -> None:
+def test_head_has_the_headers_and_no_body(shop: OwnDatabase) -> None:
     response = shop.call("HEAD", "/tables")
     assert (response.status_code, response.content) == (200, b"")
     assert response.headers["etag"] == tag(shop)
@@ -220,7 +220,7 @@ def test_every_change_of_structure_changes_the_tag_and_nothing_else_does(service
     assert tag(database) != tags[-1], "an estimate is told, so it must be told anew"
 
 
-def test_each_question_and_each_database_has_tags_of_its_own(shop: ScratchDatabase) -> None:
+def test_each_question_and_each_database_has_tags_of_its_own(shop: OwnDatabase) -> None:
     other = new_database(shop.service)
     queries = ["", "?detail=names", "?detail=columns", "?schema=sales", "?schema=public"]
     tags = {tag(database, query) for database in (shop, other) for query in queries}
@@ -287,7 +287,7 @@ def test_thousands_of_tables_are_told_in_time(alone: Service) -> None:
     assert took_s["?detail=full"] < FULL_WITHIN_S
 
 
-def median_of_some(database: ScratchDatabase, query: str) -> tuple[float, list[dict[str, Any]]]:
+def median_of_some(database: OwnDatabase, query: str) -> tuple[float, list[dict[str, Any]]]:
     tables: list[dict[str, Any]] = []
     took_s = []
     for _ in range(ATTEMPTS):

@@ -13,7 +13,7 @@ from plainsql_server.core.actor import Actor
 from plainsql_server.core.errors import ConflictError, LimitError, Outcome, RequestError, ServiceError, StatementError
 from plainsql_server.core.principal import Principal, Scope
 from plainsql_server.data_plane.databases import Place
-from plainsql_server.data_plane.service_statements import Visits
+from plainsql_server.data_plane.service_connections import ServiceConnections
 from plainsql_server.directory import audit
 from plainsql_server.directory.connection import Directory
 from plainsql_server.engine.connection.batch import Answer, Own
@@ -37,32 +37,34 @@ class Emptied:
 class Resets:
     """Empties databases."""
 
-    def __init__(self, visits: Visits, directory: Directory) -> None:
-        self._visits = visits
+    def __init__(self, connections: ServiceConnections, directory: Directory) -> None:
+        self._connections = connections
         self._directory = directory
 
     async def run(self, principal: Principal, database: str | None, confirm: str, by: Actor) -> Emptied:
         """Drops what there is. Raises RequestError unless `confirm` is the database's name; ServiceError."""
         owner = principal._replace(scopes=frozenset([Scope.WRITE]))
-        place = await self._visits.place(owner, database)
+        place = await self._connections.place(owner, database)
         if confirm != place.name:
             raise RequestError(
                 "not_confirmed", "The field confirm is not the name of the database that the request means.",
                 hint="Nothing was dropped. Send the database's own name as confirm.",
             )  # fmt: skip
-        reader = (await self._visits.place(principal._replace(scopes=frozenset([Scope.READ])), database)).address.role
+        reader = (
+            await self._connections.place(principal._replace(scopes=frozenset([Scope.READ])), database)
+        ).address.role
         async with self._directory.connection() as connection, connection.transaction():
             # Before the first object is gone: nothing of this size happens without an entry.
             await audit.note(connection, by, "database.reset", principal.organization_id, place.database_id)
-        emptying = _Emptying(self._visits, owner, place, [place.address.role, reader])
+        emptying = _Emptying(self._connections, owner, place, [place.address.role, reader])
         return await emptying.run()
 
 
 class _Emptying:
     """One reset, under way."""
 
-    def __init__(self, visits: Visits, owner: Principal, place: Place, roles: Sequence[str]) -> None:
-        self._visits = visits
+    def __init__(self, connections: ServiceConnections, owner: Principal, place: Place, roles: Sequence[str]) -> None:
+        self._connections = connections
         self._owner = owner
         self._place = place
         self._roles = roles
@@ -74,15 +76,15 @@ class _Emptying:
         self._done = Emptied({})
 
     async def run(self) -> Emptied:
-        *_, counted, _ = await self._visit(wipe.count(self._roles))
+        *_, counted, _ = await self._service(wipe.count(self._roles))
         self._done.dropped = wipe.read_counts(counted.rows)
         while found := await self._find():
             await self._drop(found)
-        await self._visit(wipe.make_public_anew(self._roles[1]))
+        await self._service(wipe.make_public_anew(self._roles[1]))
         return self._done
 
     async def _find(self) -> list[Droppable]:
-        *_, found, _ = await self._visit(wipe.find(self._roles))
+        *_, found, _ = await self._service(wipe.find(self._roles))
         return wipe.read_found(found.rows)
 
     async def _drop(self, found: list[Droppable]) -> None:
@@ -92,7 +94,7 @@ class _Emptying:
         while found:
             batch = found[: self._batch_objects]
             try:
-                await self._visit(wipe.drop(batch))
+                await self._service(wipe.drop(batch))
                 dropped = self._has_dropped = True
             except StatementError as error:
                 # In somebody's way, or too much at once. What hangs on too many others may have fewer of them later.
@@ -106,17 +108,17 @@ class _Emptying:
         if refusal is not None and not dropped:
             raise refusal
 
-    async def _visit(self, statements: list[bytes | Own]) -> list[Answer]:
+    async def _service(self, statements: list[bytes | Own]) -> list[Answer]:
         if time.monotonic() >= self._until_s:
             raise self._timed_out()
         try:
-            async with self._visits.visit(self._owner, self._place.name) as visit:
-                if visit.place.address != self._place.address:
+            async with self._connections.open(self._owner, self._place.name) as service:
+                if service.place.address != self._place.address:
                     raise _replaced()
                 try:
-                    return await visit.run(*statements)
+                    return await service.run(*statements)
                 finally:
-                    self._done.exec_us += visit.exec_us
+                    self._done.exec_us += service.exec_us
         except ServiceError as error:
             # It is one of our statements, which the caller did not number; and what became of it is not what became of
             # the request, of which some is done already.

@@ -360,7 +360,7 @@ def _note_usage(job: Job, transaction: TransactionResult, is_done: bool) -> None
 
 
 def _go_on(step: Step) -> None:  # whoever wants to know it passes a function of their own
-    """What a service does after a step."""
+    """What to do after a step."""
 
 
 def _hear(task: "asyncio.Task[None]") -> None:

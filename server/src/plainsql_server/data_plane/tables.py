@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from plainsql_server.core.principal import Principal
-from plainsql_server.data_plane.service_statements import Visit, Visits
+from plainsql_server.data_plane.service_connections import ServiceConnection, ServiceConnections
 from plainsql_server.engine.connection.batch import SAFE_PATH
 from plainsql_server.engine.execution.tables import BEGIN, HAS_CHANGED, Detail, list_tables
 from plainsql_server.limits.tiers import TIERS
@@ -28,8 +28,8 @@ class TableList:
 class Tables:
     """Lists tables."""
 
-    def __init__(self, visits: Visits) -> None:
-        self._visits = visits
+    def __init__(self, connections: ServiceConnections) -> None:
+        self._connections = connections
 
     async def list_(
         self, principal: Principal, database: str | None, schema: str | None, detail: Detail,
@@ -37,21 +37,21 @@ class Tables:
     ) -> TableList:  # fmt: skip
         """The tables, unless `is_known` says that the caller has this version of them. Raises ServiceError."""
         at_most = TIERS[principal.tier].result_rows
-        async with self._visits.visit(principal, database) as visit:
-            *_, digests = await visit.run(BEGIN, SAFE_PATH, HAS_CHANGED[detail])
+        async with self._connections.open(principal, database) as service:
+            *_, digests = await service.run(BEGIN, SAFE_PATH, HAS_CHANGED[detail])
             # Workers of the engine's may answer in parallel, and so in any order.
             said = sorted(value or b"" for row in digests.rows for value in row)
-            version = _version(said, visit.place.database_id, schema, detail, at_most)
-            tables = None if is_known(version) else await _tables(visit, schema, detail, at_most)
-            await visit.run(b"commit")
-            visit.left_nothing()
+            version = _version(said, service.place.database_id, schema, detail, at_most)
+            tables = None if is_known(version) else await _tables(service, schema, detail, at_most)
+            await service.run(b"commit")
+            service.left_nothing()
             truncated = tables is not None and len(tables) > at_most
-            return TableList(version, tables and tables[:at_most], truncated, visit.queue_us, visit.exec_us)
+            return TableList(version, tables and tables[:at_most], truncated, service.queue_us, service.exec_us)
 
 
-async def _tables(visit: Visit, schema: str | None, detail: Detail, at_most: int) -> list[bytes]:
+async def _tables(service: ServiceConnection, schema: str | None, detail: Detail, at_most: int) -> list[bytes]:
     # One more than wanted proves that there are more.
-    (listed,) = await visit.run(list_tables(schema, detail, at_most + 1))
+    (listed,) = await service.run(list_tables(schema, detail, at_most + 1))
     return [row[0] for row in listed.rows if row[0] is not None]
 
 

@@ -1,4 +1,4 @@
-"""A small benchmark of a customer's database, through the service's own ways.
+"""A small benchmark of a customer's database, through the service's own executors.
 
 Owns what is measured and its bounds: some seconds, one at a time for each database, and no more statements than the
 organization's rate limit has room for, each of which counts as a request. So nobody gets more out of the service by
@@ -17,7 +17,7 @@ from plainsql_server.core.clock import monotonic_us
 from plainsql_server.core.errors import ConflictError, EngineError, ServiceError, StatementError
 from plainsql_server.core.principal import Principal
 from plainsql_server.core.result import Shape
-from plainsql_server.data_plane.diagnostics.probe_context import Ways
+from plainsql_server.data_plane.diagnostics.probe_context import Executors
 from plainsql_server.data_plane.query import QueryRequest
 from plainsql_server.data_plane.stream import Receiver
 from plainsql_server.data_plane.transaction import TransactionRequest, TransactionStatement
@@ -26,7 +26,7 @@ from plainsql_server.limits.tiers import TIERS
 
 MAX_ITERATIONS = 1_000
 MAX_CONCURRENCY = 16
-# The contract's five seconds, less what making and removing the scratch data takes, and the grace for what was begun.
+# The contract's five seconds, less what making and removing the temporary data takes, and the grace for what was begun.
 _MEASURING_S = 3.5
 _GRACE_S = 0.5
 _ROWS = 1_000
@@ -76,19 +76,19 @@ class _Nobody(Receiver):
 class Benchmarks:
     """Runs benchmarks."""
 
-    def __init__(self, ways: Ways, permits: Permits) -> None:
-        self._ways = ways
+    def __init__(self, executors: Executors, permits: Permits) -> None:
+        self._executors = executors
         self._permits = permits
         self._running: set[str] = set()
 
     async def run(self, principal: Principal, database: str | None, iterations: int, concurrency: int) -> Measured:
         """Measures. Raises ConflictError while another benchmark runs on the database; ServiceError."""
-        place = await self._ways.visits.place(principal, database)
+        place = await self._executors.connections.place(principal, database)
         async with (
             self._only_one(place.database_id),
-            self._ways.scratches.turn(principal),
+            self._executors.schemas.slot(principal),
             self._only_one_anywhere(principal, database),
-            self._ways.scratches.schema(principal, database, _furnish) as schema,
+            self._executors.schemas.schema(principal, database, _setup) as schema,
         ):
             return await self._measure(principal, _Work(database, schema), iterations, concurrency)
 
@@ -105,10 +105,10 @@ class Benchmarks:
     @asynccontextmanager
     async def _only_one_anywhere(self, principal: Principal, database: str | None) -> AsyncIterator[None]:
         """Keeps other processes away: by a schema that is made and never committed, so that nothing can be left."""
-        async with self._ways.visits.visit(principal, database) as visit:
-            visit.require_company()
+        async with self._executors.connections.open(principal, database) as service:
+            service.require_company()
             try:
-                await visit.run(
+                await service.run(
                     b"begin isolation level read committed read write",
                     b"set local lock_timeout = %d" % _TURN_TIMEOUT_MS,
                     f"create schema {_TURN}".encode(),
@@ -119,7 +119,7 @@ class Benchmarks:
                 raise
             yield
             # Where something failed instead, the connection is closed, and that rolls back as well.
-            await visit.run(b"rollback")
+            await service.run(b"rollback")
 
     async def _measure(self, principal: Principal, work: "_Work", iterations: int, concurrency: int) -> Measured:
         measured = Measured()
@@ -128,12 +128,12 @@ class Benchmarks:
         def left_ms() -> int:
             return max(1, int((end_s + _GRACE_S - time.monotonic()) * 1000))
 
-        ways = self._ways
+        executors = self._executors
         kinds: dict[OperationName, Callable[[], Awaitable[object]]] = {
-            "point_read": lambda: ways.queries.run(principal, work.point_read(left_ms())),
-            "point_write": lambda: ways.queries.run(principal, work.point_write(left_ms())),
-            "transaction": lambda: ways.transactions.run(principal, work.transaction(left_ms())),
-            "stream": lambda: ways.streams.run(principal, work.stream(left_ms()), _Nobody()),
+            "point_read": lambda: executors.queries.run(principal, work.point_read(left_ms())),
+            "point_write": lambda: executors.queries.run(principal, work.point_write(left_ms())),
+            "transaction": lambda: executors.transactions.run(principal, work.transaction(left_ms())),
+            "stream": lambda: executors.streams.run(principal, work.stream(left_ms()), _Nobody()),
         }
         for at, (name, run) in enumerate(kinds.items()):
             operation = Operation(name)
@@ -160,7 +160,7 @@ class Benchmarks:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """The requests that are measured, on the rows of a scratch schema."""
+    """The requests that are measured, on the rows of a temporary schema."""
 
     database: str | None
     schema: str
@@ -228,7 +228,7 @@ class _Series:
             self._operation.took_us.append(monotonic_us() - began_us)
 
 
-def _furnish(schema: str) -> list[bytes]:
+def _setup(schema: str) -> list[bytes]:
     return [
         f"create table {schema}.rows (id int primary key, body text not null, written int not null)".encode(),
         f"insert into {schema}.rows select n, 'row ' || n, 0 from generate_series(1, {_ROWS}) n".encode(),

@@ -12,7 +12,7 @@ from plainsql_server.core.clock import monotonic_us
 from plainsql_server.core.errors import AccessError, StatementError
 from plainsql_server.core.principal import Principal
 from plainsql_server.data_plane.diagnostics import probes, sql_probes
-from plainsql_server.data_plane.diagnostics.probe_context import Finding, Ground, Probe, Ways, said
+from plainsql_server.data_plane.diagnostics.probe_context import Executors, Finding, Probe, ProbeContext, said
 
 _FIRST = "0.61.0"
 
@@ -94,8 +94,8 @@ class Probed:
 class Capabilities:
     """Runs probes."""
 
-    def __init__(self, ways: Ways) -> None:
-        self._ways = ways
+    def __init__(self, executors: Executors) -> None:
+        self._executors = executors
 
     async def probe(self, principal: Principal, database: str | None, name: str) -> Probed:
         """Tries a capability. Raises AccessError if there is none of that name; ServiceError if it cannot be tried."""
@@ -105,15 +105,15 @@ class Capabilities:
                 "capability_not_found", f"There is no capability {name!r}.", hint="GET /capabilities lists them."
             )
         # Some probes never get as far as the database; a wrong one is an error all the same.
-        await self._ways.visits.place(principal, database)
-        async with self._ways.scratches.turn(principal):
+        await self._executors.connections.place(principal, database)
+        async with self._executors.schemas.slot(principal):
             began_us = monotonic_us()
-            finding = await self._find(capability, Ground(principal, database, self._ways))
+            finding = await self._find(capability, ProbeContext(principal, database, self._executors))
             return Probed(finding, monotonic_us() - began_us)
 
-    async def _find(self, capability: Capability, ground: Ground) -> Finding:
+    async def _find(self, capability: Capability, context: ProbeContext) -> Finding:
         try:
-            return await capability.probe(ground)
+            return await capability.probe(context)
         except StatementError as error:
             # The engine refuses what the probe is made of: that is what whoever relies on it would meet.
             return Finding(False, {"failed": said(error)})

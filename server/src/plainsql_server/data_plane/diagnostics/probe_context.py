@@ -1,7 +1,4 @@
-"""The ground that probes stand on: the service's own ways to one database, and scratch schemas in it.
-
-Owns what a probe may use and how it says what it found. Refuses to know any probe.
-"""
+"""What a probe may use: the executors of customers' requests for one database, and temporary schemas in it."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -12,9 +9,9 @@ import msgspec
 
 from plainsql_server.core.errors import ServiceError
 from plainsql_server.core.principal import Principal
-from plainsql_server.data_plane.diagnostics.temporary_schemas import Scratches
+from plainsql_server.data_plane.diagnostics.temporary_schemas import TemporarySchemas
 from plainsql_server.data_plane.query import Queries, QueryRequest
-from plainsql_server.data_plane.service_statements import Visit, Visits
+from plainsql_server.data_plane.service_connections import ServiceConnection, ServiceConnections
 from plainsql_server.data_plane.stream import Streams
 from plainsql_server.data_plane.transaction import TransactionRequest, Transactions, TransactionStatement
 
@@ -28,27 +25,27 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
-    """The ways that customers' requests go."""
+class Executors:
+    """What runs customers' requests."""
 
-    visits: Visits
-    scratches: Scratches
+    connections: ServiceConnections
+    schemas: TemporarySchemas
     queries: Queries
     transactions: Transactions
     streams: Streams
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
-    """The ways to one database, for one principal."""
+class ProbeContext:
+    """One database, used as one principal."""
 
     principal: Principal
     database: str | None
-    ways: Ways
+    executors: Executors
 
     async def raw_row(self, sql: str, params: Sequence[bytes] = (), **fields: Any) -> bytes:
         """The first row of a query, as JSON."""
-        result = await self.ways.queries.run(self.principal, QueryRequest(sql, params, self.database, **fields))
+        result = await self.executors.queries.run(self.principal, QueryRequest(sql, params, self.database, **fields))
         return result.rows[0] if result.rows else b"{}"
 
     async def row(self, sql: str, params: Sequence[bytes] = (), **fields: Any) -> dict[str, Any]:
@@ -58,19 +55,19 @@ class Ground:
     async def transaction(self, *statements: TransactionStatement) -> None:
         """Runs a transaction, once: what it is refused for is to be seen."""
         request = TransactionRequest(statements, self.database, max_retries=0)
-        await self.ways.transactions.run(self.principal, request)
+        await self.executors.transactions.run(self.principal, request)
 
-    def visit(self, timeout_ms: int | None = None) -> AbstractAsyncContextManager[Visit]:
-        return self.ways.visits.visit(self.principal, self.database, timeout_ms)
+    def open(self, timeout_ms: int | None = None) -> AbstractAsyncContextManager[ServiceConnection]:
+        return self.executors.connections.open(self.principal, self.database, timeout_ms)
 
-    def scratch(self, *furniture: str) -> AbstractAsyncContextManager[str]:
-        """A scratch schema with what these statements make; {s} stands for its name."""
-        return self.ways.scratches.schema(
-            self.principal, self.database, lambda name: [each.format(s=name).encode() for each in furniture]
+    def schema(self, *setup: str) -> AbstractAsyncContextManager[str]:
+        """A temporary schema, set up by these statements; {s} stands for its name."""
+        return self.executors.schemas.schema(
+            self.principal, self.database, lambda name: [each.format(s=name).encode() for each in setup]
         )
 
 
-Probe = Callable[[Ground], Awaitable[Finding]]
+Probe = Callable[[ProbeContext], Awaitable[Finding]]
 
 
 def said(error: ServiceError) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Probes of what the service itself does: each does the thing on scratch data, the way that requests go.
+"""Probes of what the service itself does: each does the thing on temporary data, through the same code as requests.
 
 Owns what each promise is tried by. A probe finds 'not supported' where the thing does not happen as promised. That the
 engine is away, or that a turn did not come in time, is no finding: it is raised.
@@ -11,9 +11,9 @@ from plainsql_server.core.clock import monotonic_us
 from plainsql_server.core.errors import LimitError, RequestError, ServiceError, StatementError
 from plainsql_server.core.ids import Kind, new_id
 from plainsql_server.core.result import Shape
-from plainsql_server.data_plane.diagnostics.probe_context import Finding, Ground, Probe, said
+from plainsql_server.data_plane.diagnostics.probe_context import Finding, Probe, ProbeContext, said
 from plainsql_server.data_plane.query import QueryRequest
-from plainsql_server.data_plane.service_statements import Visit
+from plainsql_server.data_plane.service_connections import ServiceConnection
 from plainsql_server.data_plane.stream import Receiver
 from plainsql_server.data_plane.transaction import TransactionStatement
 from plainsql_server.engine.execution.execution import BEGIN
@@ -30,21 +30,21 @@ _ENDED_WITHIN_US = 1_100_000
 _RECORDED = "PLS02"
 
 
-async def serializable_isolation(ground: Ground) -> Finding:
+async def serializable_isolation(context: ProbeContext) -> Finding:
     """Races a write skew: both read that two are on call, then each takes another one off. One must be refused."""
-    furniture = (
+    setup = (
         "create table {s}.doctors (id int primary key, on_call bool not null)",
         "insert into {s}.doctors values (1, true), (2, true)",
     )
-    async with ground.scratch(*furniture) as schema:
-        async with ground.visit() as one, _second(ground, one) as other:
-            seen = [await _begin_and_count(visit, schema) for visit in (one, other)]
+    async with context.schema(*setup) as schema:
+        async with context.open() as one, _second(context, one) as other:
+            seen = [await _begin_and_count(service, schema) for service in (one, other)]
             refused: list[str | None] = [None, None]
             for step in ("update {s}.doctors set on_call = false where id = {id}", "commit"):
-                for at, visit in enumerate((one, other)):
+                for at, service in enumerate((one, other)):
                     statement = step.format(s=schema, id=at + 1).encode()
-                    refused[at] = refused[at] or await _refusal(visit, statement)
-        left = (await ground.row(f"select count(*) as left from {schema}.doctors where on_call"))["left"]
+                    refused[at] = refused[at] or await _refusal(service, statement)
+        left = (await context.row(f"select count(*) as left from {schema}.doctors where on_call"))["left"]
     outcomes = [sqlstate or "committed" for sqlstate in refused]
     evidence = {
         "isolation": seen[0][0], "each_saw_on_call": [count for _, count in seen], "outcomes": outcomes,
@@ -53,13 +53,13 @@ async def serializable_isolation(ground: Ground) -> Finding:
     return Finding(left == 1 and sorted(outcomes) == ["40001", "committed"], evidence)
 
 
-def _second(ground: Ground, one: Visit) -> AbstractAsyncContextManager[Visit]:
+def _second(context: ProbeContext, one: ServiceConnection) -> AbstractAsyncContextManager[ServiceConnection]:
     one.require_company()
-    return ground.visit(_SECOND_TIMEOUT_MS)
+    return context.open(_SECOND_TIMEOUT_MS)
 
 
-async def _begin_and_count(visit: Visit, schema: str) -> tuple[str, int]:
-    _, isolation, count = await visit.run(
+async def _begin_and_count(service: ServiceConnection, schema: str) -> tuple[str, int]:
+    _, isolation, count = await service.run(
         BEGIN[False],
         b"select pg_catalog.current_setting('transaction_isolation')",
         f"select pg_catalog.count(*) from {schema}.doctors where on_call".encode(),
@@ -67,9 +67,9 @@ async def _begin_and_count(visit: Visit, schema: str) -> tuple[str, int]:
     return (isolation.rows[0][0] or b"").decode(), int(count.rows[0][0] or 0)
 
 
-async def _refusal(visit: Visit, statement: bytes) -> str | None:
+async def _refusal(service: ServiceConnection, statement: bytes) -> str | None:
     try:
-        await visit.run(statement)
+        await service.run(statement)
     except StatementError as error:
         return error.diagnosis.sqlstate
     return None
@@ -78,69 +78,71 @@ async def _refusal(visit: Visit, statement: bytes) -> str | None:
 _PAIRS = "create table {s}.pairs (id int primary key, other int)"
 
 
-async def atomic_transactions(ground: Ground) -> Finding:
+async def atomic_transactions(context: ProbeContext) -> Finding:
     """A transaction whose last statement fails leaves nothing; one that succeeds leaves everything."""
-    async with ground.scratch(_PAIRS) as schema:
+    async with context.schema(_PAIRS) as schema:
         insert = f"insert into {schema}.pairs (id) values"
         count = f"select count(*) as found from {schema}.pairs"
         failed = {}
         try:
-            await ground.transaction(TransactionStatement(f"{insert} (1)"), TransactionStatement(f"{insert} (1)"))
+            await context.transaction(TransactionStatement(f"{insert} (1)"), TransactionStatement(f"{insert} (1)"))
         except StatementError as error:
             failed = said(error)
-        after_failure = (await ground.row(count))["found"]
-        await ground.transaction(TransactionStatement(f"{insert} (1)"), TransactionStatement(f"{insert} (2)"))
-        after_success = (await ground.row(count))["found"]
+        after_failure = (await context.row(count))["found"]
+        await context.transaction(TransactionStatement(f"{insert} (1)"), TransactionStatement(f"{insert} (2)"))
+        after_success = (await context.row(count))["found"]
     evidence = {"failure": failed, "rows_after_failure": after_failure, "rows_after_success": after_success}
     return Finding(bool(failed) and (after_failure, after_success) == (0, 2), evidence)
 
 
-async def transaction_references(ground: Ground) -> Finding:
+async def transaction_references(context: ProbeContext) -> Finding:
     """A parameter that is a value of an earlier statement's result."""
-    async with ground.scratch(_PAIRS) as schema:
-        await ground.transaction(
+    async with context.schema(_PAIRS) as schema:
+        await context.transaction(
             TransactionStatement(f"insert into {schema}.pairs (id) values (41) returning id"),
             TransactionStatement(
                 f"insert into {schema}.pairs values ($1 + 1, $1)",
                 [b'{"$ref": "0.rows.0.id"}'],
             ),
         )
-        found = await ground.row(f"select id, other from {schema}.pairs where other is not null")
+        found = await context.row(f"select id, other from {schema}.pairs where other is not null")
     return Finding(found == {"id": 42, "other": 41}, {"row": found})
 
 
-async def transaction_expectations(ground: Ground) -> Finding:
+async def transaction_expectations(context: ProbeContext) -> Finding:
     """A transaction whose expectation does not hold leaves nothing."""
-    async with ground.scratch(_PAIRS) as schema:
+    async with context.schema(_PAIRS) as schema:
         expect = Expectation(Count.AFFECTED, 2)
         failed = {}
         try:
-            await ground.transaction(TransactionStatement(f"insert into {schema}.pairs (id) values (1)", expect=expect))
+            await context.transaction(
+                TransactionStatement(f"insert into {schema}.pairs (id) values (1)", expect=expect)
+            )
         except ServiceError as error:
             failed = said(error)
-        left = (await ground.row(f"select count(*) as found from {schema}.pairs"))["found"]
+        left = (await context.row(f"select count(*) as found from {schema}.pairs"))["found"]
     return Finding(failed.get("code") == "expectation_failed" and left == 0, {"failure": failed, "rows_left": left})
 
 
-async def idempotency_keys(ground: Ground) -> Finding:
+async def idempotency_keys(context: ProbeContext) -> Finding:
     """A key that was used is refused the second time. The record is rolled back, as nothing was done under it."""
-    async with ground.visit() as visit:
-        record = Record(visit.place.record_secret, new_id(Kind.REQUEST), new_id(Kind.REQUEST), b"", lambda _: b"{}")
+    async with context.open() as service:
+        record = Record(service.place.record_secret, new_id(Kind.REQUEST), new_id(Kind.REQUEST), b"", lambda _: b"{}")
         claim, _, params = record.claim()
         finish, _, answer = record.finish([])
-        await visit.run(BEGIN[False], (claim, params), (finish, answer))
+        await service.run(BEGIN[False], (claim, params), (finish, answer))
         try:
-            await visit.run((claim, params))
+            await service.run((claim, params))
             second = "claimed again"
         except StatementError as error:
             second = error.diagnosis.sqlstate or ""
-        await visit.run(b"rollback")
+        await service.run(b"rollback")
     return Finding(second == _RECORDED, {"first": "recorded", "second": second})
 
 
-async def parameters(ground: Ground) -> Finding:
+async def parameters(context: ProbeContext) -> Finding:
     """Values of several types, apart from the statement's text."""
-    found = await ground.row(
+    found = await context.row(
         "select $1 + 1::int8 as number, $2::text as text, $3::int4[] as list, $4::jsonb as document, $5::date as none",
         [b"41", b'"it\'s"', b"[1, 2]", b'{"a": [true]}', b"null"],
     )
@@ -148,26 +150,28 @@ async def parameters(ground: Ground) -> Finding:
     return Finding(found == wanted, {"row": found})
 
 
-async def exact_numbers(ground: Ground) -> Finding:
+async def exact_numbers(context: ProbeContext) -> Finding:
     """Numbers that doubles cannot hold, with every digit."""
-    raw = (await ground.raw_row("select 9007199254740993::int8 as a, 0.12345678901234567890123::numeric as b")).decode()
+    raw = (
+        await context.raw_row("select 9007199254740993::int8 as a, 0.12345678901234567890123::numeric as b")
+    ).decode()
     return Finding(raw == '{"a":9007199254740993,"b":0.12345678901234567890123}', {"json": raw})
 
 
-async def read_only_requests(ground: Ground) -> Finding:
+async def read_only_requests(context: ProbeContext) -> Finding:
     """A request that says that it only reads cannot write."""
     try:
-        await ground.row("create table plainsql_probe ()", read_only=True)
+        await context.row("create table plainsql_probe ()", read_only=True)
     except StatementError as error:
         return Finding(error.diagnosis.sqlstate == "25006", {"refused": said(error)})
     return Finding(False, {"refused": None})
 
 
-async def statement_deadline(ground: Ground) -> Finding:
+async def statement_deadline(context: ProbeContext) -> Finding:
     """A statement that takes longer than it may is ended."""
     began_us = monotonic_us()
     try:
-        await ground.row("select pg_sleep(5)", timeout_ms=_DEADLINE_MS)
+        await context.row("select pg_sleep(5)", timeout_ms=_DEADLINE_MS)
         code = ""
     except LimitError as error:
         if error.code != "statement_timeout":
@@ -192,11 +196,11 @@ class _Clocked(Receiver):
         self.came_us += [monotonic_us() - self._began_us] * len(rows)
 
 
-async def streaming(ground: Ground) -> Finding:
+async def streaming(context: ProbeContext) -> Finding:
     """A query that makes a row now and then: its first rows must be there before its last is made."""
     clocked = _Clocked()
     sql = f"select n, pg_sleep({_ROW_EVERY_S}) from generate_series(1, {_STREAMED_ROWS}) n"
-    await ground.ways.streams.run(ground.principal, QueryRequest(sql, database=ground.database), clocked)
+    await context.executors.streams.run(context.principal, QueryRequest(sql, database=context.database), clocked)
     came = clocked.came_us
     is_streamed = len(came) == _STREAMED_ROWS and came[-1] - came[0] >= _ROW_EVERY_S * 1_000_000 * (len(came) - 3)
     return Finding(is_streamed, {"row_made_every_us": int(_ROW_EVERY_S * 1_000_000), "rows_came_after_us": came})
@@ -205,9 +209,9 @@ async def streaming(ground: Ground) -> Finding:
 def refused(sql: str) -> Probe:
     """A probe of what the service does not offer: it tries it all the same."""
 
-    async def probe(ground: Ground) -> Finding:
+    async def probe(context: ProbeContext) -> Finding:
         try:
-            await ground.row(sql)
+            await context.row(sql)
         except (RequestError, StatementError) as error:
             return Finding(False, {"tried": sql, "refused": said(error)})
         return Finding(True, {"tried": sql, "refused": None})

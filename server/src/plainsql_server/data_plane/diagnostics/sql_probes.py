@@ -1,6 +1,6 @@
 """Probes of what PostgreSQL does for customers: a script of statements each, with what must come of them.
 
-Owns the scripts. Each runs in one serializable transaction, in a scratch schema that only this transaction ever sees,
+Owns the scripts. Each runs in one serializable transaction, in a temporary schema that only this transaction ever sees,
 and is rolled back whatever comes of it: so nothing is left, and nobody else meets the functions and triggers in it.
 """
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from plainsql_server.core.errors import StatementError
-from plainsql_server.data_plane.diagnostics.probe_context import Finding, Ground, Probe, said
-from plainsql_server.data_plane.service_statements import Visit
+from plainsql_server.data_plane.diagnostics.probe_context import Finding, Probe, ProbeContext, said
+from plainsql_server.data_plane.service_connections import ServiceConnection
 from plainsql_server.engine.execution import temporary_schemas
 from plainsql_server.engine.execution.execution import BEGIN
 
@@ -36,33 +36,33 @@ Step = str | Gives | Fails
 def script(*steps: Step) -> Probe:
     """A probe that runs these steps, in order, until one does not do what it must."""
 
-    async def probe(ground: Ground) -> Finding:
-        async with ground.visit() as visit:
-            name = temporary_schemas.new_scratch_name()
+    async def probe(context: ProbeContext) -> Finding:
+        async with context.open() as service:
+            name = temporary_schemas.new_schema_name()
             evidence: list[dict[str, Any]] = []
-            supported = await _begin(visit, name, evidence)
+            supported = await _begin(service, name, evidence)
             for step in steps:
-                supported = supported and await _holds(visit, step, evidence)
-            await visit.run(b"rollback")
+                supported = supported and await _holds(service, step, evidence)
+            await service.run(b"rollback")
         return Finding(supported, {"steps": evidence})
 
     return probe
 
 
-async def _begin(visit: Visit, name: str, evidence: list[dict[str, Any]]) -> bool:
-    await visit.run(BEGIN[False])
+async def _begin(service: ServiceConnection, name: str, evidence: list[dict[str, Any]]) -> bool:
+    await service.run(BEGIN[False])
     path = f"set local search_path = {name}, pg_catalog"
-    return await _holds(visit, temporary_schemas.create(name).decode(), evidence) and await _holds(
-        visit, path, evidence
+    return await _holds(service, temporary_schemas.create(name).decode(), evidence) and await _holds(
+        service, path, evidence
     )
 
 
-async def _holds(visit: Visit, step: Step, evidence: list[dict[str, Any]]) -> bool:
+async def _holds(service: ServiceConnection, step: Step, evidence: list[dict[str, Any]]) -> bool:
     sql = step if isinstance(step, str) else step.sql
     try:
-        _, answer = await visit.run(b"savepoint step", sql.encode())
+        _, answer = await service.run(b"savepoint step", sql.encode())
     except StatementError as error:
-        await visit.run(b"rollback to step")
+        await service.run(b"rollback to step")
         evidence.append({"sql": sql, "failed": said(error)})
         return isinstance(step, Fails) and error.diagnosis.sqlstate == step.sqlstate
     got = [None if value is None else value.decode() for row in answer.rows for value in row]

@@ -14,8 +14,8 @@ from typing import Literal
 from plainsql_server.core.clock import monotonic_us
 from plainsql_server.core.errors import AccessError, EngineError, LimitError, ServiceError
 from plainsql_server.core.principal import Principal
-from plainsql_server.data_plane.diagnostics.temporary_schemas import Scratches
-from plainsql_server.data_plane.service_statements import Visit, Visits
+from plainsql_server.data_plane.diagnostics.temporary_schemas import TemporarySchemas
+from plainsql_server.data_plane.service_connections import ServiceConnection, ServiceConnections
 from plainsql_server.engine.connection.batch import SAFE_PATH
 from plainsql_server.engine.execution import temporary_schemas
 
@@ -59,9 +59,9 @@ class StepFailed(Exception):
 class StorageTests:
     """Makes round trips."""
 
-    def __init__(self, visits: Visits, scratches: Scratches) -> None:
-        self._visits = visits
-        self._scratches = scratches
+    def __init__(self, connections: ServiceConnections, schemas: TemporarySchemas) -> None:
+        self._connections = connections
+        self._schemas = schemas
 
     async def run(self, principal: Principal, database: str | None) -> RoundTrip:
         """One round trip. Raises AccessError where there is no such database, LimitError where its turn did not come.
@@ -70,8 +70,8 @@ class StorageTests:
         """
         written = os.urandom(SIZE_BYTES)
         trip = RoundTrip(_checksum(written))
-        name = temporary_schemas.new_scratch_name()
-        async with self._scratches.turn(principal):
+        name = temporary_schemas.new_schema_name()
+        async with self._schemas.slot(principal):
             try:
                 await self._write(principal, database, trip, name, written)
                 await self._read(principal, database, trip, name)
@@ -88,9 +88,9 @@ class StorageTests:
     async def _write(
         self, principal: Principal, database: str | None, trip: RoundTrip, name: str, written: bytes
     ) -> None:
-        async with self._visits.visit(principal, database) as visit, _counted(visit, trip):
+        async with self._connections.open(principal, database) as service, _counted(service, trip):
             async with _step(trip, "write"):
-                *_, position = await visit.run(
+                *_, position = await service.run(
                     _BEGIN, SAFE_PATH, temporary_schemas.create(name),
                     f"create table {name}.parts (number int primary key, body bytea not null)".encode(),
                     *[
@@ -100,23 +100,27 @@ class StorageTests:
                     _POSITION,
                 )  # fmt: skip
             async with _step(trip, "sync"):
-                _, flushed = await visit.run(b"commit", (_IS_FLUSHED, [position.rows[0][0]]))
+                _, flushed = await service.run(b"commit", (_IS_FLUSHED, [position.rows[0][0]]))
                 _require(flushed.rows == [[_TRUE]], "The commit was not on disk when the engine had said so.")
 
     async def _read(self, principal: Principal, database: str | None, trip: RoundTrip, name: str) -> None:
         # With a turn, and so perhaps a connection, of its own: what one session alone could see is not stored.
-        async with self._visits.visit(principal, database) as visit, _counted(visit, trip):
+        async with self._connections.open(principal, database) as service, _counted(service, trip):
             async with _step(trip, "read"):
-                (parts,) = await visit.run(f"select body from {name}.parts order by number".encode())
+                (parts,) = await service.run(f"select body from {name}.parts order by number".encode())
             async with _step(trip, "verify"):
                 found = b"".join(bytes.fromhex((row[0] or b"")[2:].decode()) for row in parts.rows)
                 _require(_checksum(found) == trip.checksum, "What was read is not what was written.")
 
     async def _delete(self, principal: Principal, database: str | None, trip: RoundTrip, name: str) -> None:
         try:
-            async with self._visits.visit(principal, database) as visit, _counted(visit, trip), _step(trip, "delete"):
-                _, left = await visit.run(temporary_schemas.drop(name), (_IS_THERE, [name.encode()]))
-                _require(not left.rows, "The scratch data is still there.")
+            async with (
+                self._connections.open(principal, database) as service,
+                _counted(service, trip),
+                _step(trip, "delete"),
+            ):
+                _, left = await service.run(temporary_schemas.drop(name), (_IS_THERE, [name.encode()]))
+                _require(not left.rows, "The temporary data is still there.")
         except (ServiceError, StepFailed) as error:
             trip.failure = trip.failure or _failure(error, trip)
 
@@ -134,12 +138,12 @@ async def _step(trip: RoundTrip, name: StepName) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _counted(visit: Visit, trip: RoundTrip) -> AsyncIterator[None]:
+async def _counted(service: ServiceConnection, trip: RoundTrip) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        trip.exec_us += visit.exec_us
-        trip.queue_us += visit.queue_us
+        trip.exec_us += service.exec_us
+        trip.queue_us += service.queue_us
 
 
 def _failure(error: ServiceError | StepFailed, trip: RoundTrip) -> EngineError:

@@ -1,8 +1,10 @@
-"""Scratch schemas in a customer's database, for the length of a piece of work.
+"""Temporary schemas in a customer's database.
 
-Owns that they are removed whatever happens: by who made them, or, where that process died, by the next who makes one.
-An organization's scratch work is done one piece at a time in each process: some of it needs two connections at once,
-and two such could wait for each other.
+    async with schemas.slot(principal), schemas.schema(principal, database, setup) as name: …
+
+A schema is always removed: by the process that made it, or, if that died, by the next one that makes a schema there.
+Each process does one such piece of work at a time for an organization: some of it needs two connections at once, and
+two such pieces could wait for each other.
 """
 
 import asyncio
@@ -12,7 +14,7 @@ from weakref import WeakValueDictionary
 
 from plainsql_server.core.errors import LimitError, ServiceError
 from plainsql_server.core.principal import Principal
-from plainsql_server.data_plane.service_statements import Visits
+from plainsql_server.data_plane.service_connections import ServiceConnections
 from plainsql_server.engine.connection.batch import SAFE_PATH, Own
 from plainsql_server.engine.execution import temporary_schemas
 from plainsql_server.limits.tiers import TIERS
@@ -20,22 +22,22 @@ from plainsql_server.limits.tiers import TIERS
 _BEGIN = b"begin isolation level read committed read write"
 _RETRY_AFTER_MS = 1_000
 
-# What is made in a scratch schema, by its name.
-Furnish = Callable[[str], Sequence[bytes | Own]]
+# The statements that set up a schema, given its name.
+Setup = Callable[[str], Sequence[bytes | Own]]
 
 
-class Scratches:
-    """Makes scratch schemas, and gives turns for work that needs one."""
+class TemporarySchemas:
+    """Makes temporary schemas, and lets one piece of work at a time use one."""
 
-    def __init__(self, visits: Visits) -> None:
-        self._visits = visits
-        # As long as somebody has or wants it.
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+    def __init__(self, connections: ServiceConnections) -> None:
+        self._connections = connections
+        # Kept as long as a request holds or awaits it.
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @asynccontextmanager
-    async def turn(self, principal: Principal) -> AsyncIterator[None]:
-        """The organization's turn for scratch work. Raises LimitError if it does not come in time."""
-        lock = self._turns.setdefault(principal.organization_id, asyncio.Lock())
+    async def slot(self, principal: Principal) -> AsyncIterator[None]:
+        """Lets one piece of work at a time in. Raises LimitError if the others do not end in time."""
+        lock = self._locks.setdefault(principal.organization_id, asyncio.Lock())
         try:
             async with asyncio.timeout(TIERS[principal.tier].statement_timeout_ms / 1000):
                 await lock.acquire()
@@ -50,9 +52,9 @@ class Scratches:
             lock.release()
 
     @asynccontextmanager
-    async def schema(self, principal: Principal, database: str | None, furnish: Furnish) -> AsyncIterator[str]:
-        """A scratch schema's name, for who has the turn. Raises ServiceError; the schema is gone afterwards."""
-        name = temporary_schemas.new_scratch_name()
+    async def schema(self, principal: Principal, database: str | None, furnish: Setup) -> AsyncIterator[str]:
+        """The name of a new schema, which is gone afterwards; hold the slot meanwhile. Raises ServiceError."""
+        name = temporary_schemas.new_schema_name()
         await self._make(principal, database, name, furnish(name))
         try:
             yield name
@@ -66,15 +68,13 @@ class Scratches:
         await self.remove(principal, database, name)
 
     async def remove(self, principal: Principal, database: str | None, name: str) -> None:
-        """Removes a scratch schema, if it is there."""
-        async with self._visits.visit(principal, database) as visit:
-            await visit.run(temporary_schemas.drop(name))
+        """Removes a schema, if it is there."""
+        async with self._connections.open(principal, database) as service:
+            await service.run(temporary_schemas.drop(name))
 
-    async def _make(
-        self, principal: Principal, database: str | None, name: str, furniture: Sequence[bytes | Own]
-    ) -> None:
-        async with self._visits.visit(principal, database) as visit:
-            (abandoned,) = await visit.run(temporary_schemas.find_abandoned())
+    async def _make(self, principal: Principal, database: str | None, name: str, setup: Sequence[bytes | Own]) -> None:
+        async with self._connections.open(principal, database) as service:
+            (abandoned,) = await service.run(temporary_schemas.find_abandoned())
             for (found,) in abandoned.rows:
-                await visit.run(temporary_schemas.drop((found or b"").decode()))
-            await visit.run(_BEGIN, SAFE_PATH, temporary_schemas.create(name), *furniture, b"commit")
+                await service.run(temporary_schemas.drop((found or b"").decode()))
+            await service.run(_BEGIN, SAFE_PATH, temporary_schemas.create(name), *setup, b"commit")

@@ -32,7 +32,7 @@ from plainsql_server.engine.connection.queries import ask
 
 KEPT_HOURS = 24
 _RETRY_AFTER_MS = 100
-# Old records that one visit removes: some milliseconds of work.
+# Old records that one request removes: some milliseconds of work.
 _PURGED_AT_ONCE = 1_000
 
 _IN_PROGRESS = "PLS01"

@@ -1,4 +1,4 @@
-"""Scratch schemas: where the service tries things out in a customer's database, and which it removes again.
+"""Names of temporary schemas, in which the service tries things out in a customer's database.
 
 Owns their names, which tell their age, so that one which a crash left behind is found and removed by the next who makes
 one. What is in them is ours, and their names are reserved for that.
@@ -8,7 +8,7 @@ import secrets
 import time
 
 # As a regular expression, which the engine takes as well.
-SCRATCH_SCHEMA = "^plainsql_scratch_[0-9a-f]{8}_[0-9a-f]{16}$"
+SCRATCH_SCHEMA = "^plainsql_temporary_[0-9a-f]{8}_[0-9a-f]{16}$"
 # No work in one lasts as long, whatever the tier: banner routes have seconds.
 _ABANDONED_AFTER_S = 600
 
@@ -20,14 +20,14 @@ _FIND_ABANDONED = f"""
 """.encode()
 
 
-def new_scratch_name() -> str:
+def new_schema_name() -> str:
     """A fresh name. It needs no quotes, and sorts by age."""
-    return f"plainsql_scratch_{int(time.time()):08x}_{secrets.token_hex(8)}"
+    return f"plainsql_temporary_{int(time.time()):08x}_{secrets.token_hex(8)}"
 
 
 def find_abandoned() -> tuple[bytes, list[bytes | None]]:
     """The question which schemas a crash left behind."""
-    return _FIND_ABANDONED, [f"plainsql_scratch_{int(time.time()) - _ABANDONED_AFTER_S:08x}".encode()]
+    return _FIND_ABANDONED, [f"plainsql_temporary_{int(time.time()) - _ABANDONED_AFTER_S:08x}".encode()]
 
 
 def create(name: str) -> bytes:

@@ -1,12 +1,12 @@
 """The data plane's routes beside queries and transactions: what a database holds, can do, and how fast it is.
 
-Owns the list. What makes scratch objects needs the scope write, whatever its method is called.
+Owns the list. A route that makes temporary objects needs the scope `write`, whatever its method is.
 """
 
 from plainsql_server.core.principal import Scope
 from plainsql_server.data_plane.diagnostics.bench import Benchmarks
 from plainsql_server.data_plane.diagnostics.capabilities import CAPABILITIES, Capabilities
-from plainsql_server.data_plane.diagnostics.probe_context import Ways
+from plainsql_server.data_plane.diagnostics.probe_context import Executors
 from plainsql_server.data_plane.diagnostics.storage import StorageTests
 from plainsql_server.data_plane.reset import Resets
 from plainsql_server.data_plane.tables import Tables
@@ -63,16 +63,18 @@ _RESET = Contract(
 )
 
 
-def banner_routes(directory: Directory, ways: Ways, permits: Permits) -> list[Route]:
+def banner_routes(directory: Directory, executors: Executors, permits: Permits) -> list[Route]:
     """Every banner route that is about a database."""
-    capabilities = CapabilitiesRoutes(Capabilities(ways))
-    storage = StorageRoutes(StorageTests(ways.visits, ways.scratches))
+    capabilities = CapabilitiesRoutes(Capabilities(executors))
+    storage = StorageRoutes(StorageTests(executors.connections, executors.schemas))
     return [
         scoped_route(
-            "GET", "/tables", Scope.READ, "List tables", TablesRoutes(Tables(ways.visits)).get, contract=_TABLES
+            "GET", "/tables", Scope.READ, "List tables", TablesRoutes(Tables(executors.connections)).get,
+            contract=_TABLES,
         ),
         scoped_route(
-            "GET", "/bench", Scope.WRITE, "Run a benchmark", BenchRoutes(Benchmarks(ways, permits)).get, contract=_BENCH
+            "GET", "/bench", Scope.WRITE, "Run a benchmark", BenchRoutes(Benchmarks(executors, permits)).get,
+            contract=_BENCH,
         ),
         scoped_route(
             "GET", "/capabilities", Scope.READ, "Feature matrix", capabilities.get, contract=_CAPABILITIES
@@ -85,7 +87,8 @@ def banner_routes(directory: Directory, ways: Ways, permits: Permits) -> list[Ro
             "GET", "/storage/test", Scope.WRITE, "Storage round-trip test", storage.get, contract=_STORAGE
         ),
         scoped_route(
-            "POST", "/admin/reset", Scope.ADMIN, "Wipe all data", ResetRoutes(Resets(ways.visits, directory)).post,
+            "POST", "/admin/reset", Scope.ADMIN, "Wipe all data",
+            ResetRoutes(Resets(executors.connections, directory)).post,
             contract=_RESET,
         ),
     ]  # fmt: skip

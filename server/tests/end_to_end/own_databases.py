@@ -36,7 +36,7 @@ _FROM_OUTSIDE = """
 
 
 @dataclass(frozen=True)
-class ScratchDatabase:
+class OwnDatabase:
     """A database of an organization, and how to call for it."""
 
     service: Service
@@ -84,7 +84,7 @@ class ScratchDatabase:
                 )
 
 
-def new_database(service: Service, key: str = "") -> ScratchDatabase:
+def new_database(service: Service, key: str = "") -> OwnDatabase:
     """A fresh database, of the organization that `dev` made, or of another one's key that may administer."""
     name = f"scratch-{secrets.token_hex(4)}"
     key = key or service.api_key
@@ -97,7 +97,7 @@ def new_database(service: Service, key: str = "") -> ScratchDatabase:
             (name,),
         ).fetchone()
     assert row is not None
-    return ScratchDatabase(service, name, key, *row)
+    return OwnDatabase(service, name, key, *row)
 
 
 def without_durability(service: Service) -> None:

@@ -1,7 +1,9 @@
-"""The service's own work in a customer's database, done as the customer: in its turn, with its rights and limits.
+"""Connections on which the service runs statements of its own in a customer's database, as the customer.
 
-Owns that such work waits at the gate, ends at the deadline and is counted as a customer's statement is. The banner
-routes are made of it. Refuses to know what the work is.
+    async with connections.open(principal, database) as service:
+        await service.run(b"select 1")
+
+Such statements have the customer's rights, limits, place in the admission queue and deadline, and count as usage.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -22,7 +24,7 @@ from plainsql_server.limits.tiers import TIERS
 
 
 @dataclass(slots=True)
-class Visit:
+class ServiceConnection:
     """A connection to a customer's database, for the length of one piece of work."""
 
     place: Place
@@ -39,7 +41,7 @@ class Visit:
         """The statements' answers; see `run_batch`. Raises ServiceError."""
         if self.lease.ended_for is not None:
             # Between two exchanges the engine has nothing that a cancel could end, so that it must be asked for here.
-            raise StatementError("query_canceled", f"The visit was ended: {self.lease.ended_for}.")
+            raise StatementError("query_canceled", f"The statement was cancelled: {self.lease.ended_for}.")
         began_us = monotonic_us()
         try:
             answers = await run_batch(self.lease.connection, statements)
@@ -49,7 +51,7 @@ class Visit:
         return answers
 
     def require_company(self) -> None:
-        """Raises LimitError unless the organization may make a second visit meanwhile, in this process."""
+        """Raises LimitError unless the organization may have a second connection meanwhile, in this process."""
         if not self.lease.has_company:
             raise LimitError(
                 "too_few_turns",
@@ -67,8 +69,8 @@ class Visit:
             self.size_bytes += sum(len(value) for row in answer.rows for value in row if value is not None)
 
 
-class Visits:
-    """Makes visits."""
+class ServiceConnections:
+    """Opens connections."""
 
     def __init__(self, databases: Databases, pools: Pools, tally: Tally) -> None:
         self._databases = databases
@@ -76,24 +78,24 @@ class Visits:
         self._tally = tally
 
     async def place(self, principal: Principal, database: str | None) -> Place:
-        """Where a visit would go. Raises AccessError or EngineError as a query would."""
+        """Where a connection would go. Raises AccessError or EngineError as a query would."""
         return self._databases.remembered(principal, database) or await self._databases.find(principal, database)
 
     @asynccontextmanager
-    async def visit(
+    async def open(
         self, principal: Principal, database: str | None, timeout_ms: int | None = None
-    ) -> AsyncIterator[Visit]:
-        """A visit, within the tier's deadline for a statement. Raises ServiceError; cancelling it cancels the work."""
+    ) -> AsyncIterator[ServiceConnection]:
+        """A connection within the tier's statement timeout. Raises ServiceError; cancelling cancels its statement."""
         limits, tier = TIERS[principal.tier], principal.tier
         timeout_ms = min(timeout_ms or limits.statement_timeout_ms, limits.statement_timeout_ms)
         place = await self.place(principal, database)
         pool = self._pools.for_address(place.address, principal.organization_id)
         async with pool.lease(limits.concurrent_statements, Deadline.after_ms(timeout_ms)) as lease:
             leased_us = monotonic_us()
-            visit = Visit(place, lease)
+            service = ServiceConnection(place, lease)
             lease.connection.max_result_bytes = limits.result_bytes
             try:
-                yield visit
+                yield service
             except ResultTooLarge as error:
                 raise result_too_large(limits, tier, Outcome.ROLLED_BACK) from error
             except ServiceError as error:
@@ -103,5 +105,5 @@ class Visits:
             finally:
                 held_us = monotonic_us() - leased_us
                 self._tally.note_usage(
-                    principal.organization_id, place.database_id, visit.row_count, held_us, visit.size_bytes
+                    principal.organization_id, place.database_id, service.row_count, held_us, service.size_bytes
                 )
