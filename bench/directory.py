@@ -18,7 +18,7 @@ from plainsql_server.core.principal import Principal, Scope
 from plainsql_server.data_plane.databases import Databases
 from plainsql_server.directory import cells
 from plainsql_server.directory.connection import Directory
-from plainsql_server.directory.freshness import Trust
+from plainsql_server.directory.freshness import Freshness
 from plainsql_server.directory.principals import Principals
 
 _CELLS = 100
@@ -124,8 +124,8 @@ def _organization(number: int, databases: int) -> str:
 
 async def _ask(directory: Directory, databases: int, secrets: Sequence[Secret]) -> tuple[list[Times], float]:
     # Nothing is announced here, and nothing is asked for twice.
-    trust = Trust(3_600_000, 3_600_000, 0)
-    principals, places = Principals(directory, trust), Databases(directory, trust)
+    freshness = Freshness(3_600_000, 3_600_000, 0)
+    principals, places = Principals(directory, freshness), Databases(directory, freshness)
     number_of = {each.text: number for number, each in enumerate(secrets)}
 
     async def find_key(secret: str) -> object:

@@ -28,19 +28,19 @@ from plainsql_server.data_plane.idempotency import Idempotency
 from plainsql_server.data_plane.query import Queries
 from plainsql_server.data_plane.service_connections import ServiceConnections
 from plainsql_server.data_plane.spanning import Spanning
-from plainsql_server.data_plane.spanning_lock import Batons
+from plainsql_server.data_plane.spanning_lock import SpanningLocks
 from plainsql_server.data_plane.stream import Streams
 from plainsql_server.data_plane.transaction import Transactions
 from plainsql_server.directory.channel import Channel
 from plainsql_server.directory.connection import Directory
-from plainsql_server.directory.freshness import Trust
+from plainsql_server.directory.freshness import Freshness
 from plainsql_server.directory.principals import Principals
-from plainsql_server.directory.spanning_lock import Turns
+from plainsql_server.directory.spanning_lock import SpanningNotifier
 from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.pool.pool import PoolLimits, Pools
 from plainsql_server.http.app.application import Application
 from plainsql_server.http.app.banner import Banner, Check, Urls
-from plainsql_server.http.app.credential_watch import Standing
+from plainsql_server.http.app.credential_watch import CredentialWatch
 from plainsql_server.http.app.reference import Reference
 from plainsql_server.http.app.routes import Route, RouteTable
 from plainsql_server.http.control.routes import control_routes
@@ -51,7 +51,7 @@ from plainsql_server.http.data.routes import data_routes
 from plainsql_server.http.data.streams import Pace, StreamedAnswers
 from plainsql_server.http.data.transaction import TransactionRoutes
 from plainsql_server.http.server.connections import ConnectionLimits, Connections, allow_descriptors
-from plainsql_server.http.server.protocol import LAST_ANSWERS_AFTER_S, Patience, ShortWayProtocol
+from plainsql_server.http.server.protocol import LAST_ANSWERS_AFTER_S, ClientTimeouts, ShortWayProtocol
 from plainsql_server.http.server.readiness import Readiness
 from plainsql_server.http.server.workers import serve
 from plainsql_server.limits.opening import open_permits
@@ -70,7 +70,7 @@ _WORKER_SILENCE_S = 30
 # Every control request needs the directory, most of them for several statements.
 _CONTROL_DIRECTORY_CONNECTIONS = 8
 # How much later than a request a stream hears that its caller's key was revoked, at the most.
-_STANDING_EVERY_MS = 200
+_CREDENTIAL_WATCH_EVERY_MS = 200
 # Where no Redis says what is left of a rate limit, the planes divide it; the control plane is called seldom.
 _DATA_PLANES_SHARE = Fraction(9, 10)
 
@@ -120,14 +120,14 @@ def control_application() -> Application:
 def build_data_application(settings: Settings, observe: Observer) -> Application:
     readiness = Readiness(settings.drain_ms)
     connections = _connections(settings)
-    turns = Turns()
+    notifier = SpanningNotifier()
 
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[tuple[RouteTable, Principals, Permits]]:
         async with (
             Directory.open(settings.directory_dsn) as directory,
             _tally(directory, settings, observe) as tally,
-            _trust(settings, observe, turns) as trust,
+            _freshness(settings, observe, notifier) as freshness,
             _in_background(connections.watch(), observe),
             _permits(settings, observe, _DATA_PLANES_SHARE / settings.workers) as permits,
             _pools(settings, observe) as pools,
@@ -135,18 +135,18 @@ def build_data_application(settings: Settings, observe: Observer) -> Application
             observe.metrics.watch(pools.loads)
             readiness.heed_signals()
             _end_with_parent()
-            databases = Databases(directory, trust)
+            databases = Databases(directory, freshness)
             health = Health(directory)
             checks: dict[str, Check] = {
                 "engine": health.engine, "directory": health.directory, "limiter": permits.check,
             }  # fmt: skip
-            spanning = Spanning(Batons(directory, turns, observe), observe)
+            spanning = Spanning(SpanningLocks(directory, notifier, observe), observe)
             queries, transactions = Queries(databases, pools, tally), Transactions(databases, pools, tally, spanning)
             idempotency = IdempotencyRoutes(Idempotency(databases, pools, transactions))
             pace = Pace(settings.stream_ping_ms, settings.stream_stall_ms)
             streams = Streams(databases, pools, queries, tally)
-            principals = Principals(directory, trust)
-            streamed = StreamedAnswers(streams, pace, Standing(principals, _STANDING_EVERY_MS))
+            principals = Principals(directory, freshness)
+            streamed = StreamedAnswers(streams, pace, CredentialWatch(principals, _CREDENTIAL_WATCH_EVERY_MS))
             routes = data_routes(
                 QueryRoutes(queries, idempotency, streamed), TransactionRoutes(transactions, idempotency), idempotency
             )
@@ -159,7 +159,7 @@ def build_data_application(settings: Settings, observe: Observer) -> Application
                 permits,
             )
 
-    return Application(lifespan, observe, readiness, _patience(settings), connections)
+    return Application(lifespan, observe, readiness, _timeouts(settings), connections)
 
 
 def build_control_application(settings: Settings, observe: Observer) -> Application:
@@ -171,7 +171,7 @@ def build_control_application(settings: Settings, observe: Observer) -> Applicat
         async with (
             Directory.open(settings.directory_dsn, _CONTROL_DIRECTORY_CONNECTIONS) as directory,
             _tally(directory, settings, observe),
-            _trust(settings, observe) as trust,
+            _freshness(settings, observe) as freshness,
             _in_background(connections.watch(), observe),
             _permits(settings, observe, 1 - _DATA_PLANES_SHARE) as permits,
             _finisher(directory, observe) as finisher,
@@ -183,9 +183,9 @@ def build_control_application(settings: Settings, observe: Observer) -> Applicat
             checks: dict[str, Check] = {"directory": directory.check, "limiter": permits.check}
             routes = control_routes(directory, _urls(settings), settings.database_restore_s, finisher.there_is_work)
             table = RouteTable(_all_routes("control", settings, checks, readiness, routes))
-            yield table, Principals(directory, trust), permits
+            yield table, Principals(directory, freshness), permits
 
-    return Application(lifespan, observe, readiness, _patience(settings), connections)
+    return Application(lifespan, observe, readiness, _timeouts(settings), connections)
 
 
 def _connections(settings: Settings) -> Connections:
@@ -194,8 +194,8 @@ def _connections(settings: Settings) -> Connections:
     return Connections(ConnectionLimits(total, settings.address_connections, request_s, _KEEP_ALIVE_S))
 
 
-def _patience(settings: Settings) -> Patience:
-    return Patience(settings.body_timeout_ms / 1000, settings.stream_stall_ms / 1000)
+def _timeouts(settings: Settings) -> ClientTimeouts:
+    return ClientTimeouts(settings.body_timeout_ms / 1000, settings.stream_stall_ms / 1000)
 
 
 def serve_data(settings: Settings) -> None:
@@ -226,11 +226,13 @@ def _urls(settings: Settings) -> Urls:
 
 
 @asynccontextmanager
-async def _trust(settings: Settings, observe: Observe, turns: Turns | None = None) -> AsyncIterator[Trust]:
+async def _freshness(
+    settings: Settings, observe: Observe, notifier: SpanningNotifier | None = None
+) -> AsyncIterator[Freshness]:
     """What memories of the directory's answers go by, kept told of changes."""
-    trust = Trust(settings.principal_cache_ms, settings.channel_cache_ms, settings.directory_grace_ms)
-    async with _in_background(Channel(settings.directory_dsn, trust, observe, turns).run(), observe):
-        yield trust
+    freshness = Freshness(settings.principal_cache_ms, settings.channel_cache_ms, settings.directory_grace_ms)
+    async with _in_background(Channel(settings.directory_dsn, freshness, observe, notifier).run(), observe):
+        yield freshness
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from plainsql_server.core.errors import AccessError, LimitError, RequestError
 from plainsql_server.core.principal import Principal, Scope
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
-from plainsql_server.directory.freshness import Trust
+from plainsql_server.directory.freshness import Freshness
 from plainsql_server.directory.organizations import OrganizationRecord
 from plainsql_server.directory.principals import Principals
 from plainsql_server.directory.sessions import SessionRecord
@@ -42,7 +42,7 @@ async def test_a_session_lives_24_hours_and_has_its_keys_rights(
     assert (session.key_id, session.scopes) == (key.key_id, key.scopes)
     assert token.text.startswith(SESSION_PREFIX)
     assert is_well_formed(token.text)
-    found = await Principals(directory, Trust(0, 0, 0)).find(token.text)
+    found = await Principals(directory, Freshness(0, 0, 0)).find(token.text)
     assert found == key._replace(session_id=session.id)
 
 
@@ -146,7 +146,7 @@ async def test_what_a_key_loses_its_sessions_lose_too(
     _, token = await sessions.create(directory, key, OPERATOR, None, None)
     with psycopg.connect(dsn) as connection:
         connection.execute("UPDATE api_keys SET scopes = ARRAY['read']")
-    principal = await Principals(directory, Trust(0, 0, 0)).find(token.text)
+    principal = await Principals(directory, Freshness(0, 0, 0)).find(token.text)
     assert principal is not None
     assert not any(principal.may(scope) for scope in (Scope.WRITE, Scope.ADMIN))
 

@@ -22,7 +22,7 @@ from plainsql_server.directory import databases as stored
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState, NewDatabase
-from plainsql_server.directory.freshness import Trust
+from plainsql_server.directory.freshness import Freshness
 from plainsql_server.directory.principals import Principals
 from plainsql_server.engine.admin import provisioning
 from server.tests.postgres import SUPERUSER
@@ -115,7 +115,7 @@ class Credentials:
     def __init__(self, directory: Directory, dsn: str) -> None:
         self.directory = directory
         self._dsn = dsn
-        self._principals = Principals(directory, Trust(0, 0, 0))
+        self._principals = Principals(directory, Freshness(0, 0, 0))
         self.organization_id = self.key_id = self.key = self.session_id = self.token = ""
 
     async def make(self) -> None:

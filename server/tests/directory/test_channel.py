@@ -13,7 +13,7 @@ import pytest
 from plainsql_server.core.observation import Failure, Observation
 from plainsql_server.directory.cache import Cache
 from plainsql_server.directory.channel import APPLICATION_NAME, Channel
-from plainsql_server.directory.freshness import Trust
+from plainsql_server.directory.freshness import Freshness
 from server.tests.postgres import Postgres
 
 SHORT_MS = 600
@@ -33,15 +33,15 @@ _SEED = """
 
 
 class Node:
-    """What one process has: a trust, a channel, and a memory, whose look-ups are counted."""
+    """What one process has: a freshness, a channel, and a memory, whose look-ups are counted."""
 
     def __init__(self) -> None:
-        self.trust = Trust(SHORT_MS, LONG_MS, grace_ms=2_000)
+        self.freshness = Freshness(SHORT_MS, LONG_MS, grace_ms=2_000)
         self.failures: list[Failure] = []
         self.looked_up: list[str] = []
         self.hold = asyncio.Event()
         self.hold.set()
-        self.cache: Cache[str, str] = Cache(self._look_up, self.trust, lambda key, _: key)
+        self.cache: Cache[str, str] = Cache(self._look_up, self.freshness, lambda key, _: key)
 
     async def _look_up(self, key: str) -> str:
         self.looked_up.append(key)
@@ -56,9 +56,9 @@ class Node:
 @asynccontextmanager
 async def listening(dsn: str) -> AsyncIterator[Node]:
     node = Node()
-    task = asyncio.create_task(Channel(dsn, node.trust, node.observe).run())
+    task = asyncio.create_task(Channel(dsn, node.freshness, node.observe).run())
     try:
-        await until(lambda: not node.trust.away and node.trust._proven_s > 0)
+        await until(lambda: not node.freshness.away and node.freshness._proven_s > 0)
         yield node
     finally:
         task.cancel()
@@ -141,7 +141,7 @@ async def test_that_a_key_was_used_is_told_to_nobody(dsn: str, admin: psycopg.Co
         await node.cache.get("org_1")
         admin.execute("UPDATE api_keys SET last_used_at = now()")
         admin.execute("UPDATE organizations SET tier = 'standard' WHERE id = 'org_2'")
-        await until(lambda: node.trust.changes)
+        await until(lambda: node.freshness.changes)
         assert node.cache.remembered("org_1") is not None
 
 
@@ -185,8 +185,8 @@ async def test_an_answer_from_before_a_loss_is_not_believed_for_long_after_it(
         before = listeners(admin)
         (pid,) = before
         admin.execute("SELECT pg_terminate_backend(%s)", (pid,))
-        await until(lambda: node.trust._heard_since_s > asked_s)
-        await until(lambda: time.monotonic() - node.trust._proven_s < 0.1)
+        await until(lambda: node.freshness._heard_since_s > asked_s)
+        await until(lambda: time.monotonic() - node.freshness._proven_s < 0.1)
         await asyncio.sleep(SHORT_MS / 1000)
         assert node.cache.remembered("org_1") is None
         await node.cache.get("org_1")
@@ -202,7 +202,7 @@ async def test_an_answer_that_was_on_its_way_when_a_change_was_told_is_not_kept(
         asking = asyncio.ensure_future(node.cache.get("org_1"))
         await until(lambda: node.looked_up)
         admin.execute("UPDATE api_keys SET revoked_at = now()")
-        await until(lambda: node.trust.changes)
+        await until(lambda: node.freshness.changes)
         node.hold.set()
         assert await asking == "answer 1"
         assert node.cache.remembered("org_1") is None
@@ -212,8 +212,8 @@ async def test_a_directory_that_is_away_is_borne_with_for_the_time_of_grace(post
     node = Node()
     await node.cache.get("org_1")
     assert await node.cache.last_known("org_1") is None, "the directory is not away"
-    task = asyncio.create_task(Channel("host=/nowhere dbname=none", node.trust, node.observe).run())
-    await until(lambda: node.trust.away)
+    task = asyncio.create_task(Channel("host=/nowhere dbname=none", node.freshness, node.observe).run())
+    await until(lambda: node.freshness.away)
     node.hold.clear()
     assert await node.cache.last_known("org_1") == "answer 1"
     assert await node.cache.last_known("org_2") is None, "nothing is known of it"
@@ -228,6 +228,6 @@ async def test_a_directory_that_is_away_is_borne_with_for_the_time_of_grace(post
 async def test_a_look_up_that_works_wins_over_what_was_known(postgres: Postgres) -> None:
     node = Node()
     await node.cache.get("org_1")
-    node.trust.away = True
+    node.freshness.away = True
     assert await node.cache.last_known("org_1") is None
     assert await node.cache.get("org_1") == "answer 2"

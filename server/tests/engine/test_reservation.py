@@ -1,4 +1,4 @@
-"""Turns that are needed several at once: all or none, and nobody waits for who waits."""
+"""SpanningNotifier that are needed several at once: all or none, and nobody waits for who waits."""
 
 import asyncio
 

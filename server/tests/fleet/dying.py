@@ -31,7 +31,7 @@ _PLACES: dict[str, tuple[Any, str, int]] = {
     "connections are ended": (fencing, "end_connections", 1),
     "the last changes are brought over": (operation, "follow", 2),
     "sequences are set": (change_apply, "set_sequences", 1),
-    "triggers act again": (change_apply, "silence", 2),
+    "triggers act again": (change_apply, "set_triggers_enabled", 2),
     "places are exchanged": (stored_drafts, "exchange", 1),
     "the switch is committed": (stored_moves, "finish", 1),
     "what is left is dropped": (provisioning, "drop_database", 1),

@@ -9,7 +9,7 @@ import pytest
 import uvicorn
 
 from plainsql_server.http.server.connections import ConnectionLimits, Connections
-from plainsql_server.http.server.protocol import Patience, ShortWayProtocol
+from plainsql_server.http.server.protocol import ClientTimeouts, ShortWayProtocol
 from plainsql_server.http.server.readiness import Readiness
 from plainsql_server.http.server.requests import Request
 from plainsql_server.http.server.responses import Response
@@ -23,7 +23,7 @@ class Echo:
     """Answers every request with its body, at the pace that the body asks for."""
 
     readiness = Readiness(0)
-    patience = Patience(10.0, 10.0)
+    timeouts = ClientTimeouts(10.0, 10.0)
     connections = Connections(ConnectionLimits(total=100, per_address=0, request_s=10.0, idle_s=10.0))
 
     async def respond(self, request: Request) -> Response | None:

@@ -27,7 +27,7 @@ from plainsql_server.engine.admin import activity, provisioning
 from plainsql_server.operations.check_directory import mend_of
 from plainsql_server.operations.doctor import examine
 from plainsql_server.operations.files.cell import CellConfig
-from plainsql_server.operations.findings import Grade, Patient
+from plainsql_server.operations.findings import Grade, Target
 from plainsql_server.settings import Settings, read_settings
 from server.tests.alias import running_alias
 from server.tests.operations.diagnosis import assert_found, doctor
@@ -212,7 +212,7 @@ def test_there_is_no_cell(stage: Stage) -> None:
 
 async def test_a_cell_is_below_the_floor(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(provisioning.VERSION_FLOOR, 15, 99)
-    found = [each async for each in examine(Patient(read_settings(stage.environment())))]
+    found = [each async for each in examine(Target(read_settings(stage.environment())))]
     told = [each for each in found if "known holes; 15.99" in each.found]
     assert [each.grade for each in told] == [Grade.BROKEN]
     assert "newest minor release" in str(told[0].mend)

@@ -9,7 +9,7 @@ import msgspec
 from plainsql_server.cli.output import json_option, remark
 from plainsql_server.cli.status import ca_file_option
 from plainsql_server.operations.doctor import examine
-from plainsql_server.operations.findings import Finding, Grade, Patient
+from plainsql_server.operations.findings import Finding, Grade, Target
 from plainsql_server.settings import SettingsError, read_settings
 
 _MARKS = {Grade.GOOD: "ok", Grade.WARNING: "!!", Grade.BROKEN: "XX"}
@@ -35,7 +35,7 @@ def doctor_command(ctx: click.Context, ca_file: Path | None, disk_free_percent: 
         ]
         _show(findings[0], as_json)
     else:
-        findings = asyncio.run(_examine(Patient(settings, ca_file, disk_free_percent), as_json))
+        findings = asyncio.run(_examine(Target(settings, ca_file, disk_free_percent), as_json))
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(findings), indent=2))
     else:
@@ -43,9 +43,9 @@ def doctor_command(ctx: click.Context, ca_file: Path | None, disk_free_percent: 
     ctx.exit(1 if any(finding.grade is Grade.BROKEN for finding in findings) else 0)
 
 
-async def _examine(patient: Patient, quiet: bool) -> list[Finding]:
+async def _examine(target: Target, quiet: bool) -> list[Finding]:
     findings = []
-    async for finding in examine(patient):
+    async for finding in examine(target):
         findings.append(finding)
         _show(finding, quiet)
     return findings

@@ -18,7 +18,7 @@ from plainsql_server.directory.cache import LONGEST_S, Cache
 from plainsql_server.directory.cells import CellState
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
-from plainsql_server.directory.freshness import Trust
+from plainsql_server.directory.freshness import Freshness
 from plainsql_server.engine.pool.address import Address
 
 # How long a request without a deadline of its own waits for a database that changes its cell; a stop takes less.
@@ -48,15 +48,15 @@ class Place:
 class Databases:
     """The databases of all organizations, by name, remembered as long as principals are."""
 
-    def __init__(self, directory: Directory, trust: Trust) -> None:
+    def __init__(self, directory: Directory, freshness: Freshness) -> None:
         self._directory = directory
-        self._trust = trust
+        self._freshness = freshness
         self._places: Cache[tuple[Principal, str | None], Place] = Cache(
-            self._look_up, trust, lambda key, _: key[0].organization_id
+            self._look_up, freshness, lambda key, _: key[0].organization_id
         )
         # Set with the next change, where somebody waits for one.
         self._changed: asyncio.Event | None = None
-        trust.on_change(self._wake)
+        freshness.on_change(self._wake)
 
     def remembered(self, principal: Principal, name: str | None) -> Place | None:
         """What `find` answered a moment ago, else None: then `find` must say."""
@@ -70,7 +70,7 @@ class Databases:
         if name is not None and not DATABASE_NAME.match(name):
             # No database is called that, and nothing that is sent to us goes into the memory of look-ups.
             raise AccessError("database_not_found", "There is no database of that name.")
-        if self._trust.away:
+        if self._freshness.away:
             known = await self._places.last_known((principal, name))
             if known is not None:
                 return replace(known, certain=False)
@@ -106,20 +106,20 @@ class Databases:
 
         Returns when every process has had the time to learn it: the record is changed first, and only when
         nobody can believe the old one any more may the statement run. A process is told of the change, or has
-        no proof that it would have been, and then believes nothing for longer than the short time of `Trust`.
+        no proof that it would have been, and then believes nothing for longer than the short time of `Freshness`.
         That happens once in a database's life, with its first function, view or trigger. Raises LimitError if
         the deadline comes first.
         """
         try:
             async with asyncio.timeout(deadline.left_s()):
                 await databases.set_not_plain(self._directory, place.database_id)
-                await asyncio.sleep(self._trust.short_s + PLAIN_FOR_S)
+                await asyncio.sleep(self._freshness.short_s + PLAIN_FOR_S)
         except TimeoutError:
             raise LimitError(
                 "statement_timeout",
                 "The deadline passed before the statement could run.",
                 hint="The first statement that stores code in a database takes about"
-                f" {self._trust.short_s + PLAIN_FOR_S:.1f} s longer.",
+                f" {self._freshness.short_s + PLAIN_FOR_S:.1f} s longer.",
             ) from None
 
     async def _look_up(self, key: tuple[Principal, str | None]) -> Place:

@@ -46,8 +46,8 @@ class RequestOutcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """The caller's wish that a request be done once: under which key, and how its answer is written down."""
+class KeyedRequest:
+    """The caller's keyed that a request be done once: under which key, and how its answer is written down."""
 
     key: str
     request_id: str
@@ -81,28 +81,28 @@ class Idempotency:
         self._transactions = transactions
         self._purge_after_s: dict[str, float] = {}
 
-    async def run(self, principal: Principal, request: TransactionRequest, wish: Wish) -> Recorded:
+    async def run(self, principal: Principal, request: TransactionRequest, keyed: KeyedRequest) -> Recorded:
         """The answer of the one time that the request was done. Raises ConflictError where the key is another's."""
         job = await self._transactions.prepare(principal, request)
         transaction = TransactionResult()
         if job.first.plan.read_only:
             await run_attempts(job, transaction)
-            return Recorded(wish.render(transaction), False, transaction)
-        record = job.first.plan.record = _record(wish, job, transaction)
+            return Recorded(keyed.render(transaction), False, transaction)
+        record = job.first.plan.record = _record(keyed, job, transaction)
         while True:
             try:
                 await run_attempts(job, transaction)
                 self._purge_now_and_then(job)
                 return Recorded(record.body, False, transaction)
             except AlreadyRecorded:
-                if (found := await _look_up(job, wish.key)).body is not None:
-                    return _replayed(found, wish)
+                if (found := await _look_up(job, keyed.key)).body is not None:
+                    return _replayed(found, keyed)
                 # The record is older than records are kept: it must make room.
                 await _purge(job, job.deadline)
             except EngineError as error:
                 if error.outcome is not Outcome.UNKNOWN:
                     raise
-                return _replayed(await _resolve(job, wish.key, error), wish)
+                return _replayed(await _resolve(job, keyed.key, error), keyed)
 
     async def find(self, principal: Principal, database: str | None, wanted: str, *, is_key: bool) -> RequestStatus:
         """What became of a request, by its id or its key. Raises AccessError where nothing is known of that id."""
@@ -142,17 +142,17 @@ class Idempotency:
             job.first.pool.cell.observe(failure)
 
 
-def _record(wish: Wish, job: Job, transaction: TransactionResult) -> Record:
+def _record(keyed: KeyedRequest, job: Job, transaction: TransactionResult) -> Record:
     def render(results: Sequence[Result]) -> bytes:
         transaction.results = results
-        return wish.render(transaction)
+        return keyed.render(transaction)
 
-    return Record(job.first.place.record_secret, wish.key, wish.request_id, wish.body_hash, render)
+    return Record(job.first.place.record_secret, keyed.key, keyed.request_id, keyed.body_hash, render)
 
 
-def _replayed(found: Found, wish: Wish) -> Recorded:
+def _replayed(found: Found, keyed: KeyedRequest) -> Recorded:
     assert found.body is not None
-    if found.body_hash != wish.body_hash:
+    if found.body_hash != keyed.body_hash:
         raise ConflictError(
             "idempotency_key_reused",
             "The idempotency key was used before, with another request.",

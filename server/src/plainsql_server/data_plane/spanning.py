@@ -24,13 +24,13 @@ from plainsql_server.core.errors import EngineError, LimitError, Outcome, Servic
 from plainsql_server.core.ids import Kind, new_id
 from plainsql_server.core.observation import Failure, Observe
 from plainsql_server.data_plane.admission import transaction_timed_out
-from plainsql_server.data_plane.spanning_lock import Baton, Batons, taken_away
+from plainsql_server.data_plane.spanning_lock import Baton, SpanningLocks, taken_away
 from plainsql_server.data_plane.transaction import Job, Part, TransactionResult, as_told, try_until_done
 from plainsql_server.engine.connection.connection import ResultTooLarge
 from plainsql_server.engine.connection.sqlstate import connection_lost, engine_away
 from plainsql_server.engine.execution.records import AlreadyRecorded
 from plainsql_server.engine.execution.spanning import Participant, commit_anew, gid_of, new_gid
-from plainsql_server.engine.execution.transaction import Told
+from plainsql_server.engine.execution.transaction import Results
 from plainsql_server.engine.pool.pool import Lease
 
 # What is decided is also done, though the deadline has passed: for so long it is tried at least.
@@ -106,7 +106,7 @@ class _Course:
 class Spanning:
     """Runs transactions that span databases."""
 
-    def __init__(self, batons: Batons, observe: Observe, on_step: OnStep | None = None) -> None:
+    def __init__(self, batons: SpanningLocks, observe: Observe, on_step: OnStep | None = None) -> None:
         self._batons = batons
         self._observe = observe
         self._on_step: OnStep = on_step or _go_on
@@ -183,7 +183,7 @@ class _Attempt:
         self._baton = baton
         self._course = course
         self._on_step = on_step
-        self._told = Told()
+        self._told = Results()
         self._participants = [
             Participant(lease, part.pool.catalog, part.plan, self._told, gid_of(baton.gid, number))
             for number, (lease, part) in enumerate(zip(leases, job.parts, strict=True))

@@ -3,7 +3,7 @@
 Owns the waiting for it, in the order of asking, and the record that stands for it, until that is freed or left to
 whoever finishes what others left (`control_plane/spanning.py`). The record is in the directory and outlives this
 process; nothing here is needed for the rule to hold. Within a process requests queue up, and the first of the queue
-waits in the directory's line, so that processes take turns, too. Refuses to know what is done with it.
+waits in the directory's line, so that processes take notifier, too. Refuses to know what is done with it.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from plainsql_server.core.observation import Failure, Observe
 from plainsql_server.directory import spanning
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.spanning import NewRecord, State
-from plainsql_server.directory.spanning_lock import Turns
+from plainsql_server.directory.spanning_lock import SpanningNotifier
 from plainsql_server.engine.connection.sqlstate import connection_lost, engine_away
 
 # How long a record is its holder's without a word from it. What a process that died left in doubt is finished after
@@ -90,12 +90,12 @@ class Baton:
         self.is_freed = True
 
 
-class Batons:
+class SpanningLocks:
     """The batons of every organization."""
 
-    def __init__(self, directory: Directory, turns: Turns, observe: Observe) -> None:
+    def __init__(self, directory: Directory, notifier: SpanningNotifier, observe: Observe) -> None:
         self._directory = directory
-        self._turns = turns
+        self._notifier = notifier
         self._observe = observe
         self._queues: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._waiting: defaultdict[str, int] = defaultdict(int)
@@ -116,7 +116,7 @@ class Batons:
                 yield baton
             finally:
                 keeping.cancel()
-                self._turns.forget(organization_id)
+                self._notifier.forget(organization_id)
                 if not baton.is_freed:
                     await self._leave(baton)
 
@@ -142,7 +142,7 @@ class Batons:
                 del self._waiting[organization_id], self._queues[organization_id]
 
     async def _wait(self, record: NewRecord, deadline: Deadline) -> None:
-        word = self._turns.expect(record.organization_id)
+        word = self._notifier.expect(record.organization_id)
         state: State | None = await spanning.enter(self._directory, record, HOLD_S)
         look_s = _FIRST_LOOK_S
         while state is State.WAITING:

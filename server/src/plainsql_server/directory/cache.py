@@ -1,4 +1,4 @@
-"""A small memory of look-ups: each answer is believed as long as `Trust` says, and asked for once at a time.
+"""A small memory of look-ups: each answer is believed as long as `Freshness` says, and asked for once at a time.
 
 Owns ages and the joining of equal questions. Refuses to know what is looked up. An error is never kept.
 """
@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 from plainsql_server.directory.connection import directory_away
-from plainsql_server.directory.freshness import Trust
+from plainsql_server.directory.freshness import Freshness
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -32,22 +32,22 @@ class Cache(Generic[Key, Value]):
     def __init__(
         self,
         look_up: Callable[[Key], Awaitable[Value]],
-        trust: Trust,
+        freshness: Freshness,
         organization_of: Callable[[Key, Value], str | None],
     ) -> None:
         self._look_up = look_up
-        self._trust = trust
+        self._freshness = freshness
         self._organization_of = organization_of
         # When it was asked for, and the answer.
         self.kept: dict[Key, tuple[float, Value]] = {}
         self._keys_of: dict[str, set[Key]] = {}
         self._asking: dict[Key, asyncio.Task[Value]] = {}
-        trust.on_change(self._forget)
+        freshness.on_change(self._forget)
 
     def remembered(self, key: Key) -> Value | None:
         """What is remembered and still believed, else None: then `get` must say."""
         kept = self.kept.get(key)
-        return None if kept is None or not self._trust.holds(kept[0]) else kept[1]
+        return None if kept is None or not self._freshness.holds(kept[0]) else kept[1]
 
     async def get(self, key: Key, within_s: float = LONGEST_S) -> Value:
         """The answer, remembered or fresh. Raises what the look-up raises, or EngineError when it takes too long.
@@ -66,7 +66,7 @@ class Cache(Generic[Key, Value]):
     async def last_known(self, key: Key) -> Value | None:
         """While the directory is away: what was known when it was last heard, unless a look-up works after all."""
         kept = self.kept.get(key)
-        if kept is None or not self._trust.bears_with(kept[0]):
+        if kept is None or not self._freshness.allows_stale(kept[0]):
             return None
         task = self._task(key)
         done, _ = await asyncio.wait([task], timeout=_PATIENCE_S)
@@ -87,10 +87,10 @@ class Cache(Generic[Key, Value]):
             task.exception()
 
     async def _ask(self, key: Key) -> Value:
-        asked_s, changes = time.monotonic(), self._trust.changes
+        asked_s, changes = time.monotonic(), self._freshness.changes
         value = await self._look_up(key)
         organization_id = self._organization_of(key, value)
-        if organization_id is not None and changes == self._trust.changes:
+        if organization_id is not None and changes == self._freshness.changes:
             if len(self.kept) >= _MAX_ENTRIES:
                 self._forget(None)
             self.kept[key] = (asked_s, value)

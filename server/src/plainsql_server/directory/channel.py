@@ -6,7 +6,7 @@ This connection LISTENs, and asks a small question again and again. Its answer p
 listens, and that every change committed before the question was sent has been told: PostgreSQL delivers what
 is pending before it is ready for the next question. A connection that fails or falls silent is replaced.
 
-Owns that connection. Refuses to know what is forgotten on a change: `Trust` tells the memories.
+Owns that connection. Refuses to know what is forgotten on a change: `Freshness` tells the memories.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ from plainsql_server.core.clock import now
 from plainsql_server.core.observation import Failure, Observe
 from plainsql_server.core.shutdown_on_timeout import cut_if_silent
 from plainsql_server.directory.connection import Connection, connect_alone
-from plainsql_server.directory.freshness import Trust
+from plainsql_server.directory.freshness import Freshness
 from plainsql_server.directory.spanning import TURNS
-from plainsql_server.directory.spanning_lock import Turns
+from plainsql_server.directory.spanning_lock import SpanningNotifier
 
 APPLICATION_NAME = "plainsql-changes"
 _LISTEN = f"LISTEN plainsql_changes; LISTEN {TURNS}"
@@ -35,12 +35,14 @@ _RETRY_LONGEST_S = 1.0
 
 
 class Channel:
-    """Keeps `trust` told of changes until it is cancelled."""
+    """Tells `freshness` of changes until it is cancelled."""
 
-    def __init__(self, dsn: str, trust: Trust, observe: Observe, turns: Turns | None = None) -> None:
+    def __init__(
+        self, dsn: str, freshness: Freshness, observe: Observe, notifier: SpanningNotifier | None = None
+    ) -> None:
         self._dsn = dsn
-        self._trust = trust
-        self._turns = turns or Turns()
+        self._freshness = freshness
+        self._notifier = notifier or SpanningNotifier()
         self._observe = observe
         self._retry_s = _RETRY_FIRST_S
         self._reported = False
@@ -61,20 +63,20 @@ class Channel:
         async with self._connection() as connection:
             with self._cut_if_silent(connection):
                 await connection.execute(_LISTEN)
-            self._trust.listening()
+            self._freshness.listening()
             while True:
                 await self._prove(connection)
                 self._retry_s, self._reported = _RETRY_FIRST_S, False
-                await self._hear(connection, max(self._trust.short_s / _PROOFS_PER_TRUST, _RETRY_FIRST_S))
+                await self._hear(connection, max(self._freshness.short_s / _PROOFS_PER_TRUST, _RETRY_FIRST_S))
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
         try:
             connection = await connect_alone(self._dsn, APPLICATION_NAME)
         except psycopg.Error:
-            self._trust.away = True
+            self._freshness.away = True
             raise
-        self._trust.away = False
+        self._freshness.away = False
         try:
             yield connection
         finally:
@@ -88,14 +90,14 @@ class Channel:
                 raise psycopg.OperationalError("the connection does not listen: is there a pooler in between?")
             # What was told on the way comes first: only then is it true that all has been heard.
             await self._hear(connection, 0)
-        self._trust.proven(asked_s)
+        self._freshness.proven(asked_s)
 
     async def _hear(self, connection: Connection, for_s: float) -> None:
         async for heard in connection.notifies(timeout=for_s):
             if heard.channel == TURNS:
-                self._turns.announce(heard.payload)
+                self._notifier.announce(heard.payload)
                 continue
-            self._trust.announce(None if heard.payload == _EVERY_ORGANIZATION else heard.payload)
+            self._freshness.announce(None if heard.payload == _EVERY_ORGANIZATION else heard.payload)
 
     def _cut_if_silent(self, connection: Connection) -> AbstractContextManager[None]:
-        return cut_if_silent(connection.fileno(), max(self._trust.short_s, _RETRY_FIRST_S))
+        return cut_if_silent(connection.fileno(), max(self._freshness.short_s, _RETRY_FIRST_S))

@@ -17,7 +17,7 @@ from collections.abc import Callable
 Forget = Callable[[str | None], None]
 
 
-class Trust:
+class Freshness:
     """What the memories of one process have in common."""
 
     def __init__(self, short_ms: int, long_ms: int, grace_ms: int) -> None:
@@ -41,7 +41,7 @@ class Trust:
             return True
         return now_s - self._proven_s <= self.short_s and at_s >= self._heard_since_s and now_s - at_s <= self._long_s
 
-    def bears_with(self, at_s: float) -> bool:
+    def allows_stale(self, at_s: float) -> bool:
         """Whether an answer may be used although it cannot be asked for again: the directory is away."""
         if not self.away:
             return False

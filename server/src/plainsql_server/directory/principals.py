@@ -14,8 +14,8 @@ from plainsql_server.core.principal import Principal
 from plainsql_server.directory import keys, sessions
 from plainsql_server.directory.cache import Cache
 from plainsql_server.directory.connection import Directory
-from plainsql_server.directory.freshness import Trust
-from plainsql_server.directory.unknown_credentials import Strangers
+from plainsql_server.directory.freshness import Freshness
+from plainsql_server.directory.unknown_credentials import UnknownCredentials
 
 
 class _Found(NamedTuple):
@@ -28,20 +28,20 @@ class _Found(NamedTuple):
 class Principals:
     """Principals by secret, remembered for as long as a revocation may take to be noticed."""
 
-    def __init__(self, directory: Directory, trust: Trust) -> None:
+    def __init__(self, directory: Directory, freshness: Freshness) -> None:
         self._directory = directory
-        self._trust = trust
+        self._freshness = freshness
         # Only secrets that were found good are remembered, so that guessing fills nothing.
         self._found: Cache[str, _Found | None] = Cache(
-            self._look_up, trust, lambda _, found: None if found is None else found.principal.organization_id
+            self._look_up, freshness, lambda _, found: None if found is None else found.principal.organization_id
         )
         self._kept = self._found.kept
-        self._strangers = Strangers(trust)
+        self._unknown = UnknownCredentials(freshness)
 
     def remembered(self, secret: str) -> Principal | None:
         """The principal of a secret that was looked up a moment ago, else None: then `find` must say."""
         kept = self._kept.get(secret)
-        if kept is None or kept[1] is None or not self._trust.holds(kept[0]):
+        if kept is None or kept[1] is None or not self._freshness.holds(kept[0]):
             return None
         good_until_s, principal = kept[1]
         return principal if good_until_s == math.inf or good_until_s > wall_s() else None
@@ -53,23 +53,23 @@ class Principals:
         """
         if not credential.is_well_formed(secret):
             return None
-        found = await self._found.last_known(secret) if self._trust.away else None
+        found = await self._found.last_known(secret) if self._freshness.away else None
         found = found or await self._found.get(secret)
         return None if found is None or found.good_until_s <= wall_s() else found.principal
 
     async def _look_up(self, secret: str) -> _Found | None:
         digest = credential.digest(secret)
-        if self._strangers.is_known(digest):
+        if self._unknown.is_known(digest):
             return await self._ask(secret, digest)
-        if self._strangers.is_refused(digest):
+        if self._unknown.is_refused(digest):
             return None
-        async with self._strangers.turn():
+        async with self._unknown.turn():
             asked_s = time.monotonic()
             found = await self._ask(secret, digest)
         if found is None:
-            self._strangers.note_refused(digest, asked_s)
+            self._unknown.note_refused(digest, asked_s)
         else:
-            self._strangers.note_known(digest)
+            self._unknown.note_known(digest)
         return found
 
     async def _ask(self, secret: str, digest: bytes) -> _Found | None:

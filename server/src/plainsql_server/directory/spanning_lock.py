@@ -7,7 +7,7 @@ whoever waits looks for itself now and then. Refuses to know whose turn it is; t
 import asyncio
 
 
-class Turns:
+class SpanningNotifier:
     """Those in this process who wait, one of each organization."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from plainsql_server.core.errors import LimitError
-from plainsql_server.directory.freshness import Trust
+from plainsql_server.directory.freshness import Freshness
 
 # Half of the connections that a data-plane process has to the directory. A look-up takes about a millisecond, so that
 # this is 2,000 fresh callers a second.
@@ -22,11 +22,11 @@ _MAX_REFUSED = 10_000
 _MAX_KNOWN = 100_000
 
 
-class Strangers:
+class UnknownCredentials:
     """Tells those who were found good once from those who never were, and has the latter take turns."""
 
-    def __init__(self, trust: Trust, at_once: int = _AT_ONCE, max_waiting: int = _MAX_WAITING) -> None:
-        self._trust = trust
+    def __init__(self, freshness: Freshness, at_once: int = _AT_ONCE, max_waiting: int = _MAX_WAITING) -> None:
+        self._freshness = freshness
         self._turns = asyncio.Semaphore(at_once)
         self._max_waiting = max_waiting
         self._waiting = 0
@@ -34,7 +34,7 @@ class Strangers:
         # When the directory was asked, of those that it did not know.
         self._refused: dict[bytes, float] = {}
         # Whatever changes may make one good: they are few and cheap to ask for again.
-        trust.on_change(lambda _: self._refused.clear())
+        freshness.on_change(lambda _: self._refused.clear())
 
     def is_known(self, digest: bytes) -> bool:
         """Whether it was found good once; it may have been revoked since."""
@@ -43,7 +43,7 @@ class Strangers:
     def is_refused(self, digest: bytes) -> bool:
         """Whether the directory did not know it a moment ago."""
         asked_s = self._refused.get(digest)
-        return asked_s is not None and self._trust.holds(asked_s)
+        return asked_s is not None and self._freshness.holds(asked_s)
 
     def note_known(self, digest: bytes) -> None:
         if len(self._known) >= _MAX_KNOWN:

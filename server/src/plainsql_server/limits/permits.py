@@ -15,7 +15,7 @@ from plainsql_server.core.clock import now
 from plainsql_server.core.errors import EngineError
 from plainsql_server.core.observation import LimiterChanged, LimiterLoad, Observe
 from plainsql_server.limits.account import Account, Permit
-from plainsql_server.limits.shared import SharedLedger, SharedLedgerLost, Told
+from plainsql_server.limits.shared import Granted, SharedLedger, SharedLedgerLost
 from plainsql_server.limits.window import Window
 
 MINUTE = Window(60_000)
@@ -98,7 +98,7 @@ class Permits:
             except SharedLedgerLost as error:
                 self._go_by_shares(str(error))
             except Exception as error:
-                # Whatever is wrong: requests that wait must be answered, and somebody must be told.
+                # Whatever is wrong: requests that wait must be answered, and somebody must be granted.
                 self._go_by_shares(f"{type(error).__name__}: {error}")
             tried.set()
             await asyncio.sleep(_RECONNECT_AFTER_S)
@@ -170,40 +170,40 @@ class Permits:
         sent_s = self._clock()
         asks = [account.ask(sent_s) for account in accounts]
         try:
-            told = await shared.settle(asks)
+            granted = await shared.settle(asks)
         except BaseException:
-            # Whether Redis heard it is not known. What was given is told again, what was returned is not: so
+            # Whether Redis heard it is not known. What was given is granted again, what was returned is not: so
             # the mistake is never in favour of too many.
             for account, ask in zip(accounts, asks, strict=True):
                 account.untold += ask.given
             self._asking = dict.fromkeys([*accounts, *self._asking])
             raise
         self.round_trips += 1
-        for account, answer in zip(accounts, told, strict=True):
+        for account, answer in zip(accounts, granted, strict=True):
             self._hear(account, answer, sent_s)
 
-    def _hear(self, account: Account, told: Told, sent_s: float) -> None:
+    def _hear(self, account: Account, granted: Granted, sent_s: float) -> None:
         account.is_asking = False
         now_s = self._clock()
-        account.left = told.left
-        account.more_at_s = now_s + (told.back_ms if told.back_ms >= 0 else self._window.length_ms) / 1000
-        if told.warming_ms >= 0:
-            self._warm(now_s + told.warming_ms / 1000)
+        account.left = granted.left
+        account.more_at_s = now_s + (granted.back_ms if granted.back_ms >= 0 else self._window.length_ms) / 1000
+        if granted.warming_ms >= 0:
+            self._warm(now_s + granted.warming_ms / 1000)
             self._serve_of_share(account)
             return
-        if told.granted:
-            account.ledger.add(told.granted, now_s)
-            self._given["shared"] += told.granted
-        self._serve(account, told, sent_s)
+        if granted.granted:
+            account.ledger.add(granted.granted, now_s)
+            self._given["shared"] += granted.granted
+        self._serve(account, granted, sent_s)
 
-    def _serve(self, account: Account, told: Told, sent_s: float) -> None:
+    def _serve(self, account: Account, granted: Granted, sent_s: float) -> None:
         now_s = self._clock()
-        if told.granted and now_s >= sent_s + self._window.life_s:
+        if granted.granted and now_s >= sent_s + self._window.life_s:
             # Heard too late, because Redis or this process stood still: used now, they would stop to count too soon.
-            account.returned.append((told.slot, told.granted))
+            account.returned.append((granted.slot, granted.granted))
             self._ask(account)
             return
-        free = told.granted
+        free = granted.granted
         while free and account.waiting:
             place = account.waiting.popleft()
             if not place.done():
@@ -212,9 +212,9 @@ class Permits:
                 place.set_result(account.grant(account.left + free, now_s))
         if free:
             # Counted from when they were asked for, since they cannot have been debited before.
-            account.lease(free, sent_s + self._window.life_s, told.slot)
+            account.lease(free, sent_s + self._window.life_s, granted.slot)
             self._leased[account] = None
-        if told.granted < account.needed:
+        if granted.granted < account.needed:
             self._refuse(account)
         elif account.waiting:
             self._ask(account)

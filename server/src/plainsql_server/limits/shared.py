@@ -94,7 +94,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Granted:
     """The answer to an Ask."""
 
     granted: int
@@ -139,18 +139,18 @@ class SharedLedger:
         await self._connection.send_command("SET", _WARMING, 1, "PX", self._window.counted_slots * self._window.slot_ms)
         await self._connection.read_response()
 
-    async def settle(self, asks: Sequence[Ask]) -> list[Told]:
+    async def settle(self, asks: Sequence[Ask]) -> list[Granted]:
         """The answers, in one round trip. With nothing to ask it only makes sure that Redis is there."""
         return await _patiently(self._settle(asks))
 
-    async def _settle(self, asks: Sequence[Ask]) -> list[Told]:
+    async def _settle(self, asks: Sequence[Ask]) -> list[Granted]:
         if not asks:
             await self._connection.send_command("PING")
             await self._connection.read_response()
             return []
         # Not by a pipeline of the client's: it would take a connection of its own, and another life of Redis' with it.
         await self._connection.send_packed_command(self._connection.pack_commands(map(self._command, asks)))
-        return [Told(*await self._connection.read_response()) for _ in asks]
+        return [Granted(*await self._connection.read_response()) for _ in asks]
 
     def _command(self, ask: Ask) -> tuple[str | int, ...]:
         window = self._window

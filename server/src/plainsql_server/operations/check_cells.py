@@ -19,7 +19,7 @@ from plainsql_server.engine.pool.health import PROBE_ROLE, check_cell
 from plainsql_server.operations.check_directory import clock, mend_of
 from plainsql_server.operations.check_machine import disk
 from plainsql_server.operations.check_replicas import following, hidden
-from plainsql_server.operations.findings import Finding, Patient, broken, good, warning
+from plainsql_server.operations.findings import Finding, Target, broken, good, warning
 from plainsql_server.settings import Settings
 
 # Connections that operators, backups and provisioning take beside the data planes.
@@ -33,9 +33,9 @@ _NO_PASSWORDS = "Have its pg_hba.conf ask for no password: `plainsql-server cell
 _AGAIN = "Run `plainsql-server upgrade`, which prepares each cell again."
 
 
-async def cells(patient: Patient) -> AsyncIterator[Finding]:
+async def cells(target: Target) -> AsyncIterator[Finding]:
     """Whether every cell can do its work."""
-    async with Directory.open(patient.settings.directory_dsn, max_connections=1) as directory:
+    async with Directory.open(target.settings.directory_dsn, max_connections=1) as directory:
         try:
             listed = await stored.list_(directory)
         except ServiceError as error:
@@ -46,11 +46,11 @@ async def cells(patient: Patient) -> AsyncIterator[Finding]:
         if not any(cell.state is CellState.ACTIVE for cell in listed):
             yield broken("cells", "No cell takes new databases.", "Add one with `plainsql-server cell add`.")
         for cell in listed:
-            for finding in await _cell(patient, directory, cell):
+            for finding in await _cell(target, directory, cell):
                 yield finding
 
 
-async def _cell(patient: Patient, directory: Directory, cell: CellRecord) -> list[Finding]:
+async def _cell(target: Target, directory: Directory, cell: CellRecord) -> list[Finding]:
     check = f"cell {cell.name}"
     try:
         async with watching(cell.conninfo, cell.admin_role) as connection:
@@ -60,11 +60,11 @@ async def _cell(patient: Patient, directory: Directory, cell: CellRecord) -> lis
     except ServiceError as error:
         why = " ".join((error.internal_context or error.message).split())
         return [broken(check, f"The cell cannot be reached as {cell.admin_role}: {why}", _mend(why))]
-    findings = [clocks, *_fitness(check, facts), *_guard(check, facts), *_room(check, facts, patient.settings)]
+    findings = [clocks, *_fitness(check, facts), *_guard(check, facts), *_room(check, facts, target.settings)]
     findings += [*following(check, cell.conninfo, seen), *hidden(check, cell.conninfo, facts)]
     findings += [*_durability(check, facts), *await _databases(check, directory, cell, facts)]
     findings += await _probe(check, cell, facts)
-    findings += _disk(check, cell, facts, patient.disk_free_percent)
+    findings += _disk(check, cell, facts, target.disk_free_percent)
     return findings
 
 

@@ -14,16 +14,16 @@ from cryptography import x509
 from cryptography.x509.oid import ExtensionOID
 
 from plainsql_server.core.clock import now
-from plainsql_server.operations.findings import Finding, Patient, broken, good, warning
+from plainsql_server.operations.findings import Finding, Target, broken, good, warning
 
 # As long as people need to notice and act.
 _RENEW_BEFORE = timedelta(days=21)
 _RENEW = "Renew it and restart the planes: SIGHUP to a parent replaces its workers one by one."
 
 
-async def certificates(patient: Patient) -> AsyncIterator[Finding]:
+async def certificates(target: Target) -> AsyncIterator[Finding]:
     """Whether PLAINSQL_TLS_CERT_FILE can be shown to clients."""
-    settings = patient.settings
+    settings = target.settings
     if not settings.tls_cert_file or not settings.tls_key_file:
         yield good("certificate", "No certificate is set: the planes speak plain HTTP, for what is before them.")
         return

@@ -13,7 +13,7 @@ from psycopg import AsyncConnection
 
 from plainsql_server.core.clock import now
 from plainsql_server.directory.migrations import pending
-from plainsql_server.operations.findings import Finding, Patient, broken, good, warning
+from plainsql_server.operations.findings import Finding, Target, broken, good, warning
 
 _CONNECT_TIMEOUT_S = 3
 DSN = "PLAINSQL_DIRECTORY_DSN"
@@ -45,9 +45,9 @@ _START = "Start PostgreSQL there, or correct host and port in {where}."
 _SKEW_WARNING_S, _SKEW_BROKEN_S = 1.0, 10.0
 
 
-async def directory(patient: Patient) -> AsyncIterator[Finding]:
+async def directory(target: Target) -> AsyncIterator[Finding]:
     """Whether the directory can serve this version."""
-    dsn = patient.settings.directory_dsn
+    dsn = target.settings.directory_dsn
     try:
         connection = await AsyncConnection.connect(dsn, connect_timeout=_CONNECT_TIMEOUT_S, autocommit=True)
     except psycopg.Error as error:

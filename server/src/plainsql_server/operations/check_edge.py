@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 
 from plainsql_server import VERSION
 from plainsql_server.operations.asking import Answer, AskingError, get
-from plainsql_server.operations.findings import Finding, Patient, broken, good, warning
+from plainsql_server.operations.findings import Finding, Target, broken, good, warning
 from plainsql_server.settings import PREFIX
 
 _REDIS_TIMEOUT_S = 2.0
@@ -20,22 +20,22 @@ _MEND_CERTIFICATE = "Give it a valid certificate for that name, or name its auth
 _CONTROL_ROUTE = "/v1/organizations/current"
 
 
-async def planes(patient: Patient) -> AsyncIterator[Finding]:
+async def planes(target: Target) -> AsyncIterator[Finding]:
     """Whether each plane answers at the address that clients are told."""
     for name in ("data", "control"):
-        url = str(getattr(patient.settings, f"{name}_url"))
+        url = str(getattr(target.settings, f"{name}_url"))
         if not url:
             yield warning(
                 "planes", f"{PREFIX}{name.upper()}_URL is not set, so that clients are not told where to go.",
                 f"Set it to the {name} plane's public address.",
             )  # fmt: skip
             continue
-        yield await _plane(patient, name, url)
+        yield await _plane(target, name, url)
 
 
-async def _plane(patient: Patient, name: str, url: str) -> Finding:
+async def _plane(target: Target, name: str, url: str) -> Finding:
     try:
-        answer = await get(url, "/health", patient.ca_file)
+        answer = await get(url, "/health", target.ca_file)
     except AskingError as error:
         if "certificate" in str(error):
             return broken("planes", f"The {name} plane at {url}: {error}.", _MEND_CERTIFICATE)
@@ -67,14 +67,14 @@ def _health(name: str, url: str, answer: Answer) -> Finding:
     return good("planes", f"The {name} plane at {url} is well.")
 
 
-async def alias(patient: Patient) -> AsyncIterator[Finding]:
+async def alias(target: Target) -> AsyncIterator[Finding]:
     """Whether the alias leads to this data plane, and control requests to this control plane."""
-    settings = patient.settings
+    settings = target.settings
     if not settings.alias_url:
         return
     try:
-        banner = (await get(settings.alias_url, "/", patient.ca_file)).json()
-        redirect = await get(settings.alias_url, _CONTROL_ROUTE, patient.ca_file)
+        banner = (await get(settings.alias_url, "/", target.ca_file)).json()
+        redirect = await get(settings.alias_url, _CONTROL_ROUTE, target.ca_file)
     except AskingError as error:
         yield _unheard_alias(settings.alias_url, error)
         return
@@ -96,9 +96,9 @@ def _unheard_alias(url: str, error: AskingError) -> Finding:
     return broken("alias", f"The alias does not answer at {url}: {error}.", mend)
 
 
-async def redis(patient: Patient) -> AsyncIterator[Finding]:
+async def redis(target: Target) -> AsyncIterator[Finding]:
     """Whether rate limits can be counted over all processes."""
-    settings = patient.settings
+    settings = target.settings
     if settings.redis_url is None:
         processes = settings.nodes * settings.workers
         if processes > 1:

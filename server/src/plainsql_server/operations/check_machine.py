@@ -16,7 +16,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from plainsql_server.core.errors import RequestError
 from plainsql_server.operations.asking import AskingError, get
-from plainsql_server.operations.findings import Finding, Patient, broken, good, warning
+from plainsql_server.operations.findings import Finding, Target, broken, good, warning
 from plainsql_server.operations.programs import find_program
 from plainsql_server.settings import PREFIX
 
@@ -25,9 +25,9 @@ _DESCRIPTORS = 4_096
 _OLDEST_MAJOR = 15
 
 
-async def files(patient: Patient) -> AsyncIterator[Finding]:
+async def files(target: Target) -> AsyncIterator[Finding]:
     """Whether files with secrets are their owner's alone."""
-    settings = patient.settings
+    settings = target.settings
     if (settings.tls_cert_file is None) != (settings.tls_key_file is None):
         yield broken(
             "files", "Only one of PLAINSQL_TLS_CERT_FILE and PLAINSQL_TLS_KEY_FILE is set.", "Set both, or none."
@@ -59,9 +59,9 @@ def _secret_file(name: str, file: Path) -> Finding:
     return good("files", f"{file} ({name}) is its owner's alone.")
 
 
-async def ports(patient: Patient) -> AsyncIterator[Finding]:
+async def ports(target: Target) -> AsyncIterator[Finding]:
     """Whether each plane has its port: it listens there itself, or the port is free."""
-    settings = patient.settings
+    settings = target.settings
     planes = {
         "data": (settings.data_host, settings.data_port, settings.data_url),
         "control": (settings.control_host, settings.control_port, settings.control_url),
@@ -77,13 +77,13 @@ async def ports(patient: Patient) -> AsyncIterator[Finding]:
                     f"Set {PREFIX}{name.upper()}_HOST to an address of this machine, and a port above 1023.",
                 )  # fmt: skip
             else:
-                yield await _occupant(patient, name, host, port)
+                yield await _occupant(target, name, host, port)
 
 
-async def _occupant(patient: Patient, name: str, host: str, port: int) -> Finding:
-    scheme = "https" if patient.settings.tls_cert_file else "http"
+async def _occupant(target: Target, name: str, host: str, port: int) -> Finding:
+    scheme = "https" if target.settings.tls_cert_file else "http"
     try:
-        said = (await get(f"{scheme}://{host}:{port}", "/health?live", patient.ca_file)).json()
+        said = (await get(f"{scheme}://{host}:{port}", "/health?live", target.ca_file)).json()
     except AskingError as error:
         # A plane's certificate names its public address, not the one that it listens on.
         said = {"version": ""} if "certificate" in str(error) else {}
@@ -105,10 +105,10 @@ def _bound(host: str, port: int) -> Iterator[None]:
         yield
 
 
-async def limits(patient: Patient) -> AsyncIterator[Finding]:
+async def limits(target: Target) -> AsyncIterator[Finding]:
     """Whether processes may open as many files and sockets as their connections take."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = max(_DESCRIPTORS, 4 * patient.settings.cell_max_connections)
+    needed = max(_DESCRIPTORS, 4 * target.settings.cell_max_connections)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         yield good("limits", f"A process may open {soft} files.")
         return
@@ -118,7 +118,7 @@ async def limits(patient: Patient) -> AsyncIterator[Finding]:
     )  # fmt: skip
 
 
-async def programs(_: Patient) -> AsyncIterator[Finding]:
+async def programs(_: Target) -> AsyncIterator[Finding]:
     """Whether backups can be made from here."""
     for name in ("pg_dump", "pg_restore"):
         try:

@@ -30,7 +30,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Patient:
+class Target:
     """What is examined: the settings, and what the operator added to them on the command line."""
 
     settings: Settings
@@ -50,4 +50,4 @@ def broken(check: str, found: str, mend: str) -> Finding:
     return Finding(check, Grade.BROKEN, found, mend)
 
 
-Check = Callable[[Patient], AsyncIterator[Finding]]
+Check = Callable[[Target], AsyncIterator[Finding]]

@@ -94,7 +94,7 @@ class _Ends:
         """The copy, to be written to; triggers do not act in it until the stop is about to end."""
         name, roles = self.copy.engine_name, {self.database.reader_role: self.copy.reader_role}
         async with connected(self.new.conninfo, self.new.admin_role, name, _KEEPER) as admin:
-            await change_apply.silence(admin, self.copy.owner_role, name, silent=True)
+            await change_apply.set_triggers_enabled(admin, self.copy.owner_role, name, enabled=False)
             async with connected(self.new.conninfo, self.copy.owner_role, name) as owner:
                 yield Copy(owner, admin, roles)
 
@@ -131,7 +131,7 @@ async def _carry_out(ends: _Ends, progress: Progress, moved: Moved) -> None:
     async with ends.original() as one, _own_folder() as folder:
         await backups.check_dumpable(one.admin)
         earlier = await now_in(one)
-        late_rights = await change_apply.has_meagre_owner(earlier)
+        late_rights = await change_apply.lacks_privileges(earlier)
         async with (
             backups.attended(ends.new.conninfo, ends.new.admin_role, ends.copy.engine_name, backups.MOVE),
             _unless_definitions_change(ends, earlier),
@@ -139,7 +139,7 @@ async def _carry_out(ends: _Ends, progress: Progress, moved: Moved) -> None:
             await _fill(ends, earlier, folder / "schema", progress, late_rights=late_rights, moved=moved)
         async with ends.original() as other, ends.opened_copy() as copy:
             await change_apply.copy_own(earlier, copy)
-            await change_apply.rouse(earlier, copy, asleep=True)
+            await change_apply.set_always_triggers_enabled(earlier, copy, enabled=False)
             await backups.analyze(ends.owner(of_copy=True))
             progress.step("changes")
             earlier, spare = await _catch_up(earlier, other, copy, moved)
@@ -170,12 +170,14 @@ async def _switch(ends: _Ends, earlier: Moment, spare: Pair, copy: Copy, *, righ
             later = await now_in(spare)
             await _follow(earlier, later, copy, moved)
             await change_apply.set_sequences(later, copy)
-            await change_apply.rouse(later, copy, asleep=False)
+            await change_apply.set_always_triggers_enabled(later, copy, enabled=True)
             if rights is not None:
                 program = find_program("pg_restore", spare.admin.info.server_version // 10_000)
                 await grant(program, rights, ends.owner(of_copy=True))
-            await change_apply.silence(copy.admin, ends.copy.owner_role, ends.copy.engine_name, silent=False)
-            # Its sessions began in silence, and none of them may be taken for a customer's.
+            await change_apply.set_triggers_enabled(
+                copy.admin, ends.copy.owner_role, ends.copy.engine_name, enabled=True
+            )
+            # Its sessions began with triggers disabled, and none of them may be taken for a customer's.
             await copy.owner.close()
             await moves.finish(ends.directory, ends.move, ends.database, ends.copy)
             return time.monotonic() - began_s

@@ -69,4 +69,4 @@ spanning_lock.HOLD_S = float(os.environ["PLAINSQL_TEST_HOLD_S"])
 spanning_lock._KEEP_EVERY_S = spanning_lock.HOLD_S / 4
 if os.environ.get("PLAINSQL_TEST_OVERLAP"):
     spanning.enter = enter_at_once
-    setattr(spanning_lock.Batons, "_queue", no_queue)  # noqa: B010  # mypy knows it as a method
+    setattr(spanning_lock.SpanningLocks, "_queue", no_queue)  # noqa: B010  # mypy knows it as a method

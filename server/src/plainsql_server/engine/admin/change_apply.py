@@ -23,7 +23,7 @@ _DELETE_BY_TEXT = f"""
             FROM ONLY {{table}} x WHERE {_ROW} IN (SELECT r FROM pg_temp.gone)) a
         JOIN (SELECT r, count(*) AS n FROM pg_temp.gone GROUP BY r) g ON g.r = a.r AND a.n <= g.n))
 """
-_UNRULY = """
+_ALWAYS_TRIGGERS = """
     SELECT n.nspname::text, c.relname::text, 'TRIGGER', t.tgname::text, t.tgenabled::text
     FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE NOT t.tgisinternal AND t.tgenabled IN ('A', 'R') AND c.relpersistence <> 't'
@@ -32,7 +32,7 @@ _UNRULY = """
     FROM pg_rewrite r JOIN pg_class c ON c.oid = r.ev_class JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE r.ev_enabled IN ('A', 'R') AND c.relpersistence <> 't'
 """
-_MEAGRE = """
+_MISSING_PRIVILEGES = """
     SELECT EXISTS (SELECT FROM pg_class WHERE relacl IS NOT NULL AND CASE relkind
         WHEN 'S' THEN NOT has_sequence_privilege(relowner, oid, 'UPDATE')
         ELSE relkind IN ('r', 'p', 'm') AND NOT (has_table_privilege(relowner, oid, 'SELECT')
@@ -70,24 +70,24 @@ async def follow(earlier: Moment, later: Moment, copy: Copy) -> int:
     return sum(len(each.gone) + len(each.come) for each in found)
 
 
-async def silence(admin: AsyncConnection, role: str, database: str, *, silent: bool) -> None:
-    """Has ordinary triggers, rules and foreign keys not act for a copy's owner, from its next connection on, or act."""
-    change = "SET session_replication_role = replica" if silent else "RESET session_replication_role"
+async def set_triggers_enabled(admin: AsyncConnection, role: str, database: str, *, enabled: bool) -> None:
+    """Enables or disables ordinary triggers, rules and foreign keys for a copy's owner, from its next connection on."""
+    change = "RESET session_replication_role" if enabled else "SET session_replication_role = replica"
     statement = sql.SQL(f"ALTER ROLE {{}} IN DATABASE {{}} {change}")
     await admin.execute(statement.format(sql.Identifier(role), sql.Identifier(database)))
 
 
-async def rouse(moment: Moment, copy: Copy, *, asleep: bool) -> None:
-    """Puts triggers and rules that would act all the same to sleep in the copy, or has them be as in the original."""
-    for schema, table, kind, name, enabled in await moment.rows(sql.SQL(_UNRULY)):
-        state = "DISABLE" if asleep else {"A": "ENABLE ALWAYS", "R": "ENABLE REPLICA"}[enabled]
+async def set_always_triggers_enabled(moment: Moment, copy: Copy, *, enabled: bool) -> None:
+    """Disables the triggers and rules of the copy that fire all the same, or enables them as in the original."""
+    for schema, table, kind, name, fires in await moment.rows(sql.SQL(_ALWAYS_TRIGGERS)):
+        state = {"A": "ENABLE ALWAYS", "R": "ENABLE REPLICA"}[fires] if enabled else "DISABLE"
         statement = sql.SQL(f"ALTER TABLE ONLY {{}} {state} {kind} {{}}")
         await copy.owner.execute(statement.format(sql.Identifier(schema, table), sql.Identifier(name)))
 
 
-async def has_meagre_owner(moment: Moment) -> bool:
+async def lacks_privileges(moment: Moment) -> bool:
     """Whether the owner took rights from itself that filling its tables needs."""
-    ((found,),) = await moment.rows(sql.SQL(_MEAGRE))
+    ((found,),) = await moment.rows(sql.SQL(_MISSING_PRIVILEGES))
     return bool(found)
 
 

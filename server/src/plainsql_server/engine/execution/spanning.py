@@ -18,7 +18,7 @@ from plainsql_server.engine.connection.connection import Connection
 from plainsql_server.engine.connection.exchange import close_prepared, drain, fail, run_command
 from plainsql_server.engine.connection.sqlstate import engine_away
 from plainsql_server.engine.execution.execution import NOTHING_DEFERRED
-from plainsql_server.engine.execution.transaction import Attempt, Plan, Told
+from plainsql_server.engine.execution.transaction import Attempt, Plan, Results
 from plainsql_server.engine.pool.pool import Lease, Pool
 
 # What the service prepares is called so, and what is called so has a record in the directory.
@@ -51,7 +51,7 @@ class Participant(Attempt):
     up.
     """
 
-    def __init__(self, lease: Lease, catalog: Catalog, plan: Plan, told: Told, gid: str) -> None:
+    def __init__(self, lease: Lease, catalog: Catalog, plan: Plan, told: Results, gid: str) -> None:
         super().__init__(lease, catalog, plan, told)
         self.gid = gid
         self.has_begun = False

@@ -117,7 +117,7 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Told:
+class Results:
     """What the steps have told until now. The databases of a transaction that spans several share one."""
 
     results: list[Result] = field(default_factory=list)
@@ -156,23 +156,23 @@ class Attempt:
     Cancelling it leaves the exchange unread, so that the lease closes the connection.
     """
 
-    def __init__(self, lease: Lease, catalog: Catalog, plan: Plan, told: Told | None = None) -> None:
+    def __init__(self, lease: Lease, catalog: Catalog, plan: Plan, told: Results | None = None) -> None:
         self._lease = lease
         self._connection = lease.connection
         self._catalog = catalog
         self._plan = plan
         self._due: deque[tuple[_Due, int]] = deque()
         self._wanted = _references(plan.steps)
-        self._told = told or Told()
-        self._values = self._told.values
-        self._counts = self._told.counts
+        self._results = told or Results()
+        self._values = self._results.values
+        self._counts = self._results.counts
         self._pushed_out: list[bytes] = []
         self._parameter_oids: tuple[int, ...] = ()
         self._queued_bytes = 0
         self._read_until_us = monotonic_us()
         # Whether the commit may have reached the engine.
         self.committing = False
-        self.results = self._told.results
+        self.results = self._results.results
         self.commit_us = 0
 
     async def run(self) -> list[Result]:
@@ -360,8 +360,8 @@ class Attempt:
         reading.row_count += result.ntuples
         if len(reading.rows) < self._plan.max_rows and result.ntuples:
             rows = reading.renderer.render(result)[: self._plan.max_rows - len(reading.rows)]
-            self._told.size_bytes += sum(map(len, rows))
-            if self._told.size_bytes > self._plan.max_bytes:
+            self._results.size_bytes += sum(map(len, rows))
+            if self._results.size_bytes > self._plan.max_bytes:
                 self._lease.interrupt(Reason.TOO_LARGE)
             else:
                 reading.rows += rows

@@ -20,7 +20,7 @@ from plainsql_server.http.server.answers import QueryTimings
 from plainsql_server.http.server.connections import Connections
 from plainsql_server.http.server.cors import cors_headers, is_preflight, preflight_response
 from plainsql_server.http.server.errors import error_response
-from plainsql_server.http.server.protocol import SHUTDOWN, Patience
+from plainsql_server.http.server.protocol import SHUTDOWN, ClientTimeouts
 from plainsql_server.http.server.readiness import Readiness
 from plainsql_server.http.server.requests import AsgiScope, BodyCameLate, ClientGone, Receive, Request, Send
 from plainsql_server.http.server.responses import Response
@@ -41,10 +41,15 @@ class Application:
     """An ASGI application over a table of routes."""
 
     def __init__(
-        self, lifespan: Lifespan, observe: Observe, readiness: Readiness, patience: Patience, connections: Connections
+        self,
+        lifespan: Lifespan,
+        observe: Observe,
+        readiness: Readiness,
+        timeouts: ClientTimeouts,
+        connections: Connections,
     ) -> None:
         self.readiness = readiness
-        self.patience = patience
+        self.timeouts = timeouts
         self.connections = connections
         self._lifespan = lifespan
         self._observe = observe
@@ -56,7 +61,7 @@ class Application:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "http":
-            response = await self.respond(Request.from_asgi(scope, receive, self.patience.body_s))
+            response = await self.respond(Request.from_asgi(scope, receive, self.timeouts.body_s))
             if response is not None:
                 await _send(response, send)
 

@@ -19,7 +19,7 @@ from plainsql_server.http.server.requests import Request
 ACCESS_ENDED = "access ended"
 
 
-class Standing:
+class CredentialWatch:
     """Watches callers while they are being answered."""
 
     def __init__(self, principals: Principals, every_ms: int) -> None:

@@ -14,7 +14,7 @@ from msgspec import Meta
 from plainsql_server.core.errors import AccessError, RequestError
 from plainsql_server.core.ids import is_request_id
 from plainsql_server.core.principal import Principal
-from plainsql_server.data_plane.idempotency import Idempotency, RequestOutcome, Wish
+from plainsql_server.data_plane.idempotency import Idempotency, KeyedRequest, RequestOutcome
 from plainsql_server.data_plane.transaction import TransactionRequest, TransactionResult
 from plainsql_server.http.server.answers import RequestId, Success
 from plainsql_server.http.server.requests import Request
@@ -59,8 +59,8 @@ class IdempotencyRoutes:
         render: Callable[[TransactionResult], bytes],
     ) -> Response:
         """The response to a request that is to be done once."""
-        wish = Wish(_key(request), request.id, _hash(request, body), render)
-        recorded = await self._idempotency.run(principal, wanted, wish)
+        keyed = KeyedRequest(_key(request), request.id, _hash(request, body), render)
+        recorded = await self._idempotency.run(principal, wanted, keyed)
         response = transaction_response(recorded.transaction, recorded.body)
         if recorded.replayed:
             response.headers.append((b"idempotency-replayed", b"true"))

@@ -15,7 +15,7 @@ from plainsql_server.core.result import Shape
 from plainsql_server.core.statement import without_stream_hint
 from plainsql_server.data_plane.query import QueryRequest
 from plainsql_server.data_plane.stream import ReaderTooSlow, StreamEnd, Streams
-from plainsql_server.http.app.credential_watch import ACCESS_ENDED, Standing, access_ended
+from plainsql_server.http.app.credential_watch import ACCESS_ENDED, CredentialWatch, access_ended
 from plainsql_server.http.app.stream_formats import FORMS, Form
 from plainsql_server.http.server.accept import preferred
 from plainsql_server.http.server.cors import cors_headers
@@ -40,7 +40,7 @@ class Pace:
 class StreamedAnswers:
     """Answers queries whose callers want streams."""
 
-    def __init__(self, streams: Streams, pace: Pace, standing: Standing) -> None:
+    def __init__(self, streams: Streams, pace: Pace, standing: CredentialWatch) -> None:
         self._streams = streams
         self._pace = pace
         self._standing = standing

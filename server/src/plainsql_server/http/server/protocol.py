@@ -30,7 +30,7 @@ LAST_ANSWERS_AFTER_S = 2.0
 # What a request is cancelled with then; every other cancellation means that the client went away.
 SHUTDOWN = "shutdown"
 
-# How much of an answer must be read each time that a client's patience limit has passed: this share of it.
+# How much of an answer must be read each time that a client's timeouts limit has passed: this share of it.
 _READ_SHARE = 8
 _PIECE_BYTES = 256 * 1024
 # A stream's sink watches its own client, and logs what it does; it comes first.
@@ -38,7 +38,7 @@ _SINK_FIRST_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class ClientTimeouts:
     """How long a client may keep us waiting: for a request's body, and for the reading of an answer."""
 
     body_s: float
@@ -49,7 +49,7 @@ class Responder(Protocol):
     """What answers requests: the application of a plane."""
 
     readiness: Readiness
-    patience: Patience
+    timeouts: ClientTimeouts
     connections: Connections
 
     async def respond(self, request: Request) -> Response | None:
@@ -234,7 +234,7 @@ class ShortWayProtocol(HttpToolsProtocol):
         responder: Responder = self.app
         self._stop_watching()
         self._stall_timer = self.loop.call_later(
-            responder.patience.stall_s + _SINK_FIRST_S, self._look_at_reading, unread_bytes, share_bytes
+            responder.timeouts.stall_s + _SINK_FIRST_S, self._look_at_reading, unread_bytes, share_bytes
         )
 
     def _look_at_reading(self, before_bytes: int, share_bytes: int) -> None:

@@ -11,9 +11,9 @@ import pytest
 from plainsql_server.core.credential import new_key, new_session_token
 from plainsql_server.core.errors import LimitError
 from plainsql_server.directory.connection import Directory
-from plainsql_server.directory.freshness import Trust
+from plainsql_server.directory.freshness import Freshness
 from plainsql_server.directory.principals import Principals
-from plainsql_server.directory.unknown_credentials import Strangers
+from plainsql_server.directory.unknown_credentials import UnknownCredentials
 
 SHORT_MS = 60_000
 # Far less than the 2 s after which a look-up that gets no connection fails.
@@ -46,7 +46,7 @@ async def test_who_is_known_is_not_kept_waiting_by_any_number_of_strangers(
     directory: Directory, dsn: str, secret: str
 ) -> None:
     # Nothing is believed for any time, so that every request is a look-up.
-    principals = Principals(directory, Trust(0, 0, 0))
+    principals = Principals(directory, Freshness(0, 0, 0))
     assert await principals.find(secret) is not None
     with sessions_locked(dsn):
         flood = [asyncio.create_task(principals.find(new_session_token().text)) for _ in range(100)]
@@ -60,7 +60,7 @@ async def test_who_is_known_is_not_kept_waiting_by_any_number_of_strangers(
 
 
 async def test_a_stranger_that_turns_out_good_is_let_in_when_its_turn_comes(directory: Directory, secret: str) -> None:
-    principals = Principals(directory, Trust(0, 0, 0))
+    principals = Principals(directory, Freshness(0, 0, 0))
     found = await asyncio.gather(*(principals.find(new_key().text) for _ in range(50)), principals.find(secret))
     assert found[:-1] == [None] * 50
     assert found[-1] is not None
@@ -69,14 +69,14 @@ async def test_a_stranger_that_turns_out_good_is_let_in_when_its_turn_comes(dire
 async def test_what_was_refused_a_moment_ago_is_not_asked_for_again_until_something_changes(
     directory: Directory, dsn: str
 ) -> None:
-    trust = Trust(SHORT_MS, SHORT_MS, 0)
-    principals = Principals(directory, trust)
+    freshness = Freshness(SHORT_MS, SHORT_MS, 0)
+    principals = Principals(directory, freshness)
     token = new_session_token().text
     assert await principals.find(token) is None
     with sessions_locked(dsn):
         async with asyncio.timeout(SOON_S):
             assert await principals.find(token) is None
-        trust.announce("org_1")
+        freshness.announce("org_1")
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
                 await principals.find(token)
@@ -84,7 +84,7 @@ async def test_what_was_refused_a_moment_ago_is_not_asked_for_again_until_someth
 
 @pytest.mark.timing
 async def test_beyond_so_many_that_wait_strangers_are_refused_at_once() -> None:
-    strangers = Strangers(Trust(0, 0, 0), at_once=1, max_waiting=2)
+    strangers = UnknownCredentials(Freshness(0, 0, 0), at_once=1, max_waiting=2)
     gate = asyncio.Event()
 
     async def take_turn() -> None:

@@ -9,13 +9,13 @@ import pytest
 from plainsql_server.core.clock import Deadline
 from plainsql_server.core.observation import Observation
 from plainsql_server.data_plane import spanning_lock
-from plainsql_server.data_plane.spanning_lock import Batons
+from plainsql_server.data_plane.spanning_lock import SpanningLocks
 from plainsql_server.directory import spanning
 from plainsql_server.directory.channel import Channel
 from plainsql_server.directory.connection import Directory
-from plainsql_server.directory.freshness import Trust
+from plainsql_server.directory.freshness import Freshness
 from plainsql_server.directory.spanning import State
-from plainsql_server.directory.spanning_lock import Turns
+from plainsql_server.directory.spanning_lock import SpanningNotifier
 from plainsql_server.engine.execution.spanning import new_gid
 
 _LIMIT_S = 30.0
@@ -26,22 +26,22 @@ def observe(_: Observation) -> None:
 
 
 @asynccontextmanager
-async def process(dsn: str) -> AsyncIterator[Batons]:
+async def process(dsn: str) -> AsyncIterator[SpanningLocks]:
     """What one process has."""
-    trust, turns = Trust(600, 60_000, grace_ms=2_000), Turns()
+    freshness, notifier = Freshness(600, 60_000, grace_ms=2_000), SpanningNotifier()
     async with Directory.open(dsn) as directory:
-        listening = asyncio.create_task(Channel(dsn, trust, observe, turns).run())
+        listening = asyncio.create_task(Channel(dsn, freshness, observe, notifier).run())
         try:
             async with asyncio.timeout(_LIMIT_S):
-                while trust._proven_s < 0:  # noqa: ASYNC110  # another process is watched
+                while freshness._proven_s < 0:  # noqa: ASYNC110  # another process is watched
                     await asyncio.sleep(0.01)
-            yield Batons(directory, turns, observe)
+            yield SpanningLocks(directory, notifier, observe)
         finally:
             listening.cancel()
             await asyncio.wait([listening])
 
 
-async def take(batons_: Batons, name: str, order: list[str], timeout_ms: int = 60_000) -> None:
+async def take(batons_: SpanningLocks, name: str, order: list[str], timeout_ms: int = 60_000) -> None:
     async with batons_.baton(f"txn_{name}", "org_1", new_gid(), [], Deadline.after_ms(timeout_ms)):
         order.append(name)
 
