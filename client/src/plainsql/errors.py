@@ -31,14 +31,15 @@ _BY_STATUS = {
 # Codes whose class differs from that of their status, and those that may end a stream, which has no status any more.
 _BY_CODE = {
     "statement_timeout": "LimitError",
-    "transaction_timed_out": "LimitError",
+    "transaction_timeout": "LimitError",
     "result_too_large": "LimitError",
     "reset_timed_out": "LimitError",
     "database_limit": "LimitError",
     "key_limit": "LimitError",
     "session_limit": "LimitError",
     "connection_limit": "LimitError",
-    "too_few_turns": "LimitError",
+    "too_few_connections": "LimitError",
+    "too_many_participants": "LimitError",
     "too_many_tables": "LimitError",
     "overloaded": "LimitError",
     "rate_limited": "LimitError",

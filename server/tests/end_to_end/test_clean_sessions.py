@@ -72,7 +72,7 @@ STATE = """
         (select count(*) from pg_listening_channels()) as channels,
         coalesce(current_setting('app.secret', true), '') as secret
 """
-REFUSED = {"notification", "insufficient_privilege"}
+REFUSED = {"listen_not_supported", "insufficient_privilege"}
 
 
 @dataclass

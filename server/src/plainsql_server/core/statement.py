@@ -21,7 +21,7 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9$]*+(?![^\x00-\x7f])")
 # How far into a text its first words may be: everybody else's requests wait while it is looked for them.
 MAX_PREAMBLE_LENGTH = 64 * 1024
 
-_TRANSACTION_HINT = "Send the statements alone, together, to POST /v1/transaction; it begins and commits for you."
+_TRANSACTION_HINT = "Send the statements together to POST /v1/transaction, which begins and commits for you."
 _TRANSACTION_CONTROL = frozenset(["BEGIN", "START", "COMMIT", "END", "ROLLBACK", "ABORT", "SAVEPOINT", "RELEASE"])
 _NOTIFICATION = frozenset(["LISTEN", "UNLISTEN", "NOTIFY"])
 _HAS_NO_PLACE = _TRANSACTION_CONTROL | _NOTIFICATION | {"COPY"}
@@ -103,17 +103,15 @@ def refuse_what_has_no_place(sql: str) -> list[str]:
 
 def _no_place(words: list[str]) -> RequestError:
     if words[0] in _NOTIFICATION:
-        return RequestError("notification", f"{words[0]} needs a lasting connection, which this service does not have.")
+        return RequestError("listen_not_supported", f"{words[0]} isn't supported: it needs a persistent connection.")
     if words[0] == "COPY":
         return RequestError(
-            "copy",
-            "COPY needs a connection of its own, which this service does not have.",
-            hint="Send INSERT with parameters, or read with SELECT.",
+            "copy_not_supported",
+            "COPY isn't supported.",
+            hint="Use INSERT with parameters to write, and SELECT to read.",
         )
     command = words[0] if words[0] in _TRANSACTION_CONTROL else " ".join(words)
-    return RequestError(
-        "transaction_control", f"{command} is transaction control, which a statement cannot be.", hint=_TRANSACTION_HINT
-    )
+    return RequestError("transaction_control", f"{command} isn't allowed here.", hint=_TRANSACTION_HINT)
 
 
 def _skip_blanks_and_comments(sql: str, position: int) -> int:

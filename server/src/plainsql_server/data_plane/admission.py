@@ -37,7 +37,7 @@ def transaction_timed_out(timeout_ms: int, tier: str, outcome: Outcome = Outcome
     message = (
         f"The transaction did not finish within {timeout_ms} ms and was cancelled (tier {tier!r}){_doubt(outcome)}."
     )
-    return LimitError("transaction_timed_out", message, outcome=outcome)
+    return LimitError("transaction_timeout", message, outcome=outcome)
 
 
 def _doubt(outcome: Outcome) -> str:

@@ -54,7 +54,7 @@ class ServiceConnection:
         """Raises LimitError unless the organization may have a second connection meanwhile, in this process."""
         if not self.lease.has_company:
             raise LimitError(
-                "too_few_turns",
+                "too_few_connections",
                 "This needs two connections at once, and this process has one for your organization.",
                 hint="The operator has more processes than your tier has concurrent statements.",
             )

@@ -292,7 +292,7 @@ async def _lend(stack: AsyncExitStack, job: Job) -> list[Lease]:
         may_have = next(part.pool.queue.organization.max_running for _, part in by_address if part.pool.cell is cell)
         if may_have < needed:
             raise LimitError(
-                "too_few_turns",
+                "too_many_participants",
                 f"The transaction needs {needed} connections to one cell at once, and this process has {may_have} for"
                 " your organization.",
             )

@@ -219,7 +219,7 @@ class ResultStream:
             raise RequestError("empty_statement", "The request holds no statement.")
         # COPY in one of its forms, or what a newer libpq may bring: there is no way on from here.
         self._connection.close()
-        raise RequestError("copy", "COPY needs a connection of its own, which this service does not have.")
+        raise RequestError("copy_not_supported", "COPY isn't supported.")
 
     async def _prepare(self, statement: Statement) -> Prepared:
         connection = self._connection

@@ -236,7 +236,8 @@ async def claim_failure(connection: Connection, result: PGresult) -> ServiceErro
             return error
         if sqlstate == _NO_SCHEMA:
             return RequestError(
-                "no_record", "This database was made before requests could be recorded, so it takes no Idempotency-Key."
+                "idempotency_unavailable",
+                "This database is too old for idempotency keys. Copy its data into a new one.",
             )
         return InternalError(f"claiming an idempotency key: {sqlstate} {error.message}")
 

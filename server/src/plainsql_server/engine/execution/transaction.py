@@ -409,7 +409,7 @@ class Attempt:
                 raise RequestError("empty_statement", "The statement is empty.")
             # COPY in one of its forms: there is no way on from here.
             self._connection.close()
-            raise RequestError("copy", "COPY needs a connection of its own, which this service does not have.")
+            raise RequestError("copy_not_supported", "COPY isn't supported.")
         except ServiceError as error:
             if due in (_Due.STEP, _Due.PREPARE):
                 error.statement_index = index

@@ -36,7 +36,7 @@ _BENCH = Contract(
     options=BenchOptions,
     headers=(DATABASE,),
     answers={200: BenchAnswer},
-    errors=(*_VISIT_ERRORS, "bench_running", "too_few_turns"),
+    errors=(*_VISIT_ERRORS, "bench_running", "too_few_connections"),
     runs_sql=True,
 )
 _CAPABILITIES = Contract(answers={200: CapabilitiesAnswer}, errors=())
@@ -44,7 +44,7 @@ _PROBE = Contract(
     path=_NAME,
     headers=(DATABASE,),
     answers={200: ProbeAnswer},
-    errors=(*_VISIT_ERRORS, "capability_not_found", "too_few_turns"),
+    errors=(*_VISIT_ERRORS, "capability_not_found", "too_few_connections"),
     runs_sql=True,
 )
 _STORAGE = Contract(

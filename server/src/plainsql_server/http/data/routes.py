@@ -36,14 +36,15 @@ _DATABASE_ERRORS = ("database_not_found", "database_suspended", "database_not_re
 ENGINE_ERRORS = (*_DATABASE_ERRORS, "engine_unavailable", "connection_lost", "overloaded")
 _SQL_ERRORS = (
     *ENGINE_ERRORS, "statement_too_large", "empty_statement", "multiple_statements", "transaction_control",
-    "notification", "copy", "wrong_parameter_count", "too_many_parameters", "invalid_parameter", "null_character",
-    "query_canceled", "untranslatable_character", "statement_timeout", "transaction_timed_out", "result_too_large",
-    "invalid_idempotency_key", "no_record", "request_in_progress", "idempotency_key_reused",
+    "listen_not_supported", "copy_not_supported", "wrong_parameter_count", "too_many_parameters", "invalid_parameter",
+    "null_character", "query_canceled", "untranslatable_character", "statement_timeout", "transaction_timeout",
+    "result_too_large", "invalid_idempotency_key", "idempotency_unavailable", "request_in_progress",
+    "idempotency_key_reused",
 )  # fmt: skip
 _QUERY_ERRORS = (*_SQL_ERRORS, "idempotent_stream")
 _TRANSACTION_ERRORS = (
     *_SQL_ERRORS, "empty_transaction", "too_many_statements", "too_many_databases", "invalid_reference",
-    "reference_failed", "expectation_failed", "commit_delayed", "too_few_turns",
+    "reference_failed", "expectation_failed", "commit_delayed", "too_many_participants",
 )  # fmt: skip
 
 _QUERY = Contract(

@@ -1,7 +1,6 @@
-"""Every code that an answer's `error.code` may have, beside the engine's own: its class, and when you meet it.
+"""Every value of `error.code` beside PostgreSQL's own conditions: its class, and what it means.
 
-Owns the list. A test compares it with the errors that the source raises, so that neither knows one that the other
-does not. Refuses statuses: `errors.py` has those.
+A test compares this table with the errors that the source raises. The statuses are in `errors.py`.
 """
 
 from typing import NamedTuple
@@ -27,84 +26,93 @@ class Code(NamedTuple):
 
 CODES: dict[str, Code] = {
     # The request as such.
-    "malformed_request": Code(RequestError, "The request, its JSON or a field of it does not fit."),
-    "invalid_option": Code(RequestError, "The query string or the cursor does not fit."),
-    "request_timeout": Code(RequestError, "The body did not come in time; the connection is closed."),
-    "request_too_large": Code(RequestError, "The body is over the limit."),
-    "unsupported_content_type": Code(RequestError, "The body is not of the type that the route takes."),
-    "unsupported_content_encoding": Code(RequestError, "The body is compressed."),
+    "malformed_request": Code(RequestError, "The request, its JSON or one of its fields is invalid."),
+    "invalid_option": Code(RequestError, "A query parameter or the cursor is invalid."),
+    "request_timeout": Code(RequestError, "The body did not arrive in time. The connection is closed."),
+    "request_too_large": Code(RequestError, "The body exceeds the size limit."),
+    "unsupported_content_type": Code(RequestError, "The route does not accept this content type."),
+    "unsupported_content_encoding": Code(RequestError, "The body is compressed, which is not supported."),
     "route_not_found": Code(AccessError, "There is no such route."),
-    "method_not_allowed": Code(RequestError, "The route exists for another method."),
+    "method_not_allowed": Code(RequestError, "The route exists, but not for this method."),
     # The caller.
-    "unauthenticated": Code(AccessError, "No key or session, or one that is not valid."),
-    "forbidden": Code(AccessError, "The key or session may not do this."),
-    "rate_limited": Code(LimitError, "The organization's requests of this minute are used up."),
+    "unauthenticated": Code(AccessError, "The key or session is missing or invalid."),
+    "forbidden": Code(AccessError, "The key or session lacks the scope for this."),
+    "rate_limited": Code(LimitError, "The organization has used up its requests for this minute."),
     # Databases.
-    "database_not_found": Code(AccessError, "There is no such database, or not for you."),
+    "database_not_found": Code(AccessError, "There is no such database, or you cannot access it."),
     "database_suspended": Code(AccessError, "The operator suspended the database."),
     "database_not_ready": Code(EngineError, "The database is being created, or its creation failed."),
     "database_limit": Code(LimitError, "The tier allows no more databases."),
-    "no_active_cell": Code(EngineError, "No cell takes new databases."),
-    "wrong_state": Code(ConflictError, "The database's state does not allow it, or it changed meanwhile."),
-    "name_taken": Code(ConflictError, "A database or organization has that name."),
-    "invalid_name": Code(RequestError, "That cannot be a name."),
+    "no_active_cell": Code(EngineError, "No cell accepts new databases."),
+    "wrong_state": Code(ConflictError, "The database's state does not allow this, or changed meanwhile."),
+    "name_taken": Code(ConflictError, "Another database or organization has this name."),
+    "invalid_name": Code(RequestError, "The name is invalid."),
     # Keys, sessions and the organization.
     "no_scopes": Code(RequestError, "The list of scopes is empty."),
-    "invalid_expiry": Code(RequestError, "The expiry is past, too far away or without a time zone."),
-    "key_not_found": Code(AccessError, "There is no such key, or not for you."),
+    "invalid_expiry": Code(RequestError, "The expiry is in the past, too far in the future, or has no time zone."),
+    "key_not_found": Code(AccessError, "There is no such key, or you cannot access it."),
     "key_not_active": Code(ConflictError, "The key is revoked or has expired."),
-    "key_replaced": Code(ConflictError, "The key was rotated before."),
-    "key_limit": Code(LimitError, "The organization has as many keys that work as it may."),
-    "session_limit": Code(LimitError, "The organization has as many sessions as it may."),
-    "organization_not_found": Code(AccessError, "Your organization is gone."),
+    "key_replaced": Code(ConflictError, "The key has already been rotated."),
+    "key_limit": Code(LimitError, "The organization has reached its limit of active keys."),
+    "session_limit": Code(LimitError, "The organization has reached its limit of sessions."),
+    "organization_not_found": Code(AccessError, "The organization no longer exists."),
     # Statements and transactions.
-    "statement_too_large": Code(RequestError, "The SQL is over the tier's bytes."),
-    "empty_statement": Code(RequestError, "There is no statement in the text."),
-    "multiple_statements": Code(RequestError, "There is more than one statement in the text."),
-    "transaction_control": Code(RequestError, "BEGIN, COMMIT and their kin have no place in a request."),
-    "notification": Code(RequestError, "LISTEN, UNLISTEN and NOTIFY have no place in a request."),
-    "copy": Code(RequestError, "COPY has no place in a request."),
-    "wrong_parameter_count": Code(RequestError, "The statement takes another number of parameters."),
-    "too_many_parameters": Code(RequestError, "More parameters than the engine takes."),
-    "invalid_parameter": Code(RequestError, "A parameter cannot be of its type."),
-    "null_character": Code(RequestError, "Text cannot contain the character NUL."),
+    "statement_too_large": Code(RequestError, "The SQL exceeds the tier's size limit."),
+    "empty_statement": Code(RequestError, "The text contains no statement."),
+    "multiple_statements": Code(RequestError, "The text contains more than one statement."),
+    "transaction_control": Code(
+        RequestError, "BEGIN, COMMIT and similar statements are not allowed. Use POST /v1/transaction."
+    ),
+    "listen_not_supported": Code(RequestError, "LISTEN, UNLISTEN and NOTIFY are not supported."),
+    "copy_not_supported": Code(RequestError, "COPY is not supported."),
+    "wrong_parameter_count": Code(RequestError, "The number of parameters does not match the statement."),
+    "too_many_parameters": Code(RequestError, "The statement has more parameters than PostgreSQL accepts."),
+    "invalid_parameter": Code(RequestError, "A parameter's value does not fit its type."),
+    "null_character": Code(RequestError, "Text cannot contain the NUL character."),
     "empty_transaction": Code(RequestError, "The transaction has no statements."),
     "too_many_statements": Code(RequestError, "The transaction has more statements than the tier allows."),
-    "too_many_databases": Code(RequestError, "The transaction spans more databases than one may."),
-    "invalid_reference": Code(RequestError, "A reference is not of the form 0.rows.0.name."),
-    "reference_failed": Code(StatementError, "A reference leads nowhere; everything was rolled back."),
-    "expectation_failed": Code(StatementError, "`expect` did not hold; everything was rolled back."),
+    "too_many_databases": Code(RequestError, "The transaction spans more databases than allowed."),
+    "invalid_reference": Code(RequestError, "A reference does not have the form `0.rows.0.name`."),
+    "reference_failed": Code(StatementError, "A reference points to nothing. Everything was rolled back."),
+    "expectation_failed": Code(StatementError, "An `expect` did not hold. Everything was rolled back."),
     "query_canceled": Code(StatementError, "The statement was cancelled."),
-    "untranslatable_character": Code(StatementError, "A value cannot be told in UTF-8."),
-    "statement_timeout": Code(LimitError, "The statement ran into its deadline."),
-    "transaction_timed_out": Code(LimitError, "The transaction ran into its deadline."),
-    "result_too_large": Code(LimitError, "The result is over the tier's bytes."),
-    "connection_limit": Code(LimitError, "The process, or your address at it, has too many connections."),
-    # Requests that are done once.
-    "invalid_idempotency_key": Code(RequestError, "The Idempotency-Key is not 1 to 255 visible ASCII characters."),
-    "idempotent_stream": Code(RequestError, "A request with an Idempotency-Key is not streamed."),
-    "no_record": Code(RequestError, "The database was made before requests could be recorded."),
-    "request_in_progress": Code(ConflictError, "A request with this idempotency key is running."),
-    "idempotency_key_reused": Code(ConflictError, "The idempotency key was used with another request."),
-    "request_not_found": Code(AccessError, "Nothing is known of that request."),
-    # Looking into a database.
-    "not_confirmed": Code(RequestError, "`confirm` is not the name of the database that is meant."),
-    "reset_timed_out": Code(LimitError, "The reset took longer than a request may; send it again, and it goes on."),
-    "capability_not_found": Code(AccessError, "There is no capability of that name."),
-    "bench_running": Code(ConflictError, "A benchmark is running on the database."),
-    "storage_failed": Code(EngineError, "The round trip to the storage failed; `steps` says where."),
-    "too_few_turns": Code(LimitError, "It needs more connections at once than the process has for you."),
-    # Parts that are away.
-    "directory_unavailable": Code(EngineError, "The directory is away."),
-    "engine_unavailable": Code(EngineError, "The database's cell is away."),
-    "commit_delayed": Code(EngineError, "It is committed; a cell that is away will show it when it is back."),
-    "connection_lost": Code(EngineError, "The cell went away while the statement ran; the outcome is unknown."),
-    "overloaded": Code(LimitError, "There was no turn for it in time; nothing was run."),
-    "shutting_down": Code(EngineError, "The process is being restarted."),
-    "service_failure": Code(InternalError, "Our fault; the request id leads the operator to the cause."),
+    "untranslatable_character": Code(StatementError, "A value cannot be represented in UTF-8."),
+    "statement_timeout": Code(LimitError, "The statement exceeded its deadline and was cancelled."),
+    "transaction_timeout": Code(LimitError, "The transaction exceeded its deadline and was cancelled."),
+    "result_too_large": Code(LimitError, "The result exceeds the tier's size limit."),
+    "connection_limit": Code(LimitError, "The process, or your address, has too many open connections."),
+    # Idempotency.
+    "invalid_idempotency_key": Code(RequestError, "The Idempotency-Key must be 1 to 255 visible ASCII characters."),
+    "idempotent_stream": Code(RequestError, "A request with an Idempotency-Key cannot be streamed."),
+    "idempotency_unavailable": Code(
+        RequestError, "The database is too old for idempotency keys. Copy its data into a new one."
+    ),
+    "request_in_progress": Code(ConflictError, "A request with this idempotency key is still running."),
+    "idempotency_key_reused": Code(ConflictError, "This idempotency key was used with a different request."),
+    "request_not_found": Code(AccessError, "There is no record of this request."),
+    # Diagnostics and reset.
+    "not_confirmed": Code(RequestError, "`confirm` does not match the database's name."),
+    "reset_timed_out": Code(LimitError, "The reset exceeded its deadline. Send it again to continue."),
+    "capability_not_found": Code(AccessError, "There is no such capability."),
+    "bench_running": Code(ConflictError, "A benchmark is already running on this database."),
+    "storage_failed": Code(EngineError, "The storage round trip failed. `steps` shows where."),
+    "too_many_participants": Code(LimitError, "The transaction needs more connections at once than you may have."),
+    "too_few_connections": Code(LimitError, "This needs two connections at once, and you may have only one."),
+    # Unavailable parts.
+    "directory_unavailable": Code(EngineError, "The directory is unavailable."),
+    "engine_unavailable": Code(EngineError, "The database's cell is unavailable."),
+    "commit_delayed": Code(
+        EngineError, "The transaction is committed. A cell that is unavailable will show it once it is back."
+    ),
+    "connection_lost": Code(
+        EngineError, "The connection to the cell was lost while the statement ran. The outcome is unknown."
+    ),
+    "overloaded": Code(LimitError, "No connection became available before the deadline. Nothing was run."),
+    "shutting_down": Code(EngineError, "The process is shutting down. Retry the request."),
+    "service_failure": Code(InternalError, "An internal error. The operator can find the cause by the request id."),
 }
 
-# What only operators meet, in commands and checks.
+# Codes of operators' commands and checks.
 OPERATORS_CODES = frozenset(
     {
         "admin_role_too_weak", "already_there", "analyze_failed", "backup_damaged", "cell_not_found", "database_busy",

@@ -47,7 +47,7 @@ STATUS_OF_CODE: dict[str, int] = {
     "rate_limited": 429,
     # The engine began the statement, and a limit of the tier ended it.
     "statement_timeout": 200,
-    "transaction_timed_out": 200,
+    "transaction_timeout": 200,
     "reset_timed_out": 200,
     "result_too_large": 200,
 }
