@@ -68,4 +68,4 @@ async def test_an_admin_role_that_cannot_close_the_cell_is_refused(directory: Di
 
 async def test_moving_an_unknown_cell_is_refused(directory: Directory, postgres: Postgres) -> None:
     with pytest.raises(AccessError):
-        await cells.move(directory, "nowhere", postgres.conninfo, SUPERUSER)
+        await cells.set_address(directory, "nowhere", postgres.conninfo, SUPERUSER)

@@ -89,7 +89,7 @@ def test_a_list_is_aligned_for_people(migrated: Run) -> None:
         (["cell", "add", "far", "--conninfo", "host=/nowhere", "--admin-role", "x"], "/nowhere"),
         (["cell", "add", "far", "--conninfo", "host=x user=y", "--admin-role", "x"], "must not contain user"),
         (["cell", "add", "far", "--conninfo", "host=x sslpassword=y", "--admin-role", "x"], "contain sslpassword"),
-        (["cell", "move", "far", "--conninfo", "host=x", "--admin-role", "x"], "no cell 'far'"),
+        (["cell", "set", "far", "--conninfo", "host=x"], "no cell 'far'"),
     ],
 )
 def test_a_failure_is_one_line_on_stderr_and_exit_code_1(migrated: Run, arguments: list[str], words: str) -> None:
@@ -131,7 +131,7 @@ def test_a_wrong_command_line_is_exit_code_2(run: Run, arguments: list[str]) -> 
         ["doctor"], ["status"], ["top"], ["backup"], ["restore"], ["upgrade"],
         ["org"], ["org", "create"], ["org", "list"],
         ["key"], ["key", "create"], ["key", "list"], ["key", "revoke"],
-        ["cell"], ["cell", "add"], ["cell", "move"], ["cell", "list"],
+        ["cell"], ["cell", "add"], ["cell", "set"], ["cell", "list"],
         ["database"], ["database", "create"], ["database", "list"], ["database", "suspend"], ["database", "resume"],
     ],
 )  # fmt: skip

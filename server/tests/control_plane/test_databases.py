@@ -85,7 +85,7 @@ async def test_a_cell_that_is_away_leaves_a_failed_database_which_a_second_try_f
         await databases.create(directory, organization.id, "main")
     assert failure.value.code == "engine_unavailable"
     assert [each.state for each in await databases.list_(directory, organization.id)] == [DatabaseState.FAILED]
-    await cells.move(directory, "local", cell.conninfo, SUPERUSER)
+    await cells.set_address(directory, "local", cell.conninfo, SUPERUSER)
     finished = await databases.create(directory, organization.id, "main")
     assert finished.state is DatabaseState.READY
     assert _works(postgres, finished)

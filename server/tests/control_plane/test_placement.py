@@ -29,8 +29,8 @@ async def test_a_new_database_goes_where_most_of_the_room_is_free(
     directory: Directory, cell: CellRecord, second: CellRecord
 ) -> None:
     owner = await organizations.create(directory, "Big", "dedicated")
-    await cells.set_share(directory, "local", room=2)
-    await cells.set_share(directory, "second", room=6)
+    await cells.set_share(directory, "local", max_databases=2)
+    await cells.set_share(directory, "second", max_databases=6)
     chosen = [(await databases.create(directory, owner.id, f"db-{number}")).cell_id for number in range(8)]
     assert chosen[:4] == [cell.id, second.id, second.id, second.id], "a third of one is less than half of the other"
     assert chosen.count(cell.id) == 2
@@ -123,7 +123,7 @@ async def moving(
     directory: Directory, organization: OrganizationRecord, cell: CellRecord, second: CellRecord
 ) -> tuple[MoveRecord, DatabaseRecord, DatabaseRecord]:
     """A move, as far as the directory is concerned."""
-    await cells.set_share(directory, "second", room=0)
+    await cells.set_share(directory, "second", max_databases=0)
     database = await databases.create(directory, organization.id, "main")
     copy = await databases.insert(directory, organization.id, "copy", OPERATOR, as_draft_s=60, counted=False, on=second)
     return await stored_moves.insert(directory, database, copy, 60), database, copy
@@ -168,7 +168,7 @@ async def test_the_copy_of_a_move_is_no_database_of_its_customers(
 ) -> None:
     _, database, _ = moving
     assert [each.id for each in await databases.list_(directory, organization.id)] == [database.id]
-    await cells.set_share(directory, "local", room=10)
+    await cells.set_share(directory, "local", max_databases=10)
     for name in ("second", "third"):
         await databases.create(directory, organization.id, name)
 

@@ -85,7 +85,7 @@ def test_servers_behind_one_address_are_found(replicated: Stage) -> None:
         found = doctor(replicated)
     finally:
         set_standbys(replicated, "")
-    assert_found(found, hidden, "plainsql-server cell move", "warning")
+    assert_found(found, hidden, "plainsql-server cell set --conninfo", "warning")
 
 
 def test_a_slot_that_nobody_reads_keeps_the_log(replicated: Stage) -> None:

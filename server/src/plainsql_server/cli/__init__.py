@@ -23,7 +23,7 @@ _COMMANDS = {
     "migrate": ("migrate", "Create the directory's tables, or bring them up to date."),
     "org": ("org", "Organizations: create, list."),
     "key": ("key", "API keys: create, list, revoke."),
-    "cell": ("cell.commands", "Cells, the PostgreSQL clusters that hold databases: add, move, list, set, guard."),
+    "cell": ("cell.commands", "Cells, the PostgreSQL clusters that hold databases: add, set, list, guard."),
     "database": ("database", "Customers' databases: create, list, move, suspend, resume."),
     "doctor": ("doctor", "Check every part of the service, and say what to do about what is wrong."),
     "status": ("status", "The state of cells, databases, connections, queues, replication and planes."),

@@ -18,7 +18,7 @@ from plainsql_server.engine.admin import provisioning
 
 async def add(
     directory: Directory, name: str, conninfo: str, admin_role: str, organization_id: str | None = None, *,
-    room: int | None = None, tiers: Sequence[str] | None = None,
+    max_databases: int | None = None, tiers: Sequence[str] | None = None,
 ) -> CellRecord:  # fmt: skip
     """The new cell, prepared and active; for one organization alone, if one is named. May be run again if it failed.
 
@@ -32,12 +32,12 @@ async def add(
     await provisioning.prepare_cell(conninfo, admin_role)
     return await cells.insert(
         directory, new_id(Kind.CELL), name, conninfo, admin_role,
-        organization_id=organization_id, by=OPERATOR, room=room, tiers=tiers,
+        organization_id=organization_id, by=OPERATOR, max_databases=max_databases, tiers=tiers,
     )  # fmt: skip
 
 
-async def move(directory: Directory, name: str, conninfo: str, admin_role: str) -> CellRecord:
-    """The cell, prepared and from now on reached another way: its server has a new address.
+async def set_address(directory: Directory, name: str, conninfo: str, admin_role: str) -> CellRecord:
+    """The cell, prepared, with a new address. It must be the same cluster: nothing is copied.
 
     Raises AccessError if there is no such cell, and what `add` raises if it is not fit.
     """
@@ -75,12 +75,15 @@ async def set_state(directory: Directory, name: str, state: CellState) -> CellRe
 
 
 async def set_share(
-    directory: Directory, name: str, room: int | None = None, tiers: Sequence[str] | None = None
+    directory: Directory, name: str, max_databases: int | None = None, tiers: Sequence[str] | None = None
 ) -> CellRecord:
     """The cell, which takes so many databases, of those tiers, from now on; what is not said stays. No tiers: all."""
     cell = await get(directory, name)
     return await cells.set_share(
-        directory, cell.id, cell.room if room is None else room, cell.tiers if tiers is None else (tiers or None)
+        directory,
+        cell.id,
+        cell.max_databases if max_databases is None else max_databases,
+        cell.tiers if tiers is None else (tiers or None),
     )
 
 

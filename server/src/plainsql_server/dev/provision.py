@@ -124,7 +124,7 @@ async def _ensure_cell(directory: Directory, order: Order) -> None:
         await cells.add(directory, CELL, order.conninfo, order.admin_role)
     elif cell.conninfo != order.conninfo:
         # The state folder was moved, or its socket is in another folder than last time.
-        await cells.move(directory, CELL, order.conninfo, order.admin_role)
+        await cells.set_address(directory, CELL, order.conninfo, order.admin_role)
 
 
 async def _ensure_organization(directory: Directory, tier: str) -> OrganizationRecord:

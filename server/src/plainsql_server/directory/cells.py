@@ -16,7 +16,8 @@ from plainsql_server.core.errors import ConflictError
 from plainsql_server.directory import audit
 from plainsql_server.directory.connection import Directory
 
-_COLUMNS = "id, name, conninfo, admin_role, state, created_at, organization_id, room, tiers"
+# The column is as old as the first migration.
+_COLUMNS = "id, name, conninfo, admin_role, state, created_at, organization_id, room AS max_databases, tiers"
 
 # As the migration says: what one PostgreSQL bears well, as far as its catalogs and files go.
 DEFAULT_ROOM = 1000
@@ -47,7 +48,7 @@ class CellRecord:
     created_at: datetime
     organization_id: str | None
     """Whose cell it is; None for one that strangers share."""
-    room: int
+    max_databases: int
     """How many databases it takes."""
     tiers: tuple[str, ...] | None
     """The tiers whose new databases go there; None for all."""
@@ -55,7 +56,7 @@ class CellRecord:
 
 async def insert(
     directory: Directory, cell_id: str, name: str, conninfo: str, admin_role: str, *,
-    organization_id: str | None, by: Actor, room: int | None = None, tiers: Sequence[str] | None = None,
+    organization_id: str | None, by: Actor, max_databases: int | None = None, tiers: Sequence[str] | None = None,
 ) -> CellRecord:  # fmt: skip
     """The stored cell, active. Raises ConflictError if the name is taken."""
     statement = f"""
@@ -64,7 +65,7 @@ async def insert(
         RETURNING {_COLUMNS}
     """
     listed = None if tiers is None else list(tiers)
-    values = (cell_id, name, conninfo, admin_role, CellState.ACTIVE, organization_id, room, listed)
+    values = (cell_id, name, conninfo, admin_role, CellState.ACTIVE, organization_id, max_databases, listed)
     async with directory.connection() as connection, connection.transaction():
         try:
             cursor = await connection.execute(statement, values)
@@ -109,13 +110,13 @@ async def set_state(
 
 
 async def set_share(
-    directory: Directory, cell_id: str, room: int, tiers: Sequence[str] | None, by: Actor = OPERATOR
+    directory: Directory, cell_id: str, max_databases: int, tiers: Sequence[str] | None, by: Actor = OPERATOR
 ) -> CellRecord:
     """The cell, which from now on takes so many databases, of these tiers or of all. What it has stays."""
     statement = f"UPDATE cells SET room = %s, tiers = %s WHERE id = %s RETURNING {_COLUMNS}"
     async with directory.connection() as connection, connection.transaction():
-        await audit.note(connection, by, "cell.share", None, cell_id, room=room)
-        cursor = await connection.execute(statement, (room, None if tiers is None else list(tiers), cell_id))
+        await audit.note(connection, by, "cell.share", None, cell_id, max_databases=max_databases)
+        cursor = await connection.execute(statement, (max_databases, None if tiers is None else list(tiers), cell_id))
         return _record(await cursor.fetchone())
 
 
@@ -127,7 +128,7 @@ async def list_(directory: Directory) -> list[CellRecord]:
 
 
 async def roomiest(directory: Directory, organization_id: str, tier: str) -> CellRecord | None:
-    """The active cell with most of its room free that a new database may go to, or None if there is none.
+    """The active cell with the largest share of its capacity free, among those that may take the database; or None.
 
     An organization with cells of its own, be they active or not, never goes to those that strangers share. Cells that
     are kept for the tier come before those that are for all. Creations at the same moment may overfill a cell by some.

@@ -27,7 +27,7 @@ _OTHERS = 16
 # PostgreSQL stops taking writes at two thousand million; it should vacuum long before.
 _XID_AGE_WARNING = 1_000_000_000
 _SLOT_BYTES_WARNING = 10_000_000_000
-_CONNINFO = "the cell's connection string, with `plainsql-server cell move`"
+_CONNINFO = "the cell's connection string, with `plainsql-server cell set --conninfo`"
 # No role of a cell is reached by a password, so that none can be missing or wrong.
 _NO_PASSWORDS = "Have its pg_hba.conf ask for no password: `plainsql-server cell files` writes one that fits."
 _AGAIN = "Run `plainsql-server upgrade`, which prepares each cell again."

@@ -37,5 +37,5 @@ def hidden(check: str, conninfo: str, facts: CellFacts) -> Iterator[Finding]:
         yield warning(
             check, "Its commits wait for standbys, but its connection string has one host: deadlines cancel that wait,"
             " and others can read what a fail-over takes back.",
-            "Name every server in it, with target_session_attrs=primary: `plainsql-server cell move`.",
+            "Name every server in it, with target_session_attrs=primary: `plainsql-server cell set --conninfo`.",
         )  # fmt: skip

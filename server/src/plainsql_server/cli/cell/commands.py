@@ -17,7 +17,9 @@ from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.counts import databases_by_cell
 from plainsql_server.limits.tiers import TIERS
 
-_room_option = click.option("--room", type=click.IntRange(min=0), help="How many databases it takes.")
+_max_databases_option = click.option(
+    "--max-databases", type=click.IntRange(min=0), help="How many databases the cell may hold; 1,000 by default."
+)
 _tier_option = click.option(
     "--tier", "tiers", type=click.Choice(list(TIERS)), multiple=True,
     help="A tier whose new databases go there; repeatable. Without it, every tier's.",
@@ -32,7 +34,7 @@ class _Listed:
     name: str
     state: str
     databases: int
-    room: int
+    max_databases: int
     tiers: tuple[str, ...] | None
     organization_id: str | None
     conninfo: str
@@ -42,8 +44,8 @@ class _Listed:
     @classmethod
     def of(cls, cell: CellRecord, databases: Mapping[str, int]) -> "_Listed":
         return cls(
-            cell.id, cell.name, cell.state, sum(databases.values()), cell.room, cell.tiers, cell.organization_id,
-            cell.conninfo, cell.admin_role, cell.created_at,
+            cell.id, cell.name, cell.state, sum(databases.values()), cell.max_databases, cell.tiers,
+            cell.organization_id, cell.conninfo, cell.admin_role, cell.created_at,
         )  # fmt: skip
 
 
@@ -52,53 +54,35 @@ def cell_command() -> None:
     """Cells: the PostgreSQL clusters that hold customers' databases."""
 
 
-_conninfo_option = click.option(
-    "--conninfo", required=True, metavar="KEYWORDS",
-    help="How to reach it, in libpq's keywords without user, dbname and password: 'host=… port=… sslmode=…'.",
-)  # fmt: skip
-_admin_option = click.option(
-    "--admin-role", required=True, metavar="ROLE", help="The superuser that provisioning logs in as."
-)
+_CONNINFO_HELP = "How to reach it, as libpq keywords without user, dbname and password: 'host=… port=… sslmode=…'."
+_ADMIN_ROLE_HELP = "The superuser that the service logs in as to provision databases."
 
 
 @cell_command.command("add")
 @click.argument("name")
-@_conninfo_option
-@_admin_option
-@click.option(
-    "--org", metavar="ORG", help="The only organization whose databases go there, and whose new ones go nowhere else."
-)
-@_room_option
+@click.option("--conninfo", required=True, metavar="KEYWORDS", help=_CONNINFO_HELP)
+@click.option("--admin-role", required=True, metavar="ROLE", help=_ADMIN_ROLE_HELP)
+@click.option("--org", metavar="ORG", help="Dedicate the cell to this organization: all its new databases go there.")
+@_max_databases_option
 @_tier_option
 def _add(
-    *, name: str, conninfo: str, admin_role: str, org: str | None, room: int | None, tiers: tuple[str, ...]
+    *, name: str, conninfo: str, admin_role: str, org: str | None, max_databases: int | None, tiers: tuple[str, ...]
 ) -> None:
     """Prepare a PostgreSQL cluster to hold customers' databases, and add it as the cell NAME. Prints its id.
 
-    The cluster must be the service's alone: PUBLIC loses the right to connect to any database of it. Too old a
-    minor release is refused. If it fails, run it again.
+    The cluster must be used by the service alone: PUBLIC loses the right to connect to any of its databases. Outdated
+    minor releases are rejected. If the command fails, run it again.
     """
 
     async def add(directory: Directory) -> CellRecord:
         organization = None if org is None else (await organizations.get(directory, org)).id
-        return await cells.add(directory, name, conninfo, admin_role, organization, room=room, tiers=tiers or None)
+        return await cells.add(
+            directory, name, conninfo, admin_role, organization, max_databases=max_databases, tiers=tiers or None
+        )
 
     added = with_directory(add)
-    remark(f"Added the cell {added.name!r}; it takes new databases from now on.")
+    remark(f"Added the cell {added.name!r}. It now accepts new databases.")
     click.echo(added.id)
-
-
-@cell_command.command("move")
-@click.argument("name", metavar="NAME-OR-ID")
-@_conninfo_option
-@_admin_option
-def _move(name: str, conninfo: str, admin_role: str) -> None:
-    """Reach a cell another way from now on: its server has a new address. Prepares it as `add` does.
-
-    The server must be the same one, or have the same databases: nothing is copied. The planes follow by themselves.
-    """
-    moved = with_directory(lambda directory: cells.move(directory, name, conninfo, admin_role))
-    remark(f"The cell {moved.name!r} is reached by {moved.conninfo!r} from now on.")
 
 
 cell_command.add_command(files_command)
@@ -107,34 +91,47 @@ cell_command.add_command(guard_command)
 
 
 @cell_command.command("set")
-@click.argument("name")
+@click.argument("name", metavar="NAME-OR-ID")
 @click.option(
     "--state", type=click.Choice([str(each) for each in CellState]),
-    help="active: takes new databases. full: keeps what it has. draining: is to be emptied. down: is away, and its"
-    " databases' requests get 503 at once.",
+    help="active: accepts new databases. full: keeps what it has. draining: is being emptied. down: is unavailable;"
+    " requests to its databases get 503 at once.",
 )  # fmt: skip
-@_room_option
+@_max_databases_option
 @_tier_option
-@click.option("--every-tier", is_flag=True, help="Take databases of every tier again.")
-def _set(name: str, state: str | None, room: int | None, tiers: tuple[str, ...], every_tier: bool) -> None:
-    """Change the state of the cell NAME, or what it takes. Every node heeds that within a second.
+@click.option("--every-tier", is_flag=True, help="Accept databases of every tier again.")
+@click.option(
+    "--conninfo", metavar="KEYWORDS", help=f"{_CONNINFO_HELP} Nothing is copied: it must be the same cluster."
+)
+@click.option("--admin-role", metavar="ROLE", help=f"{_ADMIN_ROLE_HELP} Only with --conninfo.")
+def _set(
+    *, name: str, state: str | None, max_databases: int | None, tiers: tuple[str, ...], every_tier: bool,
+    conninfo: str | None, admin_role: str | None,
+) -> None:  # fmt: skip
+    """Change a cell: its state, what it accepts, or how it is reached. Every node follows within a second.
 
-    What the cell has stays: move it with `database move`.
+    The cell keeps its databases; move one with `database move`. A new --conninfo is checked and prepared as by `add`.
     """
     if tiers and every_tier:
-        raise click.UsageError("--tier and --every-tier exclude each other.")
+        raise click.UsageError("Use either --tier or --every-tier, not both.")
+    if admin_role is not None and conninfo is None:
+        raise click.UsageError("--admin-role needs --conninfo.")
 
     async def change(directory: Directory) -> CellRecord:
         cell = await cells.get(directory, name)
+        if conninfo is not None:
+            cell = await cells.set_address(directory, name, conninfo, admin_role or cell.admin_role)
         if state is not None:
             cell = await cells.set_state(directory, name, CellState(state))
-        if room is not None or tiers or every_tier:
-            cell = await cells.set_share(directory, name, room, tiers if tiers or every_tier else None)
+        if max_databases is not None or tiers or every_tier:
+            cell = await cells.set_share(directory, name, max_databases, tiers if tiers or every_tier else None)
         return cell
 
     changed = with_directory(change)
     of = f"of the tiers {', '.join(changed.tiers)}" if changed.tiers else "of every tier"
-    remark(f"The cell {changed.name!r} is {changed.state}, with room for {changed.room} databases {of}.")
+    remark(f"The cell {changed.name!r} is {changed.state} and may hold {changed.max_databases} databases {of}.")
+    if conninfo is not None:
+        remark(f"It is reached by {changed.conninfo!r}.")
 
 
 @cell_command.command("list")
@@ -147,6 +144,7 @@ def _list(as_json: bool) -> None:
         return [_Listed.of(cell, counted.get(cell.id, {})) for cell in await cells.list_(directory)]
 
     columns = [
-        "id", "name", "state", "databases", "room", "tiers", "organization_id", "conninfo", "admin_role", "created_at",
+        "id", "name", "state", "databases", "max_databases", "tiers", "organization_id", "conninfo", "admin_role",
+        "created_at",
     ]  # fmt: skip
     print_records(with_directory(listed), columns, as_json=as_json)
