@@ -54,8 +54,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return not is_marked and not (only_units and _uses_postgres(item))
 
     left_out = [item for item in items if not is_wanted(item)]
-    items[:] = [item for item in items if is_wanted(item)]
+    # The long ones first, so that no worker is left alone with one at the end.
+    items[:] = sorted((item for item in items if is_wanted(item)), key=_is_short)
     config.hook.pytest_deselected(items=left_out)
+
+
+def _is_short(item: pytest.Item) -> bool:
+    return item.get_closest_marker("chaos") is None and item.get_closest_marker("slow") is None
 
 
 def _uses_postgres(item: pytest.Item) -> bool:

@@ -18,7 +18,8 @@ from pathlib import Path
 from redis import Redis
 
 from bench.processes import cpu_s
-from plainsql_server.limits.shared import Ask, SharedLedger
+from plainsql_server.limits.ledger import Ask
+from plainsql_server.limits.shared import SharedLedger
 from plainsql_server.limits.window import Window
 
 _START_LIMIT_S = 10

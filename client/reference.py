@@ -1,8 +1,8 @@
-"""Writes docs/reference/python.md: the names that programs use, with their signatures and docstrings.
+"""Generates docs/reference/python.md: the public names of the client, with their signatures and docstrings.
 
     python -m client.reference
 
-Owns which names those are and in which order. The text is that of the source; a test compares the page with it.
+A test checks that the page matches the source.
 """
 
 import importlib
@@ -21,14 +21,14 @@ PAGE = Path(__file__).parents[1] / "docs/reference/python.md"
 _INTRODUCTION = """\
 # Python reference
 
-The names of the package `plainsql`, with the words of its source. [The guide](../client.md) shows how they go together.
-This page is made by `make reference`; change the docstrings instead of it.
+The public names of the package `plainsql`. The [client guide](../client.md) shows how to use them. `make reference`
+generates this page from the docstrings; edit those, not this page.
 """
 _ASYNC = """\
-The calls of `Client`, to be awaited. `stream` gives an `AsyncStream`, `transaction` an `AsyncTransaction`, and what is
-listed is iterated over with `async for`.
+The same methods as `Client`. Await every method except `transaction` and `close`, and use `async for` with the methods
+that return an iterator. `stream` returns an `AsyncStream`, and `transaction` an `AsyncTransaction`.
 """
-# Public to other modules of the package, such as the command, and not meant for programs.
+# Used by other modules of the package, such as the command, but not meant for programs.
 _INNER = {
     plainsql.Client: {"call", "query_as_sent", "run_transaction", "stream_bytes", "tell_when_away"},
     plainsql.Transaction: {"fill"},
@@ -65,7 +65,7 @@ def _lines() -> Iterator[str]:
     yield _text(errors.__doc__) + "\n"
     for error in (plainsql.ServiceError, plainsql.NetworkError, plainsql.ResultError):
         yield from _class(error, level="###")
-    yield "## What the control plane answers with\n"
+    yield "## Control-plane objects\n"
     for noun in (control.Key, control.Session, control.Database, control.Organization):
         yield from _record(noun)
     yield "## plainsql.dbapi\n"
@@ -93,7 +93,7 @@ def _class(kind: type[Any], *, level: str = "##") -> Iterator[str]:
 
 
 def _members(kind: type[Any]) -> Iterator[tuple[str, Any]]:
-    """What has a docstring and a public name, in the source's order, that of the base classes first."""
+    """The public members with a docstring, in source order, those of the base classes first."""
     seen: dict[str, Any] = {}
     for base in reversed(kind.__mro__[:-1]):
         if base.__module__.startswith("plainsql"):
@@ -136,7 +136,7 @@ def _parameter(parameter: inspect.Parameter) -> str:
 
 
 def _annotation(annotation: Any) -> str:
-    """As it stands in the source, without the places that names are from."""
+    """An annotation as in the source, without module prefixes."""
     if isinstance(annotation, str):
         return annotation.replace("dt.", "datetime.").strip("'\"")
     if isinstance(annotation, type) and not hasattr(annotation, "__args__"):
@@ -154,7 +154,7 @@ def _sentence(function: Any) -> str:
 
 
 def _text(doc: str | None) -> str:
-    """A docstring as Markdown; what is drawn in it is a block already, indented by four."""
+    """A docstring as Markdown. Diagrams in it are already code blocks, indented by four."""
     assert doc is not None
     return inspect.cleandoc(doc)
 

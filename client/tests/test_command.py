@@ -63,14 +63,14 @@ def test_exit_codes_tell_what_kind_of_failure_it_was(service: Service, tmp_path:
     assert run(None, "sql", "select 1", cwd=tmp_path).returncode == 2
     assert run(service, "--key", "svc_k_wrong", "sql", "select 1").returncode == 3
     away = run(None, "--url", "http://127.0.0.1:1", "--key", "x", "--timeout", "0.1", "sql", "select 1")
-    assert (away.returncode, "does not answer" in away.stderr) == (4, True)
+    assert (away.returncode, "Can't connect to" in away.stderr) == (4, True)
     assert run(service, "nonsense").returncode == 2
 
 
 def test_several_statements_are_one_transaction(service: Service) -> None:
     name = f"c_{uuid4().hex[:8]}"
     failed = run(service, "sql", f"create table {name} (id int)", "select 1 / 0")
-    assert (failed.returncode, "Statement: number 2" in failed.stderr) == (1, True)
+    assert (failed.returncode, "Statement: 2" in failed.stderr) == (1, True)
     assert run(service, "sql", f"select * from {name}").returncode == 1
     assert run(service, "sql", "-p", "5", "select $1::int + 1 as six", "-o", "ndjson").stdout == '{"six":6}\n'
 
@@ -154,8 +154,8 @@ def test_settings_may_stand_behind_a_subcommand(service: Service) -> None:
         run(None, "--key", "x", "sql", "select 1"),
         run(None, "sql", "select 1", "--key", "x", "--url", "nowhere"),
     )
-    assert "There is no service to talk to" in before.stderr
-    assert "The address 'nowhere' is not of the form" in behind.stderr
+    assert "No service URL" in before.stderr
+    assert "Invalid URL 'nowhere'" in behind.stderr
     assert run(service, "keys", "create", "--help").stdout.startswith("usage: plainsql keys create ")
 
 
@@ -175,7 +175,7 @@ def test_a_script_s_failure_has_the_exit_code_of_its_kind(service: Service) -> N
     assert run(service, "--key", "svc_k_wrong", input="select 1").returncode == 3
     away = run(None, "--url", "http://127.0.0.1:1", "--key", "x", "--timeout", "0.5", input="select 1")
     assert away.returncode == 4
-    assert "does not answer: Connection refused. Trying again for 1 s." in away.stderr
+    assert "Can't connect to http://127.0.0.1:1: Connection refused. Retrying for 1 s." in away.stderr
 
 
 def test_a_time_limit_holds_for_streamed_forms_as_well(service: Service) -> None:

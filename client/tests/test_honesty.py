@@ -80,7 +80,7 @@ def test_a_call_ends_in_its_time_although_bytes_still_come(insert: Callable[[str
     began = time.monotonic()
     with (
         scripted(drip, answer(200, NOT_DONE)) as (url, _),
-        pytest.raises(plainsql.NetworkError, match="did not come in time"),
+        pytest.raises(plainsql.NetworkError, match="didn't answer before the timeout"),
     ):
         insert(url, 0.2)
     # The answer to a call may take 5 seconds more than the statement.
@@ -92,8 +92,8 @@ def test_a_certificate_that_nobody_vouches_for_and_a_host_that_is_none_fail_at_o
     service: Any, insert: Callable[[str, float], Any]
 ) -> None:
     for url, said in (
-        (service.data_url, "is not trusted"),
-        ("https://nowhere.invalid", "There is no host nowhere.invalid"),
+        (service.data_url, "isn't trusted"),
+        ("https://nowhere.invalid", "Host nowhere.invalid not found"),
     ):
         began = time.monotonic()
         with pytest.raises(plainsql.NetworkError, match=said) as caught:
@@ -103,14 +103,14 @@ def test_a_certificate_that_nobody_vouches_for_and_a_host_that_is_none_fail_at_o
 
 
 def test_what_is_wrong_before_anything_is_sent_is_said_in_our_own_words() -> None:
-    with pytest.raises(plainsql.SettingsError, match="cannot be used"):
+    with pytest.raises(plainsql.SettingsError, match="Can't use the CA file"):
         plainsql.connect("https://localhost", KEY, ca_file="/nowhere.pem")
-    with pytest.raises(plainsql.SettingsError, match="characters that no key has"):
+    with pytest.raises(plainsql.SettingsError, match="The key is invalid"):
         plainsql.connect("https://localhost", "svc_k_ä")
     with plainsql.connect("http://127.0.0.1:1", KEY) as db:
         with pytest.raises(ValueError, match="visible ASCII"):
             db.query("insert into t values (1)", idempotency_key="a b")
-        with pytest.raises(ValueError, match="No database is called"):
+        with pytest.raises(ValueError, match="Invalid database name"):
             db.tables(database="ä")
 
 

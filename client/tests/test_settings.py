@@ -57,7 +57,7 @@ def test_the_key_of_a_file_goes_only_to_the_address_in_that_file(tmp_path: Path)
     write_login(tmp_path)
     assert resolve("https://localhost:8400").key == "svc_k_dev"
     assert resolve("https://db.example").key == "svc_k_saved"
-    with pytest.raises(SettingsError, match=r"There is no key for https://elsewhere\.example"):
+    with pytest.raises(SettingsError, match=r"No key for https://elsewhere\.example"):
         resolve("https://elsewhere.example")
 
 

@@ -133,7 +133,7 @@ def home() -> Iterator[Path]:
 
 @pytest.fixture
 def tour(home: Path) -> Iterator[Tour]:
-    install, start, prepare = [text for language, text in blocks("Five minutes") if language == "sh"][:3]
+    install, start, prepare = [text for language, text in blocks("Quick start") if language == "sh"][:3]
     begun = Tour(home, install, start, prepare)
     yield begun
     begun.end()
@@ -141,7 +141,7 @@ def tour(home: Path) -> Iterator[Tour]:
 
 def test_every_command_of_the_five_minutes_gives_the_answer_that_the_readme_shows(tour: Tour) -> None:
     tour.wait_ready()
-    expected = shown_answers(blocks("Five minutes"))
+    expected = shown_answers(blocks("Quick start"))
     assert len(expected) == 6
     for commands, shown in expected:
         assert without_chance(tour.answer(commands)) == without_chance(shown), commands
@@ -161,7 +161,7 @@ def test_every_file_that_the_readme_finds_in_the_state_folder_is_there(tour: Tou
 
 
 def test_the_install_block_is_what_the_gate_runs() -> None:
-    install = blocks("Five minutes")[0][1].splitlines()
+    install = blocks("Quick start")[0][1].splitlines()
     assert install == ["make setup", ". .venv/bin/activate"]
     assert "\nmake setup\n" in (ROOT / ".ci/run").read_text(encoding="utf-8")
 
@@ -177,14 +177,6 @@ def test_every_link_between_documents_leads_somewhere(name: str) -> None:
         if "://" not in link and not (file.parent / link).exists()
     ]
     assert broken == []
-
-
-def test_every_file_that_the_architecture_names_exists() -> None:
-    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"`([a-z_]+/(?:[a-z_]+\.py)?|[a-z_]+\.py)`", text))
-    assert {"engine/pool/pool.py", "http/", "assembly.py"} <= named
-    places = (ROOT, ROOT / "server/src/plainsql_server")
-    assert [name for name in sorted(named) if not any((place / name).exists() for place in places)] == []
 
 
 def test_every_setting_is_in_the_operators_reference_as_the_command_prints_it() -> None:

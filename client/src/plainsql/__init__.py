@@ -1,4 +1,4 @@
-"""The Python client of PlainSQL: SQL over plain HTTPS, on PostgreSQL.
+"""The Python client for PlainSQL: SQL over plain HTTPS, on PostgreSQL.
 
     import plainsql
 
@@ -6,11 +6,11 @@
         for row in db.query("select id, body from notes where id < $1", 10):
             print(row.id, row.body)
 
-Owns the names that programs use. Each is imported when it is first asked for, so that the command's `--help` does
-not wait for TLS, nor a blocking program for asyncio. Refuses to import the server.
+The package's public names are imported on first use. So `plainsql --help` doesn't load TLS, and a blocking program
+doesn't load asyncio.
 """
 
-# Not typing's, which takes as long to import as the rest of `--help`. Type checkers go by the name.
+# Not imported from typing, which takes as long to import as the rest of `--help`. Type checkers recognize the name.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from plainsql.asyncio_client import AsyncClient, AsyncTransaction, connect_async

@@ -1,4 +1,4 @@
-"""`python -m plainsql`: the command."""
+"""Runs the `plainsql` command: `python -m plainsql`."""
 
 from plainsql.command import entry
 

@@ -1,7 +1,7 @@
-"""The asyncio client: the calls of `client.py`, to be awaited.
+"""The asyncio client: the same calls as in `client.py`, as coroutines.
 
-Owns no meaning of its own: `protocol.py`, `control.py` and `transactions.py` do. A client belongs to one event loop,
-and many tasks may use it at once.
+`protocol.py`, `control.py` and `transactions.py` implement the calls. A client belongs to one event loop; many tasks
+can share it.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ def connect_async(
     control_url: str | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> AsyncClient:
-    """A client of the service at `url`.
+    """Returns an asyncio client for the service at `url`.
 
-    What you do not give comes from the environment (`PLAINSQL_URL`, `PLAINSQL_KEY`, `PLAINSQL_DATABASE`,
-    `PLAINSQL_CA_FILE`, `PLAINSQL_CONTROL_URL`), then from `./.plainsql/dev.json`, then from `plainsql login`. Nothing
-    is sent before the first call. `timeout_s` is for each call as a whole, attempts included.
+    Settings that you omit are read from the environment (`PLAINSQL_URL`, `PLAINSQL_KEY`, `PLAINSQL_DATABASE`,
+    `PLAINSQL_CA_FILE`, `PLAINSQL_CONTROL_URL`), then from `./.plainsql/dev.json`, then from what `plainsql login`
+    saved. Nothing is sent until the first call. `timeout_s` limits each call as a whole, including retries.
     """
     settings = resolve(url, key, database=database, ca_file=ca_file, control_url=control_url)
     return AsyncClient(settings, timeout_s=timeout_s)
 
 
 class AsyncClient:
-    """The service, as one caller sees it. Close it, or use it in an `async with` block."""
+    """A client of the service, with one credential. Close it, or use it in an `async with` block."""
 
     def __init__(self, settings: Settings, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         self.settings = settings
@@ -69,11 +69,11 @@ class AsyncClient:
         read_only: bool | None = None,
         idempotency_key: str | None = None,
     ) -> Result:
-        """Runs one statement and returns all of its result.
+        """Runs one statement and returns its whole result.
 
-        `params` stand for `$1`, `$2`, … A write is done exactly once, whatever breaks on the way: it carries an
-        idempotency key, `idempotency_key` or one of its own. Raises ResultError if the tier's row limit cut the
-        result and you gave no `max_rows`.
+        `params` are the values of `$1`, `$2`, … A write runs exactly once, even if the connection breaks: it carries
+        `idempotency_key`, or a generated key if you pass none. Raises ResultError if the tier's row limit truncated
+        the result and you did not pass `max_rows`.
         """
         options = Options(database, timeout_s, max_rows, read_only, idempotency_key)
         return await self._run(self._core.query(sql, params, options))
@@ -87,9 +87,9 @@ class AsyncClient:
         max_rows: int | None = None,
         read_only: bool | None = None,
     ) -> AsyncStream:
-        """Runs one statement and returns its rows as they come, in constant memory.
+        """Runs one statement and returns its rows as they arrive, in constant memory.
 
-        `timeout_s` is the stream's life, by default 3,600 seconds or what the tier allows.
+        `timeout_s` limits the whole stream. The default is 3,600 seconds, or less if the tier allows less.
         """
         life_s = STREAM_LIFE_S if timeout_s is None else timeout_s
         options = Options(database, life_s, max_rows, read_only)
@@ -105,31 +105,31 @@ class AsyncClient:
         max_retries: int | None = None,
         idempotency_key: str | None = None,
     ) -> AsyncTransaction:
-        """A transaction to add statements to; it is sent at the end of its `async with` block, or by `run()`."""
+        """Returns a transaction to add statements to. The end of its `async with` block, or `run()`, sends it."""
         return AsyncTransaction(self, Options(database, timeout_s, max_rows, read_only, idempotency_key), max_retries)
 
     async def request_outcome(self, idempotency_key: str, *, database: str | None = None) -> str:
-        """What became of the write with this key: "committed", "in_progress" or "not_executed"."""
+        """Returns the outcome of the write with this key: "committed", "in_progress" or "not_executed"."""
         return await self._run(self._core.request_outcome(idempotency_key, Options(database)))
 
     async def tables(
         self, *, schema: str | None = None, detail: str = "names", database: str | None = None
     ) -> list[dict[str, Any]]:
-        """The tables of the database; `detail` is "names", "columns" or "full"."""
+        """Returns the database's tables. `detail` is "names", "columns" or "full"."""
         return await self._run(self._core.tables(schema, detail, Options(database)))
 
     async def health(self) -> dict[str, Any]:
-        """What the service says about itself; its `status` is "ok", "degraded" or "unavailable"."""
+        """Returns the service's health. Its `status` is "ok", "degraded" or "unavailable"."""
         return await self._run(self._core.health())
 
     async def server(self) -> dict[str, Any]:
-        """The service's name, version, addresses and routes."""
+        """Returns the service's name, version, URLs and routes."""
         return dict(await self._run(self._core.get("/")))
 
     async def bench(
         self, *, iterations: int | None = None, concurrency: int | None = None, database: str | None = None
     ) -> dict[str, Any]:
-        """Has the service measure itself on scratch data; takes some seconds."""
+        """Runs the service's built-in benchmark on temporary data. Takes a few seconds."""
         return await self._run(self._core.bench(iterations, concurrency, Options(database)))
 
     # The control plane ------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ class AsyncClient:
     async def create_session(
         self, *, scopes: Sequence[str] | None = None, database: str | None = None
     ) -> control.Session:
-        """Exchanges the client's key for a session of 24 hours, with fewer rights if you say so."""
+        """Exchanges the client's key for a session that lasts 24 hours. `scopes` and `database` restrict it."""
         return await self.call(control.create_session(scopes, database))
 
     async def refresh_session(self) -> control.Session:
@@ -156,59 +156,59 @@ class AsyncClient:
         database: str | None = None,
         expires_at: dt.datetime | None = None,
     ) -> control.Key:
-        """Makes an API key; its `secret` is in this answer only."""
+        """Creates an API key. Its `secret` is returned only here."""
         return await self.call(control.create_key(name, scopes, database, expires_at))
 
     def list_keys(self) -> AsyncIterator[control.Key]:
-        """The organization's keys, oldest first."""
+        """Lists the organization's keys, oldest first."""
         return self._pages(control.list_keys())
 
     async def rotate_key(self, key_id: str, *, overlap_seconds: int | None = None) -> control.Key:
-        """Replaces a key by a new one; the old one goes on for a while."""
+        """Replaces a key with a new one. The old key stays valid for a while."""
         return await self.call(control.rotate_key(key_id, overlap_seconds))
 
     async def revoke_key(self, key_id: str) -> None:
-        """Ends a key and its sessions."""
+        """Revokes a key and its sessions."""
         await self.call(control.revoke_key(key_id))
 
     async def create_database(self, name: str) -> control.Database:
-        """Makes a database; it is ready when the call returns."""
+        """Creates a database. It is ready when the call returns."""
         return await self.call(control.create_database(name))
 
     def list_databases(self) -> AsyncIterator[control.Database]:
-        """The organization's databases, oldest first."""
+        """Lists the organization's databases, oldest first."""
         return self._pages(control.list_databases())
 
     async def rename_database(self, database_id: str, name: str) -> control.Database:
-        """Gives a database another name."""
+        """Renames a database."""
         return await self.call(control.change_database(database_id, name, None))
 
     async def make_default_database(self, database_id: str) -> control.Database:
-        """Makes a database the one that requests use which name none."""
+        """Makes a database the default: requests that name no database use it."""
         return await self.call(control.change_database(database_id, None, default=True))
 
     async def delete_database(self, database_id: str, *, restorable: bool = True) -> control.Database:
-        """Deletes a database; it can be restored for a while, unless you give that up."""
+        """Deletes a database. It can be restored for a while, unless `restorable` is False."""
         return await self.call(control.delete_database(database_id, restorable=restorable))
 
     async def restore_database(self, database_id: str) -> control.Database:
-        """Brings a deleted database back."""
+        """Restores a deleted database."""
         return await self.call(control.restore_database(database_id))
 
     async def organization(self) -> control.Organization:
-        """The organization that the key belongs to."""
+        """Returns the organization that the key belongs to."""
         return await self.call(control.organization())
 
     async def rename_organization(self, name: str) -> control.Organization:
-        """Gives the organization another name."""
+        """Renames the organization."""
         return await self.call(control.rename_organization(name))
 
     def usage(self, *, start: dt.date | None = None, end: dt.date | None = None) -> AsyncIterator[dict[str, Any]]:
-        """What each database was used for on each day."""
+        """Lists the usage per database and day."""
         return self._pages(control.usage(start, end))
 
     def audit(self) -> AsyncIterator[dict[str, Any]]:
-        """Every change on the control plane, newest first."""
+        """Lists all changes made through the control plane, newest first."""
         return self._pages(control.audit())
 
     async def _pages(self, listing: control.Listing[T]) -> AsyncIterator[T]:
@@ -221,12 +221,12 @@ class AsyncClient:
                 return
 
     async def call(self, call: control.Call[T]) -> T:
-        """Makes one call of the control plane."""
+        """Makes one call to the control plane."""
         steps = self._core.control(call.method, call.target, call.content, repeatable=call.repeatable)
         return call.read(await self._run(steps))
 
     async def run_transaction(self, builder: TransactionBuilder) -> TransactionResult:
-        """Sends a transaction that was put together."""
+        """Sends a transaction."""
         steps = self._core.transaction(builder.statements, builder.options, builder.max_retries)
         return builder.fill(await self._run(steps))
 
@@ -247,9 +247,9 @@ class AsyncClient:
 
 
 class AsyncTransaction(TransactionBuilder):
-    """Statements that run together: `add` them in an `async with` block, at whose end they are sent.
+    """Statements that run as one transaction: `add` them in an `async with` block. They are sent at its end.
 
-    An exception within the block sends nothing. The results are in what `add` returned.
+    If the block raises an exception, nothing is sent. The results are in the objects that `add` returned.
     """
 
     __slots__ = ("_client",)
@@ -259,7 +259,7 @@ class AsyncTransaction(TransactionBuilder):
         self._client = client
 
     async def run(self) -> TransactionResult:
-        """Sends the statements; all of them are done, or none."""
+        """Sends the statements. Either all of them take effect, or none."""
         return await self._client.run_transaction(self)
 
     async def __aenter__(self) -> AsyncTransaction:

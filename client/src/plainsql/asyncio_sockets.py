@@ -1,4 +1,4 @@
-"""Connections of the asyncio client. A call that is cancelled closes its own, and the service cancels the statement."""
+"""The asyncio client's connections. A cancelled call closes its connection, and the service cancels the statement."""
 
 import asyncio
 import ssl
@@ -9,7 +9,7 @@ from plainsql.sockets import not_reached
 
 
 class AsyncConnection(Connection):
-    """A pair of asyncio's streams."""
+    """A connection over a pair of asyncio streams."""
 
     def __init__(self, address: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         super().__init__(address)
@@ -33,7 +33,7 @@ class AsyncConnection(Connection):
 
 
 async def open_connection(address: Address, tls: ssl.SSLContext | None, connect_s: float) -> Connection:
-    """Connects, within this time."""
+    """Connects within `connect_s` seconds."""
     try:
         async with asyncio.timeout(connect_s):
             reader, writer = await asyncio.open_connection(address.host, address.port, ssl=tls, limit=READ_BYTES)

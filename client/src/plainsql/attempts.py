@@ -1,8 +1,7 @@
-"""Sending, and sending again: which request may be repeated, for how long, and what to tell when no answer came.
+"""Retries: which requests are repeated, for how long, and which error is raised if no response arrives.
 
-Owns the honesty about lost answers. Only what does no harm twice is sent twice: reads, and writes that carry an
-idempotency key. Once an attempt was lost, that a later one was refused does not mean that nothing was done. Refuses to
-know what a request is for.
+Only requests that are safe to repeat are repeated: reads, and writes with an idempotency key. After a lost response, a
+later attempt that is rejected does not prove that nothing was executed; the error then says so.
 """
 
 import json
@@ -15,11 +14,11 @@ from plainsql.errors import NetworkError, ServiceError, service_error
 from plainsql.values import decode_json
 from plainsql.wire import Lost, NotSent, Request, Response, Send, Sleep, Steps
 
-# The service keeps to the deadline that it is told; its answer needs some time to come.
+# The service keeps the deadline in the request. Its response needs some time to arrive.
 GRACE_S = 5.0
 _FIRST_DELAY_S = 0.02
 _DELAY_S_MAX = 2.0
-# 502 and 504 are never the service's: a proxy did not get its answer.
+# The service never sends 502 or 504. They mean that a proxy got no response from it.
 _RETRIED = frozenset([409, 429, 502, 503, 504])
 
 
@@ -31,7 +30,7 @@ def exchange(
     as_stream: bool = False,
     notice: Callable[[str], None] | None = None,
 ) -> Steps[Response]:
-    """Sends, and sends again what may be sent again, until the time is up. `notice` is told that nobody answers."""
+    """Sends a request, and repeats it if that is safe, until the timeout. Calls `notice` if the service is down."""
     end = time.monotonic() + timeout_s
     delay = _FIRST_DELAY_S
     was_lost = False
@@ -49,7 +48,7 @@ def exchange(
         if pause is None or time.monotonic() + pause > end:
             return (yield from _end(request, response, failure, was_lost=was_lost))
         if notice is not None and isinstance(failure, NotSent):
-            notice(f"{failure} Trying again for {max(1, round(end - time.monotonic()))} s.")
+            notice(f"{failure} Retrying for {max(1, round(end - time.monotonic()))} s.")
             notice = None
         was_lost = was_lost or (response is not None and _outcome_of(response) == "unknown")
         yield Sleep(pause)
@@ -57,28 +56,28 @@ def exchange(
 
 
 def _end(request: Request, response: Response | None, failure: Exception | None, *, was_lost: bool) -> Steps[Response]:
-    """The answer, or the error, after the last attempt."""
+    """Returns the response, or raises the error, after the last attempt."""
     key = request.idempotency_key
     if response is not None:
         if key is None or not _leaves_doubt(response, was_lost=was_lost):
             return response
-        said = _error_in(response).get("message", f"An answer with status {response.status} came, not the service's.")
-        failure = Lost(f"An answer was lost, and then: {said}" if was_lost else said)
+        said = _error_in(response).get("message", f"A proxy answered with status {response.status}.")
+        failure = Lost(f"A response was lost; the next attempt failed: {said}" if was_lost else said)
         was_lost = True
     if not was_lost:
         raise NetworkError(str(failure), outcome="not_executed", idempotency_key=key)
     if key is None:
-        raise NetworkError(f"{failure} Whether it was done is not known.", outcome="unknown")
+        raise NetworkError(f"{failure} It is unknown whether the request was executed.", outcome="unknown")
     if (yield from _is_committed(request, key)):
-        said = f"{failure} It was done; sending the same request with its key again gives its answer."
+        said = f"{failure} The write was committed. To get its response, repeat the request with the same key."
         raise NetworkError(said, outcome="committed", idempotency_key=key)
-    # What is under way may still arrive, so that it was not done yet does not mean that it was not done.
-    said = f"{failure} Whether it was done is not known; request_outcome() with its key tells later."
+    # An attempt may still be in transit: "not executed yet" does not mean "never executed".
+    said = f"{failure} It is unknown whether the write was executed. Check later with request_outcome() and its key."
     raise NetworkError(said, outcome="unknown", idempotency_key=key)
 
 
 def _is_committed(request: Request, key: str) -> Steps[bool]:
-    """If the service answers again, it knows what was done."""
+    """Asks the service whether the write was committed. Returns False if it does not answer."""
     from urllib.parse import quote  # noqa: PLC0415  # slow to import, and seldom needed
 
     database = json.loads(request.body).get("database")
@@ -91,7 +90,7 @@ def _is_committed(request: Request, key: str) -> Steps[bool]:
 
 
 def _error_in(response: Response) -> dict[str, Any]:
-    """The error object of an answer; empty where it has none, as in the words of a proxy on the way."""
+    """The error object of a response; empty if there is none, as in a proxy's response."""
     try:
         error = json.loads(response.body)["error"]
     except (ValueError, KeyError, TypeError):
@@ -100,7 +99,7 @@ def _error_in(response: Response) -> dict[str, Any]:
 
 
 def _outcome_of(response: Response) -> str | None:
-    """What an answer says about its own attempt; None if that succeeded."""
+    """The outcome of this attempt according to its response; None if it succeeded."""
     if response.source is not None:
         return None
     error = _error_in(response)
@@ -110,9 +109,9 @@ def _outcome_of(response: Response) -> str | None:
 
 
 def _leaves_doubt(response: Response, *, was_lost: bool) -> bool:
-    """Whether a write may have been done although this, the last answer, is an error: by an earlier attempt.
+    """Whether an earlier attempt may have executed the write although this last response is an error.
 
-    An attempt that was run and rolled back leaves none: it would have found the earlier one's record.
+    If this attempt ran and was rolled back, there is no doubt: it would have found the earlier attempt's record.
     """
     if response.status >= 500 and not _error_in(response):
         return True
@@ -120,12 +119,12 @@ def _leaves_doubt(response: Response, *, was_lost: bool) -> bool:
 
 
 def _wait_before_retry(response: Response, *, safe: bool, was_lost: bool) -> float | None:
-    """How long to wait before the same request is sent again, or None if the answer is to be taken."""
+    """How long to wait before repeating the request, or None to return this response."""
     if response.status not in _RETRIED:
         return None
     error = _error_in(response)
     if response.status == 409:
-        # Our own earlier attempt is still at work; its answer can be had afterwards.
+        # Our own earlier attempt is still running. Its response can be fetched when it is done.
         return 0.05 if was_lost and error.get("code") == "request_in_progress" else None
     if not safe and error.get("outcome") != "not_executed":
         return None
@@ -136,21 +135,24 @@ def _wait_before_retry(response: Response, *, safe: bool, was_lost: bool) -> flo
 
 
 def _seconds(text: str) -> float:
-    """A Retry-After; where it is a date, a second is as good."""
+    """A Retry-After header in seconds. A date is read as one second."""
     return float(text) if text.isdecimal() else 1.0
 
 
 def answer_of(response: Response) -> Any:
-    """The content of an answer, or the error that it is."""
+    """The content of a response. Raises ServiceError if it is an error."""
     try:
         answer = decode_json(response.body)
     except ValueError:
         answer = None
     if not isinstance(answer, dict):
-        said = f"The answer with status {response.status} is no JSON object."
+        said = f"The response (status {response.status}) isn't a JSON object."
         fields = {"code": "no_json", "message": said, "outcome": "unknown"}
         raise service_error(fields, status=response.status, request_id=response.headers.get("x-request-id"))
     if response.status < 300 and answer.get("success", True):
         return answer
-    fields = answer.get("error") or {"code": f"status_{response.status}", "message": "The service gave no reason."}
+    fields = answer.get("error") or {
+        "code": f"status_{response.status}",
+        "message": "The service returned an error without a reason.",
+    }
     raise service_error(fields, status=response.status, request_id=answer.get("request_id"))

@@ -1,7 +1,7 @@
 """The blocking client.
 
-Owns the calls that programs make. What they mean is in `protocol.py`, `control.py` and `transactions.py`; sockets are
-in `sockets.py`. A client may be shared between threads.
+`protocol.py`, `control.py` and `transactions.py` implement its calls; `sockets.py` has the sockets. Threads can share a
+client.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ def connect(
     control_url: str | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> Client:
-    """A client of the service at `url`.
+    """Returns a client for the service at `url`.
 
-    What you do not give comes from the environment (`PLAINSQL_URL`, `PLAINSQL_KEY`, `PLAINSQL_DATABASE`,
-    `PLAINSQL_CA_FILE`, `PLAINSQL_CONTROL_URL`), then from `./.plainsql/dev.json`, then from `plainsql login`. Nothing
-    is sent before the first call. `timeout_s` is for each call as a whole, attempts included.
+    Settings that you omit are read from the environment (`PLAINSQL_URL`, `PLAINSQL_KEY`, `PLAINSQL_DATABASE`,
+    `PLAINSQL_CA_FILE`, `PLAINSQL_CONTROL_URL`), then from `./.plainsql/dev.json`, then from what `plainsql login`
+    saved. Nothing is sent until the first call. `timeout_s` limits each call as a whole, including retries.
     """
     settings = resolve(url, key, database=database, ca_file=ca_file, control_url=control_url)
     return Client(settings, timeout_s=timeout_s)
 
 
 class Client:
-    """The service, as one caller sees it. Close it, or use it in a `with` block."""
+    """A client of the service, with one credential. Close it, or use it in a `with` block."""
 
     def __init__(self, settings: Settings, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         self.settings = settings
@@ -68,11 +68,11 @@ class Client:
         read_only: bool | None = None,
         idempotency_key: str | None = None,
     ) -> Result:
-        """Runs one statement and returns all of its result.
+        """Runs one statement and returns its whole result.
 
-        `params` stand for `$1`, `$2`, … A write is done exactly once, whatever breaks on the way: it carries an
-        idempotency key, `idempotency_key` or one of its own. Raises ResultError if the tier's row limit cut the
-        result and you gave no `max_rows`.
+        `params` are the values of `$1`, `$2`, … A write runs exactly once, even if the connection breaks: it carries
+        `idempotency_key`, or a generated key if you pass none. Raises ResultError if the tier's row limit truncated
+        the result and you did not pass `max_rows`.
         """
         options = Options(database, timeout_s, max_rows, read_only, idempotency_key)
         return self._run(self._core.query(sql, params, options))
@@ -86,16 +86,16 @@ class Client:
         max_rows: int | None = None,
         read_only: bool | None = None,
     ) -> Stream:
-        """Runs one statement and returns its rows as they come, in constant memory.
+        """Runs one statement and returns its rows as they arrive, in constant memory.
 
-        `timeout_s` is the stream's life, by default 3,600 seconds or what the tier allows.
+        `timeout_s` limits the whole stream. The default is 3,600 seconds, or less if the tier allows less.
         """
         life_s = STREAM_LIFE_S if timeout_s is None else timeout_s
         options = Options(database, life_s, max_rows, read_only)
         return Stream(self._run(self._core.stream(sql, params, options)))
 
     def query_as_sent(self, sql: str, params: Sequence[Any] = (), options: Options = Options()) -> Result:  # noqa: B008
-        """A result whose values are as the service writes them, for programs that only show them."""
+        """Runs one statement and leaves the values as the service wrote them, for programs that only display them."""
         return self._run(self._core.query(sql, params, options._replace(as_sent=True)))
 
     def stream_bytes(
@@ -107,12 +107,12 @@ class Client:
         max_rows: int | None = None,
         read_only: bool | None = None,
     ) -> ByteStream:
-        """The rows as the service writes them, CSV or a JSON object a line, for programs that only pass them on."""
+        """Returns the rows as raw CSV or NDJSON bytes, for programs that only copy them."""
         options = Options(None, STREAM_LIFE_S if timeout_s is None else timeout_s, max_rows, read_only)
         return ByteStream(self._run(self._core.stream(sql, params, options, form)), form)
 
     def tell_when_away(self, say: Callable[[str], None]) -> None:
-        """Has `say` called, once for a call, when nobody answers and it is tried again."""
+        """Calls `say` once per call if the service does not answer and the call is retried."""
         self._core.notice = say
 
     def transaction(
@@ -125,37 +125,37 @@ class Client:
         max_retries: int | None = None,
         idempotency_key: str | None = None,
     ) -> Transaction:
-        """A transaction to add statements to; it is sent at the end of its `with` block, or by `run()`."""
+        """Returns a transaction to add statements to. It is sent at the end of its `with` block, or by `run()`."""
         return Transaction(self, Options(database, timeout_s, max_rows, read_only, idempotency_key), max_retries)
 
     def request_outcome(self, idempotency_key: str, *, database: str | None = None) -> str:
-        """What became of the write with this key: "committed", "in_progress" or "not_executed"."""
+        """Returns the outcome of the write with this key: "committed", "in_progress" or "not_executed"."""
         return self._run(self._core.request_outcome(idempotency_key, Options(database)))
 
     def tables(
         self, *, schema: str | None = None, detail: str = "names", database: str | None = None
     ) -> list[dict[str, Any]]:
-        """The tables of the database; `detail` is "names", "columns" or "full"."""
+        """Returns the database's tables. `detail` is "names", "columns" or "full"."""
         return self._run(self._core.tables(schema, detail, Options(database)))
 
     def health(self) -> dict[str, Any]:
-        """What the service says about itself; its `status` is "ok", "degraded" or "unavailable"."""
+        """Returns the service's health. Its `status` is "ok", "degraded" or "unavailable"."""
         return self._run(self._core.health())
 
     def server(self) -> dict[str, Any]:
-        """The service's name, version, addresses and routes."""
+        """Returns the service's name, version, URLs and routes."""
         return dict(self._run(self._core.get("/")))
 
     def bench(
         self, *, iterations: int | None = None, concurrency: int | None = None, database: str | None = None
     ) -> dict[str, Any]:
-        """Has the service measure itself on scratch data; takes some seconds."""
+        """Runs the service's built-in benchmark on temporary data. Takes a few seconds."""
         return self._run(self._core.bench(iterations, concurrency, Options(database)))
 
     # The control plane ------------------------------------------------------------------------------------------
 
     def create_session(self, *, scopes: Sequence[str] | None = None, database: str | None = None) -> control.Session:
-        """Exchanges the client's key for a session of 24 hours, with fewer rights if you say so."""
+        """Exchanges the client's key for a session that lasts 24 hours. `scopes` and `database` restrict it."""
         return self.call(control.create_session(scopes, database))
 
     def refresh_session(self) -> control.Session:
@@ -174,68 +174,68 @@ class Client:
         database: str | None = None,
         expires_at: dt.datetime | None = None,
     ) -> control.Key:
-        """Makes an API key; its `secret` is in this answer only."""
+        """Creates an API key. Its `secret` is returned only here."""
         return self.call(control.create_key(name, scopes, database, expires_at))
 
     def list_keys(self) -> Iterator[control.Key]:
-        """The organization's keys, oldest first."""
+        """Lists the organization's keys, oldest first."""
         return control.pages(control.list_keys(), self.call)
 
     def rotate_key(self, key_id: str, *, overlap_seconds: int | None = None) -> control.Key:
-        """Replaces a key by a new one; the old one goes on for a while."""
+        """Replaces a key with a new one. The old key stays valid for a while."""
         return self.call(control.rotate_key(key_id, overlap_seconds))
 
     def revoke_key(self, key_id: str) -> None:
-        """Ends a key and its sessions."""
+        """Revokes a key and its sessions."""
         self.call(control.revoke_key(key_id))
 
     def create_database(self, name: str) -> control.Database:
-        """Makes a database; it is ready when the call returns."""
+        """Creates a database. It is ready when the call returns."""
         return self.call(control.create_database(name))
 
     def list_databases(self) -> Iterator[control.Database]:
-        """The organization's databases, oldest first."""
+        """Lists the organization's databases, oldest first."""
         return control.pages(control.list_databases(), self.call)
 
     def rename_database(self, database_id: str, name: str) -> control.Database:
-        """Gives a database another name."""
+        """Renames a database."""
         return self.call(control.change_database(database_id, name, None))
 
     def make_default_database(self, database_id: str) -> control.Database:
-        """Makes a database the one that requests use which name none."""
+        """Makes a database the default: requests that name no database use it."""
         return self.call(control.change_database(database_id, None, default=True))
 
     def delete_database(self, database_id: str, *, restorable: bool = True) -> control.Database:
-        """Deletes a database; it can be restored for a while, unless you give that up."""
+        """Deletes a database. It can be restored for a while, unless `restorable` is False."""
         return self.call(control.delete_database(database_id, restorable=restorable))
 
     def restore_database(self, database_id: str) -> control.Database:
-        """Brings a deleted database back."""
+        """Restores a deleted database."""
         return self.call(control.restore_database(database_id))
 
     def organization(self) -> control.Organization:
-        """The organization that the key belongs to."""
+        """Returns the organization that the key belongs to."""
         return self.call(control.organization())
 
     def rename_organization(self, name: str) -> control.Organization:
-        """Gives the organization another name."""
+        """Renames the organization."""
         return self.call(control.rename_organization(name))
 
     def usage(self, *, start: dt.date | None = None, end: dt.date | None = None) -> Iterator[dict[str, Any]]:
-        """What each database was used for on each day."""
+        """Lists the usage per database and day."""
         return control.pages(control.usage(start, end), self.call)
 
     def audit(self) -> Iterator[dict[str, Any]]:
-        """Every change on the control plane, newest first."""
+        """Lists all changes made through the control plane, newest first."""
         return control.pages(control.audit(), self.call)
 
     def call(self, call: control.Call[T]) -> T:
-        """Makes one call of the control plane."""
+        """Makes one call to the control plane."""
         steps = self._core.control(call.method, call.target, call.content, repeatable=call.repeatable)
         return call.read(self._run(steps))
 
     def run_transaction(self, builder: TransactionBuilder) -> TransactionResult:
-        """Sends a transaction that was put together."""
+        """Sends a transaction."""
         steps = self._core.transaction(builder.statements, builder.options, builder.max_retries)
         return builder.fill(self._run(steps))
 
@@ -256,9 +256,9 @@ class Client:
 
 
 class Transaction(TransactionBuilder):
-    """Statements that run together: `add` them in a `with` block, at whose end they are sent.
+    """Statements that run as one transaction: `add` them in a `with` block. They are sent at the end of the block.
 
-    An exception within the block sends nothing. The results are in what `add` returned.
+    If the block raises an exception, nothing is sent. The results are in the objects that `add` returned.
     """
 
     __slots__ = ("_client",)
@@ -268,7 +268,7 @@ class Transaction(TransactionBuilder):
         self._client = client
 
     def run(self) -> TransactionResult:
-        """Sends the statements; all of them are done, or none."""
+        """Sends the statements. Either all of them take effect, or none."""
         return self._client.run_transaction(self)
 
     def __enter__(self) -> Transaction:

@@ -1,7 +1,7 @@
-"""The control plane's nouns, and the calls that deal with them.
+"""The control plane's objects (keys, sessions, databases, organizations) and calls.
 
-Owns what a key, a session, a database look like to a caller, and each call's method, path and body. A call is a value:
-the blocking and the asyncio client run the same ones. Fields that this version does not know are left out.
+A call is a value that holds the method, path and body, so the blocking and the asyncio client share all calls. Response
+fields that this version does not know are ignored.
 """
 
 import datetime as dt
@@ -16,7 +16,7 @@ _PAGE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """An API key. `secret` is there only when it was just made."""
+    """An API key. `secret` is set only when the key has just been created."""
 
     id: str
     name: str
@@ -34,7 +34,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A token that stands for a key for a while. `token` is there only when it was just made."""
+    """A session: a token that replaces a key for a limited time. `token` is set only when it has just been issued."""
 
     id: str
     created_at: str
@@ -47,7 +47,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """A database of your organization's."""
+    """A database of your organization."""
 
     id: str
     name: str
@@ -60,7 +60,7 @@ class Database:
 
 @dataclass(frozen=True, slots=True)
 class Organization:
-    """Who owns the databases and keys."""
+    """The owner of databases and keys."""
 
     id: str
     name: str
@@ -70,19 +70,19 @@ class Organization:
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """A request to the control plane, and what its answer becomes."""
+    """A request to the control plane, and how to read its response."""
 
     method: str
     target: str
     read: Callable[[Any], T]
     content: Mapping[str, Any] | None = None
-    # Whether doing it twice is the same as doing it once, so that it may be sent again after a lost answer.
+    # Whether running it twice has the same effect as once. If so, it is repeated after a lost response.
     repeatable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[T]):
-    """A request whose answers come in pages."""
+    """A paginated request."""
 
     path: str
     plural: str
@@ -98,7 +98,7 @@ class Listing(Generic[T]):
 
 
 def record_of(kind: type[T]) -> Callable[[Mapping[str, Any]], T]:
-    """Reads objects of this class from an answer's."""
+    """A function that reads objects of this class from response objects."""
     names = {each.name for each in fields(kind)}  # type: ignore[arg-type]  # dataclasses all
 
     def read(content: Mapping[str, Any]) -> T:
@@ -130,7 +130,7 @@ def refresh_session() -> Call[Session]:
 
 
 def end_session() -> Call[None]:
-    # A second time, the session is unknown.
+    # The second attempt would fail, because the session no longer exists.
     return Call("DELETE", "/v1/session", nothing, repeatable=False)
 
 
@@ -168,7 +168,7 @@ def change_database(database_id: str, name: str | None, default: bool | None) ->
 
 def delete_database(database_id: str, *, restorable: bool) -> Call[Database]:
     target = f"/v1/databases/{quote(database_id)}" + ("" if restorable else "?restorable=false")
-    # What was given up is not there a second time.
+    # After a permanent deletion, a second attempt would not find the database.
     return Call("DELETE", target, within("database", Database), repeatable=restorable)
 
 
@@ -194,7 +194,7 @@ def audit() -> Listing[dict[str, Any]]:
 
 
 def pages(listing: Listing[T], fetch: Callable[[Call[tuple[list[T], str | None]]], Any]) -> Iterator[T]:
-    """Everything in a listing, page by page, for a fetch that blocks."""
+    """All entries of a listing, page by page, with a blocking `fetch`."""
     cursor = None
     while True:
         found, cursor = fetch(listing.page(cursor))

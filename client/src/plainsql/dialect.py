@@ -1,10 +1,11 @@
-"""The SQLAlchemy dialect: `plainsql://k:svc_k_…@host/database`, the key in the password's place, so that it is masked.
+"""The SQLAlchemy dialect: `plainsql://k:svc_k_…@host/database`.
 
-Owns what differs from PostgreSQL's own dialect: the connection, values that come as Python's already, and what the lack
-of interactive transactions means. Buffered by default: writes wait for the commit, so they cannot return rows, keys are
-drawn from their sequences beforehand, and row counts are not known. With `?autocommit=true` each statement is
-committed at once, and everything works but rolling back, which raises. Options in the address: `tls=false`, `ca_file`,
-`autocommit`, `timeout_s`. Without a host, the settings are those of `plainsql.connect()`.
+The key takes the place of the password, so SQLAlchemy masks it. Without a host, the settings of `plainsql.connect()`
+apply. URL options: `tls=false`, `ca_file`, `autocommit`, `timeout_s`.
+
+The service has no interactive transactions, so there are two modes. In buffered mode, the default, writes wait for the
+commit: they cannot return rows, new keys are drawn from their sequences beforehand, and row counts are unknown. With
+`?autocommit=true`, each statement commits at once. Everything works then except rollback, which raises an error.
 """
 
 import json
@@ -24,18 +25,18 @@ from plainsql import dbapi
 from plainsql.dbapi import NotSupportedError
 
 _RETURNING_REFUSED = (
-    "RETURNING needs autocommit: in buffered mode writes are sent at the commit, and cannot return rows before. "
-    "Use plainsql://…?autocommit=true or execution_options(isolation_level='AUTOCOMMIT') for it."
+    "RETURNING needs autocommit: in buffered mode, writes are sent at commit and can't return rows before it. "
+    "Use plainsql://…?autocommit=true or execution_options(isolation_level='AUTOCOMMIT')."
 )
 
 
 def _cast(kind: type[Any]) -> type[Any]:
-    """The type, with its name beside each parameter: PostgreSQL then need not guess."""
+    """The type with explicit casts on its parameters, so PostgreSQL does not have to infer their types."""
     return type(kind.__name__, (kind,), {"render_bind_cast": True, "__module__": __name__})
 
 
 class _Numbers:
-    """Numbers come as int, Decimal or float, by the column's type."""
+    """Numbers arrive as int, Decimal or float, depending on the column's type."""
 
     render_bind_cast = True
 
@@ -59,7 +60,7 @@ class _Float(_Numbers, types.Float[Any]):
 
 
 class _Interval(INTERVAL):
-    """Intervals come as timedelta."""
+    """Intervals arrive as timedelta."""
 
     render_bind_cast = True
 
@@ -69,7 +70,7 @@ class _Interval(INTERVAL):
 
 
 class _ReadJSON:
-    """Documents come as Python's; the engine's own deserializer, if it has one, is given their text."""
+    """JSON arrives as Python values. If the engine has its own deserializer, it is called with the JSON text."""
 
     render_bind_cast = True
 
@@ -89,25 +90,25 @@ class _JSONB(_ReadJSON, JSONB):
 
 
 class _JSONPath(JSONPathType):
-    """A path goes as PostgreSQL's text of an array."""
+    """A JSON path, sent as PostgreSQL's array text."""
 
 
 class _JSONIntIndex(types.JSON.JSONIntIndexType):
-    """An index into an array."""
+    """An index into a JSON array."""
 
     __visit_name__ = "json_int_index"
     render_bind_cast = True
 
 
 class _JSONStrIndex(types.JSON.JSONStrIndexType):
-    """A name in an object."""
+    """A key in a JSON object."""
 
     __visit_name__ = "json_str_index"
     render_bind_cast = True
 
 
 class _Compiler(PGCompiler):
-    """PostgreSQL's SQL, with JSON parameters as text: its serializer decides what is in them, null included."""
+    """Compiles PostgreSQL's SQL. JSON parameters are sent as text, written by SQLAlchemy's serializer."""
 
     def render_bind_cast(self, type_: Any, dbapi_type: Any, sqltext: str) -> str:
         cast: str = super().render_bind_cast(type_, dbapi_type, sqltext)  # type: ignore[no-untyped-call]
@@ -115,7 +116,7 @@ class _Compiler(PGCompiler):
 
 
 class _ExecutionContext(PGExecutionContext):
-    """Chooses the cursor that streams where a program asks for it (`stream_results`, `yield_per`)."""
+    """Uses a streaming cursor if the program asks for one with `stream_results` or `yield_per`."""
 
     def create_server_side_cursor(self) -> Any:
         cursor: Any = self._dbapi_connection.cursor()
@@ -125,7 +126,7 @@ class _ExecutionContext(PGExecutionContext):
 
 def _truth(name: str, value: str) -> bool:
     if value.lower() not in ("true", "false"):
-        raise dbapi.InterfaceError(f"{name} in the address is true or false, and not {value!r}.")
+        raise dbapi.InterfaceError(f"In the URL, {name} must be true or false, not {value!r}.")
     return value.lower() == "true"
 
 
@@ -133,7 +134,7 @@ def _seconds(value: str) -> float:
     try:
         return float(value)
     except ValueError as error:
-        raise dbapi.InterfaceError(f"timeout_s in the address is a number, and not {value!r}.") from error
+        raise dbapi.InterfaceError(f"In the URL, timeout_s must be a number, not {value!r}.") from error
 
 
 class PlainSQLDialect(PGDialect):
@@ -145,7 +146,7 @@ class PlainSQLDialect(PGDialect):
     render_bind_cast = True
     default_paramstyle = "numeric_dollar"
     supports_native_json_deserialization = True
-    # Many rows go as few statements, of which a transaction has room for so many.
+    # Send many rows in few statements, because a transaction is limited in its number of statements.
     use_insertmanyvalues = True
     use_insertmanyvalues_wo_returning = True
     statement_compiler = _Compiler
@@ -182,12 +183,12 @@ class PlainSQLDialect(PGDialect):
     }
 
     def __init__(self, **arguments: Any) -> None:
-        # Unlike the DB-API, whose users write %s.
+        # The DB-API module uses %s, but SQLAlchemy can produce $1, $2, … directly.
         super().__init__(**{"paramstyle": "numeric_dollar", **arguments})  # type: ignore[no-untyped-call]
         self._set_mode(autocommit=self._on_connect_isolation_level == "AUTOCOMMIT")
 
     def _set_mode(self, *, autocommit: bool) -> None:
-        """What a write can tell before the commit: everything, or nothing."""
+        """Sets what a write can return before the commit: everything with autocommit, otherwise nothing."""
         self._autocommit = autocommit
         self.insert_returning = self.update_returning = self.delete_returning = autocommit
         self.insert_executemany_returning = self.insert_executemany_returning_sort_by_parameter_order = autocommit
@@ -208,7 +209,7 @@ class PlainSQLDialect(PGDialect):
             arguments["ca_file"] = options.pop("ca_file")
         scheme = "https" if _truth("tls", options.pop("tls", "true")) else "http"
         if options:
-            raise dbapi.InterfaceError(f"The address has an unknown option: {next(iter(options))}")
+            raise dbapi.InterfaceError(f"The URL has an unknown option: {next(iter(options))}")
         if url.host:
             host = f"[{url.host}]" if ":" in url.host else url.host
             port = f":{url.port}" if url.port else ""
@@ -243,7 +244,7 @@ class PlainSQLDialect(PGDialect):
         return bool(dbapi_conn.autocommit)
 
     def is_disconnect(self, e: Any, connection: Any, cursor: Any) -> bool:  # noqa: ARG002
-        """Nothing is open between calls, so nothing can be lost."""
+        """No connection is open between calls, so none can be lost."""
         return False
 
     def do_ping(self, dbapi_connection: Any) -> bool:
@@ -251,4 +252,4 @@ class PlainSQLDialect(PGDialect):
         return True
 
     def do_begin_twophase(self, connection: Any, xid: Any) -> None:  # noqa: ARG002
-        raise NotSupportedError("Two-phase transactions of your own are not supported.")
+        raise NotSupportedError("Two-phase transactions aren't supported.")

@@ -1,8 +1,8 @@
-"""Runs the protocol's steps over connections that are kept: one piece of code for both clients.
+"""Runs the protocol's steps over pooled connections. Both clients share this code.
 
-Owns the pool, and when a connection may be used again. What really reads, writes and waits is a `Connection` of
-`sockets.py` or `asyncio_sockets.py`; those of `sockets.py` block, so that a coroutine over them never pauses and
-`finish` runs it to its end. Refuses to decide what is sent again; the protocol does.
+The connection classes in `sockets.py` and `asyncio_sockets.py` do the reading, writing and waiting. Those in
+`sockets.py` block: a coroutine that uses them never suspends, and `finish` runs it to its end. Retries are decided in
+`attempts.py`.
 """
 
 import ssl
@@ -15,22 +15,22 @@ from plainsql.settings import Address
 from plainsql.wire import AddressBook, Lost, NotSent, Request, Response, Send, Steps, T, Wire
 
 READ_BYTES = 256 * 1024
-# A connection that has been idle for longer may have been forgotten by something on the way, and is not used again.
+# After this idle time, a proxy or firewall may have dropped the connection, so it is not reused.
 _IDLE_S_MAX = 55.0
 _CONNECT_S_MAX = 10.0
 
 
 def finish(work: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine over blocking connections comes to; it has nothing to wait for but those."""
+    """Runs a coroutine over blocking connections to its end and returns its result."""
     try:
         work.send(None)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]  # what a coroutine returns, which is T
-    raise AssertionError("A coroutine over blocking connections paused.")
+    raise AssertionError("A coroutine over blocking connections was suspended.")
 
 
 class Connection:
-    """One kept connection to one address. Everything on it is to be over at `deadline`, a time of `time.monotonic`."""
+    """A pooled connection to one address. Its current exchange must end by `deadline` (on `time.monotonic`'s clock)."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -42,11 +42,11 @@ class Connection:
         raise NotImplementedError
 
     async def receive(self) -> bytes:
-        """Some bytes, or none at the connection's end. Raises OSError, at the deadline as well."""
+        """Some bytes; empty if the peer closed the connection. Raises OSError, also at the deadline."""
         raise NotImplementedError
 
     def is_quiet(self) -> bool:
-        """Whether nothing came that nobody asked for, as its end would."""
+        """Whether no unexpected bytes or end of stream have arrived."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -60,7 +60,7 @@ class Connection:
         return left
 
     def is_sound(self) -> bool:
-        """Whether it may be used again."""
+        """Whether the idle connection can be reused."""
         return time.monotonic() - self.idle_since <= _IDLE_S_MAX and self.is_quiet()
 
     def may_be_used_again(self) -> bool:
@@ -68,7 +68,7 @@ class Connection:
         return self._wire.may_be_used_again()
 
     async def exchange(self, request: Request, authorization: str) -> Response:
-        """The head of the answer; the body is still to be read."""
+        """Sends a request and returns the response's head. The body is read with `read`."""
         data = self._wire.bytes_of(request, authorization)
         try:
             await self.write(data)
@@ -89,7 +89,7 @@ class Connection:
 
     def _lost(self, error: OSError) -> Lost:
         if isinstance(error, TimeoutError):
-            return Lost(f"The answer of {self.address.url} did not come in time.")
+            return Lost(f"{self.address.url} didn't answer before the timeout.")
         return Lost(f"The connection to {self.address.url} broke: {error}.")
 
 
@@ -97,7 +97,7 @@ Open = Callable[[Address, ssl.SSLContext | None, float], Awaitable[Connection]]
 
 
 class StreamSource:
-    """A body that is read piece by piece. Closing it before its end has the service cancel the statement."""
+    """A response body that is read in pieces. If it is closed early, the service cancels the statement."""
 
     def __init__(self, driver: "Driver", connection: Connection) -> None:
         self._driver = driver
@@ -124,7 +124,7 @@ class StreamSource:
 
 
 class Driver:
-    """Runs steps to their end, with connections that are kept between them. Several threads may do so at once."""
+    """Runs steps to their end over a pool of connections. Thread-safe."""
 
     def __init__(
         self, open_connection: Open, pause: Callable[[float], Awaitable[None]], tls: ssl.SSLContext | None, key: str
@@ -138,7 +138,7 @@ class Driver:
         self._closed = False
 
     async def run(self, steps: Steps[T], addresses: AddressBook) -> T:
-        """What the steps come to, or the error that they end with."""
+        """Runs the steps and returns their result, or raises their error."""
         try:
             effect = next(steps)
             while True:
@@ -169,7 +169,7 @@ class Driver:
                 pieces.append(piece)
             response.body = b"".join(pieces)
         except BaseException:
-            # Whatever came between, what is left on this connection belongs to no other request.
+            # Unread bytes may be left on this connection, so it must not be reused.
             connection.close()
             raise
         self.give_back(connection)
@@ -194,7 +194,7 @@ class Driver:
         return None
 
     def give_back(self, connection: Connection) -> None:
-        """Keeps the connection for the next request, if it can be used again."""
+        """Returns a connection to the pool if it can be reused; otherwise closes it."""
         with self._lock:
             if not self._closed and connection.may_be_used_again():
                 self._idle.append(connection)

@@ -1,37 +1,36 @@
-"""Everything that can go wrong, as one tree.
+"""All errors of this package:
 
     Error
-    ├ ServiceError       the service answered, and said no
-    │ ├ RequestError     the request itself is wrong; sending it again will not help
-    │ ├ AccessError      unauthenticated, forbidden, or not there for you
-    │ ├ ConflictError    it contradicts what is there already
-    │ ├ LimitError       a limit of your tier was met
-    │ ├ StatementError   PostgreSQL refused or failed the statement
-    │ ├ EngineError      a part that the service depends on is away
-    │ └ InternalError    the service failed; the request id names the failure in the operator's log
-    ├ NetworkError       no answer came: `outcome` says whether anything may have happened
-    ├ StreamBroken       a stream ended without its end
-    ├ ResultError        the result is not what was asked for: no row, too many rows, cut short
-    └ SettingsError      there is no address or no key, or they cannot be used
+    ├ ServiceError       the service returned an error
+    │ ├ RequestError     the request is invalid; repeating it won't help
+    │ ├ AccessError      unauthenticated, forbidden, or not found
+    │ ├ ConflictError    the request conflicts with the current state
+    │ ├ LimitError       a limit of your tier was exceeded
+    │ ├ StatementError   PostgreSQL rejected the statement, or it failed
+    │ ├ EngineError      a component that the service depends on is unavailable
+    │ └ InternalError    the service failed; the operator can find the cause in the log by the request id
+    ├ NetworkError       no response arrived; `outcome` says whether the request may have been executed
+    ├ StreamBroken       a stream ended early
+    ├ ResultError        unexpected result: no row, too many rows, or truncated
+    └ SettingsError      the URL or the key is missing or invalid
 
-Owns what an error says and which class an answer becomes. The classes below `ServiceError` are those of the
-service; `code` is stable and is what to look at. Refuses to print: the command does that.
+The subclasses of `ServiceError` correspond to the service's error classes. In your code, check `code`: it is stable.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-# Classes by HTTP status. A status of 200 means that the engine began the statement.
+# Classes by HTTP status. Status 200 means that PostgreSQL had started the statement.
 _BY_STATUS = {
     200: "StatementError", 400: "RequestError", 401: "AccessError", 403: "AccessError", 404: "AccessError",
     405: "RequestError", 408: "RequestError", 409: "ConflictError", 413: "RequestError", 415: "RequestError",
     422: "ConflictError", 429: "LimitError", 500: "InternalError", 503: "EngineError",
 }  # fmt: skip
 
-# Codes whose class differs from that of their status, and those that may end a stream, which has no status any more.
+# Codes whose class differs from their status's, and codes that can end a stream, which no longer has a status.
 _BY_CODE = {
     "statement_timeout": "LimitError",
-    "transaction_timeout": "LimitError",
+    "transaction_deadline_exceeded": "LimitError",
     "result_too_large": "LimitError",
     "reset_timed_out": "LimitError",
     "database_limit": "LimitError",
@@ -53,7 +52,7 @@ _BY_CODE = {
 
 
 class Error(Exception):
-    """Base of every error of this package. `outcome` says whether anything happened, where that is known."""
+    """Base class of this package's errors. `outcome` says whether the request was executed, if that is known."""
 
     outcome: str | None = None
 
@@ -63,10 +62,10 @@ class Error(Exception):
 
 
 class ServiceError(Error):
-    """The service answered with an error; its fields are those of the answer, None where it said nothing."""
+    """The service returned an error. The attributes are the fields of the response, or None if absent."""
 
     def __init__(self, fields: Mapping[str, Any], *, status: int | None = None, request_id: str | None = None) -> None:
-        super().__init__(str(fields.get("message", "The service gave no message.")))
+        super().__init__(str(fields.get("message", "The service returned an error without a message.")))
         self.code: str = fields.get("code", "unknown")
         self.sqlstate: str | None = fields.get("sqlstate")
         self.detail: str | None = fields.get("detail")
@@ -82,7 +81,7 @@ class ServiceError(Error):
         self.outcome = fields.get("outcome")
         self.status = status
         self.request_id = request_id
-        # The SQL that `position` counts in, where the caller's text is what was sent.
+        # The SQL that `position` refers to, if it was sent exactly as the caller wrote it.
         self.sql: str | None = None
 
     def __str__(self) -> str:
@@ -94,39 +93,39 @@ class ServiceError(Error):
 
 
 class RequestError(ServiceError):
-    """The request itself is wrong; sending it again will not help."""
+    """The request is invalid. Repeating it won't help."""
 
 
 class AccessError(ServiceError):
-    """The credential is unknown, may not do this, or asks for what does not exist for it."""
+    """The credential is unknown or lacks permission, or the resource doesn't exist for it."""
 
 
 class ConflictError(ServiceError):
-    """The request contradicts what is already there."""
+    """The request conflicts with the current state."""
 
 
 class LimitError(ServiceError):
-    """A limit was met; the message names it, its value and the tier."""
+    """A limit was exceeded. The message names the limit, its value and the tier."""
 
 
 class StatementError(ServiceError):
-    """PostgreSQL refused or failed the statement: see `sqlstate`, `position`, `constraint`."""
+    """PostgreSQL rejected the statement, or it failed: see `sqlstate`, `position` and `constraint`."""
 
 
 class EngineError(ServiceError):
-    """A part that the service depends on is away or was lost."""
+    """A component that the service depends on is unavailable, or the connection to it was lost."""
 
 
 class InternalError(ServiceError):
-    """The service failed. The request id names this failure in the operator's log."""
+    """The service failed. The operator can find the cause in the log by the request id."""
 
 
 class NetworkError(Error):
-    """No answer came.
+    """No response arrived, or one was lost and the next attempt was rejected.
 
     `outcome` is "not_executed" if the request cannot have reached the service, "committed" if the service
-    says that the write was done, and "unknown" in every other case. With `idempotency_key` you can ask again
-    (`request_outcome`), or send the same request again, which does nothing twice.
+    confirmed that the write was committed, and "unknown" otherwise. With `idempotency_key` you can check the outcome
+    later (`request_outcome`), or safely repeat the request: it never runs twice.
     """
 
     def __init__(self, message: str, *, outcome: str, idempotency_key: str | None = None) -> None:
@@ -136,13 +135,13 @@ class NetworkError(Error):
 
 
 class StreamBroken(Error):
-    """A stream ended without its end; the rows that came before it are not the whole result."""
+    """A stream ended early. The rows received so far are not the whole result."""
 
 
 class ResultError(Error):
-    """The result is not what was asked for: no row, more than one, or one that a limit cut short.
+    """The result is not what was asked for: no row, more than one row, or truncated by a limit.
 
-    `outcome` is "committed" if it is that of a write, which was done.
+    `outcome` is "committed" if the statement was a write; it has taken effect.
     """
 
     def __init__(self, message: str, *, outcome: str | None = None) -> None:
@@ -151,7 +150,7 @@ class ResultError(Error):
 
 
 class SettingsError(Error):
-    """There is no address or no key, or they cannot be used."""
+    """The URL or the key is missing or invalid."""
 
 
 _CLASSES: dict[str, type[ServiceError]] = {
@@ -161,12 +160,12 @@ _CLASSES: dict[str, type[ServiceError]] = {
 
 
 def error_class(status: int, code: str, sqlstate: str | None) -> type[ServiceError]:
-    """The class of an answered error. What PostgreSQL says about SQL keeps the class of its status."""
+    """The class for an error response. PostgreSQL's own errors (with an SQLSTATE) are classified by status only."""
     name = _BY_CODE.get(code) if sqlstate is None else None
     return _CLASSES[name or _BY_STATUS.get(status, "InternalError")]
 
 
 def service_error(fields: Mapping[str, Any], *, status: int, request_id: str | None) -> ServiceError:
-    """The exception for the `error` object of an answer."""
+    """The exception for the `error` object of a response."""
     kind = error_class(status, fields.get("code", ""), fields.get("sqlstate"))
     return kind(fields, status=status, request_id=request_id)

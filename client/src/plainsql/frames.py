@@ -1,7 +1,7 @@
-"""Results as tables of pandas, polars and Arrow, for programs that have them installed.
+"""Converts results to pandas, polars and Arrow tables, if those libraries are installed.
 
-Owns the tables of types. A column's type there follows its PostgreSQL type and never its values, so that a result
-without rows, or without NULLs, has the same columns as another. Refuses what does not fit, such as an infinite date.
+A column's type is derived from its PostgreSQL type, never from its values. So a result has the same column types with
+or without rows or NULLs. A value that does not fit, such as an infinite date, raises an error.
 """
 
 import json
@@ -10,7 +10,7 @@ from typing import Any
 
 from plainsql.errors import ResultError
 
-_INSTALL_HINT = "Install it, for example with `pip install 'plainsql[{extra}]'`."
+_INSTALL_HINT = "Install it with `pip install 'plainsql[{extra}]'`."
 
 _PANDAS = {
     "bool": "boolean", "int2": "Int16", "int4": "Int32", "int8": "Int64", "oid": "Int64",
@@ -20,7 +20,7 @@ _PANDAS = {
 
 
 def pandas_frame(columns: Sequence[str], types: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
-    """A data frame: nullable whole numbers, exact numerics as Decimal objects."""
+    """A pandas data frame. Integers are nullable; numerics are Decimal objects, so they stay exact."""
     pandas = _imported("pandas", "pandas")
     values = _by_column(columns, rows)
     series = [pandas.Series(each, dtype=_PANDAS.get(name, "object")) for each, name in zip(values, types, strict=True)]
@@ -32,9 +32,9 @@ def pandas_frame(columns: Sequence[str], types: Sequence[str], rows: Sequence[Se
 def arrow_table(
     columns: Sequence[str], types: Sequence[str], rows: Sequence[Sequence[Any]], *, is_part: bool = False
 ) -> Any:
-    """An Arrow table. Numerics become decimals as wide as they need, json its text.
+    """An Arrow table. Numerics become decimals of the precision they need; json becomes text.
 
-    If it is a part of a longer table, whose other parts have other numerics, those have 38 digits, 18 after the point.
+    With `is_part`, the table is part of a longer one, and numerics have 38 digits, 18 of them after the point.
     """
     arrow = _imported("pyarrow", "arrow")
     numeric = arrow.decimal128(38, 18) if is_part else None
@@ -43,12 +43,12 @@ def arrow_table(
         try:
             arrays.append(arrow.array(_as_text(name)(values), type=_arrow_type(arrow, name, numeric)))
         except arrow.ArrowException as error:
-            raise ResultError(f"The column {column!r} does not fit into an Arrow table: {error}") from error
+            raise ResultError(f"Column {column!r} can't be converted to Arrow: {error}") from error
     return arrow.Table.from_arrays(arrays, names=list(columns))
 
 
 def polars_frame(columns: Sequence[str], types: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
-    """A polars data frame. Numerics become decimals as wide as they need, json its text."""
+    """A polars data frame. Numerics become decimals of the precision they need; json becomes text."""
     polars = _imported("polars", "polars")
     values = _by_column(columns, rows)
     series = [
@@ -88,7 +88,7 @@ def _polars_type(polars: Any, name: str) -> Any:
 
 
 def _as_text(name: str) -> Callable[[list[Any]], list[Any]]:
-    """What Arrow and polars have no type for goes as its text: json as JSON, uuid as its digits, timetz as ISO's."""
+    """Converts types that Arrow and polars lack to text: json as JSON, uuid as hex digits, timetz as ISO 8601."""
     base = name.removesuffix("[]")
     writers: dict[str, Callable[[Any], str]] = {"json": json.dumps, "jsonb": json.dumps, "uuid": str, "timetz": str}
     write = writers.get(base)

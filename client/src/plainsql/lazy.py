@@ -1,11 +1,11 @@
-"""Modules that are imported when something of them is first asked for, so that a command need not wait for them."""
+"""Modules that are imported on first use, so that a command starts faster."""
 
 from importlib import import_module
 from typing import Any
 
 
 class LazyModule:
-    """Stands for a module, and imports it at the first use."""
+    """A stand-in for a module. Imports it on first use."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -1,6 +1,7 @@
-"""Parameters: Python's values as what JSON can carry and PostgreSQL reads.
+"""Encodes Python values as parameters.
 
-Owns that table. JSON's own kinds stay, others become PostgreSQL's text input. Refuses what has no such form.
+JSON's own types are sent as they are. Other values are sent as text that PostgreSQL can read. A value without such a
+text raises TypeError.
 """
 
 import datetime as dt
@@ -13,12 +14,12 @@ from typing import Any
 
 
 def encode_params(params: Sequence[Any]) -> list[Any]:
-    """Parameters as what `json.dumps` writes."""
+    """Encodes parameters as values for `json.dumps`."""
     return [encode_param(each) for each in params]
 
 
 def encode_param(value: Any) -> Any:
-    """One parameter: JSON's own kinds stay, others become PostgreSQL's text input."""
+    """Encodes one parameter: JSON's own types stay, others become text that PostgreSQL can read."""
     if isinstance(value, Enum):
         return encode_param(value.value)
     if value is None or isinstance(value, str | bool | int):
@@ -29,9 +30,9 @@ def encode_param(value: Any) -> Any:
     if type(value).__module__ in ("uuid", "ipaddress"):
         return str(value)
     if hasattr(value, "tolist"):
-        # NumPy's scalars and arrays know the Python values that they hold.
+        # NumPy scalars and arrays convert themselves to Python values.
         return encode_param(value.tolist())
-    raise TypeError(f"A parameter cannot be a {type(value).__name__}: {value!r}")
+    raise TypeError(f"Unsupported parameter type {type(value).__name__}: {value!r}")
 
 
 def _encode_float(value: float) -> Any:
@@ -45,7 +46,7 @@ def _encode_timedelta(value: dt.timedelta) -> str:
 
 
 def _encode_mapping(value: dict[str, Any]) -> dict[str, Any]:
-    """A document for json or jsonb; a Decimal in it would lose digits or become a string, so it is refused."""
+    """A json or jsonb document. A Decimal in it raises TypeError, because it would lose digits or become a string."""
     json.dumps(value, allow_nan=False)
     return value
 

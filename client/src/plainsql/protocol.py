@@ -1,10 +1,12 @@
-"""The conversation with the service: what is sent, in which way, and what the answers mean.
+"""The protocol: which requests a call sends, and how it reads the responses.
 
-Owns exactly-once. A write carries an Idempotency-Key, so it may be sent again after a lost answer and is done once.
-What looks like a read is sent read-only, which may be repeated freely; if PostgreSQL says that it writes, it is sent
-as a write, and remembered as one. What can be neither (VACUUM and its kin) is sent once, and a lost answer to it is an
-honest `unknown`; `attempts.py` has that. Everything here is steps: generators that ask a driver to send and to wait, so
-that the blocking and the asyncio client share every line. Refuses to touch sockets.
+This module makes writes run exactly once. A write carries an Idempotency-Key, so it can be repeated after a lost
+response and still runs only once. A statement that looks like a read is sent read-only and can be repeated freely. If
+PostgreSQL reports that it writes, it is sent again as a write, and remembered as one. A statement that cannot run in a
+transaction, such as VACUUM, is sent once; if its response is lost, the outcome is "unknown" (see `attempts.py`).
+
+Calls are generators that ask a driver to send and to wait, so the blocking and the asyncio client share all of this
+code. Nothing here touches a socket.
 """
 
 import json
@@ -23,16 +25,16 @@ from plainsql.values import decode_json
 from plainsql.wire import AddressBook, Lost, NotSent, Request, Response, Send, Steps
 
 DEFAULT_TIMEOUT_S = 60.0
-# The longest that any tier allows; the service cuts it to its own.
+# The maximum of any tier. The service reduces it to the tier's limit.
 STREAM_LIFE_S = 3600.0
 
-# Statements that turned out to write although they look like reads.
+# How many statements to remember that look like reads but write.
 _REMEMBERED_WRITES = 256
 _JSON = ("Content-Type", "application/json")
 
 
 class StreamForm(Enum):
-    """In which form a stream's rows come."""
+    """The format of a stream's rows."""
 
     ARRAYS = "arrays"
     OBJECTS = "objects"
@@ -40,7 +42,7 @@ class StreamForm(Enum):
 
 
 class Options(NamedTuple):
-    """How one call is made; None stands for the client's or the service's own choice.
+    """The options of one call. None means the client's or the service's default.
 
     With `as_sent`, values stay as the service wrote them.
     """
@@ -54,7 +56,7 @@ class Options(NamedTuple):
 
 
 class Core:
-    """One client's side of the protocol, without its sockets. `notice` is told when nobody answers."""
+    """A client's side of the protocol, without its sockets. It calls `notice` if the service does not answer."""
 
     def __init__(self, settings: Settings, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         self.settings = settings
@@ -73,10 +75,10 @@ class Core:
         replayed = "idempotency-replayed" in response.headers
         result = Result(answer, replayed=replayed, read_only=response.read_only, as_sent=options.as_sent)
         if result.truncated and options.max_rows is None:
-            done = "" if result.read_only else "The statement was done. "
+            done = "" if result.read_only else "The statement was executed. "
             raise ResultError(
-                f"{done}The result has more than the {len(result)} rows that your tier allows at once: use stream(), "
-                "or say max_rows to have it cut there.",
+                f"{done}The result exceeds your tier's limit of {len(result)} rows: use stream(), or pass max_rows to "
+                "truncate it.",
                 outcome=None if result.read_only else "committed",
             )
         return result
@@ -95,7 +97,7 @@ class Core:
         try:
             return (yield from self._post_query(sql, params, options, read_only=bool(read_only), key=key))
         except ServiceError as error:
-            # VACUUM and its kin run in no transaction, and a key needs one; nothing has been done.
+            # VACUUM and the like cannot run in a transaction, and a key needs one. Nothing was executed.
             if error.code != "active_sql_transaction" or options.idempotency_key or key is None:
                 raise
         return (yield from self._post_query(sql, params, options, read_only=False, key=None))
@@ -113,7 +115,7 @@ class Core:
         response = yield from self._exchange(request, options, safe=read_only or key is not None)
         response.read_only = read_only
         if response.headers.get("content-type", "").startswith("text/event-stream"):
-            raise ResultError("The statement asks for a stream, by /*+ STREAM */: use stream(), or leave that out.")
+            raise ResultError("The statement requests a stream with /*+ STREAM */: use stream(), or remove the hint.")
         return answer_of(response), response
 
     def query_body(
@@ -132,7 +134,7 @@ class Core:
     def stream(
         self, sql: str, params: Sequence[Any], options: Options, form: StreamForm = StreamForm.ARRAYS
     ) -> Steps[Response]:
-        """Opens a stream. A read is tried again while nothing of it has come; a write is sent once."""
+        """Opens a stream. A read is retried until its first bytes arrive; a write is sent once."""
         read_only = options.read_only
         if read_only is None and looks_like_a_read(sql) and sql not in self._writes:
             try:
@@ -158,13 +160,13 @@ class Core:
             except ServiceError as error:
                 error.sql = sql
                 raise
-            raise NetworkError("The answer is no stream.", outcome="unknown")
+            raise NetworkError("The response isn't a stream.", outcome="unknown")
         return response
 
     def transaction(
         self, statements: Sequence[Mapping[str, Any]], options: Options, max_retries: int | None
     ) -> Steps[TransactionResult]:
-        """All statements, or none of them."""
+        """Runs all statements, or none of them."""
         content: dict[str, Any] = {"statements": statements, "row_format": "array", **self._common(options)}
         if options.read_only:
             content["read_only"] = True
@@ -184,32 +186,32 @@ class Core:
         return TransactionResult(answer, replayed=replayed, as_sent=options.as_sent)
 
     def request_outcome(self, key: str, options: Options) -> Steps[str]:
-        """What became of the request with this idempotency key."""
+        """The outcome of the request with this idempotency key."""
         from urllib.parse import quote  # noqa: PLC0415  # slow to import
 
         answer = yield from self.get(f"/v1/requests/{quote(key, safe='')}", options)
         return str(answer["request"]["outcome"])
 
     def tables(self, schema: str | None, detail: str, options: Options) -> Steps[list[dict[str, Any]]]:
-        """The tables of the database."""
+        """The database's tables."""
         answer = yield from self.get(_target("/tables", detail=detail, schema=schema), options)
         return list(answer["tables"])
 
     def bench(self, iterations: int | None, concurrency: int | None, options: Options) -> Steps[dict[str, Any]]:
-        """What the service measures of itself."""
+        """The result of the service's built-in benchmark."""
         return dict((yield from self.get(_target("/bench", iterations=iterations, concurrency=concurrency), options)))
 
     def get(self, target: str, options: Options = Options()) -> Steps[Any]:  # noqa: B008  # immutable
-        """The answer to a GET on the data plane."""
+        """The response to a GET on the data plane."""
         database = options.database or self.settings.database
         if database and not (database.isascii() and database.isprintable()):
-            raise ValueError(f"No database is called {database!r}.")
+            raise ValueError(f"Invalid database name: {database!r}.")
         headers = (("X-Database", database),) if database else ()
         response = yield from self._exchange(Request("GET", target, headers), options, safe=True)
         return answer_of(response)
 
     def health(self) -> Steps[dict[str, Any]]:
-        """The answer of GET /health, which is no error where it says that something is away. Asked once."""
+        """The response of GET /health. Sent once; a response that reports a failure is not an error here."""
         try:
             response = yield Send(Request("GET", "/health"), self.timeout_s)
         except (NotSent, Lost) as error:
@@ -220,7 +222,7 @@ class Core:
         return dict(answer)
 
     def control(self, method: str, target: str, content: Any, *, repeatable: bool) -> Steps[Any]:
-        """The answer of the control plane. Only what can be repeated without harm is sent again after a loss."""
+        """The control plane's response. After a lost response, only repeatable calls are sent again."""
         yield from self.find_control()
         body = b"" if content is None else json.dumps(content).encode()
         request = Request(method, target, (_JSON,) if body else (), body, to_control=True)
@@ -228,15 +230,15 @@ class Core:
         return answer_of(response) if response.body else None
 
     def find_control(self) -> Steps[None]:
-        """Asks the data plane where the control plane is, once."""
+        """Gets the control plane's URL from the data plane, once."""
         if self.addresses.control is not None:
             return
         banner = yield from self.get("/")
         if not banner.get("control_url"):
-            raise SettingsError("The service does not say where its control plane is: pass control_url=….")
+            raise SettingsError("The service doesn't advertise its control plane. Pass control_url=….")
         control = parse_url(banner["control_url"])
         if control.scheme != "https" and self.settings.address.scheme == "https":
-            raise SettingsError(f"The control plane at {control.url} has no TLS; the key is not sent there.")
+            raise SettingsError(f"The control plane at {control.url} doesn't use TLS, so the key wasn't sent.")
         self.addresses.control = control
 
     def _common(self, options: Options) -> dict[str, Any]:
@@ -255,13 +257,13 @@ class Core:
 
 
 def _new_key() -> str:
-    # What `secrets` does, without its imports, which a command waits for.
+    # Equivalent to `secrets.token_hex`, but without its slow imports.
     return os.urandom(16).hex()
 
 
 def _headers(key: str | None) -> tuple[tuple[str, str], ...]:
     if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
-        raise ValueError("An idempotency key has 1 to 255 visible ASCII characters.")
+        raise ValueError("An idempotency key must have 1 to 255 visible ASCII characters.")
     return (_JSON,) if key is None else (_JSON, ("Idempotency-Key", key))
 
 

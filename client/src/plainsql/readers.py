@@ -1,6 +1,6 @@
-"""Readers of the types whose Python modules take a while to import: times and UUIDs.
+"""Readers for types whose Python modules are slow to import: dates, times, intervals and UUIDs.
 
-Owns what `values.py` says about them, and is imported when a result first has such a column.
+`values.py` imports this module when a result first has such a column.
 """
 
 import datetime as dt
@@ -19,7 +19,7 @@ def _datetime(text: str) -> Any:
     try:
         return dt.datetime.fromisoformat(text)
     except ValueError:
-        # Infinity, or a year that Python's calendar lacks.
+        # Infinity, or a year outside the range of Python's datetime.
         return text
 
 
@@ -34,7 +34,7 @@ def _time(text: str) -> Any:
     try:
         return dt.time.fromisoformat(text)
     except ValueError:
-        # 24:00:00 is a time of PostgreSQL's.
+        # PostgreSQL allows 24:00:00; Python does not.
         return text
 
 

@@ -1,6 +1,6 @@
-"""What a statement returned: rows by position and by name, as dictionaries, as objects of yours, as data frames.
+"""The result of a statement: rows by position and by name, as dictionaries, as your own objects, or as data frames.
 
-Owns the shape of results. Values have been read by `values.py`. Refuses to fetch: a result is whole, or is a stream.
+A result is always complete; `streaming.py` has results that are read as they arrive. `values.py` converts the values.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,9 +19,9 @@ T = TypeVar("T")
 
 
 class Row(tuple[Any, ...]):
-    """One row: a tuple whose values also go by their columns' names, `row["id"]` or `row.id`.
+    """One row: a tuple whose values are also available by column name, as `row["id"]` or `row.id`.
 
-    A name that tuples have already, `count` or `index`, goes by `row["count"]` alone.
+    For the names `count` and `index`, which tuples already have, use `row["count"]`.
     """
 
     __slots__ = ()
@@ -39,7 +39,7 @@ class Row(tuple[Any, ...]):
             raise AttributeError(f"The row has no column {name!r}; it has {', '.join(self._columns)}.") from None
 
     def as_dict(self) -> dict[str, Any]:
-        """The row by column name."""
+        """Returns the row as a dictionary by column name."""
         return {name: tuple.__getitem__(self, index) for name, index in self._columns.items()}
 
     def __repr__(self) -> str:
@@ -60,7 +60,7 @@ def _restore_row(names: tuple[str, ...], values: tuple[Any, ...]) -> Row:
 
 
 def unique_names(columns: tuple[str, ...]) -> tuple[str, ...]:
-    """Names by which every value can be found: a second `id` is `id_1`, as the service names it in objects."""
+    """Unique column names: a second `id` becomes `id_1`, as in the service's JSON objects."""
     if len(set(columns)) == len(columns):
         return columns
     taken = set(columns)
@@ -77,17 +77,17 @@ def unique_names(columns: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def make_rows(raw: list[list[Any]], columns: tuple[str, ...], types: tuple[str, ...]) -> list[Row]:
-    """Rows of Python values from an answer's arrays; without types, the values stay as they are."""
+    """Rows of Python values from a response's arrays. Without types, the values stay as they are."""
     read_rows(raw, types)
     return list(map(row_class(unique_names(columns)), raw))
 
 
 class Result:
-    """The whole result of one statement: `rows`, `columns`, `types`, `affected_rows`, `command`, `truncated`,
-    `exec_us` with the engine and `total_us` in the service, `request_id`. Iterating gives the rows.
+    """The whole result of one statement. Iterate over it to get the rows.
 
-    `read_only` says that it was run read-only: it cannot have written. `replayed` says that a request with the same
-    idempotency key was done before, and that this is its answer.
+    Attributes: `rows`, `columns`, `types`, `affected_rows`, `command`, `truncated`, `request_id`, `exec_us` (time in
+    PostgreSQL) and `total_us` (time in the service). `read_only` is True if the statement ran read-only, so it cannot
+    have written. `replayed` is True if a request with the same idempotency key ran earlier; this is its result.
     """
 
     __slots__ = (
@@ -104,7 +104,7 @@ class Result:
         read_only: bool = False,
         as_sent: bool = False,
     ) -> None:
-        """The result in an answer whose rows are arrays; with `as_sent` their values stay what JSON made of them."""
+        """Reads a response whose rows are arrays. With `as_sent`, values stay as decoded from JSON."""
         self.columns: tuple[str, ...] = tuple(answer["columns"])
         self.types: tuple[str, ...] = tuple(answer["types"])
         self.rows: list[Row] = make_rows(answer["rows"], self.columns, () if as_sent else self.types)
@@ -128,53 +128,55 @@ class Result:
         return len(self.rows)
 
     def first(self) -> Row | None:
-        """The first row, or None."""
+        """Returns the first row, or None."""
         return self.rows[0] if self.rows else None
 
     def one(self) -> Row:
-        """The only row. Raises ResultError if there is none, or another."""
+        """Returns the only row. Raises ResultError if there is no row or more than one."""
         if len(self.rows) != 1:
-            raise ResultError(f"One row was wanted, and there are {len(self.rows)}.")
+            raise ResultError(f"Expected one row, got {len(self.rows)}.")
         return self.rows[0]
 
     def value(self) -> Any:
-        """The only value of the only row. Raises ResultError if there are more or none."""
+        """Returns the only value of the only row. Raises ResultError if there is none or more than one."""
         row = self.one()
         if len(row) != 1:
-            raise ResultError(f"One value was wanted, and the row has {len(row)}.")
+            raise ResultError(f"Expected one column, got {len(row)}.")
         return row[0]
 
     def dicts(self) -> list[dict[str, Any]]:
-        """The rows as dictionaries."""
+        """Returns the rows as dictionaries."""
         names = unique_names(self.columns)
         return [dict(zip(names, row, strict=True)) for row in self.rows]
 
     def objects(self, kind: type[T]) -> list[T]:
-        """The rows as objects of a class that takes the columns as keyword arguments, such as a dataclass."""
+        """Returns the rows as objects of a class that takes the columns as keyword arguments, such as a dataclass."""
         return [kind(**fields) for fields in self.dicts()]
 
     def to_arrow(self) -> "pyarrow.Table":
-        """The result as an Arrow table; needs pyarrow."""
+        """Returns the result as an Arrow table. Requires pyarrow."""
         from plainsql.frames import arrow_table  # noqa: PLC0415  # an optional dependency
 
         return arrow_table(self.columns, self.types, self.rows)
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """The result as a pandas data frame; needs pandas."""
+        """Returns the result as a pandas data frame. Requires pandas."""
         from plainsql.frames import pandas_frame  # noqa: PLC0415  # an optional dependency
 
         return pandas_frame(self.columns, self.types, self.rows)
 
     def to_polars(self) -> "polars.DataFrame":
-        """The result as a polars data frame; needs polars."""
+        """Returns the result as a polars data frame. Requires polars."""
         from plainsql.frames import polars_frame  # noqa: PLC0415  # an optional dependency
 
         return polars_frame(self.columns, self.types, self.rows)
 
 
 class TransactionResult:
-    """What the statements of a transaction returned, in order: `results`, which iterating gives as well; their sum
-    `affected_rows`; how many `attempts` it took; `transaction_id`, `request_id` and `replayed`.
+    """The results of a transaction's statements, in order. Iterate over it to get each `Result`.
+
+    Attributes: `results`, `affected_rows` (the total), `attempts` (how many the service needed), `transaction_id`,
+    `request_id` and `replayed`.
     """
 
     __slots__ = ("affected_rows", "attempts", "replayed", "request_id", "results", "transaction_id")

@@ -1,8 +1,8 @@
-"""Where the service is and who calls: the only reader of the environment and of settings files.
+"""Finds the service's URL and the key. Only this module reads the environment and the settings files.
 
-Owns the order: what the caller says, then the environment, then `.plainsql/dev.json` in the working folder, then what
-`plainsql login` saved. The address decides: a key is taken from a file only if the address comes from that file,
-so that no key goes to a service that it is not of. Refuses to connect.
+The order is: the caller's arguments, the environment, `.plainsql/dev.json` in the working directory, what
+`plainsql login` saved. A key from a file is used only with the URL from that file, so a key never goes to another
+service.
 """
 
 import json
@@ -20,7 +20,7 @@ _URL = re.compile(
 
 
 class Address(NamedTuple):
-    """One plane's host, and how to speak to it."""
+    """The scheme, host and port of one plane."""
 
     scheme: str
     host: str
@@ -34,7 +34,7 @@ class Address(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """What a client needs to know. `key` is a secret: it is not in `repr`. `source` says where the address is from."""
+    """A client's settings. `repr` omits `key`, which is a secret. `source` says where the URL comes from."""
 
     address: Address
     key: str
@@ -48,12 +48,12 @@ class Settings(NamedTuple):
 
 
 def parse_url(url: str) -> Address:
-    """An address of the form https://host:port."""
+    """Parses a URL of the form https://host:port."""
     match = _URL.fullmatch(url)
     port = int(match["port"] or 0) if match else 0
     if match is None or port > 65_535:
         shown = url if "@" not in url else f"{url[:8]}…"
-        raise SettingsError(f"The address {shown!r} is not of the form https://host:port, without user, path or query.")
+        raise SettingsError(f"Invalid URL {shown!r}: it must be https://host:port, without user, path or query.")
     scheme = match["scheme"]
     return Address(scheme, (match["six"] or match["host"]).lower(), port or _DEFAULT_PORTS[scheme])
 
@@ -66,21 +66,21 @@ def resolve(
     ca_file: str | None = None,
     control_url: str | None = None,
 ) -> Settings:
-    """The settings that are in force; raises SettingsError, which says what is missing."""
+    """The settings in effect. Raises SettingsError if the URL or the key is missing."""
     if url is not None and url.startswith("plainsql:"):
         url, key, database, ca_file = _parts_of_plainsql_url(url, key, database, ca_file)
     known, source = _known_settings(url)
     address = url or known.get("url")
     if not address:
         raise SettingsError(
-            "There is no service to talk to: pass url=… (the command: --url), set PLAINSQL_URL, "
-            "start `plainsql-server dev` in this folder, or run `plainsql login`."
+            "No service URL. Pass url=… (or --url on the command line), set PLAINSQL_URL, "
+            "start `plainsql-server dev` in this directory, or run `plainsql login`."
         )
     secret = (key or os.environ.get("PLAINSQL_KEY") or known.get("key") or "").strip()
     if not secret:
-        raise SettingsError(f"There is no key for {address}: pass key=…, set PLAINSQL_KEY or run `plainsql login`.")
+        raise SettingsError(f"No key for {address}. Pass key=…, set PLAINSQL_KEY, or run `plainsql login`.")
     if not (secret.isascii() and secret.isprintable()):
-        raise SettingsError("The key has characters that no key has.")
+        raise SettingsError("The key is invalid: it contains characters that aren't printable ASCII.")
     control = control_url or os.environ.get("PLAINSQL_CONTROL_URL") or known.get("control_url")
     return Settings(
         address=parse_url(address),
@@ -93,33 +93,33 @@ def resolve(
 
 
 def saved_login_file() -> str:
-    """Where `plainsql login` keeps what it was told; readable by the user alone."""
+    """The file in which `plainsql login` saves the URL and the key. Only the user can read it."""
     base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return os.path.join(base, "plainsql", "login.json")
 
 
 def history_file() -> str:
-    """Where the shell keeps the statements of earlier sessions."""
+    """The shell's history file."""
     base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     return os.path.join(base, "plainsql", "history")
 
 
 def pager() -> str:
-    """The program that shows what is longer than the screen; empty for none."""
+    """The pager command; empty for none."""
     return os.environ.get("PLAINSQL_PAGER") or os.environ.get("PAGER") or "less -SFRX"
 
 
 def colours_wanted() -> bool:
-    """Whether a terminal may be coloured (https://no-color.org)."""
+    """Whether output on a terminal may be coloured (https://no-color.org)."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def _known_settings(url: str | None) -> tuple[dict[str, str], str]:
-    """What the first place knows that names the wanted address, or any address if none is wanted."""
+    """The settings of the first source that has the given URL, or any URL if none is given; and that source."""
     if not url and (named := os.environ.get("PLAINSQL_URL")):
         return {**_matching_file(named), "url": named}, "PLAINSQL_URL"
     if url:
-        return _matching_file(url), "the command or call"
+        return _matching_file(url), "the arguments"
     for found, path in _files():
         if found:
             return found, path
@@ -136,7 +136,7 @@ def _matching_file(url: str) -> dict[str, str]:
 
 
 def _files() -> Iterator[tuple[dict[str, str], str]]:
-    """What the files say, in the order in which they count."""
+    """The settings in the files, in order of precedence."""
     dev = os.path.join(".plainsql", "dev.json")
     yield _read_dev(dev), dev
     login = saved_login_file()
@@ -144,7 +144,7 @@ def _files() -> Iterator[tuple[dict[str, str], str]]:
 
 
 def _read_dev(path: str) -> dict[str, str]:
-    """What `plainsql-server dev` wrote down; empty if it does not run in that folder."""
+    """The settings that `plainsql-server dev` wrote; empty if it is not running in that directory."""
     content = _read_json(path)
     if not content:
         return {}
@@ -154,7 +154,7 @@ def _read_dev(path: str) -> dict[str, str]:
         names = {"url": "data_url", "control_url": "control_url", "alias_url": "alias_url", "ca_file": "ca_file"}
         return {"key": key, **{name: content[theirs] for name, theirs in names.items() if content.get(theirs)}}
     except (KeyError, OSError) as error:
-        raise SettingsError(f"{path} cannot be used: {error}") from error
+        raise SettingsError(f"Can't use {path}: {error}") from error
 
 
 def _read_login(path: str) -> dict[str, str]:
@@ -169,18 +169,18 @@ def _read_json(path: str) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error}") from error
+        raise SettingsError(f"Can't read {path}: {error}") from error
     try:
         content = json.loads(text)
     except ValueError as error:
-        raise SettingsError(f"{path} is not JSON: {error}") from error
+        raise SettingsError(f"{path} isn't valid JSON: {error}") from error
     return content if isinstance(content, dict) else {}
 
 
 def _parts_of_plainsql_url(
     url: str, key: str | None, database: str | None, ca_file: str | None
 ) -> tuple[str, str, str | None, str | None]:
-    """The address, key, database and authority in plainsql://k:svc_k_…@host:port/database?tls=false&ca_file=…"""
+    """The URL, key, database and CA file in plainsql://k:svc_k_…@host:port/database?tls=false&ca_file=…"""
     from urllib.parse import parse_qs, unquote, urlsplit  # noqa: PLC0415  # slow to import, and for this form alone
 
     parts = urlsplit(url)
@@ -188,12 +188,12 @@ def _parts_of_plainsql_url(
     tls, ca_file = options.pop("tls", "true"), ca_file or options.pop("ca_file", None)
     options.pop("ca_file", None)
     if tls not in ("true", "false"):
-        raise SettingsError(f"tls is true or false, and not {tls!r}.")
+        raise SettingsError(f"In the URL, tls must be true or false, not {tls!r}.")
     if options:
-        raise SettingsError(f"The address has an option that there is not: {next(iter(options))}.")
+        raise SettingsError(f"The URL has an unknown option: {next(iter(options))}.")
     secret = key or unquote(parts.password or "")
     if not parts.hostname or not secret:
-        raise SettingsError("The address must be plainsql://k:KEY@host:port/database, the key in the password's place.")
+        raise SettingsError("The URL must be plainsql://k:KEY@host:port/database, with the key as the password.")
     place = parts.netloc.rpartition("@")[2]
     address = f"{'https' if tls == 'true' else 'http'}://{place}"
     return address, secret, database or unquote(parts.path.strip("/")) or None, ca_file

@@ -1,4 +1,4 @@
-"""Blocking connections: sockets and TLS. Their coroutines never pause; see `driver.py`."""
+"""Blocking connections: sockets and TLS. Their coroutines never suspend; see `driver.py`."""
 
 import select
 import socket
@@ -13,27 +13,27 @@ from plainsql.wire import NotSent
 
 
 def tls_context(ca_file: str | None) -> ssl.SSLContext:
-    """Certificates are always verified: against this authority, or the system's."""
+    """A TLS context that always verifies certificates, against this CA file or the system's."""
     try:
         return ssl.create_default_context(cafile=ca_file)
     except OSError as error:
-        raise SettingsError(f"The certificate authority {ca_file} cannot be used: {error}") from error
+        raise SettingsError(f"Can't use the CA file {ca_file}: {error}") from error
 
 
 def not_reached(address: Address, error: OSError) -> NotSent:
-    """Why there is no connection, and whether trying again can help."""
+    """The error for a failed connection, with whether a retry can help."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        said = f"The certificate of {address.url} is not trusted: {error.verify_message}."
-        return NotSent(f"{said} If the authority is your own, name its ca_file.", is_final=True)
+        said = f"The certificate of {address.url} isn't trusted: {error.verify_message}."
+        return NotSent(f"{said} If you use your own CA, pass its ca_file.", is_final=True)
     if isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME:
-        return NotSent(f"There is no host {address.host}: {error.strerror}.", is_final=True)
+        return NotSent(f"Host {address.host} not found: {error.strerror}.", is_final=True)
     if isinstance(error, ssl.SSLError):
-        return NotSent(f"{address.url} speaks no TLS: {error}.")
-    return NotSent(f"{address.url} does not answer: {error.strerror or str(error) or 'no connection in time'}.")
+        return NotSent(f"TLS handshake with {address.url} failed: {error}.")
+    return NotSent(f"Can't connect to {address.url}: {error.strerror or str(error) or 'timed out'}.")
 
 
 class BlockingConnection(Connection):
-    """A socket, with TLS where the address says so."""
+    """A connection over a socket, with TLS if the URL is https."""
 
     def __init__(self, address: Address, connected: socket.socket) -> None:
         super().__init__(address)
@@ -59,8 +59,8 @@ class BlockingConnection(Connection):
 
 
 async def open_connection(address: Address, tls: ssl.SSLContext | None, connect_s: float) -> Connection:
-    """Connects, within this time for each step."""
-    # As bytes, a name is not read as IDNA, whose tables a command would wait for.
+    """Connects. Each step may take `connect_s` seconds."""
+    # Passing the name as bytes avoids the IDNA codec, which is slow to import.
     host = address.host.encode() if address.host.isascii() else address.host
     try:
         place: Any = (host, address.port)
@@ -79,4 +79,4 @@ async def open_connection(address: Address, tls: ssl.SSLContext | None, connect_
 
 async def pause(seconds: float) -> None:
     """Waits."""
-    time.sleep(seconds)  # noqa: ASYNC251  # this coroutine blocks, as whoever runs it wants
+    time.sleep(seconds)  # noqa: ASYNC251  # blocks on purpose, see `driver.py`

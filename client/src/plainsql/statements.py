@@ -1,13 +1,12 @@
-"""What a statement's first word says: whether it can be sent again without harm.
+"""Classifies a statement as a read or a write by its first word.
 
-Owns that one classification. It need not be right about statements that look like reads: those are sent as read-only,
-and PostgreSQL itself refuses there what writes. Refuses to parse SQL.
+A wrong guess is harmless: statements that look like reads are sent read-only, and PostgreSQL then rejects any write.
 """
 
 import re
 
-# White space, comments and opening parentheses before the first word. Nested comments are read as far as the first end,
-# after which no word of the list follows: such a statement counts as a write, which is the safe side.
+# Skips whitespace, comments and opening parentheses. A nested comment is skipped only up to its first end; what follows
+# is then not a word of the list, so the statement counts as a write, which is safe.
 _FIRST_WORD = re.compile(r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/|\()*([a-zA-Z]+)", re.DOTALL)
 _READS = frozenset(["SELECT", "VALUES", "TABLE", "WITH", "SHOW", "EXPLAIN"])
 
@@ -19,5 +18,5 @@ def first_word(sql: str) -> str:
 
 
 def looks_like_a_read(sql: str) -> bool:
-    """Whether to try it as read-only first."""
+    """Whether to send it read-only first."""
     return first_word(sql) in _READS

@@ -1,6 +1,6 @@
-"""Rows as they come: the lines of an NDJSON stream, without a socket, and the iterators over them.
+"""Streamed results: parses NDJSON into rows as they arrive, and iterates over them.
 
-Owns the rule that a stream without its end has failed. Memory is bounded by what one read of the socket brings.
+A stream without its closing line has failed. Memory use is bounded by the size of one socket read.
 """
 
 from collections import deque
@@ -17,7 +17,7 @@ from plainsql.wire import Lost, Response, Source
 
 
 class RowLines:
-    """Turns the bytes of a stream into rows. `finished` holds the closing object once it has come."""
+    """Parses the bytes of a stream into rows. `finished` holds the closing object once it has arrived."""
 
     def __init__(self) -> None:
         self.columns: tuple[str, ...] = ()
@@ -28,7 +28,7 @@ class RowLines:
         self._rest = b""
 
     def feed(self, piece: bytes) -> list[Row]:
-        """The rows that these bytes complete. Raises the error that ends a stream, after the rows before it."""
+        """The rows that these bytes complete."""
         whole, newline, rest = piece.rpartition(b"\n")
         if not newline:
             self._rest += piece
@@ -44,9 +44,9 @@ class RowLines:
         return make_rows(decode_json(b"[" + b",".join(lines) + b"]"), self.columns, self.types)
 
     def close(self) -> None:
-        """The bytes are over: raises unless the stream was whole."""
+        """Called at the end of the bytes. Raises an error unless the stream was complete and successful."""
         if self.finished is None:
-            raise StreamBroken("The stream broke off: it ended without its last line.")
+            raise StreamBroken("The stream ended early, without its closing line.")
         if not self.finished["success"]:
             raise service_error(self.finished["error"], status=200, request_id=self.finished.get("request_id"))
 
@@ -58,7 +58,7 @@ class RowLines:
 
 
 class _Rows:
-    """What both iterators are: a response that is read on, and the rows that came and were not taken yet."""
+    """Base of both iterators: a response that is still being read, and the rows not yet taken."""
 
     def __init__(self, response: Response) -> None:
         assert response.source is not None
@@ -69,27 +69,27 @@ class _Rows:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of the columns."""
+        """The column names."""
         return self._lines.columns
 
     @property
     def types(self) -> tuple[str, ...]:
-        """The PostgreSQL types of the columns."""
+        """The columns' PostgreSQL types."""
         return self._lines.types
 
     @property
     def request_id(self) -> str:
-        """The id of the request, for the operator."""
+        """The request id. Give it to the operator when you report a problem."""
         return self._lines.request_id
 
     @property
     def truncated(self) -> bool:
-        """Whether `max_rows` cut the result; known at the end."""
+        """Whether `max_rows` truncated the result. Known at the end of the stream."""
         return bool(self._lines.finished and self._lines.finished.get("truncated"))
 
     @property
     def affected_rows(self) -> int:
-        """Rows that the statement changed; known at the end."""
+        """How many rows the statement changed. Known at the end of the stream."""
         return int((self._lines.finished or {}).get("affected_rows", 0))
 
     async def _read_head(self) -> None:
@@ -106,16 +106,16 @@ class _Rows:
         return True
 
     def close(self) -> None:
-        """Ends the stream; the service cancels the statement if it still runs."""
+        """Closes the stream. If the statement is still running, the service cancels it."""
         self._source.close()
 
 
 class Stream(_Rows, Iterator[Row]):
-    """A result that is read while it is made: iterate over it, once.
+    """A result that is read as PostgreSQL produces it. Iterate over it once.
 
-    `columns` and `types` are known from the start. Leaving the `with` block, or `close()`, before the end has the
-    service cancel the statement. Raises StreamBroken if the connection breaks, and the service's error if the
-    statement fails on the way; the rows before that were real, but are not all.
+    `columns` and `types` are known from the start. If you leave the `with` block or call `close()` before the end, the
+    service cancels the statement. Raises StreamBroken if the connection breaks, and the service's error if the
+    statement fails midway; the rows received before that are valid, but incomplete.
     """
 
     def __init__(self, response: Response) -> None:
@@ -129,7 +129,7 @@ class Stream(_Rows, Iterator[Row]):
         return self._rows.popleft()
 
     def batches(self) -> Iterator[list[Row]]:
-        """The rows in lists, as they came together; never an empty list."""
+        """Yields the rows in lists, as they arrive. No list is empty."""
         while bool(self._rows) or finish(self._read()):
             if self._rows:
                 batch = list(self._rows)
@@ -146,11 +146,11 @@ class Stream(_Rows, Iterator[Row]):
 
 
 class AsyncStream(_Rows, AsyncIterator[Row]):
-    """A result that is read while it is made: `async for` over it, once. See `plainsql.Stream`."""
+    """A result that is read as PostgreSQL produces it. Iterate once, with `async for`. See `plainsql.Stream`."""
 
     @classmethod
     async def of(cls, response: Response) -> "AsyncStream":
-        """The stream, with its columns known."""
+        """Opens the stream and reads its columns."""
         stream = cls(response)
         await stream._read_head()
         return stream
@@ -171,9 +171,9 @@ class AsyncStream(_Rows, AsyncIterator[Row]):
 
 
 class ByteStream(Iterator[bytes]):
-    """A stream that is passed on unread: whole rows, without the lines that are not rows. Iterate over it, once.
+    """A stream of raw bytes: whole rows, without the opening and closing lines. Iterate over it once.
 
-    Raises StreamBroken if the connection breaks, and the service's error if the statement fails on the way.
+    Raises StreamBroken if the connection breaks, and the service's error if the statement fails midway.
     """
 
     def __init__(self, response: Response, form: StreamForm) -> None:
@@ -181,7 +181,7 @@ class ByteStream(Iterator[bytes]):
         self._source = response.source
         self._is_csv = form is StreamForm.CSV
         self._has_head = self._is_csv
-        # What may be the last line, which is no row; only the end tells.
+        # The last line so far. If the stream ends here, it is the closing line, not a row.
         self._held = b""
         self._is_over = False
 
@@ -199,7 +199,7 @@ class ByteStream(Iterator[bytes]):
         raise StopIteration
 
     def _rows(self, piece: bytes) -> bytes:
-        """Whole lines, but for the last one."""
+        """All whole lines except the last one."""
         text = self._held + piece
         if not self._has_head:
             head, newline, text = text.partition(b"\n")
@@ -213,17 +213,17 @@ class ByteStream(Iterator[bytes]):
 
     def _finish(self) -> None:
         if self._is_csv:
-            # A CSV stream that fails has no last chunk, which the reading noticed.
+            # A CSV stream that fails lacks its last chunk, and reading it has already raised an error.
             return
         try:
             end = decode_json(self._held)
         except ValueError as error:
-            raise StreamBroken("The stream broke off: it ended without its last line.") from error
+            raise StreamBroken("The stream ended early, without its closing line.") from error
         if not end["success"]:
             raise service_error(end["error"], status=200, request_id=end.get("request_id"))
 
     def close(self) -> None:
-        """Ends the stream; the service cancels the statement if it still runs."""
+        """Closes the stream. If the statement is still running, the service cancels it."""
         self._source.close()
 
     def __enter__(self) -> "ByteStream":
@@ -236,8 +236,8 @@ class ByteStream(Iterator[bytes]):
 
 
 async def _piece(source: Source) -> bytes:
-    """One piece of a body; a connection that breaks is a stream that broke."""
+    """The next piece of a body. Raises StreamBroken if the connection breaks."""
     try:
         return await source.read()
     except Lost as error:
-        raise StreamBroken(f"The stream broke off: {error}") from error
+        raise StreamBroken(f"The stream ended early: {error}") from error

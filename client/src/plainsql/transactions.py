@@ -1,7 +1,6 @@
-"""Several statements as one transaction, put together first and sent once.
+"""Builds a transaction: its statements, their expectations, and references to the results of earlier statements.
 
-Owns the builder: statements, what is expected of them, and references to what earlier ones return. Refuses to send:
-the clients do.
+The clients send it, in one request.
 """
 
 from typing import Any
@@ -12,7 +11,7 @@ from plainsql.result import Result, TransactionResult
 
 
 class Reference:
-    """A value that an earlier statement of the transaction will return; give it as a parameter."""
+    """A value that an earlier statement of the transaction will return. Pass it as a parameter."""
 
     __slots__ = ("path",)
 
@@ -21,7 +20,7 @@ class Reference:
 
 
 class Pending:
-    """A statement that was added to a transaction. `result` is there once the transaction is done."""
+    """A statement in a transaction. `result` is available once the transaction has run."""
 
     __slots__ = ("_result", "index")
 
@@ -30,31 +29,31 @@ class Pending:
         self._result: Result | None = None
 
     def ref(self, column: str | int, row: int = 0) -> Reference:
-        """The value in a column (a name, or a number from 0) of a row that this statement returns."""
+        """Refers to a value that this statement returns. `column` is a name, or a number from 0."""
         return Reference(f"{self.index}.rows.{row}.{column}")
 
     def row_count(self) -> Reference:
-        """How many rows this statement returns."""
+        """Refers to the number of rows that this statement returns."""
         return Reference(f"{self.index}.row_count")
 
     def affected_rows(self) -> Reference:
-        """How many rows this statement changes."""
+        """Refers to the number of rows that this statement changes."""
         return Reference(f"{self.index}.affected_rows")
 
     @property
     def result(self) -> Result:
-        """What the statement returned. Raises ResultError as long as the transaction is not done."""
+        """The statement's result. Raises ResultError if the transaction hasn't run."""
         if self._result is None:
-            raise ResultError("The transaction has not been run.")
+            raise ResultError("The transaction hasn't run.")
         return self._result
 
     def fill(self, result: Result) -> None:
-        """Called when the transaction is done."""
+        """Sets the result. Called when the transaction has run."""
         self._result = result
 
 
 class TransactionBuilder:
-    """Statements to be run together. `add` them; nothing is sent before the transaction is run."""
+    """Statements that run as one transaction. `add` them; nothing is sent until the transaction runs."""
 
     __slots__ = ("is_done", "max_retries", "options", "pending", "statements")
 
@@ -70,14 +69,14 @@ class TransactionBuilder:
     ) -> Pending:
         """Adds a statement.
 
-        `expect_affected` or `expect_rows` roll everything back, with the code `expectation_failed`, unless the
-        statement changes or returns exactly so many rows.
+        With `expect_affected` or `expect_rows`, the statement must change or return exactly that many rows. Otherwise
+        the transaction is rolled back with the code `expectation_failed`.
         """
         statement: dict[str, Any] = {"sql": sql}
         if params:
             statement["params"] = [_encode(each) for each in params]
         if expect_affected is not None and expect_rows is not None:
-            raise ValueError("A statement can expect either a number of changed rows or one of returned rows.")
+            raise ValueError("Pass either expect_affected or expect_rows, not both.")
         if expect_affected is not None:
             statement["expect"] = {"affected_rows": expect_affected}
         if expect_rows is not None:
@@ -87,7 +86,7 @@ class TransactionBuilder:
         return self.pending[-1]
 
     def fill(self, result: TransactionResult) -> TransactionResult:
-        """Hands each statement its result."""
+        """Sets each statement's result."""
         self.is_done = True
         for pending, each in zip(self.pending, result.results, strict=True):
             pending.fill(each)

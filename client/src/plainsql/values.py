@@ -1,20 +1,19 @@
-"""Values: what an answer's JSON stands for in Python. `parameters.py` has the other way.
+"""Converts the values in a response to Python values. `parameters.py` does the reverse.
 
-Owns the table of types. A value is read by its column's type, never by what it looks like, so that a column has one
-Python type: whole numbers and numerics are exact. Refuses to guess: a type that is not in the table stays what JSON
-made of it, which for PostgreSQL's other types is their text.
+A value is converted by its column's type, never by its appearance, so a column has one Python type. Integers and
+numerics are exact. Types that are not in this table arrive as PostgreSQL's text.
 
 | PostgreSQL | Python |
 |---|---|
 | bool; int2, int4, int8, oid | bool; int |
 | numeric | Decimal |
 | float4, float8 | float |
-| timestamptz, timestamp | datetime, in UTC or naive; infinity and far years stay text |
-| date; time, timetz | date; time, naive or with its offset; infinity, far years and 24:00 stay text |
-| interval | timedelta, a month as 30 days and a year as 365 |
+| timestamptz, timestamp | datetime, in UTC or naive; infinity and years outside Python's range stay text |
+| date; time, timetz | date; time, naive or with its offset; infinity, such years and 24:00 stay text |
+| interval | timedelta; a month counts as 30 days, a year as 365 |
 | bytea | bytes |
 | uuid | UUID |
-| json, jsonb | what the JSON says |
+| json, jsonb | the decoded JSON |
 | arrays | lists of these; int2vector and oidvector lists of int |
 | all others | str, PostgreSQL's text |
 """
@@ -29,24 +28,24 @@ from typing import Any
 Reader = Callable[[Any], Any]
 
 _DECODER = json.JSONDecoder(parse_float=Decimal)
-# Their readers are in `readers.py`.
+# The readers for these types are in `readers.py`.
 _SLOW_TO_IMPORT = frozenset(["timestamptz", "timestamp", "date", "time", "timetz", "interval", "uuid"])
 
 
 def decode_json(text: bytes | str) -> Any:
-    """JSON with every digit: numbers with a point become Decimal until their column's type is known."""
+    """Decodes JSON without losing digits: numbers with a decimal point become Decimal."""
     return _DECODER.decode(text.decode() if isinstance(text, bytes) else text)
 
 
 @lru_cache(maxsize=256)
 def row_readers(types: tuple[str, ...]) -> tuple[tuple[int, Reader], ...]:
-    """The columns that need reading, and how."""
+    """The columns whose values must be converted, and their readers."""
     readers = ((index, _reader(name)) for index, name in enumerate(types))
     return tuple((index, reader) for index, reader in readers if reader is not None)
 
 
 def read_rows(rows: list[list[Any]], types: tuple[str, ...]) -> None:
-    """Turns the values of these rows into Python's, in place."""
+    """Converts the values of these rows to Python values, in place."""
     for index, reader in row_readers(types):
         for row in rows:
             if (value := row[index]) is not None:
@@ -74,12 +73,12 @@ def _array_reader(element: Reader) -> Reader:
 
 
 def _vector(text: str) -> list[int]:
-    """The catalogs' own kind of array."""
+    """Reads an int2vector or oidvector, the array types of PostgreSQL's catalogs."""
     return [int(each) for each in text.split()]
 
 
 def _plain_json(value: Any) -> Any:
-    """JSON as Python's json module reads it: numbers with a point are floats."""
+    """JSON as Python's json module reads it: numbers with a decimal point become floats."""
     if isinstance(value, Decimal):
         return float(value)
     if isinstance(value, list):

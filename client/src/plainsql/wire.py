@@ -1,8 +1,7 @@
-"""HTTP/1.1 without a socket: requests to bytes, bytes to responses, and what may happen to one on the way.
+"""HTTP/1.1 without sockets: turns requests into bytes and bytes into responses, using h11.
 
-Owns the state of one connection, which h11 keeps, and the effects that the protocol asks its driver for. Refuses to
-read, write or wait: `driver.py` and the sockets do that. Nothing here is a dataclass: a command waits for the making
-of each.
+Also defines the effects (`Send`, `Sleep`) that the protocol asks the driver to perform, and the errors they raise. The
+classes here are not dataclasses, because creating those would slow down the start of every command.
 """
 
 from collections.abc import Coroutine, Generator
@@ -14,12 +13,12 @@ from plainsql.settings import Address
 
 T = TypeVar("T")
 
-# Room for the head of an answer; the service's have some hundred bytes.
+# The largest response head accepted. The service's heads have a few hundred bytes.
 _HEAD_BYTES_MAX = 64 * 1024
 
 
 class Request(NamedTuple):
-    """A request to one plane. `body` is what is sent again, byte for byte, where it is."""
+    """A request to one plane. A retry sends the same `body`, byte for byte."""
 
     method: str
     target: str
@@ -33,7 +32,7 @@ class Request(NamedTuple):
 
 
 class Source(Protocol):
-    """An answer's body that is still on its way."""
+    """A response body that is still being received."""
 
     def read(self) -> Coroutine[Any, Any, bytes]: ...
 
@@ -41,9 +40,9 @@ class Source(Protocol):
 
 
 class Response:
-    """An answer. `source` is there instead of `body` if it was asked for as a stream and is one.
+    """A response. A streamed response has `source` instead of `body`.
 
-    `read_only` says that it was asked for read-only, so that nothing can have been written.
+    `read_only` is True if the request was read-only, so nothing can have been written.
     """
 
     __slots__ = ("body", "headers", "read_only", "source", "status")
@@ -56,13 +55,13 @@ class Response:
         self.read_only = False
 
     def is_stream(self) -> bool:
-        """Whether this is rows as they come, and not an error that came before them."""
+        """Whether this is a stream of rows, not an error."""
         kind = self.headers.get("content-type", "")
         return self.status == 200 and kind.startswith(("application/x-ndjson", "text/csv"))
 
 
 class Send(NamedTuple):
-    """Effect: send this and hand back the response, or throw NotSent or Lost."""
+    """Effect: send the request and return the response, or throw NotSent or Lost."""
 
     request: Request
     wait_s: float
@@ -79,7 +78,7 @@ Steps = Generator[Send | Sleep, Any, T]
 
 
 class NotSent(Exception):
-    """The request cannot have reached the service. If `is_final`, another attempt will not either."""
+    """The request cannot have reached the service. If `is_final`, a retry won't help."""
 
     def __init__(self, message: str, *, is_final: bool = False) -> None:
         super().__init__(message)
@@ -87,11 +86,11 @@ class NotSent(Exception):
 
 
 class Lost(Exception):
-    """The request was sent, at least in part, and no whole answer came."""
+    """The request was sent, at least in part, but no complete response arrived."""
 
 
 class Wire:
-    """One connection's state. Feed it what came; ask it what that means."""
+    """The HTTP state of one connection. Feed it received bytes, then ask for the head and the body."""
 
     __slots__ = ("_host", "_state")
 
@@ -100,7 +99,7 @@ class Wire:
         self._state = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD_BYTES_MAX)
 
     def bytes_of(self, request: Request, authorization: str) -> bytes:
-        """What to write to the socket for a request."""
+        """The bytes to send for a request."""
         headers = [("Host", self._host), ("Authorization", authorization), *request.headers]
         if request.body or request.method in ("POST", "PATCH"):
             headers.append(("Content-Length", str(len(request.body))))
@@ -111,7 +110,7 @@ class Wire:
         return written + self._state.send(h11.EndOfMessage())
 
     def feed(self, data: bytes) -> None:
-        """Takes what came from the socket; empty for its end."""
+        """Takes received bytes; empty bytes mean the end of the connection."""
         self._state.receive_data(data)
 
     def head(self) -> Response | None:
@@ -122,7 +121,7 @@ class Wire:
         if event is None:
             return None
         if not isinstance(event, h11.Response):
-            raise Lost("The service closed the connection without an answer.")
+            raise Lost("The service closed the connection without a response.")
         return Response(event.status_code, {name.decode(): value.decode("latin-1") for name, value in event.headers})
 
     def piece(self) -> bytes | None:
@@ -134,10 +133,10 @@ class Wire:
             return bytes(event.data)
         if isinstance(event, h11.EndOfMessage):
             return b""
-        raise Lost("The connection ended within an answer.")
+        raise Lost("The connection ended in the middle of a response.")
 
     def may_be_used_again(self) -> bool:
-        """Whether the exchange is over and the connection stays; if so, it is ready for the next one."""
+        """Whether the exchange is complete and the connection stays open. If so, prepares it for the next one."""
         if self._state.our_state is not h11.DONE or self._state.their_state is not h11.DONE:
             return False
         self._state.start_next_cycle()
@@ -147,12 +146,12 @@ class Wire:
         try:
             event = self._state.next_event()
         except h11.RemoteProtocolError as error:
-            raise Lost(f"The answer broke off, or is no HTTP: {error}") from error
+            raise Lost(f"The response is incomplete or isn't HTTP: {error}") from error
         return None if event is h11.NEED_DATA else event
 
 
 class AddressBook:
-    """Which address serves a request. The control plane's is known, or is told by the data plane."""
+    """Which address serves a request. The control plane's is configured, or learned from the data plane."""
 
     def __init__(self, data: Address, control: Address | None) -> None:
         self.data = data

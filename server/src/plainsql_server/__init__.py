@@ -4,5 +4,5 @@ from plainsql_server.kernel import use_kernel
 
 VERSION = "0.61.0"
 
-# Before any of its modules is imported.
+# Must run before any compiled module is imported.
 KERNEL = use_kernel()

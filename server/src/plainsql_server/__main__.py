@@ -1,4 +1,4 @@
-"""`python -m plainsql_server` is `plainsql-server`."""
+"""Runs the `plainsql-server` command: `python -m plainsql_server`."""
 
 from plainsql_server.cli import main
 

@@ -1,6 +1,6 @@
-"""Settings in, running applications out: the only place that knows every room.
+"""Builds the two applications from the settings, and serves them.
 
-Owns what is connected to what, and how a plane is served. Refuses rules of any kind.
+This is the only module that knows all packages and connects them. It contains no rules.
 """
 
 import asyncio
@@ -60,33 +60,35 @@ from plainsql_server.logs import Log
 from plainsql_server.metrics import Metrics
 from plainsql_server.settings import Settings, read_settings
 
-# A little more than running requests are given to finish, so that their last answers leave.
+# A little more than running requests get to finish, so that their last responses can be sent.
 _SHUTDOWN_TIMEOUT_S = int(LAST_ANSWERS_AFTER_S) + 1
-# Idle keep-alive connections cost a descriptor each; clients that poll every minute keep theirs.
+# An idle keep-alive connection costs a descriptor. Clients that poll every minute keep theirs.
 _KEEP_ALIVE_S = 75
-# A worker that says nothing for so long is replaced. On a busy machine it takes some seconds to start, and one that is
-# replaced before it has started would never be there; one that died is noticed at once in any case.
+# A worker that does not respond for this long is replaced. On a busy machine a worker takes some seconds to start; with
+# a shorter limit it would be replaced before it is up, again and again. A worker that dies is noticed at once in any
+# case.
 _WORKER_SILENCE_S = 30
-# Every control request needs the directory, most of them for several statements.
+# Every control request uses the directory, most of them for several statements.
 _CONTROL_DIRECTORY_CONNECTIONS = 8
-# How much later than a request a stream hears that its caller's key was revoked, at the most.
+# How often a stream checks that its caller's key has not been revoked. It reacts at most this much later than a
+# request.
 _CREDENTIAL_WATCH_EVERY_MS = 200
-# Where no Redis says what is left of a rate limit, the planes divide it; the control plane is called seldom.
+# Without Redis, the planes divide each rate limit. The control plane is called rarely and gets the smaller share.
 _DATA_PLANES_SHARE = Fraction(9, 10)
 
 
 class Observer:
-    """The one exit of observations: the log and the metrics."""
+    """The receiver of all observations: passes them to the log, the metrics and the tally."""
 
     def __init__(self) -> None:
         self.log = Log()
         self.metrics = Metrics()
-        # Once the directory is open: which keys are used.
+        # Records which keys are used. Set once the directory is open.
         self.tally: Tally | None = None
 
     @classmethod
     def serving(cls, settings: Settings, host: str, processes: int) -> "Observer":
-        """With its metrics on the first free of the ports that the processes of a plane share."""
+        """An observer that serves its metrics on the first free port of those that the plane's processes share."""
         observer = cls()
         if settings.metrics_port:
             first = settings.metrics_port
@@ -101,13 +103,13 @@ class Observer:
 
 
 def data_application() -> Application:
-    """The data plane, configured by the environment; each worker process makes its own."""
+    """The data plane, configured from the environment. Each worker process creates its own."""
     settings = read_settings()
     return build_data_application(settings, Observer.serving(settings, settings.data_host, settings.workers))
 
 
 def control_application() -> Application:
-    """The control plane, configured by the environment."""
+    """The control plane, configured from the environment."""
     settings = read_settings()
     observer = Observer()
     if settings.control_metrics_port:
@@ -199,19 +201,19 @@ def _timeouts(settings: Settings) -> ClientTimeouts:
 
 
 def serve_data(settings: Settings) -> None:
-    """Serves the data plane until it is told to stop."""
+    """Serves the data plane until it receives a stop signal."""
     _serve("data_application", settings, settings.data_host, settings.data_port, settings.workers)
 
 
 def serve_control(settings: Settings) -> None:
-    """Serves the control plane until it is told to stop."""
+    """Serves the control plane until it receives a stop signal."""
     _serve("control_application", settings, settings.control_host, settings.control_port, workers=1)
 
 
 def _all_routes(
     plane: str, settings: Settings, checks: dict[str, Check], readiness: Readiness, routes: list[Route]
 ) -> list[Route]:
-    """A plane's own routes and those that both planes have."""
+    """A plane's own routes, and those that both planes have."""
     reference = Reference(plane)
     own_url = settings.data_url if plane == "data" else settings.control_url
     banner = Banner(own_url, _urls(settings), checks, readiness)
@@ -229,7 +231,7 @@ def _urls(settings: Settings) -> Urls:
 async def _freshness(
     settings: Settings, observe: Observe, notifier: SpanningNotifier | None = None
 ) -> AsyncIterator[Freshness]:
-    """What memories of the directory's answers go by, kept told of changes."""
+    """The freshness of cached lookups, kept up to date by change notifications."""
     freshness = Freshness(settings.principal_cache_ms, settings.channel_cache_ms, settings.directory_grace_ms)
     async with _in_background(Channel(settings.directory_dsn, freshness, observe, notifier).run(), observe):
         yield freshness
@@ -237,14 +239,14 @@ async def _freshness(
 
 @asynccontextmanager
 async def _tally(directory: Directory, settings: Settings, observe: Observer) -> AsyncIterator[Tally]:
-    """Counts what is used; the last of it is written down when everything else has stopped."""
+    """Counts usage. The last counts are written when everything else has stopped."""
     observe.tally = tally = Tally(directory, settings.usage_flush_ms, observe)
     async with _in_background(tally.run(), observe):
         yield tally
     try:
         await tally.finish()
     except ServiceError as error:
-        observe(Failure(now(), "failure", "usage", f"lost at the stop: {error.internal_context}"))
+        observe(Failure(now(), "failure", "usage", f"lost at shutdown: {error.internal_context}"))
 
 
 @asynccontextmanager
@@ -256,7 +258,7 @@ async def _finisher(directory: Directory, observe: Observe) -> AsyncIterator[Fin
 
 @asynccontextmanager
 async def _in_background(work: Coroutine[Any, Any, None], observe: Observe) -> AsyncIterator[None]:
-    """Runs what never ends by itself, for the length of the block. If it fails, that is at least said."""
+    """Runs an endless task for the length of the block. If the task fails, the failure is logged."""
 
     def say(task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -296,13 +298,13 @@ async def _pools(settings: Settings, observe: Observer) -> AsyncIterator[Pools]:
 
 
 def _safety_headers(settings: Settings) -> list[tuple[str, str]]:
-    """What every answer says to browsers: it is what it says it is, and belongs in no frame."""
+    """Headers for browsers in every response: no content sniffing, no frames, and HTTPS only if TLS is on."""
     headers = [("x-content-type-options", "nosniff"), ("x-frame-options", "DENY")]
     return [*headers, ("strict-transport-security", "max-age=31536000")] if settings.tls_cert_file else headers
 
 
 def _end_with_parent() -> None:
-    """Has a worker stop as if it were told to when the process that started it is gone, however that went."""
+    """Stops a worker cleanly when its parent process is gone, for whatever reason."""
     parent = multiprocessing.parent_process()
     if parent is None:
         return

@@ -1,9 +1,9 @@
-"""The compiled kernel: the modules of a query's hot path, compiled by mypyc, in the place of their sources.
+"""The compiled kernel: replaces the modules of a query's hot path with versions compiled by mypyc.
 
-Owns the finding of compiled modules and the proof that they were made from the sources beside them. They are
-in a folder of their own, so that Python alone never prefers one: a source that was changed since is used as
-it is, and with it all the others, because compiled modules know each other's insides. `make kernel` builds
-them, and every wheel has them. The same code runs uncompiled, only slower.
+The compiled modules are in a separate folder, so Python never imports one without this check: they are used only if
+they were built from the current sources. If one source has changed, none of them is used, because compiled modules
+depend on each other's internals. `make kernel` builds them, and every wheel contains them. The uncompiled code does the
+same, only more slowly.
 """
 
 import hashlib
@@ -20,22 +20,24 @@ from types import ModuleType
 PACKAGE = Path(__file__).parent
 FOLDER = PACKAGE / "_kernel"
 MANIFEST = "manifest.json"
-# Where mypyc puts the code of all of them; the others are doors to it.
+# mypyc puts the code of all modules here; the other files only load it.
 SHARED_MODULE = "plainsql_server__mypyc"
 
-_STALE = "plainsql-server: the compiled kernel was made from other sources and is not used; `make kernel` builds it.\n"
+_STALE = (
+    "plainsql-server: not using the compiled kernel, because the sources have changed. Rebuild it: `make kernel`.\n"
+)
 
 
 class State(StrEnum):
-    """Which form of the hot path runs; `plainsql-server --version` and the metrics say it."""
+    """Whether the compiled hot path is in use. `plainsql-server --version` and the metrics show it."""
 
     COMPILED = "compiled"
     NOT_COMPILED = "not compiled"
-    STALE = "not compiled, because the kernel is of other sources"
+    STALE = "not compiled, because the sources have changed"
 
 
 class KernelFinder(MetaPathFinder):
-    """Finds the compiled modules before their sources are found."""
+    """Finds the compiled modules before Python finds their sources."""
 
     def __init__(self, files: Mapping[str, Path]) -> None:
         self.files = files
@@ -43,7 +45,7 @@ class KernelFinder(MetaPathFinder):
     def find_spec(
         self,
         fullname: str,
-        path: Sequence[str] | None = None,  # noqa: ARG002  # Python's protocol names it
+        path: Sequence[str] | None = None,  # noqa: ARG002  # required by the protocol
         target: ModuleType | None = None,  # noqa: ARG002  # likewise
     ) -> ModuleSpec | None:
         file = self.files.get(fullname)
@@ -51,7 +53,7 @@ class KernelFinder(MetaPathFinder):
 
 
 def use_kernel() -> State:
-    """Puts the kernel in the place of its sources, if there is one and it is theirs. Says what runs from now on."""
+    """Uses the compiled kernel if it exists and matches its sources. Returns which code is in use."""
     files = kernel_files(FOLDER, PACKAGE)
     if files is None:
         sys.stderr.write(_STALE)
@@ -63,7 +65,7 @@ def use_kernel() -> State:
 
 
 def kernel_files(folder: Path, package: Path) -> dict[str, Path] | None:
-    """The compiled files by module name; empty where nothing is compiled, None where a source has changed since."""
+    """The compiled files by module name; empty if nothing is compiled, None if a source has changed since."""
     manifest = folder / MANIFEST
     suffix = EXTENSION_SUFFIXES[0]
     if not (folder / f"{SHARED_MODULE}{suffix}").exists() or not manifest.exists():
@@ -77,5 +79,5 @@ def kernel_files(folder: Path, package: Path) -> dict[str, Path] | None:
 
 
 def digest_of(source: Path) -> str:
-    """What a source is recognised by; '' if it is gone."""
+    """The digest of a source file; '' if it does not exist."""
     return hashlib.sha256(source.read_bytes()).hexdigest() if source.exists() else ""

@@ -1,8 +1,8 @@
-"""Observations to log lines: one JSON object a line on standard error.
+"""Writes observations to the log: one JSON object per line on standard error.
 
-Owns the format and the writing. Lines are gathered for a moment, then encoded and written together, because
-a write a request costs as much as rendering its answer; a crash loses at most that moment. Observations
-hold no secrets and no customer data, so there is nothing to redact here.
+Lines are buffered for 0.1 s, then encoded and written together, because one write per request costs as much as
+rendering its response. A crash loses at most that buffer. Observations contain no secrets and no customer data, so
+there is nothing to redact here.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ _encode_lines = msgspec.json.Encoder().encode_lines
 
 
 class Log:
-    """An exit for observations that writes them to a stream."""
+    """An observer that writes observations to a stream."""
 
     def __init__(self, stream: BinaryIO = sys.stderr.buffer) -> None:
         self._stream = stream
@@ -34,7 +34,7 @@ class Log:
             self.write()
 
     def write(self) -> None:
-        """Writes what is gathered."""
+        """Writes the buffered observations."""
         gathered, self._gathered = self._gathered, []
         if gathered:
             self._stream.write(_encode_lines(gathered))
@@ -44,7 +44,7 @@ class Log:
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            # Outside the event loop, at start or stop, nothing is in a hurry.
+            # There is no event loop at start and stop, and no hurry either: write at once.
             self.write()
         else:
             loop.call_later(_GATHER_S, self.write)

@@ -1,8 +1,8 @@
-"""Observations to Prometheus metrics, on a port of their own that is not public.
+"""Turns observations into Prometheus metrics, served on a separate port that is not public.
 
-Owns the names and labels of metrics. Labels come from our own lists (routes, codes, cells), never from a
-customer, so their number is bounded. Counting is plain arithmetic on our side, made into Prometheus' words
-only when somebody asks: its own counters take a lock each, which showed.
+Label values come from our own lists (routes, codes, cells), never from customers, so their number is bounded. Counting
+is plain arithmetic; Prometheus objects are built only when the metrics are scraped, because the library's own counters
+take a lock each, which had a measurable cost.
 """
 
 from bisect import bisect_left
@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from plainsql_server import KERNEL, VERSION
 from plainsql_server.core.observation import CellLoad, LimiterLoad, Observation, Reaped, RequestFinished
 
-# From a quarter of a millisecond, which a point lookup takes, to the longest deadline.
+# From a quarter of a millisecond, the time of a point lookup, to the longest deadline.
 _BUCKETS_US: tuple[int, ...] = (
     250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
     1_000_000, 2_500_000, 5_000_000, 10_000_000, 30_000_000, 60_000_000, 300_000_000,
@@ -26,7 +26,7 @@ Loads = Callable[[], Iterable[CellLoad]]
 
 
 class _Durations:
-    """How long something took, in buckets."""
+    """A histogram of durations."""
 
     __slots__ = ("counts", "sum_us")
 
@@ -48,7 +48,7 @@ class _Durations:
 
 
 class Metrics(Collector):
-    """An exit for observations that counts them."""
+    """An observer that counts observations."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -70,44 +70,48 @@ class Metrics(Collector):
             self._reaped[observation.cell, observation.what] += observation.count
 
     def watch(self, loads: Loads) -> None:
-        """Shows the pools' state whenever somebody asks."""
+        """Adds the pools' state to the metrics."""
         self._loads = loads
 
     def watch_limiter(self, load: Callable[[], LimiterLoad]) -> None:
-        """Shows the limiter's state whenever somebody asks."""
+        """Adds the limiter's state to the metrics."""
         self._limiter = load
 
     def serve(self, host: str, ports: range) -> int:
-        """Serves the metrics on the first free port, and says which; each worker process takes one."""
+        """Serves the metrics on the first free port and returns it. Each worker process takes one."""
         for port in ports:
             try:
                 start_http_server(port, addr=host, registry=self.registry)
             except OSError:
-                # Taken by another worker of ours: the next one is for us.
+                # Another worker has this port; try the next one.
                 continue
             return port
         raise OSError(f"no free port for metrics from {ports.start} to {ports.stop - 1}")
 
     def collect(self) -> Iterator[Metric]:
-        build = GaugeMetricFamily("plainsql_build_info", "What runs: always 1.", labels=["version", "kernel"])
+        build = GaugeMetricFamily(
+            "plainsql_build_info", "Version and kernel in use. Always 1.", labels=["version", "kernel"]
+        )
         build.add_metric([VERSION, KERNEL], 1)
         yield build
         requests = CounterMetricFamily("plainsql_requests", "Requests answered.", labels=["route", "status"])
         for (route, status), count in list(self._requests.items()):
             requests.add_metric([route, str(status)], count)
         yield requests
-        errors = CounterMetricFamily("plainsql_errors", "Requests that failed, by code.", labels=["code"])
+        errors = CounterMetricFamily("plainsql_errors", "Failed requests by error code.", labels=["code"])
         for code, count in list(self._errors.items()):
             errors.add_metric([code], count)
         yield errors
-        streams = CounterMetricFamily("plainsql_streams", "Streams that ended.", labels=["form", "end"])
+        streams = CounterMetricFamily("plainsql_streams", "Streams that have ended.", labels=["form", "end"])
         for (form, end), count in list(self._streams.items()):
             streams.add_metric([form, end], count)
         yield streams
-        yield CounterMetricFamily("plainsql_stream_bytes", "Bytes of streams sent to clients.", self._stream_bytes)
+        yield CounterMetricFamily("plainsql_stream_bytes", "Bytes sent to clients in streams.", self._stream_bytes)
         yield CounterMetricFamily("plainsql_rows", "Rows sent to clients.", self._rows)
         reaped = CounterMetricFamily(
-            "plainsql_reaped", "What was ended on cells from outside.", labels=["cell", "what"]
+            "plainsql_reaped",
+            "Transactions and connections ended, and databases suspended, by cell.",
+            labels=["cell", "what"],
         )
         for (cell, what), count in list(self._reaped.items()):
             reaped.add_metric([cell, what], count)
@@ -136,7 +140,7 @@ class Metrics(Collector):
 
     def _durations(self) -> Metric:
         family = HistogramMetricFamily(
-            "plainsql_request_seconds", "Time that requests took, by stage.", labels=["route", "stage"]
+            "plainsql_request_seconds", "Duration of requests by stage.", labels=["route", "stage"]
         )
         for route, stages in list(self._stages.items()):
             for stage, durations in zip(("total", "queue", "engine"), stages, strict=True):
@@ -146,16 +150,16 @@ class Metrics(Collector):
     def _cells(self) -> Iterator[Metric]:
         loads = list(self._loads())
         for name, text in (
-            ("open_connections", "Engine connections open."),
-            ("running", "Statements running."),
+            ("open_connections", "Open connections to the cell."),
+            ("running", "Running statements."),
             ("waiting", "Requests waiting for a connection."),
-            ("pools", "Databases and roles with a pool."),
-            ("streams", "Streams open."),
+            ("pools", "Connection pools, one per database and role."),
+            ("streams", "Open streams."),
         ):
             family = GaugeMetricFamily(f"plainsql_cell_{name}", text, labels=["cell"])
             totals: Counter[str] = Counter()
             for load in loads:
-                # A cell that was moved has pools at both addresses for a while.
+                # After a cell's address changes, it has pools at both addresses for a while.
                 totals[load.cell] += getattr(load, name)
             for cell, total in totals.items():
                 family.add_metric([cell], total)
@@ -164,10 +168,12 @@ class Metrics(Collector):
 
 def _limiter_metrics(load: LimiterLoad) -> Iterator[Metric]:
     yield GaugeMetricFamily(
-        "plainsql_limiter_degraded", "1 while rate limits are kept without Redis, by shares.", load.is_degraded
+        "plainsql_limiter_degraded",
+        "1 while Redis is unavailable and processes use fixed shares of the rate limits.",
+        load.is_degraded,
     )
     yield CounterMetricFamily("plainsql_limiter_round_trips", "Round trips to Redis.", load.round_trips)
-    permits = CounterMetricFamily("plainsql_permits", "Permits given or leased, by source.", labels=["source"])
+    permits = CounterMetricFamily("plainsql_permits", "Permits granted or leased, by source.", labels=["source"])
     permits.add_metric(["redis"], load.shared_permits)
     permits.add_metric(["share"], load.share_permits)
     yield permits

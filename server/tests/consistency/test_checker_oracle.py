@@ -82,7 +82,7 @@ def _replayed(order: tuple[Transaction, ...]) -> Iterator[bool]:
 def test_the_checker_finds_an_anomaly_exactly_where_no_order_explains_the_history() -> None:
     seen: Counter[bool] = Counter()
 
-    @settings(max_examples=1_000, deadline=None)
+    @settings(max_examples=500, deadline=None)
     @given(mixed_histories())
     def compare(history: History) -> None:
         report = check(history)

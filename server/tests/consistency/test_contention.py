@@ -118,7 +118,6 @@ def counted(dsn: str) -> int:
     return int(row[0])
 
 
-@pytest.mark.timing
 async def test_no_increment_is_lost_and_the_service_tries_again_better_than_its_clients(
     cell: Cell, node: Node, dsn: str
 ) -> None:

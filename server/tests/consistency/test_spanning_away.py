@@ -120,8 +120,8 @@ LATE_S = 2.0
 @pytest.mark.parametrize(
     ("step", "code", "outcome"),
     [
-        (Step.BEGUN, "transaction_timeout", "rolled_back"),
-        (Step.RUN, "transaction_timeout", "rolled_back"),
+        (Step.BEGUN, "transaction_deadline_exceeded", "rolled_back"),
+        (Step.RUN, "transaction_deadline_exceeded", "rolled_back"),
         (Step.PREPARED, "commit_delayed", "committed"),
         (Step.DECIDED, "commit_delayed", "committed"),
     ],
@@ -240,7 +240,7 @@ async def test_nothing_is_prepared_while_another_database_does_what_was_deferred
 async def test_what_was_deferred_counts_against_the_deadline(two: TwoCells, node: Node, work: str) -> None:
     defer(two, work)
     answer = await send(node, two, 71, timeout_ms=1_000, more=(slow(20),))
-    assert (answer.code, answer.outcome) == ("transaction_timeout", "rolled_back")
+    assert (answer.code, answer.outcome) == ("transaction_deadline_exceeded", "rolled_back")
     assert answer.elapsed_s < 1 + LATE_S
     two.wait_until_settled(BOUND_S)
     assert stored(two, 71) == [False, False]

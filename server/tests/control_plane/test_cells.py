@@ -47,7 +47,7 @@ async def test_an_engine_below_the_floor_is_refused(
         await cells.add(directory, "local", postgres.conninfo, SUPERUSER)
     assert failure.value.code == "engine_version_refused"
     monkeypatch.setattr(provisioning, "VERSION_FLOOR", {14: 1})
-    with pytest.raises(RequestError, match="a cell may run 14"):
+    with pytest.raises(RequestError, match="supported are 14"):
         await cells.add(directory, "local", postgres.conninfo, SUPERUSER)
 
 

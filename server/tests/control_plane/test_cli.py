@@ -83,7 +83,7 @@ def test_a_list_is_aligned_for_people(migrated: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["org", "create", "org_x"], "cannot begin with org_"),
+        (["org", "create", "org_x"], "can't start with org_"),
         (["key", "list", "--org", "nobody"], "no organization 'nobody'"),
         (["key", "revoke", "key_x"], "no key 'key_x'"),
         (["cell", "add", "far", "--conninfo", "host=/nowhere", "--admin-role", "x"], "/nowhere"),

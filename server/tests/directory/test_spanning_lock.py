@@ -41,8 +41,8 @@ async def process(dsn: str) -> AsyncIterator[SpanningLocks]:
             await asyncio.wait([listening])
 
 
-async def take(batons_: SpanningLocks, name: str, order: list[str], timeout_ms: int = 60_000) -> None:
-    async with batons_.baton(f"txn_{name}", "org_1", new_gid(), [], Deadline.after_ms(timeout_ms)):
+async def take(locks: SpanningLocks, name: str, order: list[str], timeout_ms: int = 60_000) -> None:
+    async with locks.hold(f"txn_{name}", "org_1", new_gid(), [], Deadline.after_ms(timeout_ms)):
         order.append(name)
 
 
@@ -71,7 +71,7 @@ async def test_who_waits_is_told_when_its_turn_has_come(
     order: list[str] = []
     async with AsyncExitStack() as stack:
         first, second, third = [await stack.enter_async_context(process(dsn)) for _ in range(3)]
-        async with first.baton("txn_1", "org_1", new_gid(), [], Deadline.after_ms(60_000)):
+        async with first.hold("txn_1", "org_1", new_gid(), [], Deadline.after_ms(60_000)):
             waiting = [asyncio.create_task(take(second, "2", order))]
             await in_line(directory, 1)
             waiting.append(asyncio.create_task(take(third, "3", order)))
@@ -93,7 +93,7 @@ async def test_who_waits_asks_seldom(dsn: str, directory: Directory, monkeypatch
     monkeypatch.setattr(spanning, "advance", counted)
     order: list[str] = []
     async with process(dsn) as first, process(dsn) as second:
-        async with first.baton("txn_1", "org_1", new_gid(), [], Deadline.after_ms(60_000)):
+        async with first.hold("txn_1", "org_1", new_gid(), [], Deadline.after_ms(60_000)):
             with pytest.raises(Exception, match="turn"):
                 await take(second, "2", order, timeout_ms=3_000)
         assert order == []

@@ -127,7 +127,7 @@ async def test_a_reset_that_is_stopped_on_its_way_says_that_something_is_gone(
         assert error["code"] == "statement_timeout"
         # Where its connection had to be cut, nobody knows of the last batch.
         assert error["outcome"] in ("committed", "unknown")
-        assert "goes on with what is left" in error["hint"]
+        assert "Send the request again" in error["hint"]
         assert 0 < count(full) < TABLES
         # What is held is in the first batch now: nothing of this request happened.
         with monkeypatch.context() as patch, held(full, HELD):

@@ -146,7 +146,7 @@ async def test_a_statement_that_heeds_its_cancel_costs_no_connection(service: Se
             for statement in (SLEEP, NO_TIMEOUT):
                 check_answer(await client.query(statement, timeout_ms=LIMIT_MS))
             await client.post("/v1/transaction", {"statements": ["select 1", SLEEP], "timeout_ms": LIMIT_MS})
-            assert (await client.answer()).code == "transaction_timeout"
+            assert (await client.answer()).code == "transaction_deadline_exceeded"
             assert (await client.query(whose)).value == before
             check_answer(await client.query(TRAP, timeout_ms=LIMIT_MS))
             assert (await client.query(whose)).value != before, "one that was told to end"

@@ -153,7 +153,7 @@ def test_a_result_over_the_byte_limit_is_200_and_names_the_limit(service: Servic
     response = service.call("POST", "/v1/query", json={"sql": sql}, key=free_key)
     error = error_of(response, 200, "result_too_large")
     assert str(10 * MIB) in error["message"]
-    assert "'free'" in error["message"]
+    assert "the free tier" in error["message"]
     assert service.call("POST", "/v1/query", json={"sql": "select 1"}, key=free_key).json()["success"]
 
 

@@ -130,7 +130,7 @@ def test_a_deadline_that_ends_the_claiming_of_a_key_is_a_deadline(service: Servi
         engine.execute("LOCK TABLE plainsql.requests")
         body = {"sql": "select 1", "timeout_ms": 300}
         response = service.call("POST", "/v1/query", json=body, headers=keyed(new_key()))
-    assert error_of(response, 200, "transaction_timeout")["outcome"] == "rolled_back"
+    assert error_of(response, 200, "transaction_deadline_exceeded")["outcome"] == "rolled_back"
 
 
 @pytest.mark.parametrize("key", [b"", b"a b", b"a" * 256, "ä".encode(), b"a\tb", b"a,b c"])

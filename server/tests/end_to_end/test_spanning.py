@@ -315,7 +315,7 @@ def test_a_turn_whose_holder_is_gone_passes_to_the_next_within_the_bound(two: Tw
 
 def test_a_deadline_undoes_everything(two: Two, table: str) -> None:
     statements = (f"insert into {table} values (1)", at("far", "select pg_sleep(30)"))
-    error = error_of(post(two.service, *statements, timeout_ms=500), 200, "transaction_timeout")
+    error = error_of(post(two.service, *statements, timeout_ms=500), 200, "transaction_deadline_exceeded")
     assert error["outcome"] == "rolled_back"
     assert everywhere(two, table)["main"] == []
 

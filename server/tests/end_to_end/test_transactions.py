@@ -121,7 +121,7 @@ def test_a_deadline_ends_all_of_it(service: Service, slow: str, position: int) -
     statements: list[Sent] = [f"insert into {table} values (1)", with_params(f"insert into {table} values ($1)", 2)]
     statements.insert(position, f"/* {tag} */ {slow}")
     began_s = time.monotonic()
-    error = error_of(post(service, *statements, timeout_ms=400), 200, "transaction_timeout")
+    error = error_of(post(service, *statements, timeout_ms=400), 200, "transaction_deadline_exceeded")
     assert time.monotonic() - began_s < 1.6
     assert (error["outcome"], error["retryable"]) == ("rolled_back", False)
     assert "400 ms" in error["message"]

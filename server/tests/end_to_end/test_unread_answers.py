@@ -19,7 +19,7 @@ from server.tests.service import Service
 pytestmark = pytest.mark.timing
 
 UNREAD = size("PLAINSQL_TEST_UNREAD", 16)
-STALL_S = 2.0
+STALL_S = 1.0
 MIB = 1024 * 1024
 ANSWER_BYTES = 5 * MIB
 SQL = f"select repeat('x', {ANSWER_BYTES}) as text"

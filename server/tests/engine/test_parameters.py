@@ -50,13 +50,13 @@ def test_json_becomes_the_text_of_its_type(raw: bytes, type_: EngineType | str, 
 
 
 REFUSED = [
-    (b"[1]", "text", "invalid_parameter", "Parameter $3 is an array, but the statement expects text there."),
-    (b"{}", "int4[]", "invalid_parameter", "Parameter $3 is an object, but the statement expects int4[] there."),
-    (b"[{}]", "int4[]", "invalid_parameter", "Parameter $3 is an object, but the statement expects int4 there."),
+    (b"[1]", "text", "invalid_parameter", "Parameter $3 is an array, but the statement expects text."),
+    (b"{}", "int4[]", "invalid_parameter", "Parameter $3 is an object, but the statement expects int4[]."),
+    (b"[{}]", "int4[]", "invalid_parameter", "Parameter $3 is an object, but the statement expects int4."),
     (b'"\\u0000"', "text", "null_character",
-     "Parameter $3 contains a NUL character; PostgreSQL text has no place for it."),
+     "Parameter $3 contains a NUL character, which PostgreSQL can't store in text."),
     (b'["a\\u0000"]', "text[]", "null_character",
-     "Parameter $3 contains a NUL character; PostgreSQL text has no place for it."),
+     "Parameter $3 contains a NUL character, which PostgreSQL can't store in text."),
 ]  # fmt: skip
 
 

@@ -29,7 +29,7 @@ APPENDING = 6
 COUNTING = 3
 _PAUSE_S = 0.05
 # Refused or rolled back for others' sake, or at the deadline, with nothing done or nobody knowing.
-_EXPECTED = frozenset(["statement_timeout", "transaction_timeout"])
+_EXPECTED = frozenset(["statement_timeout", "transaction_deadline_exceeded"])
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ async def test_at_its_deadline_it_is_unknown_and_stays_unseen(cell: Cell, node: 
             "/v1/transaction", {"statements": [{"sql": INSERT, "params": [2]}], "timeout_ms": 1_000}
         )  # fmt: skip
         answer = await client.answer()
-        assert answer.code == "transaction_timeout", answer
+        assert answer.code == "transaction_deadline_exceeded", answer
         assert answer.outcome == "unknown", answer
         assert len(waiting(cell)) == 2, "what was committed was told to wait no longer"
         seen = await reader.query("select count(*) as n from waiting", timeout_ms=3_000)

@@ -51,7 +51,7 @@ def filled(fleet: Fleet) -> Fleet:
 
 def test_a_moved_database_holds_what_it_held(filled: Fleet) -> None:
     before = filled.now.checksums()
-    assert "requests waited for" in filled.move()
+    assert "Requests waited for" in filled.move()
     assert filled.cell() == "second"
     assert filled.now.checksums() == before
     with filled.now.owner() as owner:
@@ -85,8 +85,8 @@ def test_what_changes_while_it_is_copied_is_brought_over(filled: Fleet) -> None:
         change(filled, CHANGES_2)
         expected.update(state(filled))
 
-    moved, steps = move_meddled(filled, {"data": lambda: change(filled, CHANGES_1), "the stop": at_last})
-    assert steps[-2:] == ["changes", "the stop"]
+    moved, steps = move_meddled(filled, {"data": lambda: change(filled, CHANGES_1), "switch": at_last})
+    assert steps[-2:] == ["changes", "switch"]
     assert (moved.attempts, filled.cell()) == (1, "second")
     assert moved.followed_rows > 1000
     assert state(filled) == expected
@@ -213,7 +213,7 @@ def test_nothing_of_a_customers_is_run_as_a_superuser_and_triggers_act_once(flee
     with fleet.now.owner() as owner:
         for statement in HOSTILE:
             owner.execute(statement)
-    moved, _ = move_meddled(fleet, {"data": meddle, "the stop": meddle})
+    moved, _ = move_meddled(fleet, {"data": meddle, "switch": meddle})
     assert moved.attempts == 1
     with fleet.now.owner() as owner:
         assert owner.execute("select count(*) from log where n > 0").fetchone() == (20,)

@@ -117,8 +117,8 @@ def test_a_prepared_transaction_keeps_the_database_where_it_is_until_it_ends(fle
             if admin.execute("select from pg_prepared_xacts where gid = 'in doubt'").rowcount:
                 admin.execute("commit prepared 'in doubt'")
 
-    moved, steps = move_meddled(fleet, {"the stop": once(prepare), "schema": commit})
-    assert (moved.attempts, steps.count("the stop"), fleet.cell()) == (2, 2, "second")
+    moved, steps = move_meddled(fleet, {"switch": once(prepare), "schema": commit})
+    assert (moved.attempts, steps.count("switch"), fleet.cell()) == (2, 2, "second")
     with fleet.now.owner() as owner:
         assert owner.execute("select count(*) from t").fetchone() == (1,)
 
@@ -134,7 +134,7 @@ def test_a_connection_that_does_not_end_has_the_stop_given_up_and_the_database_o
         try:
             with pytest.raises(ConflictError, match="kept changing"):
                 # As if it were deep in a system call, again and again.
-                move_meddled(fleet, {"the stop": lambda: os.kill(pid, signal.SIGSTOP)})
+                move_meddled(fleet, {"switch": lambda: os.kill(pid, signal.SIGSTOP)})
             run_as_customer(fleet, "insert into t values (1)")
         finally:
             os.kill(pid, signal.SIGCONT)

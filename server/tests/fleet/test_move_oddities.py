@@ -74,7 +74,7 @@ def test_what_is_odd_arrives_as_it_was(fleet: Fleet) -> None:
         expected.update(fleet.now.checksums())
 
     change(DEFINED + FIRST)
-    moved, _ = move_meddled(fleet, {"data": lambda: change(THEN), "the stop": at_last})
+    moved, _ = move_meddled(fleet, {"data": lambda: change(THEN), "switch": at_last})
     assert (moved.attempts, fleet.cell()) == (1, "second")
     assert fleet.now.checksums() == expected
     with fleet.now.owner() as owner:

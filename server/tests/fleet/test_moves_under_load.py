@@ -47,7 +47,7 @@ async def test_moves_under_load_lose_and_double_nothing(fleet: Fleet) -> None:
                 said = await asyncio.to_thread(fleet.move)
                 took_s.append(time.monotonic() - began_s)
                 assert fleet.cell() == to
-                stops_s.append(float(re.findall(r"requests waited for ([0-9.]+) s", said)[0]))
+                stops_s.append(float(re.findall(r"Requests waited for ([0-9.]+) s", said)[0]))
         with fleet.now.owner() as owner:
             written.check(rows_of(owner))
     assert len(written.acknowledged) > 10 * MOVES

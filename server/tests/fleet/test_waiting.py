@@ -132,7 +132,7 @@ async def test_a_write_that_is_at_work_when_the_stop_begins_is_undone_and_its_cl
                 wait_for(lambda: admin.execute(at_work).rowcount > 0, 15, lambda: "it is not at work")
 
         to = fleet.other()
-        await asyncio.to_thread(move_meddled, fleet, {"the stop": begin_to_write}, to)
+        await asyncio.to_thread(move_meddled, fleet, {"switch": begin_to_write}, to)
         answer = await client.answer()
         assert fleet.cell() == to
         assert (answer.status, answer.outcome) == (503, "rolled_back"), answer

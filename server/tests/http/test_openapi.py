@@ -68,7 +68,7 @@ def test_operations_have_a_name_of_their_own_and_say_who_may_call_and_what_comes
     for method, _, operation in operations(DOCUMENTS[plane]):
         assert method in METHODS
         assert operation["summary"]
-        assert operation["description"].startswith("Needs ")
+        assert operation["description"].startswith("Requires ")
         assert {"500", "503"} < set(operation["responses"])
         assert ("401" in operation["responses"]) == bool(operation["security"])
         names.add(operation["operationId"])

@@ -12,9 +12,10 @@ import pytest
 from plainsql_server.core.errors import EngineError
 from plainsql_server.core.observation import LimiterChanged, Observation
 from plainsql_server.limits.account import Permit
+from plainsql_server.limits.ledger import Ask
 from plainsql_server.limits.opening import open_permits
 from plainsql_server.limits.permits import Permits, State
-from plainsql_server.limits.shared import Ask, SharedLedger
+from plainsql_server.limits.shared import SharedLedger
 from plainsql_server.limits.window import Window
 from server.tests.redis_server import RedisServer, running_redis
 
@@ -227,7 +228,7 @@ async def test_a_node_that_never_reached_redis_goes_by_its_share_and_says_so(red
     seen: list[Observation] = []
     async with open_permits(seen.append, redis.url, Fraction(1, 4), NEVER_ENDING) as node:
         assert sum([(await take(node, "org", 200)).granted for _ in range(100)]) == 50
-        with pytest.raises(EngineError, match="by each process"):
+        with pytest.raises(EngineError, match="each process"):
             await node.check()
         assert node.load().is_degraded
     (change,) = seen

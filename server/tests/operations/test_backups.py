@@ -91,10 +91,10 @@ def test_a_backup_that_cannot_be_written_says_so_in_a_line_and_leaves_no_file(st
         piped = stage.start("backup", "--org", "acme", "main", stdout=full, stderr=subprocess.PIPE)
         _, said = piped.communicate(timeout=60)
     assert piped.returncode == 1
-    assert said.decode().splitlines()[-1] == "Error: Standard output cannot be written: No space left on device."
+    assert said.decode().splitlines()[-1] == "Error: Standard output can't be written: No space left on device."
     assert b"Traceback" not in said
     missing = stage.run("backup", "--org", "acme", "main", "--output", str(tmp_path / "no/where"), exit_code=1)
-    assert "cannot be written: No such file or directory" in missing.stderr
+    assert "can't be written: No such file or directory" in missing.stderr
     assert list(tmp_path.iterdir()) == []
 
 

@@ -42,7 +42,7 @@ def test_the_bar_moves_and_ends_at_a_hundred_for_each_step(stage: Stage, tmp_pat
     shown = on_a_terminal(stage, "backup", "--org", "acme", "main", "--output", str(file))
     last = [line.rpartition("\r")[2] for line in shown.strip().split("\r\n")]
     assert [line.removeprefix("\x1b[K").split("█")[0].strip() for line in last[:-1]] == [
-        "a safe moment", "schema", "data", "records",
+        "safe snapshot", "schema", "data", "records",
     ]  # fmt: skip
     assert all("100 %" in line for line in last[:-1])
     assert last[-1].startswith(f"Wrote {file}")
@@ -50,7 +50,7 @@ def test_the_bar_moves_and_ends_at_a_hundred_for_each_step(stage: Stage, tmp_pat
     assert shares == sorted(shares)
     assert len(set(shares)) > 2
     restored = on_a_terminal(stage, "restore", "--org", "acme", "copy", "--input", str(file))
-    for step in ("schema", "data", "records", "indexes", "rights", "statistics", "the last step"):
+    for step in ("schema", "data", "records", "indexes", "privileges", "statistics", "publish"):
         assert f"\x1b[K{step} " in restored
     with (tmp_path / "piped").open("wb") as piped:
         on_a_terminal(stage, "backup", "--org", "acme", "main", stdout=piped.fileno())

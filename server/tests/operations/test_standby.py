@@ -53,7 +53,7 @@ def test_status_shows_each_standby_and_how_far_it_is_behind(replicated: Stage) -
     wait_for(lambda: replicas() == [expected], _WAIT_S, lambda: str(replicas()))
     shown = replicated.run("status").stdout.splitlines()
     heading = next(at for at, line in enumerate(shown) if line.startswith("CELL   SERVER"))
-    assert shown[heading + 1].split()[2:] == ["leads", "-", "-"]
+    assert shown[heading + 1].split()[2:] == ["leader", "-", "-"]
     assert shown[heading + 2].split() == ["local", "second", "streaming", "async", "0", "B"]
 
 
@@ -95,4 +95,4 @@ def test_a_slot_that_nobody_reads_keeps_the_log(replicated: Stage) -> None:
             found = doctor(replicated)
         finally:
             primary.execute("select pg_drop_replication_slot('unread')")
-    assert_found(found, "Nobody reads the replication slot unread", "pg_drop_replication_slot('unread')", "warning")
+    assert_found(found, "The replication slot unread has no reader", "pg_drop_replication_slot('unread')", "warning")

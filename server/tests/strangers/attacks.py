@@ -197,12 +197,12 @@ _LOST = "select sessions_killed from pg_stat_database where datname = current_da
 
 ATTACKS: dict[str, Bomb] = {
     "idle serializable": Bomb(
-        idle_serializable, "transactions asleep", _RUNNING.format("query ~ 'pg_sleep' and state = 'active'"), 2, 4
+        idle_serializable, "sleeping transactions", _RUNNING.format("query ~ 'pg_sleep' and state = 'active'"), 2, 4
     ),
     "lock bomb": Bomb(lock_bomb, "locks", _LOCKS, 2_000, 10_000),
     "predicate locks": Bomb(predicate_lock_bomb, "predicate locks", f"{_LOCKS} and mode = 'SIReadLock'", 2_000, 30_000),
-    "CPU bomb": Bomb(cpu_bomb, "statements at it", _RUNNING.format("query ~ '100000000' and state = 'active'"), 2, 4),
-    "short lives": Bomb(short_lives, "statements cut short", None, 10, 200),
+    "CPU bomb": Bomb(cpu_bomb, "running statements", _RUNNING.format("query ~ '100000000' and state = 'active'"), 2, 4),
+    "short lives": Bomb(short_lives, "cancelled statements", None, 10, 200),
     "lost connections": Bomb(lost_connections, "lost", _LOST, 1, 50),
     "temporary files": Bomb(
         temp_file_bomb, "MB at once", "select sum(size)::int8 / 1000000 from pg_ls_tmpdir()", 5, 200
@@ -211,11 +211,11 @@ ATTACKS: dict[str, Bomb] = {
         catalog_bloat, "tables", "select count(*) from pg_class where relname ~ '^bulk_[0-9]+$'", 325, 10_000
     ),
     "subtransactions": Bomb(
-        subtransaction_flood, "thousand used up", "select (txid_current() - {before}) / 1000", 10, 200
+        subtransaction_flood, "thousand transaction IDs", "select (txid_current() - {before}) / 1000", 10, 200
     ),
     "connection flood": Bomb(connection_flood, "requests", None, 50, 1_000),
     "NOTIFY flood": Bomb(notify_flood, "requests, 5,000 each", None, 3, 30),
-    "stalled streams": Bomb(stalled_streams, "streams that stand", _RUNNING.format("query ~ '^fetch'"), 1, 2),
+    "stalled streams": Bomb(stalled_streams, "stalled streams", _RUNNING.format("query ~ '^fetch'"), 1, 2),
 }
 
 

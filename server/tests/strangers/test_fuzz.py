@@ -22,7 +22,7 @@ from server.tests.strangers.random_sql import FUNCTIONS, Function, Generator
 
 pytestmark = pytest.mark.slow
 
-INPUTS = size("PLAINSQL_TEST_FUZZ", 5_000)
+INPUTS = size("PLAINSQL_TEST_FUZZ", 3_000)
 SEED = size("PLAINSQL_TEST_FUZZ_SEED", 0) or random.randrange(2**32)
 # How many inputs one example has: hypothesis' own work is for each example.
 BATCH = 20

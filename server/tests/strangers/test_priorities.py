@@ -88,7 +88,7 @@ async def test_statements_that_are_cut_short_count_together(hostile: Hostile) ->
 
         burning = [asyncio.create_task(burn()) for _ in range(4)]
         try:
-            await until(lambda: f"{hostile.own.database} goes behind" in said.read_text(), 15)
+            await until(lambda: f"{hostile.own.database}: priority lowered" in said.read_text(), 15)
         finally:
             await stopped(burning)
 
@@ -107,7 +107,7 @@ async def test_connections_that_live_shorter_than_from_look_to_look_count_togeth
     with guarded(hostile.postgres) as said:
         burning = [asyncio.create_task(asyncio.to_thread(burn_in_short_lives, hostile, done)) for _ in range(2)]
         try:
-            await until(lambda: f"{hostile.own.database} goes behind" in said.read_text(), 15)
+            await until(lambda: f"{hostile.own.database}: priority lowered" in said.read_text(), 15)
         finally:
             done.set()
             await asyncio.gather(*burning)

@@ -1,10 +1,10 @@
-"""The command `plainsql`: parses, calls, prints.
+"""The `plainsql` command: parses the arguments, runs the subcommand, returns the exit code.
 
-Owns the way from arguments to an exit code. Standard output is data alone; everything said to people goes to standard
-error. Each subcommand is in a module of its own, imported when it is called, so that `--help` is quick.
+Standard output carries data only. All messages go to standard error. Each subcommand lives in its own module, which is
+imported only when the subcommand runs; this keeps `--help` fast.
 
-Exit codes: 0 done; 1 the service said no; 2 wrong usage or settings; 3 the credential is not good for it; 4 the service
-or the network is away; 130 interrupted.
+Exit codes: 0 success; 1 the service returned an error; 2 invalid usage or settings; 3 the credential was rejected;
+4 the service or the network is unavailable; 130 interrupted.
 """
 
 import sys
@@ -18,7 +18,7 @@ EXIT_INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command with these arguments, or the process' own, and returns its exit code."""
+    """Runs the command with these arguments (default: `sys.argv`) and returns its exit code."""
     from plainsql.command.arguments import parse  # noqa: PLC0415  # see above
 
     options = parse(sys.argv[1:] if arguments is None else list(arguments))
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("Interrupted.", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has read enough.
+        # The reader closed the pipe, as `head` does. That is not an error.
         sys.stderr.close()
         return 0
     except Exception as error:
@@ -41,5 +41,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def entry() -> None:
-    """What the installed script calls."""
+    """The entry point of the installed script."""
     sys.exit(main())

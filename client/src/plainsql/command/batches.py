@@ -1,8 +1,8 @@
-"""Files in batches of rows that PostgreSQL can take apart by itself.
+"""Reads CSV and NDJSON files in batches of rows, which PostgreSQL splits.
 
-Owns reading CSV and NDJSON. A batch of CSV goes as one text whose fields and rows are separated by characters that
-occur in no field, so that neither side handles single values. Most files need no parsing for that at all. An
-unquoted empty field is NULL and a quoted one is the empty string, as PostgreSQL's COPY has it.
+A CSV batch is sent as one text. Its fields and rows are separated by characters that occur in no field, so neither side
+processes single values. For most files this needs no parsing at all. As in PostgreSQL's COPY, an unquoted empty field
+is NULL and a quoted one is the empty string.
 """
 
 import json
@@ -13,16 +13,16 @@ from typing import Any, BinaryIO
 
 from plainsql.errors import Error, ResultError
 
-# Small enough for every tier's requests, with room for JSON's escapes; large enough that the trips cost little.
+# Small enough for every tier's request limit, with room for JSON escapes. Large enough that round trips cost little.
 BATCH_BYTES = 1 << 20
 _FIELD = r'"((?:[^"]|"")*)"|([^"{0}\r\n]*)'
-# What may separate fields and rows, and stand for NULL: short in JSON first.
+# Characters that can separate fields and rows or represent NULL. Those with a short JSON escape come first.
 _SEPARATORS = "\t\n\x1f\x1e\x1d\x1c\x1b\x1a\x19\x18\x17\x16\x15\x14\x13\x12\x11\x10"
 _ODD = re.compile("[\x01-\x1f]")
 
 
 class BadRow(Error):
-    """A row, counted from 1 without the header, that cannot be imported, and perhaps the column that is at fault."""
+    """A row that cannot be imported, counted from 1 without the header, and the faulty column if it is known."""
 
     def __init__(self, row: int, message: str, column: str | None = None) -> None:
         super().__init__(message)
@@ -32,7 +32,7 @@ class BadRow(Error):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows as one text. `first_row` counts from 1; `size_bytes` are the file's."""
+    """Rows as one text. `first_row` counts from 1. `size_bytes` is the batch's size in the file."""
 
     text: str
     rows: int
@@ -50,20 +50,22 @@ class Batch:
 
 
 def csv_header(file: BinaryIO, delimiter: str) -> list[str]:
-    """The names in the first line."""
+    """The column names in the first line."""
     line = file.readline().decode("utf-8-sig")
     while line.count('"') % 2:
         more = file.readline()
         if not more:
-            raise ResultError("Line 1: a quotation mark is not closed.")
+            raise ResultError("Line 1: a quotation mark isn't closed.")
         line += more.decode()
     (fields,) = parse_csv(line.rstrip("\r\n"), delimiter, 1)
     return [field or "" for field in fields]
 
 
 def csv_batches(file: BinaryIO, delimiter: str, width: int) -> Iterator[Batch]:
-    """The rows of a CSV file, each checked to have `width` fields. Empty lines at its end are no rows, unless there is
-    one column: then each is a NULL."""
+    """The rows of a CSV file; each must have `width` fields.
+
+    Empty lines at the end of the file are ignored. In a file with one column, each is a row with NULL.
+    """
     row = 1
     rest = b""
     while True:
@@ -82,9 +84,9 @@ def csv_batches(file: BinaryIO, delimiter: str, width: int) -> Iterator[Batch]:
 
 
 def _last_row_end(chunk: bytes) -> int:
-    """Where the last whole row ends: after a newline that is not within quotation marks.
+    """Where the last whole row ends: after a newline outside quotation marks.
 
-    Line breaks before it stay with the row that follows, so that those at the file's end are seen together.
+    Trailing empty lines are left for the next batch, which decides whether they are at the end of the file.
     """
     end = chunk.rfind(b"\n") + 1
     if b'"' in chunk:
@@ -116,24 +118,24 @@ def _csv_batch(whole: bytes, delimiter: str, width: int, row: int) -> Batch:
 
 
 def _wrong_width(row: int, fields: int, width: int) -> BadRow:
-    return BadRow(row, f"It has {fields} fields, and the header has {width}.")
+    return BadRow(row, f"Expected {width} fields as in the header, got {fields}.")
 
 
 def _text(whole: bytes, row: int) -> str:
-    """The text of whole rows; where it is no UTF-8, the row is named."""
+    """Decodes whole rows. If a byte is not valid UTF-8, raises BadRow with its row."""
     try:
         return whole.decode()
     except UnicodeDecodeError as error:
         before = whole[: error.start]
         at = before.count(b"\n")
-        raise BadRow(row + at, f"The byte 0x{whole[error.start]:02x} is no UTF-8.") from error
+        raise BadRow(row + at, f"The byte 0x{whole[error.start]:02x} isn't valid UTF-8.") from error
 
 
 def _joined(rows: list[list[str | None]], row: int, size_bytes: int) -> Batch:
     within = {each for fields in rows for field in fields if field for each in _ODD.findall(field)}
     free = [each for each in _SEPARATORS if each not in within]
     if len(free) < 3:
-        raise BadRow(row, "This row and those after it use too many control characters.")
+        raise BadRow(row, "This row and the rows after it use too many different control characters.")
     field_separator, row_separator, null = free[:3]
     joined = row_separator.join(
         field_separator.join(null if field is None else field for field in fields) for fields in rows
@@ -142,14 +144,14 @@ def _joined(rows: list[list[str | None]], row: int, size_bytes: int) -> Batch:
 
 
 def parse_csv(text: str, delimiter: str, row: int) -> list[list[str | None]]:
-    """Rows of fields; None is an empty field without quotation marks."""
+    """Rows of fields. An unquoted empty field is None."""
     pattern = re.compile(f"(?:{_FIELD.format(re.escape(delimiter))})({re.escape(delimiter)}|\r?\n|$)")
     rows: list[list[str | None]] = []
     fields: list[str | None] = []
     at = 0
     for match in pattern.finditer(text):
         if match.start() != at:
-            raise BadRow(row + len(rows), "A quotation mark stands where none can be.")
+            raise BadRow(row + len(rows), "Unclosed or unexpected quotation mark.")
         at = match.end()
         quoted, bare, separator = match.groups()
         fields.append(quoted.replace('""', '"') if quoted is not None else bare or None)
@@ -159,14 +161,14 @@ def parse_csv(text: str, delimiter: str, row: int) -> list[list[str | None]]:
             if not separator:
                 break
     if at != len(text):
-        raise BadRow(row + len(rows), "A quotation mark is not closed, or stands where none can be.")
+        raise BadRow(row + len(rows), "Unclosed or unexpected quotation mark.")
     return rows
 
 
 def ndjson_batches(file: BinaryIO, known: Sequence[str], rest: bytes = b"") -> Iterator[Batch]:
-    """The lines of an NDJSON file, joined to JSON arrays' insides; a field that is not known would be lost.
+    """The lines of an NDJSON file, in batches. A field that is not in `known` raises BadRow, since it would be lost.
 
-    `rest` is what was read of the file already.
+    `rest` is the part of the file that has already been read.
     """
     row = 1
     while True:
@@ -184,31 +186,31 @@ def ndjson_batches(file: BinaryIO, known: Sequence[str], rest: bytes = b"") -> I
 
 
 def fields_of(line: bytes) -> list[str]:
-    """The names in the first line."""
+    """The field names in the first line."""
     return list(_object(_text(line, 1), 1)) if line.strip() else []
 
 
 def _check_fields(lines: list[str], known: Sequence[str], row: int) -> None:
     names = frozenset(known)
     try:
-        # At once, which is many times faster than one by one.
+        # Parsing all lines at once is many times faster than one by one.
         found = json.loads("[" + ",".join(lines) + "]")
         if len(found) == len(lines) and all(isinstance(each, dict) and names.issuperset(each) for each in found):
             return
     except ValueError:
-        # The line that is at fault is found below.
+        # The loop below finds the faulty line.
         found = []
     for at, line in enumerate(lines):
         for name in _object(line, row + at):
             if name not in names:
-                raise BadRow(row + at, f"There is no such column in what is imported: {', '.join(known)}.", name)
+                raise BadRow(row + at, f"Unknown column; the import has {', '.join(known)}.", name)
 
 
 def _object(line: str, row: int) -> dict[str, Any]:
     try:
         found = json.loads(line)
     except ValueError as error:
-        raise BadRow(row, f"It is no JSON: {error}.") from error
+        raise BadRow(row, f"Invalid JSON: {error}.") from error
     if not isinstance(found, dict):
-        raise BadRow(row, "It is no JSON object.")
+        raise BadRow(row, "Not a JSON object.")
     return found

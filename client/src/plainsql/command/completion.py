@@ -1,6 +1,6 @@
-"""Completion in the shell: keywords, tables and columns of the live schema, the shell's own commands.
+"""Completion in the shell: keywords, the database's tables and columns, and the shell's own commands.
 
-The schema is asked for in the background when the shell starts and after each statement that may have changed it.
+The schema is loaded in the background when the shell starts and after each statement that may have changed it.
 """
 
 import re
@@ -35,7 +35,7 @@ and n.nspname not in ('pg_catalog', 'information_schema', 'plainsql') group by 1
 
 
 class SchemaCompleter(Completer):
-    """Offers what fits the word before the cursor."""
+    """Completes the word before the cursor."""
 
     def __init__(self, db: Client, commands: Iterable[str]) -> None:
         self._db = db
@@ -43,14 +43,14 @@ class SchemaCompleter(Completer):
         self._tables: dict[str, list[str]] = {}
 
     def refresh(self) -> None:
-        """Asks for the schema, without keeping the user waiting."""
+        """Reloads the schema in the background."""
         threading.Thread(target=self._ask, daemon=True).start()
 
     def _ask(self) -> None:
         try:
             rows = self._db.query(_SCHEMA, max_rows=5000)
         except Error:
-            # Completion is a comfort: without an answer, what was known stays. The next statement shows what is wrong.
+            # Completion is optional: keep the schema we have. The next statement will show what is wrong.
             return
         self._tables = {
             (row.name if row.schema == "public" else f"{row.schema}.{row.name}"): row["columns"] for row in rows
@@ -72,7 +72,7 @@ class SchemaCompleter(Completer):
                 yield Completion(text, -len(word), display_meta=shown)
 
     def _offers(self, word: str, statement: str) -> Iterable[tuple[str, str]]:
-        """Tables first, then columns of the tables that the statement names, then keywords."""
+        """Tables first, then the columns of the tables that the statement names, then keywords."""
         words = set(re.findall(r"[\w.]+", statement))
         named = [name for name in self._tables if name in words]
         if "." in word:

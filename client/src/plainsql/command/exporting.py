@@ -1,7 +1,7 @@
-"""`plainsql export`: a table or a query's result into a file.
+"""`plainsql export`: saves a table or a query result to a file.
 
-The file appears under its name when it is whole: until then it has another one, and a failure removes it. CSV and
-NDJSON are passed on as the service writes them, in constant memory; Parquet is written batch by batch.
+The data is written under a temporary name and renamed when it is complete; a failure removes it. CSV and NDJSON are
+copied from the service byte for byte, in constant memory. Parquet is written in batches.
 """
 
 import argparse
@@ -19,21 +19,21 @@ from plainsql.frames import arrow_table
 from plainsql.protocol import StreamForm
 from plainsql.result import Row
 
-# Rows of one Parquet row group.
+# Rows in one Parquet row group.
 _GROUP_ROWS = 50_000
 
 
 def run_export(options: argparse.Namespace) -> int:
     if bool(options.table) == bool(options.sql):
-        raise ValueError("Say either --table or --sql.")
+        raise ValueError("Give either --table or --sql.")
     sql = options.sql or f"select * from {options.table}"
     form = "csv" if options.file == "-" and not options.format else file_format(options)
     with connect(options) as db:
-        # Only a terminal shows how long it will take.
+        # The remaining time is shown on a terminal only.
         progress = Progress("Exporting", total_rows=_estimated_rows(db, sql) if sys.stderr.isatty() else None)
         if options.file == "-":
             if form == "parquet":
-                raise ValueError("Parquet needs a file.")
+                raise ValueError("Parquet can't be written to standard output; give a file name.")
             _pass_on(db, sql, form, sys.stdout.buffer, progress, life_s=options.timeout)
         else:
             _to_file(db, sql, form, Path(options.file), progress, life_s=options.timeout)
@@ -42,7 +42,7 @@ def run_export(options: argparse.Namespace) -> int:
 
 
 def _estimated_rows(db: Client, sql: str) -> int | None:
-    """How many rows PostgreSQL expects; None where it cannot say, which the export itself will explain."""
+    """PostgreSQL's estimate of the rows, or None if EXPLAIN fails; the export itself will then report the error."""
     try:
         plan = db.query(f"explain (format json) {sql}", read_only=True).value()
     except ServiceError:
@@ -67,7 +67,7 @@ def _to_file(db: Client, sql: str, form: str, path: Path, progress: Progress, *,
 def _pass_on(db: Client, sql: str, form: str, out: BinaryIO, progress: Progress, *, life_s: float | None) -> None:
     is_csv = form == "csv"
     with db.stream_bytes(sql, form=StreamForm.CSV if is_csv else StreamForm.OBJECTS, timeout_s=life_s) as pieces:
-        # The header is no row. Lines within quotation marks count, too: the figure is for people.
+        # The header is not a row. Line breaks in quoted fields are counted as rows; the number is only for display.
         header = 1 if is_csv else 0
         for piece in pieces:
             out.write(piece)

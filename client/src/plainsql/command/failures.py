@@ -1,6 +1,6 @@
-"""Errors for people: the statement with a caret where PostgreSQL points, the hint, the code, the request id.
+"""Prints errors: the statement with a caret at PostgreSQL's error position, the hint, the code and the request id.
 
-Owns the wording and the exit codes. What is not an error of this package is a bug, and keeps its traceback.
+Also maps errors to exit codes. Any other exception is a bug and keeps its traceback.
 """
 
 import sys
@@ -10,12 +10,12 @@ from plainsql.command.tables import visible, width
 from plainsql.command.terminal import paint
 from plainsql.errors import AccessError, EngineError, Error, InternalError, NetworkError, ServiceError, SettingsError
 
-# Wide enough for most terminals, and narrow enough to find the caret.
+# Fits most terminals, and is short enough to find the caret.
 _LINE_CHARACTERS_MAX = 100
 
 
 def exit_code_of(error: Exception) -> int:
-    """The exit code that an error means; raises it again if it is no error of ours."""
+    """The exit code for an error. Raises the error again if it is unexpected."""
     if isinstance(error, SettingsError | ValueError | OSError) and not isinstance(error, NetworkError):
         return EXIT_USAGE
     if isinstance(error, AccessError):
@@ -28,19 +28,19 @@ def exit_code_of(error: Exception) -> int:
 
 
 def show(error: Exception) -> None:
-    """Says on standard error what went wrong."""
+    """Prints an error to standard error."""
     print("\n".join(lines_of(error)), file=sys.stderr)
 
 
 def lines_of(error: Exception) -> list[str]:
-    """What is said, line by line."""
+    """The lines to print for an error."""
     if not isinstance(error, ServiceError):
         return [paint("red", "Error: ") + visible(str(error), keep="\n"), *_outcome(error)]
     said = [paint("red", "Error: ") + visible(error.message, keep="\n")]
     if error.sql is not None and error.position is not None:
         said += pointed_at(error.sql, error.position)
     if error.statement_index:
-        said.append(f"Statement: number {error.statement_index + 1}")
+        said.append(f"Statement: {error.statement_index + 1}")
     more = (("Detail", error.detail), ("Hint", error.hint))
     said += [f"{name}: {visible(value, keep=chr(10))}" for name, value in more if value]
     code = f"{error.code} ({error.sqlstate})" if error.sqlstate else error.code
@@ -49,7 +49,7 @@ def lines_of(error: Exception) -> list[str]:
 
 
 def _outcome(error: Exception) -> list[str]:
-    """What is said only where something was done, or may have been."""
+    """The outcome, shown only if the write was committed or may have been."""
     outcome = getattr(error, "outcome", None)
     if outcome not in ("unknown", "committed"):
         return []
@@ -58,11 +58,11 @@ def _outcome(error: Exception) -> list[str]:
 
 
 def pointed_at(sql: str, position: int) -> list[str]:
-    """The line of the statement that `position` is in, counted in characters from 1, and a caret below it."""
+    """The line of the statement that contains `position` (in characters, from 1), and a caret below it."""
     before = sql[: position - 1]
     start = before.rfind("\n") + 1
     end = sql.find("\n", position - 1)
-    # One character for one, so that the caret stays where it belongs.
+    # Each character is replaced by exactly one, so the caret stays aligned.
     line = "".join(each if each.isprintable() else " " for each in sql[start : None if end < 0 else end])
     column = position - 1 - start
     if column > _LINE_CHARACTERS_MAX * 3 // 4:

@@ -1,6 +1,6 @@
-"""Which row of an import is at fault, and which column of it.
+"""Finds the row and the column that made an import fail.
 
-PostgreSQL says what is wrong, but not where in the file: the row is searched by halves, with questions that change
+PostgreSQL reports what is wrong, but not where in the file. A binary search finds the row, with statements that change
 nothing.
 """
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def locate_in_batch(db: Client, plan: "Plan", batch: Batch, error: ServiceError) -> BadRow | ServiceError:
-    """The first row of the batch whose values PostgreSQL does not take, or the error itself if all are taken."""
+    """The first row of the batch that PostgreSQL rejects, or the error itself if it accepts every value."""
     if _fault(db, plan, batch) is None:
         return _of_constraint(error, batch.first_row) if batch.rows == 1 else error
     low, high = 0, batch.rows
@@ -49,7 +49,7 @@ def _fault(db: Client, plan: "Plan", batch: Batch, only: int | None = None) -> S
 
 
 def locate_in_stage(db: Client, plan: "Plan", stage: str, rows: int, error: ServiceError) -> BadRow:
-    """The row with which the target's constraints are first violated, searched without changing the target."""
+    """The first row that violates a constraint of the target table. Does not change the target."""
     low, high, found = 0, rows, error
     while high - low > 1:
         middle = (low + high) // 2
@@ -62,7 +62,7 @@ def locate_in_stage(db: Client, plan: "Plan", stage: str, rows: int, error: Serv
 
 
 def _rehearse(db: Client, plan: "Plan", stage: str, rows: int) -> ServiceError | None:
-    """Moves the first rows in a transaction that is always rolled back; the error that they cause, if they do."""
+    """Moves the first rows in a transaction that is always rolled back. Returns the error they cause, or None."""
     together = db.transaction(timeout_s=300)
     together.add(
         f"insert into {plan.table} ({plan.names}) select {plan.names} from {stage} where row <= $1 order by row", rows
@@ -72,7 +72,7 @@ def _rehearse(db: Client, plan: "Plan", stage: str, rows: int) -> ServiceError |
         together.run()
     except ServiceError as error:
         return None if error.code == "expectation_failed" else error
-    raise AssertionError("An expectation that cannot hold held.")
+    raise AssertionError("The transaction committed although its expectation cannot hold.")
 
 
 def _of_constraint(error: ServiceError, row: int) -> BadRow:
@@ -81,14 +81,14 @@ def _of_constraint(error: ServiceError, row: int) -> BadRow:
 
 
 def line_of_object(path: str, row: int) -> int | None:
-    """The line of the NDJSON file that a row is; empty lines are none."""
+    """The line number of a row in an NDJSON file. Empty lines are not rows."""
     with open(path, "rb") as file:
         lines = (number for number, line in enumerate(file, 1) if line.strip())
         return next(islice(lines, row - 1, None), None)
 
 
 def line_of_row(path: str, row: int, options: argparse.Namespace) -> int | None:
-    """The line of the CSV file on which a row begins; rows may have several lines."""
+    """The line number on which a row of a CSV file begins. A row may span several lines."""
     wanted = row + (0 if options.columns else 1)
     with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
         text, seen = "", 0

@@ -1,8 +1,8 @@
-"""`plainsql import`: a file into a table, whole or not at all.
+"""`plainsql import`: loads a file into a table, all rows or none.
 
-A small file is one statement. A larger one goes in batches into a table of its own, which nothing else sees as data,
-and from there in one transaction into its target; if anything fails on the way, that table is dropped and the target
-has not changed. Every batch has an idempotency key of its own, so that a broken connection loses and doubles nothing.
+A small file is one statement. A larger file is loaded in batches into a staging table (`plainsql_import_…`), and from
+there into the target table in one transaction. If anything fails, the staging table is dropped and the target is
+unchanged. Every batch has its own idempotency key, so a broken connection neither loses nor duplicates rows.
 """
 
 import argparse
@@ -26,13 +26,13 @@ from plainsql.command.terminal import say
 from plainsql.command.transfers import Column, file_format, parquet_lines, quoted, table_columns
 from plainsql.errors import ServiceError
 
-# One batch is read while another is on its way and a third is being stored.
+# One batch is read while another is in transit and a third is being stored.
 _IN_FLIGHT = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What goes where. `rows` is how many there are, where the file says so."""
+    """What to import, and into which columns. `rows` is the number of rows if the file states it."""
 
     table: str
     columns: list[Column]
@@ -45,9 +45,9 @@ class Plan:
         return ", ".join(quoted(column.name) for column in self.columns)
 
     def select(self, batch: Batch, only: int | None = None) -> tuple[str, list[str]]:
-        """The query that takes a batch apart, `row` and then the columns with their types, and its parameters.
+        """The query that splits a batch into `row` and the typed columns, and its parameters.
 
-        `only` leaves out all columns but one.
+        With `only`, the query has just that column.
         """
         if not self.is_csv:
             columns = self.columns if only is None else [self.columns[only]]
@@ -79,7 +79,7 @@ def run_import(options: argparse.Namespace) -> int:
         try:
             _load(db, plan, progress)
         except BadRow as error:
-            progress.finish("Nothing was imported; read")
+            progress.finish("Nothing was imported. Read")
             say(_named(error, path, plan, options))
             return 1
     progress.finish(f"Imported into {options.table}")
@@ -87,7 +87,7 @@ def run_import(options: argparse.Namespace) -> int:
 
 
 def _named(error: BadRow, path: str | None, plan: Plan, options: argparse.Namespace) -> str:
-    """The bad row by its line and column, and what is wrong with it."""
+    """The message about a bad row: the file, the line, the column and what is wrong."""
     line = None
     if path is not None and plan.rows is None:
         line = line_of_row(path, error.row, options) if plan.is_csv else line_of_object(path, error.row)
@@ -104,7 +104,7 @@ def _plan(db: Client, file: BinaryIO, options: argparse.Namespace) -> Plan:
     if form == "csv":
         delimiter = options.delimiter or ("\t" if options.file.lower().endswith(".tsv") else ",")
         if len(delimiter) != 1:
-            raise ValueError("A delimiter is one character.")
+            raise ValueError("The delimiter must be one character.")
         names = given or [name.strip() for name in csv_header(file, delimiter)]
         batches = csv_batches(file, delimiter, len(names))
     elif form == "ndjson":
@@ -117,9 +117,9 @@ def _plan(db: Client, file: BinaryIO, options: argparse.Namespace) -> Plan:
         batches = ndjson_batches(lines, names)
     missing = [name for name in names if name not in known]
     if missing:
-        raise ValueError(f"The table {options.table} has no column {missing[0]!r}; it has {', '.join(known)}.")
+        raise ValueError(f"Table {options.table} has no column {missing[0]!r}. Its columns are {', '.join(known)}.")
     if len(set(names)) != len(names):
-        raise ValueError("A column is named twice.")
+        raise ValueError("A column is listed twice.")
     return Plan(options.table, [known[name] for name in names], batches, is_csv=form == "csv", rows=rows)
 
 
@@ -145,7 +145,7 @@ def _load(db: Client, plan: Plan, progress: Progress) -> None:
 
 
 def _store_all(db: Client, plan: Plan, batches: Iterator[Batch], stage: str, progress: Progress) -> None:
-    """Batches side by side, a few at once; the first failure is the one of the earliest rows."""
+    """Stores several batches concurrently. If some fail, raises the failure with the earliest rows."""
 
     def store(batch: Batch) -> Batch:
         _store(db, plan, batch, lambda sql: f"insert into {stage} {sql}")
@@ -179,7 +179,7 @@ def _store(db: Client, plan: Plan, batch: Batch, statement: Callable[[str], str]
 
 
 def _move(db: Client, plan: Plan, stage: str, rows: int) -> None:
-    """Everything from the stage into the target, in one transaction that also removes the stage."""
+    """Moves all rows from the staging table into the target and drops the staging table, in one transaction."""
     together = db.transaction(timeout_s=300)
     together.add(
         f"insert into {plan.table} ({plan.names}) select {plan.names} from {stage} order by row", expect_affected=rows

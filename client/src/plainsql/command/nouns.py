@@ -1,6 +1,6 @@
-"""The subcommands that list and change things: tables, databases, keys, sessions.
+"""The subcommands for tables, databases, keys and sessions.
 
-Lists go to standard output in the form that is asked for; so does a new secret, alone. What was done is said on
+Lists go to standard output in the chosen format. A new secret goes there, too, with nothing else. Messages go to
 standard error.
 """
 
@@ -18,7 +18,7 @@ from plainsql.errors import ResultError
 
 
 def write_records(columns: Sequence[str], records: Iterable[Any], form: str) -> None:
-    """Prints records, by their attributes or items."""
+    """Prints records. A record is a dictionary or an object with these attributes."""
     rows = [[_field(record, name) for name in columns] for record in records]
     if form == "table":
         by_column = zip(*rows, strict=True)
@@ -54,7 +54,7 @@ def list_databases(options: argparse.Namespace) -> int:
 def create_database(options: argparse.Namespace) -> int:
     with connect(options) as db:
         made = db.create_database(options.name)
-    say(f"Created the database {made.name!r}.")
+    say(f"Created database {made.name!r}.")
     print(made.id)
     return 0
 
@@ -62,29 +62,29 @@ def create_database(options: argparse.Namespace) -> int:
 def rename_database(options: argparse.Namespace) -> int:
     with connect(options) as db:
         renamed = db.rename_database(_database(db, options.name).id, options.new_name)
-    say(f"The database {options.name!r} is called {renamed.name!r} from now on.")
+    say(f"Renamed database {options.name!r} to {renamed.name!r}.")
     return 0
 
 
 def make_default(options: argparse.Namespace) -> int:
     with connect(options) as db:
         changed = db.make_default_database(_database(db, options.name).id)
-    say(f"The database {changed.name!r} is the default.")
+    say(f"Database {changed.name!r} is now the default.")
     return 0
 
 
 def delete_database(options: argparse.Namespace) -> int:
     with connect(options) as db:
         deleted = db.delete_database(_database(db, options.name).id, restorable=not options.for_good)
-    until = f"; it can be restored until {deleted.restorable_until}" if deleted.restorable_until else ""
-    say(f"Deleted the database {deleted.name!r}{until}.")
+    until = f". It can be restored until {deleted.restorable_until}" if deleted.restorable_until else ""
+    say(f"Deleted database {deleted.name!r}{until}.")
     return 0
 
 
 def restore_database(options: argparse.Namespace) -> int:
     with connect(options) as db:
         restored = db.restore_database(_database(db, options.name).id)
-    say(f"Restored the database {restored.name!r}.")
+    say(f"Restored database {restored.name!r}.")
     return 0
 
 
@@ -92,7 +92,7 @@ def _database(db: Client, name: str) -> Database:
     for database in db.list_databases():
         if name in (database.name, database.id):
             return database
-    raise ResultError(f"There is no database {name!r}.")
+    raise ResultError(f"Database {name!r} doesn't exist.")
 
 
 def list_keys(options: argparse.Namespace) -> int:
@@ -107,7 +107,7 @@ def create_key(options: argparse.Namespace) -> int:
     expires_at = dt.datetime.fromisoformat(options.expires_at) if options.expires_at else None
     with connect(options) as db:
         made = db.create_key(options.name, options.scope, database=options.bound_to, expires_at=expires_at)
-    say(f"Created {made.id}. This is its secret; it is not stored and cannot be shown again:")
+    say(f"Created {made.id}. Save its secret now; it isn't stored and can't be shown again:")
     print(made.secret)
     return 0
 
@@ -115,7 +115,7 @@ def create_key(options: argparse.Namespace) -> int:
 def rotate_key(options: argparse.Namespace) -> int:
     with connect(options) as db:
         made = db.rotate_key(options.id, overlap_seconds=options.overlap)
-    say(f"Created {made.id} in the place of {options.id}. This is its secret; it cannot be shown again:")
+    say(f"Created {made.id} to replace {options.id}. Save its secret now; it can't be shown again:")
     print(made.secret)
     return 0
 
@@ -130,6 +130,6 @@ def revoke_key(options: argparse.Namespace) -> int:
 def create_session(options: argparse.Namespace) -> int:
     with connect(options) as db:
         made = db.create_session(scopes=options.scope, database=options.database)
-    say(f"A session with the scopes {', '.join(made.scopes)}, until {made.expires_at}. Its token:")
+    say(f"Created a session with scopes {', '.join(made.scopes)}. It expires at {made.expires_at}. Its token:")
     print(made.token)
     return 0

@@ -1,4 +1,4 @@
-"""Results that are longer or wider than the screen go through the pager (`PLAINSQL_PAGER`, `PAGER`, or less)."""
+"""Sends results that don't fit the screen to the pager (`PLAINSQL_PAGER`, `PAGER` or less)."""
 
 import shlex
 import shutil
@@ -12,7 +12,7 @@ from plainsql.settings import pager
 
 
 def write_paged(result: Result, form: str) -> None:
-    """Prints a result, by the pager if it does not fit."""
+    """Prints a result, through the pager if it does not fit the screen."""
     text = StringIO()
     write_result(result, form, text)
     if sys.stdout.isatty() and _is_too_large(text.getvalue()) and (command := _pager()):

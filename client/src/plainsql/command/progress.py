@@ -1,7 +1,7 @@
-"""A progress line on standard error: rows, rate, time left. Only on a terminal; elsewhere one line at the end.
+"""A progress line on standard error: rows, rate and time left. Without a terminal, only a summary at the end.
 
-The time left follows from the share that is done: of a file's bytes, or of rows. PostgreSQL's estimate of rows may be
-wrong, so with it the time is said to be `about`, and nothing is said once there are more.
+The time left is computed from the share of the file's bytes, or of the rows, that is done. PostgreSQL's row estimate
+may be wrong, so a time based on it is marked `about`, and disappears once there are more rows than estimated.
 """
 
 import sys
@@ -14,7 +14,7 @@ _BAR_CELLS = 24
 
 
 class Progress:
-    """Counts rows, and bytes of a total. `total_rows` is an estimate; without any total there is no time left."""
+    """Counts rows and bytes. `total_rows` may be an estimate. Without a total, no time left is shown."""
 
     def __init__(self, verb: str, *, total_bytes: int | None = None, total_rows: int | None = None) -> None:
         self._verb = verb
@@ -35,7 +35,7 @@ class Progress:
             sys.stderr.flush()
 
     def line(self, now: float) -> str:
-        """The bar, the rows, their rate, and how long the rest will take."""
+        """The bar, the rows, the rate and the time left."""
         elapsed_s = max(now - self._began, 0.001)
         said = f"{self.rows:,} rows, {self.rows / elapsed_s:,.0f} rows/s"
         share = self._share()
@@ -54,7 +54,7 @@ class Progress:
         return None
 
     def finish(self, what: str) -> None:
-        """The last word."""
+        """Prints the summary."""
         if sys.stderr.isatty():
             sys.stderr.write("\r\x1b[K")
         elapsed_s = max(time.monotonic() - self._began, 0.001)

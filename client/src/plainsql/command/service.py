@@ -18,7 +18,7 @@ from plainsql.settings import resolve, saved_login_file
 
 
 def show_health(options: argparse.Namespace) -> int:
-    """The service's own words, as JSON; the exit code is 4 unless it can work."""
+    """Prints the service's health as JSON. The exit code is 4 if the service is unavailable."""
     with connect(options) as db:
         health = db.health()
     print(json_of(health))
@@ -26,7 +26,7 @@ def show_health(options: argparse.Namespace) -> int:
 
 
 def run_bench(options: argparse.Namespace) -> int:
-    """The same statement again and again, from here, so that the network counts."""
+    """Runs one statement repeatedly from this machine, so the times include the network."""
     with connect(options) as db:
         db.query(options.sql)
         with ThreadPoolExecutor(options.clients) as threads:
@@ -55,10 +55,10 @@ def _ask(db: Client, sql: str, end: float) -> list[int]:
 
 
 def log_in(options: argparse.Namespace) -> int:
-    """Asks for the key without showing it, tries it, and saves both for the user alone."""
+    """Prompts for the key without echo, verifies it, and saves URL and key in a file that only the user can read."""
     address = options.address or options.url
     if not address:
-        raise ValueError("Which service? plainsql login https://host:port")
+        raise ValueError("No URL given. Usage: plainsql login https://host:port")
     prompt = f"API key for {address}: "
     key = options.key or (getpass.getpass(prompt) if sys.stdin.isatty() else sys.stdin.readline())
     settings = resolve(address, key.strip(), ca_file=options.ca_file)
@@ -73,7 +73,7 @@ def log_in(options: argparse.Namespace) -> int:
     os.fchmod(descriptor, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         json.dump(saved, file)
-    say(f"Logged in to {settings.address.url} as {organization.name!r}; saved in {path}.")
+    say(f"Logged in to {settings.address.url} as {organization.name!r}. Saved in {path}.")
     return 0
 
 

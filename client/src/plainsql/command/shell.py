@@ -1,7 +1,7 @@
-"""The interactive shell: statements that end with a semicolon, and commands that begin with a backslash.
+"""The interactive shell: statements that end with a semicolon, and commands that start with a backslash.
 
-Owns reading, and what a line means. Ctrl-C while a statement runs closes its connection, whereupon the service cancels
-it. Where standard input is no terminal, statements are read from it and the first failure ends the run.
+Ctrl-C closes the connection of the running statement, and the service then cancels it. If standard input is not a
+terminal, the shell reads statements from it and stops at the first error.
 """
 
 import argparse
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from plainsql.command.completion import SchemaCompleter
 
 _HELP = """\
-Statements end with a semicolon and may have several lines. Ctrl-C cancels what runs, Ctrl-D leaves.
-  \\d            list tables and views          \\d NAME      columns, indexes and keys of one
-  \\o FORM       table, json, csv or ndjson     \\timing      show how long statements take, or not
-  \\i FILE       run the statements of a file   \\q           leave
+End each statement with a semicolon; it may span several lines. Ctrl-C cancels it, Ctrl-D quits.
+  \\d            list tables and views          \\d NAME      show a table's columns, indexes and keys
+  \\o FORMAT     table, json, csv or ndjson     \\timing      turn timing on or off
+  \\i FILE       run the statements in a file   \\q           quit
 """
 _TABLES = """
 select n.nspname as schema, c.relname as name,
@@ -58,7 +58,7 @@ where conrelid = $1::regclass and contype in ('f', 'c')
 
 
 class Shell:
-    """One user's session: where it goes, and how it shows things."""
+    """A shell session: its client and its output settings."""
 
     def __init__(self, db: Client, *, interactive: bool, form: str = "table") -> None:
         self.db = db
@@ -77,12 +77,12 @@ class Shell:
         return list(self._commands)
 
     def run(self, text: str) -> bool:
-        """Does what a complete input says; False if something of it failed, which was shown."""
+        """Runs a complete input. Returns False if any part failed; the error has then been printed."""
         if text.lstrip().startswith("\\"):
             name, _, argument = text.strip().rstrip(";").partition(" ")
             work = self._commands.get(name)
             if work is None:
-                say(f"There is no command {name}; \\? lists them.")
+                say(f"Unknown command {name}. \\? lists the commands.")
                 return False
             return self._guarded(work, argument.strip())
         statements, rest = split_statements(text)
@@ -104,8 +104,8 @@ class Shell:
         return True
 
     def _tell_of_interruption(self, sql: str) -> None:
-        """A read was cancelled; of a write nobody knows yet whether Ctrl-C came in time."""
-        doubt = "" if looks_like_a_read(sql) else " Unless it was done already: look before you repeat it."
+        """A write may have been committed before Ctrl-C took effect, so the message says to check."""
+        doubt = "" if looks_like_a_read(sql) else " The write may already be committed: check before you repeat it."
         say(f"Cancelled.{doubt}")
 
     def _run_statement(self, sql: str) -> None:
@@ -129,7 +129,7 @@ class Shell:
 
     def _choose_form(self, form: str) -> None:
         if form not in FORMS:
-            raise ValueError(f"The forms are {', '.join(FORMS)}.")
+            raise ValueError(f"Unknown format. Choose from {', '.join(FORMS)}.")
         self.form = form
 
     def _toggle_timing(self, _: str) -> None:
@@ -157,13 +157,13 @@ def run_shell(options: argparse.Namespace) -> int:
 
 
 def _run_input(shell: Shell) -> int:
-    """The statements one after the other; the first error ends it, and is raised."""
+    """Runs the statements one after the other. The first error is raised and ends the run."""
     statements, rest = split_statements(sys.stdin.read())
     return 0 if all(shell.run(sql) for sql in [*statements, *([rest] if rest else [])]) else EXIT_USAGE
 
 
 def is_complete(text: str) -> bool:
-    """Whether Enter sends: nothing, a backslash command, or statements that are all ended."""
+    """Whether Enter runs the input: it is empty, a backslash command, or its statements all end with a semicolon."""
     text = text.strip()
     return not text or text.startswith("\\") or not split_statements(text)[1]
 
@@ -171,7 +171,7 @@ def is_complete(text: str) -> bool:
 def _interact(shell: Shell) -> None:
     from plainsql.command.completion import SchemaCompleter  # noqa: PLC0415  # slow to import
 
-    say("\\? for help, Ctrl-D to leave.")
+    say("Type \\? for help, Ctrl-D to quit.")
     shell.completer = SchemaCompleter(shell.db, shell.commands)
     shell.completer.refresh()
     session = _session(shell)

@@ -1,7 +1,7 @@
-"""`plainsql sql`: one statement, or several as one transaction.
+"""`plainsql sql`: runs one statement, or several as one transaction.
 
-Reads in the forms for programs are passed on as the service writes them, in constant memory. Writes go by a
-request that carries an idempotency key, so they are done exactly once.
+Reads with JSON, NDJSON or CSV output are copied from the service as they arrive, in constant memory. Writes carry an
+idempotency key, so they run exactly once.
 """
 
 import argparse
@@ -31,12 +31,12 @@ def run_sql(options: argparse.Namespace) -> int:
 
 
 def summary(result: Result) -> str:
-    """What is said below a result."""
+    """The line printed below a result."""
     rows = len(result) if result.columns else result.affected_rows
     counted = f"{result.command} {rows} {'row' if rows == 1 else 'rows'}"
     if not result.columns and not result.affected_rows:
         counted = result.command
-    more = ", and there are more" if result.truncated else ""
+    more = " (more available)" if result.truncated else ""
     return paint("dim", f"{counted}{more}, {result.total_us / 1000:.1f} ms")
 
 
@@ -53,7 +53,7 @@ def _statements(options: argparse.Namespace) -> list[str]:
     if not options.statements:
         options.statements.append(sys.stdin.read())
     if len(options.statements) > 1 and options.param:
-        raise ValueError("Parameters need a single statement.")
+        raise ValueError("Parameters are allowed only with a single statement.")
     return list(options.statements)
 
 

@@ -1,13 +1,12 @@
-"""Where one statement ends and the next begins.
+"""Splits text into statements at semicolons outside of strings, quoted names and comments.
 
-Owns splitting at semicolons that stand in no string, name or comment, so that a file or a line may hold several.
-Refuses to understand more of SQL than that.
+It understands no more of SQL than that.
 """
 
 import re
 
-# What may hold a semicolon that ends nothing: strings, names, dollar-quoted texts, comments. Unclosed ones reach the
-# end.
+# A semicolon inside one of these does not end a statement: strings, quoted names, dollar quotes, comments. An unclosed
+# one extends to the end of the text.
 _OPAQUE = re.compile(
     r"""
       [eE]'(?:[^'\\]|\\.|'')*(?:'|$)
@@ -23,7 +22,7 @@ _OPAQUE = re.compile(
 
 
 def split_statements(text: str) -> tuple[list[str], str]:
-    """The statements that a semicolon ends, without it, and what is left."""
+    """The statements that end with a semicolon (without it), and the remaining text."""
     statements: list[str] = []
     start = at = 0
     while match := _OPAQUE.search(text, at):
@@ -38,7 +37,7 @@ def split_statements(text: str) -> tuple[list[str], str]:
 
 
 def _comment_end(text: str, at: int) -> int:
-    """PostgreSQL's comments nest."""
+    """The end of a block comment; PostgreSQL allows nested ones."""
     depth = 1
     for match in re.compile(r"/\*|\*/").finditer(text, at):
         depth += 1 if match[0] == "/*" else -1

@@ -1,7 +1,7 @@
-"""Results for people and programs: an aligned table, JSON, NDJSON, CSV.
+"""Prints results as an aligned table, JSON, NDJSON or CSV.
 
-Owns the text of values: that of the service, so that a row looks the same whichever way it came. What is shown to
-people holds no control characters: a value cannot command the terminal.
+Values are written as the service writes them, so a row looks the same in every format. In tables, control characters
+are replaced by visible ones, so no value can send escape sequences to the terminal.
 """
 
 import json
@@ -20,7 +20,7 @@ _NUMBERS = frozenset(["int2", "int4", "int8", "numeric", "float4", "float8", "oi
 
 
 def write_result(result: Result, form: str, out: TextIO | None = None) -> None:
-    """Prints a result in one of the forms."""
+    """Prints a result in one of the formats."""
     lines = {"table": table_lines, "json": _json_lines, "ndjson": _ndjson_lines, "csv": _csv_lines}[form]
     out = out or sys.stdout
     for line in lines(result):
@@ -35,7 +35,7 @@ def table_lines(result: Result) -> Iterator[str]:
 
 
 def aligned(columns: Sequence[str], cells: Sequence[Sequence[str]], types: Sequence[str] = ()) -> Iterator[str]:
-    """Lines of a table whose columns are as wide as they need to be; numbers to the right."""
+    """The lines of an aligned table. Numbers are right-aligned."""
     right = [name in _NUMBERS for name in types] or [False] * len(columns)
     widths = [max([width(name), *(width(row[at]) for row in cells)]) for at, name in enumerate(columns)]
     yield " " + " | ".join(pad(name, wide, right=False) for name, wide in zip(columns, widths, strict=True)).rstrip()
@@ -46,12 +46,12 @@ def aligned(columns: Sequence[str], cells: Sequence[Sequence[str]], types: Seque
 
 
 def cell(value: Any) -> str:
-    """A value in a table: one line, NULL visible, nothing that a terminal would obey."""
+    """A value in a table: one line, without control characters. NULL is shown as `NULL`."""
     return "NULL" if value is None else visible(text_of(value))
 
 
 def visible(text: str, *, keep: str = "") -> str:
-    """The text with its control characters made visible, but for those to keep."""
+    """The text with its control characters made visible, except those in `keep`."""
     if text.isprintable():
         return text
     return _CONTROL.sub(lambda match: match[0] if match[0] in keep else _shown(match[0]), text)
@@ -67,7 +67,7 @@ def text_of(value: Any) -> str:
 
 
 def json_of(value: Any) -> str:
-    """What JSON has, as the service writes it, every digit kept."""
+    """A value as JSON, as the service writes it, with all digits."""
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, list | tuple):
@@ -102,7 +102,7 @@ def _csv_lines(result: Result) -> Iterator[str]:
 
 
 def csv_line(fields: Iterable[str | None]) -> str:
-    """NULL is an empty field, an empty string is two quotation marks."""
+    """A CSV line. NULL is an empty field; the empty string is a pair of quotation marks."""
     return ",".join("" if field is None else _quoted(field) for field in fields)
 
 
@@ -118,7 +118,7 @@ def pad(text: str, wide: int, *, right: bool) -> str:
 
 
 def width(text: str) -> int:
-    """How many cells of a terminal a text takes; East Asian characters take two."""
+    """The text's width in terminal cells. East Asian wide characters take two."""
     if text.isascii():
         return len(text)
     return sum(2 if east_asian_width(each) in "WF" else 0 if combining(each) else 1 for each in text)

@@ -1,6 +1,6 @@
-"""Which service a command talks to: connects, and says so on standard error.
+"""Connects to the service that the options select, and prints the target to standard error.
 
-Owns the line that names the target, which is always shown: a statement in the wrong database is the dearest mistake.
+The target is always printed, because running a statement in the wrong database is the costliest mistake.
 """
 
 import argparse
@@ -12,14 +12,14 @@ from plainsql.settings import Settings, resolve
 
 
 def connect(options: argparse.Namespace) -> Client:
-    """The client that the options mean."""
+    """A client for the service that the options select."""
     settings = settings_of(options)
     say(paint("dim", f"→ {settings.address.url}, {described_database(settings)} (from {settings.source})"))
     return client_of(settings, options)
 
 
 def client_of(settings: Settings, options: argparse.Namespace) -> Client:
-    """A client that says when nobody answers."""
+    """A client that prints a message when the service does not answer."""
     client = Client(settings, timeout_s=DEFAULT_TIMEOUT_S if options.timeout is None else options.timeout)
     client.tell_when_away(say)
     return client

@@ -1,4 +1,4 @@
-"""What is said to people, and whether it may be coloured: only on a terminal, and not if NO_COLOR is set."""
+"""Messages on standard error, coloured only on a terminal and only if NO_COLOR is not set."""
 
 import sys
 from typing import TextIO
@@ -9,12 +9,12 @@ _CODES = {"red": "31", "green": "32", "blue": "34", "dim": "2", "bold": "1"}
 
 
 def paint(colour: str, text: str, stream: TextIO | None = None) -> str:
-    """The text in a colour, if standard error (or the stream) can show it."""
+    """The text in a colour if standard error (or the given stream) is a terminal."""
     if not (stream or sys.stderr).isatty() or not colours_wanted():
         return text
     return f"\x1b[{_CODES[colour]}m{text}\x1b[0m"
 
 
 def say(text: str) -> None:
-    """A line for the user; standard output is for data."""
+    """Prints a message to standard error; standard output is for data."""
     print(text, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What import and export share: a file's form, a table's columns, Parquet where pyarrow is installed."""
+"""Shared by import and export: file formats, table columns, and Parquet if pyarrow is installed."""
 
 import argparse
 import io
@@ -21,10 +21,10 @@ where attrelid = to_regclass($1) and attnum > 0 and not attisdropped order by at
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table, with its type as SQL writes it, and how its values are read from a file.
+    """A table column with its SQL type, and how its values are read from a file.
 
-    Files have values as the service writes them, so that what was exported can be imported: bytea as base64 and arrays
-    as JSON's. PostgreSQL's own text of them, `\\x…` and `{…}`, is read as well.
+    Files hold values as the service writes them, so an exported file can be imported: bytea as base64, arrays as JSON.
+    PostgreSQL's own text formats, `\\x…` and `{…}`, are accepted, too.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Column:
 
     @property
     def type_in_json(self) -> str:
-        """As what `json_to_recordset` reads it."""
+        """The type that `json_to_recordset` reads the column as."""
         return "text" if self.type == "bytea" else self.type
 
     def from_json(self) -> str:
@@ -42,7 +42,7 @@ class Column:
         if self.type == "bytea":
             return _bytes_from(field)
         if self.type.endswith("[]"):
-            # `[2:3]={…}` is PostgreSQL's, an array with bounds of its own.
+            # `[2:3]={…}` is PostgreSQL's text of an array with explicit bounds, not JSON.
             is_json = f"left({field}, 1) = '[' and {field} !~ '^\\[[-0-9:]+\\]'"
             record = f"json_to_record(json_build_object('a', {field}::json)) as t(a {self.type})"
             return f"case when {is_json} then (select a from {record}) else {field}::{self.type} end"
@@ -54,7 +54,7 @@ def _bytes_from(text: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """A name as SQL writes it."""
+    """A quoted SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -62,34 +62,34 @@ def table_columns(db: Client, table: str) -> dict[str, Column]:
     """The table's columns by name."""
     rows = db.query(_COLUMNS, table)
     if not rows:
-        raise ResultError(f"There is no table {table}.")
+        raise ResultError(f"Table {table} doesn't exist.")
     return {row.name: Column(row.name, row.type) for row in rows}
 
 
 def file_format(options: argparse.Namespace) -> str:
-    """What is asked for, or what the file's name says."""
+    """The format from --format, or from the file's name."""
     if options.format:
         return str(options.format)
     found = _FORMS.get(Path(options.file).suffix.lower())
     if found is None:
-        raise ValueError(f"The form of {options.file!r} is not clear: say --format csv, ndjson or parquet.")
+        raise ValueError(f"Can't tell the format of {options.file!r}. Give --format csv, ndjson or parquet.")
     return found
 
 
 def parquet_lines(file: BinaryIO) -> tuple[BinaryIO, list[str], int]:
-    """A Parquet file as lines of JSON, read batch by batch; its columns; and how many rows it has."""
+    """A Parquet file as NDJSON, read in batches; its columns; its number of rows."""
     source = _pyarrow_parquet().ParquetFile(file)
     lines = cast(BinaryIO, io.BufferedReader(_Lines(source.iter_batches())))
     return lines, list(source.schema_arrow.names), int(source.metadata.num_rows)
 
 
 def _line(row: dict[str, Any]) -> str:
-    """A row as JSON whose values PostgreSQL reads; numbers keep their digits as text."""
+    """A row as JSON that PostgreSQL can read. Numerics are sent as text, to keep all digits."""
     return json_of({name: encode_param(value) for name, value in row.items()})
 
 
 class _Lines(io.RawIOBase):
-    """Record batches as bytes of NDJSON."""
+    """Arrow record batches as a readable stream of NDJSON."""
 
     def __init__(self, batches: Iterator[Any]) -> None:
         self._batches = batches
@@ -116,9 +116,9 @@ def _pyarrow_parquet() -> Any:
     try:
         return import_module("pyarrow.parquet")
     except ImportError as error:
-        raise ImportError("Parquet needs pyarrow: pip install 'plainsql[arrow]'.") from error
+        raise ImportError("Parquet requires pyarrow: pip install 'plainsql[arrow]'.") from error
 
 
 def parquet_writer(path: Path, schema: Any) -> Any:
-    """Writes Arrow batches to a Parquet file."""
+    """A writer of Arrow tables to a Parquet file."""
     return _pyarrow_parquet().ParquetWriter(path, schema)

@@ -1,13 +1,14 @@
 """DB-API 2.0 (PEP 249): `plainsql.dbapi.connect(…)`.
 
-The service has no interactive transactions, so a connection works in one of two modes. **Buffered**, the default: what
-reads is run at once, each statement by itself; what writes is kept, and sent as one serializable transaction by
-`commit()`; `rollback()` forgets it. Results of what is kept are there after the commit. A read while writes are kept
-would not see them, so it is refused. **Autocommit**: every statement is run and committed at once, and `rollback()`
-after a write raises, because it cannot be undone.
+The service has no interactive transactions, so a connection works in one of two modes:
 
-Owns the module's globals. Parameters are `%s` or `%(name)s`, as with psycopg; `%%` is a percent sign where a statement
-has parameters.
+- **Buffered**, the default. Reads run at once, each on its own. Writes are buffered; `commit()` sends them as one
+  serializable transaction, and `rollback()` discards them. Their results are available after the commit. A read while
+  writes are buffered raises an error, because it would not see them.
+- **Autocommit**. Every statement runs and commits at once. After a write, `rollback()` raises an error, because the
+  write cannot be undone.
+
+Parameters are `%s` or `%(name)s`, as in psycopg. In a statement with parameters, write a percent sign as `%%`.
 """
 
 import datetime as dt
@@ -30,7 +31,7 @@ from plainsql.dbapi.exceptions import (
 )
 
 apilevel = "2.0"
-# Threads may share the module, but not a connection: its queue of writes would be one for all of them.
+# Threads may share the module, but not a connection, because its buffered writes would get mixed up.
 threadsafety = 1
 paramstyle = "pyformat"
 
@@ -41,7 +42,7 @@ Binary = bytes
 
 
 def DateFromTicks(ticks: float) -> dt.date:  # noqa: N802  # PEP 249's name
-    return dt.date.fromtimestamp(ticks)  # noqa: DTZ012  # the local day, says PEP 249
+    return dt.date.fromtimestamp(ticks)  # noqa: DTZ012  # the local date, as in PEP 249
 
 
 def TimeFromTicks(ticks: float) -> dt.time:  # noqa: N802  # PEP 249's name
@@ -49,11 +50,11 @@ def TimeFromTicks(ticks: float) -> dt.time:  # noqa: N802  # PEP 249's name
 
 
 def TimestampFromTicks(ticks: float) -> dt.datetime:  # noqa: N802  # PEP 249's name
-    return dt.datetime.fromtimestamp(ticks)  # noqa: DTZ006  # the local time, says PEP 249
+    return dt.datetime.fromtimestamp(ticks)  # noqa: DTZ006  # the local time, as in PEP 249
 
 
 class DBAPITypeObject:
-    """Equals the type codes of its kind; those are PostgreSQL's names of types."""
+    """Compares equal to the type codes of its category. Type codes are PostgreSQL type names."""
 
     def __init__(self, *names: str) -> None:
         self._names = frozenset(names)

@@ -1,6 +1,6 @@
-"""PEP 249's connection: where writes are kept until `commit()`, or are done at once.
+"""The DB-API connection: buffers writes until `commit()`, or runs them at once in autocommit mode.
 
-Owns the two modes and their honesty: nothing that was done can be rolled back, so `rollback()` says so.
+A committed write cannot be rolled back, so `rollback()` after one raises an error.
 """
 
 import re
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from plainsql.dbapi.cursor import Cursor
 
 _REFUSED = {
-    "SAVEPOINT": "Savepoints are not supported: the statements of a transaction are sent together.",
-    "RELEASE": "Savepoints are not supported: the statements of a transaction are sent together.",
+    "SAVEPOINT": "Savepoints aren't supported: the statements of a transaction are sent together.",
+    "RELEASE": "Savepoints aren't supported: the statements of a transaction are sent together.",
 }
 
 _NEXT_NUMBER = re.compile(r"\s*select\s+(?:nextval|currval|setval)\s*\([^()]*\)\s*", re.IGNORECASE)
@@ -33,14 +33,14 @@ def connect(
     timeout_s: float = 60.0,
     autocommit: bool = False,
 ) -> "Connection":
-    """A connection with the settings of `plainsql.connect`; buffered unless `autocommit` is true."""
+    """Returns a connection, buffered unless `autocommit` is true. The settings are those of `plainsql.connect`."""
     with translating():
         client = connect_client(url, key, database=database, ca_file=ca_file, timeout_s=timeout_s)
     return Connection(client, autocommit=autocommit)
 
 
 class Connection:
-    """See the module `plainsql.dbapi` for the two modes. Nothing is open at the service between calls."""
+    """A connection in one of the two modes of `plainsql.dbapi`. Between calls, it holds nothing open in the service."""
 
     def __init__(self, client: Client, *, autocommit: bool = False) -> None:
         self._client: Client | None = client
@@ -50,26 +50,26 @@ class Connection:
 
     @property
     def client(self) -> Client:
-        """The client below, for what PEP 249 has no word for."""
+        """The underlying client, for calls that PEP 249 does not have."""
         if self._client is None:
             raise InterfaceError("The connection is closed.")
         return self._client
 
     @property
     def autocommit(self) -> bool:
-        """Whether statements are committed one by one. It cannot be changed while writes are kept."""
+        """Whether each statement commits at once. You cannot change it while writes are buffered."""
         return self._autocommit
 
     @autocommit.setter
     def autocommit(self, value: bool) -> None:
         if self._kept and value != self._autocommit:
-            raise InterfaceError("Writes are kept: commit() or rollback() first.")
+            raise InterfaceError("There are buffered writes. Call commit() or rollback() first.")
         self._autocommit = value
         self._done_writes = 0
 
     @property
     def kept_writes(self) -> int:
-        """How many writes wait for commit()."""
+        """How many writes are buffered until commit()."""
         return len(self._kept)
 
     def cursor(self) -> "Cursor":
@@ -79,7 +79,7 @@ class Connection:
         return Cursor(self)
 
     def run(self, sql: str, params: list[Any], cursor: "Cursor") -> Result | None:
-        """The statement's result, or None if it is kept until commit()."""
+        """Returns the statement's result, or None if it is buffered until commit()."""
         word = first_word(sql)
         if word in _REFUSED or (word == "ROLLBACK" and " TO " in f" {sql.upper()} "):
             raise NotSupportedError(_REFUSED["SAVEPOINT"])
@@ -93,43 +93,43 @@ class Connection:
             self.keep(sql, params, cursor)
             return None
         if _NEXT_NUMBER.fullmatch(sql):
-            # Sequences are outside of transactions: nothing that is kept changes them, and no rollback either.
+            # Sequences are not transactional: buffered writes do not affect them, and neither does a rollback.
             with translating():
                 return self.client.query(sql, *params)
         self.refuse_stale_read()
-        # What a SELECT writes could not be rolled back, so it may not write.
+        # A write inside a SELECT could not be rolled back, so the SELECT runs read-only.
         with translating():
             return self.client.query(sql, *params, read_only=True)
 
     def is_read(self, sql: str) -> bool:
-        """Whether it goes out at once. WITH may hold a write, so such a statement is looked at more closely."""
+        """Whether a statement runs at once. For WITH, also checks that no part of it writes."""
         if first_word(sql) != "WITH":
             return looks_like_a_read(sql)
         words = set(sql.upper().replace("(", " ").split())
         return not words & {"INSERT", "UPDATE", "DELETE", "MERGE"}
 
     def refuse_stale_read(self) -> None:
-        """A read would not see what is kept, and would look as if it did."""
+        """Raises an error if writes are buffered, because a read would not see them."""
         if self._kept:
             raise OperationalError(
-                f"{len(self._kept)} writes are kept until commit(), and this statement would not see them: commit() "
-                "first, or use autocommit."
+                f"This statement would not see the {len(self._kept)} buffered writes. Call commit() first, or use "
+                "autocommit."
             )
 
     def keep(self, sql: str, params: list[Any], cursor: "Cursor") -> None:
-        """Keeps a write for commit()."""
+        """Buffers a write until commit()."""
         _ = self.client
         self._kept.append((sql, params, cursor))
 
     def note_write(self) -> None:
-        """Something was committed that rollback() cannot undo."""
+        """Records that a write was committed, which rollback() cannot undo."""
         self._done_writes += 1
 
     def commit(self) -> None:
-        """Sends what is kept as one serializable transaction, and keeps nothing.
+        """Sends the buffered writes as one serializable transaction, and clears the buffer.
 
-        If it raises, nothing was done, unless the error's `outcome` is "unknown" or "committed": then the answer was
-        lost, and the cause of the error has the idempotency key to find out with.
+        If it raises an error, nothing was written, unless the error's `outcome` is "unknown" or "committed". In that
+        case the response was lost; use the idempotency key in the error's `__cause__` to check the outcome.
         """
         client = self.client
         kept, self._kept = self._kept, []
@@ -145,17 +145,15 @@ class Connection:
             cursor.take(result)
 
     def rollback(self) -> None:
-        """Forgets what is kept. Raises OperationalError in autocommit mode after a write: it was committed."""
+        """Discards the buffered writes. In autocommit mode, raises OperationalError after a write."""
         _ = self.client
         self._kept.clear()
         done, self._done_writes = self._done_writes, 0
         if done:
-            raise OperationalError(
-                f"{done} writes were committed as they were run (autocommit) and cannot be rolled back."
-            )
+            raise OperationalError(f"{done} writes were committed at once (autocommit) and cannot be rolled back.")
 
     def close(self) -> None:
-        """Closes the connection and forgets what is kept."""
+        """Closes the connection and discards the buffered writes."""
         client = self.client
         self._client = None
         self._kept.clear()

@@ -1,4 +1,4 @@
-"""PEP 249's cursor: runs statements on its connection and hands out their rows."""
+"""The DB-API cursor: runs statements on its connection and returns their rows."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -16,7 +16,7 @@ Description = tuple[str, str, None, None, None, None, None]
 
 
 class Cursor:
-    """`execute`, then fetch. `stream` fetches as it goes, for results of any size."""
+    """Call `execute`, then fetch. For large results, `stream` fetches the rows as they arrive."""
 
     arraysize = 1
 
@@ -25,7 +25,7 @@ class Cursor:
         self.description: list[Description] | None = None
         self.rowcount = -1
         self.lastrowid: None = None
-        # Whether reads are fetched as they come.
+        # Whether reads are streamed.
         self.streams = False
         self._rows: Iterator[Row] | None = None
         self._stream: Stream | None = None
@@ -33,12 +33,12 @@ class Cursor:
         self._is_kept = False
 
     def execute(self, operation: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> "Cursor":
-        """Runs one statement, or keeps it for commit() (see `plainsql.dbapi`)."""
+        """Runs one statement, or buffers it until commit() (see `plainsql.dbapi`)."""
         sql, params = numbered(operation, parameters)
         return self.execute_numbered(sql, params)
 
     def execute_numbered(self, sql: str, params: Sequence[Any]) -> "Cursor":
-        """The same for a statement whose parameters are `$1`, `$2`, …"""
+        """The same, for a statement whose parameters are `$1`, `$2`, …"""
         if self.streams and self.connection.is_read(sql):
             return self.stream(sql, params)
         self._reset()
@@ -50,11 +50,11 @@ class Cursor:
         return self
 
     def executemany(self, operation: str, seq_of_parameters: Iterable[Sequence[Any] | Mapping[str, Any]]) -> "Cursor":
-        """Runs a statement once for each set of parameters; in autocommit mode as one transaction."""
+        """Runs a statement once for each set of parameters. In autocommit mode, this is one transaction."""
         return self._execute_all([numbered(operation, parameters) for parameters in seq_of_parameters])
 
     def executemany_numbered(self, sql: str, params: Iterable[Sequence[Any]]) -> "Cursor":
-        """The same for a statement whose parameters are `$1`, `$2`, …"""
+        """The same, for a statement whose parameters are `$1`, `$2`, …"""
         return self._execute_all([(sql, list(each)) for each in params])
 
     def _execute_all(self, statements: list[tuple[str, list[Any]]]) -> "Cursor":
@@ -63,7 +63,7 @@ class Cursor:
             self.rowcount = 0
             return self
         if not self.connection.autocommit:
-            # Each statement's result would replace the one before; only the counts are of use.
+            # Each result would replace the previous one, so every statement gets its own cursor.
             for sql, params in statements:
                 self.connection.keep(sql, params, Cursor(self.connection))
             self._is_kept = True
@@ -77,9 +77,9 @@ class Cursor:
         return self
 
     def stream(self, sql: str, params: Sequence[Any] = ()) -> "Cursor":
-        """Runs a read whose rows are fetched as they come, in constant memory; parameters are `$1`, `$2`, …
+        """Runs a read and fetches its rows as they arrive, in constant memory. Parameters are `$1`, `$2`, …
 
-        In buffered mode it may not write, since that could not be rolled back.
+        In buffered mode, the statement must not write, because the write could not be rolled back.
         """
         self._reset()
         self.connection.refuse_stale_read()
@@ -93,7 +93,7 @@ class Cursor:
         return self
 
     def take(self, result: Result) -> None:
-        """The result of the last statement, now or at the commit."""
+        """Sets the result of the last statement, at once or at the commit."""
         self._is_kept = False
         self.description = _description(result.columns, result.types) if result.columns else None
         self.rowcount = len(result) if result.columns else result.affected_rows
@@ -125,10 +125,10 @@ class Cursor:
             return next(rows)
 
     def setinputsizes(self, sizes: Sequence[Any]) -> None:
-        """PEP 249 wants it; PostgreSQL knows the types by itself."""
+        """Does nothing. PEP 249 requires it, but PostgreSQL determines the types."""
 
     def setoutputsize(self, size: int, column: int | None = None) -> None:
-        """PEP 249 wants it; values of any size come whole."""
+        """Does nothing. PEP 249 requires it, but values are never truncated."""
 
     def close(self) -> None:
         self._reset()
@@ -145,9 +145,9 @@ class Cursor:
     def _result(self) -> Iterator[Row]:
         self._check_open()
         if self._is_kept:
-            raise ProgrammingError("The statement is kept until commit(); its result is there afterwards.")
+            raise ProgrammingError("The statement is buffered until commit(). Its result is available afterwards.")
         if self._rows is None:
-            raise ProgrammingError("There is no result to fetch from.")
+            raise ProgrammingError("No result to fetch from. Run a statement that returns rows first.")
         return self._rows
 
     def _reset(self) -> None:

@@ -1,17 +1,17 @@
-"""PEP 249's exceptions, and which of the client's errors becomes which.
+"""The DB-API exceptions, and how the client's errors map to them.
 
     Warning
     Error
     ├ InterfaceError
     └ DatabaseError
-      ├ DataError            SQLSTATE 22: a value that does not fit; a result that a limit cut
-      ├ OperationalError     the network, the service, a limit, a serialization failure
-      ├ IntegrityError       SQLSTATE 23: a constraint
+      ├ DataError            SQLSTATE 22: an invalid value; or a result truncated by a limit
+      ├ OperationalError     network, service, limits, serialization failures
+      ├ IntegrityError       SQLSTATE 23: a constraint violation
       ├ InternalError        the service failed
-      ├ ProgrammingError     the SQL, its parameters, or the credential is wrong
-      └ NotSupportedError    what the service does not have, savepoints for one
+      ├ ProgrammingError     invalid SQL, parameters or credential
+      └ NotSupportedError    not supported by the service, such as savepoints
 
-Each carries `sqlstate`, `code`, `outcome` and, as its cause, the client's own error.
+Each has `sqlstate`, `code` and `outcome`. Its `__cause__` is the client's own error.
 """
 
 from collections.abc import Iterator
@@ -21,11 +21,11 @@ from plainsql import errors as client
 
 
 class Warning(Exception):  # PEP 249's name
-    """Important, but no error."""
+    """An important warning. This module never raises it."""
 
 
 class Error(Exception):
-    """Base of the errors below. `outcome` says whether anything was done, where that is known."""
+    """Base class of the errors below. `outcome` says whether the statement was executed, if that is known."""
 
     sqlstate: str | None = None
     code: str | None = None
@@ -33,23 +33,23 @@ class Error(Exception):
 
 
 class InterfaceError(Error):
-    """The module is used in a way that it cannot be."""
+    """The module was used incorrectly."""
 
 
 class DatabaseError(Error):
-    """Something that concerns the database."""
+    """An error related to the database."""
 
 
 class DataError(DatabaseError):
-    """A value does not fit."""
+    """A value is invalid or out of range."""
 
 
 class OperationalError(DatabaseError):
-    """Not the program's fault, or only in part."""
+    """An error outside the program's control, such as a lost connection or a limit."""
 
 
 class IntegrityError(DatabaseError):
-    """A constraint is violated."""
+    """A constraint was violated."""
 
 
 class InternalError(DatabaseError):
@@ -57,11 +57,11 @@ class InternalError(DatabaseError):
 
 
 class ProgrammingError(DatabaseError):
-    """The SQL or its parameters are wrong."""
+    """The SQL or its parameters are invalid."""
 
 
 class NotSupportedError(DatabaseError):
-    """There is no such thing here."""
+    """The service does not support this."""
 
 
 _BY_SQLSTATE: dict[str, type[DatabaseError]] = {
@@ -85,7 +85,7 @@ _BY_CLASS: dict[type[client.Error], type[DatabaseError]] = {
 
 
 def translated(error: client.Error) -> DatabaseError:
-    """PEP 249's error for one of the client's."""
+    """The DB-API error for one of the client's errors."""
     sqlstate = getattr(error, "sqlstate", None)
     kind = _BY_SQLSTATE.get((sqlstate or "")[:2]) or _BY_CLASS[type(error)]
     made = kind(str(error))
@@ -97,7 +97,7 @@ def translated(error: client.Error) -> DatabaseError:
 
 @contextmanager
 def translating() -> Iterator[None]:
-    """Turns the client's errors into PEP 249's."""
+    """Converts the client's errors to DB-API errors."""
     try:
         yield
     except client.Error as error:

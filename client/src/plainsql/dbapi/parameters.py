@@ -1,7 +1,7 @@
-"""`%s` and `%(name)s` to `$1`, `$2`, …
+"""Converts `%s` and `%(name)s` placeholders to `$1`, `$2`, …
 
-Owns that translation and nothing of SQL: where a statement has parameters, every `%` in it counts, in strings too,
-and `%%` stands for one.
+This does not parse SQL: in a statement with parameters, every `%` counts, even in string literals; `%%` is a literal
+percent sign.
 """
 
 import re
@@ -28,13 +28,13 @@ def _by_position(sql: str, params: Sequence[Any]) -> tuple[str, list[Any]]:
         if match["escaped"]:
             return "%"
         if not match["next"]:
-            raise ProgrammingError(f"The placeholder {match[0]!r} is none: use %s, and %% for a percent sign.")
+            raise ProgrammingError(f"Invalid placeholder {match[0]!r}: use %s, and %% for a percent sign.")
         count += 1
         return f"${count}"
 
     text = _PLACEHOLDER.sub(replace, sql)
     if count != len(params):
-        raise ProgrammingError(f"The statement has {count} placeholders, and {len(params)} parameters were given.")
+        raise ProgrammingError(f"The statement has {count} placeholders, but got {len(params)} parameters.")
     return text, list(params)
 
 
@@ -45,11 +45,11 @@ def _by_name(sql: str, params: Mapping[str, Any]) -> tuple[str, list[Any]]:
         if match["escaped"]:
             return "%"
         if not match["name"]:
-            raise ProgrammingError(f"The placeholder {match[0]!r} is none: use %(name)s, and %% for a percent sign.")
+            raise ProgrammingError(f"Invalid placeholder {match[0]!r}: use %(name)s, and %% for a percent sign.")
         return f"${places.setdefault(match['name'], len(places) + 1)}"
 
     text = _PLACEHOLDER.sub(replace, sql)
     missing = [name for name in places if name not in params]
     if missing:
-        raise ProgrammingError(f"There is no parameter {missing[0]!r}.")
+        raise ProgrammingError(f"Missing parameter {missing[0]!r}.")
     return text, [params[name] for name in places]

@@ -1,8 +1,8 @@
-"""`plainsql-server`, the operator's command line: which commands there are, and what a failure looks like.
+"""`plainsql-server`, the operator's command line: the table of commands, and how failures and exit codes look.
 
-Owns the table of commands and the exit codes. A command is imported when it is called and not before: the
-driver, Alembic and the web server take a second to import, which `--help` should not cost. This table is the
-only place that imports by name. Each noun has its file here: they parse, call the rooms below and print.
+Each command has a module in this package, which parses the arguments, calls the packages below and prints. A command's
+module is imported only when the command is called: the database driver, Alembic and the web server take a second to
+import, and `--help` should not wait for that. This is the only place that imports modules by name.
 """
 
 import importlib
@@ -15,38 +15,38 @@ from plainsql_server.core.errors import ServiceError
 from plainsql_server.dev.options import DevError
 from plainsql_server.settings import SettingsError
 
-# Command: its module in this package, and what `--help` says of it.
+# Command: its module in this package, and its line in `--help`.
 _COMMANDS = {
-    "dev": ("dev", "Run the whole service on this machine, in a folder of yours."),
+    "dev": ("dev", "Run the whole service on this machine, in one folder."),
     "data": ("planes", "Run the data plane."),
     "control": ("planes", "Run the control plane."),
-    "migrate": ("migrate", "Create the directory's tables, or bring them up to date."),
-    "org": ("org", "Organizations: create, list."),
-    "key": ("key", "API keys: create, list, revoke."),
-    "cell": ("cell.commands", "Cells, the PostgreSQL clusters that hold databases: add, set, list, guard."),
-    "database": ("database", "Customers' databases: create, list, move, suspend, resume."),
-    "doctor": ("doctor", "Check every part of the service, and say what to do about what is wrong."),
-    "status": ("status", "The state of cells, databases, connections, queues, replication and planes."),
-    "top": ("top", "The statements that run now, by organization; cancel one."),
-    "upgrade": ("upgrade", "Bring the directory and the cells up to this version, or say what that would change."),
-    "backup": ("backup", "Write a backup of a database or of the directory."),
-    "restore": ("restore", "Restore a backup, beside what is there or in its place."),
-    "alias": ("alias", "Print the alias' nginx configuration."),
-    "settings": ("settings", "Every setting, with its default and what it does."),
+    "migrate": ("migrate", "Create or update the directory's tables."),
+    "org": ("org", "Create and list organizations."),
+    "key": ("key", "Create, list and revoke API keys."),
+    "cell": ("cell.commands", "Manage cells, the PostgreSQL clusters that hold databases."),
+    "database": ("database", "Create, list, move, suspend and resume databases."),
+    "doctor": ("doctor", "Check every part of the service and say how to fix what is wrong."),
+    "status": ("status", "Show the state of cells, databases, connections, queues, replication and planes."),
+    "top": ("top", "Show running statements by organization, or cancel one."),
+    "upgrade": ("upgrade", "Upgrade the directory and the cells to this version."),
+    "backup": ("backup", "Back up a database or the directory."),
+    "restore": ("restore", "Restore a database or the directory from a backup."),
+    "alias": ("alias", "Print the nginx configuration of the alias."),
+    "settings": ("settings", "List every setting with its default and meaning."),
 }
 
 _EXIT_CODES = """\b
 Exit codes:
-  0  done
-  1  it failed; the reason is one line on stderr
-  2  the command line is wrong
+  0  success
+  1  failure; the reason is one line on stderr
+  2  invalid command line
 
-Settings come from the environment: see `plainsql-server settings`.
+Settings are environment variables: see `plainsql-server settings`.
 """
 
 
 class _Commands(click.Group):
-    """The commands of `_COMMANDS`, imported when called; their failures as one line."""
+    """Imports each command of `_COMMANDS` when it is called, and prints a failure as one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(_COMMANDS)
@@ -60,7 +60,7 @@ class _Commands(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        # click's own would import every command to ask for its help.
+        # click's own version would import every command to read its help.
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in _COMMANDS.items()])
 
@@ -76,9 +76,9 @@ class _Commands(click.Group):
 @click.command(cls=_Commands, epilog=_EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(VERSION, prog_name="plainsql-server", message=f"%(prog)s %(version)s ({KERNEL})")
 def main() -> None:
-    """PlainSQL: SQL over plain HTTPS, on PostgreSQL. This command runs and looks after the service."""
+    """Run and operate PlainSQL: SQL over plain HTTPS, on PostgreSQL."""
 
 
 def _one_line(*parts: str | None) -> str:
-    # An operator may see the internal context, which callers of the service never do.
+    # Operators may see the internal context. API callers never do.
     return " ".join(" ".join(part.split()) for part in parts if part)

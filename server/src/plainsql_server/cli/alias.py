@@ -10,13 +10,13 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command("alias")
-@click.option("--upstream", "upstreams", multiple=True, required=True, help="host:port of a data plane; repeatable.")
-@click.option("--control-url", required=True, help="Public address of the control plane.")
-@click.option("--listen", multiple=True, default=["443"], show_default=True, help="As nginx' listen; repeatable.")
-@click.option("--server-name", default="_", show_default=True, help="As nginx' server_name.")
-@click.option("--tls-cert-file", type=_FILE, help="Certificate chain that the alias shows; without it, plain HTTP.")
+@click.option("--upstream", "upstreams", multiple=True, required=True, help="Data plane as host:port; repeatable.")
+@click.option("--control-url", required=True, help="Public URL of the control plane.")
+@click.option("--listen", multiple=True, default=["443"], show_default=True, help="Value of nginx listen; repeatable.")
+@click.option("--server-name", default="_", show_default=True, help="Value of nginx server_name.")
+@click.option("--tls-cert-file", type=_FILE, help="TLS certificate chain of the alias. Without it, plain HTTP.")
 @click.option("--tls-key-file", type=_FILE, help="Private key of that certificate.")
-@click.option("--upstream-ca-file", type=_FILE, help="Speak TLS to the data planes, signed by this authority.")
+@click.option("--upstream-ca-file", type=_FILE, help="Use TLS to the data planes, and trust this CA.")
 @click.option("--upstream-name", default="localhost", show_default=True, help="Name in the data planes' certificate.")
 def alias_command(
     *,
@@ -29,13 +29,13 @@ def alias_command(
     upstream_ca_file: Path | None,
     upstream_name: str,
 ) -> None:
-    """Print nginx' configuration for the alias, to be included in its http block.
+    """Print the nginx configuration of the alias. Include it in the http block.
 
-    The alias serves the data plane's routes once more, and redirects those of the control plane. nginx adds a hop,
-    so clients that can choose use the data plane itself.
+    The alias serves the data plane's routes at a second address and redirects the control plane's routes. It adds a
+    network hop, so clients that can choose should call the data plane directly.
     """
     if (tls_cert_file is None) != (tls_key_file is None):
-        raise click.UsageError("--tls-cert-file and --tls-key-file go together.")
+        raise click.UsageError("Use --tls-cert-file and --tls-key-file together.")
     tls = TlsFiles(tls_cert_file, tls_key_file) if tls_cert_file and tls_key_file else None
     try:
         text = alias_config(

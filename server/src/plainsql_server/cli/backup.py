@@ -22,18 +22,18 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 
 @click.command("backup")
 @click.argument("name", metavar="DATABASE", required=False)
-@click.option("--org", "organization", metavar="NAME-OR-ID", help="The organization that the database belongs to.")
+@click.option("--org", "organization", metavar="NAME-OR-ID", help="Organization that owns the database.")
 @click.option("--directory", "of_directory", is_flag=True, help="Back up the directory instead of a database.")
-@click.option("--output", type=_FILE, help="The file to write; standard output unless given.")
+@click.option("--output", type=_FILE, help="File to write; standard output by default.")
 def backup_command(name: str | None, organization: str | None, of_directory: bool, output: Path | None) -> None:
-    """Write a backup of one database, or of the directory, as it is at one moment.
+    """Back up one database, or the directory, as of one point in time.
 
-    The backup goes to standard output, or to a file that appears only when it is whole; how far it is, to standard
-    error. It is not compressed: `plainsql-server backup --org Acme shop | zstd > shop.zst`. The service goes on
-    meanwhile.
+    Writes the backup to standard output, or to a file that appears only once it is complete. Progress goes to standard
+    error. The backup is not compressed: use `plainsql-server backup --org Acme shop | zstd > shop.zst`. The service
+    keeps running.
     """
     if of_directory == (name is not None) or (name is not None) != (organization is not None):
-        raise click.UsageError("Name a database and its --org, or --directory.")
+        raise click.UsageError("Give a database and its --org, or --directory.")
     with _opened(output) as stream, Bar() as bar:
         with_directory(lambda directory: _backup(directory, organization, name, stream, bar))
     if output is not None:
@@ -50,11 +50,13 @@ async def _backup(directory: Directory, organization: str | None, name: str | No
 
 @contextmanager
 def _opened(output: Path | None) -> Iterator[BinaryIO]:
-    """Where the backup goes. A file is its owner's alone, and has its name only when it is whole and on disk."""
+    """Open the destination. A file is readable by its owner only, and gets its name once it is synced to disk."""
     if output is None:
         if sys.stdout.isatty():
-            raise click.UsageError("A backup is not for a terminal: redirect standard output, or give --output.")
-        # Not Python's own stream, which would try once more at the end, and complain in words of its own.
+            raise click.UsageError(
+                "A backup can't be written to a terminal. Redirect standard output, or use --output."
+            )
+        # Not sys.stdout: Python would flush it again at exit and print its own error.
         with _told_if_full("Standard output"), os.fdopen(os.dup(sys.stdout.fileno()), "wb") as stream:
             yield stream
         return
@@ -77,4 +79,4 @@ def _told_if_full(target: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise click.ClickException(f"{target} cannot be written: {error.strerror}.") from error
+        raise click.ClickException(f"{target} can't be written: {error.strerror}.") from error

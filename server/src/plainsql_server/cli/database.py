@@ -13,17 +13,17 @@ from plainsql_server.operations.move import Moved, move_database
 
 @click.group("database")
 def database_command() -> None:
-    """Customers' databases."""
+    """Manage customers' databases."""
 
 
 @database_command.command("create")
 @organization_option
 @click.argument("name")
 def _create(organization: str, name: str) -> None:
-    """Create the database NAME on the cell with most room for it. Prints its id.
+    """Create the database NAME on the cell with the most free capacity. Prints its ID.
 
-    An organization's first database becomes its default. If it fails or is interrupted, run it again: it
-    finishes what was begun.
+    An organization's first database becomes its default. If the command fails or is interrupted, run it again: it
+    resumes where it stopped.
     """
 
     async def create(directory: Directory) -> DatabaseRecord:
@@ -52,14 +52,14 @@ def _list(organization: str, as_json: bool) -> None:
 @database_command.command("move")
 @organization_option
 @click.argument("name")
-@click.option("--to", required=True, metavar="CELL", help="The cell to move it to, by name or id.")
-@click.option("--hold", is_flag=True, help="Have requests wait from the beginning on, and not only for the switch.")
+@click.option("--to", required=True, metavar="CELL", help="Cell to move it to, by name or ID.")
+@click.option("--hold", is_flag=True, help="Hold requests for the whole move, not only for the switch.")
 def _move(organization: str, name: str, to: str, hold: bool) -> None:
-    """Move the database NAME to another cell while it is used.
+    """Move the database NAME to another cell while it is in use.
 
-    It is copied while everything goes on; then requests to it wait for about a second, in which the last changes
-    are brought over, and go on at the new cell. It keeps its id, name, keys and content. If it fails, is
-    interrupted or dies, the database is where it was, and you may run it again.
+    The database is copied while requests continue. Then requests to it wait for about a second, while the last changes
+    are copied, and continue on the new cell. The database keeps its ID, name, keys and content. If the move fails, is
+    interrupted or crashes, the database stays where it was, and you can run the command again.
     """
 
     async def move(directory: Directory, bar: Bar) -> Moved:
@@ -70,15 +70,15 @@ def _move(organization: str, name: str, to: str, hold: bool) -> None:
     with Bar() as bar:
         moved = with_directory(lambda directory: move(directory, bar))
     remark(
-        f"Moved {name!r} to {to!r}: {size(moved.copied_bytes)} copied, {moved.followed_rows} rows followed in"
-        f" {moved.rounds} rounds; requests waited for {moved.stopped_s:.2f} s."
+        f"Moved {name!r} to {to!r}: copied {size(moved.copied_bytes)}, applied {moved.followed_rows} changed rows in"
+        f" {moved.rounds} rounds. Requests waited for {moved.stopped_s:.2f} s."
     )
 
 
 @database_command.command("suspend")
 @click.argument("database_id", metavar="ID")
 def _suspend(database_id: str) -> None:
-    """Suspend the database ID (db_…): it keeps its data and refuses every request, from a second from now on."""
+    """Suspend the database ID (db_…). Within a second it refuses every request. It keeps its data."""
 
     async def suspend(directory: Directory) -> DatabaseRecord:
         return await databases.suspend(directory, await databases.get(directory, database_id))
@@ -89,7 +89,7 @@ def _suspend(database_id: str) -> None:
 @database_command.command("resume")
 @click.argument("database_id", metavar="ID")
 def _resume(database_id: str) -> None:
-    """End the suspension of the database ID (db_…)."""
+    """Resume the suspended database ID (db_…)."""
 
     async def resume(directory: Directory) -> DatabaseRecord:
         return await databases.resume(directory, await databases.get(directory, database_id))

@@ -18,19 +18,19 @@ _PORT = click.IntRange(0, 65535)
     type=click.Path(file_okay=False, path_type=Path),
     default=Path(".plainsql"),
     show_default=True,
-    help="The folder that holds everything; made if it is not there.",
+    help="Folder that holds everything; created if missing.",
 )
-@click.option("--data-port", type=_PORT, default=0, help="Port of the data plane; a free one unless given.")
-@click.option("--control-port", type=_PORT, default=0, help="Port of the control plane; a free one unless given.")
-@click.option("--alias-port", type=_PORT, default=0, help="Port of the alias; a free one unless given.")
+@click.option("--data-port", type=_PORT, default=0, help="Port of the data plane; a free one by default.")
+@click.option("--control-port", type=_PORT, default=0, help="Port of the control plane; a free one by default.")
+@click.option("--alias-port", type=_PORT, default=0, help="Port of the alias; a free one by default.")
 @click.option(
     "--tier", type=click.Choice(list(TIERS)), default="free", show_default=True, help="Tier of the organization."
 )
 @click.option(
-    "--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Processes that serve the data plane."
+    "--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Number of data plane processes."
 )
-@click.option("--no-tls", is_flag=True, help="Plain HTTP instead of HTTPS with a development certificate.")
-@click.option("--postgres-major", type=int, help="Major version of PostgreSQL; the newest installed unless given.")
+@click.option("--no-tls", is_flag=True, help="Use plain HTTP instead of HTTPS with a development certificate.")
+@click.option("--postgres-major", type=int, help="PostgreSQL major version; the newest installed by default.")
 @click.pass_context
 def dev_command(
     ctx: click.Context,
@@ -44,10 +44,10 @@ def dev_command(
     no_tls: bool,
     postgres_major: int | None,
 ) -> None:
-    """Run the whole service on this machine, in a folder of yours, until Ctrl-C.
+    """Run the whole service on this machine, in one folder, until Ctrl-C.
 
-    The first start makes an organization, a database and a key, and prints a curl line that uses them. What you
-    store stays for the next start.
+    The first start creates an organization, a database and a key, and prints a curl command that uses them. Your data
+    is kept for the next start.
     """
     options = DevOptions(
         directory=directory,

@@ -19,19 +19,20 @@ _COLOURS = {Grade.GOOD: "green", Grade.WARNING: "yellow", Grade.BROKEN: "red"}
 @click.command("doctor")
 @ca_file_option
 @click.option("--disk-free-percent", type=click.FloatRange(0, 100), default=10.0, show_default=True,
-              help="Warn when a cell's disk, if it is this machine's, has less free.")  # fmt: skip
+              help="Warn if a cell's disk on this machine has less free space.")  # fmt: skip
 @json_option
 @click.pass_context
 def doctor_command(ctx: click.Context, ca_file: Path | None, disk_free_percent: float, as_json: bool) -> None:
-    """Check every part of the service as this machine sees it, and say what to do about what is wrong.
+    """Check every part of the service from this machine, and say how to fix what is wrong.
 
-    It changes nothing. Exit code 0: nothing is broken, though there may be warnings (!!); 1: something is (XX).
+    Changes nothing. Exit code 0: nothing is broken, but there may be warnings (!!). Exit code 1: something is broken
+    (XX).
     """
     try:
         settings = read_settings()
     except SettingsError as error:
         findings = [
-            Finding("settings", Grade.BROKEN, str(error), "Correct it; `plainsql-server settings` lists them all.")
+            Finding("settings", Grade.BROKEN, str(error), "Correct it. `plainsql-server settings` lists every setting.")
         ]
         _show(findings[0], as_json)
     else:

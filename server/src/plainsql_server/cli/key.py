@@ -18,7 +18,7 @@ _COLUMNS = [
 
 
 class _Moment(click.ParamType[datetime]):
-    """A time in RFC 3339 with its zone, such as 2027-01-31T00:00:00Z."""
+    """An RFC 3339 timestamp with its zone, such as 2027-01-31T00:00:00Z."""
 
     name = "time"
 
@@ -26,27 +26,29 @@ class _Moment(click.ParamType[datetime]):
         try:
             return datetime.fromisoformat(value)
         except ValueError:
-            self.fail(f"{value!r} is not a time such as 2027-01-31T00:00:00Z.", param, ctx)
+            self.fail(f"{value!r} is not a timestamp such as 2027-01-31T00:00:00Z.", param, ctx)
 
 
 @click.group("key")
 def key_command() -> None:
-    """API keys, which programs show to use the service."""
+    """Manage API keys, which programs use to authenticate."""
 
 
 @key_command.command("create")
 @organization_option
-@click.option("--name", required=True, help="What the key is for, so that you can tell keys apart.")
+@click.option("--name", required=True, help="Label that says what the key is for.")
 @click.option(
     "--scope", "scopes", type=click.Choice([str(scope) for scope in Scope]), multiple=True, required=True,
-    help="What the key may do: read, write (which includes read), admin. Repeat it for several.",
+    help="What the key may do: read, write (includes read) or admin; repeatable.",
 )  # fmt: skip
-@click.option("--database", help="Bind the key to this database; without it, it may use all of the organization's.")
-@click.option("--expires-at", type=_Moment(), help="When the key stops working, such as 2027-01-31T00:00:00Z.")
+@click.option(
+    "--database", help="Limit the key to this database. Without it, the key may use all of the organization's."
+)
+@click.option("--expires-at", type=_Moment(), help="Expiry time, such as 2027-01-31T00:00:00Z.")
 def _create(
     organization: str, name: str, scopes: tuple[str, ...], database: str | None, expires_at: datetime | None
 ) -> None:
-    """Create a key. Its secret goes to stdout, this once; everything else to stderr."""
+    """Create a key. Its secret is printed once, to stdout; everything else goes to stderr."""
 
     async def create(directory: Directory) -> tuple[KeyRecord, Secret]:
         owner = await organizations.get(directory, organization)
@@ -62,7 +64,7 @@ def _create(
 @organization_option
 @json_option
 def _list(organization: str, as_json: bool) -> None:
-    """List an organization's keys, oldest first, revoked ones included."""
+    """List an organization's keys, oldest first, including revoked keys."""
 
     async def list_keys(directory: Directory) -> list[KeyRecord]:
         owner = await organizations.get(directory, organization)
@@ -74,6 +76,6 @@ def _list(organization: str, as_json: bool) -> None:
 @key_command.command("revoke")
 @click.argument("key_id", metavar="ID")
 def _revoke(key_id: str) -> None:
-    """Revoke the key ID (key_…). It stops working within PLAINSQL_PRINCIPAL_CACHE_MS; a second time changes nothing."""
+    """Revoke the key ID (key_…). It stops working within PLAINSQL_PRINCIPAL_CACHE_MS. Revoking it twice is harmless."""
     revoked = with_directory(lambda directory: keys.revoke(directory, key_id))
     remark(f"Revoked {revoked.id} ({revoked.name!r}).")

@@ -9,9 +9,9 @@ from plainsql_server.settings import read_settings
 
 @click.command("migrate")
 def migrate_command() -> None:
-    """Create the directory's tables, or bring them up to date.
+    """Create or update the directory's tables.
 
-    Run it before you start a new version of the service. It may be run at any time and by several at once; if
+    Run it before you start a new version of the service. It is safe to run at any time, and several times at once. If
     it fails, nothing has changed.
     """
     migrate(read_settings().directory_dsn)

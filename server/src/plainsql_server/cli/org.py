@@ -10,14 +10,16 @@ from plainsql_server.limits.tiers import TIERS
 
 @click.group("org")
 def org_command() -> None:
-    """Organizations own databases and keys; limits are counted for each."""
+    """Manage organizations. An organization owns databases and keys, and limits apply to it."""
 
 
 @org_command.command("create")
 @click.argument("name")
-@click.option("--tier", type=click.Choice(list(TIERS)), default="free", show_default=True, help="Whose limits apply.")
+@click.option(
+    "--tier", type=click.Choice(list(TIERS)), default="free", show_default=True, help="Tier, which sets the limits."
+)
 def _create(name: str, tier: str) -> None:
-    """Create an organization called NAME. Prints its id."""
+    """Create the organization NAME. Prints its ID."""
     created = with_directory(lambda directory: organizations.create(directory, name, tier))
     remark(f"Created the organization {created.name!r}, tier {created.tier}.")
     click.echo(created.id)

@@ -1,6 +1,9 @@
-"""What commands print: aligned columns for people, JSON for programs. Results to stdout, remarks to stderr.
+"""Printing: aligned columns for people, JSON for programs.
 
-Owns the shapes. Refuses to print a secret by accident.
+    print_records(records, ["id", "name"], as_json=as_json)
+    remark("Created the organization 'Acme'.")
+
+Results go to stdout, remarks to stderr. Secrets are never printed as part of a record.
 """
 
 import dataclasses
@@ -11,14 +14,14 @@ from typing import Any
 import click
 import msgspec
 
-# Of what records hold, what nobody who lists them needs to see.
+# Fields of records that are never printed.
 _SECRETS = frozenset(["record_secret"])
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of columns.")
 
 
 def print_records(records: Sequence[Any], columns: Sequence[str], *, as_json: bool) -> None:
-    """Prints records (dataclasses): the named fields in columns, or all that are no secrets as a JSON list."""
+    """Print records (dataclasses): the given fields as columns, or all fields except secrets as a JSON list."""
     if as_json:
         listed = [{name: getattr(each, name) for name in _fields(each) if name not in _SECRETS} for each in records]
         click.echo(msgspec.json.format(msgspec.json.encode(listed), indent=2))
@@ -27,20 +30,20 @@ def print_records(records: Sequence[Any], columns: Sequence[str], *, as_json: bo
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Prints rows under their columns' names, each column as wide as its widest value."""
+    """Print rows under a header. Each column is as wide as its widest value."""
     for line in table_lines(columns, rows):
         click.echo(line)
 
 
 def table_lines(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of `print_table`."""
+    """Return the lines that `print_table` prints."""
     lines = [[column.upper().replace("_", " ") for column in columns], *rows]
     widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
     return ["  ".join(value.ljust(width) for value, width in zip(line, widths, strict=True)).rstrip() for line in lines]
 
 
 def remark(text: str) -> None:
-    """Says something to the person, apart from the result."""
+    """Print a message to stderr, apart from the result."""
     click.echo(text, err=True)
 
 

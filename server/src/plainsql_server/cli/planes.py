@@ -8,17 +8,17 @@ from plainsql_server.settings import read_settings
 
 @click.command("data")
 def data_command() -> None:
-    """Run the data plane, which answers customers' SQL, until SIGTERM or Ctrl-C.
+    """Run the data plane, which executes customers' SQL, until SIGTERM or Ctrl-C.
 
-    It listens on PLAINSQL_DATA_HOST and PLAINSQL_DATA_PORT. It keeps nothing, so run as many as you need.
+    It listens on PLAINSQL_DATA_HOST and PLAINSQL_DATA_PORT. It is stateless, so you can run as many as you need.
     """
     serve_data(read_settings())
 
 
 @click.command("control")
 def control_command() -> None:
-    """Run the control plane, which looks after organizations, keys and databases, until SIGTERM or Ctrl-C.
+    """Run the control plane, which manages organizations, keys and databases, until SIGTERM or Ctrl-C.
 
-    It listens on PLAINSQL_CONTROL_HOST and PLAINSQL_CONTROL_PORT. It keeps nothing, so run as many as you need.
+    It listens on PLAINSQL_CONTROL_HOST and PLAINSQL_CONTROL_PORT. It is stateless, so you can run as many as you need.
     """
     serve_control(read_settings())

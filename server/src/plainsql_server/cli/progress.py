@@ -1,6 +1,10 @@
-"""A progress bar for people, on standard error: a line for each step of the work.
+"""A progress bar on standard error, with one line per step.
 
-Owns how it looks. Where standard error is no terminal, a line is written when a step begins, and nothing moves.
+    with Bar() as bar:
+        bar.step("data", total_bytes)
+        bar.at(done_bytes)
+
+If standard error is not a terminal, each step prints one line when it starts, and nothing is redrawn.
 """
 
 import os
@@ -16,7 +20,7 @@ _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 class Bar:
-    """Shows a `Progress`. Left by an error, it keeps the line as it was."""
+    """Draws a `Progress`. If the block raises, the last line stays as it was."""
 
     def __init__(self) -> None:
         self._stream = sys.stderr
@@ -68,14 +72,14 @@ class Bar:
         self._stream.flush()
 
     def _write(self, share: float, told: str) -> None:
-        """Draws the line anew, no longer than the terminal is wide: a line that is broken cannot be drawn over."""
+        """Redraw the line, no longer than the terminal is wide: a wrapped line can't be overwritten."""
         width = max(0, min(_WIDTH, self._columns() - _LABEL_WIDTH - len(told)))
         filled = int(share * width)
         line = f"{self._label:<{_LABEL_WIDTH}}{'█' * filled}{'░' * (width - filled)}{told}"
         self._stream.write(f"\r\x1b[K{line[: self._columns()]}")
 
     def _columns(self) -> int:
-        # A terminal that does not know how wide it is says 0. The last column is left free: some break the line there.
+        # A terminal of unknown width reports 0. The last column stays free, because some terminals wrap there.
         return (os.get_terminal_size(self._stream.fileno()).columns or 80) - 1
 
     def _pace(self, done: int, total: int, share: float) -> str:
@@ -89,7 +93,7 @@ class Bar:
 
 
 def size(size_bytes: float) -> str:
-    """A size for people: three digits and a unit."""
+    """Format a size for people: three digits and a unit."""
     for unit in _UNITS:
         if size_bytes < 1000 or unit == _UNITS[-1]:
             break

@@ -17,32 +17,34 @@ from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.operations.restore import Heeding, restore_database, restore_directory
 from plainsql_server.settings import Settings, read_settings
 
-# A node's clock and ours may differ by that much while it heeds a change.
+# How far a node's clock may differ from ours while it picks up a change.
 _MARGIN_MS = 1_000
 
 
 @click.command("restore")
 @click.argument("name", metavar="DATABASE", required=False)
-@click.option("--org", "organization", metavar="NAME-OR-ID", help="The organization that the database is for.")
-@click.option("--directory", "of_directory", is_flag=True, help="Restore the directory, into an empty database.")
+@click.option("--org", "organization", metavar="NAME-OR-ID", help="Organization that gets the database.")
+@click.option("--directory", "of_directory", is_flag=True, help="Restore the directory into an empty database.")
 @click.option(
     "--input", "source", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The backup; standard input unless given.",
+    help="Backup file; standard input by default.",
 )  # fmt: skip
-@click.option("--replace", is_flag=True, help="Put it in the place of the database of that name, which must be there.")
+@click.option("--replace", is_flag=True, help="Replace the content of the existing database.")
 def restore_command(
     *, name: str | None, organization: str | None, of_directory: bool, source: Path | None, replace: bool
 ) -> None:
-    """Restore a backup as the new database DATABASE. Prints its id.
+    """Restore a backup as the new database DATABASE. Prints its ID.
 
-    Nobody can use it before all of it is there. With --replace, the database keeps its id, its name and its keys and
-    gets the backup's content at one moment; what it held before can be restored for PLAINSQL_DATABASE_RESTORE_S,
-    under another name. If it fails or is interrupted, nothing has changed.
+    The database can't be used until the restore is complete. With --replace, the database keeps its ID, name and keys,
+    and its content is swapped in one step. The old content becomes a deleted database with another name, which can be
+    restored for PLAINSQL_DATABASE_RESTORE_S. If the restore fails or is interrupted, nothing has changed.
     """
     if of_directory == (name is not None) or (name is not None) != (organization is not None):
-        raise click.UsageError("Name a database and its --org, or --directory.")
+        raise click.UsageError("Give a database and its --org, or --directory.")
     if of_directory and replace:
-        raise click.UsageError("A directory is restored into an empty database; --replace does not go with that.")
+        raise click.UsageError(
+            "--replace can't be used with --directory. A directory is restored into an empty database."
+        )
     settings = read_settings()
     with _opened(source) as stream, Bar() as bar:
         if organization is None or name is None:
@@ -55,8 +57,8 @@ def restore_command(
             )
     if restored is None:
         remark(
-            "Restored the directory. Revoke what was revoked after its backup, then run `plainsql-server migrate` and"
-            " `plainsql-server doctor`."
+            "Restored the directory. Revoke again what was revoked after the backup, then run"
+            " `plainsql-server migrate` and `plainsql-server doctor`."
         )
         return
     remark(f"Restored the database {restored.name!r}.")
@@ -79,6 +81,6 @@ def _opened(source: Path | None) -> Iterator[BinaryIO]:
         with source.open("rb") as stream:
             yield stream
     elif sys.stdin.isatty():
-        raise click.UsageError("Give the backup on standard input, or name it with --input.")
+        raise click.UsageError("Pipe the backup to standard input, or use --input.")
     else:
         yield sys.stdin.buffer

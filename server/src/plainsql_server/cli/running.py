@@ -1,7 +1,4 @@
-"""How a command reaches the directory: by the settings, for as long as the command runs.
-
-Owns that and the option that names an organization.
-"""
+"""Running a command against the directory: `with_directory(organizations.list_)`. Also the `--org` option."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -15,12 +12,12 @@ from plainsql_server.settings import read_settings
 T = TypeVar("T")
 
 organization_option = click.option(
-    "--org", "organization", required=True, metavar="NAME-OR-ID", help="The organization, by name or id."
+    "--org", "organization", required=True, metavar="NAME-OR-ID", help="Organization, by name or ID."
 )
 
 
 def with_directory(work: Callable[[Directory], Awaitable[T]]) -> T:
-    """What `work` returns, given the open directory. Raises what `work` raises, and SettingsError."""
+    """Open the directory, run `work` on it and return its result. Raises what `work` raises, and SettingsError."""
     settings = read_settings()
 
     async def run() -> T:

@@ -10,7 +10,7 @@ from plainsql_server.settings import describe_settings
 @click.command("settings")
 @json_option
 def settings_command(as_json: bool) -> None:
-    """List every setting: the environment variable, its default and what it does. Shows no current values."""
+    """List every setting: its environment variable, default and meaning. Current values are not shown."""
     columns = ["variable", "default", "description"]
     rows = describe_settings()
     if as_json:

@@ -13,7 +13,7 @@ from plainsql_server.settings import read_settings
 
 ca_file_option = click.option(
     "--ca-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Trust this authority for the planes' addresses, beside the system's.",
+    help="Also trust this CA for the planes' URLs.",
 )  # fmt: skip
 _CELLS = [
     "cell", "state", "version", "databases", "connections", "running", "lock waits", "oldest transaction", "size",
@@ -26,7 +26,8 @@ _CELLS = [
 def status_command(ca_file: Path | None, as_json: bool) -> None:
     """Show the state of cells, databases, connections, queues, replication and planes.
 
-    Exit code 0 means that the directory answered, whatever else did not: `plainsql-server doctor` judges.
+    Exit code 0 means that the directory answered, even if other parts did not. To find problems, run
+    `plainsql-server doctor`.
     """
     settings = read_settings()
     status = with_directory(lambda directory: gather(directory, settings, ca_file))
@@ -69,7 +70,7 @@ def _print_replicas(status: Status) -> None:
     rows = []
     for cell in status.cells:
         if cell.view and cell.view.replicas:
-            rows.append([cell.name, cell.view.server, "leads", "-", "-"])
+            rows.append([cell.name, cell.view.server, "leader", "-", "-"])
             rows += [
                 [cell.name, each.name, each.state, each.sync_state,
                  "-" if each.behind_bytes is None else size(each.behind_bytes)]
@@ -83,7 +84,7 @@ def _print_replicas(status: Status) -> None:
 def _cell(cell: CellStatus) -> list[str]:
     databases = ", ".join(f"{count} {state}" for state, count in cell.databases.items()) or "none"
     if cell.view is None:
-        return [cell.name, cell.state, "away", databases, "-", "-", "-", "-", "-"]
+        return [cell.name, cell.state, "unreachable", databases, "-", "-", "-", "-", "-"]
     view = cell.view
     return [
         cell.name, f"{cell.state}{', standby' if view.is_standby else ''}", view.version.split()[0], databases,

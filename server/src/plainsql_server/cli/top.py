@@ -18,23 +18,23 @@ _COLUMNS = ["cell", "pid", "organization", "database", "role", "state", "seconds
 
 
 @click.command("top")
-@click.option("--once", is_flag=True, help="Print once and end, as it also does where standard output is no terminal.")
+@click.option("--once", is_flag=True, help="Print once and exit; the default if stdout is not a terminal.")
 @click.option("--every", "every_s", type=click.FloatRange(0.2, 60), default=1.0, show_default=True, metavar="SECONDS",
-              help="How often the screen is drawn again.")  # fmt: skip
-@click.option("--idle", is_flag=True, help="Also show connections that wait for their next statement.")
-@click.option("--cancel", "pid", type=click.IntRange(1), metavar="PID", help="Cancel the statement of this backend.")
-@click.option("--terminate", is_flag=True, help="With --cancel: end its connection, too, if it does not heed that.")
-@click.option("--cell", metavar="NAME", help="With --cancel: the cell, if several have a backend of that number.")
+              help="How often to redraw the screen.")  # fmt: skip
+@click.option("--idle", is_flag=True, help="Also show idle connections.")
+@click.option("--cancel", "pid", type=click.IntRange(1), metavar="PID", help="Cancel this backend's statement.")
+@click.option("--terminate", is_flag=True, help="With --cancel: also terminate the connection.")
+@click.option("--cell", metavar="NAME", help="With --cancel: the cell, if several have that PID.")
 @json_option
 def top_command(
     *, once: bool, every_s: float, idle: bool, pid: int | None, terminate: bool, cell: str | None, as_json: bool
 ) -> None:
-    """Show the statements that customers' requests run now, longest first, until Ctrl-C.
+    """Show the statements that customers' requests are running, longest first, until Ctrl-C.
 
-    SQL is cut short; values are not part of it unless a customer wrote them into it.
+    SQL is truncated. Parameter values are never shown, but literals in the SQL are.
     """
     if pid is None and (terminate or cell):
-        raise click.UsageError("--terminate and --cell go with --cancel.")
+        raise click.UsageError("--terminate and --cell need --cancel.")
     if pid is not None:
         ended = with_directory(lambda directory: cancel(directory, pid, cell, terminate=terminate))
         remark(
@@ -51,14 +51,14 @@ def top_command(
 
 def _watch(every_s: float, idle: bool) -> None:
     stopped = threading.Event()
-    # Ctrl-C is how it is meant to end, also where the shell had its children ignore it.
+    # Ctrl-C is the normal way to quit, even if the shell made its children ignore it.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
     click.clear()
     while not stopped.is_set():
         picture = with_directory(lambda directory: look(directory, idle=idle))
         width, height = shutil.get_terminal_size()
-        lines = [f"{time.strftime('%H:%M:%S')}  {len(picture.statements)} statements  Ctrl-C ends", ""]
+        lines = [f"{time.strftime('%H:%M:%S')}  {len(picture.statements)} statements  Ctrl-C quits", ""]
         lines += _lines(picture, width)
         drawn = "".join(f"{line}{_CLEAR_LINE}\n" for line in lines[: height - 1])
         click.echo(f"{_HOME}{drawn}{_CLEAR_BELOW}", nl=False)

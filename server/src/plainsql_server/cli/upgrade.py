@@ -11,14 +11,15 @@ from plainsql_server.settings import read_settings
 
 
 @click.command("upgrade")
-@click.option("--dry-run", is_flag=True, help="Only say what would be changed.")
+@click.option("--dry-run", is_flag=True, help="Only list what would change.")
 @json_option
 @click.pass_context
 def upgrade_command(ctx: click.Context, dry_run: bool, as_json: bool) -> None:
-    """Bring the directory's tables and every cell up to this version, as `migrate` and `cell add` do.
+    """Upgrade the directory's tables and every cell to this version, as `migrate` and `cell add` do.
 
-    Prints what it changes, and changes nothing if one of them cannot be brought up to date: then the exit code is 1.
-    In customers' databases only rights are taken away that new ones do not have, either. It may be run again.
+    Prints what it changes. If one of them can't be upgraded, nothing is changed and the exit code is 1. In customers'
+    databases, it only revokes privileges that new databases don't have either, and renews the functions in the schema
+    `plainsql`. You can run it again.
     """
     dsn = read_settings().directory_dsn
     changes = asyncio.run(plan(dsn))
@@ -27,8 +28,8 @@ def upgrade_command(ctx: click.Context, dry_run: bool, as_json: bool) -> None:
     elif changes:
         print_records(changes, ["where", "what", "refused"], as_json=False)
     if any(change.refused for change in changes):
-        remark("Nothing was changed: mend what is refused first.")
+        remark("Nothing was changed. Fix the refused items first.")
         ctx.exit(1)
     if not dry_run:
         asyncio.run(carry_out(dsn))
-    remark("Nothing to change." if not changes else "Nothing was changed yet." if dry_run else "Done.")
+    remark("Nothing to change." if not changes else "Dry run: nothing was changed." if dry_run else "Done.")

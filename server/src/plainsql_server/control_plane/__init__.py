@@ -1,1 +1,1 @@
-"""The control plane: the rules about organizations, keys, databases and cells. No SQL and no HTTP here."""
+"""The control plane: the rules for organizations, keys, sessions, databases and cells. Contains no SQL and no HTTP."""

@@ -1,6 +1,6 @@
-"""Rules about cells: one is known to the directory only once it is fit to hold databases.
+"""Adds, changes and lists cells, and sets their states, capacity and tiers.
 
-Owns adding, moving and listing cells, their states and what they take. Refuses to move databases between them.
+A cell is added to the directory only after it was prepared and checked. `moves.py` moves databases between cells.
 """
 
 from collections.abc import Sequence
@@ -20,12 +20,11 @@ async def add(
     directory: Directory, name: str, conninfo: str, admin_role: str, organization_id: str | None = None, *,
     max_databases: int | None = None, tiers: Sequence[str] | None = None,
 ) -> CellRecord:  # fmt: skip
-    """The new cell, prepared and active; for one organization alone, if one is named. May be run again if it failed.
+    """Prepares a cell and adds it, active. If it fails, it can be run again.
 
-    It takes so many databases, of those tiers, if that is said.
-
-    `conninfo` is libpq's, without user and dbname. Raises RequestError if the cell is not fit (its version,
-    its admin role, its connection string), EngineError if it is away, ConflictError if the name is taken.
+    With an organization, only that organization uses the cell. `max_databases` and `tiers` limit the databases that it
+    accepts. `conninfo` is libpq's, without user and dbname. Raises RequestError if the cell is not suitable (its
+    version, admin role or connection string), EngineError if it is unavailable, ConflictError if the name is taken.
     """
     check_cell_name(name)
     provisioning.check_conninfo(conninfo)
@@ -37,9 +36,9 @@ async def add(
 
 
 async def set_address(directory: Directory, name: str, conninfo: str, admin_role: str) -> CellRecord:
-    """The cell, prepared, with a new address. It must be the same cluster: nothing is copied.
+    """Prepares a cell at a new address and stores that address. It must be the same cluster: nothing is copied.
 
-    Raises AccessError if there is no such cell, and what `add` raises if it is not fit.
+    Raises AccessError if there is no such cell, and the errors of `add` if it is not suitable.
     """
     provisioning.check_conninfo(conninfo)
     cell = await get(directory, name)
@@ -48,7 +47,7 @@ async def set_address(directory: Directory, name: str, conninfo: str, admin_role
 
 
 async def get(directory: Directory, name: str) -> CellRecord:
-    """The cell of that name or id. Raises AccessError if there is none."""
+    """The cell with that name or id. Raises AccessError if there is none."""
     cell = await cells.find(directory, name)
     if cell is None:
         raise AccessError("cell_not_found", f"There is no cell {name!r}.")
@@ -56,10 +55,10 @@ async def get(directory: Directory, name: str) -> CellRecord:
 
 
 async def set_state(directory: Directory, name: str, state: CellState) -> CellRecord:
-    """The cell, in that state from now on. Heeded by every node within a second.
+    """Sets a cell's state. Every node applies it within a second.
 
-    One that is back from being down is prepared again, so that nothing is sent to a cell that is not fit. Raises
-    ConflictError if that state cannot follow, and what `add` raises if the cell is not fit.
+    A cell that was down is prepared again first, so nothing is sent to a cell that is not suitable. Raises
+    ConflictError if the transition is not allowed, and the errors of `add` if the cell is not suitable.
     """
     cell = await get(directory, name)
     if cell.state is state:
@@ -70,14 +69,14 @@ async def set_state(directory: Directory, name: str, state: CellState) -> CellRe
     changed = await cells.set_state(directory, cell.id, state, only_from=possible)
     if changed is None:
         now = await get(directory, cell.id)
-        raise ConflictError("wrong_state", f"The cell {now.name!r} is {now.state}, and cannot become {state}.")
+        raise ConflictError("wrong_state", f"The cell {now.name!r} is {now.state} and can't become {state}.")
     return changed
 
 
 async def set_share(
     directory: Directory, name: str, max_databases: int | None = None, tiers: Sequence[str] | None = None
 ) -> CellRecord:
-    """The cell, which takes so many databases, of those tiers, from now on; what is not said stays. No tiers: all."""
+    """Sets how many databases a cell accepts, and of which tiers. None means no change; no tiers means all."""
     cell = await get(directory, name)
     return await cells.set_share(
         directory,
@@ -88,5 +87,5 @@ async def set_share(
 
 
 async def list_(directory: Directory) -> list[CellRecord]:
-    """Every cell, oldest first."""
+    """All cells, oldest first."""
     return await cells.list_(directory)

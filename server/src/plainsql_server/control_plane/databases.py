@@ -1,8 +1,8 @@
-"""Rules about databases: where a new one goes, how many there may be, and what may be done with one in which state.
+"""Creates, changes, deletes and restores databases.
 
-Owns the order of steps between directory and cell. The directory knows a database, in state creating, before
-anything of it exists on a cell, and marks it deleted after nothing of it does, so that nothing on a cell is
-ever unknown to the directory. `control_plane/finishing.py` finishes what a crash leaves half done.
+The order of steps ensures that nothing on a cell is ever unknown to the directory: a database is recorded, in state
+creating, before anything of it exists on the cell, and is marked deleted only after nothing of it is left there.
+`control_plane/finishing.py` completes what a crash interrupts.
 """
 
 import asyncio
@@ -23,31 +23,30 @@ from plainsql_server.engine.admin import provisioning
 from plainsql_server.engine.admin.provisioning import EngineNames
 from plainsql_server.limits.tiers import TIERS
 
-# How long whoever works on a database has it for itself. Creating takes a fraction of a second, so that longer means
-# that it died; and if it did not, the lock on the cell keeps the two apart.
+# How long a claim on a database lasts. Creating takes a fraction of a second, so after this time the process has
+# probably died. If it has not, the lock on the cell keeps the two processes apart.
 CLAIM_S = 10.0
 _SIZES_TIMEOUT_S = 1.0
 
 
 async def create(directory: Directory, organization_id: str, name: str, by: Actor = OPERATOR) -> DatabaseRecord:
-    """A new database, ready to use; the organization's default if it is its first.
+    """Creates a database, ready to use. The organization's first database becomes its default.
 
-    A database of that name whose creation failed or was cut short is finished instead. Raises RequestError
-    for a name that cannot be, ConflictError for a taken one, LimitError when the tier allows no more, and
-    EngineError or InternalError when the cell fails, which leaves the database in state failed.
-    Cancelling it leaves state creating.
+    If a database of that name exists whose creation failed or was interrupted, completes that one. Raises RequestError
+    for an invalid name, ConflictError if it is taken, LimitError if the tier's limit is reached, and EngineError or
+    InternalError if the cell fails; the database is then in state failed. Cancelling it leaves the state creating.
     """
     check_database_name(name)
     database = await databases.find(directory, organization_id, name)
     if database is None:
         database = await insert(directory, organization_id, name, by)
     elif database.state not in sources(DatabaseAction.FINISH):
-        raise ConflictError("name_taken", f"There is a database named {name!r} already.")
+        raise ConflictError("name_taken", f"A database named {name!r} already exists.")
     return await finish(directory, database, by)
 
 
 async def finish(directory: Directory, database: DatabaseRecord, by: Actor = SERVICE) -> DatabaseRecord:
-    """The database, ready, whatever of it was made before; or as it is, if somebody deleted it meanwhile."""
+    """Completes a creation from any step. Returns the database, which may have been deleted meanwhile."""
     possible = sources(DatabaseAction.FINISH)
 
     async def is_wanted() -> bool:
@@ -70,7 +69,7 @@ async def finish(directory: Directory, database: DatabaseRecord, by: Actor = SER
 
 
 async def drop(directory: Directory, database: DatabaseRecord) -> None:
-    """Takes a database off its cell, if its deletion is due; then nothing brings it back."""
+    """Drops a database from its cell if its deletion is due. It cannot be restored after that."""
     cell = await cell_of(directory, database)
 
     async def is_due() -> bool:
@@ -85,7 +84,7 @@ async def drop(directory: Directory, database: DatabaseRecord) -> None:
 
 
 async def get(directory: Directory, database_id: str, organization_id: str | None = None) -> DatabaseRecord:
-    """The database. Raises AccessError if there is none of that id, or not in that organization."""
+    """The database with that id. Raises AccessError if there is none, or not in that organization."""
     found = await databases.find_by_id(directory, database_id, organization_id)
     if found is None:
         raise AccessError("database_not_found", f"There is no database {database_id!r}.")
@@ -93,7 +92,7 @@ async def get(directory: Directory, database_id: str, organization_id: str | Non
 
 
 async def get_by_name(directory: Directory, organization_id: str, name: str) -> DatabaseRecord:
-    """An organization's database of that name. Raises AccessError if there is none."""
+    """An organization's database with that name. Raises AccessError if there is none."""
     found = await databases.find(directory, organization_id, name) if DATABASE_NAME.match(name) else None
     if found is None:
         raise AccessError("database_not_found", f"There is no database {name!r} in this organization.")
@@ -108,16 +107,16 @@ async def list_(
 
 
 async def sizes_bytes(directory: Directory, listed: Sequence[DatabaseRecord]) -> dict[str, int]:
-    """How much room each of these takes on its cell, or took some seconds ago, by id.
+    """The size of each database on its cell, by id. A size may be some seconds old.
 
-    Without those whose cell does not answer at once.
+    Databases whose cell does not answer at once are omitted.
     """
     for cell_id in {database.cell_id for database in _without_size(directory, listed)}:
         try:
             async with asyncio.timeout(_SIZES_TIMEOUT_S), work_of(directory).turn(cell_id):
                 await _read_sizes(directory, cell_id, listed)
         except (ServiceError, TimeoutError):
-            # A size is worth neither an error nor a wait; health checks tell of a cell that is away.
+            # A missing size is not worth an error or a wait. Health checks report a cell that is unavailable.
             continue
     sizes = {database.id: work_of(directory).remembered_size(database.id) for database in listed}
     return {id_: size for id_, size in sizes.items() if size is not None}
@@ -128,7 +127,7 @@ def _without_size(directory: Directory, listed: Sequence[DatabaseRecord]) -> lis
 
 
 async def _read_sizes(directory: Directory, cell_id: str, listed: Sequence[DatabaseRecord]) -> None:
-    # Looked at again, since others may have read them while this one waited for its turn.
+    # Check again, because another task may have read the sizes while this one waited for its slot.
     wanted = [database for database in _without_size(directory, listed) if database.cell_id == cell_id]
     if not wanted:
         return
@@ -139,7 +138,7 @@ async def _read_sizes(directory: Directory, cell_id: str, listed: Sequence[Datab
 
 
 async def rename(directory: Directory, database: DatabaseRecord, name: str, by: Actor) -> DatabaseRecord:
-    """The database, renamed. Raises RequestError or ConflictError for the name, ConflictError in other states."""
+    """Renames a database. Raises RequestError for an invalid name; ConflictError if it is taken or in a wrong state."""
     check_database_name(name)
     action = DatabaseAction.RENAME
     changed = await databases.rename(directory, database.id, name, only_from=sources(action), by=by)
@@ -147,7 +146,7 @@ async def rename(directory: Directory, database: DatabaseRecord, name: str, by: 
 
 
 async def make_default(directory: Directory, database: DatabaseRecord, by: Actor) -> DatabaseRecord:
-    """The database, now the one that requests go to which name none."""
+    """Makes a database the default: requests that name no database use it."""
     action = DatabaseAction.MAKE_DEFAULT
     changed = await databases.make_default(
         directory, database.id, database.organization_id, only_from=sources(action), by=by
@@ -158,7 +157,7 @@ async def make_default(directory: Directory, database: DatabaseRecord, by: Actor
 async def rename_and_make_default(
     directory: Directory, database: DatabaseRecord, name: str, by: Actor
 ) -> DatabaseRecord:
-    """The database, renamed and the default. If one of them cannot be, neither is done. Raises as both do."""
+    """Does both or neither. Raises the errors of `rename` and `make_default`."""
     check_database_name(name)
     action = DatabaseAction.MAKE_DEFAULT
     changed = await databases.rename_and_make_default(
@@ -169,20 +168,23 @@ async def rename_and_make_default(
 
 
 async def suspend(directory: Directory, database: DatabaseRecord, by: Actor = OPERATOR) -> DatabaseRecord:
-    """The database, which refuses every request from now on, and keeps its data."""
+    """Suspends a database: it rejects every request and keeps its data."""
     return await _set_state(directory, database, DatabaseAction.SUSPEND, DatabaseState.SUSPENDED, by)
 
 
 async def resume(directory: Directory, database: DatabaseRecord, by: Actor = OPERATOR) -> DatabaseRecord:
-    """The database, no longer suspended."""
+    """Resumes a suspended database."""
     return await _set_state(directory, database, DatabaseAction.RESUME, DatabaseState.READY, by)
 
 
 async def delete(
     directory: Directory, database: DatabaseRecord, *, restore_s: float, restorable: bool, by: Actor = OPERATOR
 ) -> DatabaseRecord:
-    """The database, being deleted: it can be restored for `restore_s`, unless it never was ready or `restorable` is
-    false, and is dropped then. A second time changes nothing, unless it says that there shall be no way back."""
+    """Starts to delete a database.
+
+    It can be restored for `restore_s` and is then dropped. If it was never ready, or `restorable` is false, it cannot
+    be restored. A repeated call changes nothing, except that `restorable=False` ends the time for restoring.
+    """
     action = DatabaseAction.DELETE
     deletable = sources(action) - {DatabaseState.DELETING}
     if not restorable:
@@ -204,7 +206,7 @@ async def delete(
 
 
 async def restore(directory: Directory, database: DatabaseRecord, by: Actor = OPERATOR) -> DatabaseRecord:
-    """The database, as it was before it was deleted. Raises ConflictError if it is not, or it is too late."""
+    """Restores a deleted database. Raises ConflictError if it is not being deleted, or can no longer be restored."""
     restored = await databases.restore(directory, database.id, by)
     return restored or await _refuse(directory, database, DatabaseAction.RESTORE)
 
@@ -219,13 +221,13 @@ async def _set_state(
 
 
 async def _refuse(directory: Directory, database: DatabaseRecord, action: DatabaseAction) -> NoReturn:
-    """Raises the error for an action that found nothing to change."""
+    """Raises the error for an action that changed nothing."""
     current = await get(directory, database.id)
     if current.state is DatabaseState.DELETED:
         raise AccessError("database_not_found", f"There is no database {database.id!r}.")
     reason = ""
     if action is DatabaseAction.RESTORE and current.state is DatabaseState.DELETING:
-        reason = " and cannot be restored any more"
+        reason = " and can no longer be restored"
     raise ConflictError("wrong_state", f"The database {current.name!r} is {current.state}{reason}.")
 
 
@@ -233,17 +235,17 @@ async def insert(
     directory: Directory, organization_id: str, name: str, by: Actor, *,
     as_draft_s: float = 0, counted: bool = True, on: cells.CellRecord | None = None,
 ) -> DatabaseRecord:  # fmt: skip
-    """The database as the directory knows it before anything of it exists: to be created, or a draft for so long.
+    """Records a database in the directory before anything of it exists: one to be created, or a draft for `as_draft_s`.
 
-    It goes to the cell that has most room for it, or to the one that is said, as a copy that no customer knows of.
-    Raises LimitError when the tier allows no more, unless it is not `counted`; ConflictError for a taken name.
+    It goes to the cell with the most room. With `on` it goes to that cell, as a copy that customers do not see. Raises
+    LimitError if the tier's limit is reached (unless not `counted`), ConflictError if the name is taken.
     """
     organization = await organizations.find(directory, organization_id)
     if organization is None:
         raise AccessError("organization_not_found", f"There is no organization {organization_id!r}.")
     cell = on or await cells.roomiest(directory, organization_id, organization.tier)
     if cell is None:
-        raise EngineError("no_active_cell", "There is no cell that takes new databases.", retry_after_ms=60_000)
+        raise EngineError("no_active_cell", "No cell accepts new databases at the moment.", retry_after_ms=60_000)
     names = provisioning.new_names()
     new = NewDatabase(
         id=new_id(Kind.DATABASE),
@@ -259,19 +261,21 @@ async def insert(
         directory, new, at_most, as_draft_s or CLAIM_S, by, as_draft=as_draft_s > 0, audited=on is None
     )
     if inserted is None:
-        raise LimitError("database_limit", f"The tier {organization.tier} allows {at_most} databases; all are used.")
+        raise LimitError(
+            "database_limit", f"Database limit reached: the {organization.tier} tier allows {at_most} databases."
+        )
     return inserted
 
 
 async def cell_of(directory: Directory, database: DatabaseRecord) -> cells.CellRecord:
     """The cell that holds a database."""
     cell = await cells.find(directory, database.cell_id)
-    assert cell is not None, "a foreign key keeps a cell that has databases"
+    assert cell is not None, "a foreign key guarantees that the cell exists"
     return cell
 
 
 def names_of(database: DatabaseRecord) -> EngineNames:
-    """What a database and its roles are called on its cell."""
+    """The names of a database and its roles on its cell."""
     return EngineNames(database.engine_name, database.owner_role, database.reader_role)
 
 
@@ -282,5 +286,5 @@ async def _note_failure(directory: Directory, database: DatabaseRecord, cause: S
             only_from=sources(DatabaseAction.FAIL), action="database.fail", by=SERVICE,
         )  # fmt: skip
     except ServiceError as error:
-        # The caller gets the first cause. The state stays creating, which the next attempt finishes as well.
-        cause.add_note(f"The state could not be set to failed: {error.internal_context}")
+        # The caller gets the original error. The state stays creating, which the next attempt completes just as well.
+        cause.add_note(f"Could not set the state to failed: {error.internal_context}")

@@ -1,8 +1,8 @@
-"""The guard of cells' disks: a database that has grown past the operator's ceiling is suspended.
+"""The disk guard: suspends databases that exceed the operator's size limit.
 
-Owns the looking. PostgreSQL has no quotas, and a full disk stops every tenant of a cell; so the one database stops
-before that. Its data is kept, its organization can delete it, and the operator can resume it. Refuses to look often:
-asking for sizes looks at every file of a cell.
+PostgreSQL has no quotas, and a full disk stops every tenant of a cell. So the one large database is suspended first.
+Its data is kept; its organization can delete it, and the operator can resume it. The guard checks only once per minute,
+because reading the sizes touches every file of a cell.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _LOOK_EVERY_S = 60.0
 
 
 class DiskGuard:
-    """Looks at the sizes of all databases again and again."""
+    """Checks the sizes of all databases, once per minute."""
 
     def __init__(self, directory: Directory, observe: Observe, max_bytes: int) -> None:
         self._directory = directory
@@ -31,17 +31,17 @@ class DiskGuard:
         self._max_bytes = max_bytes
 
     async def run(self) -> None:
-        """Works for ever; or not at all, where there is no ceiling."""
+        """Runs forever. Returns at once if there is no size limit."""
         while self._max_bytes:
             try:
                 await self.look()
             except Exception as error:
-                # The directory is away, mostly. A loop that died would not come back.
+                # Usually the directory is unavailable. The loop must survive, because nothing restarts it.
                 self._report(error)
             await asyncio.sleep(_LOOK_EVERY_S)
 
     async def look(self) -> None:
-        """Looks at every cell once. Raises ServiceError if the directory is away."""
+        """Checks every cell once. Raises ServiceError if the directory is unavailable."""
         for cell in await cells.list_(self._directory):
             if cell.state is CellState.DOWN:
                 continue
@@ -62,7 +62,7 @@ class DiskGuard:
         try:
             await databases.suspend(self._directory, database, SERVICE)
         except ConflictError:
-            # Another control process was there first, or it is being deleted.
+            # Another control process suspended it first, or it is being deleted.
             return False
         return True
 

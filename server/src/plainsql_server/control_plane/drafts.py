@@ -1,7 +1,7 @@
-"""Rules about drafts: a backup is restored beside what is there, and becomes a database only when it is whole.
+"""Drafts: a backup is restored into a draft, which becomes a database only when it is complete.
 
-Owns the order of steps between directory and cell, as `control_plane/databases.py` does for creations. Refuses to
-know what a backup looks like: whoever has one fills the draft meanwhile.
+This module orders the steps between directory and cell, as `control_plane/databases.py` does for creations. Its caller
+fills the draft with data.
 """
 
 import asyncio
@@ -20,11 +20,12 @@ from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
 from plainsql_server.engine.admin import fencing, provisioning
 
-# How long a draft outlives the process that fills it. It is put off every third of this, so that one slow answer
-# of the directory does not end a restore.
+# The lease of a draft: how long it outlives the process that fills it. The lease is renewed three times in this span,
+# so one slow response of the directory does not end a restore.
 _CLAIM_S = 120.0
 REPLACEABLE = frozenset([DatabaseState.READY, DatabaseState.SUSPENDED])
-# A draft's name says what becomes of it: it holds what was replaced. 63 characters at most, as every name.
+# A draft that replaces a database is named for what it will then hold: the replaced content. Like every name, at most
+# 63 characters; this is how many of the original name are kept.
 _KEPT_NAME = 40
 
 
@@ -32,11 +33,11 @@ _KEPT_NAME = 40
 async def draft(
     directory: Directory, organization_id: str, name: str, *, replaces: bool, on: CellRecord | None = None
 ) -> AsyncIterator[DatabaseRecord]:
-    """An empty database with its roles, kept for the length of the block, and then dropped unless it was adopted.
+    """An empty database with its roles, for the length of the block. At the end it is dropped unless it was adopted.
 
-    In the place of another it has a name of its own and does not count against the tier. If the process dies, the
-    control plane drops it a little later. It is made on the cell that is said, or else on that with most room. Raises
-    as `databases.create` does; a draft that was lost meanwhile cancels the block and raises ConflictError.
+    If it `replaces` a database, it gets its own name and does not count against the tier's limit. It is created on the
+    cell `on`, or on the one with the most room. If the process dies, the control plane drops the draft a little later.
+    Raises the errors of `databases.create`. If the draft is lost meanwhile, cancels the block and raises ConflictError.
     """
     check_database_name(name)
     own_name = f"{name[:_KEPT_NAME]}-replaced-{secrets.token_hex(4)}" if replaces else name
@@ -50,16 +51,16 @@ async def draft(
             yield made
             keeping.cancel()
     except BaseExceptionGroup as group:
-        # What failed first is what the caller wants to know, as it is.
+        # Raise the first failure itself, without the group around it.
         raise group.exceptions[0] from None
     finally:
         await _end(directory, made)
 
 
 async def adopt(directory: Directory, made: DatabaseRecord, *, plain: bool) -> DatabaseRecord:
-    """The draft as a database that is ready. Raises ConflictError if it was dropped meanwhile."""
+    """Makes the draft a ready database. Raises ConflictError if it was dropped meanwhile."""
     cell = await cell_of(directory, made)
-    # The lock keeps whoever drops what is due away until the directory says that it is not.
+    # The lock keeps the finisher from dropping the draft until the directory records that it is no longer due.
     async with fencing.held(cell.conninfo, cell.admin_role, names_of(made)) as is_there:
         adopted = await drafts.adopt(directory, made, plain, OPERATOR) if is_there else None
     return adopted or _lost()
@@ -74,18 +75,19 @@ async def replace(
     restore_s: float,
     heeded_s: float,
 ) -> DatabaseRecord:
-    """The database `target` with the draft's content. What it had can be restored for `restore_s`, under another name.
+    """Gives the database `target` the draft's content.
 
-    Nobody writes to the old content once somebody may have seen the new: the old one is closed first and its
-    connections are ended, and it stays closed for `heeded_s`, until no node remembers it. Raises ConflictError,
-    and opens the old one again, if one of them changed meanwhile.
+    The old content can be restored for `restore_s`, under another name. Nothing is written to the old content once the
+    new content may have been read: first the old content is fenced and its connections are ended. It stays closed for
+    `heeded_s`, until no node has it cached. If one of the two changed meanwhile, raises ConflictError and opens the old
+    content again.
     """
     cell, old_cell = await cell_of(directory, made), await cell_of(directory, target)
     async with (
         fencing.held(cell.conninfo, cell.admin_role, names_of(made)) as is_there,
         fencing.held(old_cell.conninfo, old_cell.admin_role, names_of(target)),
     ):
-        # What a move left behind stays closed: some node may not have heard yet that it was left.
+        # If the database has moved, its old content must stay closed: a node may not know of the move yet.
         if not is_there or (await get(directory, target.id)).engine_name != target.engine_name:
             _lost()
         async with fencing.closed(old_cell.conninfo, old_cell.admin_role, target.engine_name):
@@ -105,18 +107,18 @@ async def _make(directory: Directory, made: DatabaseRecord) -> None:
 
 
 async def _end(directory: Directory, made: DatabaseRecord) -> None:
-    """Drops what is still a draft: not what was adopted, nor what holds a replaced database's content."""
+    """Drops the draft, unless it was adopted or now holds the content of a replaced database."""
     try:
         if await drafts.put_off(directory, made.id, 0):
-            # As it is now: it may have changed places with what it is a copy of.
+            # Read it again: it may have been swapped with the database that it is a copy of.
             await drop(directory, await get(directory, made.id))
     except ServiceError:
-        # It is due, so the control plane drops it; whoever restores is told why that failed, which matters more.
+        # The draft is due, so the control plane will drop it. The error of the restore itself matters more.
         return
 
 
 async def _keep(directory: Directory, made: DatabaseRecord) -> None:
-    """Puts the end of the draft off for as long as it runs. Raises ConflictError if it was dropped."""
+    """Renews the draft's lease. Raises ConflictError if the draft was dropped."""
     while True:
         await asyncio.sleep(_CLAIM_S / 3)
         if not await drafts.put_off(directory, made.id, _CLAIM_S):
@@ -128,6 +130,6 @@ async def _keep(directory: Directory, made: DatabaseRecord) -> None:
 def _lost() -> DatabaseRecord:
     raise ConflictError(
         "restore_overtaken",
-        "Something else changed or dropped what this restore was working on; nothing was restored.",
+        "The target of this restore was changed or dropped meanwhile. Nothing was restored.",
         hint="Run it again.",
     )

@@ -1,8 +1,8 @@
-"""Finishing what was begun: creations and moves that a crash cut short, and deletions that are due.
+"""The finisher: completes creations and moves that a crash interrupted, and deletions that are due.
 
-Owns the loop that every control process runs. Several may run at once: each takes work that nobody has, for a
-limited time, and the lock on the cell keeps two from working on one database. Refuses to decide anything: the
-directory says what is unfinished, and `control_plane/databases.py` and `control_plane/moves.py` know the steps.
+Every control process runs this loop. Each claims unclaimed work for a limited time, and a lock on the cell keeps two
+processes from working on one database. The directory records what is unfinished; `control_plane/databases.py` and
+`control_plane/moves.py` carry out the steps.
 """
 
 import asyncio
@@ -21,16 +21,16 @@ from plainsql_server.directory.moves import MoveRecord
 
 _LOOK_EVERY_S = 2.0
 _AT_ONCE = 4
-# The rows of sessions that ended are of no use but to answer "what was that?" for a while.
+# Ended sessions are kept for a while only so that operators can look them up.
 _SESSIONS_KEPT = timedelta(days=7)
-# A year and a month, so that a yearly review sees the whole of it; docs/reference/control.md says so.
+# A year and a month, so that a yearly review sees all of it. docs/reference/control.md promises this.
 _AUDIT_KEPT = timedelta(days=396)
 _AUDIT_REMOVED_AT_ONCE = 10_000
 _TIDY_EVERY_S = 600.0
 
 
 class Finisher:
-    """Looks for unfinished work now and then, and at once when it is told that there is some."""
+    """Looks for unfinished work every 2 seconds, and at once when `there_is_work` is called."""
 
     def __init__(self, directory: Directory, observe: Observe) -> None:
         self._directory = directory
@@ -39,11 +39,11 @@ class Finisher:
         self._tidy_at_s = 0.0
 
     def there_is_work(self) -> None:
-        """Has it look at once."""
+        """Makes it look for work at once."""
         self._there_is_work.set()
 
     async def run(self) -> None:
-        """Works for ever."""
+        """Runs forever."""
         while True:
             self._there_is_work.clear()
             try:
@@ -51,7 +51,7 @@ class Finisher:
                     pass
                 await self._tidy()
             except Exception as error:
-                # Whatever it is, it is told, and the next look may go better; a loop that died would not come back.
+                # Report any error and try again later. The loop must survive, because nothing restarts it.
                 self._report(error)
             try:
                 async with asyncio.timeout(_LOOK_EVERY_S):
@@ -60,7 +60,7 @@ class Finisher:
                 continue
 
     async def finish_some(self) -> int:
-        """Works on some of what is unfinished; how many that were, so that 0 means that nothing is."""
+        """Works on some unfinished items. Returns how many; 0 means that nothing is unfinished."""
         abandoned = await moves.abandoned(self._directory)
         await asyncio.gather(*(self._undo(move) for move in abandoned))
         unfinished = await stored.claim_unfinished(self._directory, _AT_ONCE, CLAIM_S)
@@ -71,7 +71,7 @@ class Finisher:
         try:
             await moves.undo(self._directory, move)
         except Exception as error:
-            # Its cell is away, most likely. It is tried again when the claim is over.
+            # Most likely its cell is unavailable. It is tried again when the claim expires.
             self._report(error)
 
     async def _tidy(self) -> None:
@@ -87,7 +87,7 @@ class Finisher:
             else:
                 await databases.drop(self._directory, database)
         except Exception as error:
-            # A failed creation is marked as such. A deletion is tried again when the claim is over.
+            # A failed creation is marked as failed. A deletion is tried again when the claim expires.
             self._report(error)
 
     def _report(self, error: Exception) -> None:

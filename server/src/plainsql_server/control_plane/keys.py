@@ -1,7 +1,6 @@
-"""Rules about API keys: what a key may be given, and that its secret is seen once.
+"""Creates, lists, rotates and revokes API keys.
 
-Owns creating, listing, rotating and revoking keys. Refuses to keep a secret: `create` and `rotate` return it
-and forget it.
+`create` and `rotate` return a key's secret once; it is not stored.
 """
 
 from collections.abc import Iterable
@@ -21,7 +20,7 @@ from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.keys import KeyRecord, NewKey
 from plainsql_server.limits.tiers import LIVE_KEYS
 
-# The last that is a date in every time zone and on both sides of the driver.
+# The last year whose dates are valid in every time zone, both in Python and in PostgreSQL.
 _LAST_YEAR = 9_998
 
 
@@ -35,15 +34,15 @@ async def create(
     expires_at: datetime | None = None,
     by: Actor = OPERATOR,
 ) -> tuple[KeyRecord, Secret]:
-    """A new key and its secret, which exists nowhere else; bound to one database if that is named.
+    """Creates a key, bound to a database if one is named. Returns it with its secret, which is stored nowhere.
 
-    Raises RequestError for a key that would be of no use, AccessError if there is no such database, LimitError if the
-    organization has as many as it may.
+    Raises RequestError if the key would be useless, AccessError if there is no such database, LimitError if the
+    organization has reached its limit of keys.
     """
     check_title("a key", name)
     granted = frozenset(scopes)
     if not granted:
-        raise RequestError("no_scopes", "A key needs one scope or more.", hint=f"The scopes are {', '.join(Scope)}.")
+        raise RequestError("no_scopes", "A key needs at least one scope.", hint=f"The scopes are {', '.join(Scope)}.")
     _check_expiry(expires_at)
     bound_to = None if database is None else await databases.get_by_name(directory, organization_id, database)
     secret = new_key()
@@ -55,9 +54,10 @@ async def create(
 async def rotate(
     directory: Directory, organization_id: str, key_id: str, overlap: timedelta, by: Actor
 ) -> tuple[KeyRecord, KeyRecord, Secret]:
-    """A new key with the same rights, the old one, which works until the overlap is over, and the new one's secret.
+    """Replaces a key. Returns the new key with the same rights, the old key, which is valid until the overlap ends, and
+    the new secret.
 
-    Raises AccessError if there is no such key, ConflictError if it does not work any more or was rotated before.
+    Raises AccessError if there is no such key, ConflictError if it is no longer valid or was already rotated.
     """
     old = await get(directory, organization_id, key_id)
     secret, at = new_key(), now()
@@ -67,12 +67,12 @@ async def rotate(
     )  # fmt: skip
     replaced = await keys.replace(directory, new, at + overlap, at, at_most=LIVE_KEYS, by=by)
     if replaced is None:
-        raise ConflictError("key_not_active", "This key is revoked or has expired; create a new one instead.")
+        raise ConflictError("key_not_active", "This key is revoked or expired. Create a new key instead.")
     return *replaced, secret
 
 
 async def get(directory: Directory, organization_id: str, key_id: str) -> KeyRecord:
-    """An organization's key. Raises AccessError if it has none of that id."""
+    """An organization's key. Raises AccessError if there is no key with that id."""
     found = await keys.find(directory, key_id, organization_id)
     if found is None:
         raise _not_found(key_id)
@@ -82,16 +82,16 @@ async def get(directory: Directory, organization_id: str, key_id: str) -> KeyRec
 async def list_(
     directory: Directory, organization_id: str, limit: int | None = None, after: str | None = None
 ) -> list[KeyRecord]:
-    """An organization's keys, oldest first, revoked ones included."""
+    """An organization's keys, oldest first, including revoked ones."""
     return await keys.list_(directory, organization_id, limit, after)
 
 
 async def revoke(
     directory: Directory, key_id: str, organization_id: str | None = None, by: Actor = OPERATOR
 ) -> KeyRecord:
-    """The key, revoked, and its sessions with it; a second time changes nothing. Raises AccessError if there is none.
+    """Revokes a key and its sessions. A repeated call changes nothing. Raises AccessError if there is no such key.
 
-    An operator names no organization; a request names its caller's, so that others' keys do not exist for it.
+    Operators pass no organization. Requests pass the caller's, so they cannot see the keys of others.
     """
     revoked = await keys.revoke(directory, key_id, organization_id, by)
     if revoked is None:
@@ -100,7 +100,7 @@ async def revoke(
 
 
 def state_of(key: KeyRecord) -> CredentialState:
-    """The key's state now."""
+    """The key's current state."""
     if key.revoked_at is not None:
         return CredentialState.ENDED
     return CredentialState.ACTIVE if key.is_active(now()) else CredentialState.EXPIRED
@@ -134,11 +134,14 @@ def _check_expiry(expires_at: datetime | None) -> None:
     if expires_at is None:
         return
     if expires_at.tzinfo is None:
-        raise RequestError("invalid_expiry", "The time at which a key expires needs a time zone.")
+        raise RequestError("invalid_expiry", "`expires_at` needs a time zone.")
     if expires_at <= now():
-        raise RequestError("invalid_expiry", "The key would have expired already.")
+        raise RequestError("invalid_expiry", "`expires_at` is in the past.")
     if expires_at.year > _LAST_YEAR:
-        raise RequestError("invalid_expiry", f"A key expires in the year {_LAST_YEAR} at the latest, or never.")
+        raise RequestError(
+            "invalid_expiry",
+            f"`expires_at` is too late. The last allowed year is {_LAST_YEAR}; omit it for a key that never expires.",
+        )
 
 
 def _not_found(key_id: str) -> AccessError:

@@ -1,9 +1,10 @@
-"""Rules about moves: a database changes its cell, and is whole in exactly one place at every moment.
+"""Moves a database to another cell. At every moment, the database is complete in exactly one place.
 
-Owns the order of steps between directory and cells. The directory's record decides where the database is
-(`directory/moves.py`); on its old cell it is closed before the record may say "done", and nobody opens it again then.
-A move that its carrier left is undone: the record says so first, so that it cannot be done any more, then the carrier's
-own connection is ended, and then the database is opened where it always was. Refuses to know how a database is copied.
+This module orders the steps between directory and cells; copying the data is done elsewhere. The directory's record
+decides where the database is (`directory/moves.py`). On the old cell the database is fenced before the record can
+become "done", and then never opened again. If the process that carries out a move dies, the move is undone: first the
+record becomes "undoing", so the move can no longer be done; then that process's connection is ended; then the database
+is opened again on its old cell.
 """
 
 import asyncio
@@ -25,22 +26,22 @@ from plainsql_server.directory.moves import MoveRecord
 from plainsql_server.engine.admin import fencing
 from plainsql_server.engine.admin.provisioning import MAINTENANCE_DATABASE, admin_connection, lock_database
 
-# How long a move outlives its carrier, and with it a stop; it says that it lives five times in that. Longer than a
-# directory that fails over, or a machine that pauses, would undo moves for nothing; a database that was just being
-# closed cannot be used as long.
+# The lease of a move: if its process dies, the move and its stop last this much longer. The process renews the lease
+# five times in this span. It must outlast a failover of the directory or a paused machine, or moves would be undone
+# needlessly. On the other hand, a database that was just being closed is unusable for this long.
 ALIVE_S = 8.0
 _KEEP_EVERY_S = ALIVE_S / 5
-# How long statements that run when the stop begins may take to their end. Half of what a stop should take in all.
+# How long statements that are running when the stop begins may take to finish: half the target time of a stop.
 _QUIET_S = 0.5
 
 
 async def choose(directory: Directory, database: DatabaseRecord, name: str) -> CellRecord:
-    """The cell of that name, for a database to go to. Raises AccessError, RequestError or ConflictError if not."""
+    """The cell to move a database to. Raises AccessError, RequestError or ConflictError if it is not suitable."""
     cell = await cells.get(directory, name)
     if cell.id == database.cell_id:
-        raise RequestError("already_there", f"The database {database.name!r} is on the cell {cell.name!r} already.")
+        raise RequestError("already_there", f"The database {database.name!r} is already on the cell {cell.name!r}.")
     if cell.state is not CellState.ACTIVE:
-        raise ConflictError("wrong_state", f"The cell {cell.name!r} is {cell.state}, and takes no databases.")
+        raise ConflictError("wrong_state", f"The cell {cell.name!r} is {cell.state} and accepts no databases.")
     if cell.organization_id not in (None, database.organization_id):
         raise ConflictError("not_their_cell", f"The cell {cell.name!r} belongs to another organization.")
     if database.state not in drafts.REPLACEABLE:
@@ -52,9 +53,9 @@ async def choose(directory: Directory, database: DatabaseRecord, name: str) -> C
 async def begun(
     directory: Directory, database: DatabaseRecord, to: CellRecord
 ) -> AsyncIterator[tuple[MoveRecord, DatabaseRecord]]:
-    """A move and the copy to fill, kept for the length of the block. Left before it is finished, it is undone.
+    """A move and the copy to fill, for the length of the block. If the move is not finished by then, it is undone.
 
-    Raises ConflictError if the database is being moved already, or if somebody else undid the move meanwhile.
+    Raises ConflictError if the database is already being moved, or if the move was undone meanwhile.
     """
     for left in await abandoned(directory, database.id):
         await undo(directory, left)
@@ -80,13 +81,15 @@ async def begun(
 async def stopped(
     directory: Directory, move: MoveRecord, database: DatabaseRecord, spared: Collection[int]
 ) -> AsyncIterator[None]:
-    """Nobody uses the database during the block, but for the connections spared; requests wait.
+    """Stops the database for the length of the block: requests wait, and only the `spared` connections can use it.
 
-    If it is not finished in the block, it is open again afterwards. Raises ConflictError if it cannot be stopped now.
+    If the move is not finished in the block, the database is opened again afterwards. Raises ConflictError if it cannot
+    be stopped now.
     """
     cell = await cell_of(directory, database)
     async with admin_connection(cell.conninfo, cell.admin_role, MAINTENANCE_DATABASE) as admin:
-        # One connection has the lock and closes: whoever undoes this move ends it, and nothing is closed after that.
+        # The same connection takes the lock and closes the database. To undo this move, another process ends this
+        # connection, and nothing can be closed after that.
         await lock_database(admin, names_of(database))
         if not await moves.stop(directory, move.id, ALIVE_S):
             _overtaken()
@@ -94,26 +97,26 @@ async def stopped(
             await _close(admin, database.engine_name, spared)
             yield
         finally:
-            # Said before it is opened, as when a move is undone: a switch whose answer was lost may still be committed,
-            # and after this it cannot be.
+            # Change the record before opening the database, as in `undo`: a switch whose response was lost may still be
+            # committing, and after this change it cannot.
             if await moves.resume(directory, move.id):
                 await fencing.open_again(admin, database.engine_name)
                 await moves.release(directory, move.id)
 
 
 async def finish(directory: Directory, move: MoveRecord, database: DatabaseRecord, copy: DatabaseRecord) -> None:
-    """Has the database be where its copy is. Within `stopped`. Raises ConflictError if it may not any more."""
+    """Switches the database to its copy, within `stopped`. Raises ConflictError if this is no longer allowed."""
     cell = await cell_of(directory, copy)
-    # The lock keeps whoever drops what is due away until the directory says what that is.
+    # The lock keeps the finisher from dropping the copy until the directory records which one to drop.
     async with fencing.held(cell.conninfo, cell.admin_role, names_of(copy)) as is_there:
         if not is_there or not await moves.finish(directory, move, database, copy, OPERATOR):
             _overtaken()
 
 
 async def undo(directory: Directory, move: MoveRecord) -> None:
-    """Undoes a move that is not done: afterwards the database is open where it was. May be run again.
+    """Undoes a move that is not done: afterwards the database is open on its old cell. Can be repeated.
 
-    Raises EngineError if its cell is away; then it is being undone until somebody can.
+    Raises EngineError if the cell is unavailable; the move then stays in state undoing until a later attempt succeeds.
     """
     if not await moves.begin_undoing(directory, move.id, ALIVE_S):
         return
@@ -121,25 +124,25 @@ async def undo(directory: Directory, move: MoveRecord) -> None:
     cell = await cell_of(directory, database)
     async with admin_connection(cell.conninfo, cell.admin_role, MAINTENANCE_DATABASE) as admin:
         await fencing.take_lock(admin, names_of(database))
-        # Its customer may have deleted it meanwhile.
+        # The customer may have deleted the database meanwhile.
         await fencing.open_again(admin, database.engine_name)
     await moves.finish_undoing(directory, move, SERVICE)
 
 
 async def abandoned(directory: Directory, database_id: str | None = None) -> list[MoveRecord]:
-    """Moves that carriers who died left, of all databases or of one: the caller's to undo."""
+    """Moves whose process died, of all databases or of one. The caller must undo them."""
     return await moves.claim_abandoned(directory, ALIVE_S, database_id)
 
 
 async def _close(admin: AsyncConnection, database: str, spared: Collection[int]) -> None:
-    # Where another server leads the cell by now, it is that one which customers write to, and not the one that is read.
+    # If another server leads the cell by now, customers write to that one, not to the one that the copy reads from.
     if not await fencing.has_all(admin, database, spared):
-        raise EngineError("database_busy", "The cell has another leader by now.", retryable=True)
+        raise EngineError("database_busy", "The cell has failed over to another server.", retryable=True)
     await fencing.wait_for_quiet(admin, database, spared, _QUIET_S)
     await fencing.allow_connections(admin, database, False)
     await fencing.end_connections(admin, database, spared)
     if await fencing.has_prepared(admin, database):
-        raise EngineError("database_busy", "A transaction that spans databases is not finished.", retryable=True)
+        raise EngineError("database_busy", "A spanning transaction isn't finished yet.", retryable=True)
 
 
 async def _is_done(directory: Directory, move: MoveRecord) -> bool:
@@ -148,7 +151,7 @@ async def _is_done(directory: Directory, move: MoveRecord) -> bool:
 
 
 async def _keep(directory: Directory, move: MoveRecord, carrier: "asyncio.Task[Any]") -> None:
-    """Says that the move lives for as long as it runs; ends its carrier if the move is no longer the carrier's."""
+    """Renews the move's lease. If another process has taken over the move, cancels `carrier`."""
     while True:
         await asyncio.sleep(_KEEP_EVERY_S)
         try:
@@ -158,12 +161,12 @@ async def _keep(directory: Directory, move: MoveRecord, carrier: "asyncio.Task[A
                 carrier.cancel()
             return
         except EngineError:
-            # The directory may be back in time. If it is not, nothing can be finished without it, either.
+            # The directory may come back in time. If it does not, the move cannot be finished anyway.
             continue
 
 
 def _overtaken() -> NoReturn:
     raise ConflictError(
-        "move_overtaken", "The database was changed or the move undone meanwhile; the database is where it was.",
+        "move_overtaken", "The database changed or the move was undone meanwhile. The database is on its old cell.",
         hint="Run it again.",
     )  # fmt: skip

@@ -1,7 +1,4 @@
-"""Names that people give to things: what they may look like.
-
-Owns the shapes, which the directory's CHECK constraints repeat. Refuses to know whether a name is taken.
-"""
+"""Checks the format of names. The directory's CHECK constraints enforce the same rules."""
 
 import re
 
@@ -13,30 +10,30 @@ TITLE_LENGTH = 100
 
 
 def check_database_name(name: str) -> None:
-    """Raises RequestError unless a database may be called that."""
+    """Raises RequestError if this is not a valid database name."""
     if not DATABASE_NAME.match(name):
         raise RequestError(
             "invalid_name",
-            f"A database cannot be named {name!r}.",
-            hint="Start with a lower-case letter; then lower-case letters, digits, - and _, 63 characters at most.",
+            f"Invalid database name {name!r}.",
+            hint="Start with a lower-case letter, then use lower-case letters, digits, - and _. At most 63 characters.",
         )
 
 
 def check_cell_name(name: str) -> None:
-    """Raises RequestError unless a cell may be called that."""
+    """Raises RequestError if this is not a valid cell name."""
     if not _CELL.match(name):
         raise RequestError(
             "invalid_name",
-            f"A cell cannot be named {name!r}.",
-            hint="Start with a lower-case letter; then lower-case letters, digits and -, 63 characters at most.",
+            f"Invalid cell name {name!r}.",
+            hint="Start with a lower-case letter, then use lower-case letters, digits and -. At most 63 characters.",
         )
 
 
 def check_title(kind: str, name: str) -> None:
-    """Raises RequestError unless an organization or a key may be called that: any printable text."""
+    """Raises RequestError if this is not a valid name of an organization or a key, which can be any printable text."""
     if not 1 <= len(name) <= TITLE_LENGTH or not name.isprintable() or name != name.strip():
         raise RequestError(
             "invalid_name",
-            f"That cannot be the name of {kind}.",
-            hint=f"Use 1 to {TITLE_LENGTH} printable characters that neither begin nor end with a space.",
+            f"Invalid name for {kind}.",
+            hint=f"Use 1 to {TITLE_LENGTH} printable characters, with no space at the start or end.",
         )

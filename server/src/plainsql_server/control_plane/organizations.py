@@ -1,7 +1,4 @@
-"""Rules about organizations: their names and tiers.
-
-Owns what may be created and how one is found. Refuses to know how they are stored.
-"""
+"""Creates, renames and finds organizations, and sets their tiers."""
 
 from plainsql_server.control_plane.names import check_title
 from plainsql_server.core.actor import OPERATOR, Actor
@@ -14,26 +11,26 @@ from plainsql_server.limits.tiers import TIERS
 
 
 async def create(directory: Directory, name: str, tier: str) -> OrganizationRecord:
-    """A new organization. Raises RequestError for a name or tier that cannot be, ConflictError for a taken name."""
+    """Creates an organization. Raises RequestError for an invalid name or tier, ConflictError if the name is taken."""
     _check_name(name)
     _check_tier(tier)
     return await organizations.insert(directory, new_id(Kind.ORGANIZATION), name, tier, OPERATOR)
 
 
 async def rename(directory: Directory, organization_id: str, name: str, by: Actor) -> OrganizationRecord:
-    """The organization, renamed. Raises RequestError for a name that cannot be, ConflictError for a taken one."""
+    """Renames the organization. Raises RequestError for an invalid name, ConflictError if it is taken."""
     _check_name(name)
     return await organizations.rename(directory, organization_id, name, by)
 
 
 async def set_tier(directory: Directory, organization_id: str, tier: str) -> OrganizationRecord:
-    """The organization, in that tier; nodes know it within a second. Raises RequestError if there is no such tier."""
+    """Sets the organization's tier. Nodes apply it within a second. Raises RequestError for an unknown tier."""
     _check_tier(tier)
     return await organizations.set_tier(directory, organization_id, tier, OPERATOR)
 
 
 async def get(directory: Directory, name_or_id: str) -> OrganizationRecord:
-    """The organization of that name or id. Raises AccessError if there is none."""
+    """The organization with that name or id. Raises AccessError if there is none."""
     found = await organizations.find(directory, name_or_id)
     if found is None:
         raise AccessError("organization_not_found", f"There is no organization {name_or_id!r}.")
@@ -41,14 +38,16 @@ async def get(directory: Directory, name_or_id: str) -> OrganizationRecord:
 
 
 async def list_(directory: Directory) -> list[OrganizationRecord]:
-    """Every organization, oldest first."""
+    """All organizations, oldest first."""
     return await organizations.list_(directory)
 
 
 def _check_name(name: str) -> None:
     check_title("an organization", name)
     if name.startswith(f"{Kind.ORGANIZATION}_"):
-        raise RequestError("invalid_name", f"An organization's name cannot begin with {Kind.ORGANIZATION}_, as ids do.")
+        raise RequestError(
+            "invalid_name", f"An organization's name can't start with {Kind.ORGANIZATION}_, because ids do."
+        )
 
 
 def _check_tier(tier: str) -> None:

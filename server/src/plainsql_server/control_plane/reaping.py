@@ -1,9 +1,9 @@
-"""The reaper: what is past its ceiling on a cell, and nobody's, is ended.
+"""The reaper: ends statements, connections and transactions on cells that exceed their limits.
 
-Owns the ceilings. A data plane ends its own statements at their deadline; this is for what it cannot: statements of a
-process that was killed, connections of a machine that is gone, transactions that were prepared and forgotten, and
-tenants who take more of what a cell's tenants share than a cell can bear. Every control process runs it, and each cell
-is looked at by one of them. Refuses to decide about a database: nothing that is stored is touched.
+A data plane ends its own statements at their deadline. The reaper handles what no data plane cleans up: statements of a
+killed process, connections of a machine that is gone, prepared transactions that were abandoned, and tenants that use
+more of a cell's shared resources than the cell can provide. Every control process runs a reaper; each cell is checked
+by one of them. The reaper never touches stored data.
 """
 
 import asyncio
@@ -26,27 +26,27 @@ _LOOK_EVERY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """How much is too much."""
+    """The limits that the reaper enforces."""
 
     tiers: Mapping[str, Limits] = field(default_factory=lambda: TIERS)
-    # What the service's own ending takes, at most, and a clock that is behind.
+    # Covers the time that the service itself needs to end a statement, and clock differences.
     grace_s: float = 5.0
-    # Pools close theirs after a minute; older ones belong to a process that is gone.
+    # Pools close idle connections after a minute. Older ones belong to a process that is gone.
     idle_s: float = 300.0
-    # Of one organization, over all of its connections. A cell has places for about 140,000 locks. Dropping a schema
-    # of ten thousand tables takes some forty thousand.
+    # Locks per organization, over all of its connections. A cell has room for about 140,000 locks. Dropping a schema
+    # with 10,000 tables takes about 40,000.
     locks: int = 50_000
-    # Connections with fewer are not counted.
+    # Connections with fewer locks are not counted.
     few_locks: int = 500
-    # Gathering statistics computes for some seconds, if nothing in it waits on purpose.
+    # Gathering statistics takes some seconds, unless something in it waits on purpose.
     maintenance_s: float = 60.0
-    # Whoever prepares a transaction finishes it at once.
+    # A client that prepares a transaction normally finishes it at once.
     prepared_s: float = 60.0
-    # Of the service's own, those without a record in the directory: of a process that was killed, or was too slow.
+    # For the service's own prepared transactions without a record in the directory: their process was killed or slow.
     stray_s: float = 5.0
 
     def transaction_s(self, limits: Limits, *, has_written: bool) -> float:
-        """How old a transaction may be. One that has written is no stream."""
+        """The maximum age of a transaction. The stream limit does not apply to one that has written."""
         longest_ms = max(limits.statement_timeout_ms, limits.transaction_timeout_ms)
         return (longest_ms if has_written else max(longest_ms, limits.stream_life_ms)) / 1000 + self.grace_s
 
@@ -54,13 +54,13 @@ class Ceilings:
         return min(self.transaction_s(limits, has_written=True) for limits in self.tiers.values())
 
     def is_past(self, transaction: OldTransaction, tier: str | None) -> bool:
-        """Whether a transaction is too old. A role without a tier may be one of a database that is being dropped."""
+        """Whether a transaction is too old. If its tier is unknown (a dropped database), the longest limit applies."""
         limits = [self.tiers[tier]] if tier is not None else self.tiers.values()
         return transaction.age_s > max(self.transaction_s(each, has_written=transaction.has_written) for each in limits)
 
 
 class Reaper:
-    """Looks at every cell again and again."""
+    """Checks every cell, once per second."""
 
     def __init__(self, directory: Directory, observe: Observe, ceilings: Ceilings | None = None) -> None:
         self._directory = directory
@@ -69,13 +69,13 @@ class Reaper:
         self._watches: dict[str, tuple[CellRecord, CellWatch]] = {}
 
     async def run(self) -> None:
-        """Works for ever; cancelling it closes its connections."""
+        """Runs forever. Cancelling it closes its connections."""
         try:
             while True:
                 try:
                     await self.look()
                 except Exception as error:
-                    # The directory is away, mostly. A loop that died would not come back.
+                    # Usually the directory is unavailable. The loop must survive, because nothing restarts it.
                     self._report(error)
                 await asyncio.sleep(_LOOK_EVERY_S)
         finally:
@@ -88,7 +88,7 @@ class Reaper:
         self._watches.clear()
 
     async def look(self) -> None:
-        """Looks at every cell once. Raises ServiceError if the directory is away."""
+        """Checks every cell once. Raises ServiceError if the directory is unavailable."""
         known = await cells.list_(self._directory)
         await asyncio.gather(*(self._look_at(cell) for cell in known if cell.state is not CellState.DOWN))
 
@@ -113,11 +113,12 @@ class Reaper:
         }
 
     async def _end_prepared(self, watch: CellWatch) -> int:
-        """Ends prepared transactions of nobody. The service's own have a record that says how they end."""
+        """Ends abandoned prepared transactions. For the service's own, a record says whether to commit them."""
         old = await watch.prepared(self._ceilings.prepared_s)
         nobodys = [each for each in old if not each[0].startswith(GID_PREFIX)]
         services = [each for each in await watch.prepared(self._ceilings.stray_s) if each[0].startswith(GID_PREFIX)]
-        # Asked after they were seen: a record is there before anything is prepared, and until nothing is any more.
+        # Read the records after the prepared transactions: a record exists before the first one is prepared and until
+        # the last one is finished.
         strays = await spanning.strays(self._directory, services) if services else {}
         ended = await watch.roll_back_prepared(nobodys)
         for gid, database in services:
@@ -165,6 +166,6 @@ class Reaper:
 
 
 def _organization(owners: Mapping[str, roles.RoleOwner], locker: Locker) -> str:
-    # A role that the directory does not know any more stands for itself.
+    # A role that the directory no longer knows counts as its own organization.
     owner = owners.get(locker.role)
     return locker.role if owner is None else owner.organization

@@ -1,7 +1,6 @@
-"""Rules about sessions: what a token may be given, how long it lives, and who may ask for one.
+"""Creates, refreshes and ends sessions.
 
-Owns creating, refreshing and ending them. Refuses a session that could do more than its key, and one made of
-another session.
+A session never has more rights than its key. Only a key can create a session.
 """
 
 from collections.abc import Iterable
@@ -19,23 +18,23 @@ from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.sessions import NewSession, SessionRecord
 from plainsql_server.limits.tiers import LIVE_SESSIONS
 
-# Both are the specification's.
+# Both values come from the specification.
 LIFE = timedelta(hours=24)
 EXTENSION = timedelta(hours=24)
-# However often it is refreshed, a token that was stolen and forgotten dies within this time of its last refresh.
+# A limit on refreshing: a stolen, forgotten token expires at most this long after its last refresh.
 LONGEST_AHEAD = timedelta(days=30)
 
 
 async def create(
     directory: Directory, principal: Principal, by: Actor, scopes: Iterable[Scope] | None, database: str | None
 ) -> tuple[SessionRecord, Secret]:
-    """A new session of the key that called, and its token, which exists nowhere else.
+    """Creates a session for the calling key, and returns it with its token, which is stored nowhere.
 
-    Without scopes it has the key's, without a database the key's. Raises AccessError if a session asks, if the
-    key has not the scopes, or is bound to another database; RequestError for a list of scopes that is empty.
+    Without scopes or a database, the session has those of its key. Raises AccessError if the caller is a session, or if
+    the key lacks the scopes or is bound to another database; RequestError if the list of scopes is empty.
     """
     if principal.session_id is not None:
-        raise AccessError("forbidden", "A session cannot create sessions; use an API key.")
+        raise AccessError("forbidden", "A session can't create sessions. Use an API key.")
     granted = principal.scopes if scopes is None else _narrowed(principal, frozenset(scopes))
     database_id = None if database is None else await _database_id(directory, principal, database)
     token, created_at = new_session_token(), now()
@@ -56,9 +55,9 @@ async def create(
 
 
 async def refresh(directory: Directory, principal: Principal, by: Actor) -> SessionRecord:
-    """The session that called, which ends 24 hours later than before, but at most 30 days from now.
+    """Extends the calling session by 24 hours, to at most 30 days from now.
 
-    Raises AccessError if it has ended meanwhile, or if a key called.
+    Raises AccessError if the session has ended meanwhile, or if the caller is a key.
     """
     at = now()
     session_id = _session_id(principal)
@@ -69,24 +68,26 @@ async def refresh(directory: Directory, principal: Principal, by: Actor) -> Sess
 
 
 async def end(directory: Directory, principal: Principal, by: Actor) -> None:
-    """Ends the session that called; a second time changes nothing. Raises AccessError if a key called."""
+    """Ends the calling session; a repeated call changes nothing. Raises AccessError if the caller is a key."""
     await sessions.end(directory, _session_id(principal), now(), by)
 
 
 def _session_id(principal: Principal) -> str:
     if principal.session_id is None:
         raise AccessError(
-            "forbidden", "This route needs a session, not an API key.", hint="POST /v1/session makes one."
+            "forbidden", "This route requires a session, not an API key.", hint="Create one: POST /v1/session."
         )
     return principal.session_id
 
 
 def _narrowed(principal: Principal, scopes: frozenset[Scope]) -> frozenset[Scope]:
     if not scopes:
-        raise RequestError("no_scopes", "A session needs one scope or more, or none named to have its key's.")
+        raise RequestError(
+            "no_scopes", "`scopes` is empty. Name at least one scope, or omit it to get the key's scopes."
+        )
     missing = sorted(str(scope) for scope in scopes if not principal.may(scope))
     if missing:
-        raise AccessError("forbidden", f"The key does not have the scope {' and '.join(missing)}.")
+        raise AccessError("forbidden", f"The key doesn't have the scope {' and '.join(missing)}.")
     return scopes
 
 
@@ -97,4 +98,4 @@ async def _database_id(directory: Directory, principal: Principal, name: str) ->
 
 
 def _not_valid() -> AccessError:
-    return AccessError("unauthenticated", "The API key or session is not valid any more.")
+    return AccessError("unauthenticated", "The API key or session is no longer valid.")

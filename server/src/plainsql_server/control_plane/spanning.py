@@ -1,10 +1,10 @@
-"""Recovery: transactions that span databases and were left in doubt are finished as they were decided.
+"""Recovery of spanning transactions: finishes those that were left in doubt, as they were decided.
 
-Owns the loop that every control process runs. It goes by the records in the directory: one that its holder holds no
-longer is taken, which aborts it unless it was decided to commit, and then every participant is made to do that. It
-is here and not in the data plane, because it takes the admin role: that gets in when customers have taken every other
-connection of a cell, and needs no login of a customer's. Each record is finished by itself, so that a cell which does
-not answer holds up nobody but those who need it. Refuses to decide for anybody who is alive.
+Every control process runs this loop. It takes records in the directory whose lease has run out. Taking a record aborts
+it unless it was already decided to commit; then every participant is committed or rolled back accordingly. This is done
+here, not in the data plane, because it needs the admin role: that role can connect even if customers use all other
+connections of a cell, and needs no customer login. Each record is finished independently, so a cell that does not
+answer delays only the transactions that involve it. A record whose lease is valid is never touched.
 """
 
 import asyncio
@@ -23,19 +23,20 @@ from plainsql_server.engine.admin.reaping import CellWatch
 from plainsql_server.engine.execution.spanning import gid_of
 
 _LOOK_EVERY_S = 1.0
-# Records that are being finished at once.
+# How many records are finished concurrently.
 _AT_ONCE = 64
-# Parts of them that are ended at once on one cell, by two connections each. It keeps ten for admins.
+# How many participants are finished concurrently on one cell, with two connections each. A cell reserves ten for
+# admins.
 _OF_A_CELL = 3
-# Longer than finishing takes where the cells answer; where one does not, another look comes after this.
+# Longer than finishing takes if the cells answer. If one does not, the record is tried again after this time.
 _CLAIM_S = 10.0
-# A record of a cell that is away is looked at again so often.
+# How often a record is retried while one of its cells is unavailable.
 _AGAIN_S = 1.0
 _TIDY_EVERY_S = 60.0
 
 
 class _Cell:
-    """A cell, and whether it answered when it was last asked."""
+    """A cell, and whether it answered the last attempt."""
 
     def __init__(self) -> None:
         self.is_away = False
@@ -44,7 +45,7 @@ class _Cell:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[bool]:
-        """Whether the cell may be asked. Of one that is away somebody asks, and nobody waits for that one's answer."""
+        """Whether to contact the cell. If it is unavailable, one task tries it and the others skip it."""
         if self._is_in_vain():
             yield False
             return
@@ -63,7 +64,7 @@ class _Cell:
 
 
 class Recovery:
-    """Looks for what is in doubt, again and again."""
+    """Finds and finishes transactions in doubt."""
 
     def __init__(self, directory: Directory, observe: Observe) -> None:
         self._directory = directory
@@ -73,41 +74,41 @@ class Recovery:
         self._tidy_at_s = 0.0
 
     async def run(self) -> None:
-        """Works for ever; cancelling it gives up what is under way, which others take then."""
+        """Runs forever. Cancelling it abandons the work in progress, which other processes then take over."""
         try:
             while True:
                 try:
                     while await self._start_some():
-                        # There may be more than were taken.
+                        # There may be more records than were taken.
                         await self._room()
                     await self._tidy()
                 except Exception as error:
-                    # The directory is away, mostly. A loop that died would not come back.
+                    # Usually the directory is unavailable. The loop must survive, because nothing restarts it.
                     self._report(error)
                 await asyncio.sleep(_LOOK_EVERY_S)
         finally:
             await self._give_up()
 
     async def finish_some(self) -> int:
-        """Finishes some of what was left; how many were found."""
+        """Finishes some abandoned records. Returns how many were found."""
         found = await self._start_some()
         await asyncio.gather(*self._under_way.values())
         return found
 
     async def _start_some(self) -> int:
-        """Begins to finish some of what was left, as much as there is room for; how many were found."""
+        """Starts to finish as many abandoned records as the limit allows. Returns how many were found."""
         room = _AT_ONCE - len(self._under_way)
         if not room:
             return 0
         found = await spanning.take_over(self._directory, room, _CLAIM_S)
         for each in found:
-            # A claim may end before its turn on a busy cell has come.
+            # On a busy cell, a claim may expire while its task still waits, and the record is then found again.
             if each.id not in self._under_way:
                 self._under_way[each.id] = asyncio.create_task(self._finish(each))
         return len(found)
 
     async def _room(self) -> None:
-        """Waits until another record may be taken."""
+        """Waits until another record can be taken."""
         if len(self._under_way) >= _AT_ONCE:
             await asyncio.wait(self._under_way.values(), return_when=asyncio.FIRST_COMPLETED)
 
@@ -125,13 +126,13 @@ class Recovery:
             else:
                 await spanning.postpone(self._directory, unfinished.id, _AGAIN_S)
         except Exception as error:
-            # The claim ends by itself, and another look goes on here.
+            # The claim expires, and a later pass continues.
             self._report(error)
         finally:
             del self._under_way[unfinished.id]
 
     async def _end(self, unfinished: Unfinished, part: Participation) -> bool:
-        """Whether nothing of it is prepared on a participant any more."""
+        """Finishes one participant. Returns whether nothing is left prepared there."""
         known = self._cells[part.cell_conninfo]
         async with known.turn() as may_ask:
             if not may_ask:
@@ -157,7 +158,7 @@ class Recovery:
                     self._observe(Reaped(now(), "reaped", part.cell_name, what, 1))
 
     async def _tidy(self) -> None:
-        # With every look while there is more: busy organizations add hundreds in a second.
+        # Runs in every pass while there is more to delete: busy organizations add hundreds of records per second.
         if time.monotonic() >= self._tidy_at_s and not await spanning.delete_old(self._directory):
             self._tidy_at_s = time.monotonic() + _TIDY_EVERY_S
 

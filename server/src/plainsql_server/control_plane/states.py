@@ -1,7 +1,7 @@
-"""The states of databases, keys and sessions, and which action leads from which to which: two tables.
+"""The states of databases, keys, sessions, cells and moves, and the allowed transitions, as tables.
 
-Owns the tables. What is not in them cannot happen. `server/tests/control_plane/test_states.py` tries every pair
-of a state and an action, and `docs/reference/control.md` shows the same tables to customers.
+A transition that is not in a table is not possible. `server/tests/control_plane/test_states.py` tries every pair of a
+state and an action, and `docs/reference/control.md` shows the tables to customers.
 """
 
 from collections.abc import Mapping
@@ -14,8 +14,10 @@ from plainsql_server.directory.moves import MoveState
 
 
 class DatabaseAction(StrEnum):
-    """What can be done with a database. Finishing, failing and dropping are the service's own; suspending and
-    resuming the operator's; the rest is its organization's."""
+    """The actions on a database.
+
+    The service itself finishes, fails and drops. The operator suspends and resumes. The organization does the rest.
+    """
 
     FINISH = "finish"
     FAIL = "fail"
@@ -30,7 +32,7 @@ class DatabaseAction(StrEnum):
 
 _S, _A = DatabaseState, DatabaseAction
 
-# A database that is restored gets the state back that it had, so that deleting does not undo a suspension.
+# A restored database returns to the state it had before its deletion, so deleting does not undo a suspension.
 DATABASE_TRANSITIONS: Mapping[tuple[DatabaseState, DatabaseAction], frozenset[DatabaseState]] = MappingProxyType({
     (_S.CREATING, _A.FINISH): frozenset([_S.READY]),
     (_S.CREATING, _A.FAIL): frozenset([_S.FAILED]),
@@ -53,12 +55,12 @@ DATABASE_TRANSITIONS: Mapping[tuple[DatabaseState, DatabaseAction], frozenset[Da
     (_S.DELETING, _A.DROP): frozenset([_S.DELETED]),
 })  # fmt: skip
 
-# What a deletion may be undone from: nobody misses a database that never was ready.
+# The states that a deletion can be undone to. A database that was never ready cannot be restored.
 RESTORABLE = frozenset([_S.READY, _S.SUSPENDED])
 
 
 class CredentialState(StrEnum):
-    """Whether a key or a session works. Revoking a key and destroying a session are the same to it: the end."""
+    """Whether a key or a session is valid. A revoked key and an ended session are both ENDED."""
 
     ACTIVE = "active"
     EXPIRED = "expired"
@@ -66,7 +68,7 @@ class CredentialState(StrEnum):
 
 
 class CredentialAction(StrEnum):
-    """What can be done with a key (all but refresh) or a session (all but rotate; it cannot be exchanged)."""
+    """The actions on a key (all but refresh) or a session (use, refresh and end)."""
 
     USE = "use"
     EXCHANGE = "exchange"
@@ -77,7 +79,7 @@ class CredentialAction(StrEnum):
 
 _C, _D = CredentialState, CredentialAction
 
-# A rotated key is active until its overlap is over; then it is expired.
+# A rotated key stays active until its overlap ends; then it is expired.
 KEY_TRANSITIONS: Mapping[tuple[CredentialState, CredentialAction], CredentialState] = MappingProxyType({
     (_C.ACTIVE, _D.USE): _C.ACTIVE,
     (_C.ACTIVE, _D.EXCHANGE): _C.ACTIVE,
@@ -87,7 +89,7 @@ KEY_TRANSITIONS: Mapping[tuple[CredentialState, CredentialAction], CredentialSta
     (_C.ENDED, _D.END): _C.ENDED,
 })  # fmt: skip
 
-# Whoever shows a session that has expired or ended is nobody, so that nothing can be done with it any more.
+# An expired or ended session no longer authenticates its caller, so no action on it is possible.
 SESSION_TRANSITIONS: Mapping[tuple[CredentialState, CredentialAction], CredentialState] = MappingProxyType({
     (_C.ACTIVE, _D.USE): _C.ACTIVE,
     (_C.ACTIVE, _D.REFRESH): _C.ACTIVE,
@@ -97,7 +99,7 @@ SESSION_TRANSITIONS: Mapping[tuple[CredentialState, CredentialAction], Credentia
 
 _K = CellState
 
-# From a state to those that an operator may set. What is being emptied is not made full: it would be neither.
+# The states that an operator can set, by current state. A draining cell cannot become full: the two contradict.
 CELL_TRANSITIONS: Mapping[CellState, frozenset[CellState]] = MappingProxyType({
     _K.ACTIVE: frozenset([_K.DRAINING, _K.FULL, _K.DOWN]),
     _K.FULL: frozenset([_K.ACTIVE, _K.DRAINING, _K.DOWN]),
@@ -107,7 +109,7 @@ CELL_TRANSITIONS: Mapping[CellState, frozenset[CellState]] = MappingProxyType({
 
 _M = MoveState
 
-# A stop may be given up and begun again. What is being undone is never done.
+# A stop can be abandoned and started again. A move that is being undone can never be done.
 MOVE_TRANSITIONS: Mapping[MoveState, frozenset[MoveState]] = MappingProxyType({
     _M.COPYING: frozenset([_M.STOPPING, _M.UNDOING]),
     _M.STOPPING: frozenset([_M.COPYING, _M.UNDOING, _M.DONE]),
@@ -118,5 +120,5 @@ MOVE_TRANSITIONS: Mapping[MoveState, frozenset[MoveState]] = MappingProxyType({
 
 
 def sources(action: DatabaseAction) -> frozenset[DatabaseState]:
-    """The states of a database in which an action is possible."""
+    """The database states in which an action is possible."""
     return frozenset(state for state, possible in DATABASE_TRANSITIONS if possible is action)

@@ -1,1 +1,1 @@
-"""The vocabulary that every other room speaks. Standard library only; imports no other room."""
+"""The types that all other packages share. Uses only the standard library and imports no other package."""

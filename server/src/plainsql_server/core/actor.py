@@ -1,6 +1,6 @@
-"""Who changes something on the control plane, as the audit log will say it.
+"""The actor of a change on the control plane, as recorded in the audit log.
 
-Owns the kinds of actors. Refuses to decide what they may do: `http/` has asked for that already.
+`http/` has checked the actor's scopes before.
 """
 
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from plainsql_server.core.principal import Principal
 
 
 class Actor(NamedTuple):
-    """A key, a session, the operator, or the service itself where nobody asked."""
+    """A key, a session, the operator, or the service itself for changes without a request."""
 
     kind: str
     id: str | None = None

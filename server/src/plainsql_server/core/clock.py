@@ -1,6 +1,6 @@
-"""The clocks: wall time for people and records, monotonic time for durations and deadlines.
+"""Clocks: wall-clock time for people and records, monotonic time for durations and deadlines.
 
-Owns the choice of clock. Nothing else in the service reads the time of day by itself.
+The rest of the service reads the time of day only through this module.
 """
 
 import time
@@ -13,17 +13,17 @@ def now() -> datetime:
 
 
 def wall_s() -> float:
-    """The time of day in seconds since 1970: for whoever compares it on every request."""
+    """The time of day in seconds since 1970, for comparisons on every request."""
     return time.time()
 
 
 def monotonic_us() -> int:
-    """Microseconds since some fixed moment; only differences mean anything."""
+    """Microseconds since an arbitrary fixed point. Only differences are meaningful."""
     return time.perf_counter_ns() // 1000
 
 
 class Deadline:
-    """A moment after which an answer is of no use any more."""
+    """A point in time after which a response is useless."""
 
     __slots__ = ("at_s",)
 

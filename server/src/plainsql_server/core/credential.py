@@ -1,9 +1,8 @@
-"""API keys and session tokens: how they are made, recognised and stored.
+"""API keys and session tokens: how they are generated, recognized and stored.
 
-A secret is a prefix, 32 base 62 characters (190 random bits) and 6 base 62 characters of the CRC-32 of
-all before them, so that a typo is refused without a look-up and scanners of leaked secrets can be sure.
-Owns that shape. Refuses to store or log a secret: what is kept is its SHA-256, which needs no salt or
-stretching because the secret is random.
+A secret is a prefix, 32 base-62 characters (190 random bits) and 6 base-62 characters with the CRC-32 of everything
+before them. So a typo is rejected without a lookup, and scanners for leaked secrets have no false positives. A secret
+is never stored or logged. Its SHA-256 is stored, which needs no salt or stretching because the secret is random.
 """
 
 import hashlib
@@ -24,7 +23,7 @@ SECRET_LENGTH = _PREFIX_LENGTH + _RANDOM_LENGTH + _CHECKSUM_LENGTH
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A freshly made secret: shown once to its owner, then forgotten."""
+    """A new secret. It is shown to its owner once and not kept."""
 
     text: str
 
@@ -34,7 +33,7 @@ class Secret:
 
     @property
     def shown_prefix(self) -> str:
-        """The first characters, enough to tell keys apart and too few to guess the rest."""
+        """The first characters: enough to tell keys apart, too few to guess the rest."""
         return self.text[: _PREFIX_LENGTH + 4]
 
     @property
@@ -46,22 +45,22 @@ class Secret:
 
 
 def new_key() -> Secret:
-    """A fresh API key."""
+    """Generates an API key."""
     return _new_secret(KEY_PREFIX)
 
 
 def new_session_token() -> Secret:
-    """A fresh session token."""
+    """Generates a session token."""
     return _new_secret(SESSION_PREFIX)
 
 
 def digest(secret: str) -> bytes:
-    """What is stored and looked up instead of the secret."""
+    """The SHA-256 that is stored and looked up instead of the secret."""
     return hashlib.sha256(secret.encode()).digest()
 
 
 def is_well_formed(secret: str) -> bool:
-    """Whether the text has the shape and checksum of a secret; says nothing about its being known."""
+    """Whether the text has the format and checksum of a secret. That does not mean that the secret is known."""
     if len(secret) != SECRET_LENGTH or not secret.startswith((KEY_PREFIX, SESSION_PREFIX)):
         return False
     if not _ALLOWED.issuperset(secret[_PREFIX_LENGTH:]):

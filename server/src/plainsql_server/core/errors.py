@@ -1,15 +1,15 @@
-"""Everything that can go wrong, as one tree.
+"""The error classes of the service.
 
     ServiceError
-    ├ RequestError      malformed, too large, several statements: the caller must change the request
-    ├ AccessError       unauthenticated, forbidden, not found (which also hides what isn't yours)
-    ├ ConflictError     name taken, idempotency clash
+    ├ RequestError      malformed, too large, several statements: the client must change the request
+    ├ AccessError       unauthenticated, forbidden, not found (also for what belongs to others)
+    ├ ConflictError     name taken, idempotency conflict
     ├ LimitError        rate, quota, concurrency, result size, deadline
     ├ StatementError    the customer's SQL failed: sqlstate, position, hint
-    ├ EngineError       engine or directory unavailable, connection lost, outcome unknown
-    └ InternalError     our bug or our own SQL; its message is generic
+    ├ EngineError       database or directory unavailable, connection lost, outcome unknown
+    └ InternalError     a bug, or the service's own SQL failed; its message is generic
 
-Owns what an error says. Refuses to know HTTP: one table in `http/` gives each error its status.
+`http/server/errors.py` maps each class to an HTTP status; `http/server/error_codes.py` lists the codes.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from enum import StrEnum
 
 
 class Outcome(StrEnum):
-    """Did anything happen?"""
+    """Whether a failed request took effect."""
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolled_back"
@@ -27,7 +27,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What the engine said about a failed statement, beyond its message."""
+    """The fields of PostgreSQL's error for a failed statement, apart from its message."""
 
     sqlstate: str | None = None
     detail: str | None = None
@@ -39,9 +39,9 @@ class Diagnosis:
 
 
 class ServiceError(Exception):
-    """Base of every error that may reach a caller.
+    """The base class of every error that can reach a client.
 
-    `message` and `hint` are for the caller. `internal_context` is for our log and never leaves.
+    `message` and `hint` are for the client. `internal_context` is only for the service's log.
     """
 
     default_outcome = Outcome.NOT_EXECUTED
@@ -72,40 +72,40 @@ class ServiceError(Exception):
 
 
 class RequestError(ServiceError):
-    """The request itself is wrong; sending it again will not help."""
+    """The request is invalid. Sending it again does not help."""
 
 
 class AccessError(ServiceError):
-    """The caller is unknown, may not do this, or asks for what does not exist for them."""
+    """The caller is not authenticated, lacks a permission, or asked for something that does not exist for it."""
 
 
 class ConflictError(ServiceError):
-    """The request contradicts what is already there."""
+    """The request conflicts with existing state."""
 
 
 class LimitError(ServiceError):
-    """A limit was met; the message names the limit, its value and the tier."""
+    """A limit was exceeded. The message names the limit, its value and the tier."""
 
 
 class StatementError(ServiceError):
-    """The engine refused or failed the customer's statement."""
+    """PostgreSQL rejected the customer's statement, or it failed."""
 
     default_outcome = Outcome.ROLLED_BACK
 
 
 class EngineError(ServiceError):
-    """A part that the service depends on is away or was lost."""
+    """Something that the service depends on is unavailable, or a connection to it was lost."""
 
 
 class InternalError(ServiceError):
-    """Our fault. The caller sees a generic message and the request id; the log sees the rest."""
+    """The service's own fault. The client gets a generic message and the request id; the log gets the details."""
 
     default_outcome = Outcome.UNKNOWN
 
     def __init__(self, internal_context: str) -> None:
         super().__init__(
             "service_failure",
-            "The service failed. The request id names this failure in the operator's log.",
+            "The service failed. The operator can find the cause in the log by the request id.",
             internal_context=internal_context,
         )
 

@@ -1,7 +1,4 @@
-"""Public identifiers: a prefix that names the kind, then 32 hexadecimal digits that sort by time of creation.
-
-Owns the shape of an id. Refuses to know what an id stands for or where it is stored.
-"""
+"""Public ids: a prefix that names the kind, then 32 hexadecimal digits that sort by creation time."""
 
 import os
 import random
@@ -9,18 +6,18 @@ import re
 import time
 from enum import StrEnum
 
-# A caller's own request id is kept if it could be one of ours, or any id as short and as plain.
+# A request id sent by a client is accepted if it looks like one of the service's, of similar length.
 _REQUEST_ID = re.compile(rb"req_[0-9A-Za-z]{8,64}\Z")
 
 _ANY_ID = re.compile(r"([a-z]+)_[0-9a-z]{1,64}\Z")
 
-# Ids are names and no secrets; a generator in user space spares a system call for each. Processes are
-# started afresh, never forked, so that no two share its state.
+# Ids are not secrets, so a user-space generator is fine and saves a system call for each. Processes are spawned, never
+# forked, so no two share its state.
 _fast = random.Random(int.from_bytes(os.urandom(32))).getrandbits
 
 
 class Kind(StrEnum):
-    """What an id stands for; the value is its prefix."""
+    """What an id identifies. The value is the prefix."""
 
     REQUEST = "req"
     ORGANIZATION = "org"
@@ -34,26 +31,26 @@ class Kind(StrEnum):
 
 
 def new_id(kind: Kind) -> str:
-    """A fresh id: 48 bits of milliseconds, then 80 random bits."""
+    """A new id: 48 bits of milliseconds, then 80 random bits."""
     return f"{kind}_{_digits()}"
 
 
 def new_request_id() -> str:
-    """A fresh id for a request; each has one, so that it is made without a look at the kinds."""
+    """A new request id. Every request needs one, so this avoids the enum lookup of `new_id`."""
     return "req_" + _digits()
 
 
 def _digits() -> str:
-    # By way of bytes, which is far quicker than formatting numbers.
+    # Converting via bytes is much faster than formatting numbers.
     return (time.time_ns() // 1_000_000).to_bytes(6, "big").hex() + _fast(80).to_bytes(10, "big").hex()
 
 
 def is_id(text: str, kind: Kind) -> bool:
-    """Whether a text from outside could be an id of that kind; what could not need not be looked up."""
+    """Whether a text from a client could be an id of this kind. If not, there is no need to look it up."""
     match = _ANY_ID.match(text)
     return match is not None and match[1] == kind
 
 
 def is_request_id(text: bytes) -> bool:
-    """Whether a request id sent by a client may be kept as it is."""
+    """Whether a request id sent by a client can be used as is."""
     return _REQUEST_ID.match(text) is not None

@@ -1,9 +1,6 @@
-"""Names that customers give, as far as more than one room must know their shape.
-
-Owns the shape of a database's name. Refuses to know whether there is such a database.
-"""
+"""The format of names that customers choose, where more than one package needs it."""
 
 import re
 
-# It travels in a header and a URL, so it is plain ASCII; 63 is the engine's own longest name.
+# ASCII, because the name is sent in a header and in URLs. At most 63 characters, as in PostgreSQL.
 DATABASE_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}\Z")

@@ -1,7 +1,7 @@
-"""What the service notices about itself, as typed events with one way out.
+"""Observations: typed events that the service reports about itself.
 
-Owns the events. Whoever notices something calls `Observe`; what becomes of it (log line, metric) is
-decided once, in `assembly.py`. An observation never holds SQL text, parameters, result values or secrets.
+A component reports an event by calling `Observe`. `assembly.py` decides what becomes of it: a log line, a metric. An
+observation never contains SQL text, parameters, result values or secrets.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from plainsql_server.core.errors import ServiceError
 
 @dataclass(slots=True)
 class Observation:
-    """Base of every event."""
+    """The base class of every event."""
 
     at: datetime
     event: str
@@ -21,7 +21,7 @@ class Observation:
 
 @dataclass(slots=True)
 class RequestFinished(Observation):
-    """One HTTP request was answered."""
+    """The service has answered an HTTP request."""
 
     request_id: str
     method: str
@@ -36,14 +36,14 @@ class RequestFinished(Observation):
     organization_id: str | None
     key_id: str | None
     trace_id: str | None
-    # The form of a stream, and the bytes of its body; a stream that failed or was given up has an error code.
+    # The format of a stream, and the bytes of its body. A stream that failed or was abandoned has an error code.
     stream: str | None = None
     sent_bytes: int = 0
 
 
 @dataclass(slots=True)
 class Failure(Observation):
-    """Something failed on our side and was handled; `context` is for operators only."""
+    """Something in the service failed and was handled. `context` is for operators only."""
 
     where: str
     context: str
@@ -52,7 +52,7 @@ class Failure(Observation):
 
 @dataclass(slots=True)
 class Reaped(Observation):
-    """Something on a cell was ended from outside; `what` is one of the reaper's own words."""
+    """The reaper ended something on a cell. `what` is the reaper's name for it."""
 
     cell: str
     what: str
@@ -60,7 +60,7 @@ class Reaped(Observation):
 
 
 def told_to_operators(error: Exception) -> str:
-    """What a failure's context says of an error."""
+    """The text of an error for the context of a `Failure`."""
     if isinstance(error, ServiceError):
         return error.internal_context or error.message
     return f"{type(error).__name__}: {error}"
@@ -68,7 +68,7 @@ def told_to_operators(error: Exception) -> str:
 
 @dataclass(slots=True)
 class LimiterChanged(Observation):
-    """Permits come from somewhere else now: `shared` is Redis, `lost` and `warming` are this process' own share."""
+    """The source of permits has changed: `shared` means Redis, `lost` and `warming` mean this process's own share."""
 
     state: str
     context: str | None = None
@@ -76,7 +76,7 @@ class LimiterChanged(Observation):
 
 @dataclass(frozen=True, slots=True)
 class LimiterLoad:
-    """What the limiter of one process has done until one moment."""
+    """The state and counters of one process's limiter at one point in time."""
 
     is_degraded: bool
     round_trips: int
@@ -86,7 +86,7 @@ class LimiterLoad:
 
 @dataclass(frozen=True, slots=True)
 class CellLoad:
-    """What one process uses of one cell, at one moment."""
+    """What one process uses of one cell at one point in time."""
 
     cell: str
     open_connections: int

@@ -1,14 +1,11 @@
-"""Who calls, and what they may do.
-
-Owns scopes and the identity that a request carries. Refuses to know how it was proven.
-"""
+"""Principals and scopes: who sends a request, and what it may do. Authentication happens elsewhere."""
 
 from enum import StrEnum
 from typing import NamedTuple
 
 
 class Scope(StrEnum):
-    """A right that a route may need. `write` includes `read`; `admin` includes neither."""
+    """A permission that a route can require. `write` includes `read`; `admin` includes neither."""
 
     READ = "read"
     WRITE = "write"
@@ -23,10 +20,10 @@ class Principal(NamedTuple):
     tier: str
     scopes: frozenset[Scope]
     database: str | None = None
-    """The database that the credential is bound to, or None where it may use any of its organization's."""
+    """The database that the credential is bound to, or None if it may use any of its organization's databases."""
     session_id: str | None = None
-    """The session that was shown, or None where it was the key itself."""
+    """The session whose token was sent, or None if it was an API key."""
 
     def may(self, scope: Scope) -> bool:
-        """Whether this caller holds a scope."""
+        """Whether this caller has a scope."""
         return scope in self.scopes or (scope is Scope.READ and Scope.WRITE in self.scopes)

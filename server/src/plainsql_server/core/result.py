@@ -1,7 +1,7 @@
-"""What a statement gives back.
+"""The result of a statement: its shape, its rows and its completion.
 
-Owns the words: a shape, rows, one completion. Rows and the shape are JSON already (see `engine/encoding/values.py`),
-so that nothing between the engine and the wire looks at them again.
+Shape and rows are encoded already (see `engine/encoding/values.py`), so nothing between the database connection and the
+response needs to parse them again.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The columns of a result: their names, the engine's names of their types, and both as JSON members."""
+    """The columns of a result: their names, PostgreSQL's names of their types, and both as JSON members."""
 
     columns: tuple[str, ...]
     types: tuple[str, ...]
@@ -20,7 +20,7 @@ NO_COLUMNS = Shape((), (), b'"columns":[],"types":[]')
 
 
 class Completion:
-    """How a statement ended."""
+    """The completion of a statement: its command, the rows it affected, and its execution time."""
 
     __slots__ = ("affected_rows", "command", "exec_us")
 
@@ -31,7 +31,7 @@ class Completion:
 
 
 class Result:
-    """A whole, buffered result: a collected stream."""
+    """A complete, buffered result."""
 
     __slots__ = ("completion", "queue_us", "rows", "shape", "size_bytes", "truncated")
 

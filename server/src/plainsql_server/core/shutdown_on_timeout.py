@@ -1,7 +1,10 @@
-"""Giving up a connection whose other end says nothing.
+"""Shuts down the socket of a connection whose server does not respond in time.
 
-Owns the cutting. To cancel a question would have a driver wait for the server's last word, which may never come; a
-connection that was cut fails at once, for whoever waits on it. Refuses to know who is silent, and what follows.
+    with cut_if_silent(connection.fileno(), limit_s):
+        await connection.execute(…)
+
+If a query were cancelled instead, the driver would wait for the server's response, which may never come. After a
+shutdown, the pending operation fails at once.
 """
 
 import asyncio
@@ -13,7 +16,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def cut_if_silent(descriptor: int, limit_s: float) -> Iterator[None]:
-    """Cuts the connection of that descriptor if the block takes longer."""
+    """Shuts down the socket behind the descriptor if the block takes longer than `limit_s`."""
     timer = asyncio.get_running_loop().call_later(limit_s, _cut, descriptor)
     try:
         yield

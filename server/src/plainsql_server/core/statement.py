@@ -1,8 +1,8 @@
-"""A statement: SQL text and its parameters; and the little of SQL that can be read without a parser.
+"""A statement (SQL text and parameters), and what can be read from SQL without a parser.
 
-Owns the finding of a statement's first words, past white space, comments (which nest in PostgreSQL) and
-stray semicolons, and the list of commands that have no place in a request. Refuses to parse further: the
-engine is the only authority on SQL.
+Finds a statement's first keywords, after white space, comments (which nest in PostgreSQL) and stray semicolons, and
+rejects commands that are not allowed in a request. Nothing else is parsed here: PostgreSQL is the only authority on
+SQL.
 """
 
 import re
@@ -10,18 +10,18 @@ from collections.abc import Sequence
 
 from plainsql_server.core.errors import RequestError
 
-# What PostgreSQL's lexer takes for white space, and the semicolons that its parser skips.
+# What PostgreSQL's lexer treats as white space, and the semicolons that its parser skips.
 _BLANK = re.compile(r"[ \t\n\r\f\v;]*")
 _END_OF_LINE = re.compile(r"[\n\r]")
 _COMMENT_EDGE = re.compile(r"/\*|\*/")
 _STREAM_HINT = re.compile(r"/\*\+\s*STREAM\s*\*/", re.IGNORECASE)
-# A word that runs on into letters beyond ASCII is a name, never a keyword.
+# A word that continues with non-ASCII letters is a name, never a keyword.
 _WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9$]*+(?![^\x00-\x7f])")
 
-# How far into a text its first words may be: everybody else's requests wait while it is looked for them.
+# How far to search for the first keywords. The search blocks the event loop, and with it all other requests.
 MAX_PREAMBLE_LENGTH = 64 * 1024
 
-_TRANSACTION_HINT = "Send the statements together to POST /v1/transaction, which begins and commits for you."
+_TRANSACTION_HINT = "Send the statements together to POST /v1/transaction. It begins and commits for you."
 _TRANSACTION_CONTROL = frozenset(["BEGIN", "START", "COMMIT", "END", "ROLLBACK", "ABORT", "SAVEPOINT", "RELEASE"])
 _NOTIFICATION = frozenset(["LISTEN", "UNLISTEN", "NOTIFY"])
 _HAS_NO_PLACE = _TRANSACTION_CONTROL | _NOTIFICATION | {"COPY"}
@@ -30,7 +30,7 @@ _MEAN_NOTHING_ALONE = frozenset(words[0] for words in _HAVE_NO_PLACE)
 
 
 class Statement:
-    """One SQL statement. A parameter is the raw JSON that the caller sent for it."""
+    """One SQL statement. Each parameter is the raw JSON that the client sent."""
 
     __slots__ = ("params", "sql")
 
@@ -40,9 +40,9 @@ class Statement:
 
 
 def first_words(sql: str, count: int = 2) -> list[str]:
-    """The first keywords of a statement, in upper case; fewer than `count` where something else follows.
+    """The first keywords of a statement in upper case; fewer than `count` if something else follows them.
 
-    Raises RequestError where too much stands before one that matters.
+    Raises RequestError if too much white space or comment precedes a keyword that matters.
     """
     words: list[str] = []
     position = 0
@@ -62,18 +62,18 @@ def first_words(sql: str, count: int = 2) -> list[str]:
 
 
 def is_empty(sql: str) -> bool:
-    """Whether a text holds no statement: nothing but white space, comments and semicolons."""
+    """Whether a text contains no statement: only white space, comments and semicolons."""
     return _skip_blanks_and_comments(sql, 0) == len(sql)
 
 
 def without_stream_hint(sql: str) -> str | None:
-    """The statement with blanks where its streaming hint stood, so that positions stay; None if it has none.
+    """Replaces the streaming hint with blanks, so that error positions stay valid. Returns None if there is no hint.
 
-    The hint must come before the statement's first word; white space and other comments may come before it.
+    The hint must precede the statement's first word. White space and other comments may precede the hint.
     """
     position = 0
     while True:
-        position = _BLANK.match(sql, position).end()  # type: ignore[union-attr]  # the pattern matches nothing, too
+        position = _BLANK.match(sql, position).end()  # type: ignore[union-attr]  # it always matches
         if position > MAX_PREAMBLE_LENGTH:
             raise _long_preamble()
         if sql.startswith("--", position):
@@ -87,13 +87,13 @@ def without_stream_hint(sql: str) -> str | None:
 
 
 def refuse_what_has_no_place(sql: str) -> list[str]:
-    """The statement's first two keywords, or as many as it has.
+    """Returns the statement's first two keywords, or fewer if it has fewer.
 
-    Raises RequestError for transaction control, notifications and COPY, which mean nothing without a
-    connection of one's own, and for text that PostgreSQL cannot hold.
+    Raises RequestError for transaction control, notifications and COPY, which need a connection that lasts longer than
+    a request, and for text with a NUL character.
     """
     if "\0" in sql:
-        raise RequestError("null_character", "The SQL text contains a NUL character; PostgreSQL has no place for it.")
+        raise RequestError("null_character", "The SQL text contains a NUL character, which PostgreSQL doesn't accept.")
     words = first_words(sql)
     first = words[0] if words else ""
     if first in _HAS_NO_PLACE or words in _HAVE_NO_PLACE:
@@ -116,7 +116,7 @@ def _no_place(words: list[str]) -> RequestError:
 
 def _skip_blanks_and_comments(sql: str, position: int) -> int:
     while True:
-        position = _BLANK.match(sql, position).end()  # type: ignore[union-attr]  # the pattern matches nothing, too
+        position = _BLANK.match(sql, position).end()  # type: ignore[union-attr]  # it always matches
         if position > MAX_PREAMBLE_LENGTH:
             raise _long_preamble()
         if sql.startswith("--", position):
@@ -146,6 +146,6 @@ def _end_of_comment(sql: str, position: int) -> int:
 def _long_preamble() -> RequestError:
     return RequestError(
         "malformed_request",
-        f"A statement's first words must come within the first {MAX_PREAMBLE_LENGTH} characters of its text.",
-        hint="Move white space and comments behind them.",
+        f"The first keywords of a statement must be within the first {MAX_PREAMBLE_LENGTH} characters of its text.",
+        hint="Move white space and comments after the keywords.",
     )

@@ -1,1 +1,1 @@
-"""Running customers' SQL. Knows principals, databases and the engine; knows nothing of HTTP."""
+"""Runs customers' SQL. It knows principals, databases and the engine, but not HTTP."""

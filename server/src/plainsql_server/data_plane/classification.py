@@ -1,7 +1,8 @@
-"""What a statement's text tells before it runs: its command, and what it may leave behind.
+"""Classifies a statement by its text: its command, the session state it may leave behind, whether it may store code.
 
-Owns the memory of that, because applications send the same texts again and again. Refuses what has no
-place in a request.
+    classification = classify(sql)
+
+Results are cached, because applications send the same statements again and again.
 """
 
 from dataclasses import dataclass
@@ -10,14 +11,14 @@ from functools import lru_cache
 from plainsql_server.core.statement import refuse_what_has_no_place
 from plainsql_server.engine.connection.session_state import SessionState, may_store_code, state_left_by
 
-# Some megabytes at the most.
+# The cache takes a few megabytes at most.
 _MAX_REMEMBERED = 2_000
 _MAX_REMEMBERED_LENGTH = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class Classification:
-    """What is known of a statement by its text alone."""
+    """What the text of a statement shows before it runs."""
 
     command: str
     state_without_code: SessionState
@@ -26,7 +27,7 @@ class Classification:
 
 
 def classify(sql: str) -> Classification:
-    """The classification on a statement. Raises RequestError where it has no place in a request."""
+    """Classifies a statement. Raises RequestError if it isn't allowed in a request, such as BEGIN or LISTEN."""
     return _remembered(sql) if len(sql) <= _MAX_REMEMBERED_LENGTH else _classify(sql)
 
 

@@ -1,7 +1,9 @@
-"""Which database a request means, and as which role it goes there.
+"""Finds the database of a request, and the role to connect as.
 
-Owns the choice between a key's own database, the request's and the organization's default. Refuses what
-is another organization's exactly as what does not exist.
+    place = databases.remembered(principal, name) or await databases.find(principal, name, deadline)
+
+The database is the one that the key is bound to, the one that the request names, or the organization's default. A
+database of another organization gets the same error as one that does not exist.
 """
 
 import asyncio
@@ -21,32 +23,34 @@ from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
 from plainsql_server.directory.freshness import Freshness
 from plainsql_server.engine.pool.address import Address
 
-# How long a request without a deadline of its own waits for a database that changes its cell; a stop takes less.
+# How long a request without a deadline waits for a database that is moving to another cell. A move usually holds
+# it for less than this.
 _HELD_MS = 2_000
 _LOOK_AGAIN_S = 0.1
-# A look-up is awaited for so long though the deadline is nearer: that it was near says nothing about the directory.
+# The minimum time for a lookup, even if the deadline is nearer: a short deadline does not mean that the directory is
+# down.
 _LOOK_UP_S = 0.5
-# How long a statement may take and still count on what was known of its database when it began.
+# For how long a statement may rely on what was known about its database when the statement started.
 PLAIN_FOR_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a principal's statements go: to a database, as its owner if it may write, else as its reader."""
+    """Where a principal's statements run: a database, as its owner if the principal may write, else as its reader."""
 
     database_id: str
     plain: bool
     address: Address
-    # What the database's own record of requests asks for; see `engine/execution/records.py`.
+    # The secret that protects the database's idempotency records; see `engine/execution/records.py`.
     record_secret: str = ""
-    # Whether `plain` can be relied on. What was known before the directory went away cannot.
+    # Whether `plain` is reliable. It is not if it was cached before the directory became unavailable.
     certain: bool = True
-    # What its organization calls it.
+    # The name that the organization gave it.
     name: str = ""
 
 
 class Databases:
-    """The databases of all organizations, by name, remembered as long as principals are."""
+    """The databases of all organizations, by name. Cached for as long as principals are."""
 
     def __init__(self, directory: Directory, freshness: Freshness) -> None:
         self._directory = directory
@@ -54,22 +58,22 @@ class Databases:
         self._places: Cache[tuple[Principal, str | None], Place] = Cache(
             self._look_up, freshness, lambda key, _: key[0].organization_id
         )
-        # Set with the next change, where somebody waits for one.
+        # Set at the next change notification. None while no request waits for one.
         self._changed: asyncio.Event | None = None
         freshness.on_change(self._wake)
 
     def remembered(self, principal: Principal, name: str | None) -> Place | None:
-        """What `find` answered a moment ago, else None: then `find` must say."""
+        """The cached result of `find`, or None: then call `find`."""
         return self._places.remembered((principal, name))
 
     async def find(self, principal: Principal, name: str | None, deadline: Deadline | None = None) -> Place:
-        """The place that the request means. Raises AccessError or, while the database is not ready, EngineError.
+        """Where the request runs. Raises AccessError, or EngineError while the database is not ready.
 
-        While the database changes its cell, it is waited for, until the deadline or a moment if there is none.
+        While the database is moving to another cell, waits for it: until the deadline, or for 2 s if there is none.
         """
         if name is not None and not DATABASE_NAME.match(name):
-            # No database is called that, and nothing that is sent to us goes into the memory of look-ups.
-            raise AccessError("database_not_found", "There is no database of that name.")
+            # No database can have this name. Don't let invalid names fill the cache.
+            raise AccessError("database_not_found", "There is no database with that name.")
         if self._freshness.away:
             known = await self._places.last_known((principal, name))
             if known is not None:
@@ -91,7 +95,7 @@ class Databases:
                 left_s = deadline.left_s()
                 if not is_held(error) or left_s <= 0:
                     raise
-                # Whoever is not told of the change looks again.
+                # Look again in any case: the notification may be lost.
                 with suppress(TimeoutError):
                     async with asyncio.timeout(min(left_s, _LOOK_AGAIN_S)):
                         await changed.wait()
@@ -102,13 +106,13 @@ class Databases:
             self._changed = None
 
     async def prepare_for_code(self, place: Place, deadline: Deadline) -> None:
-        """Makes a plain database one that is not, before the statement runs that may store code in it.
+        """Marks a database without code as one with code, before a statement runs that may store code in it.
 
-        Returns when every process has had the time to learn it: the record is changed first, and only when
-        nobody can believe the old one any more may the statement run. A process is told of the change, or has
-        no proof that it would have been, and then believes nothing for longer than the short time of `Freshness`.
-        That happens once in a database's life, with its first function, view or trigger. Raises LimitError if
-        the deadline comes first.
+        The record is changed first, and the statement may run only when no process can still rely on the old one. So
+        this waits until every process has either received the change notification or can no longer trust its cache:
+        without proof that notifications arrive, a process trusts an entry only for the short time of `Freshness`.
+        This happens once in the life of a database, with its first function, view or trigger. Raises LimitError if
+        the deadline passes first.
         """
         try:
             async with asyncio.timeout(deadline.left_s()):
@@ -118,7 +122,7 @@ class Databases:
             raise LimitError(
                 "statement_timeout",
                 "The deadline passed before the statement could run.",
-                hint="The first statement that stores code in a database takes about"
+                hint="Allow more time: the first statement that stores code in a database takes about"
                 f" {self._freshness.short_s + PLAIN_FOR_S:.1f} s longer.",
             ) from None
 
@@ -158,14 +162,16 @@ def _not_found_message(name: str | None) -> str:
 
 def _not_ready(record: DatabaseRecord) -> EngineError | AccessError:
     if record.state is DatabaseState.SUSPENDED:
-        return AccessError("database_suspended", f"The database {record.name!r} is suspended by the operator.")
+        return AccessError("database_suspended", f"The operator suspended the database {record.name!r}.")
     if record.state is DatabaseState.DELETING:
         return AccessError(
-            "database_not_found", f"The database {record.name!r} is deleted.", hint="It may still be restored."
+            "database_not_found",
+            f"The database {record.name!r} was deleted.",
+            hint="It may still be possible to restore it: POST /v1/databases/{id}/restore.",
         )
     return EngineError(
         "database_not_ready",
-        f"The database {record.name!r} is {record.state}, not ready.",
+        f"The database {record.name!r} isn't ready: its state is {record.state}.",
         retryable=record.state is DatabaseState.CREATING,
         retry_after_ms=1_000,
     )

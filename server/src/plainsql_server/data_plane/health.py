@@ -1,7 +1,6 @@
-"""Whether the data plane can do its work: its cells accept connections.
+"""Checks whether the data plane works: whether the directory and the cells accept connections.
 
-Owns that question. It asks as a role that may do nothing but connect, so that nothing can be learnt or
-changed through it.
+The check connects as a role that may do nothing else, so it can neither read nor change anything.
 """
 
 import asyncio
@@ -20,20 +19,20 @@ class Health:
         self._directory = directory
 
     async def directory(self) -> None:
-        """Raises EngineError if the directory is away."""
+        """Raises EngineError if the directory is unavailable."""
         await self._directory.check()
 
     async def engine(self) -> None:
-        """Raises EngineError if no cell accepts connections; with the code `degraded` if some do and some don't."""
+        """Raises EngineError if no cell accepts connections; with the code `degraded` if only some do."""
         listed = await cells.list_(self._directory)
-        # One that is down, as its operator knows, is not what a process is to be judged by.
+        # Ignore cells that the operator has marked as down. They say nothing about this process.
         serving = [cell.conninfo for cell in listed if cell.state is not CellState.DOWN]
         failures = await asyncio.gather(*(_failure(conninfo) for conninfo in serving))
         away = [failure for failure in failures if failure is not None]
         if away and len(away) == len(serving):
             raise away[0]
         if away:
-            # A balancer that took this process out would make it worse for those whose cell works.
+            # If a load balancer removed this process, it would also affect customers whose cell works.
             raise EngineError("degraded", f"{len(away)} of {len(serving)} cells do not accept connections.")
 
 

@@ -1,8 +1,8 @@
-"""Requests that are done once however often they are sent, and the question whether one was done.
+"""Idempotent requests: a request with an idempotency key takes effect once, however often it is sent.
 
-Owns what is made of an idempotency key: the work and its record are one engine transaction, so that the
-record tells the truth whatever was lost on the way. Keys belong to a database. What only reads is not
-recorded: there is nothing to do twice.
+The changes and the record of the request are committed in the same PostgreSQL transaction, so the record is right even
+if the answer was lost. Keys are scoped to a database. Requests that only read are not recorded, because they can safely
+run twice.
 """
 
 import asyncio
@@ -30,15 +30,15 @@ from plainsql_server.engine.execution.records import AlreadyRecorded, Found, Rec
 from plainsql_server.engine.pool.pool import Pools
 from plainsql_server.limits.tiers import TIERS
 
-# Between two looks at what became of a commit: the engine may need seconds to come back.
+# The interval between two checks whether a commit succeeded. PostgreSQL may need seconds to come back.
 _LOOK_AGAIN_S = 0.05
-# Old records are removed now and then, by whoever writes new ones.
+# How often old records are removed, by a request that writes a new one.
 _PURGE_EVERY_S = 600.0
 _PURGE_TIMEOUT_MS = 10_000
 
 
 class RequestOutcome(StrEnum):
-    """What became of a request."""
+    """The outcome of a request."""
 
     COMMITTED = "committed"
     NOT_EXECUTED = "not_executed"
@@ -47,7 +47,7 @@ class RequestOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KeyedRequest:
-    """The caller's keyed that a request be done once: under which key, and how its answer is written down."""
+    """The idempotency key of a request, a hash that identifies the request, and how to render its answer."""
 
     key: str
     request_id: str
@@ -57,7 +57,7 @@ class KeyedRequest:
 
 @dataclass(slots=True)
 class Recorded:
-    """A recorded answer: of this request, or of one before it."""
+    """A recorded answer: of this request, or replayed from an earlier one."""
 
     body: bytes
     replayed: bool
@@ -66,14 +66,14 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class RequestStatus:
-    """Whether a request was done, and when."""
+    """Whether a request took effect, and when."""
 
     outcome: RequestOutcome
     finished_at: str | None = None
 
 
 class Idempotency:
-    """Runs transactions once, and says what became of them."""
+    """Runs transactions once, and looks up their outcome."""
 
     def __init__(self, databases: Databases, pools: Pools, transactions: Transactions) -> None:
         self._databases = databases
@@ -82,7 +82,7 @@ class Idempotency:
         self._purge_after_s: dict[str, float] = {}
 
     async def run(self, principal: Principal, request: TransactionRequest, keyed: KeyedRequest) -> Recorded:
-        """The answer of the one time that the request was done. Raises ConflictError where the key is another's."""
+        """Runs the request or replays its recorded answer. Raises ConflictError if another request used the key."""
         job = await self._transactions.prepare(principal, request)
         transaction = TransactionResult()
         if job.first.plan.read_only:
@@ -97,7 +97,7 @@ class Idempotency:
             except AlreadyRecorded:
                 if (found := await _look_up(job, keyed.key)).body is not None:
                     return _replayed(found, keyed)
-                # The record is older than records are kept: it must make room.
+                # The record has expired. Remove it and try again.
                 await _purge(job, job.deadline)
             except EngineError as error:
                 if error.outcome is not Outcome.UNKNOWN:
@@ -105,7 +105,7 @@ class Idempotency:
                 return _replayed(await _resolve(job, keyed.key, error), keyed)
 
     async def find(self, principal: Principal, database: str | None, wanted: str, *, is_key: bool) -> RequestStatus:
-        """What became of a request, by its id or its key. Raises AccessError where nothing is known of that id."""
+        """The outcome of a request, by its id or its key. Raises AccessError if there is no record of that id."""
         place = await self._databases.find(principal, database)
         limits = TIERS[principal.tier]
         pool = self._pools.for_address(place.address, principal.organization_id)
@@ -121,14 +121,14 @@ class Idempotency:
             return RequestStatus(RequestOutcome.NOT_EXECUTED)
         raise AccessError(
             "request_not_found",
-            f"Nothing is recorded of the request {wanted}.",
-            hint="Requests are recorded for 24 hours, if they wrote and had an Idempotency-Key.",
+            f"There is no record of the request {wanted}.",
+            hint="Only requests that write and have an Idempotency-Key are recorded, for 24 hours.",
         )
 
     def _purge_now_and_then(self, job: Job) -> None:
         now_s = time.monotonic()
         if self._purge_after_s.get(job.first.place.database_id, 0.0) < now_s:
-            # Whoever comes while this one is at it leaves it to them.
+            # Set the time first, so that concurrent requests don't purge, too.
             self._purge_after_s[job.first.place.database_id] = now_s + _PURGE_EVERY_S
             job.first.pool.cell.start(self._purge_quietly(job))
 
@@ -136,7 +136,7 @@ class Idempotency:
         try:
             await _purge(job, Deadline.after_ms(_PURGE_TIMEOUT_MS))
         except ServiceError as error:
-            # The answer has left; the next request that is recorded tries again.
+            # The answer is already sent. The next recorded request tries again.
             self._purge_after_s.pop(job.first.place.database_id, None)
             failure = Failure(now(), "failure", "data_plane.idempotency", f"purging: {error.message}")
             job.first.pool.cell.observe(failure)
@@ -155,8 +155,8 @@ def _replayed(found: Found, keyed: KeyedRequest) -> Recorded:
     if found.body_hash != keyed.body_hash:
         raise ConflictError(
             "idempotency_key_reused",
-            "The idempotency key was used before, with another request.",
-            hint="Use a new key for each request that is to be done.",
+            "This idempotency key was already used with a different request.",
+            hint="Use a new key for each new request.",
         )
     return Recorded(found.body, True, TransactionResult())
 
@@ -175,12 +175,12 @@ async def _purge(job: Job, deadline: Deadline) -> None:
 
 
 async def _resolve(job: Job, key: str, lost: EngineError) -> Found:
-    """What became of a commit whose answer was lost. Raises the loss itself if the deadline comes first."""
+    """The outcome of a commit whose answer was lost. Raises `lost` if the deadline passes first."""
     while job.deadline.left_s() > 0:
         try:
             found = await _look_up(job, key)
         except (EngineError, LimitError):
-            # The engine is not back yet; only the deadline ends the waiting.
+            # PostgreSQL is not back yet. Keep trying until the deadline.
             found = None
         if found is not None and found.body is not None:
             return found

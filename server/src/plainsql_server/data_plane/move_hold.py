@@ -1,6 +1,6 @@
-"""What a request is told whose database cannot be reached for a reason that the directory knows.
+"""Errors for databases that the directory knows to be unavailable: held for a move, or on a cell that is down.
 
-Owns these errors. The database may be back in a moment, so that both say when to try again.
+Both are temporary, so both errors say when to retry.
 """
 
 from plainsql_server.core.errors import EngineError, ServiceError
@@ -10,10 +10,10 @@ _HELD = "the database is held for a move"
 
 
 def database_held() -> EngineError:
-    """The database is about to be on another cell: it is worth to wait for it."""
+    """The error while a database is held for its move to another cell. It is worth waiting for."""
     return EngineError(
         "engine_unavailable",
-        "The database is being moved, and not available at the moment.",
+        "The database is being moved and is temporarily unavailable.",
         retryable=True,
         retry_after_ms=_RETRY_AFTER_MS,
         internal_context=_HELD,
@@ -25,10 +25,10 @@ def is_held(error: ServiceError) -> bool:
 
 
 def cell_is_down() -> EngineError:
-    """The operator says that the cell is away, so that nobody need find out by waiting for it."""
+    """The error for a database whose cell the operator has marked as down, so requests fail without a timeout."""
     return EngineError(
         "engine_unavailable",
-        "The database is not available at the moment.",
+        "The database is temporarily unavailable.",
         retryable=True,
         retry_after_ms=_RETRY_AFTER_MS,
         internal_context="its cell is marked as down",

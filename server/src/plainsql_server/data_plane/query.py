@@ -1,7 +1,9 @@
-"""One statement, run for one principal, its result collected.
+"""Runs one statement for a principal and collects its result.
 
-Owns the steps between an authenticated request and the engine: limits, database, lease, collection.
-Refuses to render: rows come encoded from the engine room, and the envelope is `http/`'s.
+    result = await queries.run(principal, QueryRequest("select $1::int", [b"1"]))
+
+It checks limits, finds the database, leases a connection, and collects the rows, which arrive already encoded. The
+answer around them is built in `http/`.
 """
 
 import re
@@ -31,24 +33,24 @@ from plainsql_server.engine.execution.execution import CHUNK_ROWS, ResultStream,
 from plainsql_server.engine.pool.pool import Lease, Pool, Pools, Reason
 from plainsql_server.limits.tiers import TIERS, Limits
 
-# Statements that a cursor can stand for, so that what nobody wants to see need not be computed.
+# Statements that can run behind a cursor, so that unwanted rows need not be computed.
 _READS = frozenset(["SELECT", "VALUES", "TABLE"])
-# What is all or nothing, so that it can be tried again.
+# Statements that take effect completely or not at all, so they can be retried.
 _RETRIED = _READS | {"WITH", "INSERT", "UPDATE", "DELETE", "MERGE"}
-# What can commit on its way, so that a failure does not tell what stayed: procedures and blocks, and commands that
-# work in several transactions.
+# Statements that can commit midway, so a failure does not mean that nothing took effect: procedures and blocks, and
+# commands that use several transactions.
 _COMMITS = frozenset(["DO", "CALL", "VACUUM", "CLUSTER", "REINDEX"])
-# A block that cannot: quoted with dollars, so that its text is what it seems, and without the words for it.
+# A DO block that can't commit: it is dollar-quoted, so its text can be read as it is, and has none of these keywords.
 _BLOCK = re.compile(r"(?:\s|/\*(?:(?!\*/).)*+\*/)*+do\s+\$\w*\$", re.IGNORECASE | re.DOTALL)
 _ENDS_TRANSACTIONS = re.compile(r"\b(?:commit|rollback|call|execute)\b", re.IGNORECASE)
 _CONCURRENTLY = re.compile(r"\bconcurrently\b", re.IGNORECASE)
-# How long the rest of a cut result is read and dropped before it is worth the while to ask again for less: this
-# long, and at least as long as the first rows took, so that asking again can at most double the time.
+# How long to read and discard the rest of a truncated result before running the statement again with fewer rows: this
+# long, and at least as long as the first rows took, so that running it again at most doubles the time.
 _DROP_REST_MS = 100
 
 
 class QueryRequest:
-    """What the caller asked for; None where it left the choice to us."""
+    """A query as the caller sent it. None means that the caller left the choice to the service."""
 
     __slots__ = ("database", "encoding", "max_rows", "params", "read_only", "sql", "timeout_ms")
 
@@ -71,7 +73,7 @@ class QueryRequest:
 
 
 class _Job:
-    """A request that may run, with everything that running it needs."""
+    """A validated request, with everything needed to run it."""
 
     __slots__ = (
         "began_s",
@@ -103,9 +105,9 @@ class _Job:
         self.deadline = Deadline(self.began_s + timeout_ms / 1000)
         self.limits = limits
         self.tier = tier
-        # Whether the database held no code when its place was looked up.
+        # Whether the database had no code when it was looked up.
         self.plain = False
-        # How long it had a connection, over all attempts; None until it has its first one.
+        # How long it held a connection, over all attempts. None until it gets the first one.
         self.held_us: int | None = None
 
 
@@ -118,7 +120,7 @@ class Queries:
         self._tally = tally
 
     async def run(self, principal: Principal, request: QueryRequest) -> Result:
-        """The statement's whole result. Raises ServiceError; cancelling it cancels the statement."""
+        """The complete result of the statement. Raises ServiceError. Cancelling it cancels the statement."""
         limits = TIERS[principal.tier]
         check_statement(request.sql, request.params, limits, principal.tier)
         job = _Job(request, classify(request.sql), limits, principal.tier)
@@ -137,7 +139,7 @@ class Queries:
             result = await _run_until_done(job, pool)
             return result
         finally:
-            # What was refused before it got a connection used nothing, however long it waited.
+            # A request that never got a connection used nothing, however long it waited.
             if result is None and job.held_us is not None:
                 self._tally.note_usage(principal.organization_id, place.database_id, 0, job.held_us, 0)
             elif result is not None:
@@ -148,7 +150,7 @@ class Queries:
 
 
 async def _run_until_done(job: _Job, pool: Pool) -> Result:
-    """Runs a statement, again where the engine rolled it back for others' sake, which the caller need not know."""
+    """Runs a statement, and retries it if PostgreSQL rolled it back because of a conflict with other transactions."""
     try:
         return await _run(job, pool)
     except ServiceError as error:
@@ -179,13 +181,13 @@ async def _run(job: _Job, pool: Pool) -> Result:
             finally:
                 job.held_us = (job.held_us or 0) + monotonic_us() - leased_us
                 lease.session_state = _session_state(job)
-        # The rows that are wanted had come, and the statement was ended: ask again, for no more than those.
+        # The wanted rows had arrived, but the statement was cut short. Run it again, for these rows only.
         job.run.first_rows = job.max_rows + 1
 
 
 def _session_state(job: _Job) -> SessionState:
-    # A database may stop being plain while a statement waits for its turn or for a lock, so only what was quick
-    # counts on what was known when it began.
+    # Code may be stored in the database while a statement waits for a slot or a lock, so only a quick statement can
+    # rely on what was known when it started.
     quick = time.monotonic() - job.began_s < PLAIN_FOR_S
     return job.classification.state_without_code if job.plain and quick else job.classification.session_state
 
@@ -193,7 +195,7 @@ def _session_state(job: _Job) -> SessionState:
 async def _collect(job: _Job, pool: Pool, lease: Lease) -> Result:
     connection = lease.connection
     connection.max_result_bytes = job.limits.result_bytes
-    # A role that may not write needs it as well: a function can have its owner's rights.
+    # A read-only role needs the guard, too: a function can run with its owner's rights.
     job.run.guarded = job.run.read_only and _session_state(job) > SessionState.SEQUENCES
     stream = ResultStream(connection, pool.catalog, job.run)
     await stream.start(job.statement)
@@ -202,15 +204,15 @@ async def _collect(job: _Job, pool: Pool, lease: Lease) -> Result:
     truncated = False
     while (batch := await stream.next_batch()) is not None:
         if truncated or len(rows) + len(batch) > job.max_rows:
-            # One row more than wanted proves that there are more. The rest is read and dropped, so that a
-            # statement that also writes still commits; a mere reader is ended if that takes long.
+            # One extra row proves that there are more. The rest is read and discarded, so that a statement that also
+            # writes still commits. A statement that only reads is cut short if this takes long.
             if not truncated and job.classification.command in _READS and job.run.first_rows is None:
                 lease.interrupt_after(max(_DROP_REST_MS, stream.elapsed_ms()), Reason.CUT_SHORT)
             truncated = True
             batch = batch[: job.max_rows - len(rows)]
         size_bytes += sum(map(len, batch))
         if size_bytes > job.limits.result_bytes:
-            # Read on: only the engine's last word tells whether the statement took effect before it was ended.
+            # Keep reading: only PostgreSQL's final message shows whether the statement took effect before it ended.
             lease.interrupt(Reason.TOO_LARGE)
             batch = []
         rows += batch
@@ -221,7 +223,7 @@ async def _collect(job: _Job, pool: Pool, lease: Lease) -> Result:
 
 
 def _told(error: ServiceError | ResultTooLarge, reason: Reason | None, job: _Job) -> ServiceError:
-    """The error as the caller is told it: what we ended ourselves is not the engine's doing."""
+    """The error to report. If we ended the statement ourselves, it names our reason instead of PostgreSQL's error."""
     told = _as_told(error, reason, job)
     if told.outcome is Outcome.ROLLED_BACK and _may_have_committed(job):
         told.outcome = Outcome.UNKNOWN

@@ -1,6 +1,6 @@
-"""`{"$ref": "0.rows.0.id"}`: a parameter that is a value of an earlier statement's result.
+"""References: `{"$ref": "0.rows.0.id"}` is a parameter whose value comes from an earlier statement's result.
 
-Owns the notation. What can be wrong about it without running anything is refused before anything runs.
+Errors that can be detected without running anything are raised before any statement runs.
 """
 
 import re
@@ -21,21 +21,23 @@ _decoder = msgspec.json.Decoder(_Sent)
 
 
 def read_parameter(raw: bytes, statement_index: int) -> bytes | Reference:
-    """The parameter as it was sent, or the reference that it is. Raises RequestError for one that cannot hold."""
+    """The parameter as it was sent, or the reference it contains. Raises RequestError if the reference is invalid."""
     if not raw.startswith(b"{") or b"$ref" not in raw:
         return raw
     try:
         path = _decoder.decode(raw).ref
     except msgspec.ValidationError:
-        # Something else that has `$ref` in it: JSON of the caller's.
+        # The caller's own JSON, which happens to contain `$ref`.
         return raw
     match = _PATH.fullmatch(path)
     if match is None:
         raise _wrong(
-            statement_index, f"{path!r} is no reference.", "A reference is like 0.rows.0.id, or 0.affected_rows."
+            statement_index,
+            f"{path!r} isn't a valid reference.",
+            "A reference looks like 0.rows.0.id or 0.affected_rows.",
         )
     if int(match[1]) >= statement_index:
-        raise _wrong(statement_index, f"{path!r} refers to a statement that has not run by then.", None)
+        raise _wrong(statement_index, f"{path!r} must refer to an earlier statement.", None)
     if match[2] is not None:
         return Reference(int(match[1]), path, Count(match[2]))
     return Reference(int(match[1]), path, row=int(match[3]), column=match[4])

@@ -1,8 +1,8 @@
-"""Emptying a customer's database: everything that its owner made is dropped, the database itself stays.
+"""Resets a customer's database: drops everything that its owner created, and keeps the database itself.
 
-Owns the repeating. A reset is not one transaction, because a database may hold more than one transaction can drop
-without harm to others of the cell; it is batches, each done wholly or not at all, each in its turn at the gate. If one
-fails, what was dropped stays dropped, and sending the request again goes on.
+A reset is not one transaction, because a database may hold more objects than one transaction can drop without harming
+other tenants of the cell. It runs in batches. Each batch is atomic and goes through the admission queue on its own. If
+one fails, the objects dropped so far stay dropped; sending the request again continues.
 """
 
 import time
@@ -21,54 +21,54 @@ from plainsql_server.engine.execution import wipe
 from plainsql_server.engine.execution.wipe import BATCH_OBJECTS, Droppable
 from plainsql_server.limits.tiers import TIERS
 
-# The lock table of the cell is full at the moment, or the batch alone is too much for it.
+# The cell's lock table is full, or the batch alone is too large for it.
 _OUT_OF_MEMORY = "53200"
-_GO_ON = "What was dropped stays dropped. Send the request again: it goes on with what is left."
+_GO_ON = "Objects that were dropped stay dropped. Send the request again to continue."
 
 
 @dataclass(slots=True)
 class Emptied:
-    """How many objects of each kind there were."""
+    """The number of objects of each kind before the reset."""
 
     dropped: dict[str, int]
     exec_us: int = 0
 
 
 class Resets:
-    """Empties databases."""
+    """Resets databases."""
 
     def __init__(self, connections: ServiceConnections, directory: Directory) -> None:
         self._connections = connections
         self._directory = directory
 
     async def run(self, principal: Principal, database: str | None, confirm: str, by: Actor) -> Emptied:
-        """Drops what there is. Raises RequestError unless `confirm` is the database's name; ServiceError."""
+        """Resets the database. Raises RequestError unless `confirm` is its name, or another ServiceError."""
         owner = principal._replace(scopes=frozenset([Scope.WRITE]))
         place = await self._connections.place(owner, database)
         if confirm != place.name:
             raise RequestError(
-                "not_confirmed", "The field confirm is not the name of the database that the request means.",
-                hint="Nothing was dropped. Send the database's own name as confirm.",
+                "not_confirmed", "`confirm` doesn't match the name of the database.",
+                hint="Nothing was dropped. Set `confirm` to the name of the database you want to reset.",
             )  # fmt: skip
         reader = (
             await self._connections.place(principal._replace(scopes=frozenset([Scope.READ])), database)
         ).address.role
         async with self._directory.connection() as connection, connection.transaction():
-            # Before the first object is gone: nothing of this size happens without an entry.
+            # Written before the first object is dropped, so that no reset goes unrecorded.
             await audit.note(connection, by, "database.reset", principal.organization_id, place.database_id)
         emptying = _Emptying(self._connections, owner, place, [place.address.role, reader])
         return await emptying.run()
 
 
 class _Emptying:
-    """One reset, under way."""
+    """One reset in progress."""
 
     def __init__(self, connections: ServiceConnections, owner: Principal, place: Place, roles: Sequence[str]) -> None:
         self._connections = connections
         self._owner = owner
         self._place = place
         self._roles = roles
-        # The longest that any request of the tier may take.
+        # The longest time that any request of the tier may take.
         self._life_ms = TIERS[owner.tier].stream_life_ms
         self._until_s = time.monotonic() + self._life_ms / 1000
         self._batch_objects = BATCH_OBJECTS
@@ -88,7 +88,7 @@ class _Emptying:
         return wipe.read_found(found.rows)
 
     async def _drop(self, found: list[Droppable]) -> None:
-        """Drops what it can of what was found; the rest is found again. Raises where it could drop nothing."""
+        """Drops as many of these objects as it can; the next search finds the rest. Raises if it could drop none."""
         refusal: StatementError | None = None
         dropped = False
         while found:
@@ -97,7 +97,8 @@ class _Emptying:
                 await self._service(wipe.drop(batch))
                 dropped = self._has_dropped = True
             except StatementError as error:
-                # In somebody's way, or too much at once. What hangs on too many others may have fewer of them later.
+                # A conflict with other requests, or too much at once. Objects with too many dependents may have fewer
+                # later, so skip them for now.
                 if not error.retryable and error.diagnosis.sqlstate != _OUT_OF_MEMORY:
                     raise
                 refusal = error
@@ -120,8 +121,8 @@ class _Emptying:
                 finally:
                     self._done.exec_us += service.exec_us
         except ServiceError as error:
-            # It is one of our statements, which the caller did not number; and what became of it is not what became of
-            # the request, of which some is done already.
+            # The index of our own statement means nothing to the caller. And the outcome of one batch is not the
+            # outcome of the request, which may already have dropped objects.
             error.statement_index = None
             if self._has_dropped and error.outcome in (Outcome.NOT_EXECUTED, Outcome.ROLLED_BACK):
                 error.outcome = Outcome.COMMITTED
@@ -131,8 +132,8 @@ class _Emptying:
     def _timed_out(self) -> LimitError:
         return LimitError(
             "reset_timed_out",
-            f"The database was not empty within {self._life_ms} ms, the longest that a request may take in the tier"
-            f" {self._owner.tier!r}.",
+            f"The reset did not finish within {self._life_ms} ms, the longest time that the {self._owner.tier} tier"
+            " allows.",
             hint=_GO_ON,
             retryable=True,
             outcome=Outcome.COMMITTED,
@@ -141,5 +142,5 @@ class _Emptying:
 
 def _replaced() -> ConflictError:
     return ConflictError(
-        "wrong_state", "Another database has taken the name of the one that was being emptied, or its place."
+        "wrong_state", "During the reset, the database was moved, or its name now belongs to another database."
     )

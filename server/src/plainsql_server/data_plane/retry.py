@@ -1,11 +1,10 @@
-"""When work that the engine refused for others' sake is tried again.
+"""Retries work that PostgreSQL rolled back because of a conflict with other transactions.
 
-Owns the number of attempts and the waiting between them. Nothing was sent to the caller yet and the engine
-has rolled back, so that trying again is invisible. Refuses to know what is tried.
+Nothing has been sent to the caller yet, and PostgreSQL has rolled back, so a retry is invisible.
 
-Two requests that are tried again at once would meet again. So those of one pool go through a lane, one
-after the other, and a request waits there at most for its backoff: alone it is tried again at once, in a
-crowd the crowd is taken apart, and a long transaction in the lane holds nobody up for long.
+Two requests that retry at the same time would conflict again. So the retries of one pool share a lane, a lock that they
+hold one after the other. A request waits for the lane no longer than its backoff. On its own, it retries at once; in a
+crowd, the retries are spread out, and a long transaction in the lane does not delay others for long.
 """
 
 import asyncio
@@ -20,17 +19,18 @@ from plainsql_server.engine.connection.sqlstate import SHORTAGE
 DEFAULT_RETRIES = 50
 MAX_RETRIES = 100
 
-# Longer than most transactions take, so that the lane does its work; doubled each time, for the few that meet again.
+# Longer than most transactions take, so that waiting for the lane helps. Doubled each time, for those that keep
+# conflicting.
 _FIRST_BACKOFF_S = 0.05
 _MAX_BACKOFF_S = 1.0
-# Where what all tenants share is full, waiting helps and haste does not: it is over when the reaper has looked, every
-# second. Few attempts, because this request may be what fills it.
+# If a resource that all tenants share is exhausted, wait instead of retrying quickly: the reaper, which runs every
+# second, ends the shortage. Few attempts, because this request may be its cause.
 _SHORTAGE_BACKOFF_S = 1.0
 _SHORTAGE_RETRIES = 4
 
 
 class Retries:
-    """The attempts at one piece of work."""
+    """The attempts to run one statement or transaction."""
 
     def __init__(self, lane: asyncio.Lock, max_retries: int, deadline: Deadline, *, attempts: int = 0) -> None:
         self._lane = lane
@@ -41,9 +41,9 @@ class Retries:
         self._pause_s = 0.0
 
     def allow(self, error: ServiceError) -> bool:
-        """Whether the work that failed so is to be tried again."""
-        # Being refused for others' sake is what the engine says of a statement. What is overloaded, away or
-        # another's at the moment is told at once: to wait for that is the caller's choice.
+        """Whether to retry after this error."""
+        # Only conflicts reported by PostgreSQL are retried. Overload and unavailability are reported at once: whether
+        # to wait is the caller's choice.
         is_conflict = isinstance(error, StatementError) and error.retryable
         if is_conflict and error.diagnosis.sqlstate == SHORTAGE:
             self._shortages += 1
@@ -53,7 +53,7 @@ class Retries:
 
     @asynccontextmanager
     async def attempt(self) -> AsyncIterator[None]:
-        """Waits until it is time for the next attempt, which happens inside."""
+        """Waits until it is time for the next attempt, which runs inside the block."""
         self.attempts += 1
         if self.attempts == 1:
             yield
@@ -69,7 +69,7 @@ class Retries:
                 self._lane.release()
 
     async def _waited_for_lane(self) -> bool:
-        """Whether the lane became free before the backoff was over."""
+        """Whether the lane became free before the backoff ended."""
         longest_s = min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** (self.attempts - 2))
         backoff_s = min(longest_s * random.uniform(0.5, 1.0), self._deadline.left_s())
         try:

@@ -1,4 +1,4 @@
-"""Connections on which the service runs statements of its own in a customer's database, as the customer.
+"""Connections on which the service runs its own statements in a customer's database, as the customer.
 
     async with connections.open(principal, database) as service:
         await service.run(b"select 1")
@@ -25,7 +25,7 @@ from plainsql_server.limits.tiers import TIERS
 
 @dataclass(slots=True)
 class ServiceConnection:
-    """A connection to a customer's database, for the length of one piece of work."""
+    """A connection to a customer's database, for one task."""
 
     place: Place
     lease: Lease
@@ -38,9 +38,9 @@ class ServiceConnection:
         return self.lease.queue_us
 
     async def run(self, *statements: bytes | Own) -> list[Answer]:
-        """The statements' answers; see `run_batch`. Raises ServiceError."""
+        """Runs the statements and returns their answers; see `run_batch`. Raises ServiceError."""
         if self.lease.ended_for is not None:
-            # Between two exchanges the engine has nothing that a cancel could end, so that it must be asked for here.
+            # Between two exchanges, PostgreSQL runs nothing that a cancel could end, so check here.
             raise StatementError("query_canceled", f"The statement was cancelled: {self.lease.ended_for}.")
         began_us = monotonic_us()
         try:
@@ -51,16 +51,16 @@ class ServiceConnection:
         return answers
 
     def require_company(self) -> None:
-        """Raises LimitError unless the organization may have a second connection meanwhile, in this process."""
+        """Raises LimitError unless the organization may have a second connection in this process at the same time."""
         if not self.lease.has_company:
             raise LimitError(
                 "too_few_connections",
-                "This needs two connections at once, and this process has one for your organization.",
-                hint="The operator has more processes than your tier has concurrent statements.",
+                "This needs two connections at once, but this process may open only one for your organization.",
+                hint="Contact the operator: the service runs more processes than your tier has concurrent statements.",
             )
 
     def left_nothing(self) -> None:
-        """Says that the session is as it was, so that it need not be cleaned."""
+        """Declares that the session state is unchanged, so the session need not be cleaned."""
         self.lease.session_state = SessionState.NOTHING
 
     def _count(self, answers: Sequence[Answer]) -> None:
@@ -70,7 +70,7 @@ class ServiceConnection:
 
 
 class ServiceConnections:
-    """Opens connections."""
+    """Opens service connections."""
 
     def __init__(self, databases: Databases, pools: Pools, tally: Tally) -> None:
         self._databases = databases
@@ -78,14 +78,14 @@ class ServiceConnections:
         self._tally = tally
 
     async def place(self, principal: Principal, database: str | None) -> Place:
-        """Where a connection would go. Raises AccessError or EngineError as a query would."""
+        """Where a connection would go. Raises AccessError or EngineError, like a query."""
         return self._databases.remembered(principal, database) or await self._databases.find(principal, database)
 
     @asynccontextmanager
     async def open(
         self, principal: Principal, database: str | None, timeout_ms: int | None = None
     ) -> AsyncIterator[ServiceConnection]:
-        """A connection within the tier's statement timeout. Raises ServiceError; cancelling cancels its statement."""
+        """A connection, within the tier's statement timeout. Raises ServiceError. Cancelling cancels its statement."""
         limits, tier = TIERS[principal.tier], principal.tier
         timeout_ms = min(timeout_ms or limits.statement_timeout_ms, limits.statement_timeout_ms)
         place = await self.place(principal, database)

@@ -1,12 +1,20 @@
-"""Transactions whose statements go to several databases: two-phase commit, one of an organization at a time.
+"""Transactions that span several databases: two-phase commit, one at a time per organization.
 
-Owns the protocol: the baton, which is a record in the directory; the statements in their order; PREPARE TRANSACTION on
-every participant; the decision, which is one UPDATE of the record; COMMIT PREPARED on every participant; the freeing
-of the record. Nothing is prepared before the record is there, nothing is committed before it says so, and it is freed
-when nothing is prepared any more. So whoever finds it later can finish what was left (`control_plane/spanning.py`).
+The steps are:
 
-Atomic it is by that; serializable by the baton, because two transactions that span databases never overlap, and each
-database orders everything else by itself; see decision 0015. Refuses to retry after the decision.
+1. Take the spanning lock, which is a record in the directory.
+2. Run the statements, in order.
+3. PREPARE TRANSACTION on every participant.
+4. Decide: one UPDATE of the record.
+5. COMMIT PREPARED on every participant.
+6. Free the record.
+
+Nothing is prepared before the record exists, nothing is committed before the record says so, and the record is freed
+only when nothing is prepared any more. So a process that finds the record later can finish an interrupted transaction
+(`control_plane/spanning.py`).
+
+This makes transactions atomic. The spanning lock makes them serializable: two transactions that span databases never
+overlap, and each database serializes everything else itself; see decision 0015. Nothing is retried after the decision.
 """
 
 import asyncio
@@ -24,7 +32,7 @@ from plainsql_server.core.errors import EngineError, LimitError, Outcome, Servic
 from plainsql_server.core.ids import Kind, new_id
 from plainsql_server.core.observation import Failure, Observe
 from plainsql_server.data_plane.admission import transaction_timed_out
-from plainsql_server.data_plane.spanning_lock import Baton, SpanningLocks, taken_away
+from plainsql_server.data_plane.spanning_lock import SpanningLock, SpanningLocks, taken_away
 from plainsql_server.data_plane.transaction import Job, Part, TransactionResult, as_told, try_until_done
 from plainsql_server.engine.connection.connection import ResultTooLarge
 from plainsql_server.engine.connection.sqlstate import connection_lost, engine_away
@@ -33,22 +41,23 @@ from plainsql_server.engine.execution.spanning import Participant, commit_anew, 
 from plainsql_server.engine.execution.transaction import Results
 from plainsql_server.engine.pool.pool import Lease
 
-# What is decided is also done, though the deadline has passed: for so long it is tried at least.
+# After the decision, committing is attempted for at least this long, even if the deadline has passed.
 _COMMIT_AT_LEAST_S = 1.0
 _COMMIT_AGAIN_S = 0.05
-# After that, a connection on which the engine does not answer is given up.
+# After that, a connection on which PostgreSQL does not respond is closed.
 _LAST_WORD_S = 5.0
-# So long after the deadline the caller is answered, whoever does not answer us: a little more than ending a statement
-# takes (`engine/connection/interrupt.py`), and less than the second that is promised.
+# The caller is answered this long after the deadline at the latest, even if a cell or the directory does not respond.
+# It is a little more than ending a statement takes (`engine/connection/interrupt.py`), and less than the documented
+# second.
 _ANSWER_AFTER_S = 0.95
 
 
 class Step(Enum):
-    """The steps of the protocol, in their order; after each of them a process may die. Tests have it die there."""
+    """The steps of the protocol, in order. Tests kill the process after each of them."""
 
     CLAIMED = auto()
     BEGUN = auto()
-    """The first database has run its statements, the others have not begun."""
+    """The first database has run its statements; the others have not started."""
     RUN = auto()
     PREPARE_SENT_TO_ONE = auto()
     PREPARE_SENT_TO_ALL = auto()
@@ -59,43 +68,44 @@ class Step(Enum):
     COMMITTED = auto()
     FREED = auto()
     UNDOING = auto()
-    """Something failed; nothing of the rest is undone yet."""
+    """Something failed; nothing is rolled back yet."""
     UNDONE = auto()
-    """Everything is rolled back, the record not freed."""
+    """Everything is rolled back; the record is not freed yet."""
 
 
 OnStep = Callable[[Step], None]
 
 
 class _Stage(IntEnum):
-    """What can still become of a transaction."""
+    """How far a transaction is, which determines the outcomes that are still possible."""
 
     RUNNING = auto()
     PREPARING = auto()
-    """Somebody must end what is prepared."""
+    """Prepared transactions may exist, and must be ended."""
     DECIDING = auto()
-    """The directory was asked to store that it is committed."""
+    """The directory was asked to store the decision to commit."""
     DECIDED = auto()
     COMMITTED = auto()
-    """In every database; the record is not freed."""
+    """Committed in every database; the record is not freed yet."""
 
 
-class _Course:
-    """How far a transaction is, for the request that waits for it."""
+class _Progress:
+    """The progress of a transaction, for the request that waits for it."""
 
     def __init__(self) -> None:
         self.stage = _Stage.RUNNING
-        # Nobody waits any more. What was not being decided by then never is, since the caller was told so.
+        # The request no longer waits. If the decision had not started by then, it never does: the caller already got
+        # the error that everything was rolled back.
         self.is_abandoned = False
 
     def abandon(self, running: "asyncio.Task[None]") -> None:
-        """Leaves it to itself: to be undone, unless it is being decided."""
+        """Stops waiting. The transaction is rolled back in the background, unless it is being decided."""
         self.is_abandoned = True
         if self.stage is _Stage.RUNNING:
             running.cancel()
 
     def told_too_late(self, job: Job, id_: str) -> ServiceError:
-        """What is true of it when the deadline has passed and something does not answer."""
+        """The error if the deadline has passed and a participant or the directory does not respond."""
         if self.stage >= _Stage.DECIDED:
             return _shows_later(f"no answer in time: {id_}")
         if self.stage is _Stage.DECIDING:
@@ -106,53 +116,56 @@ class _Course:
 class Spanning:
     """Runs transactions that span databases."""
 
-    def __init__(self, batons: SpanningLocks, observe: Observe, on_step: OnStep | None = None) -> None:
-        self._batons = batons
+    def __init__(self, locks: SpanningLocks, observe: Observe, on_step: OnStep | None = None) -> None:
+        self._locks = locks
         self._observe = observe
         self._on_step: OnStep = on_step or _go_on
 
     async def run(self, job: Job, transaction: TransactionResult) -> None:
-        """Returns once it has committed everywhere. Raises ServiceError, a second after the deadline at the latest.
+        """Returns once it has committed everywhere. Raises ServiceError, at most one second after the deadline.
 
-        What is not done by then, or when this is cancelled, goes on by itself, to be undone unless it is being decided.
+        If it is not finished by then, or if this is cancelled, it continues in the background: it is rolled back,
+        unless it is being decided.
         """
         transaction.participants = len(job.parts)
-        course = _Course()
-        running = job.first.pool.cell.start(self._run(job, transaction, course))
+        progress = _Progress()
+        running = job.first.pool.cell.start(self._run(job, transaction, progress))
         running.add_done_callback(_hear)
         try:
             await asyncio.wait([running], timeout=job.deadline.left_s() + _ANSWER_AFTER_S)
         finally:
             if not running.done():
-                course.abandon(running)
+                progress.abandon(running)
         if running.done():
             running.result()
-        elif course.stage is not _Stage.COMMITTED:
-            raise course.told_too_late(job, transaction.id)
+        elif progress.stage is not _Stage.COMMITTED:
+            raise progress.told_too_late(job, transaction.id)
 
-    async def _run(self, job: Job, transaction: TransactionResult, course: _Course) -> None:
+    async def _run(self, job: Job, transaction: TransactionResult, progress: _Progress) -> None:
         asked_us = monotonic_us()
         databases = [part.place.database_id for part in job.parts]
-        # What the caller is told is what operators find in the directory. A request may have a second one, which runs
-        # after the first was given up.
+        # The id in the answer is the id of the record in the directory, so operators can find it. A request may need a
+        # second record, if the first run was abandoned.
         transaction.id = new_id(Kind.TRANSACTION)
         is_done = False
         try:
-            async with self._batons.baton(
+            async with self._locks.hold(
                 transaction.id, job.organization_id, new_gid(), databases, job.deadline
-            ) as baton:
+            ) as lock:
                 self._on_step(Step.CLAIMED)
                 transaction.queue_us = monotonic_us() - asked_us
-                await try_until_done(job, transaction, partial(self._run_once, baton, course))
+                await try_until_done(job, transaction, partial(self._run_once, lock, progress))
             is_done = True
         finally:
             _note_usage(job, transaction, is_done)
 
-    async def _run_once(self, baton: Baton, course: _Course, job: Job, transaction: TransactionResult) -> None:
+    async def _run_once(
+        self, lock: SpanningLock, progress: _Progress, job: Job, transaction: TransactionResult
+    ) -> None:
         async with AsyncExitStack() as stack:
             leases = await _lend(stack, job)
             leased_us = monotonic_us()
-            attempt = _Attempt(job, leases, baton, course, self._on_step)
+            attempt = _Attempt(job, leases, lock, progress, self._on_step)
             try:
                 await attempt.run(transaction)
             finally:
@@ -160,37 +173,39 @@ class Spanning:
                 attempt.note_used()
                 for lease, part in zip(leases, job.parts, strict=True):
                     lease.session_state = part.session_state(job.began_s)
-        # Without a connection in hand that others could use: the directory may not answer.
-        if baton.is_in_doubt:
-            await self._free(baton)
+        # The connections are released first, because the directory may not respond.
+        if lock.is_in_doubt:
+            await self._free(lock)
             self._on_step(Step.FREED)
 
-    async def _free(self, baton: Baton) -> None:
+    async def _free(self, lock: SpanningLock) -> None:
         try:
-            await baton.free()
+            await lock.free()
         except ServiceError as error:
-            # Everything is committed, so that is what the caller is told; others free the record.
+            # Everything is committed, so the request succeeds. Recovery frees the record.
             context = f"freeing a record: {error.internal_context}"
             self._observe(Failure(now(), "failure", "data_plane.spanning", context))
 
 
 class _Attempt:
-    """One attempt, on a connection to each participant."""
+    """One attempt, with a connection to each participant."""
 
-    def __init__(self, job: Job, leases: Sequence[Lease], baton: Baton, course: _Course, on_step: OnStep) -> None:
+    def __init__(
+        self, job: Job, leases: Sequence[Lease], lock: SpanningLock, progress: _Progress, on_step: OnStep
+    ) -> None:
         self._job = job
         self._leases = leases
-        self._baton = baton
-        self._course = course
+        self._lock = lock
+        self._progress = progress
         self._on_step = on_step
         self._told = Results()
         self._participants = [
-            Participant(lease, part.pool.catalog, part.plan, self._told, gid_of(baton.gid, number))
+            Participant(lease, part.pool.catalog, part.plan, self._told, gid_of(lock.gid, number))
             for number, (lease, part) in enumerate(zip(leases, job.parts, strict=True))
         ]
 
     async def run(self, transaction: TransactionResult) -> None:
-        """Returns once every participant has committed. Raises the error as the caller is told it."""
+        """Returns once every participant has committed. Raises the error to report."""
         try:
             await self._run_steps()
             self._on_step(Step.RUN)
@@ -202,10 +217,10 @@ class _Attempt:
                 await self._prepare()
                 await self._commit()
             transaction.commit_us = monotonic_us() - began_us
-            self._course.stage = _Stage.COMMITTED
+            self._progress.stage = _Stage.COMMITTED
         except (ServiceError, ResultTooLarge, AlreadyRecorded) as error:
-            if self._baton.is_in_doubt:
-                # What was decided, or may have been, is not undone.
+            if self._lock.is_in_doubt:
+                # It is decided, or may be, so it must not be rolled back.
                 raise
             await self._undo(error)
 
@@ -214,7 +229,7 @@ class _Attempt:
             part.used_us += participant.used_us
 
     async def _run_steps(self) -> None:
-        """Runs the statements in their order, those of one database together where they follow each other."""
+        """Runs the statements in order. Consecutive statements of one database run together."""
         by_step = sorted((index, number) for number, part in enumerate(self._job.parts) for index in part.indexes)
         for number, run in groupby(by_step, key=lambda each: each[1]):
             if number > 0 and not self._participants[number].has_begun:
@@ -225,11 +240,11 @@ class _Attempt:
 
     async def _end_reading(self) -> None:
         await _all(each.end_reading() for each in self._participants)
-        # Only now is it known that nothing spanned the databases meanwhile.
-        await self._baton.end_reading()
+        # Only now is it known that no other transaction spanned the databases meanwhile.
+        await self._lock.end_reading()
 
     async def _prepare(self) -> None:
-        self._course.stage = _Stage.PREPARING
+        self._progress.stage = _Stage.PREPARING
         sent = []
         try:
             for each in self._participants:
@@ -241,21 +256,21 @@ class _Attempt:
         self._on_step(Step.PREPARED)
 
     async def _commit(self) -> None:
-        """Decides, and does what is decided."""
+        """Stores the decision, then commits on every participant."""
         for each in self._participants:
-            # A cancel that is on its way could hit the commit.
+            # A cancel request that is still in flight could hit the commit.
             each.check_not_ended()
-        if self._course.is_abandoned:
-            # The caller was told that it is rolled back.
+        if self._progress.is_abandoned:
+            # The caller already got the error that it was rolled back.
             raise engine_away("it was prepared too late", outcome=Outcome.ROLLED_BACK)
-        self._course.stage = _Stage.DECIDING
+        self._progress.stage = _Stage.DECIDING
         until = Deadline(max(self._job.deadline.at_s, time.monotonic() + _COMMIT_AT_LEAST_S))
         for lease in self._leases:
             lease.live_until(Deadline(until.at_s + _LAST_WORD_S))
-        if not await self._baton.decide(until):
-            self._course.stage = _Stage.PREPARING
+        if not await self._lock.decide(until):
+            self._progress.stage = _Stage.PREPARING
             raise taken_away()
-        self._course.stage = _Stage.DECIDED
+        self._progress.stage = _Stage.DECIDED
         self._on_step(Step.DECIDED)
         for number, each in enumerate(self._participants):
             each.send_commit()
@@ -265,26 +280,27 @@ class _Attempt:
         self._on_step(Step.COMMITTED)
 
     async def _undo(self, error: ServiceError | ResultTooLarge | AlreadyRecorded) -> NoReturn:
-        """Rolls everything back and raises the error as the caller is told it."""
+        """Rolls everything back and raises the error to report."""
         self._on_step(Step.UNDOING)
         certain = await asyncio.gather(*(_rolled_back(each) for each in self._participants))
         self._on_step(Step.UNDONE)
-        self._course.stage = _Stage.RUNNING
-        # What is not certain to be gone is ended by others; it was not decided, so they roll it back.
-        self._baton.is_in_doubt = not all(certain)
+        self._progress.stage = _Stage.RUNNING
+        # Recovery ends what may still be prepared. Because it was not decided, recovery rolls it back.
+        self._lock.is_in_doubt = not all(certain)
         if isinstance(error, AlreadyRecorded):
             raise error
         ended = next((lease for lease in self._leases if lease.ended_for is not None), self._leases[0])
         told = as_told(error, ended, self._job, committing=False)
-        if told.retryable and (self._baton.is_in_doubt or self._course.is_abandoned):
+        if told.retryable and (self._lock.is_in_doubt or self._progress.is_abandoned):
             told = engine_away("a participant was lost while it prepared", outcome=Outcome.ROLLED_BACK)
         raise told from (None if told is error else error)
 
 
 async def _lend(stack: AsyncExitStack, job: Job) -> list[Lease]:
-    """A connection to each part's database, in the order of parts.
+    """A connection to the database of each part, in the order of the parts.
 
-    For each cell, in one order for all, the turns are set aside at once, so that nobody who has some waits for others.
+    The slots of a cell are reserved all at once, and all requests take the cells in the same order. So no request holds
+    some slots while it waits for others, which could deadlock.
     """
     by_address = sorted(enumerate(job.parts), key=lambda each: each[1].place.address)
     leases = {number: part.pool.lease(job.limits.concurrent_statements, job.deadline) for number, part in by_address}
@@ -293,8 +309,8 @@ async def _lend(stack: AsyncExitStack, job: Job) -> list[Lease]:
         if may_have < needed:
             raise LimitError(
                 "too_many_participants",
-                f"The transaction needs {needed} connections to one cell at once, and this process has {may_have} for"
-                " your organization.",
+                f"The transaction needs {needed} connections to one cell at once, but this process may open only"
+                f" {may_have} for your organization.",
             )
         await cell.reservations.take(needed, job.deadline)
         stack.callback(cell.reservations.release, needed)
@@ -305,7 +321,7 @@ async def _lend(stack: AsyncExitStack, job: Job) -> list[Lease]:
 
 
 async def _rolled_back(participant: Participant) -> bool:
-    """Whether it is certain that nothing stays prepared: not so where the engine does not answer."""
+    """Whether it is certain that nothing stays prepared. It is not if PostgreSQL does not respond."""
     try:
         async with asyncio.timeout(_LAST_WORD_S):
             return await participant.roll_back()
@@ -314,8 +330,8 @@ async def _rolled_back(participant: Participant) -> bool:
 
 
 async def _see_committed(participant: Participant, part: Part, until: Deadline) -> None:
-    """Returns when it is committed. Raises EngineError if its cell is away for too long; it is committed all the same,
-    when the cell is back.
+    """Returns when it is committed. Raises EngineError if its cell is unavailable for too long; it is still committed,
+    once the cell is back.
     """
     if await participant.read_commit():
         return await participant.tidy()
@@ -332,14 +348,15 @@ async def _see_committed(participant: Participant, part: Part, until: Deadline) 
 def _shows_later(context: str) -> EngineError:
     return EngineError(
         "commit_delayed",
-        "The transaction is committed, but one of its databases is away; it shows there when it is back.",
+        "The transaction is committed, but one of its databases is unavailable. The changes appear there once it is"
+        " back.",
         outcome=Outcome.COMMITTED,
         internal_context=f"committing what is prepared: {context}",
     )
 
 
 async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Does all of it, to the end of each, and raises the first failure."""
+    """Runs all of it to completion, then raises the first failure."""
     for outcome in await asyncio.gather(*work, return_exceptions=True):
         if outcome is not None:
             raise outcome
@@ -347,11 +364,11 @@ async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 def _note_usage(job: Job, transaction: TransactionResult, is_done: bool) -> None:
     if not job.held_us:
-        # What was refused before it got a connection used nothing.
+        # A request that never got a connection used nothing.
         return
     for part in job.parts:
         if not is_done and not part.used_us:
-            # Its turn had not come.
+            # None of its statements ran.
             continue
         results = [transaction.results[index] for index in part.indexes] if is_done else []
         rows = [row for result in results for row in result.rows]
@@ -359,11 +376,11 @@ def _note_usage(job: Job, transaction: TransactionResult, is_done: bool) -> None
         part.note_usage(len(rows), exec_us, sum(map(len, rows)))
 
 
-def _go_on(step: Step) -> None:  # whoever wants to know it passes a function of their own
-    """What to do after a step."""
+def _go_on(step: Step) -> None:
+    """Does nothing after a step. Tests pass their own function."""
 
 
 def _hear(task: "asyncio.Task[None]") -> None:
-    # Perhaps nobody waits for it any more; what it failed with was for the caller.
+    # Retrieve the exception: if the request no longer waits for it, asyncio would log it as unretrieved.
     if not task.cancelled():
         task.exception()

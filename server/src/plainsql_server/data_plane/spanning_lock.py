@@ -1,9 +1,11 @@
-"""The baton: the right to span databases, which one transaction of an organization has at a time.
+"""The spanning lock: only one transaction per organization may span databases at a time.
 
-Owns the waiting for it, in the order of asking, and the record that stands for it, until that is freed or left to
-whoever finishes what others left (`control_plane/spanning.py`). The record is in the directory and outlives this
-process; nothing here is needed for the rule to hold. Within a process requests queue up, and the first of the queue
-waits in the directory's line, so that processes take notifier, too. Refuses to know what is done with it.
+    async with locks.hold(id_, organization_id, gid, database_ids, deadline) as lock: …
+
+The lock is a record in the directory, which outlives this process: the rule holds without anything in this module. The
+lock is granted in the order of requests. Within a process, requests queue up, and the first of them waits in the
+directory's queue, so processes alternate, too. In the end, the record is freed, or left to recovery, which finishes
+interrupted transactions (`control_plane/spanning.py`).
 """
 
 import asyncio
@@ -22,24 +24,24 @@ from plainsql_server.directory.spanning import NewRecord, State
 from plainsql_server.directory.spanning_lock import SpanningNotifier
 from plainsql_server.engine.connection.sqlstate import connection_lost, engine_away
 
-# How long a record is its holder's without a word from it. What a process that died left in doubt is finished after
-# this and the second that passes between two looks; a process that stands still for longer has its transaction undone.
+# How long a record belongs to its holder without a renewal. If a process dies, recovery finishes its transaction after
+# this time plus the second between two checks. If a process hangs for longer, its transaction is rolled back.
 HOLD_S = 5.0
 _KEEP_EVERY_S = HOLD_S / 4
-# Between two looks whether it has come to us, where no word of it came. One request of an organization looks, of each
-# process, and each at a time of its own.
+# The interval between two checks for the lock if no notification arrives. In each process, one request per organization
+# checks, at random times.
 _FIRST_LOOK_S = 0.003
 _LONGEST_LOOK_S = 0.5
-# Requests of one organization that may wait in a process.
+# How many requests of one organization may wait in a process.
 _MAX_WAITING = 200
 _RETRY_AFTER_MS = 1_000
 _DECIDE_AGAIN_S = 0.05
-# So long after its deadline a transaction is done with everything, or hangs, and then its record is left to others.
+# A transaction that is not finished this long after its deadline is stuck. Then its record is left to recovery.
 _KEPT_AFTER_S = 10.0
 
 
-class Baton:
-    """The baton, in hand. Its record is freed, or handed over, in the end."""
+class SpanningLock:
+    """The spanning lock while it is held. In the end, its record is freed or left to recovery."""
 
     def __init__(self, directory: Directory, record: NewRecord, unanswered: "set[asyncio.Task[bool]]") -> None:
         self._directory = directory
@@ -47,11 +49,14 @@ class Baton:
         self.id = record.id
         self.gid = record.gid
         self.is_freed = False
-        # Whether it may be decided, or something may be prepared that nobody here ends any more.
+        # Whether it may be decided, or something may be prepared that this process no longer ends.
         self.is_in_doubt = False
 
     async def decide(self, deadline: Deadline) -> bool:
-        """Whether it is decided to commit. Asks until the directory answers; raises EngineError at the deadline."""
+        """Stores the decision to commit, and returns whether it stands. Asks until the directory answers.
+
+        Raises EngineError at the deadline.
+        """
         self.is_in_doubt = True
         while True:
             try:
@@ -59,12 +64,12 @@ class Baton:
                 return self.is_in_doubt
             except EngineError as error:
                 if not deadline.left_s():
-                    # The decision may be there or may yet come; the one that others make of it holds.
+                    # The decision may be stored, now or later. Recovery goes by the record.
                     raise connection_lost(f"{self.id}: {error.internal_context}") from error
                 await asyncio.sleep(min(_DECIDE_AGAIN_S, deadline.left_s()))
 
     async def _commit(self, deadline: Deadline) -> bool:
-        # The directory may take it and not answer. To cancel the question would wait for that, too.
+        # The directory may accept the query and not respond. Cancelling the query would wait for the response, too.
         asking = asyncio.create_task(spanning.commit(self._directory, self.id))
         await asyncio.wait([asking], timeout=deadline.left_s())
         if asking.done():
@@ -74,13 +79,13 @@ class Baton:
         raise engine_away("the directory does not answer")
 
     def _hear(self, asking: "asyncio.Task[bool]") -> None:
-        # Whatever it says, those who finish the transaction go by the record.
+        # The answer no longer matters: recovery goes by the record.
         self._unanswered.discard(asking)
         if not asking.cancelled():
             asking.exception()
 
     async def end_reading(self) -> None:
-        """Gives it back after what has only read. Raises EngineError if it was not the only one meanwhile."""
+        """Frees the lock after a read-only transaction. Raises EngineError if the lock was lost meanwhile."""
         if not await spanning.end_reading(self._directory, self.id):
             raise taken_away()
         self.is_freed = True
@@ -91,7 +96,7 @@ class Baton:
 
 
 class SpanningLocks:
-    """The batons of every organization."""
+    """The spanning locks of all organizations."""
 
     def __init__(self, directory: Directory, notifier: SpanningNotifier, observe: Observe) -> None:
         self._directory = directory
@@ -99,31 +104,31 @@ class SpanningLocks:
         self._observe = observe
         self._queues: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._waiting: defaultdict[str, int] = defaultdict(int)
-        # What was asked of the directory and is not awaited any more.
+        # Queries to the directory that are no longer awaited.
         self._unanswered: set[asyncio.Task[bool]] = set()
 
     @asynccontextmanager
-    async def baton(
+    async def hold(
         self, id_: str, organization_id: str, gid: str, database_ids: Sequence[str], deadline: Deadline
-    ) -> AsyncIterator[Baton]:
-        """Waits for the baton and has it for the length of the block. Raises LimitError if it does not come in time."""
+    ) -> AsyncIterator[SpanningLock]:
+        """Waits for the spanning lock and holds it inside the block. Raises LimitError if the deadline passes first."""
         record = NewRecord(id_, organization_id, gid, database_ids)
         async with self._queue(organization_id, deadline):
-            baton = Baton(self._directory, record, self._unanswered)
+            lock = SpanningLock(self._directory, record, self._unanswered)
             keeping = asyncio.create_task(self._keep(record.id, deadline.left_s() + _KEPT_AFTER_S))
             try:
                 await self._wait(record, deadline)
-                yield baton
+                yield lock
             finally:
                 keeping.cancel()
                 self._notifier.forget(organization_id)
-                if not baton.is_freed:
-                    await self._leave(baton)
+                if not lock.is_freed:
+                    await self._leave(lock)
 
     @asynccontextmanager
     async def _queue(self, organization_id: str, deadline: Deadline) -> AsyncIterator[None]:
         if self._waiting[organization_id] >= _MAX_WAITING:
-            raise _overloaded("Too many transactions of your organization wait to span databases.")
+            raise _overloaded("Too many of your organization's transactions are waiting to span databases.")
         self._waiting[organization_id] += 1
         queue = self._queues[organization_id]
         try:
@@ -164,29 +169,29 @@ class SpanningLocks:
             try:
                 await spanning.keep(self._directory, id_, HOLD_S)
             except ServiceError as error:
-                # If it stays so, others take the record, and whoever decides learns that.
+                # If this persists, recovery takes over the record, and the decision fails.
                 self._report("keeping", error)
 
-    async def _leave(self, baton: Baton) -> None:
+    async def _leave(self, lock: SpanningLock) -> None:
         try:
-            await (spanning.postpone if baton.is_in_doubt else spanning.give_up)(self._directory, baton.id)
+            await (spanning.postpone if lock.is_in_doubt else spanning.give_up)(self._directory, lock.id)
         except ServiceError as error:
-            # The hold ends by itself, and what it stands for is finished then.
+            # The hold expires, and then recovery finishes the transaction.
             self._report("leaving", error)
 
     def _report(self, what: str, error: ServiceError) -> None:
-        self._observe(Failure(now(), "failure", "data_plane.batons", f"{what}: {error.internal_context}"))
+        self._observe(Failure(now(), "failure", "data_plane.spanning_lock", f"{what}: {error.internal_context}"))
 
 
 def taken_away() -> EngineError:
-    """The error for a transaction that was undone because its record was not renewed in time."""
+    """The error for a transaction that was rolled back because its record was not renewed in time."""
     return engine_away("the record of a spanning transaction was taken over", outcome=Outcome.ROLLED_BACK)
 
 
 def _not_in_time() -> LimitError:
     return _overloaded(
-        "An organization's transactions over several databases run one after the other;"
-        " the turn of this one did not come before its deadline."
+        "Transactions that span databases run one at a time per organization,"
+        " and this one could not start before its deadline."
     )
 
 

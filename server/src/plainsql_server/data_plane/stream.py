@@ -1,9 +1,10 @@
-"""One statement, run for one principal, its rows passed on as the engine makes them.
+"""Runs one statement for a principal and streams its rows while PostgreSQL produces them.
 
-Owns what a stream may do and how long. A read streams in a read-only transaction, so that it can be slow
-without harming anybody. What writes is run like any query, committed, and passed on from memory: a client
-that reads slowly must not hold a transaction that others could fail because of (decision 0009). Refuses to
-render; who receives the rows knows how to send them.
+    end = await streams.run(principal, request, receiver)
+
+A statement that only reads streams from a read-only transaction, so it can be slow without harming others. A statement
+that writes runs like any query, commits, and is then streamed from memory: a slow client must not hold open a
+transaction that could make others fail (decision 0009).
 """
 
 import asyncio
@@ -29,29 +30,30 @@ from plainsql_server.engine.execution.read_stream import NoSafeSnapshot, ReadStr
 from plainsql_server.engine.pool.pool import Lease, Pool, Pools, Reason
 from plainsql_server.limits.tiers import TIERS, Limits
 
-# How long a stream waits for a safe snapshot. Beside short transactions one comes within some milliseconds; what
-# takes longer waits for somebody's long transaction, which may be minutes (measured for decision 0009).
+# How long a stream waits for a safe snapshot. Among short transactions, one is available within milliseconds. A longer
+# wait means that a long transaction is running, which may take minutes (measured for decision 0009).
 SAFE_SNAPSHOT_BUDGET_MS = 15
-# Rows of a result in memory that are passed on at once.
+# How many rows of a result in memory are passed on at once.
 _ROWS_AT_ONCE = 500
 
-# Commands that may turn out to only read, and for which a cursor can stand; without a word there is a parenthesis.
+# Commands that may be read-only and can run behind a cursor. The empty one is a statement that starts with a
+# parenthesis.
 _MAY_ONLY_READ = frozenset(["SELECT", "VALUES", "TABLE", "WITH", ""])
 
 
 class Receiver(Protocol):
-    """Who gets the rows. Both may wait, and raise where nobody is left to read."""
+    """Receives the rows. Both methods may wait, and raise if the client is gone."""
 
     async def begin(self, shape: Shape, queue_us: int) -> None:
-        """The engine has answered: rows of this shape follow."""
+        """Called when PostgreSQL has answered. Rows of this shape follow."""
 
     async def take(self, rows: Sequence[bytes]) -> None:
-        """The next rows, in the request's encoding."""
+        """Takes the next rows, in the request's encoding."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamEnd:
-    """How a stream ended that did not fail."""
+    """The end of a successful stream."""
 
     completion: Completion
     row_count: int
@@ -60,7 +62,7 @@ class StreamEnd:
 
 @dataclass(slots=True)
 class _Job:
-    """A read that may run, with everything that running it needs."""
+    """A validated request, with everything needed to stream it."""
 
     request: QueryRequest
     classification: Classification
@@ -72,7 +74,7 @@ class _Job:
     began_s: float
     # When it got its connection.
     leased_s: float = 0.0
-    # What was passed on until now.
+    # What was passed on so far.
     row_count: int = 0
     size_bytes: int = 0
 
@@ -81,15 +83,15 @@ class _Job:
 
 
 class ReaderTooSlow(Exception):
-    """A result in memory was not read within a stream's life. What made it is committed."""
+    """The client did not read a result in memory within the time limit of a stream. The statement is committed."""
 
 
 class _NotARead(Exception):
-    """The statement writes, or no cursor can stand for it. Nothing was done, and nothing was passed on."""
+    """The statement writes, or can't run behind a cursor. It had no effect, and no rows were passed on."""
 
 
 class Streams:
-    """Runs single statements whose rows are passed on."""
+    """Runs single statements and streams their rows."""
 
     def __init__(self, databases: Databases, pools: Pools, queries: Queries, tally: Tally) -> None:
         self._databases = databases
@@ -98,9 +100,9 @@ class Streams:
         self._tally = tally
 
     async def run(self, principal: Principal, request: QueryRequest, receiver: Receiver) -> StreamEnd:
-        """Passes the statement's result on. Raises ServiceError; cancelling it cancels the statement.
+        """Streams the result of the statement. Raises ServiceError. Cancelling it cancels the statement.
 
-        What is raised before the receiver's `begin` had no answer yet; later, rows may have been passed on.
+        If it raises before it calls the receiver's `begin`, nothing was passed on. After that, rows may have been.
         """
         check_statement(request.sql, request.params, TIERS[principal.tier], principal.tier)
         classification = classify(request.sql)
@@ -112,18 +114,18 @@ class Streams:
             try:
                 return await self._read_and_count(job, principal, receiver)
             except _NotARead:
-                # Run as what it is, it gives its result, or the error that tells its caller what is wrong with it.
+                # Run it as an ordinary query, which returns its result or the right error.
                 pass
         return await self._collect(job, principal, receiver)
 
     async def _collect(self, job: _Job, principal: Principal, receiver: Receiver) -> StreamEnd:
         pool = self._pools.for_address(job.place.address, principal.organization_id)
         turn_by = job.deadline(job.limits.statement_timeout_ms)
-        # The turn comes before the statement, because who is refused one must find nothing done.
+        # Take the stream slot before running the statement: a request that is refused one must have no effect.
         async with pool.stream_turn(job.limits.concurrent_statements, turn_by):
             result = await self._queries.run(principal, job.request)
             try:
-                # Passing on has a life of its own: how long the statement took is no reason to lose its rows.
+                # Sending has its own time limit, so a long statement does not lose its rows.
                 async with asyncio.timeout(job.life_ms / 1000):
                     await _pass_on_from_memory(result, receiver)
             except TimeoutError:
@@ -139,7 +141,7 @@ class Streams:
             raise
         finally:
             if is_read and job.leased_s:
-                # A connection is held as long as the stream lives, however slowly it is read.
+                # Count the whole time that the stream held a connection, however slowly it was read.
                 held_us = int((time.monotonic() - job.leased_s) * 1_000_000)
                 self._tally.note_usage(
                     principal.organization_id, job.place.database_id, job.row_count, held_us, job.size_bytes
@@ -148,7 +150,7 @@ class Streams:
     async def _read(self, job: _Job, principal: Principal, receiver: Receiver) -> StreamEnd:
         pool = self._pools.for_address(job.place.address, principal.organization_id)
         limit = job.limits.concurrent_statements
-        # Waiting for a turn is not what a stream's long life is for.
+        # Wait for a slot no longer than an ordinary statement would, despite the longer time limit of streams.
         turn_by = job.deadline(job.limits.statement_timeout_ms)
         async with pool.stream_turn(limit, turn_by), pool.lease(limit, turn_by) as lease:
             job.leased_s = time.monotonic()
@@ -177,7 +179,7 @@ def _job(principal: Principal, request: QueryRequest, classification: Classifica
 
 
 async def _begin(job: _Job, pool: Pool, lease: Lease) -> ReadStream:
-    # The rows that are in memory at once: one, or some small ones.
+    # Limits the rows that are in memory at once: a single one, or several small ones.
     lease.connection.max_result_bytes = job.limits.result_bytes
     lease.live_until(job.deadline(job.limits.stream_life_ms))
     try:
@@ -203,8 +205,8 @@ async def _open(job: _Job, pool: Pool, lease: Lease) -> ReadStream:
     except NoSafeSnapshot:
         _check_time(job, lease)
         await run_command(connection, b"rollback")
-        # Until it happens to become safe, this transaction can make others fail, so that it may not live longer than
-        # any other.
+        # Unless its snapshot becomes safe, this transaction can make others fail, so it gets the time limit of an
+        # ordinary statement.
         lease.live_until(job.deadline(job.limits.statement_timeout_ms))
         stream = ReadStream(connection, pool.catalog, request.encoding, request.max_rows)
         await stream.open(statement)
@@ -216,10 +218,10 @@ async def _pass_on(job: _Job, lease: Lease, stream: ReadStream, receiver: Receiv
     count = 0
     truncated = False
     while (rows := await stream.next_rows()) is not None:
-        # Between two FETCHes the engine has nothing to cancel.
+        # Between two FETCHes there is nothing to cancel, so check here.
         _check_time(job, lease)
         if max_rows is not None and count + len(rows) > max_rows:
-            # One row more than wanted proves that there are more.
+            # One extra row proves that there are more.
             truncated = True
             rows = rows[: max_rows - count]
         count += len(rows)
@@ -243,12 +245,12 @@ def _session_state(job: _Job) -> SessionState:
 
 
 def _told(error: ServiceError | ResultTooLarge, reason: Reason | None, job: _Job) -> ServiceError:
-    """The error as the caller is told it: what we ended ourselves is not the engine's doing, and changed nothing."""
+    """The error to report. If we ended the statement ourselves, it names our reason. Nothing was changed."""
     if isinstance(error, ResultTooLarge):
         return LimitError(
             "result_too_large",
-            f"A row, or small rows and large ones that came together, are larger than {job.limits.result_bytes} bytes,"
-            f" the limit in the tier {job.tier!r}.",
+            f"A row, or a batch of rows of different sizes, exceeds {job.limits.result_bytes} bytes,"
+            f" the {job.tier} tier's limit.",
             outcome=Outcome.ROLLED_BACK,
         )
     return _timeout(job) if reason is Reason.DEADLINE else error
@@ -257,7 +259,7 @@ def _told(error: ServiceError | ResultTooLarge, reason: Reason | None, job: _Job
 def _timeout(job: _Job) -> LimitError:
     return LimitError(
         "statement_timeout",
-        f"The stream did not end within {round((time.monotonic() - job.began_s) * 1000)} ms, its longest life here,"
+        f"The stream did not finish within {round((time.monotonic() - job.began_s) * 1000)} ms, its time limit,"
         f" and was cancelled (tier {job.tier!r}).",
         outcome=Outcome.ROLLED_BACK,
     )

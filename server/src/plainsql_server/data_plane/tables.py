@@ -1,6 +1,6 @@
-"""The tables of a customer's database.
+"""Lists the tables of a customer's database.
 
-Owns when the engine must be asked what they are, and when it is enough to ask whether they changed.
+It first asks PostgreSQL only whether they have changed, and reads them only if the caller's version is outdated.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from plainsql_server.limits.tiers import TIERS
 
 @dataclass(slots=True)
 class TableList:
-    """The tables, each as JSON, or None where the caller has them already."""
+    """The tables, each as JSON. None if the caller already has this version."""
 
     version: str
     tables: list[bytes] | None
@@ -35,11 +35,11 @@ class Tables:
         self, principal: Principal, database: str | None, schema: str | None, detail: Detail,
         is_known: Callable[[str], bool],
     ) -> TableList:  # fmt: skip
-        """The tables, unless `is_known` says that the caller has this version of them. Raises ServiceError."""
+        """The tables, unless `is_known` returns that the caller has this version. Raises ServiceError."""
         at_most = TIERS[principal.tier].result_rows
         async with self._connections.open(principal, database) as service:
             *_, digests = await service.run(BEGIN, SAFE_PATH, HAS_CHANGED[detail])
-            # Workers of the engine's may answer in parallel, and so in any order.
+            # PostgreSQL's parallel workers may return the digests in any order.
             said = sorted(value or b"" for row in digests.rows for value in row)
             version = _version(said, service.place.database_id, schema, detail, at_most)
             tables = None if is_known(version) else await _tables(service, schema, detail, at_most)
@@ -50,12 +50,12 @@ class Tables:
 
 
 async def _tables(service: ServiceConnection, schema: str | None, detail: Detail, at_most: int) -> list[bytes]:
-    # One more than wanted proves that there are more.
+    # One extra table proves that there are more.
     (listed,) = await service.run(list_tables(schema, detail, at_most + 1))
     return [row[0] for row in listed.rows if row[0] is not None]
 
 
 def _version(said: list[bytes], database_id: str, schema: str | None, detail: Detail, at_most: int) -> str:
-    """What names this answer among all that there could be."""
+    """The version of this answer: a hash of everything that determines it."""
     parts = [b"1", *said, database_id.encode(), repr(schema).encode(), detail.encode()]
     return hashlib.sha256(b"\0".join([*parts, b"%d" % at_most])).hexdigest()[:32]

@@ -1,10 +1,10 @@
-"""Several statements, run for one principal as one serializable transaction.
+"""Runs several statements for a principal as one serializable transaction.
 
-Owns the steps between an authenticated request and the engine: limits, classification, database, attempts, and
-what is made of an idempotency key. Refuses to render.
+    result = await transactions.run(principal, TransactionRequest([TransactionStatement("select 1")]))
 
-Mostly all statements go to one database, and one phase is all that committing takes. Where they go to several,
-`data_plane/spanning.py` makes the attempts; what comes before and after is the same.
+It checks limits, classifies the statements, finds the databases and retries after conflicts. Usually all statements go
+to one database, and a simple commit is enough. If they go to several, `data_plane/spanning.py` runs the attempts;
+everything before and after is the same.
 """
 
 import asyncio
@@ -39,15 +39,15 @@ from plainsql_server.engine.execution.transaction import Attempt, Expectation, P
 from plainsql_server.engine.pool.pool import Lease, Pool, Pools, Reason
 from plainsql_server.limits.tiers import TIERS, TRANSACTION_DATABASES, Limits
 
-# Statements whose planning takes a snapshot; before any other, the isolation could still be changed.
+# Statements whose planning takes a snapshot. Any other first statement could still change the isolation level.
 _TAKES_SNAPSHOT = frozenset(["SELECT", "VALUES", "TABLE", "WITH", "INSERT", "UPDATE", "DELETE", "MERGE"])
-# A text that takes a millisecond to judge, or several.
+# A statement of this length takes a millisecond or more to classify.
 _LONG = 2_000
 
 
 @dataclass(slots=True)
 class TransactionStatement:
-    """One statement as it was asked for."""
+    """One statement as the caller sent it."""
 
     sql: str
     params: Sequence[bytes] = ()
@@ -57,7 +57,7 @@ class TransactionStatement:
 
 @dataclass(slots=True)
 class TransactionRequest:
-    """What the caller asked for; None where it left the choice to us."""
+    """A transaction as the caller sent it. None means that the caller left the choice to the service."""
 
     statements: Sequence[TransactionStatement]
     database: str | None = None
@@ -70,7 +70,7 @@ class TransactionRequest:
 
 @dataclass(slots=True)
 class TransactionResult:
-    """What comes of a transaction; all that there is to tell once it has committed."""
+    """The result of a transaction. It is complete once the transaction has committed."""
 
     results: Sequence[Result] = ()
     attempts: int = 0
@@ -90,28 +90,28 @@ class TransactionResult:
 
 @dataclass(slots=True)
 class Part:
-    """What of a transaction goes to one database. The plan has the steps of all, of which `indexes` are run there."""
+    """The part of a transaction that runs in one database. The plan has all steps; those in `indexes` run there."""
 
     plan: Plan
     classifications: Sequence[Classification]
     indexes: Sequence[int]
     place: Place
     pool: Pool
-    # Counts what was used: rows, microseconds with the engine, bytes.
+    # Records usage: rows, microseconds in PostgreSQL, bytes.
     note_usage: Callable[[int, int, int], None]
-    # How long the engine worked for it, over all attempts, where there are several parts.
+    # Time spent in PostgreSQL over all attempts. Only used if there are several parts.
     used_us: int = 0
 
     def session_state(self, began_s: float) -> SessionState:
-        """What the statements may have left behind together."""
-        # Only what was quick counts on what was known of the database when it began.
+        """The session state that the statements may have left behind."""
+        # Only a quick transaction can rely on what was known about the database when it started.
         plain = self.place.plain and self.place.certain and time.monotonic() - began_s < PLAIN_FOR_S
         return max(each.state_without_code if plain else each.session_state for each in self.classifications)
 
 
 @dataclass(slots=True)
 class Job:
-    """A transaction that may run, with everything that running it needs."""
+    """A validated transaction, with everything needed to run it."""
 
     organization_id: str
     parts: Sequence[Part]
@@ -121,14 +121,14 @@ class Job:
     deadline: Deadline
     limits: Limits
     tier: str
-    # How the attempts are made where there are several parts.
+    # Runs the attempts if there are several parts.
     spanning: "Spans"
-    # How long it had a connection, over all attempts.
+    # How long it held a connection, over all attempts.
     held_us: int = 0
 
     @property
     def first(self) -> Part:
-        """The part of the first statement, which is also where the request is recorded."""
+        """The part of the first statement. The request is recorded in its database."""
         return self.parts[0]
 
     def stale_steps(self) -> int:
@@ -136,10 +136,10 @@ class Job:
 
 
 class Spans(Protocol):
-    """Whoever runs transactions that have several parts."""
+    """Runs transactions that have several parts."""
 
     async def run(self, job: Job, transaction: TransactionResult) -> None:
-        """As `run_attempts`."""
+        """Like `run_attempts`."""
 
 
 class Transactions:
@@ -152,13 +152,13 @@ class Transactions:
         self._spanning = spanning
 
     async def run(self, principal: Principal, request: TransactionRequest) -> TransactionResult:
-        """The results of all statements, once committed. Raises ServiceError; cancelling it cancels the statement."""
+        """Runs the transaction and returns its results. Raises ServiceError. Cancelling it cancels the statement."""
         transaction = TransactionResult()
         await run_attempts(await self.prepare(principal, request), transaction)
         return transaction
 
     async def prepare(self, principal: Principal, request: TransactionRequest) -> Job:
-        """The transaction, checked as far as can be without running it."""
+        """Validates the transaction as far as possible without running it."""
         limits = TIERS[principal.tier]
         timeout_ms = min(request.timeout_ms or limits.transaction_timeout_ms, limits.transaction_timeout_ms)
         began_s = time.monotonic()
@@ -178,10 +178,10 @@ class Transactions:
     async def _places(
         self, principal: Principal, request: TransactionRequest, deadline: Deadline
     ) -> list[tuple[Place, Sequence[int]]]:
-        """The databases that the statements go to, the first statement's first, each with its statements."""
+        """The databases of the statements, each with the indexes of its statements; the first statement's is first."""
         names = {statement.database or request.database for statement in request.statements}
         if len(names) == 1:
-            # Nearly all are of this kind.
+            # The common case.
             place = await self._databases.find(principal, names.pop(), deadline)
             return [(place, range(len(request.statements)))]
         by_name: dict[str | None, list[int]] = {}
@@ -192,7 +192,7 @@ class Transactions:
         places: dict[str, tuple[Place, list[int]]] = {}
         for name, indexes in by_name.items():
             place = await self._databases.find(principal, name, deadline)
-            # The default database may be named in one statement and meant in another.
+            # One statement may name the default database, and another may use it without naming it.
             places.setdefault(place.database_id, (place, []))[1].extend(indexes)
         return [(place, sorted(indexes)) for place, indexes in places.values()]
 
@@ -211,7 +211,7 @@ class Transactions:
         if place.plain and not plan.read_only and any(each.may_store_code for each in classifications):
             await self._databases.prepare_for_code(place, deadline)
             place = replace(place, plain=False)
-        # What only reads and changes rows, without code of the customer's, cannot.
+        # Statements that only read and change rows, without customer code, can't change the transaction's mode.
         plan.guarded = any(
             (each.state_without_code if place.plain and place.certain else each.session_state) > SessionState.SEQUENCES
             for each in classifications
@@ -222,7 +222,7 @@ class Transactions:
 
 
 async def run_attempts(job: Job, transaction: TransactionResult) -> None:
-    """Runs the transaction until it commits, fails for good, or has used up its attempts or its time."""
+    """Runs the transaction until it commits, fails permanently, or runs out of attempts or time."""
     if len(job.parts) > 1:
         return await job.spanning.run(job, transaction)
     rows: list[bytes] = []
@@ -232,7 +232,7 @@ async def run_attempts(job: Job, transaction: TransactionResult) -> None:
         is_done = True
         rows = [row for result in transaction.results for row in result.rows]
     finally:
-        # What was refused before it got a connection used nothing, however long it waited.
+        # A request that never got a connection used nothing, however long it waited.
         if job.held_us:
             job.first.note_usage(len(rows), transaction.exec_us if is_done else job.held_us, sum(map(len, rows)))
 
@@ -240,7 +240,7 @@ async def run_attempts(job: Job, transaction: TransactionResult) -> None:
 async def try_until_done(
     job: Job, transaction: TransactionResult, run_once: Callable[[Job, TransactionResult], Awaitable[None]]
 ) -> None:
-    """Makes attempts until one succeeds, or fails for good."""
+    """Makes attempts until one succeeds or fails permanently."""
     job.held_us = 0
     retries = Retries(job.first.pool.retry_lane, job.max_retries, job.deadline)
     while True:
@@ -250,7 +250,7 @@ async def try_until_done(
             try:
                 return await run_once(job, transaction)
             except ServiceError as error:
-                # A step whose plan was stale is prepared anew, which helps once or never.
+                # A step whose plan was stale is prepared again. If that doesn't help once, it never does.
                 was_stale = job.stale_steps() > stale_before
                 if not (retries.allow(error) or (was_stale and job.deadline.left_s())):
                     raise
@@ -277,7 +277,7 @@ async def _run_once(job: Job, transaction: TransactionResult) -> None:
 
 
 def as_told(error: ServiceError | ResultTooLarge, lease: Lease, job: Job, *, committing: bool) -> ServiceError:
-    """The error as the caller is told it: what we ended ourselves is not the engine's doing."""
+    """The error to report. If we ended the statement ourselves, it names our reason instead of PostgreSQL's error."""
     if isinstance(error, ResultTooLarge):
         return result_too_large(job.limits, job.tier, Outcome.UNKNOWN if committing else Outcome.ROLLED_BACK)
     if was_rolled_back(error) and lease.ended_for is Reason.TOO_LARGE:
@@ -290,12 +290,11 @@ def as_told(error: ServiceError | ResultTooLarge, lease: Lease, job: Job, *, com
 async def _classify(request: TransactionRequest, limits: Limits, tier: str) -> list[Classification]:
     count = len(request.statements)
     if count == 0:
-        raise RequestError("empty_transaction", "The transaction holds no statement.")
+        raise RequestError("empty_transaction", "The transaction has no statements.")
     if count > limits.transaction_statements:
         raise RequestError(
             "too_many_statements",
-            f"A transaction may have {limits.transaction_statements} statements in the tier {tier!r};"
-            f" this one has {count}.",
+            f"The transaction has {count} statements; the {tier} tier allows {limits.transaction_statements}.",
         )
     classifications = []
     for index, statement in enumerate(request.statements):
@@ -303,20 +302,20 @@ async def _classify(request: TransactionRequest, limits: Limits, tier: str) -> l
             check_statement(statement.sql, statement.params, limits, tier)
             classifications.append(classify(statement.sql))
             if is_empty(statement.sql):
-                # The engine does not call this an error, so that it would go on and commit.
+                # PostgreSQL does not treat this as an error, so the transaction would continue and commit.
                 raise RequestError("empty_statement", "The statement is empty.")
         except ServiceError as error:
             error.statement_index = index
             raise
         if len(statement.sql) > _LONG:
-            # Judging it took a while, and there may be thousands of them.
+            # Classifying it took a while, and there may be thousands of them. Let other requests run.
             await asyncio.sleep(0)
     return classifications
 
 
 def _too_many_databases() -> RequestError:
     return RequestError(
-        "too_many_databases", f"A transaction may span {TRANSACTION_DATABASES} databases; this one names more."
+        "too_many_databases", f"A transaction can span at most {TRANSACTION_DATABASES} databases; this one names more."
     )
 
 

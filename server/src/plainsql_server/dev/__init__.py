@@ -1,5 +1,5 @@
-"""`plainsql-server dev`: the whole service on one machine, in one folder of the user's.
+"""`plainsql-server dev`: runs the whole service on one machine, from one folder.
 
-Owns starting, watching and stopping the parts. Refuses to hold any rule of the service itself: the planes
-are the real ones, started as `plainsql-server data` and `plainsql-server control` with real settings.
+This package starts, watches and stops the parts. The planes are the real ones: it starts `plainsql-server data` and
+`plainsql-server control` with real settings.
 """

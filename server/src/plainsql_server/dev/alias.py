@@ -1,7 +1,6 @@
-"""The part that is the alias: nginx before the data plane, as it would run in production.
+"""The alias part: nginx in front of the data plane, as in production.
 
-Owns how nginx is called and what surrounds the alias' own configuration. Where nginx is not installed there is
-no such part.
+If nginx is not installed, `dev` runs without this part.
 """
 
 import os
@@ -17,9 +16,9 @@ from plainsql_server.dev.processes import Launcher
 from plainsql_server.dev.service import Addresses
 from plainsql_server.operations.files.alias import Alias, TlsFiles, alias_config
 
-MISSING = "nginx is not installed, so there is no alias. Install: apt install nginx-light"
+MISSING = "nginx isn't installed; running without the alias. To install it: apt install nginx-light"
 
-# One process in the foreground, so that it ends when `dev` does; everything that it writes is in its own folder.
+# nginx runs as one foreground process, so it ends with `dev`. It writes only to its own folder.
 _MAIN = """\
 daemon off;
 master_process off;
@@ -39,18 +38,18 @@ http {{
 
 
 def find_nginx() -> str | None:
-    """The program, or None if it is not installed. It is among the system's, which not every user's path names."""
+    """The nginx program, or None if it is not installed. Also searches sbin, which is not on every user's PATH."""
     path = os.environ.get("PATH", os.defpath)
     return shutil.which("nginx", path=f"{path}{os.pathsep}{path.replace('/bin', '/sbin')}")
 
 
 def nginx_command(program: str, folder: Path) -> list[str]:
-    """Runs the configuration in a folder."""
+    """The command that runs nginx with the configuration in a folder."""
     return [program, "-e", "stderr", "-p", str(folder), "-c", str(folder / "nginx.conf")]
 
 
 def write_config(folder: Path, alias: Alias) -> None:
-    """The whole configuration of an nginx that is nothing but this alias."""
+    """Writes the configuration of an nginx that serves only this alias."""
     folder.mkdir(mode=0o700, exist_ok=True)
     write_public(folder / "alias.conf", alias_config(alias))
     write_public(folder / "nginx.conf", _MAIN.format(folder=folder))

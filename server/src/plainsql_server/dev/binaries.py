@@ -1,7 +1,7 @@
-"""Finding PostgreSQL's programs on this machine.
+"""Finds PostgreSQL's programs on this machine.
 
-Debian's packages come first, because they are what a production cell runs; then the wheel of the extra
-`plainsql-server[dev]`. Owns that choice. Refuses to download anything.
+Debian's packages come first, because a production cell runs them; then the wheel of the extra
+`plainsql-server[dev]`. Nothing is downloaded.
 """
 
 import importlib.util
@@ -36,25 +36,25 @@ class Binaries:
 
 
 def find_binaries(major: int | None) -> Binaries:
-    """The installation to use: of that major version, or the newest. Raises DevError if there is none."""
+    """The installation with that major version, or the newest. Raises DevError if there is none."""
     installed = [found for found in _debian() + _wheel() if found.major >= _OLDEST_MAJOR]
     for found in installed:
         if major in (None, found.major):
             return found
     if installed:
         majors = ", ".join(str(found.major) for found in installed)
-        raise DevError(f"PostgreSQL {major} is not installed; found: {majors}. Try `apt install postgresql-{major}`.")
+        raise DevError(f"PostgreSQL {major} isn't installed (found: {majors}). Try `apt install postgresql-{major}`.")
     raise DevError(
-        f"PostgreSQL {major or _OLDEST_MAJOR} or newer is not installed. Install it with "
+        f"PostgreSQL {major or _OLDEST_MAJOR} or newer isn't installed. Install it with "
         "`apt install postgresql` or `pip install 'plainsql-server[dev]'`."
     )
 
 
 def made_reachable(binaries: Binaries, account: Account | None, home: Path) -> Binaries:
-    """The same programs, copied into the cluster's home if PostgreSQL's user cannot run them where they are.
+    """The same programs, copied to the cluster's home if PostgreSQL's user cannot run them in place.
 
-    That happens to root with an environment under /root. Only the wheel can be concerned, and its
-    libraries are found relative to its programs, so both are copied side by side.
+    This happens if root uses a Python environment under /root. Only the wheel can be affected. It finds its libraries
+    relative to its programs, so both are copied.
     """
     if account is None or run_as(account, ["/usr/bin/test", "-x", binaries.program("postgres")]):
         return binaries
@@ -70,7 +70,7 @@ def made_reachable(binaries: Binaries, account: Account | None, home: Path) -> B
 
 
 def _debian() -> list[Binaries]:
-    # Debian's client package makes the same folder, without a server in it.
+    # Debian's client package creates the same folder, but without a server.
     servers = _DEBIAN.glob("*/bin/initdb")
     found = [Binaries(initdb.parent, _version(initdb.parent)) for initdb in servers]
     return sorted(found, key=lambda binaries: binaries.major, reverse=True)
@@ -88,5 +88,5 @@ def _version(folder: Path) -> str:
     shown = subprocess.run([folder / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
     match = re.search(r"\d+(\.\d+)*", shown)
     if match is None:
-        raise DevError(f"{folder / 'postgres'} does not say its version: {shown.strip()}")
+        raise DevError(f"Can't read the version of {folder / 'postgres'} from its output: {shown.strip()}")
     return match.group()

@@ -1,9 +1,8 @@
 """The development CA and the server's certificate, kept across starts.
 
-Owns `tls/` in the state folder: `ca.pem` for clients to trust (0644), `ca.key` and `server.key` (0600),
-`server.pem` with its chain, and `expires`, which says when the server's certificate ends, so that an
-ordinary start need not load a cryptography library to find out. Refuses names other than this machine's
-own: a development CA must vouch for nothing else.
+They are in `tls/` in the state folder: `ca.pem` for clients to trust (0644), `ca.key` and `server.key` (0600),
+`server.pem` with its chain, and `expires`, the expiry time of the server's certificate. With `expires`, most starts
+don't have to load a cryptography library. Certificates are issued only for this machine's own names.
 """
 
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from plainsql_server.dev.folder import write_public, write_secret
 from plainsql_server.dev.options import DevError
 
 NAMES = ("localhost", "127.0.0.1", "::1")
-# Some clients refuse server certificates that live longer than 398 days.
+# Some clients reject server certificates that are valid for more than 398 days.
 _LIFETIME = timedelta(days=365)
 _RENEW_BEFORE = timedelta(days=30)
 
@@ -30,7 +29,7 @@ class Certificates:
 
 
 def ensure_certificates(directory: Path) -> Certificates:
-    """The certificates in a folder, issued if they are not there or end soon."""
+    """The certificates in a folder. Issues new ones if they are missing or expire soon."""
     files = Certificates(directory / "ca.pem", directory / "server.pem", directory / "server.key")
     if not _usable(directory, files):
         _issue(directory, files)
@@ -50,16 +49,16 @@ def _usable(directory: Path, files: Certificates) -> bool:
 
 def _issue(directory: Path, files: Certificates) -> None:
     try:
-        # Loaded here because most starts do without it, and it takes a good part of a second.
+        # Imported here because it is slow (a good part of a second) and most starts don't need it.
         import trustme  # noqa: PLC0415
     except ImportError:
-        raise DevError("TLS needs the package trustme: pip install 'plainsql-server[dev]', or use --no-tls.") from None
+        raise DevError("TLS requires trustme: pip install 'plainsql-server[dev]', or use --no-tls.") from None
     ca_key_file = directory / "ca.key"
     if files.ca_file.exists() and ca_key_file.exists():
         ca = trustme.CA.from_pem(files.ca_file.read_bytes(), ca_key_file.read_bytes())
     else:
         ca = trustme.CA(organization_name="PlainSQL development")
-        # Away first, back last: a crash in between leaves no CA certificate beside a key that is not its own.
+        # Delete the certificate first and write it last, so a crash never leaves it next to another CA's key.
         files.ca_file.unlink(missing_ok=True)
         write_secret(ca_key_file, ca.private_key_pem.bytes().decode())
         write_public(files.ca_file, ca.cert_pem.bytes().decode())

@@ -1,21 +1,19 @@
-"""Where the private PostgreSQL cluster lives, as whom it runs, and how it is configured.
+"""The private PostgreSQL cluster: its location, its user and its configuration.
 
-The cluster's home is `postgres/` in the state folder, with `data/` and `socket/` in it, both 0700. Nothing
-listens on the network, and the socket's folder can be entered only by the user that PostgreSQL runs as
-(and root): the operating system is the authentication, so `pg_hba.conf` trusts whoever gets that far.
-A map of system users would need one line per tenant on PostgreSQL 15.
+The cluster's home is `postgres/` in the state folder, with the subfolders `data/` and `socket/`, both 0700. PostgreSQL
+does not listen on the network. Only root and the user that PostgreSQL runs as can enter the socket's folder, so the
+operating system does the authentication, and `pg_hba.conf` uses `trust`. A map of system users would need one line per
+tenant on PostgreSQL 15.
 
-Three cases need more than that:
+Three cases need special treatment:
 
-- Root. PostgreSQL refuses to run as root, so it runs as the system user `postgres`, else `nobody`, or as
-  the owner of the cluster that is already there.
-- Root, in a folder that this user cannot enter, such as /root. The home is then a fresh folder under
-  /var/lib, and `postgres` in the state folder is a link to it. It is never removed by itself: the
-  link may have been moved together with the folder, and data is worth more than space.
-- A path too long for a socket (107 bytes), or with characters that a connection string gives a meaning to.
-  The socket then lives in a fresh 0700 folder under /tmp, removed at stop.
-
-Owns these choices and the configuration files. Refuses to start anything.
+- You are root. PostgreSQL refuses to run as root, so it runs as the owner of the existing cluster, or else as the
+  system user `postgres` or `nobody`.
+- You are root, and that user cannot enter the folder (for example /root). The home is then a new folder under /var/lib,
+  and `postgres` in the state folder is a link to it. It is never removed automatically: the link may have been moved
+  with its folder, and data is worth more than disk space.
+- The path is too long for a socket (107 bytes), or has characters that are special in a connection string. The socket
+  is then in a new 0700 folder under /tmp, which is removed at stop.
 """
 
 import os
@@ -33,7 +31,7 @@ from plainsql_server.operations.files.cell import CellConfig
 
 SUPERUSER = "plainsql_admin"
 DIRECTORY_DATABASE = "plainsql_directory"
-# Without the network the port is only part of the socket's name, so it need not be free.
+# Without the network, the port is only part of the socket's name. It does not have to be free.
 PORT = 5432
 _LONGEST_SOCKET_BYTES = 107
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9/._+@-]+\Z")
@@ -54,12 +52,12 @@ class Cluster:
 
     @property
     def draft(self) -> Path:
-        """Where initdb works; renamed when it is done, so that half a cluster is never taken for one."""
+        """The folder in which initdb works. It is renamed at the end, so an incomplete cluster is never used."""
         return self.home / "data.new"
 
     @property
     def conninfo(self) -> str:
-        """How to reach the cluster, without a user or a database."""
+        """The connection string of the cluster, without user and database."""
         return f"host={self.socket_directory} port={PORT}"
 
     @property
@@ -67,21 +65,21 @@ class Cluster:
         return f"{self.conninfo} user={SUPERUSER} dbname={DIRECTORY_DATABASE}"
 
     def existing_major(self) -> int | None:
-        """The major version that made the data, or None if there is none yet."""
+        """The major version of the existing data, or None if there is none yet."""
         try:
             return int((self.data / "PG_VERSION").read_text())
         except FileNotFoundError:
             return None
 
     def configure(self) -> None:
-        """Writes the configuration. What `ALTER SYSTEM` set is kept: it is in a file of its own."""
+        """Writes the configuration. Settings from `ALTER SYSTEM` are kept, because they are in a separate file."""
         config = CellConfig(SUPERUSER, str(self.socket_directory), others={"cluster_name": "plainsql dev"})
         self._write("postgresql.conf", config.postgresql_conf())
         self._write("pg_hba.conf", config.pg_hba_conf())
 
     def forget_crash(self) -> None:
-        """Removes the lock files of a PostgreSQL that is known not to run any more."""
-        # PostgreSQL would refuse to start if a stranger of the same user had since got the number in them.
+        """Removes the lock files of a PostgreSQL that is no longer running."""
+        # If another process of the same user has reused the pid in them, PostgreSQL would refuse to start.
         (self.data / "postmaster.pid").unlink(missing_ok=True)
         for name in (f".s.PGSQL.{PORT}", f".s.PGSQL.{PORT}.lock"):
             (self.socket_directory / name).unlink(missing_ok=True)
@@ -94,7 +92,7 @@ class Cluster:
 
 
 def place_cluster(folder: Folder, state: State) -> Cluster:
-    """Finds or makes the cluster's home and its socket folder, which the state remembers if it is elsewhere."""
+    """Finds or creates the cluster's home and its socket folder. A socket folder under /tmp is recorded in `state`."""
     account = _account(folder)
     home = _home(folder, account)
     socket_directory = home / "socket"
@@ -109,14 +107,14 @@ def place_cluster(folder: Folder, state: State) -> Cluster:
 
 
 def remove_socket_directory(path: str | None) -> None:
-    """Removes a socket folder under /tmp, if it is still the private folder that was made."""
+    """Removes a socket folder under /tmp, if it is still the one that was created."""
     if path is None or not Path(path).name.startswith("plainsql-") or Path(path).is_symlink():
         return
     shutil.rmtree(path, ignore_errors=True)
 
 
 def give(path: Path, account: Account | None) -> None:
-    """Makes PostgreSQL's user the owner."""
+    """Makes PostgreSQL's user the owner of a path."""
     if account is not None:
         os.chown(path, account.uid, account.gid)
 
@@ -134,19 +132,21 @@ def _account(folder: Folder) -> Account | None:
         except KeyError:
             continue
         return Account(entry.pw_uid, entry.pw_gid)
-    raise DevError("PostgreSQL does not run as root, and there is no user postgres or nobody to run it as.")
+    raise DevError("PostgreSQL can't run as root, and neither the user postgres nor nobody exists.")
 
 
 def _home(folder: Folder, account: Account | None) -> Path:
     place = folder.postgres
     if place.is_symlink() and not place.exists():
-        raise DevError(f"{place} leads to {os.readlink(place)}, which is gone. Remove {folder.path} to start afresh.")
+        raise DevError(
+            f"{place} links to {os.readlink(place)}, which doesn't exist. Remove {folder.path} to start over."
+        )
     if not place.exists() and not _can_enter(folder.path, account):
         _make_elsewhere(place, account)
     home = place.resolve()
     _private_folder(home, account)
     if not _can_enter(home, account):
-        raise DevError(f"PostgreSQL runs as user {account.uid if account else os.geteuid()}, who cannot enter {home}.")
+        raise DevError(f"PostgreSQL runs as user {account.uid if account else os.geteuid()}, which can't enter {home}.")
     return home
 
 

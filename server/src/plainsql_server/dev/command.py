@@ -1,7 +1,6 @@
-"""`plainsql-server dev`, from the first look at the folder to the last process gone.
+"""Runs `plainsql-server dev`: prepares the folder, starts the parts in order, watches them, and stops them.
 
-Owns the order of a run and the list of parts. Exit codes: 0 after Ctrl-C, SIGTERM or SIGHUP, because that
-is how a run is meant to end; 1 when it could not start or a part died.
+Exit codes: 0 after Ctrl-C, SIGTERM or SIGHUP, the normal ways to end a run; 1 if it could not start or a part died.
 """
 
 import os
@@ -32,7 +31,7 @@ from plainsql_server.limits.tiers import TIERS
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What one run has decided before it starts anything."""
+    """The decisions of a run, made before anything is started."""
 
     folder: Folder
     cluster: Cluster
@@ -43,7 +42,7 @@ class _Run:
 
 
 def run(options: DevOptions) -> int:
-    """Runs everything until a signal asks to stop. Returns the exit code; must be called in the main thread."""
+    """Runs everything until a stop signal arrives. Returns the exit code. Call it in the main thread."""
     screen = Screen()
     try:
         _check(options)
@@ -74,20 +73,20 @@ def _run(options: DevOptions, folder: Folder, signals: Signals, screen: Screen) 
 
 def _check(options: DevOptions) -> None:
     if options.tier not in TIERS:
-        raise DevError(f"There is no tier {options.tier!r}. The tiers are {', '.join(TIERS)}.")
+        raise DevError(f"Unknown tier {options.tier!r}. Choose from {', '.join(TIERS)}.")
     if options.workers < 1:
         raise DevError("--workers must be 1 or more.")
 
 
 def _clean_state(folder: Folder) -> State:
-    """A fresh record for this run, after ending what the last one left behind."""
+    """Ends the processes that the last run left behind, and returns a new record for this run."""
     _forget_description(folder)
     last = read_state(folder)
     if last is not None:
         end_leftovers(last)
     state = State()
     if last is not None:
-        # PostgreSQL is ended once its cluster is found again, and only then forgotten.
+        # PostgreSQL stays in the record until its cluster has been found and it has been stopped.
         state.processes = [entry for entry in last.processes if entry.name == Postgres.name]
         remove_socket_directory(last.socket_directory)
     state.save(folder)
@@ -138,14 +137,14 @@ def _binaries(options: DevOptions, cluster: Cluster) -> Binaries:
     existing = cluster.existing_major()
     if existing and options.postgres_major not in (None, existing):
         raise DevError(
-            f"The data in {cluster.home} is PostgreSQL {existing}'s; --postgres-major {options.postgres_major} "
-            "cannot open it. Leave the option out, or use another --dir."
+            f"The data in {cluster.home} was created by PostgreSQL {existing}; PostgreSQL {options.postgres_major} "
+            "can't open it. Omit --postgres-major, or use another --dir."
         )
     return find_binaries(existing or options.postgres_major)
 
 
 def _watch(parts: list[Part], signals: Signals) -> None:
-    """Waits until a signal asks to stop. Raises DevError if a part dies before that."""
+    """Waits for a stop signal. Raises DevError if a part dies first."""
     while not signals.stop_asked:
         refuse_the_dead(parts)
         signals.wait(None)
@@ -168,12 +167,12 @@ def _forget_description(folder: Folder) -> None:
 
 
 def _environment(run: _Run) -> str:
-    """The content of operator.env: lines for a shell whose `plainsql-server` is to look after what runs."""
+    """The content of operator.env: shell variables that point `plainsql-server` commands at this service."""
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in run.settings.items())
 
 
 def _description(run: _Run) -> dict[str, object]:
-    """The content of dev.json: everything that a program needs to use what runs."""
+    """The content of dev.json: everything that a program needs to use this service."""
     provisioned = run.provisioning.result()
     certificates = run.addresses.certificates
     running = {part.name: part.child.pid for part in run.parts if part.lasting and part.child}
@@ -200,9 +199,9 @@ def _say_ready(run: _Run, screen: Screen, elapsed_s: float) -> None:
     facts = [
         ("Data plane", run.addresses.data_url),
         ("Control plane", run.addresses.control_url),
-        ("Alias", run.addresses.alias_url or "none: nginx is not installed"),
+        ("Alias", run.addresses.alias_url or "none (nginx isn't installed)"),
         ("API key", str(run.folder.api_key_file)),
-        ("CA", str(ca_file) if ca_file else "none: plain HTTP"),
+        ("CA", str(ca_file) if ca_file else "none (plain HTTP)"),
         ("Database", run.provisioning.result().database),
         ("For programs", str(run.folder.description_file)),
         ("For operators", f". {shlex.quote(str(run.folder.environment_file))}"),

@@ -1,18 +1,17 @@
-"""The state folder: its layout, its lock, its secrets' modes, and the record of running processes.
+"""The state folder: its layout, its lock, its file modes, and the record of running processes.
 
     .plainsql/
-    ├ dev.json      how to reach what runs; there only while every part answers
-    ├ operator.env  the planes' settings, for a shell; there as long as dev.json
+    ├ dev.json      how to reach the service; exists only while every part is ready
+    ├ operator.env  the planes' settings, for a shell; exists as long as dev.json
     ├ state.json    what a crash would leave behind: processes, with their start times, and the socket folder
-    ├ lock          held while a `dev` runs here
+    ├ lock          held while `dev` runs here
     ├ api_key       the development key
     ├ tls/          the development CA and the server's certificate
-    ├ log/          one file a part, and the one before it
-    ├ alias/        nginx' configuration and its temporary files
+    ├ log/          one file per part, and its predecessor
+    ├ alias/        nginx's configuration and temporary files
     └ postgres/     the cluster (or a link to it, see `cluster.py`)
 
-Owns these files. Every file that holds a secret is 0600 from the moment it exists. Refuses to follow
-whoever else keeps files in the folder: what it does not know, it leaves alone.
+Every file that holds a secret has mode 0600 from its creation on. Other files in the folder are left alone.
 """
 
 import contextlib
@@ -70,7 +69,7 @@ class Folder:
         return self.path / "log" / f"{name}.log"
 
     def fresh_log_file(self, name: str) -> Path:
-        """The part's log file, the one of the last run moved aside so that its last words stay readable."""
+        """The part's log file for a new run. The log of the last run is renamed, so you can still read it."""
         file = self.log_file(name)
         if file.exists():
             file.replace(file.with_suffix(".log.previous"))
@@ -79,7 +78,7 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A process as `state.json` knows it. The start time tells it from a stranger with a reused number."""
+    """A process recorded in `state.json`. The start time distinguishes it from a later process with the same pid."""
 
     name: str
     pid: int
@@ -88,11 +87,11 @@ class Recorded:
 
 @dataclass(slots=True)
 class State:
-    """What the next start must clean up if this run is killed."""
+    """What the next start has to clean up if this run is killed."""
 
     run_id: str = field(default_factory=lambda: secrets.token_hex(16))
     socket_directory: str | None = None
-    """The socket folder if it is outside the state folder, so that it must be removed by name."""
+    """The socket folder, if it is outside the state folder and must be removed separately."""
     processes: list[Recorded] = field(default_factory=list)
 
     def save(self, folder: Folder) -> None:
@@ -100,7 +99,7 @@ class State:
 
 
 def read_state(folder: Folder) -> State | None:
-    """The record of the last run, or None if there is none to be read."""
+    """The record of the last run, or None if there is none."""
     try:
         raw = json.loads(folder.state_file.read_text())
         processes = [Recorded(**entry) for entry in raw["processes"]]
@@ -108,18 +107,18 @@ def read_state(folder: Folder) -> State | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
-        raise DevError(f"{folder.state_file} cannot be read ({error}). Remove it and start again.") from error
+        raise DevError(f"Can't read {folder.state_file}: {error}. Remove it and start again.") from error
 
 
 @contextlib.contextmanager
 def open_folder(path: Path) -> Iterator[Folder]:
-    """The state folder, made if need be and locked until the block ends."""
+    """The state folder, created if needed and locked until the block ends."""
     folder = Folder(path.resolve())
     try:
         _make(folder)
         lock = os.open(folder.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise DevError(f"Cannot use {folder.path} as the state folder: {error.strerror}: {error.filename}") from error
+        raise DevError(f"Can't use {folder.path} as the state folder: {error.strerror}: {error.filename}") from error
     try:
         _take(lock, folder)
         yield folder
@@ -128,23 +127,23 @@ def open_folder(path: Path) -> Iterator[Folder]:
 
 
 def write_secret(path: Path, text: str) -> None:
-    """Writes a file of mode 0600 that is either all there or not there."""
+    """Writes a file with mode 0600, atomically."""
     _write(path, text, 0o600)
 
 
 def write_public(path: Path, text: str) -> None:
-    """Writes a file of mode 0644 that is either all there or not there."""
+    """Writes a file with mode 0644, atomically."""
     _write(path, text, 0o644)
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Writes JSON for people and programs alike, readable by the owner only."""
+    """Writes indented JSON that only the owner can read."""
     write_secret(path, json.dumps(content, indent=2) + "\n")
 
 
 def _make(folder: Folder) -> None:
-    # Root's PostgreSQL runs as another user, who must be able to pass through (not to list, and every
-    # secret is 0600). A folder that holds something else already keeps the mode that its owner gave it.
+    # If we are root, PostgreSQL runs as another user, which must be able to enter the folder (but not to list it;
+    # every secret is 0600). A folder that already has other content keeps its mode.
     folder.path.mkdir(parents=True, exist_ok=True)
     if not any(folder.path.iterdir()):
         folder.path.chmod(0o711 if os.geteuid() == 0 else 0o700)
@@ -159,8 +158,8 @@ def _take(lock: int, folder: Folder) -> None:
     except BlockingIOError:
         holder = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
         raise DevError(
-            f"Another plainsql-server dev (process {holder}) runs in {folder.path}. "
-            "Stop it, or give this one a folder of its own with --dir."
+            f"Another plainsql-server dev (process {holder}) is running in {folder.path}. "
+            "Stop it, or choose another folder with --dir."
         ) from None
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)

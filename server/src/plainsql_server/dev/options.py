@@ -1,7 +1,4 @@
-"""What `plainsql-server dev` may be told, and the one error that it reports to the person who ran it.
-
-Owns the options' meaning. Refuses to parse a command line.
-"""
+"""The options of `plainsql-server dev`, and the error that it shows to the user."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +6,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class DevOptions:
-    """The command's options. A port of 0 means any free one."""
+    """The command's options. Port 0 means any free port."""
 
     directory: Path
     data_port: int = 0
@@ -22,4 +19,4 @@ class DevOptions:
 
 
 class DevError(Exception):
-    """Something that the person at the keyboard can act on; the message is shown as it is."""
+    """An error that the user can act on. The message is shown as it is."""

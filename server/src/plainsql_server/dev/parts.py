@@ -1,8 +1,8 @@
-"""What a part of the running service is, and how a list of them is started, watched and stopped.
+"""Parts of the running service: how they are started, watched and stopped.
 
-A part names what it needs, and starts as soon as all of that is ready; parts that need the same start
-together. Stopping goes the other way round. Owns the order, the limits in time and the words of failure.
-Refuses to know any part: to add one is to write a class and put it in the list in `command.py`.
+A part names the parts that it needs, and starts as soon as all of them are ready; parts with the same needs start
+together. Parts stop in the reverse order. To add a part, write a subclass of `Part` and add it to the list in
+`command.py`.
 """
 
 import time
@@ -15,7 +15,7 @@ from plainsql_server.dev.processes import Child
 from plainsql_server.dev.screen import Screen
 from plainsql_server.dev.signals import Signals
 
-# How long to look away between two looks at a part that is starting or stopping.
+# The pause between two checks of a part that is starting or stopping.
 _GLANCE_S = 0.02
 
 
@@ -24,32 +24,32 @@ class Part(ABC):
 
     name: str
     needs: frozenset[str] = frozenset()
-    """Names of the parts that must be ready first."""
+    """The names of the parts that must be ready first."""
     start_limit_s: float = 30.0
     lasting: bool = True
-    """Whether it runs on after it is ready, so that its end is a failure; False for a step that finishes."""
+    """Whether it keeps running once it is ready, so that its exit is a failure. False for a one-time step."""
     stop_plan: Sequence[tuple[float, Signal]] = ((0.0, Signal.SIGTERM), (2.5, Signal.SIGKILL))
-    """Which signal to send how many seconds after the stop began."""
+    """Which signal to send after how many seconds of stopping."""
     child: Child | None = None
 
     @abstractmethod
     def start(self) -> None:
-        """Starts it and returns at once."""
+        """Starts the part and returns at once."""
 
     @abstractmethod
     def ready(self) -> bool:
-        """Whether it answers, or the step is done. Asked again and again; raises DevError if it never will."""
+        """Whether it answers, or the step is done. Called repeatedly; raises DevError if it can never be ready."""
 
     def detail(self) -> str:
-        """What to show beside its name once it is ready."""
+        """The text to show next to its name once it is ready."""
         return ""
 
     def gone(self) -> bool:
-        """Whether nothing of it runs any more."""
+        """Whether no process of it is running."""
         return self.child is None or self.child.exited()
 
     def failure(self, what: str) -> DevError:
-        """An error that says what happened to this part, with the last words of its log."""
+        """An error that says what happened to this part, with the end of its log."""
         if self.child is None:
             return DevError(f"{self.name} {what}")
         tail = self.child.log_tail() or "(empty)"
@@ -57,9 +57,9 @@ class Part(ABC):
 
 
 def start_all(parts: Sequence[Part], signals: Signals, screen: Screen) -> bool:
-    """Starts every part and waits until all are ready. False if a signal asked to stop before that.
+    """Starts every part and waits until all are ready. Returns False if a stop signal arrives first.
 
-    Raises DevError when a part fails or takes too long; what has been started by then still runs.
+    Raises DevError if a part fails or takes too long. Parts that were started by then keep running.
     """
     waiting, starting, ready = list(parts), dict[Part, float](), list[Part]()
     while waiting or starting:
@@ -81,14 +81,14 @@ def start_all(parts: Sequence[Part], signals: Signals, screen: Screen) -> bool:
 
 
 def refuse_the_dead(parts: Sequence[Part]) -> None:
-    """Raises DevError if a part that should run has ended."""
+    """Raises DevError if a part that should be running has exited."""
     for part in parts:
         if part.lasting and part.child is not None and part.child.exited():
-            raise part.failure(f"ended unexpectedly (exit code {part.child.process.returncode})")
+            raise part.failure(f"exited unexpectedly (exit code {part.child.process.returncode})")
 
 
 def stop_all(parts: Sequence[Part], signals: Signals) -> None:
-    """Ends every part, those first that no running part needs. Returns when nothing is left."""
+    """Stops every part, starting with those that no running part needs. Returns when all have stopped."""
     running = [part for part in parts if not part.gone()]
     asked: dict[Part, tuple[float, int]] = {}
     while running:
@@ -102,11 +102,11 @@ def stop_all(parts: Sequence[Part], signals: Signals) -> None:
 
 def _is_ready(part: Part, began: float) -> bool:
     if part.lasting and part.child is not None and part.child.exited():
-        raise part.failure(f"ended while starting (exit code {part.child.process.returncode})")
+        raise part.failure(f"exited during startup (exit code {part.child.process.returncode})")
     if part.ready():
         return True
     if time.monotonic() - began > part.start_limit_s:
-        raise part.failure(f"is not ready after {part.start_limit_s:.0f} s")
+        raise part.failure(f"isn't ready after {part.start_limit_s:.0f} s")
     return False
 
 

@@ -1,7 +1,6 @@
-"""Choosing the ports that the planes listen on.
+"""Chooses the ports that the planes listen on.
 
-Owns the choice. A free port must be free on both loopback addresses, because clients that are told
-`localhost` may try either first.
+A port must be free on both loopback addresses, because clients that connect to `localhost` may try either one first.
 """
 
 import contextlib
@@ -15,9 +14,9 @@ _LOOPBACKS = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
 
 
 def choose_ports(wanted: dict[str, int]) -> dict[str, int]:
-    """A port for each option, the wanted one or a free one for 0. Raises DevError if a wanted one is taken."""
+    """A port for each option: the given one, or a free one for 0. Raises DevError if a given port is in use."""
     with contextlib.ExitStack() as held:
-        # All are held until all are chosen, so that no two get the same.
+        # Hold all ports until all are chosen, so that no two options get the same one.
         given = {option: _hold_given(option, port, held) for option, port in wanted.items() if port}
         free = {option: _hold_free(held) for option, port in wanted.items() if not port}
     return given | free
@@ -28,8 +27,8 @@ def _hold_given(option: str, port: int, held: contextlib.ExitStack) -> int:
         _hold(port, held)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise DevError(f"Port {port} ({option}) is in use by another program. Choose another, or none.") from None
-        raise DevError(f"Port {port} ({option}) cannot be used: {error.strerror}.") from None
+            raise DevError(f"Port {port} ({option}) is in use. Choose another one, or omit {option}.") from None
+        raise DevError(f"Can't use port {port} ({option}): {error.strerror}.") from None
     return port
 
 
@@ -44,7 +43,7 @@ def _hold_free(held: contextlib.ExitStack) -> int:
                 continue
             held.enter_context(attempt.pop_all())
             return port
-    raise DevError("No free port was found on this machine.")
+    raise DevError("No free port found on this machine.")
 
 
 def _hold(port: int, held: contextlib.ExitStack) -> int:
@@ -52,10 +51,10 @@ def _hold(port: int, held: contextlib.ExitStack) -> int:
         if family == socket.AF_INET6 and not _has_ipv6():
             continue
         listener = held.enter_context(socket.socket(family, socket.SOCK_STREAM))
-        # As servers do: connections of an earlier run that still linger do not make a port taken.
+        # As servers do, so that lingering connections of an earlier run don't block the port.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((address, port))
-        # With that option, only a socket that listens keeps others away.
+        # With that option, only a listening socket reserves the port.
         listener.listen(1)
         port = listener.getsockname()[1]
     return port

@@ -1,7 +1,4 @@
-"""The parts that are PostgreSQL: making the cluster once, and running it.
-
-Owns how the engine's programs are called. Refuses to know what is stored in the cluster.
-"""
+"""The PostgreSQL parts: creating the cluster once, and running it."""
 
 import os
 import subprocess
@@ -15,14 +12,14 @@ from plainsql_server.dev.parts import Part
 from plainsql_server.dev.processes import Launcher, running_inside, started, wait_until_gone
 from plainsql_server.operations.files.cell import with_bounded_memory
 
-# The first release with a locale of its own, which needs nothing from the operating system.
+# The first release with built-in locales, which don't depend on the operating system.
 _BUILTIN_LOCALE_MAJOR = 17
 _FAST_STOP_S = 3.0
 _HARD_STOP_S = 2.0
 
 
 class NewCluster(Part):
-    """Runs initdb on the first start; nothing on later ones."""
+    """Runs initdb on the first start. Does nothing on later ones."""
 
     name = "cluster"
     lasting = False
@@ -52,21 +49,21 @@ class NewCluster(Part):
         if not self.child.exited():
             return False
         if self.child.process.returncode != 0:
-            raise self.failure("could not be made")
+            raise self.failure("couldn't be created")
         self._cluster.draft.rename(self._cluster.data)
         self._made = True
         return True
 
     def detail(self) -> str:
-        return f"{'made' if self._made else 'kept'} in {self._cluster.home}"
+        return f"{'created' if self._made else 'reused'} in {self._cluster.home}"
 
 
 class Postgres(Part):
-    """The server: the cell and the directory in one."""
+    """The server: both the cell and the directory."""
 
     name = "postgres"
     needs = frozenset({NewCluster.name})
-    # After a crash it replays its log first, which a lot of writing makes long.
+    # After a crash it first replays its WAL, which takes long after heavy writes.
     start_limit_s = 120.0
     stop_plan = ((0.0, Signal.SIGINT), (1.3, Signal.SIGQUIT), (1.8, Signal.SIGKILL))
 
@@ -83,7 +80,7 @@ class Postgres(Part):
             environment=_environment(),
             death_signal=Signal.SIGINT,
             account=self._cluster.account,
-            # A leftover server is not killed but stopped, by `end_leftover_postgres`.
+            # If a server is left running, it is not killed but stopped, by `end_leftover_postgres`.
             marked=False,
         )
 
@@ -96,19 +93,19 @@ class Postgres(Part):
         return f"PostgreSQL {self._binaries.version}, socket in {self._cluster.socket_directory}"
 
     def gone(self) -> bool:
-        # Its own children end by themselves when it does, but only then is the cluster free.
+        # Its child processes exit after it does. The cluster is free only when they are gone, too.
         return super().gone() and not running_inside(self._cluster.home, "postgres")
 
 
 def end_leftover_postgres(cluster: Cluster, state: State | None) -> None:
-    """Ends the PostgreSQL that a killed run left in this cluster, keeping every committed row."""
+    """Stops a PostgreSQL that a killed run left running in this cluster. No committed row is lost."""
     left = running_inside(cluster.home, "postgres") | _still_running(state)
     for number, limit_s in ((Signal.SIGINT, _FAST_STOP_S), (Signal.SIGQUIT, _HARD_STOP_S), (Signal.SIGKILL, 1.0)):
         _signal_servers(left, number)
         if wait_until_gone(left, limit_s):
             break
     else:
-        raise DevError(f"PostgreSQL of an earlier run (processes {sorted(left)}) does not end.")
+        raise DevError(f"Can't stop the PostgreSQL of an earlier run (processes {sorted(left)}).")
     cluster.forget_crash()
 
 
@@ -120,13 +117,13 @@ def _still_running(state: State | None) -> dict[int, str]:
 
 def _signal_servers(left: dict[int, str], number: Signal) -> None:
     for pid, began in left.items():
-        # Read again right before: the process may have ended, and its number may serve someone else.
+        # Check again right before the signal: the process may have exited, and its pid may have been reused.
         if started(pid) == began and (number is Signal.SIGKILL or _is_server(pid, left)):
             os.kill(pid, number)
 
 
 def _is_server(pid: int, left: dict[int, str]) -> bool:
-    """Whether it is the server itself and not one of its children, whom a signal would mean other things to."""
+    """Whether it is the server itself, not one of its children, for which the signals have other meanings."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stream:
             text = stream.read()
@@ -136,11 +133,11 @@ def _is_server(pid: int, left: dict[int, str]) -> bool:
 
 
 def _initdb_options(major: int) -> list[str]:
-    # --no-sync only skips making the empty cluster durable; fsync is on for everything that is stored later.
+    # --no-sync skips fsync only for the new, empty cluster. Everything stored later is synced.
     options = ["-U", SUPERUSER, "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"]
     return [*options, "--locale-provider=builtin"] if major >= _BUILTIN_LOCALE_MAJOR else options
 
 
 def _environment() -> dict[str, str]:
-    """Nothing of the user's: PG… variables and locales there would change what the cluster is."""
+    """An environment without the user's PG… variables and locales, which would affect the cluster."""
     return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"}

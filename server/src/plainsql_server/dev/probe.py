@@ -1,7 +1,4 @@
-"""Whether a part that speaks HTTP on this machine answers.
-
-Owns that one question. What a lasting silence means is for who starts the part.
-"""
+"""Checks whether an HTTP part on this machine answers."""
 
 import http
 import http.client
@@ -12,7 +9,7 @@ _TIMEOUT_S = 1.0
 
 
 def answers(port: int, trust: ssl.SSLContext | None) -> bool:
-    """Whether GET /health?live is answered with 200, over TLS if there is somebody to trust."""
+    """Whether GET /health?live returns 200. Uses TLS if `trust` is given."""
     connection = (
         http.client.HTTPConnection(HOST, port, timeout=_TIMEOUT_S)
         if trust is None
@@ -22,7 +19,7 @@ def answers(port: int, trust: ssl.SSLContext | None) -> bool:
         connection.request("GET", "/health?live")
         return connection.getresponse().status == http.HTTPStatus.OK
     except (OSError, http.client.HTTPException):
-        # Not listening yet, or not ours.
+        # It is not listening yet, or is another program.
         return False
     finally:
         connection.close()

@@ -1,9 +1,8 @@
-"""Child processes that cannot outlive `dev`, and the leftovers of a `dev` that was killed.
+"""Child processes that end with `dev`, and cleanup after a `dev` that was killed.
 
-On Linux the kernel itself signals a child when `dev` dies (PR_SET_PDEATHSIG), so that even `kill -9` ends
-everything at once. What still runs at the next start is found by its recorded number *and* start time, or
-by the run's random id in its environment. Owns both. Refuses to signal a process that it cannot prove to
-be its own.
+On Linux, the kernel signals the children when `dev` dies (PR_SET_PDEATHSIG), so even `kill -9` ends everything at once.
+At the next start, a process that is still running is found by its recorded pid *and* start time, or by the run's random
+id in its environment. No process is signalled unless it is proven to belong to a run.
 """
 
 import contextlib
@@ -36,7 +35,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A process that this run started, the leader of a session of its own."""
+    """A process that this run started. It leads its own session."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -47,19 +46,19 @@ class Child:
         return self.process.pid
 
     def exited(self) -> bool:
-        """Whether it has ended. Whatever is left of its process group is ended with it."""
+        """Whether it has exited. If so, kills what is left of its process group."""
         if self.process.returncode is not None:
             return True
         if not _has_exited(self.pid):
             return False
-        # Before the number is given back to the system, so that the group is surely still ours.
+        # Kill the group before the pid is released, while it still belongs to us.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         self.process.wait()
         return True
 
     def send(self, number: signal.Signals) -> None:
-        """Signals it; to kill it means to kill its whole group."""
+        """Sends a signal. SIGKILL goes to its whole process group."""
         if self.exited():
             return
         if number is signal.SIGKILL:
@@ -68,14 +67,14 @@ class Child:
             os.kill(self.pid, number)
 
     def log_tail(self, lines: int = 20) -> str:
-        """The last lines that it wrote."""
+        """The last lines of its log."""
         with contextlib.suppress(FileNotFoundError):
             return "\n".join(self.log_file.read_text(errors="replace").splitlines()[-lines:])
         return ""
 
 
 class Launcher:
-    """Starts children and records each, so that the next start knows what a crash left behind."""
+    """Starts child processes and records each one, so the next start can clean up after a crash."""
 
     def __init__(self, folder: Folder, state: State) -> None:
         self._folder = folder
@@ -91,10 +90,10 @@ class Launcher:
         account: Account | None = None,
         marked: bool = True,
     ) -> Child:
-        """Starts a child in a session of its own, with its output in the part's log file.
+        """Starts a child in its own session, with its output in the part's log file.
 
-        A marked child carries the run's id, and so do its own children: the next start kills them all.
-        Call it from the main thread only: the death signal is tied to the life of the calling thread.
+        A marked child and its descendants carry the run's id; the next start kills them if they are still running. Call
+        this only from the main thread, because the death signal is tied to the calling thread.
         """
         log_file = self._folder.fresh_log_file(name)
         with open(os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as output:
@@ -118,14 +117,14 @@ class Launcher:
 
 
 def run_as(account: Account | None, command: Sequence[str | Path]) -> bool:
-    """Whether a short command succeeds for that user; tells what the user may reach, access lists included."""
+    """Whether a short command succeeds as that user. Tests what the user can access, including ACLs."""
     words = [str(word) for word in command]
     finished = subprocess.run(words, cwd="/", capture_output=True, check=False, **_identity(account))  # type: ignore[call-overload]
     return bool(finished.returncode == 0)
 
 
 def started(pid: int) -> str | None:
-    """When a process began, in a form that only equals itself; None if it does not run (any more)."""
+    """The start time of a process as an opaque string, or None if it is not running."""
     if not _PROC.joinpath("self").exists():
         shown = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
         return shown.stdout.strip() or None
@@ -133,8 +132,8 @@ def started(pid: int) -> str | None:
         text = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The name in parentheses may hold spaces, so fields are counted from the last parenthesis: state is
-    # field 3 of the manual page, the start time field 22.
+    # The name in parentheses may contain spaces, so fields are counted from the last parenthesis. In proc(5), the
+    # state is field 3 and the start time field 22.
     fields = text[text.rindex(")") + 2 :].split()
     if fields[0] in ("Z", "X"):
         return None
@@ -142,29 +141,29 @@ def started(pid: int) -> str | None:
 
 
 def end_leftovers(state: State) -> None:
-    """Kills what an earlier run left behind, except PostgreSQL, which `cluster.py` ends with more care."""
+    """Kills the processes of an earlier run, except PostgreSQL, which `postgres.py` stops properly."""
     known = {entry.pid: entry.started for entry in state.processes if entry.name != "postgres"}
-    leftovers = {pid: began for pid, began in known.items() if began and started(pid) == began}
-    leftovers |= _carrying(state.run_id)
-    for pid in leftovers:
+    found = {pid: began for pid, began in known.items() if began and started(pid) == began}
+    found |= _carrying(state.run_id)
+    for pid in found:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    wait_until_gone(leftovers, _LEFTOVER_LIMIT_S)
+    wait_until_gone(found, _LEFTOVER_LIMIT_S)
 
 
 def wait_until_gone(processes: Mapping[int, str], limit_s: float) -> bool:
-    """Waits until none of the processes runs; False if some still do after the limit."""
+    """Waits until none of the processes is running. Returns False if some still are after the limit."""
     until = time.monotonic() + limit_s
     while any(started(pid) == began for pid, began in processes.items()):
         if time.monotonic() > until:
             return False
-        # Nobody but their parent is told when processes end, and these are not our children.
+        # We have to poll: only the parent is notified when a process ends, and these are not our children.
         time.sleep(_GLANCE_S)
     return True
 
 
 def running_inside(home: Path, program: str) -> dict[int, str]:
-    """Processes of a program that work inside a folder, by number, with their start times (Linux only)."""
+    """Processes of a program whose working directory is inside a folder: start times by pid (Linux only)."""
     found = {}
     for pid in _all_pids():
         with contextlib.suppress(OSError):
@@ -179,7 +178,7 @@ def _carrying(run_id: str) -> dict[int, str]:
     mark = f"{RUN_ID_VARIABLE}={run_id}".encode()
     found = {}
     for pid in _all_pids():
-        # Other users' processes cannot be read, and cannot be ours.
+        # Processes that we can't read belong to other users, so they are not ours.
         with contextlib.suppress(OSError):
             if mark in (_PROC / str(pid) / "environ").read_bytes().split(b"\0"):
                 found[pid] = started(pid)
@@ -209,15 +208,15 @@ def _identity(account: Account | None) -> dict[str, object]:
 def _dying_with_parent(number: signal.Signals) -> Callable[[], None] | None:
     if not sys.platform.startswith("linux"):
         return None
-    # Loaded before the fork: the child may not even allocate much. It runs after the change of user, which
-    # would have cleared the death signal.
+    # Load libc before the fork, because the child should allocate as little as possible. `prepare` runs after the
+    # change of user, which would clear the death signal.
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     parent = os.getpid()
 
     def prepare() -> None:
         prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
         if os.getppid() != parent:
-            # The parent died before the line above, so no signal will come.
+            # The parent died before the line above, so the signal will never arrive.
             os._exit(1)
 
     return prepare

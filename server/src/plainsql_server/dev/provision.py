@@ -1,9 +1,8 @@
-"""The step between an engine that runs and planes that can serve: schema, cell, organization, database, key.
+"""Provisions a development service: the directory's schema, a cell, an organization, a database and a key.
 
-Owns what a development service holds on its first start. Every step looks before it acts, so that a start
-that was killed half-way is finished by the next one. Refuses to bend a rule: it calls the control plane as
-an operator's command would. It runs as a process of its own (`python -m plainsql_server.dev.provision`),
-because it may be stopped at any point and needs libraries that `dev` itself does not.
+Every step checks what already exists, so the next start completes one that was interrupted. It calls the control plane
+as the operator's commands do. It runs as a separate process (`python -m plainsql_server.dev.provision`), because it may
+be stopped at any point and needs libraries that `dev` itself does not.
 """
 
 import asyncio
@@ -39,7 +38,7 @@ _SCOPES = (Scope.READ, Scope.WRITE, Scope.ADMIN)
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to provision, and where the answers go."""
+    """What to provision, and where to write the results."""
 
     conninfo: str
     admin_role: str
@@ -76,7 +75,7 @@ def _migrate(order: Order) -> None:
         name = sql.Identifier(order.directory_database)
         if known is None:
             connection.execute(sql.SQL("CREATE DATABASE {}").format(name))
-        # Loaded here because most starts have nothing to migrate, and it takes a good part of a second.
+        # Imported here because it is slow (a good part of a second) and most starts have nothing to migrate.
         from plainsql_server.directory.migrations import migrate  # noqa: PLC0415
 
         migrate(order.dsn)
@@ -84,14 +83,14 @@ def _migrate(order: Order) -> None:
 
 
 def _comment(connection: psycopg.Connection, database: str) -> str | None:
-    """What the last migration noted on the database: the revisions it knew. None if there is no database."""
+    """The digest of revisions that the last migration stored as the database's comment. None without a database."""
     asked = "SELECT coalesce(shobj_description(oid, 'pg_database'), '') FROM pg_database WHERE datname = %s"
     row = connection.execute(asked, (database,)).fetchone()
     return row[0] if row else None
 
 
 def _revisions() -> str:
-    """A digest of the migrations that this version of the package has."""
+    """A digest of the migrations in this version of the package."""
     hashed = hashlib.sha256()
     for file in sorted((Path(plainsql_server.directory.__path__[0]) / "migrations" / "versions").glob("*.py")):
         hashed.update(file.name.encode() + b"\0" + file.read_bytes())
@@ -110,10 +109,10 @@ async def _provision(order: Order) -> str:
 
 
 def _read_key(file: Path) -> str:
-    """The key's text, or nothing."""
+    """The key in the file, or an empty string."""
     if not file.exists():
         return ""
-    # Someone may have restored it with a wider mode.
+    # The file may have been restored with a wider mode.
     file.chmod(0o600)
     return file.read_text().strip()
 
@@ -123,7 +122,7 @@ async def _ensure_cell(directory: Directory, order: Order) -> None:
     if cell is None:
         await cells.add(directory, CELL, order.conninfo, order.admin_role)
     elif cell.conninfo != order.conninfo:
-        # The state folder was moved, or its socket is in another folder than last time.
+        # The state folder was moved, or its socket is in a different folder than last time.
         await cells.set_address(directory, CELL, order.conninfo, order.admin_role)
 
 
@@ -157,7 +156,7 @@ async def _is_good(directory: Directory, organization_id: str, text: str) -> boo
 
 
 async def _revoke_lost_keys(directory: Directory, organization_id: str) -> None:
-    """Ends the development keys whose text nobody has: a start was killed before it was written down."""
+    """Revokes development keys whose secret was lost because a start was killed before it was saved."""
     for key in await stored_keys.list_(directory, organization_id):
         if key.name == _KEY and key.revoked_at is None:
             await keys.revoke(directory, key.id)

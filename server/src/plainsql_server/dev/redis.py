@@ -1,6 +1,6 @@
-"""The part that is Redis: private, on a socket, without a file of its own, because what it counts is a minute old.
+"""The Redis part: private, on a socket, and without persistence, because its counts are at most a minute old.
 
-Owns how redis-server is called. Where it is not installed there is no such part, and the planes go by shares.
+If Redis is not installed, `dev` runs without this part, and the planes divide the rate limits among themselves.
 """
 
 import os
@@ -12,17 +12,17 @@ from signal import Signals as Signal
 from plainsql_server.dev.parts import Part
 from plainsql_server.dev.processes import Launcher
 
-MISSING = "Redis is not installed, so each process counts rate limits by itself. Install: apt install redis-server"
+MISSING = "Redis isn't installed; each process counts rate limits on its own. To install it: apt install redis-server"
 _PROBE_TIMEOUT_S = 1.0
 
 
 def find_redis() -> str | None:
-    """The program, or None if it is not installed; Valkey speaks the same language."""
+    """The Redis (or Valkey) program, or None if neither is installed."""
     return shutil.which("redis-server") or shutil.which("valkey-server")
 
 
 class Redis(Part):
-    """The server that the planes share permits by."""
+    """The server through which the planes share rate-limit permits."""
 
     name = "redis"
 
@@ -56,7 +56,7 @@ class Redis(Part):
                 probe.sendall(b"PING\r\n")
                 return probe.recv(16).startswith(b"+PONG")
             except OSError:
-                # Not listening yet; the limit on starting turns a lasting silence into a failure.
+                # Not listening yet. If it never does, `start_limit_s` makes this a failure.
                 return False
 
     def detail(self) -> str:

@@ -1,7 +1,6 @@
-"""What `plainsql-server dev` says: plain text, a line at a time, at once.
+"""The output of `plainsql-server dev`: plain text, flushed line by line.
 
-Owns the wording and layout. Refuses to decide anything, and refuses to fail: when the terminal is gone,
-stopping cleanly matters more than the words.
+Writing never fails: if the terminal is gone, the output is dropped, because a clean stop matters more.
 """
 
 import contextlib
@@ -14,7 +13,7 @@ _NAME_WIDTH = 15
 
 
 class Screen:
-    """Writes to the person who started `dev`: news to standard output, failures to standard error."""
+    """Writes progress to standard output and failures to standard error."""
 
     def __init__(self, output: TextIO | None = None, errors: TextIO | None = None) -> None:
         self._output = output or sys.stdout
@@ -30,15 +29,15 @@ class Screen:
         _write(self._errors, f"plainsql-server dev: {text}")
 
     def ready(self, elapsed_s: float, facts: list[tuple[str, str]], curl: str) -> None:
-        """The closing words of a start: where everything is, and a line to try it with."""
+        """Prints the end of a successful start: where everything is, and a command to try it."""
         self.say(f"\nReady in {elapsed_s:.2f} s.\n")
         for label, value in facts:
             self.say(f"  {label:<{_NAME_WIDTH}}{value}")
-        self.say(f"\nTry it:\n\n{curl}\n\nCtrl-C stops everything; the data stays.")
+        self.say(f"\nTry it:\n\n{curl}\n\nPress Ctrl-C to stop everything. Your data is kept.")
 
 
 def curl_line(data_url: str, api_key_file: Path, ca_file: Path | None) -> str:
-    """A command that asks the first question; it can be pasted into a shell as it is."""
+    """A command that runs a first query. You can paste it into a shell as it is."""
     trust = f"--cacert {shlex.quote(str(ca_file))} " if ca_file else ""
     key = f'-H "Authorization: Bearer $(cat {shlex.quote(str(api_key_file))})"'
     body = shlex.quote('{"sql": "select 1 + 1 as two"}')
@@ -46,7 +45,7 @@ def curl_line(data_url: str, api_key_file: Path, ca_file: Path | None) -> str:
 
 
 def _write(stream: TextIO, text: str) -> None:
-    # A closed terminal or pipe takes no more words; the run goes on to its orderly end without them.
+    # If the terminal or pipe is closed, the run continues to its orderly end without output.
     with contextlib.suppress(OSError):
         stream.write(text + "\n")
         stream.flush()

@@ -1,6 +1,6 @@
-"""The parts that are PlainSQL itself: provisioning, then the two planes.
+"""The PlainSQL parts: provisioning, then the two planes.
 
-Owns the settings that they get. Refuses to import them: they are processes, as in production.
+They run as separate processes, as in production. This module decides their settings.
 """
 
 import json
@@ -23,7 +23,7 @@ from plainsql_server.settings import PREFIX
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where the planes and the alias listen, if there is an alias."""
+    """Where the planes listen, and the alias if there is one."""
 
     data_port: int
     control_port: int
@@ -48,14 +48,14 @@ class Addresses:
 
 @dataclass(frozen=True, slots=True)
 class Provisioned:
-    """What provisioning made or found."""
+    """What provisioning created or found."""
 
     database: str
     engine_database: str
 
 
 class Provisioning(Part):
-    """Migrates the directory and makes sure that there is a cell, an organization, a database and a key."""
+    """Migrates the directory and ensures that a cell, an organization, a database and a key exist."""
 
     name = "provisioning"
     needs = frozenset({Postgres.name})
@@ -144,9 +144,9 @@ def plane_settings(cluster: Cluster, addresses: Addresses, workers: int, redis_u
         "control_port": str(addresses.control_port),
         "workers": str(workers),
         "nodes": "1",
-        # Nobody has to be told before a stop on one's own machine.
+        # A development machine has no load balancer that must notice the stop first.
         "drain_ms": "0",
-        # An empty variable counts as one that is not set, and hides one that the user's shell has.
+        # An empty variable counts as unset, and overrides a variable from the user's shell.
         "tls_cert_file": str(addresses.certificates.cert_file) if addresses.certificates else "",
         "tls_key_file": str(addresses.certificates.key_file) if addresses.certificates else "",
         "alias_url": addresses.alias_url or "",
@@ -156,5 +156,5 @@ def plane_settings(cluster: Cluster, addresses: Addresses, workers: int, redis_u
 
 
 def own_environment() -> dict[str, str]:
-    """The user's environment for our own processes, without what would turn libpq to another server."""
+    """The user's environment for our own processes, without PG… variables that would redirect libpq."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PG")}

@@ -1,7 +1,6 @@
-"""Signals as something to wait for: a wish to stop, or the end of a child.
+"""Lets the main loop wait for signals: a request to stop, or the exit of a child.
 
-Owns the process's signal handlers while `dev` runs. Refuses to act on a signal where it arrives: the main
-loop looks when it is ready to, so that no step is torn in the middle.
+The signal handlers only record the signal. The main loop acts on it when it is ready, so no step is interrupted.
 """
 
 import os
@@ -12,7 +11,7 @@ from typing import Any, Self
 
 
 class Signals:
-    """While entered, SIGINT, SIGTERM and SIGHUP ask for a stop and SIGCHLD wakes `wait`."""
+    """Inside the `with` block, SIGINT, SIGTERM and SIGHUP request a stop, and SIGCHLD wakes `wait`."""
 
     def __init__(self) -> None:
         self.stop_asked: signal.Signals | None = None
@@ -23,7 +22,7 @@ class Signals:
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         for number in (signal.SIGINT, signal.SIGTERM):
             self._before[number] = signal.signal(number, self._ask)
-        # nohup ignores SIGHUP on purpose; a dev started that way shall outlive its terminal.
+        # nohup ignores SIGHUP on purpose: a `dev` started that way must outlive its terminal.
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._ask)
         self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, _notice)
@@ -37,7 +36,7 @@ class Signals:
         os.close(self._writer)
 
     def wait(self, limit_s: float | None) -> None:
-        """Returns when a signal came, or after the limit."""
+        """Returns when a signal arrives, or after the limit."""
         select.select([self._reader], [], [], limit_s)
         try:
             os.read(self._reader, 4096)
@@ -49,7 +48,7 @@ class Signals:
 
 
 def _notice(_number: int, _frame: FrameType | None) -> None:
-    """Being called is enough: it wakes `wait`, which a signal without a handler would not."""
+    """Does nothing. SIGCHLD needs a handler, or it would not wake `wait`."""
 
 
 def _pipe() -> tuple[int, int]:

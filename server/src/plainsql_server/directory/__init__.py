@@ -1,1 +1,1 @@
-"""The directory: our own metadata in PostgreSQL, one file per noun. Imports core alone; holds no rules."""
+"""The directory: the service's metadata in PostgreSQL, one module per noun. Imports only core; contains no rules."""

@@ -1,7 +1,7 @@
 """The audit log in the directory: who changed what on the control plane, and when.
 
-Owns the table `audit`. An entry is written on the connection, and so in the transaction, of the change that it
-tells of: there is no change without its entry and no entry without its change. Refuses secrets.
+An entry in the table `audit` is written in the same transaction as the change that it describes, so there is never one
+without the other. Entries contain no secrets.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _COLUMNS = "id, at, organization_id, actor_kind, actor_id, action, target_id, de
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """One change, as stored."""
+    """A stored entry about one change."""
 
     id: str
     at: datetime
@@ -35,7 +35,7 @@ class AuditRecord:
 async def note(
     connection: Connection, by: Actor, action: str, organization_id: str | None, target_id: str, **details: Any
 ) -> None:
-    """Writes an entry. The connection is in the transaction of the change."""
+    """Writes an entry. The connection must be in the transaction of the change."""
     statement = f"INSERT INTO audit ({_COLUMNS}) VALUES (%s, now(), %s, %s, %s, %s, %s, %s, %s)"
     values = (
         new_id(Kind.AUDIT), organization_id, by.kind, by.id, action, target_id, Jsonb(details), by.request_id,
@@ -44,8 +44,8 @@ async def note(
 
 
 async def delete_before(directory: Directory, moment: datetime, at_most: int) -> int:
-    """Removes the oldest entries from before that moment, so many at once; how many that were."""
-    # Ids begin with the time, and are indexed.
+    """Deletes up to `at_most` of the oldest entries before that moment. Returns how many were deleted."""
+    # Ids start with the time and are indexed.
     first_kept = f"{Kind.AUDIT}_{int(moment.timestamp() * 1000):012x}"
     statement = "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE id < %s ORDER BY id LIMIT %s)"
     async with directory.connection() as connection:
@@ -53,7 +53,7 @@ async def delete_before(directory: Directory, moment: datetime, at_most: int) ->
 
 
 async def list_(directory: Directory, organization_id: str, limit: int, before: str | None) -> list[AuditRecord]:
-    """An organization's entries, newest first; those older than the entry `before`, if it is given."""
+    """An organization's entries, newest first, starting before the entry `before`."""
     statement = f"""
         SELECT {_COLUMNS} FROM audit
         WHERE organization_id = %s AND (%s::text IS NULL OR id < %s)

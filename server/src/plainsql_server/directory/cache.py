@@ -1,6 +1,6 @@
-"""A small memory of look-ups: each answer is believed as long as `Freshness` says, and asked for once at a time.
+"""A small cache of lookups. `Freshness` decides how long each is valid.
 
-Owns ages and the joining of equal questions. Refuses to know what is looked up. An error is never kept.
+Concurrent lookups of the same key share one query. Errors are never cached.
 """
 
 import asyncio
@@ -14,20 +14,23 @@ from plainsql_server.directory.freshness import Freshness
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
-# Entries are some hundred bytes: this bounds a node's memory whatever is asked for.
+# An entry has a few hundred bytes. This limits a node's memory, whatever is looked up.
 _MAX_ENTRIES = 100_000
 
-# How long a request waits for a directory that seems to be away, if it has an answer to fall back on. A look-up takes
-# about a millisecond.
-_PATIENCE_S = 0.05
+# How long a request waits for a directory that seems to be unavailable, if it has a cached value to fall back on. A
+# lookup takes about a millisecond.
+_WAIT_WITH_FALLBACK_S = 0.05
 
-# How long it waits if it has none. One that does not answer by then may take far longer to be found out: nobody hears
-# from a machine that vanished that it did.
+# How long it waits without a cached value. If the directory's machine has disappeared, it could take far longer until
+# the connection fails.
 LONGEST_S = 2.0
 
 
 class Cache(Generic[Key, Value]):
-    """Remembers what `look_up` answered. `organization_of` says whose changes make it forget; None: do not keep it."""
+    """Caches the results of `look_up`.
+
+    `organization_of` returns the organization whose changes invalidate an entry, or None to not cache it.
+    """
 
     def __init__(
         self,
@@ -38,21 +41,21 @@ class Cache(Generic[Key, Value]):
         self._look_up = look_up
         self._freshness = freshness
         self._organization_of = organization_of
-        # When it was asked for, and the answer.
+        # The time of the lookup, and its result.
         self.kept: dict[Key, tuple[float, Value]] = {}
         self._keys_of: dict[str, set[Key]] = {}
         self._asking: dict[Key, asyncio.Task[Value]] = {}
         freshness.on_change(self._forget)
 
     def remembered(self, key: Key) -> Value | None:
-        """What is remembered and still believed, else None: then `get` must say."""
+        """The cached value if it is still valid, or None; then call `get`."""
         kept = self.kept.get(key)
         return None if kept is None or not self._freshness.holds(kept[0]) else kept[1]
 
     async def get(self, key: Key, within_s: float = LONGEST_S) -> Value:
-        """The answer, remembered or fresh. Raises what the look-up raises, or EngineError when it takes too long.
+        """The value, cached or looked up. Raises the errors of the lookup, or EngineError if it takes too long.
 
-        A look-up goes on though nobody waits any more, for whoever asks next.
+        A lookup that takes too long continues, for the benefit of the next caller.
         """
         remembered = self.remembered(key)
         if remembered is not None:
@@ -60,20 +63,20 @@ class Cache(Generic[Key, Value]):
         task = self._task(key)
         await asyncio.wait([task], timeout=within_s)
         if not task.done():
-            raise directory_away("directory: no answer in time")
+            raise directory_away("directory: no response in time")
         return task.result()
 
     async def last_known(self, key: Key) -> Value | None:
-        """While the directory is away: what was known when it was last heard, unless a look-up works after all."""
+        """The last known value while the directory is unavailable; None if a lookup works after all."""
         kept = self.kept.get(key)
         if kept is None or not self._freshness.allows_stale(kept[0]):
             return None
         task = self._task(key)
-        done, _ = await asyncio.wait([task], timeout=_PATIENCE_S)
+        done, _ = await asyncio.wait([task], timeout=_WAIT_WITH_FALLBACK_S)
         return None if done and task.exception() is None else kept[1]
 
     def _task(self, key: Key) -> "asyncio.Task[Value]":
-        # Those who ask the same at the same time share one look-up.
+        # Concurrent callers with the same key share one lookup.
         task = self._asking.get(key)
         if task is None:
             task = self._asking[key] = asyncio.ensure_future(self._ask(key))
@@ -83,7 +86,7 @@ class Cache(Generic[Key, Value]):
     def _asked(self, key: Key, task: "asyncio.Task[Value]") -> None:
         del self._asking[key]
         if not task.cancelled():
-            # Whoever waits gets it; this says that nobody having waited is no failure by itself.
+            # Waiting callers get the exception. Retrieve it here, too, so asyncio does not complain if there are none.
             task.exception()
 
     async def _ask(self, key: Key) -> Value:

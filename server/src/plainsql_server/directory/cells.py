@@ -1,6 +1,6 @@
 """Cells in the directory: the PostgreSQL clusters that hold customers' databases.
 
-Owns the table `cells`. Refuses to talk to a cell; `engine/` does.
+Reads and writes the table `cells`. `engine/` connects to the cells themselves.
 """
 
 from collections.abc import Collection, Sequence
@@ -16,18 +16,18 @@ from plainsql_server.core.errors import ConflictError
 from plainsql_server.directory import audit
 from plainsql_server.directory.connection import Directory
 
-# The column is as old as the first migration.
+# The column `room` has its name from the first migration.
 _COLUMNS = "id, name, conninfo, admin_role, state, created_at, organization_id, room AS max_databases, tiers"
 
-# As the migration says: what one PostgreSQL bears well, as far as its catalogs and files go.
+# As in the migration: what one PostgreSQL cluster handles well, given its catalogs and files.
 DEFAULT_ROOM = 1000
 
 
 class CellState(StrEnum):
-    """Whether a cell takes new databases, which only an active one does, and serves those that it has.
+    """Whether a cell accepts new databases and serves those it has. Only an active cell accepts new ones.
 
-    A full cell keeps what it has; a draining one is to be emptied; one that is down serves nobody, and nothing is
-    done on it until it is back.
+    A full cell keeps its databases. A draining cell is being emptied. A cell that is down serves no requests, and the
+    service does nothing on it until it is back.
     """
 
     ACTIVE = "active"
@@ -38,7 +38,7 @@ class CellState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CellRecord:
-    """A cell as stored. `conninfo` is libpq's, without user and dbname, which differ by who connects."""
+    """A stored cell. `conninfo` is libpq's, without user and dbname, which depend on the connection."""
 
     id: str
     name: str
@@ -47,18 +47,18 @@ class CellRecord:
     state: CellState
     created_at: datetime
     organization_id: str | None
-    """Whose cell it is; None for one that strangers share."""
+    """The organization that owns the cell; None for a shared cell."""
     max_databases: int
-    """How many databases it takes."""
+    """How many databases it accepts."""
     tiers: tuple[str, ...] | None
-    """The tiers whose new databases go there; None for all."""
+    """The tiers whose new databases it accepts; None for all."""
 
 
 async def insert(
     directory: Directory, cell_id: str, name: str, conninfo: str, admin_role: str, *,
     organization_id: str | None, by: Actor, max_databases: int | None = None, tiers: Sequence[str] | None = None,
 ) -> CellRecord:  # fmt: skip
-    """The stored cell, active. Raises ConflictError if the name is taken."""
+    """Stores a cell in state active. Raises ConflictError if the name is taken."""
     statement = f"""
         INSERT INTO cells (id, name, conninfo, admin_role, state, organization_id, room, tiers)
         VALUES (%s, %s, %s, %s, %s, %s, coalesce(%s, {DEFAULT_ROOM}), %s)
@@ -70,13 +70,13 @@ async def insert(
         try:
             cursor = await connection.execute(statement, values)
         except errors.UniqueViolation as error:
-            raise ConflictError("name_taken", f"There is a cell named {name!r} already.") from error
+            raise ConflictError("name_taken", f"A cell named {name!r} already exists.") from error
         await audit.note(connection, by, "cell.add", organization_id, cell_id, name=name)
         return _record(await cursor.fetchone())
 
 
 async def find(directory: Directory, name_or_id: str) -> CellRecord | None:
-    """The cell of that id or name, or None."""
+    """The cell with that id or name, or None."""
     statement = f"SELECT {_COLUMNS} FROM cells WHERE id = %(it)s OR name = %(it)s"
     async with directory.connection() as connection:
         cursor = await connection.execute(statement, {"it": name_or_id})
@@ -87,7 +87,7 @@ async def find(directory: Directory, name_or_id: str) -> CellRecord | None:
 async def set_address(
     directory: Directory, cell_id: str, conninfo: str, admin_role: str, by: Actor = OPERATOR
 ) -> CellRecord:
-    """The cell, now reached another way (its server moved)."""
+    """Sets a cell's address, because its server moved."""
     statement = f"UPDATE cells SET conninfo = %s, admin_role = %s WHERE id = %s RETURNING {_COLUMNS}"
     async with directory.connection() as connection, connection.transaction():
         await audit.note(connection, by, "cell.move", None, cell_id)
@@ -98,7 +98,7 @@ async def set_address(
 async def set_state(
     directory: Directory, cell_id: str, state: CellState, *, only_from: Collection[CellState], by: Actor = OPERATOR
 ) -> CellRecord | None:
-    """The cell, now in `state`; None if it was in none of the states `only_from`, and nothing changed."""
+    """Sets a cell's state. Returns None, and changes nothing, if it was in none of the states `only_from`."""
     statement = f"UPDATE cells SET state = %s WHERE id = %s AND state = ANY(%s) RETURNING {_COLUMNS}"
     async with directory.connection() as connection, connection.transaction():
         cursor = await connection.execute(statement, (state, cell_id, [str(each) for each in only_from]))
@@ -112,7 +112,7 @@ async def set_state(
 async def set_share(
     directory: Directory, cell_id: str, max_databases: int, tiers: Sequence[str] | None, by: Actor = OPERATOR
 ) -> CellRecord:
-    """The cell, which from now on takes so many databases, of these tiers or of all. What it has stays."""
+    """Sets how many databases a cell accepts, and of which tiers (None: all). Existing databases stay."""
     statement = f"UPDATE cells SET room = %s, tiers = %s WHERE id = %s RETURNING {_COLUMNS}"
     async with directory.connection() as connection, connection.transaction():
         await audit.note(connection, by, "cell.share", None, cell_id, max_databases=max_databases)
@@ -121,18 +121,18 @@ async def set_share(
 
 
 async def list_(directory: Directory) -> list[CellRecord]:
-    """Every cell, oldest first."""
+    """All cells, oldest first."""
     async with directory.connection() as connection:
         cursor = await connection.execute(f"SELECT {_COLUMNS} FROM cells ORDER BY id")
         return [_record(row) for row in await cursor.fetchall()]
 
 
 async def roomiest(directory: Directory, organization_id: str, tier: str) -> CellRecord | None:
-    """The active cell with the largest share of its capacity free, among those that may take the database; or None.
+    """The active cell with the largest share of free capacity among those that accept the database, or None.
 
-    An organization with cells of its own, be they active or not, never goes to those that strangers share. Cells that
-    are kept for the tier come before those that are for all. Creations at the same moment may overfill a cell by some.
-    Triggers keep the number of a cell's databases in its row, since to count them all takes too long.
+    An organization that has its own cells, active or not, never uses shared ones. Cells reserved for the tier come
+    before cells for all tiers. Concurrent creations may overfill a cell slightly. Triggers keep the number of a cell's
+    databases in its row, because counting them takes too long.
     """
     statement = f"""
         SELECT {_COLUMNS} FROM cells

@@ -1,12 +1,12 @@
-"""The channel of changes: one connection per process on which the directory says whose records changed.
+"""Change notifications: one connection per process on which the directory announces whose records changed.
 
-The directory's triggers NOTIFY with each commit that changes a key, a session, a database, a tier or a cell. Another
-channel, on the same connection, tells that a turn to span databases is free (`spanning_lock.py`).
-This connection LISTENs, and asks a small question again and again. Its answer proves that the connection still
-listens, and that every change committed before the question was sent has been told: PostgreSQL delivers what
-is pending before it is ready for the next question. A connection that fails or falls silent is replaced.
+The directory's triggers NOTIFY with each commit that changes a key, a session, a database, a tier or a cell. A second
+channel, on the same connection, announces that a spanning lock is free (`spanning_lock.py`).
 
-Owns that connection. Refuses to know what is forgotten on a change: `Freshness` tells the memories.
+The connection LISTENs and runs a small query at short intervals. The query's response proves that the connection still
+listens, and that every change committed before the query has been announced, because PostgreSQL delivers pending
+notifications before it is ready for the next query. A connection that fails or stops responding is replaced.
+`Freshness` passes the changes on to the caches.
 """
 
 import asyncio
@@ -28,14 +28,14 @@ APPLICATION_NAME = "plainsql-changes"
 _LISTEN = f"LISTEN plainsql_changes; LISTEN {TURNS}"
 _EVERY_ORGANIZATION = "*"
 
-# A few proofs fit into the time that one counts, so that one that is late does no harm.
+# Several proofs fit into the time for which one is valid, so a late one does no harm.
 _PROOFS_PER_TRUST = 3
 _RETRY_FIRST_S = 0.1
 _RETRY_LONGEST_S = 1.0
 
 
 class Channel:
-    """Tells `freshness` of changes until it is cancelled."""
+    """Reports changes to `freshness` until it is cancelled."""
 
     def __init__(
         self, dsn: str, freshness: Freshness, observe: Observe, notifier: SpanningNotifier | None = None
@@ -48,7 +48,7 @@ class Channel:
         self._reported = False
 
     async def run(self) -> None:
-        """Listens for ever. A loss is reported once, however many attempts it takes to listen again."""
+        """Listens forever. A lost connection is reported once, however many attempts it takes to reconnect."""
         while True:
             try:
                 await self._listen()
@@ -87,8 +87,10 @@ class Channel:
         with self._cut_if_silent(connection):
             cursor = await connection.execute("SELECT pg_listening_channels()")
             if not await cursor.fetchall():
-                raise psycopg.OperationalError("the connection does not listen: is there a pooler in between?")
-            # What was told on the way comes first: only then is it true that all has been heard.
+                raise psycopg.OperationalError(
+                    "the connection is not listening; is there a connection pooler in between?"
+                )
+            # Process the notifications that arrived with the response first. Only then is the proof complete.
             await self._hear(connection, 0)
         self._freshness.proven(asked_s)
 

@@ -1,7 +1,7 @@
-"""The directory's connections: a small pool, and the one place where its driver errors become ours.
+"""Connections to the directory: a small pool, with timeouts. Converts driver errors to service errors.
 
-Owns how the directory is reached and how long that may take. Refuses to know any table but the one that
-proves the schema is there.
+async with Directory.open(dsn) as directory, directory.connection() as connection:
+    await connection.execute("SELECT 1")
 """
 
 import asyncio
@@ -17,29 +17,28 @@ from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout, TooManyRe
 
 from plainsql_server.core.errors import EngineError, InternalError, ServiceError
 
-# A look-up takes about a millisecond. Two seconds tell a directory that is away from one that is busy, and
-# leave most of a free statement's deadline of 10 s to the caller.
+# A lookup takes about a millisecond. Two seconds distinguish an unavailable directory from a busy one, and leave the
+# caller most of the free tier's statement deadline of 10 s.
 _CHECKOUT_TIMEOUT_S = 2.0
 
-# libpq counts whole seconds and takes 1 for 2.
+# libpq uses whole seconds and treats 1 as 2.
 _CONNECT_TIMEOUT_S = 2
 
-# No statement of ours should come near this; one that does is stuck behind a lock.
+# None of our statements should come near this. One that does is stuck behind a lock.
 _STATEMENT_TIMEOUT_MS = 5_000
 
 _CHECK_TIMEOUT_S = 2.0
 _RETRY_AFTER_MS = 1_000
 
-# A host that vanishes without a word is noticed within seconds, rather than the kernel's quarter of an hour.
+# Detects a host that disappears within seconds instead of the kernel's quarter of an hour.
 _KEEPALIVE = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 2, "tcp_user_timeout": 5_000}
 
-# The pool logs each failed attempt to connect. That stays out of people's terminals; whoever needed the
-# connection gets the reason with the error.
+# The pool logs each failed connection attempt. Keep that off the terminal; the caller gets the reason with the error.
 logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())
 
 
 class Connection(AsyncConnection[DictRow]):
-    """A connection to the directory; the class remembers why the last attempt failed, which the pool does not tell."""
+    """A connection to the directory. The class keeps the reason of the last failed attempt, which the pool hides."""
 
     last_failure: ClassVar[str] = ""
 
@@ -56,7 +55,7 @@ _Pool = AsyncConnectionPool[Connection]
 
 
 class Directory:
-    """The directory database, reached through a pool of connections."""
+    """The directory database, with a pool of connections."""
 
     def __init__(self, pool: _Pool) -> None:
         self._pool = pool
@@ -64,7 +63,7 @@ class Directory:
     @classmethod
     @asynccontextmanager
     async def open(cls, dsn: str, max_connections: int = 4) -> AsyncIterator[Self]:
-        """The directory for the length of the block. Does not wait for it to be there: a request does."""
+        """The directory for the length of the block. Does not wait for a connection; the first request does."""
         pool = _new_pool(dsn, max_connections)
         await pool.open(wait=False)
         try:
@@ -74,10 +73,10 @@ class Directory:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        """A connection on which each statement commits by itself, and `transaction()` makes several one.
+        """A connection in autocommit mode. Use its `transaction()` to group statements.
 
-        Raises EngineError when the directory is away (within a few seconds), InternalError when our own SQL
-        failed. Cancelling it discards the connection if a statement was under way.
+        Raises EngineError if the directory is unavailable (within a few seconds), InternalError if our own SQL failed.
+        Cancelling it discards the connection if a statement was running.
         """
         try:
             async with self._pool.connection() as connection:
@@ -86,18 +85,18 @@ class Directory:
             raise as_service_error(error) from error
 
     async def check(self) -> None:
-        """Returns if the directory answers and has its schema; raises EngineError or InternalError if not."""
+        """Raises EngineError or InternalError unless the directory answers and has its schema."""
         try:
             async with asyncio.timeout(_CHECK_TIMEOUT_S), self.connection() as connection:
                 await connection.execute("SELECT FROM tiers LIMIT 1")
         except TimeoutError as error:
             raise directory_away(
-                f"directory: no answer in time; the last failure: {Connection.last_failure}"
+                f"directory: no response in time; the last failure: {Connection.last_failure}"
             ) from error
 
 
 def as_service_error(error: Exception) -> ServiceError:
-    """The error to raise for one of the driver's: the directory is away, or our SQL is wrong."""
+    """The error to raise for a driver error: the directory is unavailable, or our SQL is wrong."""
     context = f"directory: {type(error).__name__}: {error}".strip()
     if isinstance(error, PoolTimeout) and Connection.last_failure:
         return directory_away(f"{context}; the last attempt: {Connection.last_failure}")
@@ -109,10 +108,10 @@ def as_service_error(error: Exception) -> ServiceError:
 
 
 def directory_away(context: str) -> EngineError:
-    """The error for a directory that cannot be asked; the context is for operators."""
+    """The error for an unavailable directory. The context is for operators."""
     return EngineError(
         "directory_unavailable",
-        "The service cannot look up its directory at the moment.",
+        "The service's directory is unavailable at the moment.",
         retryable=True,
         retry_after_ms=_RETRY_AFTER_MS,
         internal_context=context,
@@ -120,7 +119,7 @@ def directory_away(context: str) -> EngineError:
 
 
 async def connect_alone(dsn: str, application_name: str) -> Connection:
-    """A connection outside the pool, for whoever needs one for a long time. Raises psycopg.Error."""
+    """A connection outside the pool, for long use. Raises psycopg.Error."""
     return await Connection.connect(dsn, **_arguments(application_name))
 
 
@@ -140,12 +139,12 @@ def _new_pool(dsn: str, max_connections: int) -> _Pool:
         connection_class=Connection,
         kwargs=_arguments("plainsql-directory"),
         configure=_configure,
-        # One round trip per checkout, so that a directory that was restarted does not fail the next request.
+        # Costs one round trip per checkout, but a restart of the directory does not fail the next request.
         check=AsyncConnectionPool.check_connection,
         min_size=1,
         max_size=max_connections,
         timeout=_CHECKOUT_TIMEOUT_S,
-        # Attempts back off by doubling until this is over; then the next request starts afresh.
+        # Attempts back off exponentially for this long. After that, the next request starts anew.
         reconnect_timeout=_CHECKOUT_TIMEOUT_S,
         open=False,
         name="directory",
@@ -153,7 +152,7 @@ def _new_pool(dsn: str, max_connections: int) -> _Pool:
 
 
 async def _configure(connection: Connection) -> None:
-    # A server-wide default of another isolation level must not reach us, in or out of `transaction()`.
+    # Override any server-wide default isolation level, both inside and outside of `transaction()`.
     await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
     await connection.execute("SET default_transaction_isolation = 'read committed'")
     await connection.execute("SET TimeZone = 'UTC'")

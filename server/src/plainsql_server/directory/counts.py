@@ -1,7 +1,4 @@
-"""How much the directory knows of: databases by cell and state, and how many of everything else.
-
-Owns these counts, for operators. Refuses to read what is counted.
-"""
+"""Counts for operators: databases by cell and state, and active organizations, keys and sessions."""
 
 from collections import defaultdict
 
@@ -9,7 +6,7 @@ from plainsql_server.directory.connection import Directory
 
 
 async def databases_by_cell(directory: Directory) -> dict[str, dict[str, int]]:
-    """The number of databases in each state, by the id of their cell, without deleted ones."""
+    """The number of databases in each state, by cell id, without deleted ones."""
     statement = """
         SELECT cell_id, state, count(*) AS n FROM databases WHERE state <> 'deleted' GROUP BY cell_id, state
         ORDER BY cell_id, state
@@ -22,7 +19,7 @@ async def databases_by_cell(directory: Directory) -> dict[str, dict[str, int]]:
 
 
 async def engine_names(directory: Directory, cell_id: str) -> dict[str, str]:
-    """The state of each database of a cell that is not deleted, by its name there."""
+    """The state of each database on a cell, by its name there, without deleted ones."""
     statement = "SELECT engine_name, state FROM databases WHERE cell_id = %s AND state <> 'deleted'"
     async with directory.connection() as connection:
         rows = await (await connection.execute(statement, (cell_id,))).fetchall()
@@ -30,7 +27,7 @@ async def engine_names(directory: Directory, cell_id: str) -> dict[str, str]:
 
 
 async def totals(directory: Directory) -> dict[str, int]:
-    """How many organizations, keys and sessions are active."""
+    """The number of organizations, active keys and active sessions."""
     statement = """
         SELECT (SELECT count(*) FROM organizations) AS organizations,
                (SELECT count(*) FROM api_keys

@@ -1,8 +1,8 @@
-"""Databases in the directory: customers' databases, where they live and their two engine roles.
+"""Databases in the directory: customers' databases, their locations and their two engine roles.
 
-Owns the tables `databases` and `roles`, which are always written together. Refuses to touch a cell, and to
-decide which state may follow which: whoever asks for a change says from which states it may start, and the
-change is one conditional UPDATE, so that of two that contradict each other one finds nothing to change.
+Reads and writes the tables `databases` and `roles`, which are always written together. The caller of a change passes
+the states from which it is allowed. Each change is one conditional UPDATE, so of two conflicting changes only one
+succeeds.
 """
 
 from collections.abc import Collection
@@ -30,12 +30,12 @@ _SELECT = """
     JOIN roles o ON o.database_id = d.id AND o.kind = 'owner'
     JOIN roles r ON r.database_id = d.id AND r.kind = 'reader'
 """
-# What a move makes or leaves behind is no database of its customer's.
+# Copies that a move creates or leaves behind do not count as the customer's databases.
 _NO_COPY = "NOT EXISTS (SELECT FROM moves WHERE copy_id = d.id)"
 
 
 class DatabaseState(StrEnum):
-    """Where a database is in its life: creating → ready → deleting → deleted, with two side rooms."""
+    """The state of a database: creating → ready → deleting → deleted, or suspended or failed."""
 
     CREATING = "creating"
     READY = "ready"
@@ -50,7 +50,7 @@ States = Collection[DatabaseState]
 
 @dataclass(frozen=True, slots=True)
 class DatabaseRecord:
-    """A database as stored, with what it takes to connect to it as one of its roles."""
+    """A stored database, with what is needed to connect to it as one of its roles."""
 
     id: str
     organization_id: str
@@ -58,10 +58,10 @@ class DatabaseRecord:
     state: DatabaseState
     is_default: bool
     plain: bool
-    """Whether it holds nothing that could run code unseen; decides how sessions are cleaned."""
+    """Whether it is a database without code (functions, triggers, …). Decides how connections are reset."""
     engine_name: str
     record_secret: str
-    """What the database's record of requests asks for; see `engine/execution/records.py`."""
+    """The secret needed to use the database's record of requests; see `engine/execution/records.py`."""
     owner_role: str
     reader_role: str
     cell_id: str
@@ -69,16 +69,16 @@ class DatabaseRecord:
     cell_conninfo: str
     cell_state: CellState
     is_held: bool
-    """Whether requests are to wait, because it is about to change its cell; see `directory/moves.py`."""
+    """Whether requests must wait because it is about to switch to another cell; see `directory/moves.py`."""
     created_at: datetime
     restorable_until: datetime | None
     restores_to: DatabaseState | None
-    """The state that restoring brings back; None once there is no way back."""
+    """The state after a restore; None if it cannot be restored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewDatabase:
-    """What is decided about a database before it is stored."""
+    """A database to store."""
 
     id: str
     organization_id: str
@@ -93,13 +93,13 @@ async def insert(
     directory: Directory, new: NewDatabase, at_most: int | None, claim_s: float, by: Actor, *,
     as_draft: bool = False, audited: bool = True,
 ) -> DatabaseRecord | None:  # fmt: skip
-    """The stored database, in state creating; the organization's default if it has none yet.
+    """Stores a database in state creating. It becomes the organization's default if there is none yet.
 
-    For `claim_s` it is its creator's alone to finish; or, as a draft (`directory/drafts.py`), to fill. Returns None,
-    and stores nothing, if the organization has `at_most` databases already. Raises ConflictError if the name is taken.
+    For `claim_s`, only its creator may finish it; or fill it, if it is a draft (`directory/drafts.py`). Returns None,
+    and stores nothing, if the organization already has `at_most` databases. Raises ConflictError if the name is taken.
     """
     async with directory.connection() as connection, connection.transaction():
-        # Creations of one organization wait for each other here, so that the count stays true.
+        # Creations of one organization wait for each other here, so the count stays correct.
         await _lock_organization(connection, new.organization_id)
         if at_most is not None and await _count(connection, new.organization_id) >= at_most:
             return None
@@ -113,7 +113,7 @@ async def insert(
 
 
 async def find(directory: Directory, organization_id: str, name: str | None) -> DatabaseRecord | None:
-    """An organization's database of that name, or its default one for None; None if there is none."""
+    """An organization's database with that name, or its default for None. Returns None if there is none."""
     if name is None:
         return await _find_where(directory, "d.organization_id = %s AND d.is_default", (organization_id,))
     condition = "d.organization_id = %s AND d.name = %s AND d.state <> 'deleted'"
@@ -123,7 +123,7 @@ async def find(directory: Directory, organization_id: str, name: str | None) -> 
 async def find_by_id(
     directory: Directory, database_id: str, organization_id: str | None = None
 ) -> DatabaseRecord | None:
-    """The database of that id, deleted ones included; None if there is none, or not in that organization."""
+    """The database with that id, even if it is deleted. None if there is none, or not in that organization."""
     found = await _find_where(directory, "d.id = %s", (database_id,))
     return found if found is None or organization_id in (None, found.organization_id) else None
 
@@ -131,7 +131,7 @@ async def find_by_id(
 async def list_(
     directory: Directory, organization_id: str, limit: int | None = None, after: str | None = None
 ) -> list[DatabaseRecord]:
-    """An organization's databases, oldest first, without the deleted ones; those after `after`, if it is given."""
+    """An organization's databases, oldest first, without deleted ones, starting after `after`."""
     statement = f"""
         {_SELECT} WHERE d.organization_id = %s AND d.state <> 'deleted' AND {_NO_COPY}
           AND (%s::text IS NULL OR d.id > %s)
@@ -145,7 +145,7 @@ async def list_(
 async def set_state(
     directory: Directory, database_id: str, state: DatabaseState, *, only_from: States, action: str, by: Actor
 ) -> DatabaseRecord | None:
-    """The database, now in `state`; None if it was in none of the states `only_from`, and nothing changed."""
+    """Sets a database's state. Returns None, and changes nothing, if it was in none of the states `only_from`."""
     statement = "UPDATE databases SET state = %s, work_after = NULL WHERE id = %s AND state = ANY(%s)"
     arguments = (state, database_id, _names(only_from))
     return await _change(directory, database_id, statement, arguments, action, by=by)
@@ -154,9 +154,9 @@ async def set_state(
 async def begin_deletion(
     directory: Directory, database_id: str, *, only_from: States, restorable: States, restore_s: float, by: Actor
 ) -> DatabaseRecord | None:
-    """The database, now being deleted: really dropped `restore_s` from now, or soon if it was not `restorable`.
+    """Starts to delete a database. It is dropped after `restore_s`, or soon if its state was not in `restorable`.
 
-    None if it was in none of the states `only_from`.
+    Returns None if it was in none of the states `only_from`.
     """
     statement = """
         UPDATE databases
@@ -174,7 +174,7 @@ async def begin_deletion(
 
 
 async def give_up(directory: Directory, database_id: str, by: Actor) -> DatabaseRecord | None:
-    """The database, with no way back any more; None if it is not being deleted or could not be restored anyway."""
+    """Makes a deletion permanent. Returns None if the database is not being deleted or could not be restored anyway."""
     statement = """
         UPDATE databases SET restores_to = NULL, restorable_until = NULL, work_after = now()
         WHERE id = %s AND state = 'deleting' AND restores_to IS NOT NULL
@@ -183,7 +183,7 @@ async def give_up(directory: Directory, database_id: str, by: Actor) -> Database
 
 
 async def restore(directory: Directory, database_id: str, by: Actor) -> DatabaseRecord | None:
-    """The database, as it was before its deletion; None if it is not being deleted or there is no way back."""
+    """Restores a database that is being deleted. Returns None if it is not, or can no longer be restored."""
     statement = """
         UPDATE databases SET state = restores_to, restores_to = NULL, restorable_until = NULL, work_after = NULL
         WHERE id = %s AND state = 'deleting' AND restores_to IS NOT NULL AND restorable_until > now()
@@ -192,7 +192,7 @@ async def restore(directory: Directory, database_id: str, by: Actor) -> Database
 
 
 async def set_deleted(directory: Directory, database_id: str, by: Actor) -> DatabaseRecord | None:
-    """The database, gone: its name is free, and keys and sessions that were bound to it end. None if it was not due."""
+    """Marks a database as deleted: its name is free, and keys and sessions bound to it end. None if it was not due."""
     statement = """
         UPDATE databases SET state = 'deleted', is_default = false, work_after = NULL
         WHERE id = %s AND state = 'deleting' AND restores_to IS NULL
@@ -213,7 +213,7 @@ async def set_deleted(directory: Directory, database_id: str, by: Actor) -> Data
 async def rename(
     directory: Directory, database_id: str, name: str, *, only_from: States, by: Actor
 ) -> DatabaseRecord | None:
-    """The database, now called that; None if it is in none of those states. Raises ConflictError for a taken name."""
+    """Renames a database. Returns None if it is in none of those states. Raises ConflictError if the name is taken."""
     statement = "UPDATE databases SET name = %s WHERE id = %s AND state = ANY(%s)"
     arguments = (name, database_id, _names(only_from))
     try:
@@ -225,7 +225,7 @@ async def rename(
 async def make_default(
     directory: Directory, database_id: str, organization_id: str, *, only_from: States, by: Actor
 ) -> DatabaseRecord | None:
-    """The database, from now on its organization's default; None if it is in none of those states."""
+    """Makes a database its organization's default. Returns None if it is in none of those states."""
     async with directory.connection() as connection, connection.transaction():
         if not await _make_default(connection, database_id, organization_id, only_from, by):
             return None
@@ -250,7 +250,7 @@ async def rename_and_make_default(
 async def _make_default(
     connection: Connection, database_id: str, organization_id: str, only_from: States, by: Actor
 ) -> bool:
-    """Whether it could, in a transaction."""
+    """Makes it the default, within a transaction. Returns whether that was possible."""
     possible = "SELECT FROM databases WHERE id = %s AND organization_id = %s AND state = ANY(%s) FOR NO KEY UPDATE"
     await _lock_organization(connection, organization_id)
     found = await connection.execute(possible, (database_id, organization_id, _names(only_from)))
@@ -265,9 +265,9 @@ async def _make_default(
 
 
 async def claim_unfinished(directory: Directory, limit: int, claim_s: float) -> list[DatabaseRecord]:
-    """Databases whose creation or deletion waits for somebody, taken by the caller for `claim_s`.
+    """Claims databases with an unfinished creation or deletion, for `claim_s`.
 
-    Several may ask at once; each gets others. Whoever dies with some of them gives them up when the time is over.
+    Concurrent callers get different databases. If a caller dies, its claims expire.
     """
     statement = """
         UPDATE databases SET work_after = now() + %s * interval '1 s'
@@ -284,16 +284,16 @@ async def claim_unfinished(directory: Directory, limit: int, claim_s: float) -> 
 
 
 async def ready_on(directory: Directory, cell_id: str) -> list[DatabaseRecord]:
-    """The databases of a cell that can be used."""
+    """The ready databases of a cell."""
     async with directory.connection() as connection:
         cursor = await connection.execute(f"{_SELECT} WHERE d.cell_id = %s AND d.state = 'ready'", (cell_id,))
         return [_record(row) for row in await cursor.fetchall()]
 
 
 async def is_due_for_dropping(directory: Directory, database_id: str, engine_name: str) -> bool:
-    """Whether what a database is on its cell is to be dropped now; from this answer on there is no way back for it.
+    """Whether to drop a database from its cell now. If True, it can no longer be restored.
 
-    Asked with the name that is to be dropped: it may have changed places with another meanwhile.
+    The caller passes the name to drop, because the database may have been swapped with another one meanwhile.
     """
     statement = """
         UPDATE databases SET restores_to = NULL
@@ -305,10 +305,10 @@ async def is_due_for_dropping(directory: Directory, database_id: str, engine_nam
 
 
 async def hold(connection: Connection, database_id: str) -> None:
-    """Keeps the database from being deleted until the transaction's end. Raises AccessError if it is deleted.
+    """Prevents the deletion of a database until the end of the transaction. Raises AccessError if it is deleted.
 
-    Whoever binds a credential to a database holds it before anything else, so that a deletion comes wholly before,
-    and is heeded here, or wholly after, and ends the credential.
+    Call it first when you bind a credential to a database. A deletion then happens either entirely before, and is
+    noticed here, or entirely after, and ends the credential.
     """
     statement = "SELECT FROM databases WHERE id = %s AND state <> 'deleted' FOR SHARE"
     if (await connection.execute(statement, (database_id,))).rowcount == 0:
@@ -316,7 +316,7 @@ async def hold(connection: Connection, database_id: str) -> None:
 
 
 async def set_not_plain(directory: Directory, database_id: str) -> None:
-    """Notes that the database may hold code from now on; there is no way back."""
+    """Records that the database may contain code. This is never reset."""
     async with directory.connection() as connection:
         await connection.execute("UPDATE databases SET plain = false WHERE id = %s AND plain", (database_id,))
 
@@ -324,12 +324,12 @@ async def set_not_plain(directory: Directory, database_id: str) -> None:
 async def _change(
     directory: Directory, database_id: str, statement: str, arguments: Any, action: str, *, by: Actor, **details: Any
 ) -> DatabaseRecord | None:
-    """Runs an UPDATE of one database and notes it; None if it changed nothing."""
+    """Runs an UPDATE of one database and audits it. Returns None if it changed nothing."""
     async with directory.connection() as connection, connection.transaction():
         try:
             changed = await connection.execute(statement, arguments)
         except errors.UniqueViolation as error:
-            raise ConflictError("name_taken", "That name is taken.") from error
+            raise ConflictError("name_taken", "This name is already taken.") from error
         if changed.rowcount == 0:
             return None
         record = await _get(connection, database_id)
@@ -338,7 +338,8 @@ async def _change(
 
 
 async def _lock_organization(connection: Connection, organization_id: str) -> None:
-    # Not against rows that name the organization, as an entry in the audit log of somebody who has a cell's row does.
+    # This lock mode does not block rows that reference the organization, such as audit entries of a transaction that
+    # has locked a cell's row.
     await connection.execute("SELECT FROM organizations WHERE id = %s FOR NO KEY UPDATE", (organization_id,))
 
 
@@ -384,8 +385,8 @@ async def _insert_rows(connection: Connection, new: NewDatabase, claim_s: float)
 def _taken(name: str) -> ConflictError:
     return ConflictError(
         "name_taken",
-        f"There is a database named {name!r} already.",
-        hint="A database that is being deleted keeps its name until it is gone; you can rename it.",
+        f"A database named {name!r} already exists.",
+        hint="A database that is being deleted keeps its name until it is dropped. You can rename it.",
     )
 
 

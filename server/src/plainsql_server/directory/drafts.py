@@ -1,8 +1,9 @@
-"""Drafts in the directory: databases that are being filled from a backup and that nobody may use yet.
+"""Drafts in the directory: databases that are being filled from a backup and cannot be used yet.
 
-Owns what makes one: state deleting, without a way back, due to be dropped soon. Whoever fills it puts that off
-again and again, so that a draft whose restore died is dropped by itself (`control_plane/finishing.py`), and none
-is ever taken for a whole database. A draft becomes a database at once, alone or in the place of another.
+A draft is in state deleting, cannot be restored, and is due to be dropped soon. The process that fills it keeps
+postponing that. So a draft whose restore died is dropped automatically (`control_plane/finishing.py`), and a draft is
+never mistaken for a complete database. One transaction makes a draft a database: a new one, or the new content of
+another.
 """
 
 from typing import Any
@@ -17,14 +18,14 @@ _PLACE = "engine_name, cell_id, record_secret, plain"
 
 
 async def put_off(directory: Directory, draft_id: str, claim_s: float) -> bool:
-    """Whether the draft is still there; then it is its filler's for `claim_s` more."""
+    """Postpones the drop of a draft by `claim_s`. Returns False if it is no longer a draft."""
     statement = f"UPDATE databases SET work_after = now() + %s * interval '1 s' WHERE id = %s AND {_IS_DRAFT}"
     async with directory.connection() as connection:
         return (await connection.execute(statement, (claim_s, draft_id))).rowcount == 1
 
 
 async def adopt(directory: Directory, draft: DatabaseRecord, plain: bool, by: Actor) -> DatabaseRecord | None:
-    """The draft, now a ready database, and the default if there is none. None if it is no draft any more."""
+    """Makes the draft a ready database, and the default if there is none. Returns None if it is no longer a draft."""
     statement = f"""
         UPDATE databases SET state = 'ready', work_after = NULL, plain = %(plain)s, is_default = NOT EXISTS (
             SELECT FROM databases WHERE organization_id = %(organization)s AND is_default)
@@ -32,7 +33,7 @@ async def adopt(directory: Directory, draft: DatabaseRecord, plain: bool, by: Ac
     """
     arguments = {"id": draft.id, "organization": draft.organization_id, "plain": plain}
     async with directory.connection() as connection, connection.transaction():
-        # Whoever else chooses a default waits for this.
+        # Other transactions that choose a default database wait for this lock.
         await connection.execute("SELECT FROM organizations WHERE id = %s FOR NO KEY UPDATE", (draft.organization_id,))
         if (await connection.execute(statement, arguments)).rowcount == 0:
             return None
@@ -43,10 +44,10 @@ async def adopt(directory: Directory, draft: DatabaseRecord, plain: bool, by: Ac
 async def replace(
     directory: Directory, draft: DatabaseRecord, target: DatabaseRecord, *, plain: bool, restore_s: float, by: Actor
 ) -> DatabaseRecord | None:
-    """The database `target`, which keeps its id, name, keys and place as the default, and has the draft's content.
+    """Gives the database `target` the draft's content. It keeps its id, name and keys, and stays the default if it was.
 
-    What it had before is the draft's from now on, which is being deleted and can be restored for `restore_s`. None,
-    and nothing changed, if one of them is no longer what it was.
+    The draft gets the old content; it is being deleted and can be restored for `restore_s`. Returns None, and changes
+    nothing, if one of the two has changed.
     """
     async with directory.connection() as connection, connection.transaction():
         if not await exchange(connection, draft, target, plain=plain):
@@ -64,8 +65,11 @@ async def replace(
 async def exchange(
     connection: Connection, draft: DatabaseRecord, target: DatabaseRecord, *, plain: bool | None = None
 ) -> bool:
-    """Whether both have changed places, with all that belongs to the engine; whether the content is `plain` changes
-    only if that is said. False, and nothing changed, if one of them is no longer what it was."""
+    """Swaps the locations of draft and target: cell, engine name, roles and record secret.
+
+    `plain` overrides whether the new content is without code. Returns False, and changes nothing, if one of the two has
+    changed.
+    """
     rows = await _both(connection, draft, target)
     if rows is None:
         return False
@@ -81,7 +85,7 @@ async def exchange(
 async def _both(
     connection: Connection, draft: DatabaseRecord, target: DatabaseRecord
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """The places of target and draft, with both rows locked; None if one is in another state by now."""
+    """The locations of target and draft, with both rows locked; None if one has changed."""
     locked = f"SELECT id, state, restores_to, {_PLACE} FROM databases WHERE id = ANY(%s) ORDER BY id FOR UPDATE"
     found = await connection.execute(locked, ([draft.id, target.id],))
     rows = {row.pop("id"): row for row in await found.fetchall()}
@@ -93,13 +97,13 @@ async def _both(
 
 
 async def _lock_cells(connection: Connection, cell_ids: list[str]) -> None:
-    # Both count their databases anew. In one order, or an exchange in the opposite direction would wait crosswise.
+    # Both rows get new database counts. The fixed order prevents a deadlock with a swap in the opposite direction.
     locked = "SELECT FROM cells WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE"
     await connection.execute(locked, (cell_ids,))
 
 
 async def _move_aside(connection: Connection, draft_id: str) -> None:
-    # No two rows may have one engine name, not even for a moment.
+    # Engine names must be unique at every moment, so the draft gets a temporary one.
     await connection.execute(
         "UPDATE databases SET engine_name = 'd_' || encode(uuid_send(gen_random_uuid()), 'hex') WHERE id = %s",
         (draft_id,),

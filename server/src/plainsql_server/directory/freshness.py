@@ -1,12 +1,13 @@
-"""How long an answer of the directory may be believed without asking again.
+"""How long a cached lookup in the directory may be used without looking it up again.
 
-Three times decide. An answer is believed for the short time whatever happens. While the channel of changes is
-sound it is believed for the long one: word of a change would have come. Soundness is proven again and again,
-and a proof counts for the short time only, so that a change is heeded by every node within the short time,
-whether its channel works or has died without a word. While the directory itself is away, answers that were
-true when it was last heard are borne with for the time of grace; after that requests fail.
+Three times apply:
 
-Owns these times and the announcing of changes. Refuses to know what is remembered.
+- short: a lookup is always valid for this time.
+- long: while change notifications work, a lookup is valid for this time, because a change would have been announced.
+  A proof that they work is itself valid for the short time only. So every node applies a change within the short time,
+  whether its notifications work or have failed silently.
+- grace: while the directory is unavailable, lookups that were valid when it was last heard from stay usable for this
+  time. After that, requests fail.
 """
 
 import math
@@ -18,50 +19,50 @@ Forget = Callable[[str | None], None]
 
 
 class Freshness:
-    """What the memories of one process have in common."""
+    """The freshness that all caches of a process share."""
 
     def __init__(self, short_ms: int, long_ms: int, grace_ms: int) -> None:
         self.short_s = short_ms / 1000
         self._long_s = long_ms / 1000
         self._grace_s = grace_ms / 1000
-        # Every change that was committed before this moment has been announced to us,
+        # Every change that was committed between `_heard_since_s` and `_proven_s` has been announced to us.
         self._proven_s = -math.inf
-        # if it was committed after this one.
+        # When we started to listen.
         self._heard_since_s = math.inf
         # Whether the last attempt to reach the directory failed.
         self.away = False
-        # How many changes were announced: a look-up that was under way meanwhile may have seen the state before.
+        # How many changes were announced. A lookup that was running during a change may have read the old state.
         self.changes = 0
         self._forget: list[Forget] = []
 
     def holds(self, at_s: float) -> bool:
-        """Whether an answer may be believed that was asked for at this moment of the monotonic clock."""
+        """Whether a lookup that was made at this time of the monotonic clock is still valid."""
         now_s = time.monotonic()
         if now_s - at_s <= self.short_s:
             return True
         return now_s - self._proven_s <= self.short_s and at_s >= self._heard_since_s and now_s - at_s <= self._long_s
 
     def allows_stale(self, at_s: float) -> bool:
-        """Whether an answer may be used although it cannot be asked for again: the directory is away."""
+        """Whether a lookup may be used past its validity, because the directory is unavailable."""
         if not self.away:
             return False
         known_good_s = max(at_s, self._proven_s) if at_s >= self._heard_since_s else at_s
         return time.monotonic() - known_good_s <= self._grace_s
 
     def on_change(self, forget: Forget) -> None:
-        """Registers a memory, which is told whose answers to forget."""
+        """Registers a cache's function that forgets the lookups of an organization."""
         self._forget.append(forget)
 
     def announce(self, organization_id: str | None) -> None:
-        """Has every memory forget what it knows of an organization, or of all for None."""
+        """Makes every cache forget the lookups of an organization, or of all for None."""
         self.changes += 1
         for forget in self._forget:
             forget(organization_id)
 
     def listening(self) -> None:
-        """Notes that changes are announced from now on. What was looked up before cannot count on that."""
+        """Records that changes are announced from this moment. Earlier lookups are not covered."""
         self._heard_since_s = time.monotonic()
 
     def proven(self, at_s: float) -> None:
-        """Notes that every change that was committed by then has been announced."""
+        """Records that every change committed by then has been announced."""
         self._proven_s = at_s

@@ -1,7 +1,7 @@
-"""API keys in the directory: digests, scopes and what a key is bound to.
+"""API keys in the directory: their digests, scopes and databases.
 
-Owns the table `api_keys`. Refuses the secret itself: it never comes here, only its SHA-256, the first
-characters and the last four, by which people tell their keys apart.
+Reads and writes the table `api_keys`. The secret itself is never stored, only its SHA-256, and its first characters and
+last four, by which people recognize their keys.
 """
 
 from collections.abc import Collection
@@ -28,7 +28,7 @@ _SELECT = """
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """An API key as stored, with its organization's tier."""
+    """A stored API key, with its organization's tier."""
 
     id: str
     organization_id: str
@@ -47,20 +47,20 @@ class KeyRecord:
 
     @property
     def ends_at(self) -> datetime | None:
-        """When it stops working by itself."""
+        """When it expires; None for never."""
         return self.expires_at
 
     def is_active(self, at: datetime) -> bool:
         return self.revoked_at is None and (self.expires_at is None or self.expires_at > at)
 
     def principal(self) -> Principal:
-        """Whom it stands for."""
+        """The principal it authenticates."""
         return Principal(self.organization_id, self.id, self.tier, self.scopes, self.database_name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewKey:
-    """What is decided about a key before it is stored."""
+    """A key to store."""
 
     id: str
     organization_id: str
@@ -75,7 +75,7 @@ class NewKey:
 
 
 async def insert(directory: Directory, new: NewKey, at_most: int, by: Actor) -> KeyRecord:
-    """The stored key. Raises LimitError if the organization has so many that work already.
+    """Stores a key. Raises LimitError if the organization already has `at_most` active keys.
 
     Raises AccessError if the database that it is bound to was deleted meanwhile.
     """
@@ -93,10 +93,10 @@ async def insert(directory: Directory, new: NewKey, at_most: int, by: Actor) -> 
 async def replace(
     directory: Directory, new: NewKey, old_ends_at: datetime, at: datetime, *, at_most: int, by: Actor
 ) -> tuple[KeyRecord, KeyRecord] | None:
-    """The new key, and the one that it replaces, which now ends at that time or earlier. None if that is not active.
+    """Stores a key that replaces another. Returns both; the old one now expires at `old_ends_at` or earlier.
 
-    Raises ConflictError if it has been replaced before, AccessError if the database that it is bound to was deleted,
-    LimitError if the organization would have more than so many that work.
+    Returns None if the old key is not active. Raises ConflictError if it was already replaced, AccessError if the
+    database that it is bound to was deleted, LimitError if the organization would have more than `at_most` active keys.
     """
     end = """
         UPDATE api_keys SET expires_at = least(expires_at, %(ends_at)s)
@@ -113,7 +113,7 @@ async def replace(
         try:
             await _insert_row(connection, new)
         except errors.UniqueViolation as error:
-            raise ConflictError("key_replaced", "This key has been rotated already.") from error
+            raise ConflictError("key_replaced", "This key was already rotated.") from error
         if await _count_live(connection, new.organization_id) > at_most:
             raise _too_many(at_most)
         await audit.note(connection, by, "key.rotate", new.organization_id, new.replaces, replaced_by=new.id)
@@ -121,7 +121,7 @@ async def replace(
 
 
 async def find_by_digest(directory: Directory, digest: bytes) -> KeyRecord | None:
-    """The key with that digest, or None. An expired or revoked key is returned too: the caller judges."""
+    """The key with that digest, or None. Also returns expired and revoked keys; the caller must check."""
     async with directory.connection() as connection:
         cursor = await connection.execute(f"{_SELECT} WHERE k.digest = %s", (digest,))
         row = await cursor.fetchone()
@@ -141,7 +141,7 @@ async def find(directory: Directory, key_id: str, organization_id: str) -> KeyRe
 async def list_(
     directory: Directory, organization_id: str, limit: int | None = None, after: str | None = None
 ) -> list[KeyRecord]:
-    """An organization's keys, oldest first, revoked ones included; those after the key `after`, if it is given."""
+    """An organization's keys, oldest first, including revoked ones, starting after the key `after`."""
     statement = f"""
         {_SELECT} WHERE k.organization_id = %s AND (%s::text IS NULL OR k.id > %s) ORDER BY k.id LIMIT %s
     """
@@ -151,9 +151,9 @@ async def list_(
 
 
 async def revoke(directory: Directory, key_id: str, organization_id: str | None, by: Actor) -> KeyRecord | None:
-    """The key, revoked from now on (a second revocation changes nothing); None if there is no such key.
+    """Revokes a key; a repeated call changes nothing. Returns None if there is no such key.
 
-    An operator passes no organization; a request passes its caller's, so that others' keys do not exist for it.
+    Operators pass no organization. Requests pass the caller's, so they cannot see the keys of others.
     """
     statement = """
         UPDATE api_keys SET revoked_at = now()
@@ -173,8 +173,8 @@ async def revoke(directory: Directory, key_id: str, organization_id: str | None,
 
 
 async def note_used(connection: Connection, key_ids: Collection[str], at: datetime) -> None:
-    """Notes that these keys were used, just now."""
-    # In one order, so that two nodes that do this at once do not wait for each other in a circle.
+    """Records that these keys were just used."""
+    # All nodes use the same order, so concurrent writes cannot deadlock.
     statement = """
         UPDATE api_keys k SET last_used_at = %(at)s
         FROM (SELECT id FROM api_keys WHERE id = ANY(%(ids)s) ORDER BY id FOR NO KEY UPDATE) used
@@ -186,8 +186,8 @@ async def note_used(connection: Connection, key_ids: Collection[str], at: dateti
 def _too_many(at_most: int) -> LimitError:
     return LimitError(
         "key_limit",
-        f"An organization may have {at_most} keys that work, and yours has them.",
-        hint="Revoke keys that are not in use; GET /v1/keys shows when each was used last.",
+        f"Key limit reached: an organization can have {at_most} active keys.",
+        hint="Revoke unused keys. GET /v1/keys shows when each key was last used.",
     )
 
 

@@ -1,9 +1,9 @@
-"""Moves in the directory: databases on their way from one cell to another.
+"""Moves in the directory: databases that are being moved from one cell to another.
 
-Owns the table `moves`, and with it the word on where a database is. Until a move is done the database is where it
-was, whatever exists elsewhere; the one transaction that says "done" also exchanges the places of the database and its
-copy. Whoever carries a move out says again and again that it lives. Once it did not for a while, others may undo the
-move, and from the moment that they say so it cannot be done any more: both are conditional changes of one row.
+Reads and writes the table `moves`, which decides where a database is. Until a move is done, the database is on its old
+cell, whatever exists elsewhere. The transaction that marks the move as done also swaps the locations of the database
+and its copy. The process that carries out a move renews a lease. When the lease runs out, another process may undo the
+move, and from then on it cannot be done. Both changes are conditional updates of one row, so only one of them succeeds.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ _UNFINISHED = "state IN ('copying', 'stopping', 'undoing')"
 
 
 class MoveState(StrEnum):
-    """How far a move is. While it copies, everybody goes on; when it stops, requests wait."""
+    """The state of a move. While it is copying, requests run as usual; while it is stopping, they wait."""
 
     COPYING = "copying"
     STOPPING = "stopping"
@@ -36,7 +36,7 @@ class MoveState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MoveRecord:
-    """A move as stored. The copy is the new one until the move is done, and then the old one."""
+    """A stored move. The copy is the new location until the move is done, and the old one afterwards."""
 
     id: str
     database_id: str
@@ -49,7 +49,7 @@ class MoveRecord:
 
 
 async def insert(directory: Directory, database: DatabaseRecord, copy: DatabaseRecord, alive_s: float) -> MoveRecord:
-    """The move, copying. Raises ConflictError if the database is being moved already."""
+    """Stores a move in state copying. Raises ConflictError if the database is already being moved."""
     statement = f"""
         INSERT INTO moves (id, database_id, copy_id, from_cell_id, to_cell_id, state, alive_until)
         VALUES (%s, %s, %s, %s, %s, 'copying', now() + %s * interval '1 s') RETURNING {_COLUMNS}
@@ -59,12 +59,12 @@ async def insert(directory: Directory, database: DatabaseRecord, copy: DatabaseR
         try:
             row = await (await connection.execute(statement, values)).fetchone()
         except errors.UniqueViolation as error:
-            raise ConflictError("move_under_way", f"The database {database.name!r} is being moved already.") from error
+            raise ConflictError("move_under_way", f"The database {database.name!r} is already being moved.") from error
         return _record(row)
 
 
 async def keep(directory: Directory, move_id: str, alive_s: float) -> bool:
-    """Whether the move is still its carrier's, and is so for `alive_s` more; then what it holds is held as long."""
+    """Renews a move's lease and the hold on its database, for `alive_s`. Returns False if the move was taken over."""
     statement = """
         UPDATE moves SET alive_until = now() + %(alive_s)s * interval '1 s'
         WHERE id = %(id)s AND state IN ('copying', 'stopping') RETURNING database_id
@@ -82,7 +82,7 @@ async def keep(directory: Directory, move_id: str, alive_s: float) -> bool:
 
 
 async def stop(directory: Directory, move_id: str, alive_s: float) -> bool:
-    """Whether the move is stopping now: requests to the database wait from here on, for `alive_s` at most."""
+    """Starts the stop: requests to the database wait, for at most `alive_s`. Returns whether the move is stopping."""
     statement = """
         UPDATE moves SET state = 'stopping', alive_until = now() + %s * interval '1 s'
         WHERE id = %s AND state IN ('copying', 'stopping') RETURNING database_id
@@ -96,14 +96,17 @@ async def stop(directory: Directory, move_id: str, alive_s: float) -> bool:
 
 
 async def resume(directory: Directory, move_id: str) -> bool:
-    """Whether the move is copying again: it may stop anew, and cannot be done before that. Requests still wait."""
+    """Returns the move to state copying, so it cannot be done until it stops again. Requests still wait.
+
+    Returns whether the move was stopping.
+    """
     statement = "UPDATE moves SET state = 'copying' WHERE id = %s AND state = 'stopping'"
     async with directory.connection() as connection:
         return (await connection.execute(statement, (move_id,))).rowcount == 1
 
 
 async def release(directory: Directory, move_id: str) -> None:
-    """Lets requests to a database that is being copied go on."""
+    """Lets the requests to a database continue whose move is back in state copying."""
     statement = """
         UPDATE databases SET held_until = NULL
         WHERE id = (SELECT database_id FROM moves WHERE id = %s AND state = 'copying')
@@ -115,16 +118,17 @@ async def release(directory: Directory, move_id: str) -> None:
 async def finish(
     directory: Directory, move: MoveRecord, database: DatabaseRecord, copy: DatabaseRecord, by: Actor
 ) -> bool:
-    """Whether the database is where its copy was, from this commit on. What it left is due to be dropped.
+    """Marks a move as done: the database is now at its copy's location, and the old content is due to be dropped.
 
-    False, and nothing changed, if the move was undone or the database or its copy is no longer what it was.
+    Returns False, and changes nothing, if the move was undone. Raises ConflictError if the database or its copy has
+    changed.
     """
     done = "UPDATE moves SET state = 'done', ended_at = now() WHERE id = %s AND state = 'stopping'"
     async with directory.connection() as connection, connection.transaction():
         if (await connection.execute(done, (move.id,))).rowcount == 0:
             return False
         if not await drafts.exchange(connection, copy, database):
-            raise ConflictError("move_overtaken", "The database changed while it was moved; it is where it was.")
+            raise ConflictError("move_overtaken", "The database changed during the move. It is on its old cell.")
         await connection.execute("UPDATE databases SET held_until = NULL WHERE id = %s", (database.id,))
         await connection.execute("UPDATE databases SET work_after = now() WHERE id = %s", (copy.id,))
         details = {"to_cell_id": move.to_cell_id}
@@ -133,7 +137,7 @@ async def finish(
 
 
 async def begin_undoing(directory: Directory, move_id: str, alive_s: float) -> bool:
-    """Whether the move is being undone, by the caller for `alive_s`: it cannot be done any more."""
+    """Starts to undo a move, with a lease of `alive_s`; it can no longer be done. Returns False if it has ended."""
     statement = f"""
         UPDATE moves SET state = 'undoing', alive_until = now() + %s * interval '1 s' WHERE id = %s AND {_UNFINISHED}
     """
@@ -142,7 +146,7 @@ async def begin_undoing(directory: Directory, move_id: str, alive_s: float) -> b
 
 
 async def finish_undoing(directory: Directory, move: MoveRecord, by: Actor) -> None:
-    """Notes that the database is open where it was, and that its copy is due to be dropped."""
+    """Records that the database is open on its old cell, and that its copy is due to be dropped."""
     undone = "UPDATE moves SET state = 'undone', ended_at = now() WHERE id = %s AND state = 'undoing'"
     async with directory.connection() as connection, connection.transaction():
         if (await connection.execute(undone, (move.id,))).rowcount:
@@ -154,8 +158,10 @@ async def finish_undoing(directory: Directory, move: MoveRecord, by: Actor) -> N
 
 
 async def claim_abandoned(directory: Directory, claim_s: float, database_id: str | None = None) -> list[MoveRecord]:
-    """Moves whose carrier died, of all databases or of one, taken by the caller for `claim_s`; each of several who ask
-    gets others."""
+    """Takes over moves whose lease has run out, of all databases or of one, for `claim_s`.
+
+    Concurrent callers get different moves.
+    """
     statement = f"""
         UPDATE moves SET alive_until = now() + %(claim_s)s * interval '1 s'
         WHERE id IN (

@@ -1,6 +1,6 @@
-"""Organizations in the directory: the boundary of ownership, tiers and rate limits.
+"""Organizations in the directory: the owners of databases and keys, to which tiers and rate limits apply.
 
-Owns the table `organizations`. Refuses to judge names or tiers; `control_plane/organizations.py` does.
+Reads and writes the table `organizations`. `control_plane/organizations.py` checks names and tiers.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _SELECT = "SELECT id, name, tier, created_at FROM organizations"
 
 @dataclass(frozen=True, slots=True)
 class OrganizationRecord:
-    """An organization as stored."""
+    """A stored organization."""
 
     id: str
     name: str
@@ -28,7 +28,7 @@ class OrganizationRecord:
 
 
 async def insert(directory: Directory, organization_id: str, name: str, tier: str, by: Actor) -> OrganizationRecord:
-    """The stored organization. Raises ConflictError if the name is taken."""
+    """Stores an organization. Raises ConflictError if the name is taken."""
     statement = "INSERT INTO organizations (id, name, tier) VALUES (%s, %s, %s) RETURNING id, name, tier, created_at"
     async with directory.connection() as connection, connection.transaction():
         try:
@@ -40,7 +40,7 @@ async def insert(directory: Directory, organization_id: str, name: str, tier: st
 
 
 async def rename(directory: Directory, organization_id: str, name: str, by: Actor) -> OrganizationRecord:
-    """The organization, now called that. Raises ConflictError if the name is taken."""
+    """Renames an organization. Raises ConflictError if the name is taken."""
     statement = "UPDATE organizations SET name = %s WHERE id = %s RETURNING id, name, tier, created_at"
     async with directory.connection() as connection, connection.transaction():
         try:
@@ -52,7 +52,7 @@ async def rename(directory: Directory, organization_id: str, name: str, by: Acto
 
 
 async def set_tier(directory: Directory, organization_id: str, tier: str, by: Actor) -> OrganizationRecord:
-    """The organization, now of that tier."""
+    """Sets an organization's tier."""
     statement = "UPDATE organizations SET tier = %s WHERE id = %s RETURNING id, name, tier, created_at"
     async with directory.connection() as connection, connection.transaction():
         cursor = await connection.execute(statement, (tier, organization_id))
@@ -61,16 +61,16 @@ async def set_tier(directory: Directory, organization_id: str, tier: str, by: Ac
 
 
 async def lock(connection: Connection, organization_id: str) -> None:
-    """Has others who count what an organization has wait until the transaction's end.
+    """Locks an organization until the end of the transaction, so that counts of its keys and so on stay true.
 
-    Comes before every other lock of a transaction, so that no two wait for each other.
+    Take this lock before any other lock of the transaction, to avoid deadlocks.
     """
     await connection.execute("SELECT FROM organizations WHERE id = %s FOR NO KEY UPDATE", (organization_id,))
 
 
 async def find(directory: Directory, name_or_id: str) -> OrganizationRecord | None:
-    """The organization of that id or name, or None."""
-    # Names may not look like ids (see the table's CHECK), so at most one row matches.
+    """The organization with that id or name, or None."""
+    # Names cannot look like ids (see the table's CHECK), so at most one row matches.
     async with directory.connection() as connection:
         cursor = await connection.execute(f"{_SELECT} WHERE id = %(it)s OR name = %(it)s", {"it": name_or_id})
         row = await cursor.fetchone()
@@ -78,14 +78,14 @@ async def find(directory: Directory, name_or_id: str) -> OrganizationRecord | No
 
 
 async def list_(directory: Directory) -> list[OrganizationRecord]:
-    """Every organization, oldest first."""
+    """All organizations, oldest first."""
     async with directory.connection() as connection:
         cursor = await connection.execute(f"{_SELECT} ORDER BY id")
         return [_record(row) for row in await cursor.fetchall()]
 
 
 def _taken(name: str) -> ConflictError:
-    return ConflictError("name_taken", f"There is an organization named {name!r} already.")
+    return ConflictError("name_taken", f"An organization named {name!r} already exists.")
 
 
 def _record(row: dict[str, Any] | None) -> OrganizationRecord:

@@ -1,7 +1,7 @@
-"""Who a secret stands for: the cached look-up behind every authenticated request.
+"""Finds the principal of a secret: the cached lookup behind every authenticated request.
 
-Owns the classification of a stored key or session: known, not expired, not revoked. Refuses to say which of these
-failed, because the caller has proven nothing yet.
+A secret is valid if its key or session is known, not expired and not revoked. The result does not say which of these
+failed, because the caller is not authenticated.
 """
 
 import math
@@ -19,19 +19,19 @@ from plainsql_server.directory.unknown_credentials import UnknownCredentials
 
 
 class _Found(NamedTuple):
-    """A secret that was found good, and until when it is good by itself, in seconds since 1970."""
+    """A valid secret: its expiry in seconds since 1970, and its principal."""
 
     good_until_s: float
     principal: Principal
 
 
 class Principals:
-    """Principals by secret, remembered for as long as a revocation may take to be noticed."""
+    """Principals by secret, cached for as long as a revocation may take to apply."""
 
     def __init__(self, directory: Directory, freshness: Freshness) -> None:
         self._directory = directory
         self._freshness = freshness
-        # Only secrets that were found good are remembered, so that guessing fills nothing.
+        # Only valid secrets are cached, so guessing cannot fill the cache.
         self._found: Cache[str, _Found | None] = Cache(
             self._look_up, freshness, lambda _, found: None if found is None else found.principal.organization_id
         )
@@ -39,7 +39,7 @@ class Principals:
         self._unknown = UnknownCredentials(freshness)
 
     def remembered(self, secret: str) -> Principal | None:
-        """The principal of a secret that was looked up a moment ago, else None: then `find` must say."""
+        """The cached principal of a secret, or None; then call `find`."""
         kept = self._kept.get(secret)
         if kept is None or kept[1] is None or not self._freshness.holds(kept[0]):
             return None
@@ -49,7 +49,7 @@ class Principals:
     async def find(self, secret: str) -> Principal | None:
         """The principal of a secret, or None if it is malformed, unknown, expired or revoked.
 
-        Raises LimitError where too many that were never seen before are being looked up.
+        Raises LimitError if too many new secrets are being looked up.
         """
         if not credential.is_well_formed(secret):
             return None

@@ -1,7 +1,4 @@
-"""Whose an engine role is: the way back from a cell's names to organizations and databases.
-
-Owns that look-up. Refuses to know what the role does.
-"""
+"""Finds the organization and the database that an engine role on a cell belongs to."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +8,7 @@ from plainsql_server.directory.connection import Directory
 
 @dataclass(frozen=True, slots=True)
 class RoleOwner:
-    """The database that a role belongs to, and its organization."""
+    """The database and the organization that a role belongs to."""
 
     organization: str
     tier: str
@@ -22,7 +19,7 @@ class RoleOwner:
 
 
 async def owners(directory: Directory, roles: Sequence[str]) -> dict[str, RoleOwner]:
-    """Who each of these roles belongs to, without those that the directory does not know."""
+    """The owner of each of these roles. Roles that the directory does not know are omitted."""
     statement = """
         SELECT r.engine_name, g.name AS organization, g.tier, d.name AS database, d.id AS database_id, r.kind, d.cell_id
         FROM roles r JOIN databases d ON d.id = r.database_id JOIN organizations g ON g.id = d.organization_id

@@ -1,6 +1,6 @@
-"""Sessions in the directory: tokens that stand for a key for a while, with its rights or fewer.
+"""Sessions in the directory: tokens that replace a key for a limited time, with its rights or fewer.
 
-Owns the table `sessions`. Refuses the token itself: only its SHA-256 comes here.
+Reads and writes the table `sessions`. Only the SHA-256 of a token is stored, never the token.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _SELECT = """
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """A session as stored, with what its key still allows it."""
+    """A stored session, with what its key still allows."""
 
     id: str
     organization_id: str
@@ -44,14 +44,14 @@ class SessionRecord:
 
     @property
     def ends_at(self) -> datetime:
-        """When it stops working by itself: a session does not outlive its key."""
+        """When it expires: at the latest with its key."""
         return self.expires_at if self.key_expires_at is None else min(self.expires_at, self.key_expires_at)
 
     def is_active(self, at: datetime) -> bool:
         return self.ended_at is None and self.key_revoked_at is None and self.ends_at > at
 
     def principal(self) -> Principal:
-        """Whom it stands for: what its key may no longer do, it may not do either."""
+        """The principal it authenticates, limited to the current scopes of its key."""
         key = Principal(self.organization_id, self.key_id, self.tier, self.key_scopes)
         scopes = frozenset(scope for scope in self.scopes if key.may(scope))
         return key._replace(scopes=scopes, database=self.database_name, session_id=self.id)
@@ -59,7 +59,7 @@ class SessionRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSession:
-    """What is decided about a session before it is stored."""
+    """A session to store."""
 
     id: str
     organization_id: str
@@ -72,10 +72,10 @@ class NewSession:
 
 
 async def insert(directory: Directory, new: NewSession, at_most: int, by: Actor) -> SessionRecord | None:
-    """The stored session; None if its key was revoked or expired meanwhile, or is bound to another database.
+    """Stores a session. Returns None if its key was revoked or expired meanwhile, or is bound to another database.
 
-    Raises AccessError if the database that it is bound to was deleted meanwhile, LimitError if the organization has
-    so many sessions.
+    Raises AccessError if the database that it is bound to was deleted meanwhile, LimitError if the organization already
+    has `at_most` sessions.
     """
     statement = """
         INSERT INTO sessions (id, organization_id, key_id, digest, scopes, database_id, created_at, expires_at)
@@ -108,7 +108,7 @@ async def insert(directory: Directory, new: NewSession, at_most: int, by: Actor)
 
 
 async def find_by_digest(directory: Directory, digest: bytes) -> SessionRecord | None:
-    """The session with that digest, or None. One that has ended is returned too: the caller judges."""
+    """The session with that digest, or None. Also returns ended sessions; the caller must check."""
     async with directory.connection() as connection:
         row = await (await connection.execute(f"{_SELECT} WHERE s.digest = %s", (digest,))).fetchone()
     return _record(row) if row else None
@@ -117,11 +117,10 @@ async def find_by_digest(directory: Directory, digest: bytes) -> SessionRecord |
 async def extend(
     directory: Directory, session_id: str, by_time: timedelta, *, at: datetime, at_most: datetime, by: Actor
 ) -> SessionRecord | None:
-    """The session, which now expires that much later than before, but not after `at_most`, nor after its key.
+    """Extends a session by `by_time`, but not beyond `at_most` or the expiry of its key.
 
-    Nothing here takes time away: where its key was given an end meanwhile, `ends_at` of the answer tells it.
-
-    None if it is not active at the time `at`.
+    It never shortens a session. If the key was given an expiry meanwhile, see `ends_at` of the returned record. Returns
+    None if the session is not active at the time `at`.
     """
     statement = """
         UPDATE sessions s
@@ -142,7 +141,7 @@ async def extend(
 
 
 async def end(directory: Directory, session_id: str, at: datetime, by: Actor) -> bool:
-    """Whether the session was there and not ended yet; it is ended now."""
+    """Ends a session. Returns whether it existed and had not ended yet."""
     statement = "UPDATE sessions SET ended_at = %s WHERE id = %s AND ended_at IS NULL RETURNING organization_id"
     async with directory.connection() as connection, connection.transaction():
         row = await (await connection.execute(statement, (at, session_id))).fetchone()
@@ -153,13 +152,13 @@ async def end(directory: Directory, session_id: str, at: datetime, by: Actor) ->
 
 
 async def delete_expired_before(directory: Directory, moment: datetime) -> None:
-    """Removes the rows of sessions that would have expired by then; the audit log still knows them."""
+    """Deletes sessions that expired before then. The audit log keeps their entries."""
     async with directory.connection() as connection:
         await connection.execute("DELETE FROM sessions WHERE expires_at < %s", (moment,))
 
 
 async def _count_live(connection: Connection, organization_id: str, at: datetime) -> int:
-    # By key, of which there is an index.
+    # Counts by key, because that column has an index.
     statement = """
         SELECT count(*) AS n FROM api_keys k JOIN sessions s ON s.key_id = k.id
         WHERE k.organization_id = %s AND k.revoked_at IS NULL AND s.ended_at IS NULL AND s.expires_at > %s
@@ -172,8 +171,8 @@ async def _count_live(connection: Connection, organization_id: str, at: datetime
 def _too_many(at_most: int) -> LimitError:
     return LimitError(
         "session_limit",
-        f"An organization may have {at_most} sessions at once, and yours has them.",
-        hint="End sessions that are not in use: DELETE /v1/session. Each ends by itself after 24 hours.",
+        f"Session limit reached: an organization can have {at_most} sessions at once.",
+        hint="End unused sessions with DELETE /v1/session. A session expires after 24 hours unless it is refreshed.",
     )
 
 

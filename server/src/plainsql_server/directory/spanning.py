@@ -1,10 +1,9 @@
-"""Transactions that span databases, in the directory: who has the baton, and what was decided.
+"""Spanning transactions in the directory: which one holds its organization's spanning lock, and what was decided.
 
-Owns the table `spanning_transactions`. Of one organization, one record at a time is neither waiting nor freed; an index
-sees to that, so that the rule survives whoever has it. A record is open until it is decided once, committed or
-aborted, and is freed when every participant has done what was decided. Whoever has a record says so again and
-again; one that nobody holds any more belongs to whoever takes it. All times are the directory's.
-Refuses to talk to a cell.
+Reads and writes the table `spanning_transactions`. Per organization, at most one record is neither waiting nor freed; a
+unique index enforces this, so the rule holds even if a process crashes. A record is open until it is decided once, as
+committed or aborted, and is freed when every participant has carried out the decision. A process that holds a record
+renews its lease; when the lease runs out, any process can take the record over. All times are the directory's.
 """
 
 from collections.abc import Sequence
@@ -15,16 +14,16 @@ from psycopg import errors
 
 from plainsql_server.directory.connection import Directory
 
-# The channel on which those who wait for a turn are told that the one before them is done, by organization.
+# The notification channel that announces, by organization, that the spanning lock is free.
 TURNS = "plainsql_turns"
 
-# Longer than anybody who lost an answer asks for what was decided.
+# Longer than a client that lost a response keeps asking for the outcome.
 _KEPT_S = 600
 _REMOVED_AT_ONCE = 10_000
 
 
 class State(StrEnum):
-    """Where a transaction is. Waiting and open ones were not decided."""
+    """The state of a transaction. Waiting and open transactions are undecided."""
 
     WAITING = "waiting"
     OPEN = "open"
@@ -34,7 +33,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NewRecord:
-    """What is known of a transaction before its turn."""
+    """A transaction to store."""
 
     id: str
     organization_id: str
@@ -44,7 +43,7 @@ class NewRecord:
 
 @dataclass(frozen=True, slots=True)
 class Participation:
-    """One database of a transaction, by its place among them, and how its cell is reached as its admin."""
+    """One participant of a transaction: its number, and how to connect to its cell as the admin."""
 
     number: int
     cell_name: str
@@ -54,7 +53,7 @@ class Participation:
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """A transaction whose holder is gone, decided by now, and what is to be finished."""
+    """A decided transaction whose holder is gone, and the participants to finish."""
 
     id: str
     gid: str
@@ -63,7 +62,7 @@ class Unfinished:
 
 
 async def enter(directory: Directory, new: NewRecord, hold_s: float) -> State:
-    """Stores the record: open if it is its turn at once, else waiting in line."""
+    """Stores the record: open if the lock is free, otherwise waiting in line."""
     statement = """
         INSERT INTO spanning_transactions (id, organization_id, gid, database_ids, state, held_until)
         SELECT %(id)s, %(organization_id)s, %(gid)s, %(database_ids)s,
@@ -80,19 +79,19 @@ async def enter(directory: Directory, new: NewRecord, hold_s: float) -> State:
     }  # fmt: skip
     async with directory.connection() as connection:
         while (row := await (await connection.execute(statement, values)).fetchone()) is None:
-            # Somebody was quicker by less than we could see; now we can.
+            # Another transaction took the lock concurrently. The next attempt will see it.
             continue
     return State(row["state"])
 
 
 async def advance(directory: Directory, id_: str, hold_s: float) -> State | None:
-    """Opens a record that waits, if it is its turn; its state then, or None if somebody took the record away."""
+    """Opens a waiting record if it is first in line. Returns its state, or None if another process took it over."""
     statement = """
         UPDATE spanning_transactions AS mine SET state = 'open', held_until = now() + %s * interval '1 s'
         WHERE id = %s AND state = 'waiting' AND freed_at IS NULL AND NOT EXISTS (
             SELECT FROM spanning_transactions AS other
             WHERE other.organization_id = mine.organization_id AND other.id <> mine.id AND other.freed_at IS NULL
-              -- Whoever waited before us and is gone is not waited for.
+              -- Skip records that wait before us but whose holder is gone.
               AND (other.state <> 'waiting' OR (other.number < mine.number AND other.held_until > now())))
     """
     look = "SELECT state FROM spanning_transactions WHERE id = %s AND freed_at IS NULL"
@@ -101,14 +100,14 @@ async def advance(directory: Directory, id_: str, hold_s: float) -> State | None
             if (await connection.execute(statement, (hold_s, id_))).rowcount:
                 return State.OPEN
         except errors.UniqueViolation:
-            # Somebody who did not wait got it in this very moment.
+            # A transaction that did not have to wait took the lock at this very moment.
             return State.WAITING
         row = await (await connection.execute(look, (id_,))).fetchone()
     return None if row is None or row["state"] == State.ABORTED else State(row["state"])
 
 
 async def keep(directory: Directory, id_: str, hold_s: float) -> None:
-    """Holds a record for longer."""
+    """Renews a record's lease."""
     statement = """
         UPDATE spanning_transactions SET held_until = now() + %s * interval '1 s'
         WHERE id = %s AND freed_at IS NULL AND state <> 'aborted'
@@ -117,13 +116,13 @@ async def keep(directory: Directory, id_: str, hold_s: float) -> None:
 
 
 async def commit(directory: Directory, id_: str) -> bool:
-    """Decides that it is committed, for ever; False if it was decided otherwise. May be asked again."""
+    """Decides to commit, irrevocably. Returns False if it was decided otherwise. Can be repeated."""
     statement = "UPDATE spanning_transactions SET state = 'committed' WHERE id = %s AND state IN ('open', 'committed')"
     return await _change(directory, statement, (id_,))
 
 
 async def free(directory: Directory, id_: str) -> None:
-    """Frees what was decided, once every participant has done it."""
+    """Frees a decided record once every participant has carried out the decision."""
     statement = """
         UPDATE spanning_transactions SET freed_at = now()
         WHERE id = %s AND freed_at IS NULL AND state IN ('committed', 'aborted')
@@ -132,7 +131,7 @@ async def free(directory: Directory, id_: str) -> None:
 
 
 async def end_reading(directory: Directory, id_: str) -> bool:
-    """Commits and frees in one what prepared nothing; False if somebody took it away meanwhile."""
+    """Commits and frees a record that prepared nothing. Returns False if another process took it over meanwhile."""
     statement = """
         UPDATE spanning_transactions SET state = 'committed', freed_at = now()
         WHERE id = %s AND state = 'open' AND freed_at IS NULL
@@ -141,7 +140,7 @@ async def end_reading(directory: Directory, id_: str) -> bool:
 
 
 async def give_up(directory: Directory, id_: str) -> None:
-    """Aborts and frees in one what is prepared nowhere."""
+    """Aborts and frees a record that is prepared nowhere."""
     statement = """
         UPDATE spanning_transactions SET state = 'aborted', freed_at = now()
         WHERE id = %s AND state <> 'committed' AND freed_at IS NULL
@@ -150,7 +149,7 @@ async def give_up(directory: Directory, id_: str) -> None:
 
 
 async def postpone(directory: Directory, id_: str, delay_s: float = 0.0) -> None:
-    """Holds a record no longer than that, so that whoever finishes what others left takes it."""
+    """Ends a record's lease after `delay_s`, so that recovery takes it over."""
     statement = """
         UPDATE spanning_transactions SET held_until = now() + %s * interval '1 s' WHERE id = %s AND freed_at IS NULL
     """
@@ -158,10 +157,10 @@ async def postpone(directory: Directory, id_: str, delay_s: float = 0.0) -> None
 
 
 async def take_over(directory: Directory, limit: int, claim_s: float) -> list[Unfinished]:
-    """Records that nobody holds, taken by the caller for `claim_s`. What was not decided is aborted by that.
+    """Takes over records whose lease has run out, for `claim_s`. Undecided records become aborted.
 
-    Several may ask at once; each gets others. What only waited has begun nothing, and is freed at once: while another
-    of its organization is not, it could not be kept as anything but waiting.
+    Concurrent callers get different records. A record that was only waiting has started nothing and is freed at once;
+    the index would not allow it to be aborted but not freed while another record of its organization is active.
     """
     statement = """
         WITH taken AS (
@@ -191,11 +190,11 @@ async def take_over(directory: Directory, limit: int, claim_s: float) -> list[Un
 
 
 async def strays(directory: Directory, prepared: Sequence[tuple[str, str]]) -> dict[str, bool]:
-    """Those of these, by gid and database, that belong to no transaction which is not freed; whether to commit each.
+    """Which of these prepared transactions (gid and database) belong to no unfinished record; whether to commit each.
 
-    To be asked after they were seen prepared: a record is there before, and until nothing is prepared any more. What is
-    prepared again after it was committed, because another server leads that had not heard of it, is committed again.
-    What is in a database that the directory does not know is none of its business.
+    Call it after reading the prepared transactions: a record exists before the first is prepared and until the last is
+    finished. A transaction can reappear as prepared after its commit, if the cell failed over to a server that had not
+    received the commit; it is then committed again. Databases that the directory does not know are ignored.
     """
     statement = """
         SELECT p.gid, EXISTS (SELECT FROM spanning_transactions s
@@ -213,7 +212,7 @@ async def strays(directory: Directory, prepared: Sequence[tuple[str, str]]) -> d
 
 
 async def delete_old(directory: Directory) -> bool:
-    """Removes records that nobody will ask for any more; whether there may be more than are removed at once."""
+    """Deletes records that are no longer needed. Returns whether there may be more to delete."""
     statement = """
         DELETE FROM spanning_transactions WHERE id IN (
             SELECT id FROM spanning_transactions WHERE freed_at < now() - %s * interval '1 s' LIMIT %s)
@@ -223,7 +222,10 @@ async def delete_old(directory: Directory) -> bool:
 
 
 async def _pass_on(directory: Directory, statement: str, id_: str) -> bool:
-    """Whether it freed a record. Who waits in line is told; somebody who entered it in this moment looks again soon."""
+    """Frees a record and notifies waiting transactions. Returns whether it freed one.
+
+    A transaction that starts to wait at this very moment is not notified, but checks again soon.
+    """
     telling = f"""
         WITH freed AS ({statement} RETURNING organization_id)
         SELECT CASE WHEN EXISTS (SELECT FROM spanning_transactions AS other
@@ -236,6 +238,6 @@ async def _pass_on(directory: Directory, statement: str, id_: str) -> bool:
 
 
 async def _change(directory: Directory, statement: str, arguments: tuple[object, ...]) -> bool:
-    """Whether it changed a record."""
+    """Runs a change. Returns whether it changed a record."""
     async with directory.connection() as connection:
         return (await connection.execute(statement, arguments)).rowcount > 0

@@ -1,26 +1,26 @@
-"""Word that an organization's turn to span databases is free, from the directory to whoever waits for it.
+"""Notifies this process's waiting transactions that an organization's spanning lock is free.
 
-Owns the waiting in this process. The word may be lost with the connection that brings it (`channel.py`), so that
-whoever waits looks for itself now and then. Refuses to know whose turn it is; the directory does.
+The notifications come from the directory through `channel.py`. One can be lost with its connection, so waiting
+transactions also poll now and then. The directory decides which transaction gets the lock.
 """
 
 import asyncio
 
 
 class SpanningNotifier:
-    """Those in this process who wait, one of each organization."""
+    """The waiting transactions of this process: one event per organization."""
 
     def __init__(self) -> None:
         self._words: dict[str, asyncio.Event] = {}
 
     def announce(self, organization_id: str) -> None:
-        """Tells whoever waits for this organization's turn."""
+        """Notifies the transactions that wait for this organization's spanning lock."""
         word = self._words.get(organization_id)
         if word is not None:
             word.set()
 
     def expect(self, organization_id: str) -> asyncio.Event:
-        """The event that stands for the word, until `forget`. To be cleared before the directory is asked."""
+        """The event that `announce` sets, until `forget`. Clear it before you query the directory."""
         return self._words.setdefault(organization_id, asyncio.Event())
 
     def forget(self, organization_id: str) -> None:

@@ -1,8 +1,8 @@
-"""What requests use, counted in the process and written to the directory in batches.
+"""Counts usage in the process and writes it to the directory in batches.
 
-Owns the counting, which costs a request less than a microsecond, and the writing, every few seconds and at the
-stop. A crash loses what was counted since the last time. A batch that could not be written is kept and written
-with the next; if the directory's answer was lost, that may count it twice, but never drops it.
+Counting costs less than a microsecond per request. Batches are written every few seconds and at shutdown. A crash loses
+the counts since the last batch. A batch that could not be written is kept and written with the next one. If the
+directory's response was lost, this may count a batch twice, but never loses one.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from plainsql_server.directory.usage import UsageSum
 
 
 class Tally:
-    """Counts; `run` writes down until it is cancelled, and `finish` what is left then."""
+    """Counts usage. `run` writes it until it is cancelled; `finish` writes the rest."""
 
     def __init__(self, directory: Directory, every_ms: int, observe: Observe) -> None:
         self._directory = directory
@@ -28,7 +28,7 @@ class Tally:
         self._writing: asyncio.Task[None] | None = None
 
     def note_request(self, observation: Observation) -> None:
-        """Notes which key was used, from what is observed of every request."""
+        """Records which key a request used."""
         if isinstance(observation, RequestFinished) and observation.key_id is not None:
             self._used_keys.add(observation.key_id)
 
@@ -43,25 +43,25 @@ class Tally:
         used.bytes += size_bytes
 
     async def run(self) -> None:
-        """Writes down again and again."""
+        """Writes the counts periodically."""
         while True:
             await asyncio.sleep(min(self._every_s, _until_midnight_s(now())))
             self._writing = asyncio.ensure_future(self.write())
             try:
-                # Cutting it off in the middle would leave it open whether it was written.
+                # If it were cancelled midway, we would not know whether the batch was written.
                 await asyncio.shield(self._writing)
             except Exception as error:
-                # Whatever it is, it is told, and the next time may go better; a loop that died would not come back.
+                # Report any error and try again later. The loop must survive, because nothing restarts it.
                 self._observe(Failure(now(), "failure", "usage", told_to_operators(error)))
 
     async def finish(self) -> None:
-        """Writes what is left, after `run` was cancelled. Raises what `write` does."""
+        """Writes the rest after `run` was cancelled. Raises the errors of `write`."""
         if self._writing is not None:
             await asyncio.wait([self._writing])
         await self.write()
 
     async def write(self) -> None:
-        """Writes what was counted since the last time. Raises ServiceError or worse, and keeps it, if that fails."""
+        """Writes the counts since the last time. If that fails, keeps them and raises ServiceError or another error."""
         since, self._since = self._since, now()
         sums, self._sums = self._sums, {}
         used_keys, self._used_keys = self._used_keys, set()
@@ -88,5 +88,5 @@ class Tally:
 
 
 def _until_midnight_s(at: datetime) -> float:
-    """Seconds left of the day, so that what was used today is written down as today's."""
+    """Seconds until the end of the day, so that today's usage is written as today's."""
     return 86_400.001 - (at - at.replace(hour=0, minute=0, second=0, microsecond=0)).total_seconds()

@@ -1,7 +1,7 @@
-"""What credentials that nobody knows may cost: few look-ups at once, and none for what was refused a moment ago.
+"""Limits the cost of unknown credentials: few concurrent lookups, and none for one that was just rejected.
 
-Anybody can make secrets that are well formed, and each of them has to be looked up. Owns the bound, so that those who
-are known always find a connection to the directory. Refuses to know what is looked up.
+Anyone can generate well-formed secrets, and each one must be looked up. With this limit, callers with known credentials
+always get a connection to the directory.
 """
 
 import asyncio
@@ -11,19 +11,19 @@ from contextlib import asynccontextmanager
 from plainsql_server.core.errors import LimitError
 from plainsql_server.directory.freshness import Freshness
 
-# Half of the connections that a data-plane process has to the directory. A look-up takes about a millisecond, so that
-# this is 2,000 fresh callers a second.
+# Half of a data-plane process's connections to the directory. A lookup takes about a millisecond, so this allows 2,000
+# new callers per second.
 _AT_ONCE = 2
-# As many as have their turn within the patience below.
+# As many as can be served within the timeout below.
 _MAX_WAITING = 2_000
-_PATIENCE_S = 2.0
-# Digests of 32 bytes: some megabytes each at the most.
+_LOOKUP_TIMEOUT_S = 2.0
+# Digests have 32 bytes, so each set takes some megabytes at most.
 _MAX_REFUSED = 10_000
 _MAX_KNOWN = 100_000
 
 
 class UnknownCredentials:
-    """Tells those who were found good once from those who never were, and has the latter take turns."""
+    """Knows which credentials were valid once, and queues the lookups of all others."""
 
     def __init__(self, freshness: Freshness, at_once: int = _AT_ONCE, max_waiting: int = _MAX_WAITING) -> None:
         self._freshness = freshness
@@ -31,17 +31,17 @@ class UnknownCredentials:
         self._max_waiting = max_waiting
         self._waiting = 0
         self._known: set[bytes] = set()
-        # When the directory was asked, of those that it did not know.
+        # The time of the lookup, for credentials that the directory did not know.
         self._refused: dict[bytes, float] = {}
-        # Whatever changes may make one good: they are few and cheap to ask for again.
+        # Any change could make one of them valid. They are few and cheap to look up again, so forget them all.
         freshness.on_change(lambda _: self._refused.clear())
 
     def is_known(self, digest: bytes) -> bool:
-        """Whether it was found good once; it may have been revoked since."""
+        """Whether it was valid once. It may have been revoked since."""
         return digest in self._known
 
     def is_refused(self, digest: bytes) -> bool:
-        """Whether the directory did not know it a moment ago."""
+        """Whether a recent lookup found that the directory does not know it."""
         asked_s = self._refused.get(digest)
         return asked_s is not None and self._freshness.holds(asked_s)
 
@@ -57,12 +57,12 @@ class UnknownCredentials:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """The right to one look-up, for the length of the block. Raises LimitError where it does not come in time."""
+        """A slot for one lookup, for the length of the block. Raises LimitError if none becomes free in time."""
         if self._waiting >= self._max_waiting:
             raise _too_many()
         self._waiting += 1
         try:
-            async with asyncio.timeout(_PATIENCE_S):
+            async with asyncio.timeout(_LOOKUP_TIMEOUT_S):
                 await self._turns.acquire()
         except TimeoutError:
             raise _too_many() from None
@@ -77,7 +77,7 @@ class UnknownCredentials:
 def _too_many() -> LimitError:
     return LimitError(
         "overloaded",
-        "Too many credentials that were not seen before are being looked up.",
+        "Too many new credentials are being checked at the moment.",
         retryable=True,
         retry_after_ms=1_000,
     )

@@ -1,7 +1,4 @@
-"""Usage in the directory: what each database was used for, by day.
-
-Owns the table `usage`. Refuses to count: `directory/tally.py` does, and hands over sums.
-"""
+"""Usage in the directory, per database and day: the table `usage`. `directory/tally.py` does the counting."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +9,7 @@ from plainsql_server.directory.connection import Connection, Directory
 
 @dataclass(frozen=True, slots=True)
 class UsageRecord:
-    """What one database was used for on one day."""
+    """The usage of one database on one day."""
 
     day: date
     database_id: str
@@ -25,7 +22,7 @@ class UsageRecord:
 
 @dataclass(slots=True)
 class UsageSum:
-    """What was used of one database since it was last written down."""
+    """The usage of one database since it was last written."""
 
     organization_id: str
     database_id: str
@@ -36,8 +33,8 @@ class UsageSum:
 
 
 async def add(connection: Connection, day: date, sums: Sequence[UsageSum]) -> None:
-    """Adds to what is stored for that day."""
-    # In one order, so that two nodes that do this at once do not wait for each other in a circle.
+    """Adds usage to the stored sums of that day."""
+    # All nodes use the same order, so concurrent writes cannot deadlock.
     statement = """
         INSERT INTO usage (organization_id, day, database_id, requests, rows, engine_us, bytes)
         SELECT organization_id, %s, database_id, requests, rows, engine_us, bytes
@@ -55,7 +52,7 @@ async def add(connection: Connection, day: date, sums: Sequence[UsageSum]) -> No
 async def list_(
     directory: Directory, organization_id: str, first: date, last: date, *, limit: int, after: tuple[date, str] | None
 ) -> list[UsageRecord]:
-    """An organization's usage from the day `first` to the day `last`, by day and database; that after `after`."""
+    """An organization's usage from `first` to `last`, by day and database, starting after `after`."""
     statement = """
         SELECT u.day, u.database_id, d.name AS database, u.requests, u.rows, u.engine_us, u.bytes
         FROM usage u JOIN databases d ON d.id = u.database_id

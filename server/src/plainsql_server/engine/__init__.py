@@ -1,1 +1,1 @@
-"""PostgreSQL through libpq. Knows nothing of HTTP, keys or organizations' rules."""
+"""PostgreSQL through libpq. Contains no HTTP, API keys or tier rules."""

@@ -1,1 +1,1 @@
-"""HTTP: the server on the wire, the application, and the handlers of both planes. No SQL and no rules here."""
+"""HTTP: the server, the application, and the handlers of both planes. SQL and business rules are elsewhere."""

@@ -1,1 +1,1 @@
-"""Limits: what each tier may use. Imports core alone; refuses to know who is asking."""
+"""Limits: what each tier may use, and the rate limiter. Imports only `core`."""

@@ -1,25 +1,25 @@
-"""One organization's permits in one process: the leases that it holds, who waits for more, what Redis must hear.
+"""The permits of one organization in one process: its leases, its waiting requests, and what to report to Redis.
 
-Owns these counts. A lease is a number of permits that are debited already and may be used until they expire.
-Refuses to speak to anybody: `permits.py` does.
+A lease is a number of permits that are already debited in Redis and can be used until they expire. This module only
+counts; `permits.py` talks to Redis.
 """
 
 import asyncio
 from collections import deque
 
-from plainsql_server.limits.shared import Ask
+from plainsql_server.limits.ledger import Ask
 from plainsql_server.limits.window import Ledger, Window
 
-# A process leases at most this part of the limit ahead, so that few permits lie idle where they were not used; and
-# nothing where that part is hardly worth a lease, as in the tier free.
+# A process leases at most 1/10 of the limit in advance, so that few permits are idle in a process that doesn't use
+# them. It leases nothing if that is fewer than 25 permits, as in the free tier.
 _LEASED_SHARE = 10
 _SMALLEST_LEASE = 25
 
 
 class Permit:
-    """The answer to a request for permission: granted or not, what is left, and how long until more comes back.
+    """The answer to a request for a permit: whether it is granted, how many are left, and when more become available.
 
-    A plain class, since one is made for every request and mypyc makes these in no time.
+    A plain class, because every request creates one, and mypyc makes that very fast.
     """
 
     __slots__ = ("granted", "left", "wait_s")
@@ -31,7 +31,7 @@ class Permit:
 
 
 class Account:
-    """The permits of one organization. All times are the process' own monotonic clock's."""
+    """The permits of one organization. All times are from the process's monotonic clock."""
 
     __slots__ = (
         "asked_s", "expires_s", "held", "is_asking", "ledger", "left", "limit", "more_at_s", "name",
@@ -43,31 +43,31 @@ class Account:
         self.name = name
         self.limit = limit
         self.window = window
-        # The lease in use: permits, when they expire, and the slot that they were debited in.
+        # The current lease: its permits, when they expire, and the slot in which they were debited.
         self.held = 0
         self.expires_s = 0.0
         self.slot = 0
-        # The lease that was fetched ahead: (permits, expires_s, slot).
+        # The lease that was fetched in advance: (permits, expires_s, slot).
         self.next_lease: tuple[int, float, int] | None = None
-        # The next lease is asked for when so few are held.
+        # When this few permits are left, the next lease is requested.
         self.refill_at = -1
-        # Left in Redis when it was last heard of, and when the next permits come back there.
+        # How many permits were left in Redis at the last answer, and when more become available there.
         self.left = 0
         self.more_at_s = 0.0
         self.refused_until_s = 0.0
         self.waiting: deque[asyncio.Future[Permit]] = deque()
         self.is_asking = False
         self.needed = 0
-        # Permits used since the last question, and when that was.
+        # Permits used since the last request to Redis, and when that was.
         self.used = 0
         self.asked_s = 0.0
-        # What this process gave in the last window, whoever granted it; and what of it Redis has not heard.
+        # What this process granted in the last window, from any source, and how much of it Redis doesn't know yet.
         self.ledger = Ledger(window)
         self.untold = 0
         self.returned: list[tuple[int, int]] = []
 
     def take_held(self, now_s: float) -> bool:
-        """Takes a permit of a lease, if there is one that has not expired."""
+        """Takes a permit from a lease that has not expired. Returns whether there was one."""
         if self.held and now_s < self.expires_s:
             self.held -= 1
             self.used += 1
@@ -77,18 +77,18 @@ class Account:
             return False
         self.drop_expired(now_s)
         self.held, self.expires_s, self.slot = ahead
-        # One that expired as well, since nobody looked, is no lease either.
+        # That lease may have expired, too.
         return self.take_held(now_s)
 
     def grant(self, left: int, now_s: float) -> Permit:
-        """A permit that says that `left` are left."""
+        """A granted permit, with `left` more remaining."""
         return Permit(True, left, max(0.0, self.more_at_s - now_s))
 
     def refusal(self, now_s: float) -> Permit:
         return Permit(False, 0, max(0.0, self.more_at_s - now_s))
 
     def drop_expired(self, now_s: float) -> None:
-        """Sets aside what expired unused, to be told to Redis."""
+        """Sets expired, unused permits aside, to be returned to Redis."""
         if self.held and now_s >= self.expires_s:
             self.returned.append((self.slot, self.held))
             self.held = 0
@@ -98,7 +98,7 @@ class Account:
             self.next_lease = None
 
     def lease(self, permits: int, expires_s: float, slot: int) -> None:
-        """Adds a lease; there is none ahead already, because only one is asked for at a time."""
+        """Adds a lease. There is never a second one in advance, because only one is requested at a time."""
         if self.held:
             self.next_lease = (permits, expires_s, slot)
         else:
@@ -109,15 +109,15 @@ class Account:
         return self.held <= self.refill_at and self.next_lease is None and not self.is_asking
 
     def is_idle(self, now_s: float) -> bool:
-        """Whether it can be forgotten: nothing is held or due, and nothing that was given counts any more."""
+        """Whether the account can be removed: nothing is held or pending, and nothing granted still counts."""
         busy = self.held or self.next_lease or self.waiting or self.is_asking or self.untold or self.returned
         return not busy and now_s >= self.refused_until_s and not self.ledger.used(now_s)
 
     def ask(self, now_s: float) -> Ask:
-        """What to ask Redis now. From here on everything that was due counts as told."""
+        """The next request to Redis. Everything pending counts as reported once this returns."""
         self.drop_expired(now_s)
         self.needed = sum(not place.done() for place in self.waiting)
-        # What is older than a window is nobody's business any more.
+        # Permits older than a window no longer count.
         given = min(self.untold, self.ledger.used(now_s))
         returned = tuple(self.returned)
         ask = Ask(self.name, self.limit, self.needed, self._wanted(now_s), given, returned)
@@ -126,7 +126,7 @@ class Account:
         return ask
 
     def _wanted(self, now_s: float) -> int:
-        """A lease for those who are busy: as much again as was used lately, within the share of a node."""
+        """The lease to request, for busy organizations: twice the recent use, up to the maximum for one process."""
         largest = self.limit // _LEASED_SHARE
         if largest < _SMALLEST_LEASE or self.next_lease is not None or self.held > max(0, self.refill_at):
             return 0

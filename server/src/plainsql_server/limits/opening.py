@@ -1,6 +1,6 @@
-"""Permits for as long as a process lives, and the task that speaks to Redis for them.
+"""Opens the rate limiter, and runs the task that talks to Redis.
 
-Owns that task's beginning and end. Apart from `permits.py` because mypyc compiles that, and no async generators.
+It is separate from `permits.py` because mypyc compiles that module and does not support async generators.
 """
 
 import asyncio
@@ -17,14 +17,14 @@ from plainsql_server.limits.window import Window
 async def open_permits(
     observe: Observe, url: str | None, share: Fraction, window: Window = MINUTE
 ) -> AsyncIterator[Permits]:
-    """Permits for the length of the block, from the Redis at `url` if there is one."""
+    """Permits, for use inside the block; from the Redis at `url`, if one is configured."""
     permits = Permits(observe, share, window)
     if url is None:
         yield permits
         return
     tried = asyncio.Event()
     keeping = asyncio.create_task(permits.keep_in_touch(url, tried))
-    # The first requests shall find Redis; if it is away, they are not kept waiting.
+    # Try to connect before the first request. If Redis is unavailable, don't wait for it.
     await tried.wait()
     try:
         yield permits

@@ -1,8 +1,10 @@
-"""Permits: the right of an organization to one request, over all nodes never more than its tier's limit.
+"""The rate limiter. A permit allows an organization one request; all nodes together never exceed the tier's limit.
 
-Owns where a permit comes from. Where Redis answers, permits are leased there, ahead of need by those who are
-busy, so that most requests find theirs in this process. Where it does not, a process goes by its share of the
-limit, and says so; it never waves requests through. Refuses to know tiers, headers and statuses.
+    permit = permits.take_held(organization_id) or await permits.take(organization_id, limit)
+
+While Redis is available, permits are leased from it. For busy organizations they are leased in advance, so most
+requests find a permit in this process. While Redis is unavailable, each process enforces its share of the limit, and
+reports that it does. It never lets requests through unlimited.
 """
 
 import asyncio
@@ -10,33 +12,37 @@ import time
 from collections.abc import Callable
 from enum import StrEnum
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from plainsql_server.core.clock import now
 from plainsql_server.core.errors import EngineError
 from plainsql_server.core.observation import LimiterChanged, LimiterLoad, Observe
 from plainsql_server.limits.account import Account, Permit
-from plainsql_server.limits.shared import Granted, SharedLedger, SharedLedgerLost
+from plainsql_server.limits.ledger import Granted, SharedLedgerLost
 from plainsql_server.limits.window import Window
+
+if TYPE_CHECKING:
+    from plainsql_server.limits.shared import SharedLedger
 
 MINUTE = Window(60_000)
 _RECONNECT_AFTER_S = 0.25
 
 
 class State(StrEnum):
-    """Where permits come from."""
+    """The source of permits."""
 
     ALONE = "alone"
-    """No Redis is configured: each process gives its share."""
+    """No Redis is configured: each process grants its share."""
     SHARED = "shared"
-    """Redis decides."""
+    """Redis grants permits."""
     LOST = "lost"
-    """Redis does not answer: each process gives its share."""
+    """Redis is unavailable: each process grants its share."""
     WARMING = "warming"
-    """Redis is back without its memory: shares, until it has seen a whole window."""
+    """Redis is back but lost its data: each process grants its share, until Redis has seen a whole window."""
 
 
 class Permits:
-    """The permits that this process gives: whatever Redis grants it, or its `share` of each limit."""
+    """The permits that this process grants: leased from Redis, or its `share` of each limit."""
 
     def __init__(
         self, observe: Observe, share: Fraction, window: Window = MINUTE, clock: Callable[[], float] = time.monotonic
@@ -48,11 +54,11 @@ class Permits:
         self._accounts: dict[str, Account] = {}
         self.state = State.ALONE
         self._warm_at_s = 0.0
-        # Accounts that have something to ask or tell, in the order in which that came up.
+        # Accounts with something to request or report, oldest first.
         self._asking: dict[Account, None] = {}
         self._there_is_work = asyncio.Event()
         self._known_run: str | None = None
-        # Those with a lease, of which something may expire unused.
+        # Accounts with a lease, which may expire unused.
         self._leased: dict[Account, None] = {}
         self._swept_s = 0.0
         self._forgot_s = clock()
@@ -60,7 +66,7 @@ class Permits:
         self._given: dict[str, int] = {"shared": 0, "share": 0}
 
     def take_held(self, organization_id: str) -> Permit | None:
-        """A permit that is here already; None if `take` must see where one comes from."""
+        """A permit that this process already holds, or None: then call `take`."""
         account = self._accounts.get(organization_id)
         if account is None:
             return None
@@ -72,7 +78,7 @@ class Permits:
         return account.grant(account.left + account.held, now_s)
 
     async def take(self, organization_id: str, limit: int) -> Permit:
-        """A permit, or a refusal. Waits for Redis at most a moment; cancelling it gives up the place."""
+        """A permit or a refusal. Waits for Redis, but only briefly. Cancelling it leaves the queue."""
         account = self._account(organization_id, limit)
         if (permit := self.take_held(organization_id)) is not None:
             return permit
@@ -87,9 +93,12 @@ class Permits:
         return await place
 
     async def keep_in_touch(self, url: str, tried: asyncio.Event) -> None:
-        """Asks the Redis at `url` for as long as it is not cancelled; `tried` is set once it was reached or was not."""
+        """Talks to the Redis at `url` until it is cancelled. Sets `tried` after the first attempt to connect."""
         while True:
             try:
+                # Loaded here because it takes a fifth of the start of a process, and not every service has a Redis.
+                from plainsql_server.limits.shared import SharedLedger  # noqa: PLC0415
+
                 async with SharedLedger.open(url, self._window) as shared:
                     await self._begin(shared)
                     tried.set()
@@ -98,18 +107,20 @@ class Permits:
             except SharedLedgerLost as error:
                 self._go_by_shares(str(error))
             except Exception as error:
-                # Whatever is wrong: requests that wait must be answered, and somebody must be granted.
+                # Whatever went wrong, waiting requests must be answered.
                 self._go_by_shares(f"{type(error).__name__}: {error}")
             tried.set()
             await asyncio.sleep(_RECONNECT_AFTER_S)
 
     async def check(self) -> None:
-        """Raises EngineError where permits do not come from where they should."""
+        """Raises EngineError if Redis is configured but does not grant the permits."""
         if self.state in (State.LOST, State.WARMING):
-            raise EngineError("degraded", "Rate limits are kept by each process by itself.")
+            raise EngineError(
+                "degraded", "Redis does not decide rate limits at the moment; each process enforces its own share."
+            )
 
     def load(self) -> LimiterLoad:
-        """What the metrics say."""
+        """The load, for the metrics."""
         is_degraded = self.state in (State.LOST, State.WARMING)
         return LimiterLoad(is_degraded, self.round_trips, self._given["shared"], self._given["share"])
 
@@ -139,9 +150,9 @@ class Permits:
                 self._ask(account)
         return Permit(left > 0, max(0, left - 1), account.ledger.next_back_s(now_s))
 
-    async def _begin(self, shared: SharedLedger) -> None:
+    async def _begin(self, shared: "SharedLedger") -> None:
         if self._known_run not in (None, shared.run_id):
-            # Another life of Redis, which may have forgotten what was given; others must hear it, too.
+            # Redis was restarted and may have lost its data. The other processes must know that, too.
             await shared.begin_warming()
         self._known_run = shared.run_id
         for account in self._accounts.values():
@@ -151,8 +162,8 @@ class Permits:
         if self.state is not State.WARMING:
             self._enter(State.SHARED)
 
-    async def _settle(self, shared: SharedLedger) -> None:
-        """One round: waits for work, or looks after what is idle; then one round trip for all that came up."""
+    async def _settle(self, shared: "SharedLedger") -> None:
+        """One cycle: waits for work or sweeps idle leases, then handles everything pending in one round trip."""
         try:
             async with asyncio.timeout(max(self._window.life_s, _RECONNECT_AFTER_S)):
                 await self._there_is_work.wait()
@@ -164,7 +175,7 @@ class Permits:
         if self.state is State.WARMING and self._clock() >= self._warm_at_s:
             self._enter(State.SHARED)
 
-    async def _exchange(self, shared: SharedLedger) -> None:
+    async def _exchange(self, shared: "SharedLedger") -> None:
         self._there_is_work.clear()
         accounts, self._asking = list(self._asking), {}
         sent_s = self._clock()
@@ -172,8 +183,8 @@ class Permits:
         try:
             granted = await shared.settle(asks)
         except BaseException:
-            # Whether Redis heard it is not known. What was given is granted again, what was returned is not: so
-            # the mistake is never in favour of too many.
+            # It is unknown whether Redis received this. Report granted permits again, but don't return permits again:
+            # then an error never allows too many requests.
             for account, ask in zip(accounts, asks, strict=True):
                 account.untold += ask.given
             self._asking = dict.fromkeys([*accounts, *self._asking])
@@ -199,7 +210,8 @@ class Permits:
     def _serve(self, account: Account, granted: Granted, sent_s: float) -> None:
         now_s = self._clock()
         if granted.granted and now_s >= sent_s + self._window.life_s:
-            # Heard too late, because Redis or this process stood still: used now, they would stop to count too soon.
+            # The answer is late, because Redis or this process stalled. If these permits were used now, they would stop
+            # counting too early.
             account.returned.append((granted.slot, granted.granted))
             self._ask(account)
             return
@@ -211,7 +223,7 @@ class Permits:
                 account.used += 1
                 place.set_result(account.grant(account.left + free, now_s))
         if free:
-            # Counted from when they were asked for, since they cannot have been debited before.
+            # The lease starts when it was requested, because it can't have been debited earlier.
             account.lease(free, sent_s + self._window.life_s, granted.slot)
             self._leased[account] = None
         if granted.granted < account.needed:
@@ -220,7 +232,7 @@ class Permits:
             self._ask(account)
 
     def _refuse(self, account: Account) -> None:
-        # A flood of requests that cannot be granted shall not be a flood of questions.
+        # Refuse locally for a while, so that a flood of refused requests doesn't flood Redis.
         now_s = self._clock()
         account.refused_until_s = min(account.more_at_s, now_s + self._window.life_s)
         while account.waiting:
@@ -256,7 +268,7 @@ class Permits:
                 self._ask(account)
 
     def _forget_the_idle(self) -> None:
-        """Forgets, once a window, the organizations of which nothing counts any more."""
+        """Removes idle accounts, once per window."""
         now_s = self._clock()
         if now_s - self._forgot_s > self._window.length_ms / 1000:
             self._forgot_s = now_s

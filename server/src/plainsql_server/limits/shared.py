@@ -1,13 +1,11 @@
-"""The ledger that all nodes share, in Redis: permits are debited there when a node takes them.
+"""The shared ledger in Redis: permits are debited there when a node takes them.
 
-Owns the script, its arguments and the connection. The script decides alone and at once, by Redis' clock, so
-neither the order of nodes nor their clocks matter. Refuses to know what a node does with its permits.
+A Lua script decides atomically, by the clock of Redis, so neither the order nor the clocks of the nodes matter.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import TypeVar
 
 from redis.asyncio import Redis
@@ -16,23 +14,24 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from plainsql_server.limits.ledger import Ask, Granted, SharedLedgerLost
 from plainsql_server.limits.window import Window
 
 Result = TypeVar("Result")
 
 _PREFIX = "plainsql:permits:"
-# There while nodes must go by shares of their own, because this Redis does not know what they gave before.
+# Exists while nodes must use their shares, because this Redis doesn't know what they granted before.
 _WARMING = "plainsql:permits-warming"
-# A request may wait this long for Redis; then its process goes by a share of its own. Redis answers in a fraction of
-# a millisecond, so this is about stalls of its machine, which are no reason to stop trusting it at once.
+# How long a request may wait for Redis before its process switches to its share. Redis answers in a fraction of a
+# millisecond, so only a stall of its machine takes this long, and a short stall is no reason to switch.
 _TIMEOUT_S = 1.0
-# The wait is counted in pieces, and a piece counts no more than this, however long it took: when it is this process
-# that stalled, the answer is here already and only has to be read.
+# The wait is counted in steps, and a step counts no more than this, however long it took: if this process stalled, the
+# answer has already arrived and only needs to be read.
 _PIECE_S = 0.05
 
-# KEYS: the organization's ledger, a hash of slot to count; the mark of warming.
-# ARGV: limit, slot_ms, counted_slots, needed, wanted beyond that, given before without asking, (slot, returned)…
-# Answers: granted, left, slot of the grant, ms until the oldest permit stops to count (-1: none does), ms of warming.
+# KEYS: the organization's ledger, a hash of slot to count; the warming flag.
+# ARGV: limit, slot_ms, counted_slots, needed, wanted in addition, given earlier without Redis, (slot, returned)…
+# Returns: granted, left, slot of the grant, ms until the oldest permit stops counting (-1: none does), ms of warming.
 _SCRIPT = """
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -73,39 +72,8 @@ return {granted, math.max(0, left - granted), slot, back_ms, warming_ms}
 """
 
 
-class SharedLedgerLost(Exception):
-    """Redis is away, answers too late, or refuses."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """What one node asks for one organization."""
-
-    organization_id: str
-    limit: int
-    needed: int
-    """Permits for requests that wait."""
-    wanted: int
-    """Permits to lease beyond that; fewer are granted when few are left."""
-    given: int
-    """Permits that the node gave by itself while it could not ask."""
-    returned: tuple[tuple[int, int], ...]
-    """Leased permits that nobody used: (slot, count)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Granted:
-    """The answer to an Ask."""
-
-    granted: int
-    left: int
-    slot: int
-    back_ms: int
-    warming_ms: int
-
-
 class SharedLedger:
-    """One connection to Redis, which belongs to one life of that Redis: `run_id` names it."""
+    """A connection to Redis. `run_id` identifies the Redis process; it changes when Redis restarts."""
 
     def __init__(self, connection: AbstractConnection, script: str, run_id: str, window: Window) -> None:
         self._connection = connection
@@ -116,7 +84,7 @@ class SharedLedger:
     @classmethod
     @asynccontextmanager
     async def open(cls, url: str, window: Window) -> "AsyncIterator[SharedLedger]":
-        """A connection. Raises SharedLedgerLost, also from the block, when it cannot be had or breaks."""
+        """A connection. Raises SharedLedgerLost if it can't be opened, or if it fails inside the block."""
         redis = Redis.from_url(
             url, socket_timeout=None, socket_connect_timeout=None, retry=Retry(NoBackoff(), 0),
             single_connection_client=True, protocol=2,
@@ -132,7 +100,7 @@ class SharedLedger:
             await redis.aclose()
 
     async def begin_warming(self) -> None:
-        """Lets every node go by its share until this Redis has seen a whole window."""
+        """Makes every node use its share until this Redis has seen a whole window."""
         await _patiently(self._mark_warming())
 
     async def _mark_warming(self) -> None:
@@ -140,7 +108,7 @@ class SharedLedger:
         await self._connection.read_response()
 
     async def settle(self, asks: Sequence[Ask]) -> list[Granted]:
-        """The answers, in one round trip. With nothing to ask it only makes sure that Redis is there."""
+        """The answers, in one round trip. Without requests, it only checks that Redis responds."""
         return await _patiently(self._settle(asks))
 
     async def _settle(self, asks: Sequence[Ask]) -> list[Granted]:
@@ -148,7 +116,7 @@ class SharedLedger:
             await self._connection.send_command("PING")
             await self._connection.read_response()
             return []
-        # Not by a pipeline of the client's: it would take a connection of its own, and another life of Redis' with it.
+        # Don't use the client's pipeline: it would open its own connection, perhaps to a restarted Redis.
         await self._connection.send_packed_command(self._connection.pack_commands(map(self._command, asks)))
         return [Granted(*await self._connection.read_response()) for _ in asks]
 
@@ -162,7 +130,7 @@ class SharedLedger:
 
 
 async def _patiently(work: Awaitable[Result]) -> Result:
-    """What the work returns. Raises TimeoutError when Redis, not this process, takes too long."""
+    """The result of the work. Raises TimeoutError if Redis, rather than this process, takes too long."""
     task = asyncio.ensure_future(work)
     try:
         for _ in range(round(_TIMEOUT_S / _PIECE_S)):

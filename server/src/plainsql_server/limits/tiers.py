@@ -1,6 +1,6 @@
-"""The tiers and their limits: the one table that the code and `/capabilities` read.
+"""The tiers and their limits: the single table that the code and `/capabilities` use.
 
-Owns the numbers, which are those of the HTTP contract. Refuses to enforce them: whoever meets a limit does.
+The numbers are those of the HTTP contract. Each limit is enforced where it applies.
 """
 
 from collections.abc import Mapping
@@ -9,11 +9,11 @@ from types import MappingProxyType
 
 _MIB = 1024 * 1024
 
-# The same in every tier: more than people look after by hand, and few enough to be counted with each creation.
+# The same in every tier: more than anyone manages by hand, and few enough to be counted at each creation.
 LIVE_KEYS = 1_000
 LIVE_SESSIONS = 10_000
 
-# Databases that one transaction may span. Each takes one of the 64 places that a cell has for prepared transactions.
+# How many databases one transaction may span. Each uses one of a cell's 64 prepared transactions.
 TRANSACTION_DATABASES = 8
 
 # The wire protocol counts a statement's parameters in 16 bits.
@@ -22,7 +22,7 @@ _PARAMETERS = 65_535
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What an organization of one tier may use. None means that there is no limit."""
+    """The limits of a tier. None means no limit."""
 
     requests_per_minute: int | None
     statement_bytes: int

@@ -1,19 +1,19 @@
-"""A sliding window: how many permits were given in the time that counts, to the hundredth of the window.
+"""A sliding window that counts permits, accurate to one hundredth of the window.
 
-Owns the arithmetic that nodes and Redis share, and the ledger that a process keeps for itself. Permits are
-counted in slots. A permit may be used until its life ends, and counts for a whole window after that, so that
-no window of time, wherever it begins, ever sees more uses than the limit.
+It contains the arithmetic that nodes and Redis share, and the local ledger of a process. Permits are counted in slots.
+A permit can be used until its life ends, and counts for a whole window after that. So no time window, wherever it
+begins, contains more uses than the limit.
 """
 
 from dataclasses import dataclass
 
-# One slot is 600 ms of a minute. More slots would give permits back sooner, and make each count dearer.
+# For a minute, one slot is 600 ms. More slots would release permits sooner, but make each count more expensive.
 _SLOTS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The time that a limit is for."""
+    """The time window of a limit."""
 
     length_ms: int
 
@@ -23,17 +23,17 @@ class Window:
 
     @property
     def life_s(self) -> float:
-        """How long a permit may be kept before it is used: one slot."""
+        """How long a permit may be held before it is used: one slot."""
         return self.slot_ms / 1000
 
     @property
     def counted_slots(self) -> int:
-        """For how many slots a permit counts: a window, one slot for its life, one for the rest of its own slot."""
+        """How many slots a permit counts for: a window, one slot for its life, and one for the rest of its own slot."""
         return -(-self.length_ms // self.slot_ms) + 2
 
 
 class Ledger:
-    """What one process gave to one organization, by its own clock."""
+    """The permits that one process granted one organization, by its own clock."""
 
     __slots__ = ("_slots", "_window")
 
@@ -53,7 +53,7 @@ class Ledger:
         return sum(self._slots.values())
 
     def next_back_s(self, now_s: float) -> float:
-        """How long until the oldest permit stops to count; a whole window if none does."""
+        """How long until the oldest permit stops counting; a whole window if there is none."""
         if not self._slots:
             return self._window.length_ms / 1000
         end_ms = (min(self._slots) + self._window.counted_slots) * self._window.slot_ms

@@ -1,1 +1,1 @@
-"""The operator's view: what state the service is in, what ails it, and its backups. Commands of `cli/` print it."""
+"""Operating the service: status, diagnosis, backups, restores, moves and upgrades. The commands in `cli/` call this."""

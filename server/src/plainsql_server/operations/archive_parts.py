@@ -1,8 +1,12 @@
-"""A backup as a file: a plain tar of small pieces, so that it can be written and read as a stream.
+"""The backup file format: a plain tar of small parts, which can be written and read as a stream.
 
-Owns that form. `manifest.json` comes first and says what it is; then `schema/…` and `data/…`, the pieces of two
-archives of pg_dump, and `requests/…` and `responses/…`, the records of requests; `end.json` comes last and has the
-checksum of all. A file without it was cut short, and nothing of it counts. Refuses to hold more than a piece in memory.
+    writer = PieceWriter(stream, manifest)
+    writer.write("data", content)
+    writer.finish()
+
+`manifest.json` comes first and describes the backup. Then come `schema/…` and `data/…`, the parts of two pg_dump
+archives, and `requests/…` and `responses/…`, the request records. `end.json` comes last and holds the checksum of
+everything before it. A file without `end.json` is incomplete and is rejected. At most one part is held in memory.
 """
 
 import hashlib
@@ -18,17 +22,17 @@ from plainsql_server.core.errors import RequestError
 
 T = TypeVar("T")
 
-# Goes up when what is written could be misread by what was there before.
+# Increase it when older versions could misread what this version writes.
 _FORM = 1
 PIECE_BYTES = 1 << 20
 _BUFFER_BYTES = 1 << 20
 _MANIFEST, _END = "manifest.json", "end.json"
-# A manifest is some hundred bytes; whoever says more wants our memory.
+# A manifest has a few hundred bytes. A larger one is an attempt to exhaust memory.
 _LARGEST_JSON_BYTES = 1 << 20
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backup is of, and what reading it takes."""
+    """What the backup contains, and what is needed to read it."""
 
     form: int = _FORM
     kind: str
@@ -36,21 +40,21 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     taken_at: str
     server_version: str
     dumped_by_major: int
-    # The roles whose names are in the schema, and get those of the database that it is restored to.
+    # Roles named in the schema. A restore replaces them with the roles of the target database.
     owner_role: str = ""
     reader_role: str = ""
-    # The size of all tables when it was taken, for whoever shows how far a restore is.
+    # Size of all tables at the time of the backup, to show a restore's progress.
     tables_bytes: int = 0
-    # Whether the moment was one of a serial history; see `engine/admin/backups.py`.
+    # Whether the snapshot is part of a serial history; see `engine/admin/backups.py`.
     is_serial: bool = False
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
-    """That the backup is whole."""
+    """Marks the backup as complete."""
 
     sha256: str
     pieces: int
-    # Whether the database held no code of its customer's even after the dump.
+    # Whether the database contained no customer code, checked after the dump.
     plain: bool = False
 
 
@@ -58,7 +62,7 @@ class PieceWriter:
     """Writes a backup to a stream."""
 
     def __init__(self, stream: BinaryIO, manifest: Manifest) -> None:
-        # Closing it writes its end, so that only `finish` may.
+        # Closing the tar writes its end, so only `finish` may close it.
         self._tar = tarfile.open(  # noqa: SIM115
             fileobj=stream, mode="w|", format=tarfile.USTAR_FORMAT, bufsize=_BUFFER_BYTES
         )
@@ -67,11 +71,11 @@ class PieceWriter:
         self._write(_MANIFEST, msgspec.json.encode(manifest))
 
     def write(self, part: str, content: bytes) -> None:
-        """Adds a piece to a part of the backup."""
+        """Append content to one of the backup's archives, such as `data`."""
         self._write(f"{part}/{self._pieces:09}", content)
 
     def finish(self, *, plain: bool = False) -> None:
-        """Says that the backup is whole, and ends the file."""
+        """Mark the backup as complete and end the file."""
         end = End(sha256=self._hash.hexdigest(), pieces=self._pieces, plain=plain)
         self._write(_END, msgspec.json.encode(end))
         self._tar.close()
@@ -82,7 +86,7 @@ class PieceWriter:
         try:
             self._tar.addfile(member, io.BytesIO(content))
         except BaseException:
-            # It would try to write its end when it is collected, and complain.
+            # Otherwise the tar would try to write its end when it is garbage-collected, and fail again.
             cast("Any", self._tar.fileobj).closed = True
             raise
         _digest(self._hash, name, content)
@@ -105,24 +109,24 @@ class PieceReader:
             raise _not_a_backup()
         self.manifest = _decoded(content, Manifest)
         if self.manifest.form != _FORM:
-            raise RequestError("not_a_backup", f"This version cannot read a backup of form {self.manifest.form}.")
+            raise RequestError("not_a_backup", f"This version can't read backup format {self.manifest.form}.")
 
     def pieces(self) -> Iterator[tuple[str, bytes]]:
-        """Each piece with its part; `end` is set after the last. Raises RequestError if the backup is not whole."""
+        """Yield (archive, content) pairs, then set `end`. Raises RequestError if the backup is incomplete."""
         try:
             for name, content in self._members():
                 part, slash, _ = name.partition("/")
                 if slash:
                     yield part, content
         except (tarfile.TarError, EOFError) as error:
-            raise RequestError("backup_damaged", f"The backup cannot be read to its end: {error}.") from error
+            raise RequestError("backup_damaged", f"The backup can't be read to the end: {error}.") from error
         if self.end is None:
-            raise RequestError("backup_damaged", "The backup ends before its end: it was cut short.")
+            raise RequestError("backup_damaged", "The backup is incomplete: it was cut short.")
 
     def _members(self) -> Iterator[tuple[str, bytes]]:
         while (member := self._tar.next()) is not None:
             if self.end is not None:
-                raise RequestError("backup_damaged", "The backup goes on after its end.")
+                raise RequestError("backup_damaged", "The backup has data after its end marker.")
             if not member.isreg() or member.size > _LARGEST_JSON_BYTES:
                 raise _not_a_backup()
             file = self._tar.extractfile(member)
@@ -136,12 +140,12 @@ class PieceReader:
     def _check(self, content: bytes) -> None:
         end = _decoded(content, End)
         if (end.sha256, end.pieces) != (self._hash.hexdigest(), self._pieces):
-            raise RequestError("backup_damaged", "The backup's content does not fit its checksum.")
+            raise RequestError("backup_damaged", "The backup's content does not match its checksum.")
         self.end = end
 
 
 def _digest(hashed: "hashlib._Hash", name: str, content: bytes) -> None:
-    # A strange file's names may be in any encoding.
+    # The names in an arbitrary tar file may be in any encoding.
     hashed.update(f"{name} {len(content)}\n".encode(errors="surrogateescape"))
     hashed.update(content)
 
@@ -150,12 +154,12 @@ def _decoded(content: bytes, model: type[T]) -> T:
     try:
         return msgspec.json.decode(content, type=model)
     except msgspec.MsgspecError as error:
-        raise RequestError("backup_damaged", f"The backup's description cannot be read: {error}.") from error
+        raise RequestError("backup_damaged", f"The backup's metadata can't be read: {error}.") from error
 
 
 def _not_a_backup() -> RequestError:
     return RequestError(
         "not_a_backup",
         "This is not a backup made by `plainsql-server backup`.",
-        hint="If it is compressed, decompress it on its way here: `zstd -dc shop.zst | plainsql-server restore …`.",
+        hint="If it is compressed, decompress it first: `zstd -dc shop.zst | plainsql-server restore …`.",
     )

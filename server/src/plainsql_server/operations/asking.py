@@ -1,6 +1,8 @@
-"""Asking the service's own HTTP routes, as an operator does: no redirects, short patience, strict about TLS.
+"""A small HTTP client for the service's own routes.
 
-Owns that. Refuses to send a credential.
+    answer = await get(url, "/health", ca_file)
+
+It has a short timeout, verifies TLS certificates, follows no redirects and sends no credentials.
 """
 
 import asyncio
@@ -18,19 +20,19 @@ _LARGEST_BYTES = 4 << 20
 
 
 class AskingError(Exception):
-    """Nobody answered, or nobody who can be trusted; the message says which."""
+    """The server did not answer, or its certificate is not trusted; the message says which."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back."""
+    """An HTTP response."""
 
     status: int
     headers: dict[str, str]
     text: str
 
     def json(self) -> dict[str, Any]:
-        """The body as an object; an empty one if it is none."""
+        """Return the body as a JSON object, or an empty one if it is not an object."""
         try:
             decoded = msgspec.json.decode(self.text)
         except msgspec.DecodeError:
@@ -39,14 +41,14 @@ class Answer:
 
 
 async def get(url: str, path: str, ca_file: Path | None = None) -> Answer:
-    """The answer to GET. Raises AskingError."""
+    """Send a GET request and return the response. Raises AskingError."""
     return await asyncio.to_thread(_get, url, path, ca_file)
 
 
 def _get(url: str, path: str, ca_file: Path | None) -> Answer:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise AskingError(f"{url!r} is no address of a web server")
+        raise AskingError(f"{url!r} is not an HTTP URL")
     connection: http.client.HTTPConnection
     if parts.scheme == "https":
         trust = ssl.create_default_context(cafile=ca_file)
@@ -59,7 +61,7 @@ def _get(url: str, path: str, ca_file: Path | None) -> Answer:
         headers = {name.lower(): value for name, value in response.getheaders()}
         return Answer(response.status, headers, response.read(_LARGEST_BYTES).decode(errors="replace"))
     except ssl.SSLCertVerificationError as error:
-        raise AskingError(f"its certificate is refused: {error.verify_message}") from error
+        raise AskingError(f"its certificate is rejected: {error.verify_message}") from error
     except (OSError, http.client.HTTPException) as error:
         raise AskingError(f"{type(error).__name__}: {error}") from error
     finally:

@@ -1,9 +1,10 @@
-"""Taking a backup: of a customer's database, or of the directory.
+"""Backs up a customer's database or the directory.
 
-Owns what goes into the file, in which order, and as whom it is read. A customer's database is dumped as its owner
-role, never as a superuser: whatever hostile code it holds could then do no more than its customer can. The
-records of requests (`engine/execution/records.py`) are copied from the same moment, since what was done before that
-moment must not be done again after a restore, and what was done later must be.
+    await backup_database(directory, database, output, progress)
+
+A customer's database is dumped as its owner role, never as a superuser, so hostile code in it can do no more than the
+customer can. The request records (`engine/execution/records.py`) are copied from the same snapshot: after a restore, a
+request that ran before the snapshot must not run again, and a later one must.
 """
 
 import asyncio
@@ -27,11 +28,11 @@ from plainsql_server.operations.progress import Progress, TablesDumped
 
 DATABASE, DIRECTORY = "database", "directory"
 
-# What is in a state besides these is not whole.
+# In any other state, a database is incomplete.
 _DUMPABLE = frozenset([DatabaseState.READY, DatabaseState.SUSPENDED])
-# pg_dump waits so long for a customer's lock on a table; statements behind it wait as long.
+# How long pg_dump waits for a customer's table lock. Statements queued behind it wait as long.
 _LOCK_WAIT = "--lock-wait-timeout=20s"
-# The file is compressed as a whole, by whoever wants that; so how far a dump is can be seen from what it wrote.
+# No compression here: operators compress the whole file, and progress is measured by the bytes written.
 _FORM = ("--format=custom", "--compress=0")
 TENANT = (*_FORM, _LOCK_WAIT, "--exclude-schema=plainsql", "--no-subscriptions")
 _SECTIONS = {"schema": ("--section=pre-data", "--section=post-data"), "data": ("--section=data", "--verbose")}
@@ -44,16 +45,16 @@ _DIRECTORY_TABLES = """
 
 
 async def backup_database(directory: Directory, database: DatabaseRecord, output: BinaryIO, progress: Progress) -> None:
-    """Writes a backup of a database as it is at one moment. Cancelling it leaves a file without an end.
+    """Write a backup of a database as of one point in time. If it is cancelled, the output is incomplete.
 
-    Raises ConflictError if the database is not ready, EngineError if its cell is away, RequestError if it cannot
-    be dumped; the message says why.
+    Raises ConflictError if the database is not ready, EngineError if its cell is unavailable, and RequestError if it
+    can't be dumped; the message says why.
     """
     if database.state not in _DUMPABLE:
         raise ConflictError("wrong_state", f"The database {database.name!r} is {database.state}.")
     cell = await cell_of(directory, database)
     conninfo = owners_conninfo(cell.conninfo, database.engine_name, database.owner_role, BACKUP)
-    progress.step("a safe moment")
+    progress.step("safe snapshot")
     async with frozen(cell.conninfo, cell.admin_role, database.engine_name) as moment:
         version = moment.connection.info.server_version
         program = find_program("pg_dump", version // 10_000)
@@ -71,13 +72,13 @@ async def backup_database(directory: Directory, database: DatabaseRecord, output
             await _dump(program, options, conninfo, writer=writer, part=part, dumped=dumped, progress=progress)
         progress.step("records")
         await _copy_records(moment, writer)
-    # Asked after the dump: a database that holds no code now held none before.
+    # Read after the dump: a database without code now had none before, either.
     current = await stored.find_by_id(directory, database.id)
     await asyncio.to_thread(writer.finish, plain=current is not None and current.plain)
 
 
 async def backup_directory(directory: Directory, dsn: str, output: BinaryIO, progress: Progress) -> None:
-    """Writes a backup of the directory. It holds what makes keys and records valid, so it is to be kept as they are."""
+    """Write a backup of the directory. It holds the hashes of keys and the secrets of records: protect it as such."""
     async with directory.connection() as connection:
         rows = await (await connection.execute(_DIRECTORY_TABLES)).fetchall()
         version = connection.info.server_version
@@ -107,7 +108,7 @@ async def _dump(
 ) -> None:
     async with running(program, options, conninfo, hear=dumped.hear) as process:
         async for piece in _pieces(process):
-            # Whoever takes the file may be slow, and must not stop what else runs here.
+            # Writing may block, and must not block the event loop.
             await asyncio.to_thread(writer.write, part, piece)
             if part == "data":
                 progress.at(dumped.wrote(len(piece)))
@@ -131,7 +132,7 @@ async def _copy_records(moment: Frozen, writer: PieceWriter) -> None:
 
 
 async def _joined(blocks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The same bytes in pieces of one size: a record may be longer than a piece, and most are far shorter."""
+    """Regroup the bytes into parts of equal size: a record can be longer than a part, and most are far shorter."""
     held = bytearray()
     async for block in blocks:
         held += block

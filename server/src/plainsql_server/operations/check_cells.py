@@ -1,6 +1,6 @@
-"""Checks of the cells: that each can be reached, is new enough, closed to strangers, large enough, and complete.
+"""Doctor's checks of the cells: reachable, new enough, closed to the public, large enough, and complete.
 
-Owns what a good cell is. What it is like, `engine/admin/examining.py` says.
+`engine/admin/examining.py` collects the facts about a cell. This module decides what is wrong and how to fix it.
 """
 
 from collections.abc import AsyncIterator, Iterator
@@ -22,29 +22,29 @@ from plainsql_server.operations.check_replicas import following, hidden
 from plainsql_server.operations.findings import Finding, Target, broken, good, warning
 from plainsql_server.settings import Settings
 
-# Connections that operators, backups and provisioning take beside the data planes.
+# Connections for operators, backups and provisioning, in addition to the data planes'.
 _OTHERS = 16
-# PostgreSQL stops taking writes at two thousand million; it should vacuum long before.
+# PostgreSQL stops accepting writes at two billion. Vacuum should run long before that.
 _XID_AGE_WARNING = 1_000_000_000
 _SLOT_BYTES_WARNING = 10_000_000_000
 _CONNINFO = "the cell's connection string, with `plainsql-server cell set --conninfo`"
-# No role of a cell is reached by a password, so that none can be missing or wrong.
-_NO_PASSWORDS = "Have its pg_hba.conf ask for no password: `plainsql-server cell files` writes one that fits."
-_AGAIN = "Run `plainsql-server upgrade`, which prepares each cell again."
+# The service logs in to cells without passwords, so a password error means that pg_hba.conf is wrong.
+_NO_PASSWORDS = "Remove password authentication from pg_hba.conf: `plainsql-server cell files` writes a suitable one."
+_AGAIN = "Run `plainsql-server upgrade`, which prepares every cell again."
 
 
 async def cells(target: Target) -> AsyncIterator[Finding]:
-    """Whether every cell can do its work."""
+    """Check every cell."""
     async with Directory.open(target.settings.directory_dsn, max_connections=1) as directory:
         try:
             listed = await stored.list_(directory)
         except ServiceError as error:
             yield broken(
-                "cells", "No cell can be looked up without the directory.", error.hint or "Mend the directory first."
+                "cells", "Cells can't be checked without the directory.", error.hint or "Fix the directory first."
             )
             return
         if not any(cell.state is CellState.ACTIVE for cell in listed):
-            yield broken("cells", "No cell takes new databases.", "Add one with `plainsql-server cell add`.")
+            yield broken("cells", "No cell accepts new databases.", "Add one with `plainsql-server cell add`.")
         for cell in listed:
             for finding in await _cell(target, directory, cell):
                 yield finding
@@ -75,38 +75,41 @@ def _mend(why: str) -> str:
 def _fitness(check: str, facts: CellFacts) -> Iterator[Finding]:
     if facts.version_floor is None:
         yield broken(
-            check, f"PostgreSQL {facts.version_text} was never tried as a cell.", "Use a release that was: 15 to 18."
+            check, f"PostgreSQL {facts.version_text} has not been tested as a cell.", "Use a tested release: 15 to 18."
         )
     elif facts.is_too_old:
         yield broken(
-            check, f"PostgreSQL {facts.version_text} has known holes; {facts.version_floor} is the oldest allowed.",
-            "Install the newest minor release; it needs a restart and no dump.",
+            check,
+            f"PostgreSQL {facts.version_text} has known vulnerabilities; {facts.version_floor} is the oldest allowed.",
+            "Install the newest minor release. It takes a restart but no dump.",
         )  # fmt: skip
     else:
         yield good(check, f"PostgreSQL {facts.version_text} is new enough.")
     if not facts.is_superuser:
-        yield broken(check, "The admin role is no superuser.", "Run `ALTER ROLE … SUPERUSER` on the cell.")
+        yield broken(check, "The admin role is not a superuser.", "Run `ALTER ROLE … SUPERUSER` on the cell.")
     template = facts.template
     if template is None:
-        yield broken(check, f"The template database {TEMPLATE} is missing: no database can be created.", _AGAIN)
+        yield broken(check, f"The template database {TEMPLATE} is missing, so no database can be created.", _AGAIN)
     elif template.is_open or not template.is_template or template.encoding != "UTF8" or not template.is_ours:
         yield broken(
-            check, f"The template database {TEMPLATE} was changed: a template must be closed, UTF8 and the admin's.",
+            check,
+            f"The template database {TEMPLATE} was changed. It must be a template, refuse connections, use UTF8 and"
+            " belong to the admin role.",
             _AGAIN,
         )  # fmt: skip
 
 
 def _guard(check: str, facts: CellFacts) -> Iterator[Finding]:
     if facts.open_to_all:
-        yield broken(check, f"PUBLIC may connect to {', '.join(facts.open_to_all)}: every customer gets in.", _AGAIN)
+        yield broken(check, f"PUBLIC may connect to {', '.join(facts.open_to_all)}, so every customer can.", _AGAIN)
     for rule in facts.open_network:
         yield broken(
-            check, f"pg_hba.conf trusts whoever comes over the network ({rule}).",
-            "Let it ask for a certificate (`cert`) or a password, and reload PostgreSQL.",
+            check, f"pg_hba.conf trusts every network client ({rule}).",
+            "Require a certificate (`cert`) or a password, and reload PostgreSQL.",
         )  # fmt: skip
     if facts.settings["log_statement"] != "none" or facts.settings["log_min_error_statement"] not in ("fatal", "panic"):
         yield warning(
-            check, "Customers' SQL gets into the cell's log.",
+            check, "Customers' SQL is written to the cell's log.",
             "Set log_statement = none and log_min_error_statement = panic.",
         )  # fmt: skip
 
@@ -119,37 +122,41 @@ def _room(check: str, facts: CellFacts, settings: Settings) -> Iterator[Finding]
     if allowed < needed:
         fitting = max(1, (allowed - _OTHERS) // processes)
         yield broken(
-            check, f"It allows {allowed} connections, and {processes} processes of the data plane may need {needed}.",
-            f"Set max_connections to {needed + reserved} or more and restart it, or PLAINSQL_CELL_MAX_CONNECTIONS to"
-            f" {fitting}.",
+            check, f"It allows {allowed} connections; {processes} data plane processes may need {needed}.",
+            f"Set max_connections to {needed + reserved} or more and restart PostgreSQL, or set"
+            f" PLAINSQL_CELL_MAX_CONNECTIONS to {fitting}.",
         )  # fmt: skip
     else:
-        yield good(check, f"It allows {allowed} connections; {needed} may be needed.")
+        yield good(check, f"It allows {allowed} connections; up to {needed} may be needed.")
     if facts.number("max_prepared_transactions") == 0:
         yield warning(
-            check, "max_prepared_transactions is 0, so that no transaction can span databases.",
+            check, "max_prepared_transactions is 0, so transactions can't span databases.",
             "Set it to 64 and restart the cell.",
         )  # fmt: skip
     if facts.oldest_xid_age > _XID_AGE_WARNING:
         yield warning(
-            check, f"Its oldest transaction id is {facts.oldest_xid_age:,} behind: vacuuming does not keep up.",
-            "Look for old transactions with `plainsql-server status`, end them, and run `vacuumdb --all --freeze`.",
+            check, f"Its oldest transaction ID is {facts.oldest_xid_age:,} transactions old: vacuum is not keeping up.",
+            "Find old transactions with `plainsql-server status`, end them, and run `vacuumdb --all --freeze`.",
         )  # fmt: skip
 
 
 def _durability(check: str, facts: CellFacts) -> Iterator[Finding]:
     for setting in ("fsync", "full_page_writes"):
         if facts.settings[setting] != "on":
-            yield broken(check, f"{setting} is off: a power cut can destroy it.", f"Set {setting} = on, and reload it.")
+            yield broken(
+                check,
+                f"{setting} is off: a power failure can destroy the cell.",
+                f"Set {setting} = on and reload PostgreSQL.",
+            )
     if facts.settings["default_transaction_isolation"] == "serializable":
         yield broken(
-            check, "default_transaction_isolation is serializable for the whole server, which standbys refuse.",
-            "Remove it: the service asks for it on its own connections.",
+            check, "default_transaction_isolation is serializable for the whole server, which standbys don't support.",
+            "Remove it. The service sets it on its own connections.",
         )  # fmt: skip
     for slot, kept_bytes in facts.still_slots.items():
         grade = broken if kept_bytes > _SLOT_BYTES_WARNING else warning
         yield grade(
-            check, f"Nobody reads the replication slot {slot}, which keeps {kept_bytes / 1e9:.1f} GB of log.",
+            check, f"The replication slot {slot} has no reader and retains {kept_bytes / 1e9:.1f} GB of WAL.",
             f"Start its standby, or run `SELECT pg_drop_replication_slot('{slot}')`.",
         )  # fmt: skip
 
@@ -159,34 +166,40 @@ async def _databases(check: str, directory: Directory, cell: CellRecord, facts: 
     findings = []
     for name, state in known.items():
         if state in ("ready", "suspended") and name not in facts.customers:
-            findings.append(broken(check, f"The database {name} is lost.", "Restore it: `plainsql-server restore`."))
+            findings.append(
+                broken(check, f"The database {name} is missing.", "Restore it with `plainsql-server restore`.")
+            )
         elif state == "ready" and not facts.customers[name]:
-            mend = f"If no restore or move runs, run `ALTER DATABASE {name} ALLOW_CONNECTIONS true` on the cell."
-            findings.append(broken(check, f"The database {name} lets nobody in: a restore or move broke off.", mend))
+            mend = f"If no restore or move is running, run `ALTER DATABASE {name} ALLOW_CONNECTIONS true` on the cell."
+            found = f"The database {name} refuses all connections: a restore or move was interrupted."
+            findings.append(broken(check, found, mend))
         elif state == "failed":
-            mend = "Its customer can create it again, or delete it; the control plane's log says why it failed."
-            findings.append(warning(check, f"The creation of the database {name} failed.", mend))
+            mend = "Its customer can create it again or delete it. The control plane's log has the reason."
+            findings.append(warning(check, f"Creating the database {name} failed.", mend))
     unknown = sorted(set(facts.customers) - set(known))
     if unknown:
-        mend = "They are of a newer directory than this, or of another: find out before you drop them."
-        findings.append(warning(check, f"The directory does not know {', '.join(unknown[:5])}.", mend))
-    return findings or [good(check, f"Its customers' databases are there: {len(known)}.")]
+        mend = (
+            "They belong to another directory, or were created after the backup that this directory was restored from."
+            " Find out which before you drop them."
+        )
+        findings.append(warning(check, f"The directory has no record of {', '.join(unknown[:5])}.", mend))
+    return findings or [good(check, f"All customer databases are present: {len(known)}.")]
 
 
 async def _probe(check: str, cell: CellRecord, facts: CellFacts) -> list[Finding]:
     if not facts.has_probe:
-        return [broken(check, f"The role {PROBE_ROLE} is missing, which health checks log in as.", _AGAIN)]
+        return [broken(check, f"The role {PROBE_ROLE} is missing. Health checks log in as it.", _AGAIN)]
     try:
         await check_cell(cell.conninfo)
     except ServiceError as error:
         why = " ".join((error.internal_context or error.message).split())
-        return [broken(check, f"Customers' roles cannot log in: {why}", _mend(why))]
+        return [broken(check, f"Customers' roles can't log in: {why}", _mend(why))]
     return []
 
 
 def _disk(check: str, cell: CellRecord, facts: CellFacts, free_percent: float) -> list[Finding]:
     host = str(conninfo_to_dict(cell.conninfo).get("host") or "/")
-    # What another machine calls its data directory says nothing about a folder here.
+    # The data directory of another machine is not a folder on this one.
     is_here = host.startswith("/") or host in ("localhost", "127.0.0.1", "::1")
     found = disk(check, facts.settings["data_directory"], free_percent) if is_here else None
     return [found] if found else []

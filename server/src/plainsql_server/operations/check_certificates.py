@@ -1,6 +1,6 @@
-"""Checks of the certificate that the planes show: that it is valid now and soon, for their names, with its own key.
+"""Doctor's checks of the planes' certificate file: valid now and for some time, for the right names, with its own key.
 
-Owns reading it. What is shown at the public addresses, by whatever is before the planes, `check_edge.py` looks at.
+`check_edge.py` checks the certificates that clients see at the public URLs.
 """
 
 import ipaddress
@@ -16,16 +16,16 @@ from cryptography.x509.oid import ExtensionOID
 from plainsql_server.core.clock import now
 from plainsql_server.operations.findings import Finding, Target, broken, good, warning
 
-# As long as people need to notice and act.
+# Long enough to notice the warning and act on it.
 _RENEW_BEFORE = timedelta(days=21)
-_RENEW = "Renew it and restart the planes: SIGHUP to a parent replaces its workers one by one."
+_RENEW = "Renew it and restart the planes. SIGHUP to a parent process replaces its workers one by one."
 
 
 async def certificates(target: Target) -> AsyncIterator[Finding]:
-    """Whether PLAINSQL_TLS_CERT_FILE can be shown to clients."""
+    """Check PLAINSQL_TLS_CERT_FILE and its key."""
     settings = target.settings
     if not settings.tls_cert_file or not settings.tls_key_file:
-        yield good("certificate", "No certificate is set: the planes speak plain HTTP, for what is before them.")
+        yield good("certificate", "No certificate is set. The planes serve plain HTTP, for a proxy in front of them.")
         return
     file = Path(settings.tls_cert_file)
     try:
@@ -33,8 +33,8 @@ async def certificates(target: Target) -> AsyncIterator[Finding]:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(file, settings.tls_key_file)
     except (OSError, ValueError, ssl.SSLError) as error:
         yield broken(
-            "certificate", f"{file} cannot be used with its key: {error}.",
-            "Set PLAINSQL_TLS_CERT_FILE to a PEM chain and PLAINSQL_TLS_KEY_FILE to the key that it was made with.",
+            "certificate", f"{file} can't be used with its key: {error}.",
+            "Set PLAINSQL_TLS_CERT_FILE to a PEM chain and PLAINSQL_TLS_KEY_FILE to its private key.",
         )  # fmt: skip
         return
     yield _validity(file, certificate)
@@ -42,8 +42,8 @@ async def certificates(target: Target) -> AsyncIterator[Finding]:
         host = urlsplit(url).hostname
         if host and not _names(certificate, host):
             yield broken(
-                "certificate", f"{file} is not for {host}, which clients are told to call.",
-                f"Have a certificate issued that names {host}, or set the address to a name that it has.",
+                "certificate", f"{file} is not valid for {host}, the host of a public URL.",
+                f"Get a certificate that names {host}, or change the URL to a name in this certificate.",
             )  # fmt: skip
 
 
@@ -52,10 +52,10 @@ def _validity(file: Path, certificate: x509.Certificate) -> Finding:
     if now() < begins:
         return broken(
             "certificate", f"{file} is not valid before {begins:%Y-%m-%d %H:%M}Z.",
-            "Wait until then, use the one before it, or set this machine's clock if it is wrong.",
+            "Wait until then, use the previous certificate, or correct this machine's clock.",
         )  # fmt: skip
     if now() >= ends:
-        return broken("certificate", f"{file} expired on {ends:%Y-%m-%d %H:%M}Z: clients refuse it.", _RENEW)
+        return broken("certificate", f"{file} expired on {ends:%Y-%m-%d %H:%M}Z: clients reject it.", _RENEW)
     if ends - now() < _RENEW_BEFORE:
         return warning("certificate", f"{file} expires on {ends:%Y-%m-%d %H:%M}Z.", _RENEW)
     return good("certificate", f"{file} is valid until {ends:%Y-%m-%d}.")

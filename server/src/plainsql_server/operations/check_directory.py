@@ -1,6 +1,6 @@
-"""Checks of the directory: that it answers, as a server that can be written to, with the tables of this version.
+"""Doctor's checks of the directory: it answers, accepts writes, and has this version's tables.
 
-Owns the words for each way of not answering.
+Also maps connection errors to fixes, for cells too: `mend_of(str(error), DSN)`.
 """
 
 import asyncio
@@ -17,28 +17,29 @@ from plainsql_server.operations.findings import Finding, Target, broken, good, w
 
 _CONNECT_TIMEOUT_S = 3
 DSN = "PLAINSQL_DIRECTORY_DSN"
-# What a connection failed with, in the engine's English, and what mends it. Names that operators chose are in these
-# messages, too, and may be any words. {where} is what says how to connect.
+# PostgreSQL's English connection errors, and how to fix each. The messages also contain names chosen by operators,
+# which can be any words. {where} stands for the setting that holds the connection string.
 _MENDS = tuple(
     (re.compile(words), mend)
     for words, mend in (
-        ("password authentication failed", "Correct the password in {where}, or the role's."),
-        ("no password supplied", "Put a password into {where}, or name a passfile in it."),
-        ("no pg_hba.conf entry", "Add a line for this machine, role and database to pg_hba.conf; reload PostgreSQL."),
-        ("pg_hba.conf rejects", "A line of pg_hba.conf refuses this machine or role: change it; reload PostgreSQL."),
+        ("password authentication failed", "Correct the password in {where}, or change the role's password."),
+        ("no password supplied", "Add a password or a passfile to {where}."),
+        ("no pg_hba.conf entry",
+         "Add a line for this machine, role and database to pg_hba.conf, and reload PostgreSQL."),
+        ("pg_hba.conf rejects", "A line of pg_hba.conf rejects this machine or role. Change it and reload PostgreSQL."),
         ("(?:[Pp]eer|[Ii]dent) authentication failed",
-         "Run this as the system user that the role is for, or map it in pg_ident.conf."),
+         "Run this as the system user of the same name as the role, or map the user in pg_ident.conf."),
         ("certificate|private key|SSL ", "Correct sslmode, sslrootcert, sslcert and sslkey in {where}."),
         ("the database system is shutting down", "Start PostgreSQL again."),
-        ("the database system is ", "Wait: PostgreSQL is starting or recovering, and its log says how far it is."),
+        ("the database system is ", "Wait: PostgreSQL is starting or recovering. Its log shows the progress."),
         ("too many (?:clients|connections)|remaining connection slots",
-         "Close what is not needed (as a superuser: `SELECT usename, count(*) FROM pg_stat_activity GROUP BY 1`), or"
-         " raise max_connections and restart it."),
+         "Close unneeded connections (as a superuser: `SELECT usename, count(*) FROM pg_stat_activity GROUP BY 1`), or"
+         " raise max_connections and restart PostgreSQL."),
         ('role "[^"]*" does not exist', "Create the role, or correct the user in {where}."),
         ("not permitted to log in", "Run `ALTER ROLE … LOGIN` as a superuser."),
         ('database "[^"]*" does not exist', "Create the database with `createdb`, or correct dbname in {where}."),
         ("not currently accepting connections", "Run `ALTER DATABASE … ALLOW_CONNECTIONS true` as a superuser."),
-        ("permission denied for database", "Run `GRANT CONNECT ON DATABASE … TO …` for that role."),
+        ("permission denied for database", "Run `GRANT CONNECT ON DATABASE … TO …` for the role."),
     )
 )  # fmt: skip
 _START = "Start PostgreSQL there, or correct host and port in {where}."
@@ -46,7 +47,7 @@ _SKEW_WARNING_S, _SKEW_BROKEN_S = 1.0, 10.0
 
 
 async def directory(target: Target) -> AsyncIterator[Finding]:
-    """Whether the directory can serve this version."""
+    """Check the directory."""
     dsn = target.settings.directory_dsn
     try:
         connection = await AsyncConnection.connect(dsn, connect_timeout=_CONNECT_TIMEOUT_S, autocommit=True)
@@ -61,8 +62,8 @@ async def directory(target: Target) -> AsyncIterator[Finding]:
         standby = await (await connection.execute("SELECT pg_is_in_recovery()")).fetchone()
         if standby == (True,):
             yield broken(
-                "directory", "The directory is a standby, which cannot be written to.",
-                "Point PLAINSQL_DIRECTORY_DSN at the primary; of several hosts, target_session_attrs=primary finds it.",
+                "directory", "The directory is a standby and can't be written to.",
+                "Point PLAINSQL_DIRECTORY_DSN to the primary. With several hosts, add target_session_attrs=primary.",
             )  # fmt: skip
             return
     yield await _tables(dsn)
@@ -72,17 +73,17 @@ async def _tables(dsn: str) -> Finding:
     missing = await asyncio.to_thread(pending, dsn)
     if missing is None:
         return broken(
-            "directory", "The directory's tables are those of a newer version than this.",
-            "Run that version, or restore a backup of the directory from before its `migrate`.",
+            "directory", "The directory's tables belong to a newer version than this one.",
+            "Run that version, or restore a directory backup from before its `migrate`.",
         )  # fmt: skip
     if missing:
         names = ", ".join(revision for revision, _ in missing)
-        return broken("directory", f"The directory is not migrated: {names} to come.", "Run `plainsql-server migrate`.")
+        return broken("directory", f"The directory is not migrated: {names} pending.", "Run `plainsql-server migrate`.")
     return good("directory", "Its tables are up to date.")
 
 
 async def clock(check: str, connection: AsyncConnection) -> Finding:
-    """How far a server's clock is from this machine's. Sessions and keys end by these clocks."""
+    """Compare a server's clock with this machine's. Sessions and keys expire by these clocks."""
     before = now()
     row = await (await connection.execute("SELECT clock_timestamp()")).fetchone()
     middle = before + (now() - before) / 2
@@ -90,19 +91,19 @@ async def clock(check: str, connection: AsyncConnection) -> Finding:
     assert isinstance(row[0], datetime)
     skew_s = abs((row[0] - middle).total_seconds())
     if skew_s < _SKEW_WARNING_S:
-        return good(check, f"Its clock agrees with this machine's within {skew_s:.2f} s.")
+        return good(check, f"Its clock is within {skew_s:.2f} s of this machine's.")
     grade = broken if skew_s >= _SKEW_BROKEN_S else warning
     return grade(
-        check, f"Its clock and this machine's differ by {skew_s:.0f} s: keys and sessions end at wrong times.",
+        check, f"Its clock and this machine's differ by {skew_s:.0f} s: keys and sessions expire at the wrong time.",
         "Run a time service (chrony, systemd-timesyncd) on both machines.",
     )  # fmt: skip
 
 
 def mend_of(failure: str, where: str) -> str:
-    """What to do about a connection that failed so, if `where` says how to connect."""
+    """Say how to fix a failed connection. `where` names the setting that holds the connection string."""
     return next((mend for words, mend in _MENDS if words.search(failure)), _START).format(where=where)
 
 
 def one_line(error: Exception) -> str:
-    """An error of the driver's on one line."""
+    """Return a driver error as one line."""
     return " ".join(str(error).split())

@@ -1,6 +1,6 @@
-"""Checks of what clients meet: the planes and the alias at their public addresses, and the Redis behind the limits.
+"""Doctor's checks of the planes and the alias at their public URLs, and of the Redis for rate limits.
 
-Owns these. A plane that is not started yet is a warning; one that answers wrongly is broken.
+A plane that does not answer may not be started yet, so that is a warning. A plane that gives a wrong answer is broken.
 """
 
 from collections.abc import AsyncIterator
@@ -15,19 +15,19 @@ from plainsql_server.settings import PREFIX
 
 _REDIS_TIMEOUT_S = 2.0
 _REDIS_OLDEST = 7
-_MEND_CERTIFICATE = "Give it a valid certificate for that name, or name its authority to `doctor` with --ca-file."
-# A route of the control plane, which the alias redirects.
+_MEND_CERTIFICATE = "Install a valid certificate for that name, or pass its CA to `doctor` with --ca-file."
+# A control plane route, which the alias redirects.
 _CONTROL_ROUTE = "/v1/organizations/current"
 
 
 async def planes(target: Target) -> AsyncIterator[Finding]:
-    """Whether each plane answers at the address that clients are told."""
+    """Check that each plane answers at its public URL."""
     for name in ("data", "control"):
         url = str(getattr(target.settings, f"{name}_url"))
         if not url:
             yield warning(
-                "planes", f"{PREFIX}{name.upper()}_URL is not set, so that clients are not told where to go.",
-                f"Set it to the {name} plane's public address.",
+                "planes", f"{PREFIX}{name.upper()}_URL is not set, so clients can't discover the {name} plane.",
+                f"Set it to the {name} plane's public URL.",
             )  # fmt: skip
             continue
         yield await _plane(target, name, url)
@@ -50,25 +50,25 @@ def _health(name: str, url: str, answer: Answer) -> Finding:
     said = answer.json()
     if "checks" not in said:
         return broken(
-            "planes", f"What answers at {url} is not a PlainSQL {name} plane.", f"Correct {PREFIX}{name.upper()}_URL."
+            "planes", f"The server at {url} is not a PlainSQL {name} plane.", f"Correct {PREFIX}{name.upper()}_URL."
         )
     ill = {check: state for check, state in said["checks"].items() if state != "ok"}
     if ill:
         shown = ", ".join(f"{check} {state}" for check, state in ill.items())
         return broken(
-            "planes", f"The {name} plane says: {shown}.", "See the findings on these parts here, and its log."
+            "planes", f"The {name} plane reports: {shown}.", "See the findings about these parts, and the plane's log."
         )
     if said.get("version") != VERSION:
         return warning(
             "planes",
-            f"The {name} plane runs {said.get('version')}, and this command is {VERSION}.",
-            "Upgrade the older.",
+            f"The {name} plane runs {said.get('version')}, but this command is {VERSION}.",
+            "Upgrade the older one.",
         )
-    return good("planes", f"The {name} plane at {url} is well.")
+    return good("planes", f"The {name} plane at {url} is healthy.")
 
 
 async def alias(target: Target) -> AsyncIterator[Finding]:
-    """Whether the alias leads to this data plane, and control requests to this control plane."""
+    """Check that the alias points to this data plane and redirects to this control plane."""
     settings = target.settings
     if not settings.alias_url:
         return
@@ -78,15 +78,15 @@ async def alias(target: Target) -> AsyncIterator[Finding]:
     except AskingError as error:
         yield _unheard_alias(settings.alias_url, error)
         return
-    again = "Print its configuration again with `plainsql-server alias`, and reload nginx."
+    again = "Print its configuration again with `plainsql-server alias` and reload nginx."
     if banner.get("data_url") != settings.data_url:
         found = banner.get("data_url", "no data plane")
-        yield broken("alias", f"The alias leads to {found}, not to {settings.data_url}.", again)
+        yield broken("alias", f"The alias points to {found}, not to {settings.data_url}.", again)
     elif not redirect.headers.get("location", "").startswith(settings.control_url):
         led = redirect.headers.get("location", f"nowhere (status {redirect.status})")
-        yield broken("alias", f"The alias sends control requests to {led}, not to {settings.control_url}.", again)
+        yield broken("alias", f"The alias redirects control requests to {led}, not to {settings.control_url}.", again)
     else:
-        yield good("alias", f"The alias at {settings.alias_url} leads to both planes.")
+        yield good("alias", f"The alias at {settings.alias_url} points to both planes.")
 
 
 def _unheard_alias(url: str, error: AskingError) -> Finding:
@@ -97,14 +97,14 @@ def _unheard_alias(url: str, error: AskingError) -> Finding:
 
 
 async def redis(target: Target) -> AsyncIterator[Finding]:
-    """Whether rate limits can be counted over all processes."""
+    """Check that all processes can share rate limits."""
     settings = target.settings
     if settings.redis_url is None:
         processes = settings.nodes * settings.workers
         if processes > 1:
             yield warning(
-                "redis", f"{processes} processes of the data plane divide rate limits among them, without Redis.",
-                "Set PLAINSQL_REDIS_URL to one Redis for all.",
+                "redis", f"{processes} data plane processes divide the rate limits among themselves, without Redis.",
+                "Set PLAINSQL_REDIS_URL to one Redis that all of them share.",
             )  # fmt: skip
         return
     client = Redis.from_url(
@@ -114,7 +114,8 @@ async def redis(target: Target) -> AsyncIterator[Finding]:
         facts = await client.info()
     except (RedisError, OSError) as error:
         yield broken(
-            "redis", f"Redis does not answer: {str(error).rstrip('.')}. Processes keep to their shares of rate limits.",
+            "redis",
+            f"Redis does not answer: {str(error).rstrip('.')}. Each process enforces its share of the rate limits.",
             "Start it, or correct PLAINSQL_REDIS_URL.",
         )  # fmt: skip
         return
@@ -128,9 +129,9 @@ def _redis_facts(facts: dict[str, object]) -> list[Finding]:
     version, policy = str(facts.get("redis_version", "0")), str(facts.get("maxmemory_policy", ""))
     if int(version.split(".", maxsplit=1)[0]) < _REDIS_OLDEST:
         return [
-            warning("redis", f"Redis {version} was never tried.", f"Use Redis {_REDIS_OLDEST} or newer, or Valkey.")
+            warning("redis", f"Redis {version} has not been tested.", f"Use Redis {_REDIS_OLDEST} or newer, or Valkey.")
         ]
     if facts.get("maxmemory") and policy != "noeviction":
-        mend = "Set `maxmemory-policy noeviction`, so that it forgets nobody's requests."
-        return [warning("redis", f"Redis may evict: its policy is {policy}.", mend)]
+        mend = "Set `maxmemory-policy noeviction`, so Redis never drops a rate limit's count."
+        return [warning("redis", f"Redis may evict keys: its policy is {policy}.", mend)]
     return [good("redis", f"Redis {version} answers.")]

@@ -1,6 +1,6 @@
-"""Checks of this machine: the files that the settings name, its ports, its limits, its programs.
+"""Doctor's checks of this machine: files named in the settings, ports, limits, installed programs, disk space.
 
-Owns what can be said without asking anybody else. Certificates have `check_certificates.py`.
+Certificates are in `check_certificates.py`.
 """
 
 import contextlib
@@ -20,17 +20,17 @@ from plainsql_server.operations.findings import Finding, Target, broken, good, w
 from plainsql_server.operations.programs import find_program
 from plainsql_server.settings import PREFIX
 
-# A connection of a client takes one, one to a cell another; the default of many systems, 1024, is for desktops.
+# Each client connection and each cell connection takes one. The common default of 1024 is meant for desktops.
 _DESCRIPTORS = 4_096
 _OLDEST_MAJOR = 15
 
 
 async def files(target: Target) -> AsyncIterator[Finding]:
-    """Whether files with secrets are their owner's alone."""
+    """Check that only the owner can access files with secrets."""
     settings = target.settings
     if (settings.tls_cert_file is None) != (settings.tls_key_file is None):
         yield broken(
-            "files", "Only one of PLAINSQL_TLS_CERT_FILE and PLAINSQL_TLS_KEY_FILE is set.", "Set both, or none."
+            "files", "Only one of PLAINSQL_TLS_CERT_FILE and PLAINSQL_TLS_KEY_FILE is set.", "Set both or neither."
         )
     keywords = conninfo_to_dict(settings.directory_dsn)
     secret = {
@@ -50,17 +50,19 @@ def _secret_file(name: str, file: Path) -> Finding:
             pass
     except OSError as error:
         return broken(
-            "files", f"{file} ({name}) cannot be read: {error.strerror}.", "Name a file that this user can read."
+            "files", f"{file} ({name}) can't be read: {error.strerror}.", "Use a file that this user can read."
         )
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         return broken(
-            "files", f"{file} ({name}) is open to others: mode {stat.S_IMODE(mode):04o}.", f"Run `chmod 600 {file}`."
+            "files",
+            f"{file} ({name}) is accessible to other users: mode {stat.S_IMODE(mode):04o}.",
+            f"Run `chmod 600 {file}`.",
         )
-    return good("files", f"{file} ({name}) is its owner's alone.")
+    return good("files", f"{file} ({name}) is accessible only to its owner.")
 
 
 async def ports(target: Target) -> AsyncIterator[Finding]:
-    """Whether each plane has its port: it listens there itself, or the port is free."""
+    """Check that each plane listens on its port, or that the port is free."""
     settings = target.settings
     planes = {
         "data": (settings.data_host, settings.data_port, settings.data_url),
@@ -69,12 +71,12 @@ async def ports(target: Target) -> AsyncIterator[Finding]:
     for name, (host, port, _) in planes.items():
         try:
             with _bound(host, port):
-                yield good("ports", f"{host}:{port} is free for the {name} plane, which does not run on this machine.")
+                yield good("ports", f"{host}:{port} is free; the {name} plane is not running on this machine.")
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 yield broken(
-                    "ports", f"The {name} plane cannot listen on {host}:{port}: {error.strerror}.",
-                    f"Set {PREFIX}{name.upper()}_HOST to an address of this machine, and a port above 1023.",
+                    "ports", f"The {name} plane can't listen on {host}:{port}: {error.strerror}.",
+                    f"Set {PREFIX}{name.upper()}_HOST to an address of this machine, and use a port above 1023.",
                 )  # fmt: skip
             else:
                 yield await _occupant(target, name, host, port)
@@ -85,13 +87,13 @@ async def _occupant(target: Target, name: str, host: str, port: int) -> Finding:
     try:
         said = (await get(f"{scheme}://{host}:{port}", "/health?live", target.ca_file)).json()
     except AskingError as error:
-        # A plane's certificate names its public address, not the one that it listens on.
+        # A plane's certificate names its public host, not the address it listens on.
         said = {"version": ""} if "certificate" in str(error) else {}
     if "version" in said:
         return good("ports", f"A plane listens on {host}:{port}.")
     return broken(
-        "ports", f"Another program listens on {host}:{port}, where the {name} plane should.",
-        f"Find it with `ss -ltnp 'sport = :{port}'` and stop it, or set {PREFIX}{name.upper()}_PORT to another.",
+        "ports", f"Another program listens on {host}:{port}, the port of the {name} plane.",
+        f"Find it with `ss -ltnp 'sport = :{port}'` and stop it, or set {PREFIX}{name.upper()}_PORT to another port.",
     )  # fmt: skip
 
 
@@ -106,29 +108,29 @@ def _bound(host: str, port: int) -> Iterator[None]:
 
 
 async def limits(target: Target) -> AsyncIterator[Finding]:
-    """Whether processes may open as many files and sockets as their connections take."""
+    """Check that a process may open enough files and sockets for its connections."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = max(_DESCRIPTORS, 4 * target.settings.cell_max_connections)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         yield good("limits", f"A process may open {soft} files.")
         return
     yield warning(
-        "limits", f"A process may open {soft} files; {needed} or more are right for a plane.",
-        f"Set LimitNOFILE={needed} in the service's unit, or run `ulimit -n {needed}` before it starts.",
+        "limits", f"A process may open {soft} files; a plane should be allowed {needed} or more.",
+        f"Set LimitNOFILE={needed} in the service's unit, or run `ulimit -n {needed}` before you start it.",
     )  # fmt: skip
 
 
 async def programs(_: Target) -> AsyncIterator[Finding]:
-    """Whether backups can be made from here."""
+    """Check that backups can be made from this machine."""
     for name in ("pg_dump", "pg_restore"):
         try:
-            yield good("programs", f"{find_program(name, _OLDEST_MAJOR)} is there for backups.")
+            yield good("programs", f"{find_program(name, _OLDEST_MAJOR)} is available for backups.")
         except RequestError as error:
             yield warning("programs", error.message, error.hint or "")
 
 
 def disk(check: str, path: str, free_percent: float) -> Finding | None:
-    """How full the disk of a folder is; None if the folder is not on this machine."""
+    """Check the free space on a folder's disk. Returns None if the folder is not on this machine."""
     try:
         found = os.statvfs(path)
     except OSError:
@@ -140,6 +142,6 @@ def disk(check: str, path: str, free_percent: float) -> Finding | None:
         return good(check, f"{said}.")
     grade = broken if free < free_percent / 2 else warning
     return grade(
-        check, f"{said}; {free_percent:g} % is the least for a cell, which stops for all when it is full.",
-        "Make the disk larger, delete what is not needed, or move databases to another cell.",
+        check, f"{said}; a cell needs {free_percent:g} %. When its disk is full, it stops for every customer.",
+        "Enlarge the disk, delete what is not needed, or move databases to another cell.",
     )  # fmt: skip

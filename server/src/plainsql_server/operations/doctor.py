@@ -1,6 +1,9 @@
-"""`doctor`: every check, one after the other, none keeping the next from being made.
+"""Runs all checks of `plainsql-server doctor`, one after the other.
 
-Owns the list of checks. Refuses to change anything.
+    async for finding in examine(Target(read_settings())):
+        ...
+
+A check that fails does not stop the others. Nothing is changed.
 """
 
 from collections.abc import AsyncIterator
@@ -19,11 +22,11 @@ CHECKS: tuple[Check, ...] = (
 
 
 async def examine(target: Target) -> AsyncIterator[Finding]:
-    """What each check finds, as soon as it finds it."""
+    """Yield the findings of every check as they come."""
     for check in CHECKS:
         try:
             async for finding in check(target):
                 yield finding
         except Exception as error:
-            # A check that fails is a finding, too, and must not hide what the others find.
-            yield broken(check.__name__, f"This could not be checked: {told_to_operators(error)}", "Report this.")
+            # A check that crashes is a finding too, and must not hide the other findings.
+            yield broken(check.__name__, f"This check failed: {told_to_operators(error)}", "Report this as a bug.")

@@ -1,6 +1,8 @@
-"""What a check found: that something is as it should be, or what is wrong and what mends it.
+"""A finding of `doctor`: something is fine, or something is wrong and this is the fix.
 
-Owns the words of `doctor`. A finding that is not good says what to do: a check without a mend is not worth having.
+    yield broken("directory", "The directory is not migrated.", "Run `plainsql-server migrate`.")
+
+Every warning and every broken finding says what to do.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -12,7 +14,7 @@ from plainsql_server.settings import Settings
 
 
 class Grade(StrEnum):
-    """How much a finding matters. Warnings are what works today and will not for ever."""
+    """How serious a finding is. A warning works today but may fail later."""
 
     GOOD = "good"
     WARNING = "warning"
@@ -21,7 +23,7 @@ class Grade(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One answer of one check."""
+    """One result of one check; `mend` is the fix."""
 
     check: str
     grade: Grade
@@ -31,7 +33,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is examined: the settings, and what the operator added to them on the command line."""
+    """What to check: the settings and the command line options."""
 
     settings: Settings
     ca_file: Path | None = None

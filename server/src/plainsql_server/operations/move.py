@@ -1,9 +1,11 @@
-"""Moving a database to another cell while it is used: copied, followed, stopped for a moment, switched.
+"""Moves a database to another cell while it is in use: copy, apply changes, hold requests briefly, switch.
 
-Owns the order of steps and when the stop begins. The copy is made as a backup is, by pg_dump and pg_restore as the
-customer's role (`operations/backup.py`), from one moment; what changes meanwhile is brought over in rounds, each
-shorter than the one before, and the last of them in the stop. A changed definition cannot be brought over: then it
-begins anew. Where the database is, `control_plane/moves.py` decides.
+    moved = await move_database(directory, database, "eu-2", progress)
+
+The copy is made like a backup, by pg_dump and pg_restore as the customer's role (`operations/backup.py`), from one
+snapshot. Later changes are applied in rounds, each shorter than the one before, and the last round runs while requests
+are held. A schema change can't be applied: then the move starts over. `control_plane/moves.py` decides where the
+database is.
 """
 
 import math
@@ -34,23 +36,23 @@ from plainsql_server.operations.programs import find_program, run, running
 from plainsql_server.operations.progress import Progress, TablesDumped
 from plainsql_server.operations.schemas import OPTIONS, finish_schema, grant, renamed
 
-# Rounds become shorter until they take as long as looking at every row does. One more is worth it while the last was
-# neither short nor near that.
+# Rounds become shorter until they take as long as reading every row does. Another round pays off while the last one was
+# not short and was clearly shorter than the one before.
 _SHORT_ROUND_S = 0.25
 _NO_SHORTER = 0.7
-# How often it is begun anew because a definition changed, or the stop could not begin.
+# How often a move is attempted if the schema changes or requests can't be held.
 _ATTEMPTS = 3
-# What the admin's connections are called, beside which the reaper lets the customer's role take its time.
+# Name of the admin's connections. While they are open, the reaper spares the long transactions of the customer's role.
 _KEEPER = backups.MOVE + backups.KEEPER
 
 
 class _BeginAnew(Exception):
-    """What was copied is of no use; the message says why."""
+    """The copy is useless and the move must start over; the message says why."""
 
 
 @dataclass(slots=True)
 class Moved:
-    """What a move took."""
+    """Statistics of a move."""
 
     copied_bytes: int = 0
     followed_rows: int = 0
@@ -61,7 +63,7 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class _Ends:
-    """Where it comes from and where it goes."""
+    """Source and target of a move."""
 
     directory: Directory
     move: MoveRecord
@@ -71,7 +73,7 @@ class _Ends:
     new: CellRecord
 
     def owner(self, *, of_copy: bool) -> str:
-        """How pg_dump and pg_restore log in. Nobody else is there to be serializable with."""
+        """Return the connection string for pg_dump or pg_restore. The copy has no other users to serialize with."""
         cell, database = (self.new, self.copy) if of_copy else (self.old, self.database)
         conninfo = backups.owners_conninfo(cell.conninfo, database.engine_name, database.owner_role, backups.MOVE)
         return (
@@ -91,7 +93,7 @@ class _Ends:
 
     @asynccontextmanager
     async def opened_copy(self) -> AsyncIterator[Copy]:
-        """The copy, to be written to; triggers do not act in it until the stop is about to end."""
+        """Open the copy for writing. Its triggers stay disabled until just before the switch."""
         name, roles = self.copy.engine_name, {self.database.reader_role: self.copy.reader_role}
         async with connected(self.new.conninfo, self.new.admin_role, name, _KEEPER) as admin:
             await change_apply.set_triggers_enabled(admin, self.copy.owner_role, name, enabled=False)
@@ -102,10 +104,10 @@ class _Ends:
 async def move_database(
     directory: Directory, database: DatabaseRecord, to: str, progress: Progress, *, hold: bool = False
 ) -> Moved:
-    """Moves a database to the cell of that name. Cancelled, or if it fails, the database is where it was.
+    """Move a database to the cell named `to`. If the move fails or is cancelled, the database stays where it was.
 
-    With `hold`, requests wait from the beginning on. Raises what `moves.choose` raises; RequestError if it cannot be
-    dumped or restored; ConflictError if its definitions keep changing, or somebody else changes it.
+    With `hold`, requests wait for the whole move. Raises what `moves.choose` raises, RequestError if the database can't
+    be dumped or restored, and ConflictError if its schema keeps changing or another operation changes the database.
     """
     moved = Moved()
     while True:
@@ -121,8 +123,8 @@ async def move_database(
         except _BeginAnew as reason:
             if moved.attempts == _ATTEMPTS:
                 raise ConflictError(
-                    "move_overtaken", f"The database {database.name!r} kept changing too much; it is where it was.",
-                    hint="Run it again later, or with --hold.", internal_context=f"The last time, {reason}.",
+                    "move_overtaken", f"The database {database.name!r} kept changing and was not moved.",
+                    hint="Try again later, or use --hold.", internal_context=f"Last attempt: {reason}.",
                 ) from reason  # fmt: skip
         database = await get(directory, database.id)
 
@@ -143,13 +145,13 @@ async def _carry_out(ends: _Ends, progress: Progress, moved: Moved) -> None:
             await backups.analyze(ends.owner(of_copy=True))
             progress.step("changes")
             earlier, spare = await _catch_up(earlier, other, copy, moved)
-            progress.step("the stop")
+            progress.step("switch")
             rights = folder / "schema" if late_rights else None
             moved.stopped_s = await _switch(ends, earlier, spare, copy, rights=rights, moved=moved)
 
 
 async def _catch_up(earlier: Moment, spare: Pair, copy: Copy, moved: Moved) -> tuple[Moment, Pair]:
-    """Follows until little is left; the last moment that was followed to, and the connections that have none."""
+    """Apply changes until few are left. Returns the last snapshot applied, and the connections without a snapshot."""
     took_s, before_s = math.inf, math.inf
     while took_s > _SHORT_ROUND_S and (took_s == math.inf or took_s < _NO_SHORTER * before_s):
         began_s, before_s = time.monotonic(), took_s
@@ -162,7 +164,7 @@ async def _catch_up(earlier: Moment, spare: Pair, copy: Copy, moved: Moved) -> t
 
 
 async def _switch(ends: _Ends, earlier: Moment, spare: Pair, copy: Copy, *, rights: Path | None, moved: Moved) -> float:
-    """Stops the database, brings the rest over, and has it be where its copy is; how many seconds requests waited."""
+    """Hold requests, apply the last changes and switch to the copy. Returns how many seconds requests waited."""
     spared = [*earlier.pair.pids, *spare.pids]
     began_s = time.monotonic()
     try:
@@ -177,7 +179,7 @@ async def _switch(ends: _Ends, earlier: Moment, spare: Pair, copy: Copy, *, righ
             await change_apply.set_triggers_enabled(
                 copy.admin, ends.copy.owner_role, ends.copy.engine_name, enabled=True
             )
-            # Its sessions began with triggers disabled, and none of them may be taken for a customer's.
+            # This session started with triggers disabled, so it must never serve a customer.
             await copy.owner.close()
             await moves.finish(ends.directory, ends.move, ends.database, ends.copy)
             return time.monotonic() - began_s
@@ -189,11 +191,11 @@ async def _switch(ends: _Ends, earlier: Moment, spare: Pair, copy: Copy, *, righ
 
 async def _follow(earlier: Moment, later: Moment, copy: Copy, moved: Moved) -> None:
     if earlier.fingerprint != later.fingerprint:
-        raise _BeginAnew("a definition changed")
+        raise _BeginAnew("the schema changed")
     try:
         moved.followed_rows += await follow(earlier, later, copy)
     except (psycopg.Error, InternalError) as error:
-        # Something changed between two looks, most likely; if not, it is the same the next time.
+        # Most likely something changed between two snapshots. If not, the next attempt fails the same way.
         raise _BeginAnew(f"{type(error).__name__}: {error}") from error
     moved.rounds += 1
 
@@ -201,7 +203,7 @@ async def _follow(earlier: Moment, later: Moment, copy: Copy, moved: Moved) -> N
 async def _fill(
     ends: _Ends, earlier: Moment, schema: Path, progress: Progress, *, late_rights: bool, moved: Moved
 ) -> None:
-    """Fills the copy with everything as it was at a moment, but for the service's own tables."""
+    """Fill the copy with everything in the snapshot, except the service's own tables."""
     major = earlier.pair.admin.info.server_version // 10_000
     dump, restore = find_program("pg_dump", major), find_program("pg_restore", major)
     source, target = ends.owner(of_copy=False), ends.owner(of_copy=True)
@@ -220,27 +222,27 @@ async def _fill(
     await _pour((dump, (*snapshot, "--section=data", "--verbose"), source), (restore, target), dumped, progress)
     await finish_schema(restore, schema, target, progress)
     if not late_rights:
-        progress.step("rights")
+        progress.step("privileges")
         await grant(restore, schema, target)
 
 
 @asynccontextmanager
 async def _unless_definitions_change(ends: _Ends, earlier: Moment) -> AsyncIterator[None]:
-    """Has it begin anew where a dump fails because what it was about to read is defined otherwise by now."""
+    """Start over if the dump fails because the schema changed under it."""
     try:
         yield
     except RequestError as error:
         name = ends.database.engine_name
         async with connected(ends.old.conninfo, ends.old.admin_role, name, _KEEPER) as admin:
             if await fingerprint_of(admin) != earlier.fingerprint:
-                raise _BeginAnew(f"a definition changed: {error.message}") from error
+                raise _BeginAnew(f"the schema changed: {error.message}") from error
         raise
 
 
 async def _pour(
     from_: tuple[Path, tuple[str, ...], str], to: tuple[Path, str], dumped: TablesDumped, progress: Progress
 ) -> None:
-    """Restores rows as they are dumped. Raises RequestError with the first complaint of either program."""
+    """Restore rows as they are dumped. Raises RequestError with the first error of either program."""
     dump, options, source = from_
     restore, target = to
     last_words = ""
@@ -266,6 +268,6 @@ async def _pour(
 
 @asynccontextmanager
 async def _own_folder() -> AsyncIterator[Path]:
-    """A folder of this move's own, for the definitions: no rows are ever written to this machine's disk."""
+    """Make a temporary folder for the schema. Rows are never written to this machine's disk."""
     with tempfile.TemporaryDirectory(prefix="plainsql-move-") as folder:
         yield Path(folder)

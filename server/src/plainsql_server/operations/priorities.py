@@ -1,9 +1,10 @@
-"""Who goes first where the processors of a cell's machine are short: customers who have taken little of them.
+"""CPU priorities on a cell's machine: customers who have used little CPU time go first.
 
-Owns the priorities of customers' backends, on the machine that they run on. PostgreSQL has none of its own, so these
-are the operating system's (Linux's): each database has a share of the machine for free, and one that takes more goes
-behind the others until it has paid that back. Refuses to slow anybody where nobody else wants the processors, and asks
-PostgreSQL nothing, so that it works where connections or locks have run out.
+    Priorities(data_folder, print).run(ends_within)
+
+PostgreSQL has no priorities, so this sets Linux nice values of customers' backends. Each database gets a free share of
+the machine. A database that uses more gets a lower priority until it has paid the excess back. While CPU time is free,
+no backend is slowed down. This never queries PostgreSQL, so it works even if connections or locks have run out.
 """
 
 import os
@@ -15,45 +16,45 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 BEHIND_NICE = 10
-"""A backend in front gets ten times the time of one behind. Still lower, one that holds a lock would hold others up."""
+"""A normal backend gets ten times the CPU time of a lowered one. Lower still, lock holders would block others."""
 
-# Between two looks, and at no moments that anybody could know and step aside at.
+# Time between two rounds. It is random, so customers can't predict a round and evade it.
 _LEAST_APART_S = 0.05
 _MOST_APART_S = 0.15
-# Of the machine: what all databases that are in use have for free together, and the most that one has. One that is
-# asked all day takes less; a customer who spreads a load over many databases gets no more than half of the machine.
+# Free shares of the machine: of all databases in use together, and the most for one database. A database under ordinary
+# load stays below it. A customer who spreads a load over many databases gets at most half of the machine.
 _FREE_SHARE = 0.5
 _FREE_SHARE_OF_ONE = 0.125
 _IN_USE_S = 1.0
-# As long as one look sees; and what is forgiven within seconds.
+# Debt tolerated before the priority is lowered (about one round), and the most debt that counts, paid back in seconds.
 _BURST_S = 0.1
 _MOST_OWED_S = 1.0
-# How long a guard that ends tries to bring back those who are behind: Linux may take ten a second.
+# How long a stopping guard tries to restore priorities: Linux may accept only ten changes a second.
 _BRING_BACK_S = 10.0
-# When a process was started is told in these.
+# Unit of process start times in /proc.
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-# `postgres: o_1f… d_1f… [local] SELECT`, after the cluster's name, if it has one. Automatic maintenance runs code of
-# customers. There are no parallel workers: a cell's configuration lets none start.
+# `postgres: o_1f… d_1f… [local] SELECT`, after the cluster's name, if it has one. Autovacuum is included, because it
+# can run customers' code. There are no parallel workers: a cell's configuration disables them.
 _CUSTOMERS = re.compile(rb"postgres: (?:[^\0]*?: )?(?:[or]_[0-9a-f]+|autovacuum worker) (d_[0-9a-f]+)[ \0]")
 
 
 @dataclass
 class Account:
-    """What a database has taken of the processors beyond its free share."""
+    """CPU time that a database has used beyond its free share."""
 
     owed_s: float = 0.0
     is_behind: bool = False
     used_at_s: float = 0.0
 
     def charge(self, used_s: float, free_s: float) -> None:
-        """Counts what was used, and what was free meanwhile."""
+        """Add the CPU time used, and subtract the free share of the same period."""
         self.owed_s = min(_MOST_OWED_S, max(0.0, self.owed_s + used_s - free_s))
         self.is_behind = self.owed_s > (0.0 if self.is_behind else _BURST_S)
 
 
 @dataclass
 class _Backend:
-    """One process, which is known by its id and by when it was started: ids are given again."""
+    """One process, identified by its PID and start time, because PIDs are reused."""
 
     started_s: float
     database: str
@@ -63,7 +64,7 @@ class _Backend:
 
 @dataclass
 class Priorities:
-    """Of the customers' backends of one PostgreSQL server, by its data folder."""
+    """Sets the priorities of all customer backends of one PostgreSQL server, found by its data folder."""
 
     data_folder: Path
     tell: Callable[[str], None]
@@ -73,22 +74,22 @@ class Priorities:
     _told: str = ""
 
     def run(self, ends_within: Callable[[float], bool]) -> None:
-        """Looks again and again, whatever a look fails of: machines that are short of everything need it most.
+        """Run rounds until `ends_within` returns true. Failed rounds don't end it: overloaded machines need it most.
 
-        Between two looks it waits in `ends_within`, for so many seconds or until the end is wanted. Then it brings back
-        whoever is behind.
+        Between two rounds it calls `ends_within(seconds)`, which waits that long or until the guard should stop. At the
+        end it restores all lowered priorities.
         """
         while True:
             try:
                 self.look()
             except OSError as error:
-                self._tell_anew(f"cannot look: {error}")
+                self._tell_anew(f"cannot read processes: {error}")
             if ends_within(random.uniform(_LEAST_APART_S, _MOST_APART_S)):
                 self._bring_back()
                 return
 
     def look(self) -> None:
-        """Charges each database for what its backends have used, and puts them where they belong."""
+        """Charge each database for its backends' CPU time, and set their priorities."""
         now_s = time.monotonic()
         is_first, past_s = self._looked_s is None, now_s - (self._looked_s or now_s)
         self._looked_s = now_s
@@ -99,7 +100,7 @@ class Priorities:
         for pid in pids:
             if (found := self._used(pid, past_s)) is not None:
                 used[found[0]] = used.get(found[0], 0.0) + found[1]
-        # What was used before anybody looked at all is nobody's debt.
+        # CPU time used before the first round is not charged.
         self._charge({} if is_first else used, now_s, past_s)
         for pid, backend in self._backends.items():
             self._place(pid, backend)
@@ -114,11 +115,11 @@ class Priorities:
 
     def _pids(self) -> set[int]:
         pids = _children(self.data_folder)
-        self._tell_anew("" if pids else f"no server runs in {self.data_folder}")
+        self._tell_anew("" if pids else f"no server is running in {self.data_folder}")
         return pids
 
     def _used(self, pid: int, past_s: float) -> tuple[str, float] | None:
-        """The process's database and what it is charged for since the last look; None if it is no customer's."""
+        """Return a process's database and the CPU time to charge; None if it is not a customer's backend."""
         known, process = self._backends.get(pid), _Process.read(pid)
         if known is not None and process is not None and known.started_s == process.started_s:
             used_s, known.used_s = process.used_s - known.used_s, process.used_s
@@ -126,7 +127,7 @@ class Priorities:
         self._backends.pop(pid, None)
         if process is None or (customers := _CUSTOMERS.match(_read(pid, "cmdline"))) is None:
             return None
-        # It may have been put behind by one of us that has ended since.
+        # An earlier guard may have lowered its priority.
         database, is_behind = customers[1].decode(), process.nice >= BEHIND_NICE
         self._backends[pid] = _Backend(process.started_s, database, process.used_s, is_behind)
         return database, process.used_at_first_sight_s(past_s)
@@ -141,7 +142,7 @@ class Priorities:
             was_behind = account.is_behind
             account.charge(used.get(database, 0.0), free_s)
             if account.is_behind != was_behind:
-                self.tell(f"{database} {'goes behind the others' if account.is_behind else 'is level again'}")
+                self.tell(f"{database}: {'priority lowered' if account.is_behind else 'priority restored'}")
             if not account.owed_s and now_s - account.used_at_s >= _IN_USE_S:
                 del self._accounts[database]
 
@@ -153,10 +154,10 @@ class Priorities:
         try:
             _set_nice(pid, BEHIND_NICE if is_behind else 0)
         except BlockingIOError:
-            # Linux takes no more changes of groups for the moment; it will take this one at the next look.
+            # Linux limits changes of autogroups. The next round tries again.
             return
         except (ProcessLookupError, FileNotFoundError, PermissionError):
-            # It has ended; or this process may only put others behind, not bring them back, as the command has said.
+            # The process has ended, or the guard may not raise priorities, which the command has reported.
             pass
         backend.is_behind = is_behind
 
@@ -167,7 +168,7 @@ class Priorities:
 
 
 def _children(data_folder: Path) -> set[int]:
-    """The processes of the server; none while it is down or has only begun to start."""
+    """Return the server's processes; none while it is down or just starting."""
     try:
         postmaster = (data_folder / "postmaster.pid").read_text().partition("\n")[0]
         return {int(pid) for pid in _children_file(postmaster).read_text().split()} if postmaster else set()
@@ -176,17 +177,17 @@ def _children(data_folder: Path) -> set[int]:
 
 
 def _children_file(pid: int | str) -> Path:
-    """Where Linux lists the processes that this one has started."""
+    """Return the file where Linux lists a process's children."""
     return Path(f"/proc/{pid}/task/{pid}/children")
 
 
 def can_see() -> bool:
-    """Whether the system tells what is looked for: which processes one has started, and what each has used."""
+    """Return whether the system reports a process's children and their CPU time."""
     return _children_file(os.getpid()).exists() and Path("/proc/self/schedstat").exists()
 
 
 def may_bring_back() -> bool:
-    """Whether this process may give others a better priority: CAP_SYS_NICE, the 23rd of its capabilities."""
+    """Return whether this process may raise priorities: CAP_SYS_NICE, capability 23."""
     found = re.search(r"^CapEff:\s*([0-9a-f]+)", Path("/proc/self/status").read_text(), re.MULTILINE)
     return found is not None and bool(int(found[1], 16) >> 23 & 1)
 
@@ -199,19 +200,19 @@ class _Process:
 
     @classmethod
     def read(cls, pid: int) -> "_Process | None":
-        """None if it has ended."""
-        # The fields after the name, which is in parentheses and the second: nice is the 19th, the start the 22nd.
+        """Read a process; None if it has ended."""
+        # The fields after the process name, field 2, in parentheses. nice is field 19, the start time field 22.
         fields, used_ns = _read(pid, "stat").rpartition(b")")[2].split(), _read(pid, "schedstat").partition(b" ")[0]
         if not fields or not used_ns:
             return None
-        # The times among the fields are whole hundredths, which is more than many live.
+        # CPU times in stat have a resolution of 10 ms, longer than many backends live; schedstat has nanoseconds.
         return cls(int(fields[19]) * _TICK_S, int(fields[16]), int(used_ns) / 1e9)
 
     def used_at_first_sight_s(self, past_s: float) -> float:
-        """What one is charged for that was not there at the last look, so long ago.
+        """Return the CPU time to charge a process that did not exist in the last round, `past_s` ago.
 
-        The share of the processor that it has had until now, for all the time since. That is more than it has used. But
-        one who lives for half that time is seen every other time, and never at its end: over many, it is what they use.
+        This is its CPU share so far, extrapolated to the whole period, and more than it has used. But a process that
+        lives for half a period is seen only every other time, and never at its end: on average, the charge is right.
         """
         age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - self.started_s - _TICK_S / 2
         share = min(1.0, self.used_s / max(age_s, _TICK_S / 2))
@@ -219,9 +220,9 @@ class _Process:
 
 
 def _read(pid: int, name: str) -> bytes:
-    """A file of the process; empty if it has ended."""
+    """Read a file of the process from /proc; empty if it has ended."""
     try:
-        with open(f"/proc/{pid}/{name}", "rb") as file:  # ten times a second for each backend
+        with open(f"/proc/{pid}/{name}", "rb") as file:  # fast: called ten times a second per backend
             return file.read()
     except (FileNotFoundError, ProcessLookupError):
         return b""
@@ -229,7 +230,7 @@ def _read(pid: int, name: str) -> bytes:
 
 def _set_nice(pid: int, nice: int) -> None:
     os.setpriority(os.PRIO_PROCESS, pid, nice)
-    # Where Linux groups processes by session, each backend is a group of its own, and only groups compete.
+    # With autogroup scheduling, each backend is its own group, and nice values count only between groups.
     group = Path(f"/proc/{pid}/autogroup")
     if group.exists():
         group.write_text(str(nice))

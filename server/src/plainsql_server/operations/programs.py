@@ -1,7 +1,11 @@
-"""PostgreSQL's own programs for backups: which ones to run, and what becomes of them.
+"""Finds and runs pg_dump and pg_restore, and turns their errors into ours.
 
-Owns finding pg_dump and pg_restore, their environment, and turning their complaints into errors of ours. Refuses
-to give them a password on their command line, which everybody on the machine can read, and runs none as a shell's.
+    program = find_program("pg_dump", 15)
+    async with running(program, ["--format=custom"], conninfo) as process:
+        ...
+
+Passwords go into the environment, never onto the command line, which every user of the machine can read. No shell is
+used.
 """
 
 import asyncio
@@ -32,7 +36,7 @@ Hear = Callable[[str], None]
 
 
 def find_program(name: str, major: int) -> Path:
-    """The program of the oldest release on this machine that serves that major version. Raises RequestError."""
+    """Find the oldest installed release of a program that is at least `major`. Raises RequestError."""
     found = sorted((version, path) for path in _candidates(name) if (version := major_of(path)) >= major)
     if not found:
         raise RequestError(
@@ -52,10 +56,10 @@ async def running(
     hear: Hear | None = None,
     takes_input: bool = False,
 ) -> AsyncIterator[Process]:
-    """A program at work on a database; its output is to be read within the block. `hear` gets each line it remarks.
+    """Run a program on a database; read its output within the block. `hear` gets each line of its stderr.
 
-    Raises RequestError with its last complaint if it fails, which also explains why its output ended or its input
-    was refused. Leaving the block before its end ends it.
+    Raises RequestError with the program's error if it fails, even if its output ended early or it refused its input.
+    Leaving the block early terminates the program.
     """
     public, environment = _without_password(conninfo or "")
     target = [] if conninfo is None else ["--no-password", "--dbname", public]
@@ -65,7 +69,7 @@ async def running(
     )  # fmt: skip
     listening = asyncio.create_task(_listen(process, hear))
     try:
-        # It may end before it has read all; its own words say why.
+        # The program may exit before it has read all input. Its stderr says why.
         with suppress(ConnectionError):
             yield process
         if process.stdin is not None:
@@ -79,17 +83,17 @@ async def running(
 
 
 async def run(program: Path, arguments: Sequence[str], conninfo: str | None, hear: Hear | None = None) -> bytes:
-    """What a program writes until its end."""
+    """Run a program to its end and return its output."""
     async with running(program, arguments, conninfo, hear=hear) as process:
         assert process.stdout is not None
         return await process.stdout.read()
 
 
 async def _listen(process: Process, hear: Hear | None) -> str:
-    """What the program complained of, or else what it said last.
+    """Return the program's error message, or else its last lines.
 
-    Customers' code can have it say lines without end: they are cut, and it is listened to until its own end all the
-    same, because it would wait for ever if it were not.
+    Customers' code can make it print endless lines. They are truncated, but stderr is read to the end: otherwise the
+    program would block.
     """
     last: deque[str] = deque(maxlen=_LINES_KEPT)
     complaint: list[str] = []
@@ -104,7 +108,7 @@ async def _listen(process: Process, hear: Hear | None) -> str:
 
 
 async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
-    """The lines of a stream, each cut to `_LINE_KEPT` bytes."""
+    """Yield the lines of a stream, each truncated to `_LINE_KEPT` bytes."""
     begun = b""
     while piece := await stream.read(_BUFFER_BYTES):
         *ended, rest = piece.split(b"\n")
@@ -128,13 +132,13 @@ async def _end(process: Process) -> None:
 
 
 def _failure(name: str, said: str) -> RequestError:
-    # Names of customers' objects are in it, which may hold anything: no control character of theirs reaches a terminal.
+    # The message contains names of customers' objects. Their control characters must not reach a terminal.
     shown = "".join(each if each.isprintable() else " " for each in said)
     return RequestError("dump_failed", f"{name} failed: {' '.join(shown.split())[:600]}")
 
 
 def _without_password(conninfo: str) -> tuple[str, dict[str, str]]:
-    """The connection string without its password, and an environment that has it. Messages are in English."""
+    """Move the password from the connection string into the environment, which also sets English messages."""
     keywords = conninfo_to_dict(conninfo)
     password = keywords.pop("password", None)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PLAINSQL_")}
@@ -143,7 +147,7 @@ def _without_password(conninfo: str) -> tuple[str, dict[str, str]]:
 
 
 def _candidates(name: str) -> list[Path]:
-    # Debian's own in the search path is a script that chooses one of these.
+    # On Debian, the program on the PATH is a wrapper script that picks one of these.
     debian = sorted(_DEBIAN.glob(f"*/bin/{name}"))
     elsewhere = shutil.which(name)
     others = [Path(elsewhere)] if elsewhere and not debian else []
@@ -154,7 +158,7 @@ def _candidates(name: str) -> list[Path]:
 
 
 def major_of(program: Path) -> int:
-    """The major version that a program says it is."""
+    """Return a program's major version, from its --version output."""
     shown = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
     match = re.search(r"\d+", shown)
     return int(match.group()) if match else 0

@@ -1,7 +1,4 @@
-"""How far a long piece of work is, told to whoever shows it.
-
-Owns the words between the two, and reading how far pg_dump is from what it says. Refuses to print.
-"""
+"""The interface for reporting progress, and a way to measure pg_dump's progress from its messages. Prints nothing."""
 
 import re
 from collections.abc import Mapping
@@ -11,19 +8,19 @@ _TABLE = re.compile(r'pg_dump: dumping contents of table "(.*)"\Z')
 
 
 class Progress(Protocol):
-    """Shows the steps of a piece of work, one after the other."""
+    """Receives the steps of a task, one after the other."""
 
     def step(self, label: str, total: int | None = None, *, in_bytes: bool = True) -> None:
-        """A new step begins; the one before is done. Without a total, nobody knows how long it takes."""
+        """Start a new step; the previous one is done. Without a total, its length is unknown."""
 
     def at(self, done: int) -> None:
-        """So much of the step's total is done."""
+        """Report how much of the step's total is done."""
 
 
 class TablesDumped:
-    """How far a dump is, in bytes of the tables' sizes on disk: those behind it, and its guess for the one it is at.
+    """Measures a dump's progress in bytes of table size on disk: finished tables, plus an estimate for the current one.
 
-    What pg_dump writes of a table is about as long as the table is on disk, which serves for the guess alone.
+    The estimate assumes that pg_dump writes about as many bytes as the table takes on disk.
     """
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
@@ -34,13 +31,13 @@ class TablesDumped:
         self._at_written = 0
 
     def hear(self, line: str) -> None:
-        """Takes a line that pg_dump remarked."""
+        """Process a line of pg_dump's stderr."""
         match = _TABLE.match(line)
         if match:
             self._behind += self._at_size
             self._at_size, self._at_written = self._sizes.get(match[1], 0), 0
 
     def wrote(self, size_bytes: int) -> int:
-        """How far it is, now that it wrote so much more."""
+        """Count bytes that pg_dump wrote, and return the progress."""
         self._at_written += size_bytes
         return min(self.total, self._behind + min(self._at_size, self._at_written))

@@ -1,8 +1,8 @@
-"""Restoring a backup: a customer's database beside what is there, or the directory into an empty database.
+"""Restores a backup: a customer's database as a new one or in place of one, or the directory into an empty database.
 
-Owns the order of steps and as whom each is done. Everything that a backup says of a customer's objects is done as
-the new database's owner role; only the records of requests, which are the service's own, are written by the
-cell's admin. Nobody sees the database before all of it is there and its checksum was right.
+A customer's objects are restored as the new database's owner role. Only the request records, which belong to the
+service, are written by the cell's admin role. The database becomes visible once it is complete and its checksum has
+been verified.
 """
 
 import asyncio
@@ -30,14 +30,14 @@ from plainsql_server.operations.schemas import OPTIONS, finish_schema, grant, re
 
 @dataclass(frozen=True, slots=True)
 class Heeding:
-    """How long a replaced database can be brought back, and how long a node may take to learn of the new one."""
+    """How long replaced content can be restored, and how long nodes may take to notice the replacement."""
 
     restore_s: float
     heeded_s: float
 
 
 class _Pieces:
-    """The pieces of a backup, read in another thread, one ahead."""
+    """Reads the parts of a backup in another thread, one ahead."""
 
     def __init__(self, reader: PieceReader) -> None:
         self.manifest = reader.manifest
@@ -47,16 +47,16 @@ class _Pieces:
         self.read_bytes = 0
 
     async def of(self, part: str) -> AsyncIterator[bytes]:
-        """The pieces of a part, if it is what comes next."""
+        """Yield the content of an archive, if it comes next in the backup."""
         while (piece := await self._look()) is not None and piece[0] == part:
             self._ahead = None
             yield piece[1]
 
     async def end(self) -> End:
-        """That the backup is whole. Raises RequestError if it is not."""
+        """Check that the backup is complete. Raises RequestError if it isn't."""
         surplus = await self._look()
         if surplus is not None or self._reader.end is None:
-            raise RequestError("backup_damaged", "The backup has parts that do not belong there.")
+            raise RequestError("backup_damaged", "The backup contains unexpected parts.")
         return self._reader.end
 
     async def _look(self) -> tuple[str, bytes] | None:
@@ -76,10 +76,10 @@ async def restore_database(
     replaces: bool,
     heeding: Heeding,
 ) -> DatabaseRecord:
-    """The database of that name with a backup's content: a new one, or if it `replaces`, one that is there.
+    """Restore a backup as a new database, or with `replaces` into the existing one of that name.
 
-    Raises ConflictError if the name is taken, or with `replaces` if it is not; RequestError if the backup is not whole
-    or cannot be restored. Then, and when it is cancelled, everything is as it was.
+    Raises ConflictError if the name is taken, or with `replaces` if it doesn't exist; RequestError if the backup is
+    incomplete or can't be restored. If it fails or is cancelled, nothing has changed.
     """
     pieces = _Pieces(await _open(source, DATABASE))
     target = await get_by_name(directory, organization_id, name) if replaces else None
@@ -87,7 +87,7 @@ async def restore_database(
         raise ConflictError("wrong_state", f"The database {name!r} is {target.state}.")
     async with drafts.draft(directory, organization_id, name, replaces=replaces) as made:
         end = await _fill(await cell_of(directory, made), made, pieces, progress)
-        progress.step("the change of places" if target else "the last step")
+        progress.step("swap" if target else "publish")
         if target is None:
             return await drafts.adopt(directory, made, plain=end.plain)
         return await drafts.replace(
@@ -96,9 +96,9 @@ async def restore_database(
 
 
 async def restore_directory(directory: Directory, dsn: str, source: BinaryIO, progress: Progress) -> None:
-    """Fills an empty database with a backup of the directory: all of it or nothing.
+    """Restore a backup of the directory into an empty database, all or nothing.
 
-    Raises ConflictError if the database is not empty, RequestError if the backup is not whole.
+    Raises ConflictError if the database is not empty, RequestError if the backup is incomplete.
     """
     pieces = _Pieces(await _open(source, DIRECTORY))
     async with directory.connection() as connection:
@@ -106,8 +106,8 @@ async def restore_directory(directory: Directory, dsn: str, source: BinaryIO, pr
         if (await connection.execute(tables)).rowcount:
             raise ConflictError(
                 "directory_not_empty",
-                "The database that PLAINSQL_DIRECTORY_DSN names is not empty.",
-                hint="Create an empty one, and name that.",
+                "The database in PLAINSQL_DIRECTORY_DSN is not empty.",
+                hint="Create an empty database and use that.",
             )
         major = connection.info.server_version // 10_000
     program = find_program("pg_restore", max(major, pieces.manifest.dumped_by_major))
@@ -119,14 +119,14 @@ async def restore_directory(directory: Directory, dsn: str, source: BinaryIO, pr
 async def _open(source: BinaryIO, kind: str) -> PieceReader:
     reader = await asyncio.to_thread(PieceReader, source)
     if reader.manifest.kind != kind:
-        raise RequestError("wrong_backup", f"This is a backup of a {reader.manifest.kind}, not of a {kind}.")
+        raise RequestError("wrong_backup", f"This is a {reader.manifest.kind} backup, not a {kind} backup.")
     return reader
 
 
 async def _fill(cell: CellRecord, made: DatabaseRecord, pieces: _Pieces, progress: Progress) -> End:
-    """Restores into a draft. When it returns, everything is there and the backup was whole."""
+    """Restore into a draft. When this returns, the draft is complete and the backup was, too."""
     owner = backups.owners_conninfo(cell.conninfo, made.engine_name, made.owner_role, backups.RESTORE)
-    # Nobody else is there to be serializable with.
+    # The draft has no other users, so it needs no serializable isolation.
     conninfo = make_conninfo(owner, options="-c default_transaction_isolation=read\\ committed")
     admin = (cell.conninfo, cell.admin_role, made.engine_name)
     await backups.forget_default_privileges(*admin, made.owner_role, made.reader_role)
@@ -144,7 +144,7 @@ async def _fill(cell: CellRecord, made: DatabaseRecord, pieces: _Pieces, progres
                 await backups.fill_records(*admin, table, pieces.of(table))
             end = await pieces.end()
             await finish_schema(program, schema, conninfo, progress)
-            progress.step("rights")
+            progress.step("privileges")
             await grant(program, schema, conninfo)
         progress.step("statistics")
         await backups.analyze(owner)
@@ -152,7 +152,7 @@ async def _fill(cell: CellRecord, made: DatabaseRecord, pieces: _Pieces, progres
 
 
 async def _save_schema(pieces: _Pieces, made: DatabaseRecord, file: Path) -> None:
-    """Writes the schema's archive down, with the new database's roles in the place of the old one's."""
+    """Save the schema archive, with the old database's roles replaced by the new one's."""
     with file.open("wb") as stream:
         async for piece in pieces.of("schema"):
             stream.write(piece)
@@ -169,7 +169,7 @@ async def _feed(
     *,
     whole: bool = False,
 ) -> None:
-    """Restores the part `data`. If it must be `whole`, its last piece is withheld until the checksum was right."""
+    """Restore the archive `data`. With `whole`, its last part is held back until the checksum is verified."""
     async with running(program, options, conninfo, takes_input=True) as process:
         assert process.stdin is not None
         held = b""

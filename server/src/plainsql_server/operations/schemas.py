@@ -1,6 +1,6 @@
-"""The definitions of a dumped database: brought into another one, by pg_restore and as its owner.
+"""Restores the schema of a dumped database, with pg_restore as the new database's owner.
 
-Owns which of them go when: indexes and constraints after the rows, rights last.
+Indexes and constraints come after the rows, privileges last.
 """
 
 import re
@@ -11,9 +11,9 @@ from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.operations.programs import run
 from plainsql_server.operations.progress import Progress
 
-# Rights come from the archive in a step of their own; owners are whoever restores.
+# Privileges are restored in a separate step. Objects belong to the role that restores them.
 OPTIONS = ("--exit-on-error", "--no-owner", "--no-privileges")
-# The engine's own functions have theirs from provisioning.
+# Privileges on pg_catalog are set by provisioning.
 _RIGHTS = re.compile(rb"\d+; \d+ \d+ (DEFAULT )?ACL (?!pg_catalog )")
 _ENTRY = re.compile(rb"\d+; ")
 _EVENT_TRIGGER = re.compile(rb"\d+; \d+ \d+ EVENT TRIGGER ")
@@ -22,21 +22,21 @@ _ROLE = re.compile(r"[or]_[0-9a-f]{24}\Z")
 
 
 def renamed(archive: bytes, roles: tuple[str, str], made: DatabaseRecord) -> bytes:
-    """The archive of definitions with the roles of another database, owner and reader, in the place of its own."""
-    # Role names are random and of one length, so that the archive, which counts the bytes of each text, stays one. It
-    # holds definitions and no rows: whatever names a role there means it.
+    """Replace the owner and reader roles in a schema archive with those of another database."""
+    # Role names are random and have equal length, so the archive, which stores the length of each text, stays valid. It
+    # contains no rows, so every occurrence of a role name is that role.
     for old, new in zip(roles, (made.owner_role, made.reader_role), strict=True):
         if not _ROLE.match(old) or len(old) != len(new):
-            raise RequestError("backup_damaged", f"The backup names a role that is none of ours: {old!r}.")
+            raise RequestError("backup_damaged", f"The backup contains an unknown role: {old!r}.")
         archive = archive.replace(old.encode(), new.encode())
     return archive
 
 
 async def finish_schema(program: Path, schema: Path, conninfo: str, progress: Progress) -> None:
-    """Indexes, constraints, triggers, and what else comes after the rows."""
+    """Restore indexes, constraints, triggers and everything else that comes after the rows."""
     options = ("--section=post-data", "--no-privileges")
     listed = await run(program, (*options, "--list", str(schema)), None)
-    # The new database has the service's own event trigger already, and tenants can have none.
+    # The new database already has the service's event trigger, and tenants can't create any.
     wanted = [line for line in listed.splitlines() if not _EVENT_TRIGGER.match(line)]
     chosen = schema.with_name("post-data")
     chosen.write_bytes(b"\n".join(wanted) + b"\n")
@@ -47,7 +47,7 @@ async def finish_schema(program: Path, schema: Path, conninfo: str, progress: Pr
     def hear(line: str) -> None:
         nonlocal done
         if _CREATED.match(line):
-            # It says so before it does so.
+            # pg_restore prints the line before it does the work.
             done += 1
             progress.at(done)
 
@@ -56,7 +56,7 @@ async def finish_schema(program: Path, schema: Path, conninfo: str, progress: Pr
 
 
 async def grant(program: Path, schema: Path, conninfo: str) -> None:
-    """Rights come last: an owner may have taken some from itself, which filling the tables needs."""
+    """Restore privileges, last: an owner may have revoked some from itself that loading the rows needs."""
     listed = await run(program, ("--list", str(schema)), None)
     rights = [line for line in listed.splitlines() if _RIGHTS.match(line)]
     if rights:

@@ -1,6 +1,8 @@
-"""The state of the service at one moment: directory, cells, planes, and the queues of this machine's processes.
+"""Collects the state of the service: directory, cells, planes, and the queues of this machine's processes.
 
-Owns gathering it. What does not answer is part of the picture and no error. Refuses to judge: `doctor` does.
+    status = await gather(directory, settings, ca_file)
+
+A part that does not answer is reported, not an error. To find problems, use `doctor`.
 """
 
 import asyncio
@@ -23,7 +25,7 @@ _CELL_METRICS = "plainsql_cell_"
 
 @dataclass(frozen=True, slots=True)
 class CellStatus:
-    """A cell, what the directory knows of it, and how it is; without `view` it did not answer."""
+    """A cell's directory entry and its live state. `view` is None if the cell did not answer."""
 
     id: str
     name: str
@@ -35,7 +37,7 @@ class CellStatus:
 
 @dataclass(frozen=True, slots=True)
 class PlaneStatus:
-    """What a plane or the alias says of itself at its public address."""
+    """The health of a plane or the alias at its public URL."""
 
     name: str
     url: str
@@ -47,7 +49,7 @@ class PlaneStatus:
 
 @dataclass(frozen=True, slots=True)
 class ProcessStatus:
-    """What a data-plane process of this machine uses of all cells together, as its metrics say."""
+    """The connections and queue of a data plane process on this machine, over all cells, from its metrics."""
 
     port: int
     open_connections: int
@@ -58,7 +60,7 @@ class ProcessStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Everything at one moment."""
+    """The state of everything at one time."""
 
     directory: dict[str, int]
     cells: list[CellStatus]
@@ -67,7 +69,7 @@ class Status:
 
 
 async def gather(directory: Directory, settings: Settings, ca_file: Path | None) -> Status:
-    """The state of everything that the settings and the directory name. Raises EngineError if the directory is away."""
+    """Collect the state of every known part. Raises EngineError if the directory is unavailable."""
     totals = await counts.totals(directory)
     by_cell = await counts.databases_by_cell(directory)
     listed = await cells.list_(directory)
@@ -94,7 +96,7 @@ async def _plane(name: str, url: str, ca_file: Path | None) -> PlaneStatus:
     return PlaneStatus(
         name,
         url,
-        str(said.get("status", "not ours")),
+        str(said.get("status", "not PlainSQL")),
         said.get("version"),
         said.get("uptime_s"),
         said.get("checks", {}),
@@ -113,7 +115,7 @@ async def _process(host: str, port: int) -> ProcessStatus | None:
     try:
         answer = await get(f"http://{host}:{port}", "/metrics")
     except AskingError:
-        # A process that does not run has no queue.
+        # A process that is not running has no queue.
         return None
     sums: dict[str, float] = {}
     for family in text_string_to_metric_families(answer.text):

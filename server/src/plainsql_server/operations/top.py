@@ -1,7 +1,8 @@
-"""What runs now: customers' statements on every cell, by organization, and the end of one.
+"""Lists customers' running statements on every cell, by organization, and cancels one.
 
-Owns putting cells and directory together. SQL text is shown to operators alone, cut short and without characters that
-a terminal would obey; parameters are never part of it.
+    picture = await look(directory)
+
+SQL text is shown to operators only. It is truncated and stripped of control characters. Parameters are never shown.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ _IDLE = "idle"
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One backend of a customer's, and what it does."""
+    """One customer backend and its statement."""
 
     cell: str
     pid: int
@@ -36,14 +37,14 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What was seen at one moment, and the cells that did not answer, with why."""
+    """The running statements, and the cells that did not answer, with the reason."""
 
     statements: list[Statement]
     away: dict[str, str]
 
 
 async def look(directory: Directory, *, idle: bool = False) -> Picture:
-    """The statements of all cells, longest first; with `idle`, also connections that wait for their next one."""
+    """List the statements of all cells, longest first; with `idle`, also idle connections."""
     shown: list[Statement] = []
     answers, away = await _ask(await cells.list_(directory))
     for cell, running in answers:
@@ -54,30 +55,32 @@ async def look(directory: Directory, *, idle: bool = False) -> Picture:
 
 
 async def cancel(directory: Directory, pid: int, cell_name: str | None, *, terminate: bool = False) -> Statement:
-    """The statement that was told to end. Its connection is ended, too, if it is to `terminate`.
+    """Cancel a backend's statement, and with `terminate` its connection, too. Returns the statement.
 
-    Raises AccessError if no customer's backend has that number, ConflictError if several cells have one. A cell that
-    does not answer keeps nobody from ending a statement on another.
+    Raises AccessError if no customer backend has that PID, ConflictError if several cells have one. A cell that does
+    not answer does not prevent cancelling a statement on another.
     """
     wanted = [cell for cell in await cells.list_(directory) if cell_name in (None, cell.name, cell.id)]
     if not wanted:
-        raise AccessError("cell_not_found", f"There is no cell {cell_name!r}.", hint="`plainsql-server cell list`")
+        raise AccessError("cell_not_found", f"There is no cell {cell_name!r}.", hint="Run `plainsql-server cell list`.")
     answers, away = await _ask(wanted)
     found = [(cell, each) for cell, running in answers for each in running if each.pid == pid]
     if len(found) > 1:
         names = ", ".join(cell.name for cell, _ in found)
-        raise ConflictError("pid_ambiguous", f"Several cells have a backend {pid}: {names}.", hint="Name one: --cell.")
+        raise ConflictError(
+            "pid_ambiguous", f"Several cells have a backend with PID {pid}: {names}.", hint="Choose one with --cell."
+        )
     for cell, running in found:
         known = await owners(directory, [running.role])
         async with activity.watching(cell.conninfo, cell.admin_role) as connection:
             if await activity.end_statement(connection, pid, list(known), terminate=terminate):
                 return _statement(cell, running, known[running.role])
     asked_in_vain = "".join(f" The cell {name} does not answer: {why}" for name, why in away.items())
-    raise AccessError("statement_not_found", f"No customer's backend has the number {pid}.{asked_in_vain}")
+    raise AccessError("statement_not_found", f"No customer backend has PID {pid}.{asked_in_vain}")
 
 
 async def _ask(asked: list[CellRecord]) -> tuple[list[tuple[CellRecord, list[Running]]], dict[str, str]]:
-    """What runs on each of the cells that answers; and the others by name, with why they do not."""
+    """Return the running statements of each cell that answers, and the reason by name for each cell that does not."""
     answers: list[tuple[CellRecord, list[Running]]] = []
     away: dict[str, str] = {}
     found = await asyncio.gather(*(_running(cell) for cell in asked), return_exceptions=True)
@@ -111,5 +114,5 @@ def _statement(cell: CellRecord, running: Running, owner: RoleOwner | None) -> S
 
 
 def printable(text: str) -> str:
-    """Text of a customer's on one line, with nothing in it that a terminal would obey."""
+    """Return customer text as one line without control characters."""
     return " ".join("".join(each if each.isprintable() else " " for each in text).split())

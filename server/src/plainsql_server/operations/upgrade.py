@@ -1,7 +1,6 @@
-"""Bringing the directory and the cells up to this version, and what that would change.
+"""Upgrades the directory and the cells to this version, or lists what an upgrade would change.
 
-Owns the order: the directory first, as `migrate` does, then each cell and the databases on it. Every step may be run
-again.
+The directory comes first, as in `migrate`, then each cell and the databases on it. Every step can be run again.
 """
 
 import asyncio
@@ -19,7 +18,7 @@ from plainsql_server.engine.admin.examining import examine
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing that an upgrade does, or cannot do (`refused`)."""
+    """One change of an upgrade, or something that prevents it (`refused`)."""
 
     where: str
     what: str
@@ -27,13 +26,13 @@ class Change:
 
 
 async def plan(dsn: str) -> list[Change]:
-    """What `carry_out` would change now. Raises EngineError if the directory is away."""
+    """List what `carry_out` would change. Raises EngineError if the directory is unavailable."""
     missing = await asyncio.to_thread(pending, dsn)
     if missing is None:
-        return [Change("directory", "its tables are those of a newer version: run that one", refused=True)]
+        return [Change("directory", "its tables belong to a newer version; run that version", refused=True)]
     changes = [Change("directory", f"migration {revision}: {text}") for revision, text in missing]
     if missing and missing[0][0] == "0001":
-        # There is no table of cells yet, and so no cell.
+        # There is no table of cells yet, so there are no cells.
         return changes
     async with Directory.open(dsn, max_connections=1) as directory:
         for cell in await cells.list_(directory):
@@ -42,7 +41,7 @@ async def plan(dsn: str) -> list[Change]:
 
 
 async def carry_out(dsn: str) -> None:
-    """Makes every change of the plan. If it fails, what was done is kept, and it can be run again."""
+    """Make every change of the plan. If it fails, completed changes are kept, and you can run it again."""
     await asyncio.to_thread(migrate, dsn)
     async with Directory.open(dsn, max_connections=1) as directory:
         for cell in await cells.list_(directory):
@@ -56,19 +55,21 @@ async def _plan_cell(cell: CellRecord) -> list[Change]:
         async with watching(cell.conninfo, cell.admin_role) as connection:
             facts, older = await examine(connection), await provisioning.of_older_editions(connection)
     except ServiceError as error:
-        return [Change(where, f"it cannot be reached: {error.internal_context or error.message}", refused=True)]
+        return [Change(where, f"cannot be reached: {error.internal_context or error.message}", refused=True)]
     if facts.is_too_old:
-        return [Change(where, f"PostgreSQL {facts.version_text} is too old: install its newest release", refused=True)]
+        return [
+            Change(where, f"PostgreSQL {facts.version_text} is too old; install the newest minor release", refused=True)
+        ]
     if not facts.is_superuser:
-        return [Change(where, f"the role {cell.admin_role} is no superuser", refused=True)]
+        return [Change(where, f"the role {cell.admin_role} is not a superuser", refused=True)]
     changes = []
     if facts.template is None:
         changes.append(f"create the template database {provisioning.TEMPLATE}")
     elif facts.template.is_open:
-        changes.append(f"close the template database {provisioning.TEMPLATE}")
-    changes += [f"revoke PUBLIC's right to connect to {name}" for name in facts.open_to_all]
+        changes.append(f"close the template database {provisioning.TEMPLATE} to connections")
+    changes += [f"revoke CONNECT on {name} from PUBLIC" for name in facts.open_to_all]
     if not facts.has_probe:
-        changes.append("create the role that health checks log in as")
+        changes.append("create the role for health checks")
     if older:
-        changes.append(f"give {len(older)} databases of customers the rights and functions of new ones")
+        changes.append(f"update privileges and functions in {len(older)} customer databases")
     return [Change(where, change) for change in changes]

@@ -44,7 +44,7 @@ def die_where_told(step: Step) -> None:
 
 
 async def enter_at_once(directory: Directory, new: NewRecord, hold_s: float) -> State:
-    """Takes the baton, whoever has it. The test has dropped the index that keeps the rule."""
+    """Takes the lock, whoever has it. The test has dropped the index that keeps the rule."""
     statement = """
         INSERT INTO spanning_transactions (id, organization_id, gid, database_ids, state, held_until)
         VALUES (%s, %s, %s, %s, 'open', now() + %s * interval '1 s')

@@ -1,1 +1,1 @@
-"""`plainsql-server cell …`: adding and changing cells, their configuration files, their guard."""
+"""`plainsql-server cell …`: add and change cells, write their configuration files, run the guard."""

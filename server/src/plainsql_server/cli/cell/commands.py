@@ -18,17 +18,17 @@ from plainsql_server.directory.counts import databases_by_cell
 from plainsql_server.limits.tiers import TIERS
 
 _max_databases_option = click.option(
-    "--max-databases", type=click.IntRange(min=0), help="How many databases the cell may hold; 1,000 by default."
+    "--max-databases", type=click.IntRange(min=0), help="Maximum number of databases on the cell; 1,000 by default."
 )
 _tier_option = click.option(
     "--tier", "tiers", type=click.Choice(list(TIERS)), multiple=True,
-    help="A tier whose new databases go there; repeatable. Without it, every tier's.",
+    help="Tier whose new databases the cell accepts; repeatable. Without it, every tier.",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """A cell, and how many databases it has."""
+    """A cell and its number of databases."""
 
     id: str
     name: str
@@ -51,11 +51,11 @@ class _Listed:
 
 @click.group("cell")
 def cell_command() -> None:
-    """Cells: the PostgreSQL clusters that hold customers' databases."""
+    """Manage cells, the PostgreSQL clusters that hold customers' databases."""
 
 
-_CONNINFO_HELP = "How to reach it, as libpq keywords without user, dbname and password: 'host=… port=… sslmode=…'."
-_ADMIN_ROLE_HELP = "The superuser that the service logs in as to provision databases."
+_CONNINFO_HELP = "How to connect: libpq keywords without user, dbname and password, such as 'host=… port=… sslmode=…'."
+_ADMIN_ROLE_HELP = "Superuser that the service logs in as to provision databases."
 
 
 @cell_command.command("add")
@@ -68,10 +68,10 @@ _ADMIN_ROLE_HELP = "The superuser that the service logs in as to provision datab
 def _add(
     *, name: str, conninfo: str, admin_role: str, org: str | None, max_databases: int | None, tiers: tuple[str, ...]
 ) -> None:
-    """Prepare a PostgreSQL cluster to hold customers' databases, and add it as the cell NAME. Prints its id.
+    """Prepare a PostgreSQL cluster for customers' databases and add it as the cell NAME. Prints its ID.
 
-    The cluster must be used by the service alone: PUBLIC loses the right to connect to any of its databases. Outdated
-    minor releases are rejected. If the command fails, run it again.
+    Only the service may use the cluster: PUBLIC loses the CONNECT privilege on every database. Outdated minor releases
+    are rejected. If the command fails, run it again.
     """
 
     async def add(directory: Directory) -> CellRecord:
@@ -94,7 +94,7 @@ cell_command.add_command(guard_command)
 @click.argument("name", metavar="NAME-OR-ID")
 @click.option(
     "--state", type=click.Choice([str(each) for each in CellState]),
-    help="active: accepts new databases. full: keeps what it has. draining: is being emptied. down: is unavailable;"
+    help="active: accepts new databases. full: accepts no more. draining: is being emptied. down: is unavailable, and"
     " requests to its databases get 503 at once.",
 )  # fmt: skip
 @_max_databases_option
@@ -108,9 +108,10 @@ def _set(
     *, name: str, state: str | None, max_databases: int | None, tiers: tuple[str, ...], every_tier: bool,
     conninfo: str | None, admin_role: str | None,
 ) -> None:  # fmt: skip
-    """Change a cell: its state, what it accepts, or how it is reached. Every node follows within a second.
+    """Change a cell's state, what it accepts, or its address. Every node follows within a second.
 
-    The cell keeps its databases; move one with `database move`. A new --conninfo is checked and prepared as by `add`.
+    The cell keeps its databases; use `database move` to move one. `set --conninfo` checks and prepares the cluster as
+    `add` does.
     """
     if tiers and every_tier:
         raise click.UsageError("Use either --tier or --every-tier, not both.")
@@ -131,7 +132,7 @@ def _set(
     of = f"of the tiers {', '.join(changed.tiers)}" if changed.tiers else "of every tier"
     remark(f"The cell {changed.name!r} is {changed.state} and may hold {changed.max_databases} databases {of}.")
     if conninfo is not None:
-        remark(f"It is reached by {changed.conninfo!r}.")
+        remark(f"It is reached with {changed.conninfo!r}.")
 
 
 @cell_command.command("list")

@@ -1,4 +1,4 @@
-"""`plainsql-server cell files`: the configuration that a cell's PostgreSQL runs with, written to a folder."""
+"""`plainsql-server cell files`: write the configuration of a cell's PostgreSQL to a folder."""
 
 from pathlib import Path
 
@@ -7,16 +7,16 @@ import click
 from plainsql_server.cli.output import remark
 from plainsql_server.operations.files.cell import BACKEND_MEMORY_BYTES, HEADING, CellConfig, Tls
 
-# What a service that runs PostgreSQL is bounded by.
+# Resource limits and hardening for every systemd unit that runs PostgreSQL.
 BOUNDS = f"""\
-# What one backend may take besides the shared buffers. A statement that wants more fails alone.
+# Memory limit of one backend, without the shared buffers. A statement that needs more fails alone.
 LimitDATA={BACKEND_MEMORY_BYTES // 1024**2}M
-# If the machine itself runs out, a backend goes and not the server.
+# If the machine runs out of memory, a backend is killed and not the server.
 OOMScoreAdjust=-900
 Environment=PG_OOM_ADJUST_FILE=/proc/self/oom_score_adj PG_OOM_ADJUST_VALUE=0
-# A group of its own for the scheduler, within which the priorities count that the guard sets.
+# A separate scheduler group. The priorities that the guard sets apply within it.
 CPUWeight=100
-# A cell's host holds nothing but the cell, and what runs there sees nothing else.
+# A cell's host runs only the cell, so its processes need access to nothing else.
 NoNewPrivileges=yes
 ProtectHome=yes
 PrivateTmp=yes
@@ -31,9 +31,9 @@ _UNIT = f"""\
 {BOUNDS}"""
 
 _GUARD_UNIT = f"""\
-{HEADING}# Lets customers who take little processor time go first: /etc/systemd/system/plainsql-guard.service
+{HEADING}# Gives customers who use little CPU time priority: /etc/systemd/system/plainsql-guard.service
 [Unit]
-Description=PlainSQL: priorities of a cell's customers
+Description=PlainSQL: CPU priorities of a cell's customers
 After=postgresql.service
 StartLimitIntervalSec=0
 
@@ -58,20 +58,25 @@ WantedBy=multi-user.target
 
 @click.command("files")
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
-@click.option("--admin-role", required=True, metavar="ROLE", help="The superuser that provisioning logs in as.")
 @click.option(
-    "--cert-file", default="server.crt", show_default=True, help="The cell's certificate, as it will be there."
+    "--admin-role", required=True, metavar="ROLE", help="Superuser that the service logs in as to provision databases."
 )
-@click.option("--key-file", default="server.key", show_default=True, help="Its private key.")
 @click.option(
-    "--client-ca-file", default="clients.crt", show_default=True, help="Authority of the service's certificates."
+    "--cert-file", default="server.crt", show_default=True, help="Path of the cell's certificate on its machine."
 )
-@click.option("--socket-directory", default="/run/postgresql", show_default=True, help="Where its local socket goes.")
+@click.option("--key-file", default="server.key", show_default=True, help="Path of its private key.")
+@click.option(
+    "--client-ca-file",
+    default="clients.crt",
+    show_default=True,
+    help="Path of the CA that signs the service's certificates.",
+)
+@click.option("--socket-directory", default="/run/postgresql", show_default=True, help="Folder of its local socket.")
 @click.option(
     "--data-folder",
     default="/var/lib/postgresql/15/main",
     show_default=True,
-    help="PostgreSQL's, for the guard's unit.",
+    help="PostgreSQL's data folder, for the guard's unit.",
 )
 @click.option(
     "--network",
@@ -79,7 +84,7 @@ WantedBy=multi-user.target
     multiple=True,
     default=["0.0.0.0/0", "::0/0"],
     show_default=True,
-    help="From where the service connects; repeatable.",
+    help="Network that the service connects from; repeatable.",
 )
 def files_command(
     *, folder: Path, admin_role: str, cert_file: str, key_file: str, client_ca_file: str, socket_directory: str,
@@ -87,10 +92,10 @@ def files_command(
 ) -> None:  # fmt: skip
     """Write the configuration of a cell's PostgreSQL to FOLDER.
 
-    postgresql.conf, pg_hba.conf and pg_ident.conf go to its data folder, memory.conf beside its systemd unit;
-    guard.service is a unit of its own, for `cell guard`. The service logs in by certificates: one in the name of the
-    admin role for the control plane, and one in any other name for the data plane, which opens every tenant's role and
-    not the admin's.
+    Put postgresql.conf, pg_hba.conf and pg_ident.conf into PostgreSQL's data folder. memory.conf is a drop-in for its
+    systemd unit, and guard.service a unit for `cell guard`. The service logs in with certificates: the control plane
+    with one that names the admin role, the data plane with one of any other name, which can log in as every tenant's
+    role but not as the admin role.
     """
     try:
         config = CellConfig(

@@ -1,4 +1,4 @@
-"""`plainsql-server cell ha-files`: the configuration of a cell of several machines, a folder for each."""
+"""`plainsql-server cell ha-files`: write the configuration of a cell of several machines, one folder per machine."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ ExecStart=/usr/bin/env patroni /etc/plainsql/patroni.yml
 ExecReload=/bin/kill -s HUP $MAINPID
 Restart=always
 RestartSec=1
-# PostgreSQL must not outlive Patroni: nobody else would tell it that another server leads.
+# PostgreSQL must not outlive Patroni: only Patroni knows when another server leads.
 KillMode=mixed
 TimeoutStopSec=60
 {BOUNDS}
@@ -48,7 +48,7 @@ Type=notify
 ExecStart=/usr/bin/etcd --config-file /etc/plainsql/etcd.yml
 Restart=always
 RestartSec=1
-# Its answers decide who leads; they must not wait for a cell's disk or processor.
+# Its answers decide which server leads, so they must not wait for the cell's disk or CPU.
 Nice=-10
 IOSchedulingClass=best-effort
 IOSchedulingPriority=0
@@ -64,26 +64,28 @@ WantedBy=multi-user.target
 
 @click.command("ha-files")
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
-@click.option("--name", required=True, metavar="NAME", help="The cell's name, which its machines share.")
+@click.option("--name", required=True, metavar="NAME", help="Name of the cell, the same on all machines.")
 @click.option(
     "--node", "nodes", multiple=True, required=True, metavar="NAME=HOST",
-    help="A machine, and the address by which the others reach it; three or more, an odd number.",
+    help="Machine, and the address where the others reach it. Give three or more, an odd number.",
 )  # fmt: skip
-@click.option("--admin-role", required=True, metavar="ROLE", help="The superuser that provisioning logs in as.")
+@click.option(
+    "--admin-role", required=True, metavar="ROLE", help="Superuser that the service logs in as to provision databases."
+)
 @click.option(
     "--certificates", default="/etc/plainsql", show_default=True, metavar="FOLDER",
-    help="Where each machine has node.crt, node.key, nodes.crt, clients.crt, replication.crt and replication.key.",
+    help="Folder on each machine with node.crt, node.key, nodes.crt, clients.crt, replication.crt and replication.key.",
 )  # fmt: skip
 @click.option("--data-directory", default="/var/lib/postgresql/15/plainsql", show_default=True)
 @click.option("--bin-directory", default="/usr/lib/postgresql/15/bin", show_default=True)
-@click.option("--socket-directory", default="/run/postgresql", show_default=True, help="Where its local socket goes.")
+@click.option("--socket-directory", default="/run/postgresql", show_default=True, help="Folder of its local socket.")
 @click.option(
     "--network", "networks", multiple=True, default=["0.0.0.0/0", "::0/0"], show_default=True,
-    help="From where the service connects; repeatable.",
+    help="Network that the service connects from; repeatable.",
 )  # fmt: skip
 @click.option(
     "--watchdog", type=click.Choice(["required", "automatic", "off"]), default="automatic", show_default=True,
-    help="Whether a machine without a watchdog may lead, and whether one is used.",
+    help="required: only a machine with a watchdog may lead. automatic: use one if present. off: use none.",
 )  # fmt: skip
 def ha_files_command(
     *, folder: Path, name: str, nodes: tuple[str, ...], admin_role: str, certificates: str, data_directory: str,
@@ -91,8 +93,8 @@ def ha_files_command(
 ) -> None:  # fmt: skip
     """Write the configuration of a cell that survives the loss of a machine to FOLDER.
 
-    There is a folder for each machine in it, with patroni.yml and etcd.yml for /etc/plainsql. The units for systemd are
-    the same on all. Standard output has the hosts for `cell add --conninfo`.
+    FOLDER gets one folder per machine, with patroni.yml and etcd.yml for /etc/plainsql. The systemd units are the same
+    on all machines. Prints the hosts for `cell add --conninfo`.
     """
     try:
         cell = CellConfig(
@@ -127,10 +129,10 @@ def _nodes(pairs: tuple[str, ...]) -> list[Node]:
         (pair for pair, (name, _, host) in zip(pairs, named, strict=True) if not (name.isalnum() and host)), None
     )
     if wrong is not None:
-        raise ValueError(f"not a machine's name and address, like a=10.0.0.1: {wrong!r}")
+        raise ValueError(f"Expected NAME=HOST, such as a=10.0.0.1, got {wrong!r}.")
     if len({name for name, _, _ in named}) != len(named):
-        raise ValueError("two machines have one name")
+        raise ValueError("Two machines have the same name.")
     if len(named) < _LEAST_NODES or len(named) % 2 == 0:
-        # Of two, neither can know that the other is dead; of four, no more may die than of three.
-        raise ValueError(f"a cell has three machines or more, an odd number; here are {len(named)}")
+        # With two machines, neither can know that the other is dead. Four survive no more losses than three.
+        raise ValueError(f"Expected three machines or more, an odd number, got {len(named)}.")
     return [Node(name, host) for name, _, host in named]

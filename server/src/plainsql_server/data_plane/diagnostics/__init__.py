@@ -1,1 +1,1 @@
-"""What the service tries out in a customer's database on request: probes, the benchmark, the storage test."""
+"""Diagnostics that run in a customer's database on request: probes, the benchmark and the storage test."""

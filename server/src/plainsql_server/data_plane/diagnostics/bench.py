@@ -1,8 +1,7 @@
-"""A small benchmark of a customer's database, through the service's own executors.
+"""A small benchmark of a customer's database, run through the same executors as requests.
 
-Owns what is measured and its bounds: some seconds, one at a time for each database, and no more statements than the
-organization's rate limit has room for, each of which counts as a request. So nobody gets more out of the service by
-measuring it than by using it.
+It is limited to a few seconds and to one run at a time per database. Every statement counts as a request against the
+organization's rate limit, so measuring the service never gives an organization more than using it would.
 """
 
 import asyncio
@@ -26,12 +25,13 @@ from plainsql_server.limits.tiers import TIERS
 
 MAX_ITERATIONS = 1_000
 MAX_CONCURRENCY = 16
-# The contract's five seconds, less what making and removing the temporary data takes, and the grace for what was begun.
+# The documented five seconds, minus the time to create and remove the temporary data, and the grace period for
+# operations that have started.
 _MEASURING_S = 3.5
 _GRACE_S = 0.5
 _ROWS = 1_000
 _STREAMED_ROWS = 100
-# Long enough for somebody's rollback, short enough not to make a second benchmark wait for the first.
+# Long enough for the rollback of an earlier benchmark, short enough that a second one does not wait for the first.
 _TURN_TIMEOUT_MS = 200
 _LOCK_NOT_AVAILABLE = "55P03"
 _TURN = "plainsql_bench_turn"
@@ -43,7 +43,7 @@ Limit = Literal["time", "rate_limit"]
 
 @dataclass(slots=True)
 class Operation:
-    """What was measured of one kind of work."""
+    """The measurements of one kind of operation."""
 
     name: OperationName
     took_us: list[int] = field(default_factory=list)
@@ -53,18 +53,18 @@ class Operation:
 
 @dataclass(slots=True)
 class Measured:
-    """A benchmark's result; `limited_by` says what ended it early, if something did."""
+    """The result of a benchmark. `limited_by` is what ended it early, if anything did."""
 
     operations: list[Operation] = field(default_factory=list)
     limited_by: Limit | None = None
 
 
 class _NoPermit(Exception):
-    """The organization's rate limit is used up."""
+    """The organization has reached its rate limit."""
 
 
 class _Nobody(Receiver):
-    """Receives a stream's rows and forgets them."""
+    """Receives the rows of a stream and discards them."""
 
     async def begin(self, shape: Shape, queue_us: int) -> None:  # noqa: ARG002  # the protocol's names
         return
@@ -82,7 +82,7 @@ class Benchmarks:
         self._running: set[str] = set()
 
     async def run(self, principal: Principal, database: str | None, iterations: int, concurrency: int) -> Measured:
-        """Measures. Raises ConflictError while another benchmark runs on the database; ServiceError."""
+        """Runs a benchmark. Raises ConflictError while another one runs on the database, or another ServiceError."""
         place = await self._executors.connections.place(principal, database)
         async with (
             self._only_one(place.database_id),
@@ -104,7 +104,7 @@ class Benchmarks:
 
     @asynccontextmanager
     async def _only_one_anywhere(self, principal: Principal, database: str | None) -> AsyncIterator[None]:
-        """Keeps other processes away: by a schema that is made and never committed, so that nothing can be left."""
+        """Excludes other processes, with a schema that is created and never committed, so nothing is left behind."""
         async with self._executors.connections.open(principal, database) as service:
             service.require_company()
             try:
@@ -118,7 +118,7 @@ class Benchmarks:
                     raise _bench_running() from error
                 raise
             yield
-            # Where something failed instead, the connection is closed, and that rolls back as well.
+            # If something failed, the connection is closed, which also rolls back.
             await service.run(b"rollback")
 
     async def _measure(self, principal: Principal, work: "_Work", iterations: int, concurrency: int) -> Measured:
@@ -142,7 +142,7 @@ class Benchmarks:
             until_s = now_s + (end_s - now_s) / (len(kinds) - at)
             series = _Series(operation, run, iterations, until_s, lambda: self._take_permit(principal))
             began_us = monotonic_us()
-            # Streams may have half of an organization's turns, and wait for no others.
+            # Streams may use only half of an organization's slots, and more of them would have to wait.
             at_once = max(1, concurrency // 2) if name == "stream" else concurrency
             measured.limited_by = await series.run(at_once) or measured.limited_by
             operation.lasted_us = monotonic_us() - began_us
@@ -160,7 +160,7 @@ class Benchmarks:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """The requests that are measured, on the rows of a temporary schema."""
+    """The requests that are measured, on a table in a temporary schema."""
 
     database: str | None
     schema: str
@@ -186,7 +186,7 @@ class _Work:
 
 
 class _Series:
-    """The same kind of work, again and again, some of it at once."""
+    """Repeats one kind of operation, several at once."""
 
     def __init__(
         self, operation: Operation, work: Callable[[], Awaitable[object]], iterations: int, until_s: float,
@@ -199,7 +199,7 @@ class _Series:
         self._take_permit = take_permit
 
     async def run(self, concurrency: int) -> Limit | None:
-        """What ended the series before all of it was done."""
+        """Runs the series. Returns what ended it early, or None."""
         ended = await asyncio.gather(*(self._repeat() for _ in range(concurrency)))
         return next((reason for reason in ended if reason is not None), None)
 
@@ -220,7 +220,7 @@ class _Series:
         try:
             await self._work()
         except EngineError:
-            # The engine is away: there is nothing to measure.
+            # PostgreSQL is unavailable, so there is nothing to measure.
             raise
         except ServiceError:
             self._operation.errors += 1
@@ -238,6 +238,6 @@ def _setup(schema: str) -> list[bytes]:
 
 def _bench_running() -> ConflictError:
     return ConflictError(
-        "bench_running", "A benchmark is running on this database; there is one at a time.",
+        "bench_running", "A benchmark is already running on this database. Only one can run at a time.",
         retryable=True, retry_after_ms=5_000,
     )  # fmt: skip

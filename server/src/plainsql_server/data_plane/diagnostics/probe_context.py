@@ -1,4 +1,4 @@
-"""What a probe may use: the executors of customers' requests for one database, and temporary schemas in it."""
+"""What a probe can use: the executors that run customers' requests, on one database, and temporary schemas in it."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -18,7 +18,7 @@ from plainsql_server.data_plane.transaction import TransactionRequest, Transacti
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Whether a thing happened as promised, and what shows it."""
+    """Whether the feature works as documented, and the evidence."""
 
     supported: bool
     evidence: dict[str, Any]
@@ -26,7 +26,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Executors:
-    """What runs customers' requests."""
+    """The executors that run customers' requests."""
 
     connections: ServiceConnections
     schemas: TemporarySchemas
@@ -53,7 +53,7 @@ class ProbeContext:
         return msgspec.json.decode(await self.raw_row(sql, params, **fields), type=dict[str, Any])
 
     async def transaction(self, *statements: TransactionStatement) -> None:
-        """Runs a transaction, once: what it is refused for is to be seen."""
+        """Runs a transaction without retries, so that the probe sees a conflict."""
         request = TransactionRequest(statements, self.database, max_retries=0)
         await self.executors.transactions.run(self.principal, request)
 

@@ -1,7 +1,7 @@
-"""Probes of what the service itself does: each does the thing on temporary data, through the same code as requests.
+"""Probes of the service's own features. Each uses the feature on temporary data, through the same code as requests.
 
-Owns what each promise is tried by. A probe finds 'not supported' where the thing does not happen as promised. That the
-engine is away, or that a turn did not come in time, is no finding: it is raised.
+A probe returns `supported=False` if the feature does not work as documented. If PostgreSQL is unavailable or no slot
+became free in time, that says nothing about the feature, so the probe raises an error instead.
 """
 
 from collections.abc import Sequence
@@ -20,18 +20,20 @@ from plainsql_server.engine.execution.execution import BEGIN
 from plainsql_server.engine.execution.records import Record
 from plainsql_server.engine.execution.transaction import Count, Expectation
 
-# How long a second connection is waited for, while the first is held.
+# How long to wait for a second connection while the first one is held.
 _SECOND_TIMEOUT_MS = 2_000
 _STREAMED_ROWS = 6
 _ROW_EVERY_S = 0.02
 _DEADLINE_MS = 100
-# A statement may outlive its deadline by a second where it must be ended by force.
+# A statement may exceed its deadline by a second if it must be terminated.
 _ENDED_WITHIN_US = 1_100_000
 _RECORDED = "PLS02"
 
 
 async def serializable_isolation(context: ProbeContext) -> Finding:
-    """Races a write skew: both read that two are on call, then each takes another one off. One must be refused."""
+    """Provokes a write skew: both transactions see two doctors on call, then each takes a different one off. One of
+    them must fail.
+    """
     setup = (
         "create table {s}.doctors (id int primary key, on_call bool not null)",
         "insert into {s}.doctors values (1, true), (2, true)",
@@ -79,7 +81,7 @@ _PAIRS = "create table {s}.pairs (id int primary key, other int)"
 
 
 async def atomic_transactions(context: ProbeContext) -> Finding:
-    """A transaction whose last statement fails leaves nothing; one that succeeds leaves everything."""
+    """A transaction whose last statement fails changes nothing; one that succeeds keeps all its changes."""
     async with context.schema(_PAIRS) as schema:
         insert = f"insert into {schema}.pairs (id) values"
         count = f"select count(*) as found from {schema}.pairs"
@@ -96,7 +98,7 @@ async def atomic_transactions(context: ProbeContext) -> Finding:
 
 
 async def transaction_references(context: ProbeContext) -> Finding:
-    """A parameter that is a value of an earlier statement's result."""
+    """A parameter takes its value from an earlier statement's result."""
     async with context.schema(_PAIRS) as schema:
         await context.transaction(
             TransactionStatement(f"insert into {schema}.pairs (id) values (41) returning id"),
@@ -110,7 +112,7 @@ async def transaction_references(context: ProbeContext) -> Finding:
 
 
 async def transaction_expectations(context: ProbeContext) -> Finding:
-    """A transaction whose expectation does not hold leaves nothing."""
+    """A transaction whose expectation fails changes nothing."""
     async with context.schema(_PAIRS) as schema:
         expect = Expectation(Count.AFFECTED, 2)
         failed = {}
@@ -125,7 +127,7 @@ async def transaction_expectations(context: ProbeContext) -> Finding:
 
 
 async def idempotency_keys(context: ProbeContext) -> Finding:
-    """A key that was used is refused the second time. The record is rolled back, as nothing was done under it."""
+    """A key that was used is refused the second time. The probe rolls its record back."""
     async with context.open() as service:
         record = Record(service.place.record_secret, new_id(Kind.REQUEST), new_id(Kind.REQUEST), b"", lambda _: b"{}")
         claim, _, params = record.claim()
@@ -141,7 +143,7 @@ async def idempotency_keys(context: ProbeContext) -> Finding:
 
 
 async def parameters(context: ProbeContext) -> Finding:
-    """Values of several types, apart from the statement's text."""
+    """Values of several types are sent separately from the statement."""
     found = await context.row(
         "select $1 + 1::int8 as number, $2::text as text, $3::int4[] as list, $4::jsonb as document, $5::date as none",
         [b"41", b'"it\'s"', b"[1, 2]", b'{"a": [true]}', b"null"],
@@ -151,7 +153,7 @@ async def parameters(context: ProbeContext) -> Finding:
 
 
 async def exact_numbers(context: ProbeContext) -> Finding:
-    """Numbers that doubles cannot hold, with every digit."""
+    """Numbers that a double can't represent keep every digit."""
     raw = (
         await context.raw_row("select 9007199254740993::int8 as a, 0.12345678901234567890123::numeric as b")
     ).decode()
@@ -159,7 +161,7 @@ async def exact_numbers(context: ProbeContext) -> Finding:
 
 
 async def read_only_requests(context: ProbeContext) -> Finding:
-    """A request that says that it only reads cannot write."""
+    """A read-only request can't write."""
     try:
         await context.row("create table plainsql_probe ()", read_only=True)
     except StatementError as error:
@@ -168,7 +170,7 @@ async def read_only_requests(context: ProbeContext) -> Finding:
 
 
 async def statement_deadline(context: ProbeContext) -> Finding:
-    """A statement that takes longer than it may is ended."""
+    """A statement that exceeds its deadline is cancelled."""
     began_us = monotonic_us()
     try:
         await context.row("select pg_sleep(5)", timeout_ms=_DEADLINE_MS)
@@ -183,7 +185,7 @@ async def statement_deadline(context: ProbeContext) -> Finding:
 
 
 class _Clocked(Receiver):
-    """Notes when a stream's rows come."""
+    """Records when the rows of a stream arrive."""
 
     def __init__(self) -> None:
         self._began_us = monotonic_us()
@@ -197,7 +199,7 @@ class _Clocked(Receiver):
 
 
 async def streaming(context: ProbeContext) -> Finding:
-    """A query that makes a row now and then: its first rows must be there before its last is made."""
+    """A query that produces a row every 20 ms: its first rows must arrive before its last one is produced."""
     clocked = _Clocked()
     sql = f"select n, pg_sleep({_ROW_EVERY_S}) from generate_series(1, {_STREAMED_ROWS}) n"
     await context.executors.streams.run(context.principal, QueryRequest(sql, database=context.database), clocked)
@@ -207,7 +209,7 @@ async def streaming(context: ProbeContext) -> Finding:
 
 
 def refused(sql: str) -> Probe:
-    """A probe of what the service does not offer: it tries it all the same."""
+    """A probe of a feature that is not supported. It runs the statement anyway."""
 
     async def probe(context: ProbeContext) -> Finding:
         try:

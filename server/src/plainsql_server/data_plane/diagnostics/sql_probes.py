@@ -1,7 +1,7 @@
-"""Probes of what PostgreSQL does for customers: a script of statements each, with what must come of them.
+"""Probes of PostgreSQL features: each is a script of statements with their expected results.
 
-Owns the scripts. Each runs in one serializable transaction, in a temporary schema that only this transaction ever sees,
-and is rolled back whatever comes of it: so nothing is left, and nobody else meets the functions and triggers in it.
+Each script runs in one serializable transaction, in a temporary schema that only this transaction sees, and is always
+rolled back. So nothing is left behind, and no other request encounters its functions and triggers.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from plainsql_server.engine.execution.execution import BEGIN
 
 @dataclass(frozen=True, slots=True)
 class Gives:
-    """A statement, and the only value that it must give."""
+    """A statement, and the single value that it must return."""
 
     sql: str
     value: str
@@ -24,7 +24,7 @@ class Gives:
 
 @dataclass(frozen=True, slots=True)
 class Fails:
-    """A statement that must fail, and with which SQLSTATE."""
+    """A statement that must fail, and its SQLSTATE."""
 
     sql: str
     sqlstate: str
@@ -34,7 +34,7 @@ Step = str | Gives | Fails
 
 
 def script(*steps: Step) -> Probe:
-    """A probe that runs these steps, in order, until one does not do what it must."""
+    """A probe that runs these steps in order, until one does not have the expected result."""
 
     async def probe(context: ProbeContext) -> Finding:
         async with context.open() as service:

@@ -1,7 +1,7 @@
-"""A round trip to the storage under a customer's database: write, sync, read, verify, delete.
+"""Tests a round trip to the storage of a customer's database: write, sync, read, verify, delete.
 
-Owns the steps and what each of them proves. The writing is one transaction, so that a disk that is full leaves nothing
-behind. 'Sync' is the engine's: the commit waits until its log is on disk, and the log's position says that it is.
+The data is written in one transaction, so a full disk leaves nothing behind. The sync is PostgreSQL's: the commit waits
+until the write-ahead log is on disk, and the flushed log position confirms it.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from plainsql_server.data_plane.service_connections import ServiceConnection, Se
 from plainsql_server.engine.connection.batch import SAFE_PATH
 from plainsql_server.engine.execution import temporary_schemas
 
-# Enough to need more than one page and more than one piece of the log; little enough to be no load.
+# Large enough to need several pages and several log writes, small enough to cause no load.
 SIZE_BYTES = 1024 * 1024
 _PART_BYTES = 64 * 1024
 _BEGIN = b"begin isolation level read committed read write"
@@ -43,7 +43,7 @@ class Step:
 
 @dataclass(slots=True)
 class RoundTrip:
-    """What was done, and why it failed, if it did."""
+    """The steps of a round trip, and its failure, if it failed."""
 
     checksum: str
     steps: list[Step] = field(default_factory=list)
@@ -53,20 +53,20 @@ class RoundTrip:
 
 
 class StepFailed(Exception):
-    """The storage gave something else back than what it was given."""
+    """A step did not have the expected result, such as data that differs from what was written."""
 
 
 class StorageTests:
-    """Makes round trips."""
+    """Runs storage tests."""
 
     def __init__(self, connections: ServiceConnections, schemas: TemporarySchemas) -> None:
         self._connections = connections
         self._schemas = schemas
 
     async def run(self, principal: Principal, database: str | None) -> RoundTrip:
-        """One round trip. Raises AccessError where there is no such database, LimitError where its turn did not come.
+        """Runs one round trip. Raises AccessError if there is no such database, LimitError if no slot became free.
 
-        What else fails is in the answer.
+        Any other failure is in the result.
         """
         written = os.urandom(SIZE_BYTES)
         trip = RoundTrip(_checksum(written))
@@ -77,7 +77,7 @@ class StorageTests:
                 await self._read(principal, database, trip, name)
             except (ServiceError, StepFailed) as error:
                 if isinstance(error, AccessError) or (isinstance(error, LimitError) and not trip.steps):
-                    # There was nothing to try it on, or no turn for it: that says nothing about the storage.
+                    # No such database, or no free slot: that says nothing about the storage.
                     raise
                 trip.failure = _failure(error, trip)
             finally:
@@ -101,16 +101,16 @@ class StorageTests:
                 )  # fmt: skip
             async with _step(trip, "sync"):
                 _, flushed = await service.run(b"commit", (_IS_FLUSHED, [position.rows[0][0]]))
-                _require(flushed.rows == [[_TRUE]], "The commit was not on disk when the engine had said so.")
+                _require(flushed.rows == [[_TRUE]], "PostgreSQL reported the commit before it was on disk.")
 
     async def _read(self, principal: Principal, database: str | None, trip: RoundTrip, name: str) -> None:
-        # With a turn, and so perhaps a connection, of its own: what one session alone could see is not stored.
+        # Use a separate slot, and so possibly another connection: data that only one session can see is not stored.
         async with self._connections.open(principal, database) as service, _counted(service, trip):
             async with _step(trip, "read"):
                 (parts,) = await service.run(f"select body from {name}.parts order by number".encode())
             async with _step(trip, "verify"):
                 found = b"".join(bytes.fromhex((row[0] or b"")[2:].decode()) for row in parts.rows)
-                _require(_checksum(found) == trip.checksum, "What was read is not what was written.")
+                _require(_checksum(found) == trip.checksum, "The data read differs from the data written.")
 
     async def _delete(self, principal: Principal, database: str | None, trip: RoundTrip, name: str) -> None:
         try:
@@ -120,7 +120,7 @@ class StorageTests:
                 _step(trip, "delete"),
             ):
                 _, left = await service.run(temporary_schemas.drop(name), (_IS_THERE, [name.encode()]))
-                _require(not left.rows, "The temporary data is still there.")
+                _require(not left.rows, "The temporary data was not removed.")
         except (ServiceError, StepFailed) as error:
             trip.failure = trip.failure or _failure(error, trip)
 
@@ -147,7 +147,7 @@ async def _counted(service: ServiceConnection, trip: RoundTrip) -> AsyncIterator
 
 
 def _failure(error: ServiceError | StepFailed, trip: RoundTrip) -> EngineError:
-    at = "before its first step"
+    at = "before the first step"
     if trip.steps:
         at = f"{'after' if trip.steps[-1].ok else 'at'} the step {trip.steps[-1].name!r}"
     if isinstance(error, StepFailed):

@@ -2,9 +2,9 @@
 
     async with schemas.slot(principal), schemas.schema(principal, database, setup) as name: …
 
-A schema is always removed: by the process that made it, or, if that died, by the next one that makes a schema there.
-Each process does one such piece of work at a time for an organization: some of it needs two connections at once, and
-two such pieces could wait for each other.
+A schema is always removed: by the process that created it, or, if that died, by the next one that creates a schema in
+the database. Each process runs one such task at a time per organization: some need two connections at once, and two of
+them could wait for each other.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ Setup = Callable[[str], Sequence[bytes | Own]]
 
 
 class TemporarySchemas:
-    """Makes temporary schemas, and lets one piece of work at a time use one."""
+    """Creates temporary schemas, for one task at a time per organization."""
 
     def __init__(self, connections: ServiceConnections) -> None:
         self._connections = connections
@@ -36,7 +36,7 @@ class TemporarySchemas:
 
     @asynccontextmanager
     async def slot(self, principal: Principal) -> AsyncIterator[None]:
-        """Lets one piece of work at a time in. Raises LimitError if the others do not end in time."""
+        """Admits one task at a time. Raises LimitError if the others do not finish in time."""
         lock = self._locks.setdefault(principal.organization_id, asyncio.Lock())
         try:
             async with asyncio.timeout(TIERS[principal.tier].statement_timeout_ms / 1000):
@@ -53,7 +53,7 @@ class TemporarySchemas:
 
     @asynccontextmanager
     async def schema(self, principal: Principal, database: str | None, furnish: Setup) -> AsyncIterator[str]:
-        """The name of a new schema, which is gone afterwards; hold the slot meanwhile. Raises ServiceError."""
+        """Creates a schema, yields its name, and removes it. Hold the slot meanwhile. Raises ServiceError."""
         name = temporary_schemas.new_schema_name()
         await self._make(principal, database, name, furnish(name))
         try:
@@ -62,13 +62,13 @@ class TemporarySchemas:
             try:
                 await self.remove(principal, database, name)
             except ServiceError as failed:
-                # What went wrong first is told; the schema is found by the next who makes one.
+                # Report the first error. The next task in this database removes the schema.
                 error.add_note(f"and {name} could not be removed: {failed.code}")
             raise
         await self.remove(principal, database, name)
 
     async def remove(self, principal: Principal, database: str | None, name: str) -> None:
-        """Removes a schema, if it is there."""
+        """Removes a schema, if it exists."""
         async with self._connections.open(principal, database) as service:
             await service.run(temporary_schemas.drop(name))
 

@@ -1,7 +1,7 @@
-"""The directory's schema and how it came to be: Alembic revisions of plain SQL, forward only.
+"""The migrations of the directory's schema: Alembic revisions in plain SQL.
 
-Owns `migrate`. Refuses to go back: a mistake is undone by the next revision, because a downgrade that drops
-a column drops what customers had in it.
+There are no downgrades, because one that drops a column would drop customers' data. A mistake is fixed by another
+revision.
 """
 
 from itertools import takewhile
@@ -22,9 +22,9 @@ _CONNECT_TIMEOUT_S = 5
 
 
 def migrate(dsn: str) -> None:
-    """Brings the directory's schema up to date. Does nothing if it is; blocks, and two at once take turns.
+    """Brings the directory's schema up to date. Blocks. Concurrent calls wait for each other.
 
-    Raises EngineError if the directory is away, InternalError if a revision fails, which then changed nothing.
+    Raises EngineError if the directory is unavailable, InternalError if a revision fails; nothing has changed then.
     """
     with _connect(dsn) as connection:
         _upgrade(connection)
@@ -36,7 +36,7 @@ def _connect(dsn: str) -> psycopg.Connection:
     except psycopg.Error as error:
         raise EngineError(
             "directory_unavailable",
-            "The directory cannot be reached.",
+            "Can't connect to the directory.",
             retryable=True,
             retry_after_ms=1_000,
             internal_context=str(error).strip(),
@@ -54,9 +54,9 @@ def _upgrade(connection: psycopg.Connection) -> None:
 
 
 def pending(dsn: str) -> list[tuple[str, str]] | None:
-    """The revisions that `migrate` would run, in order, with what each does; None if the directory is beyond them.
+    """The revisions that `migrate` would run, in order, with their descriptions; None if the directory is newer.
 
-    Blocks. Raises EngineError if the directory is away.
+    Blocks. Raises EngineError if the directory is unavailable.
     """
     script = ScriptDirectory(str(Path(__file__).parent))
     with _connect(dsn) as connection, _borrowed(connection).connect() as borrowed:

@@ -1,13 +1,13 @@
-"""What Alembic runs for each command: it lends our connection to the revisions, as one transaction.
+"""Alembic's environment: runs the revisions on our connection, in one transaction.
 
-Owns nothing but that; `migrate` in this package opens the connection and reports errors.
+`migrate` in this package opens the connection and reports errors.
 """
 
 from alembic import context
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import StaticPool
 
-# Any number would do, as long as every release uses the same one: two migrations at once take turns.
+# An arbitrary number that every release must share: it makes concurrent migrations wait for each other.
 _LOCK = 7_040_320_155_210_118_711
 
 

@@ -1,1 +1,1 @@
-"""What the service does on a cell as its administrator: provisioning, backups, moves, looking after what runs."""
+"""What the service does on a cell as its admin: provisioning, backups, moves, monitoring and reaping."""

@@ -1,7 +1,9 @@
 """What a cell is doing, as its admin sees it: connections, statements, replication, settings.
 
-Owns these questions, which read the engine's own views only, and the end of one statement. Refuses to touch a
-backend that is not a tenant's.
+    async with watching(conninfo, admin_role) as connection:
+        print(await view(connection))
+
+The queries read only PostgreSQL's own views. `end_statement` cancels or terminates a tenant's backend, and no other.
 """
 
 import asyncio
@@ -16,10 +18,10 @@ from plainsql_server.engine.admin.provisioning import MAINTENANCE_DATABASE, admi
 from plainsql_server.engine.connection.interrupt import AWAITS_NO_STANDBY
 from plainsql_server.engine.connection.sqlstate import engine_away
 
-# Sizes of thousands of databases take seconds; a cell that takes longer than this hangs.
-_PATIENCE_S = 30.0
+# The sizes of thousands of databases take seconds. A cell that takes longer than this hangs.
+_ANSWER_TIMEOUT_S = 30.0
 
-# As provisioning names the roles of customers' databases.
+# Matches the roles that provisioning creates for tenants' databases.
 TENANT_ROLE = "^[or]_[0-9a-f]{24}$"
 
 _LOAD = f"""
@@ -51,7 +53,7 @@ _STATEMENTS = f"""
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A standby that follows the cell."""
+    """A standby of the cell's primary."""
 
     name: str
     state: str
@@ -61,7 +63,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class CellView:
-    """A cell at one moment."""
+    """The state of a cell at one point in time."""
 
     version: str
     is_standby: bool
@@ -73,14 +75,14 @@ class CellView:
     oldest_transaction_s: float
     prepared_transactions: int
     size_bytes: int
-    # The host that answered, which leads where there are several.
+    # The host that answered. If the cell has several, it is the primary.
     server: str
     replicas: list[Replica]
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A tenant's backend and what it does. `query` is SQL as it was sent, without parameters."""
+    """A tenant's backend and its current statement. `query` is the SQL as sent, without parameter values."""
 
     pid: int
     role: str
@@ -92,19 +94,21 @@ class Running:
 
 @asynccontextmanager
 async def watching(conninfo: str, admin_role: str) -> AsyncIterator[AsyncConnection]:
-    """A connection for questions to a cell. Raises EngineError if it is away, or does not answer them all in time."""
+    """A connection for queries to a cell. Raises EngineError if the cell is unavailable, or if the block times out."""
     try:
         async with (
-            asyncio.timeout(_PATIENCE_S),
+            asyncio.timeout(_ANSWER_TIMEOUT_S),
             admin_connection(conninfo, admin_role, MAINTENANCE_DATABASE) as connection,
         ):
             yield connection
     except TimeoutError as error:
-        raise engine_away(f"it let in, and did not answer within {_PATIENCE_S:g} s") from error
+        raise engine_away(
+            f"the server accepted a connection, but did not answer within {_ANSWER_TIMEOUT_S:g} s"
+        ) from error
 
 
 async def view(connection: AsyncConnection) -> CellView:
-    """What the cell is doing."""
+    """Returns the state of the cell."""
     (itself,) = await rows(connection, _SELF)
     (load,) = await rows(connection, _LOAD)
     replicas = [] if itself["is_standby"] else [Replica(**row) for row in await rows(connection, _REPLICAS)]
@@ -113,14 +117,17 @@ async def view(connection: AsyncConnection) -> CellView:
 
 
 async def statements(connection: AsyncConnection) -> list[Running]:
-    """Every tenant's backend, the longest at work first."""
+    """All tenants' backends, the longest-running statement first."""
     return [Running(**row) for row in await rows(connection, _STATEMENTS)]
 
 
 async def end_statement(connection: AsyncConnection, pid: int, roles: Sequence[str], *, terminate: bool) -> bool:
-    """Cancels what a backend does, or ends it, if it is a client's in one of these roles; whether that was so."""
+    """Cancels a backend's statement, or terminates the backend. Returns False if it is not a client of these roles.
+
+    A backend that waits for a standby is left alone, too.
+    """
     act = "pg_terminate_backend" if terminate else "pg_cancel_backend"
-    # Asked and done at once: by the next look the number may be another's.
+    # Check and act in one statement: by the next one, another backend may have the same process id.
     statement = f"""
         SELECT {act}(pid) FROM pg_stat_activity
         WHERE pid = %s AND usename = ANY(%s) AND backend_type = 'client backend' AND {AWAITS_NO_STANDBY}
@@ -129,7 +136,7 @@ async def end_statement(connection: AsyncConnection, pid: int, roles: Sequence[s
 
 
 async def rows(connection: AsyncConnection, query: str, *arguments: Any) -> list[dict[str, Any]]:
-    """The answer to a question, by the names of its columns."""
+    """The rows of a query, as dictionaries by column name."""
     cursor = await connection.execute(query, arguments or None)
     names = [column.name for column in cursor.description or []]
     return [dict(zip(names, row, strict=True)) for row in await cursor.fetchall()]

@@ -1,8 +1,9 @@
-"""What a backup needs from a cell beyond what the customer's own role may see or do there.
+"""The parts of a backup or restore that need the cell's admin role.
 
-Owns the moment that a backup shows, what there is to copy, and the records of requests (`engine/execution/records.py`),
-which are the service's own tables. All else of a backup is done as the customer's role, by pg_dump and
-pg_restore: as admin, nothing of a tenant's is read, called or created here, only catalogs and the schema plainsql.
+These are the snapshot that a backup shows, the list of tables, and the idempotency records
+(`engine/execution/records.py`), which are the service's own tables. Everything else is done by pg_dump and pg_restore
+as the customer's role. The admin role reads only catalogs and the schema `plainsql`: it never reads, calls or creates
+a tenant's objects.
 """
 
 from collections.abc import AsyncIterator
@@ -17,21 +18,20 @@ from plainsql_server.core.errors import LimitError, RequestError
 from plainsql_server.engine.admin.provisioning import admin_connection
 from plainsql_server.engine.pool.address import Address
 
-# What the programs of a backup, a restore and a move are called on the cell. They may take longer than any transaction
-# of their customer's may, and the reaper lets them as long as the admin's connection is there, which has this behind
-# their name.
+# The application_name of the programs of a backup, a restore and a move. They may run longer than tenants' transactions
+# may. The reaper spares them while the admin has a connection to the same database whose name is theirs plus KEEPER.
 BACKUP, RESTORE, MOVE = "plainsql-backup", "plainsql-restore", "plainsql-move"
 KEEPER = "-keeper"
 
-# The tables of records and their columns, as they are copied.
+# The tables of idempotency records and the columns to copy.
 RECORDS = {
     "requests": "key, request_id, body_hash, claimed_at",
     "responses": "key, body, finished_at",
 }
 _CONNECT_TIMEOUT_MS = 5_000
-# Most transactions take less, and no customer of the cell can hold a backup up for longer.
+# How long to wait for a safe snapshot. Most transactions take less, and no tenant can delay a backup for longer.
 _SAFE_MOMENT_MS = 20_000
-# A dump locks every table that it copies, in a table of locks that all tenants of the cell share.
+# A dump locks every table that it copies, in the lock table that all tenants of the cell share. It may use half of it.
 _LOCKS_SHARE = 2
 
 _TABLES = """
@@ -52,9 +52,10 @@ _LOCKS = """
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """One moment of a database: its snapshot, and the size of each table ("schema.table") then.
+    """An exported snapshot of a database, and the size of each table ("schema.table") in it.
 
-    Only if it `is_serial` can no customer tell that it was not the only one at work; every moment is consistent.
+    Every snapshot is consistent. If `is_serial`, it is also a safe snapshot: a state that some serial order of the
+    transactions produces.
     """
 
     connection: AsyncConnection
@@ -63,7 +64,7 @@ class Frozen:
     is_serial: bool
 
     async def records(self, table: str) -> AsyncIterator[bytes]:
-        """The records in a table of `RECORDS`, as they were at that moment, in COPY's text form."""
+        """The records in a table of `RECORDS` as of the snapshot, in COPY's text format."""
         statement = sql.SQL(f"COPY plainsql.{table} ({RECORDS[table]}) TO STDOUT")
         async with self.connection.cursor().copy(statement) as copy:
             async for block in copy:
@@ -72,13 +73,13 @@ class Frozen:
 
 @asynccontextmanager
 async def frozen(conninfo: str, admin_role: str, database: str) -> AsyncIterator[Frozen]:
-    """A moment of a database, kept for the length of the block: of a serial history, if one comes soon.
+    """Holds an exported snapshot of a database during the block: a safe one if available within the time limit.
 
-    Raises RequestError if the database cannot be dumped as its owner, LimitError if that would take too many locks.
+    Raises RequestError if the owner could not dump everything, LimitError if a dump would take too many locks.
     """
     async with admin_connection(conninfo, admin_role, database, BACKUP + KEEPER) as connection:
         await check_dumpable(connection)
-        # It says nothing while the dump runs.
+        # This connection is idle in its transaction while the dump runs.
         await connection.execute("SET idle_in_transaction_session_timeout = 0")
         is_serial = await _begin(connection)
         tables = dict(await (await connection.execute(_TABLES)).fetchall())
@@ -89,19 +90,19 @@ async def frozen(conninfo: str, admin_role: str, database: str) -> AsyncIterator
 
 @asynccontextmanager
 async def attended(conninfo: str, admin_role: str, database: str, program: str = RESTORE) -> AsyncIterator[None]:
-    """Keeps the reaper from what a restore or a move does in a database, for the length of the block."""
+    """Makes the reaper spare a restore or a move in a database during the block."""
     async with admin_connection(conninfo, admin_role, database, program + KEEPER):
         yield
 
 
 async def check_dumpable(connection: AsyncConnection) -> None:
-    """Raises RequestError if the owner could not dump everything, LimitError if that would take too many locks."""
+    """Raises RequestError if the owner could not dump everything, LimitError if a dump would take too many locks."""
     await _check_locks(connection)
     await _check_row_security(connection)
 
 
 async def fill_records(conninfo: str, admin_role: str, database: str, table: str, blocks: AsyncIterator[bytes]) -> None:
-    """Writes what `Frozen.records` gave into a database that nobody uses yet."""
+    """Writes the output of `Frozen.records` to a database that is not in use yet."""
     statement = sql.SQL(f"COPY plainsql.{table} ({RECORDS[table]}) FROM STDIN")
     async with (
         admin_connection(conninfo, admin_role, database) as connection,
@@ -112,7 +113,7 @@ async def fill_records(conninfo: str, admin_role: str, database: str, table: str
 
 
 async def forget_default_privileges(conninfo: str, admin_role: str, database: str, owner: str, reader: str) -> None:
-    """Takes back what provisioning grants ahead: what is restored says itself what its reader may see."""
+    """Revokes the default privileges that provisioning granted: the dump contains the reader's grants itself."""
     async with admin_connection(conninfo, admin_role, database) as connection:
         for right in ("SELECT ON TABLES", "SELECT ON SEQUENCES", "USAGE ON SCHEMAS"):
             statement = sql.SQL(f"ALTER DEFAULT PRIVILEGES FOR ROLE {{}} REVOKE {right} FROM {{}}")
@@ -120,25 +121,25 @@ async def forget_default_privileges(conninfo: str, admin_role: str, database: st
 
 
 def owners_conninfo(cell_conninfo: str, database: str, owner_role: str, program: str) -> str:
-    """How a program of a backup logs in: as the customer's role, with settings that no customer can have changed."""
+    """The connection string for pg_dump and pg_restore: as the owner, with settings that a tenant cannot override."""
     started = Address(cell_conninfo, database, owner_role).conninfo(_CONNECT_TIMEOUT_MS).decode()
     return make_conninfo(started, application_name=program)
 
 
 async def analyze(conninfo: str) -> None:
-    """Gathers statistics of everything, as whoever the connection string says: that may run a customer's functions."""
+    """Runs ANALYZE as the role in the connection string, never as admin: it may call a tenant's functions."""
     try:
         async with await AsyncConnection.connect(conninfo, autocommit=True) as connection:
             await connection.execute("ANALYZE")
     except psycopg.Error as error:
-        raise RequestError("analyze_failed", f"The restored tables could not be analyzed: {error}") from error
+        raise RequestError("analyze_failed", f"ANALYZE failed on the restored tables: {error}") from error
 
 
 async def _begin(connection: AsyncConnection) -> bool:
-    """Begins at a moment that is safe, or after a while at any, as pg_dump does; whether it was safe."""
+    """Begins on a safe snapshot or, after a timeout, on any, as pg_dump does. Returns whether it is safe."""
     await connection.execute(f"SET statement_timeout = {_SAFE_MOMENT_MS}")
     try:
-        # It waits until every transaction of the cell that writes now has ended, with its first statement.
+        # The first statement waits until every serializable read-write transaction that runs on the cell has ended.
         await connection.execute("BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE")
         await connection.execute("SELECT 1")
     except psycopg.errors.QueryCanceled:
@@ -157,8 +158,9 @@ async def _check_locks(connection: AsyncConnection) -> None:
     if tables > locks // _LOCKS_SHARE:
         raise LimitError(
             "too_many_tables",
-            f"The database has {tables} tables, views and sequences, and its cell {locks} locks for all tenants.",
-            hint="Raise max_locks_per_transaction on the cell, then restart it.",
+            f"The database has {tables} tables, views and sequences. A dump locks each of them and may use half of the"
+            f" cell's lock table, which holds {locks} locks for all tenants.",
+            hint="Raise max_locks_per_transaction on the cell and restart it.",
         )
 
 
@@ -167,6 +169,6 @@ async def _check_row_security(connection: AsyncConnection) -> None:
     if forced:
         raise RequestError(
             "row_security_forced",
-            f"Row security is forced upon the owner of {', '.join(forced)}, so that a backup could miss rows.",
-            hint="Its customer can take that off: ALTER TABLE … NO FORCE ROW LEVEL SECURITY.",
+            f"FORCE ROW LEVEL SECURITY is set on {', '.join(forced)}, so a backup could miss rows.",
+            hint="The customer can remove it: ALTER TABLE … NO FORCE ROW LEVEL SECURITY.",
         )

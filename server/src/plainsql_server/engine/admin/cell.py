@@ -1,7 +1,7 @@
-"""What provisioning and a cell's configuration files must agree on. Imports nothing, so that `dev` starts fast."""
+"""Constants that provisioning and a cell's configuration files share. Imports nothing, so that `dev` starts fast."""
 
-# Files that one backend may write for sorts and hashes. It is the superuser's to set, so tenants cannot raise it.
+# The limit for a backend's temporary files (sorts, hashes). Only a superuser can set it, so tenants cannot raise it.
 TEMP_FILE_LIMIT = "1GB"
 
-# Reads the leader's files when a server that led before is brought back in line. It may do nothing else.
+# The role with which pg_rewind reads the primary's files to rejoin a former primary. It may do nothing else.
 REWIND_ROLE = "plainsql_rewind"

@@ -1,8 +1,8 @@
-"""Bringing a copy of a database up to a later moment: what went is deleted from it, what came is written to it.
+"""Applies the changes between two snapshots of a database to a copy of it: deletes removed rows, inserts new ones.
 
-Owns the order of that and as whom each thing is done in the copy: customers' tables as the copy's owner, since that
-may run code of theirs (in indexes, defaults and checks), and the service's own tables as the cell's admin. The copy is
-nobody else's meanwhile. Triggers and foreign keys do not act: their effects are among the changes already.
+Tenants' tables are written as the copy's owner, because that may run the tenant's code (in indexes, defaults and
+checks). The service's own tables are written as the cell's admin. No one else uses the copy meanwhile. Triggers and
+foreign keys are disabled: their effects are already among the changes.
 """
 
 from collections.abc import AsyncIterator
@@ -14,7 +14,7 @@ from plainsql_server.core.errors import InternalError
 from plainsql_server.engine.admin.large_objects import copy_large_objects
 from plainsql_server.engine.admin.snapshot import Change, Moment, array, batches, changes
 
-# A whole row as text, whatever casts its customer made.
+# A whole row as text, independent of casts that the tenant created.
 _ROW = "pg_catalog.textin(pg_catalog.record_out(x.*))"
 _DELETE_BY_TEXT = f"""
     DELETE FROM ONLY {{table}} WHERE ctid = ANY (ARRAY(
@@ -42,7 +42,10 @@ _MISSING_PRIVILEGES = """
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """The copy, by a connection as its owner and one as its cell's admin; and what the original's reader is called."""
+    """Connections to the copy, as its owner and as its cell's admin.
+
+    `role_names` maps the original's other roles (its reader) to their names in the copy.
+    """
 
     owner: AsyncConnection
     admin: AsyncConnection
@@ -50,13 +53,13 @@ class Copy:
 
 
 async def follow(earlier: Moment, later: Moment, copy: Copy) -> int:
-    """Makes a copy that is as it was at the earlier moment as it is at the later; how many rows that took.
+    """Brings a copy from the earlier snapshot to the later one. Returns the number of rows deleted and inserted.
 
-    Both moments have the same definitions. Raises InternalError if the copy was not as it was then.
+    Both snapshots must have the same definitions. Raises InternalError if the copy did not match the earlier snapshot.
     """
     found = await changes(earlier, later)
     async with copy.owner.transaction(), copy.admin.transaction():
-        # All that went goes first, so that what came meets no row that has its key.
+        # Delete everything first, so that an inserted row finds no old row with the same key.
         for each in found:
             if not each.table.is_view:
                 await _delete(earlier, each, copy)
@@ -71,14 +74,14 @@ async def follow(earlier: Moment, later: Moment, copy: Copy) -> int:
 
 
 async def set_triggers_enabled(admin: AsyncConnection, role: str, database: str, *, enabled: bool) -> None:
-    """Enables or disables ordinary triggers, rules and foreign keys for a copy's owner, from its next connection on."""
+    """Enables or disables ordinary triggers, rules and foreign keys for the copy's owner, for its new connections."""
     change = "RESET session_replication_role" if enabled else "SET session_replication_role = replica"
     statement = sql.SQL(f"ALTER ROLE {{}} IN DATABASE {{}} {change}")
     await admin.execute(statement.format(sql.Identifier(role), sql.Identifier(database)))
 
 
 async def set_always_triggers_enabled(moment: Moment, copy: Copy, *, enabled: bool) -> None:
-    """Disables the triggers and rules of the copy that fire all the same, or enables them as in the original."""
+    """Disables the copy's ALWAYS and REPLICA triggers and rules, or enables them as in the original."""
     for schema, table, kind, name, fires in await moment.rows(sql.SQL(_ALWAYS_TRIGGERS)):
         state = {"A": "ENABLE ALWAYS", "R": "ENABLE REPLICA"}[fires] if enabled else "DISABLE"
         statement = sql.SQL(f"ALTER TABLE ONLY {{}} {state} {kind} {{}}")
@@ -86,20 +89,20 @@ async def set_always_triggers_enabled(moment: Moment, copy: Copy, *, enabled: bo
 
 
 async def lacks_privileges(moment: Moment) -> bool:
-    """Whether the owner took rights from itself that filling its tables needs."""
+    """Whether the owner has revoked privileges from itself that are needed to fill its tables."""
     ((found,),) = await moment.rows(sql.SQL(_MISSING_PRIVILEGES))
     return bool(found)
 
 
 async def copy_own(moment: Moment, copy: Copy) -> None:
-    """Copies the service's own tables, which no dump of the customer's has."""
+    """Copies the service's own tables, which a dump as the owner does not contain."""
     for table in moment.tables.values():
         if table.is_ours:
             await _insert(moment, Change(table, (), (), whole=True), copy)
 
 
 async def set_sequences(later: Moment, copy: Copy) -> None:
-    """Gives every sequence of the copy the original's value. Nobody may use the original meanwhile."""
+    """Sets every sequence of the copy to the original's value. The original must not be in use meanwhile."""
     for schema, name, value, is_called in await later.sequences():
         statement = sql.SQL("SELECT setval({}::regclass, {}, {})")
         quoted = sql.Literal(sql.Identifier(schema, name).as_string(copy.owner))
@@ -124,7 +127,9 @@ async def _delete(earlier: Moment, each: Change, copy: Copy) -> None:
     await writer.execute("ANALYZE pg_temp.gone")
     deleted = await writer.execute(_delete_statement(each))
     if deleted.rowcount != len(each.gone):
-        raise InternalError(f"a copy of {each.table.oid} missed {len(each.gone) - deleted.rowcount} rows that went")
+        raise InternalError(
+            f"the copy of table {each.table.oid} lacks {len(each.gone) - deleted.rowcount} rows deleted in the original"
+        )
     await writer.execute("DROP TABLE pg_temp.gone")
 
 
@@ -141,7 +146,7 @@ def _delete_statement(each: Change) -> sql.Composed:
 
 async def _insert(later: Moment, each: Change, copy: Copy) -> None:
     columns = sql.SQL(", ").join(map(sql.Identifier, each.table.columns))
-    # A table may have no columns, or none that are written, and rows all the same.
+    # A table may have rows but no columns, or only generated ones.
     named = sql.SQL("({})" if each.table.columns else "").format(columns)
     into = sql.SQL("COPY {} {} FROM STDIN").format(each.table.identifier, named)
     everything = sql.SQL("SELECT {} FROM ONLY {}").format(columns, each.table.identifier)

@@ -1,6 +1,6 @@
-"""What a cell is like: everything that `plainsql-server doctor` judges it by, read as its admin from its catalogs.
+"""Reads the facts about a cell that `plainsql-server doctor` checks, from its catalogs and as its admin.
 
-Owns the questions. Refuses to judge, and reads nothing of a tenant's but names and flags of databases.
+The checks themselves are in `operations/`. Of tenants, only the names and flags of their databases are read.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ _OPEN_TO_ALL = """
     ORDER BY datname
 """
 _CUSTOMERS = "SELECT datname, datallowconn FROM pg_database WHERE datname ~ '^d_[0-9a-f]{24}$'"
-# Where a certificate is asked for beside it, `trust` says only that every role may be chosen by who has one.
+# With `clientcert`, `trust` only means that the holder of a certificate may log in as any role.
 _OPEN_NETWORK = """
     SELECT line_number, type || ' ' || array_to_string(database, ',') || ' ' || array_to_string(user_name, ',')
            || ' ' || coalesce(address, '') AS rule
@@ -45,7 +45,7 @@ _STILL_SLOTS = """
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """The database that customers' databases are copied from."""
+    """The template database that tenants' databases are copied from."""
 
     is_template: bool
     is_open: bool
@@ -55,7 +55,7 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class CellFacts:
-    """A cell as it is set up."""
+    """The setup of a cell."""
 
     version: int
     is_superuser: bool
@@ -63,7 +63,7 @@ class CellFacts:
     settings: dict[str, str]
     template: Template | None
     open_to_all: list[str]
-    # The names of customers' databases, and whether they let anybody in.
+    # The names of tenants' databases, and whether they allow connections.
     customers: dict[str, bool]
     open_network: list[str]
     still_slots: dict[str, int]
@@ -76,7 +76,7 @@ class CellFacts:
 
     @property
     def version_floor(self) -> str | None:
-        """The oldest release of its major that may be a cell; None if no release of it was ever tried."""
+        """The oldest supported minor release of its major version; None if the major version is not supported."""
         major = self.version // 10_000
         return None if major not in VERSION_FLOOR else f"{major}.{VERSION_FLOOR[major]}"
 
@@ -90,7 +90,7 @@ class CellFacts:
 
 
 async def examine(connection: AsyncConnection) -> CellFacts:
-    """Reads everything. Raises psycopg's errors, which `watching.watching` makes ours."""
+    """Reads all facts. Raises psycopg's errors, which `activity.watching` converts to the service's."""
     template = await rows(connection, _TEMPLATE, TEMPLATE)
     is_standby = (await rows(connection, "SELECT pg_is_in_recovery() AS it"))[0]["it"]
     slots = [] if is_standby else await rows(connection, _STILL_SLOTS)

@@ -1,7 +1,7 @@
-"""Keeping others away from a customer's database on its cell, for a moment.
+"""Fences a tenant's database on its cell: locks it against other administrative work, and closes it to connections.
 
-Owns the lock that whoever makes, drops or moves a database takes, and the closing of one to everybody. Refuses to
-decide when that is right.
+`held` takes the advisory lock that creating, dropping and moving a database take. `closed` disallows connections and
+terminates the existing ones.
 """
 
 import asyncio
@@ -14,18 +14,18 @@ from psycopg import AsyncConnection, sql
 from plainsql_server.core.errors import EngineError
 from plainsql_server.engine.admin.provisioning import MAINTENANCE_DATABASE, EngineNames, admin_connection, lock_database
 
-# A backend heeds its end at once unless it is deep in a system call. Then it is asked again, but not for ever: whoever
-# closes a database has its customer wait.
+# A backend reacts to termination at once, unless it is blocked in a system call. Then it is signaled again, but not
+# forever: the tenant's requests wait while the database is closed.
 _END_TIMEOUT_MS = 1_000
 _END_ALL_S = 3.0
-# A request is on its way to the cell for about a millisecond after it was let through.
+# A request takes about a millisecond to reach the cell after it was admitted.
 _LOOK_EVERY_S = 0.01
 _QUIET_LOOKS = 2
 
 
 @asynccontextmanager
 async def held(conninfo: str, admin_role: str, names: EngineNames) -> AsyncIterator[bool]:
-    """Nobody else makes or drops the database during the block; whether it is there."""
+    """Holds the database's lock during the block, so no one else creates or drops it. Yields whether it exists."""
     async with admin_connection(conninfo, admin_role, MAINTENANCE_DATABASE) as cell:
         await lock_database(cell, names)
         found = await cell.execute("SELECT FROM pg_database WHERE datname = %s", (names.database,))
@@ -34,7 +34,7 @@ async def held(conninfo: str, admin_role: str, names: EngineNames) -> AsyncItera
 
 @asynccontextmanager
 async def closed(conninfo: str, admin_role: str, database: str) -> AsyncIterator[None]:
-    """Nobody is or gets connected to the database during the block; it is open afterwards, whatever happened."""
+    """Closes the database to all connections during the block. Opens it again afterwards, whatever happens."""
     async with admin_connection(conninfo, admin_role, MAINTENANCE_DATABASE) as cell:
         await allow_connections(cell, database, False)
         try:
@@ -45,23 +45,23 @@ async def closed(conninfo: str, admin_role: str, database: str) -> AsyncIterator
 
 
 async def open_again(cell: AsyncConnection, database: str) -> None:
-    """Opens a database, if there still is one. The caller has its lock, so that nobody drops it meanwhile."""
+    """Allows connections to a database, if it still exists. The caller must hold its lock, so no one can drop it."""
     found = await cell.execute("SELECT FROM pg_database WHERE datname = %s", (database,))
     if found.rowcount:
         await allow_connections(cell, database, True)
 
 
 async def allow_connections(cell: AsyncConnection, database: str, allowed: bool) -> None:
-    """Opens a database, or closes it to everybody but those who are in it already."""
+    """Allows or disallows new connections to a database. Existing connections stay."""
     statement = sql.SQL("ALTER DATABASE {} WITH ALLOW_CONNECTIONS {}")
     await cell.execute(statement.format(sql.Identifier(database), sql.Literal(allowed)))
 
 
 async def end_connections(cell: AsyncConnection, database: str, spared: Collection[int] = ()) -> None:
-    """Ends every connection to a closed database but those spared, by their processes' ids; then there is no other.
+    """Terminates every connection to a closed database except the spared process ids. On return, no other is left.
 
-    One that was being opened when the database was closed is not listed yet, but holds a lock on it until it is.
-    Raises EngineError if one does not heed its end.
+    A connection that was being opened when the database was closed may not be in pg_stat_activity yet, but until it is,
+    it holds a lock on the database. Raises EngineError if a backend does not terminate in time.
     """
     opening = """
         SELECT FROM pg_locks l JOIN pg_database d ON d.oid = l.objid AND d.datname = %s
@@ -74,13 +74,13 @@ async def end_connections(cell: AsyncConnection, database: str, spared: Collecti
     are_some, end_s = True, time.monotonic() + _END_ALL_S
     while are_some:
         if time.monotonic() > end_s:
-            raise EngineError("database_busy", "A connection to the database does not end.", retryable=True)
+            raise EngineError("database_busy", "A connection to the database didn't terminate in time.", retryable=True)
         are_some = (await cell.execute(opening, (database,))).rowcount > 0
         are_some |= (await cell.execute(ending, (_END_TIMEOUT_MS, database, list(spared)))).rowcount > 0
 
 
 async def wait_for_quiet(cell: AsyncConnection, database: str, spared: Collection[int], for_s: float) -> None:
-    """Waits until nothing runs in a database, twice in a row, or until the time is over."""
+    """Waits until two checks in a row find no activity in the database, or until the time is up."""
     running = """
         SELECT FROM pg_stat_activity
         WHERE datname = %s AND backend_type = 'client backend' AND state <> 'idle' AND pid <> ALL(%s)
@@ -95,19 +95,19 @@ async def wait_for_quiet(cell: AsyncConnection, database: str, spared: Collectio
 
 
 async def has_prepared(cell: AsyncConnection, database: str) -> bool:
-    """Whether a transaction is prepared in the database, which ending connections does not end."""
+    """Whether the database has a prepared transaction. Terminating connections does not end those."""
     found = await cell.execute("SELECT FROM pg_prepared_xacts WHERE database = %s", (database,))
     return found.rowcount > 0
 
 
 async def has_all(cell: AsyncConnection, database: str, pids: Collection[int]) -> bool:
-    """Whether all of these processes serve connections to the database, on the server that is asked."""
+    """Whether all of these process ids are backends of the database on this server."""
     query = "SELECT FROM pg_stat_activity WHERE datname = %s AND pid = ANY(%s)"
     return (await cell.execute(query, (database, list(pids)))).rowcount == len(set(pids))
 
 
 async def take_lock(cell: AsyncConnection, names: EngineNames) -> None:
-    """Becomes the only one that works on a database, by ending whoever is: the caller knows that it may not go on."""
+    """Takes the database's lock by terminating its holder. The caller must know that the holder may not continue."""
     ending = """
         SELECT pg_terminate_backend(l.pid, %s) FROM pg_locks l
         WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted AND l.pid <> pg_backend_pid()

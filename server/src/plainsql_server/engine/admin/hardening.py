@@ -1,7 +1,7 @@
-"""What PostgreSQL allows everybody and a tenant must not have, taken away in the template of tenants' databases.
+"""Revokes in the template database what PostgreSQL allows PUBLIC but a tenant must not have.
 
-Owns the lists: functions, extensions, and the settings that a tenant's role is pinned to. Every
-database copied from the template has the same. Refuses to grant anything.
+Contains the lists of forbidden functions, allowed extensions, and settings that are pinned for a tenant's role. Every
+tenant's database is copied from the template.
 """
 
 import hashlib
@@ -11,21 +11,21 @@ from psycopg import AsyncConnection, sql
 
 from plainsql_server.engine.admin.cell import TEMP_FILE_LIMIT
 
-# What PUBLIC may execute in a fresh database and a tenant must not: it fills tables that all tenants of the
-# cell share (locks, notifications), writes to the shared log at will, reaches the server's files, lists the names of
-# other tenants' prepared transactions, or looks at the table of locks, which stands still for everybody meanwhile.
+# Functions that PUBLIC may execute in a new database but a tenant must not. They fill structures that all tenants of
+# the cell share (lock table, notification queue), write to the WAL at will, access the server's files, list the gids of
+# other tenants' prepared transactions, or read the lock table, which blocks it for everyone meanwhile.
 FORBIDDEN_FUNCTIONS = (
     r"^(pg_(try_)?advisory_.*|pg_notify|pg_logical_emit_message|lo_.*|lowrite|pg_export_snapshot"
     r"|pg_tablespace_(size|databases|location)|inet_server_(addr|port)|pg_prepared_xact"
     r"|pg_lock_status|pg_(safe_snapshot_)?blocking_pids|pg_isolation_test_session_is_blocked)$"
 )
 
-# Extensions that tenants may create: types, operators and indexes that applications ask for. PostgreSQL would let them
-# create every extension that is marked as trusted and installed on the cell, procedural languages among them.
+# Extensions that tenants may create: types, operators and index methods that applications need. PostgreSQL would let
+# them create every trusted extension installed on the cell, including procedural languages.
 EXTENSIONS = ("btree_gin", "btree_gist", "citext", "fuzzystrmatch", "hstore", "pg_trgm", "unaccent")
 
-# A tenant cannot change these: they are a superuser's, set for its role by ours. It can write nothing to the log then,
-# neither by errors that quote values nor by RAISE LOG.
+# Superuser-only settings, set for each tenant's role, so that a tenant cannot change them. With them, a tenant cannot
+# write to the server log, neither with errors that quote values nor with RAISE LOG.
 PINNED = {
     "log_min_messages": "fatal",
     "log_min_error_statement": "panic",
@@ -45,8 +45,8 @@ _OPEN_FUNCTIONS = f"""
     {_FUNCTIONS} AND EXISTS (
         SELECT FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) AS entry WHERE entry.grantee = 0)
 """
-# Runs at the end of whatever grants, as whoever grants. Every tenant can see every role, and could keep a stranger's
-# from ever being dropped by granting it something.
+# Runs at the end of every command that grants, as the granting role. Every tenant can see every role, and a grant to
+# another tenant's role would keep that role from being dropped.
 _GRANT_GUARD = """
     CREATE OR REPLACE FUNCTION plainsql.check_grants() RETURNS event_trigger
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -66,7 +66,7 @@ _GRANT_GUARD = """
         EXECUTE FUNCTION plainsql.check_grants();
     ALTER EVENT TRIGGER plainsql_check_grants ENABLE ALWAYS;
 """
-# Runs at the end of CREATE EXTENSION, as whoever runs that, and undoes it by failing.
+# Runs at the end of CREATE EXTENSION, as the same role, and undoes it by failing.
 _EXTENSION_GUARD = """
     CREATE SCHEMA IF NOT EXISTS plainsql;
     CREATE OR REPLACE FUNCTION plainsql.check_extensions() RETURNS event_trigger
@@ -90,33 +90,34 @@ _EXTENSION_GUARD = """
 """
 
 
-# Which of these lists a database was hardened by; what it was made by is told by a comment that only we can write.
+# Identifies the version of these lists and guards, texts included. A database's COMMENT, which only the service can
+# write, stores the version it was hardened with.
 EDITION = hashlib.sha256(
     repr((FORBIDDEN_FUNCTIONS, EXTENSIONS, PINNED, _GRANT_GUARD, _EXTENSION_GUARD)).encode()
 ).hexdigest()[:12]
 
 
 async def harden(template: AsyncConnection) -> None:
-    """Takes it all away in the database of this connection, a superuser's. May be run again."""
+    """Applies the restrictions in the connection's database. Needs a superuser. Can be run again."""
     await _revoke_functions(template)
     allowed = sql.Literal(list(EXTENSIONS))
-    hint = sql.Literal(f"Offered are {', '.join(EXTENSIONS)}.")
+    hint = sql.Literal(f"Available extensions: {', '.join(EXTENSIONS)}.")
     guard = _EXTENSION_GUARD.replace("%%", "%")
     await template.execute(sql.SQL(guard).format(allowed=allowed, hint=hint))
     await template.execute(_GRANT_GUARD)
 
 
 async def functions_like(connection: AsyncConnection, pattern: str) -> list[sql.SQL]:
-    """The signatures of PostgreSQL's own functions whose names match."""
+    """The signatures of PostgreSQL's own functions whose names match the pattern."""
     cursor = await connection.execute(_FUNCTIONS, (pattern,))
-    # A signature comes from the catalog as `regprocedure`, which quotes what needs it.
+    # Signatures come from the catalog as `regprocedure`, which quotes identifiers.
     return [sql.SQL(signature) for (signature,) in await cursor.fetchall()]
 
 
 async def pin(cell: AsyncConnection, kind: Literal["ROLE", "DATABASE"], name: str) -> None:
-    """Sets for a tenant's role or database what it must not be able to change.
+    """Pins the settings for a tenant's role or database.
 
-    For the database as well, because the engine's own maintenance calls a tenant's functions in nobody's role.
+    They are set for the database, too, because autovacuum calls a tenant's functions without logging in as its role.
     """
     for setting, value in PINNED.items():
         statement = sql.SQL(f"ALTER {kind} {{}} SET {{}} = {{}}")

@@ -1,6 +1,5 @@
-"""Large objects of a copy: those that changed between two moments are written anew.
-
-Owns finding and writing them. They are no rows of a customer's tables, so that `snapshot.py` does not see them.
+"""Copies the large objects that changed between two snapshots. They are not rows of a tenant's tables, so the change
+detection of `snapshot.py` does not cover them.
 """
 
 from psycopg import AsyncConnection, sql
@@ -19,9 +18,9 @@ _RIGHTS = """
 async def copy_large_objects(
     earlier: Moment, later: Moment, owner: AsyncConnection, role_names: dict[str, str]
 ) -> None:
-    """Writes those that may have changed to the copy, as its owner, and removes those that are gone.
+    """Writes large objects that may have changed to the copy, as its owner, and removes deleted ones.
 
-    `role_names` are the other roles that may have rights, with what they are called in the copy.
+    `role_names` maps the other roles that may have privileges to their names in the copy.
     """
     ended = await earlier.rows(_OBJECTS.format(earlier.ended_since()))
     begun = await later.rows(_OBJECTS.format(earlier.since()))

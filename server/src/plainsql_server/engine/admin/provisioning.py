@@ -1,8 +1,8 @@
-"""Provisioning: what the service makes on a cell, as the cell's admin role.
+"""Creates and drops what the service needs on a cell, as the cell's admin role.
 
-Owns the template that customers' databases are copied from, those databases, and their two login roles.
-Refuses to run anything of a tenant's: it reads no tenant object, and its search_path is pg_catalog alone.
-Every step may be run again, so that what a crash left half done is finished by repeating the whole.
+That is the template database, tenants' databases copied from it, and the two login roles of each. Provisioning never
+runs a tenant's code: it reads no tenant's objects, and its search_path is pg_catalog and pg_temp. Every step is
+idempotent, so what a crash left half done is completed by running the whole again.
 """
 
 import secrets
@@ -24,28 +24,28 @@ from plainsql_server.engine.execution.records import schema_for
 from plainsql_server.engine.pool.address import hosts_of
 from plainsql_server.engine.pool.health import PROBE_DATABASE, PROBE_ROLE
 
-# The oldest minor release of each major that a cell may run. 15.19 fixes 30 CVEs over 15.18; PostgreSQL
-# releases its majors together, and the others are those of the same day. A major that is not named was never tried.
+# The oldest minor release of each major version that a cell may run. 15.19 fixes 30 CVEs over 15.18. PostgreSQL
+# releases all majors on the same day; the others are the releases of that day. A major not listed here is untested.
 VERSION_FLOOR = {15: 19, 16: 15, 17: 11, 18: 5}
 
 TEMPLATE = "plainsql_template"
 
-# Of one role on its cell, over all data-plane processes: four of them with pools of the default size, 16, and some for
-# ending what these run, which takes a connection of the same role.
+# The connection limit of one role on its cell, over all data-plane processes: four processes with pools of the default
+# size, 16, and some to terminate backends, which takes a connection of the same role.
 ROLE_CONNECTION_LIMIT = 64 + 8
 
-# Large objects can be written in a read-only transaction before PostgreSQL 16, so only owners get them back.
+# Before PostgreSQL 16, large objects can be written in read-only transactions, so only owners get these functions back.
 _OWNERS_FUNCTIONS = r"^(lo_(?!import|export).*|lowrite)$"
 
 _CONNECT_TIMEOUT_S = 5
 MAINTENANCE_DATABASE = "postgres"
 # Advisory locks taken in the maintenance database, where tenants cannot connect.
 _TEMPLATE_LOCK = 7_040_320_155_210_118_712
-# Work on one database takes a second at the most; whoever waits longer for it had better try again later.
+# Administrative work on one database takes a second at most. A caller that waits longer should fail and retry later.
 _LOCK_TIMEOUT_MS = 20_000
 _REFUSED_IN_CONNINFO = ("user", "dbname", "password", "sslpassword")
 
-# Which rights and functions of ours a customer's database has.
+# The version of privileges and service functions that a new database gets.
 _EDITION = f"{hardening.EDITION} {records.EDITION}"
 
 _OLDER = """
@@ -53,7 +53,7 @@ _OLDER = """
     WHERE datname ~ '^d_[0-9a-f]{24}$' AND datallowconn AND shobj_description(oid, 'pg_database') IS DISTINCT FROM %s
     ORDER BY datname
 """
-# What is ours is made by a superuser; a customer's function must never be called by one.
+# The service's schema belongs to a superuser. A superuser must never call a tenant's function.
 _SCHEMA_OF_OTHERS = """
     SELECT FROM pg_namespace n JOIN pg_roles r ON r.oid = n.nspowner WHERE n.nspname = %s AND NOT r.rolsuper
 """
@@ -66,7 +66,7 @@ _GRANTED_IN = """
 
 @dataclass(frozen=True, slots=True)
 class EngineNames:
-    """A customer database's names on its cell: random, because every tenant of the cell can list them."""
+    """The names of a tenant's database and roles on its cell. They are random, because every tenant can list them."""
 
     database: str
     owner_role: str
@@ -74,12 +74,15 @@ class EngineNames:
 
 
 def new_names() -> EngineNames:
-    """Fresh names: 96 random bits each."""
+    """New names, with 96 random bits each."""
     return EngineNames(*(f"{prefix}_{secrets.token_hex(12)}" for prefix in "dor"))
 
 
 def check_conninfo(conninfo: str) -> None:
-    """Raises RequestError unless the text is a libpq connection string without user, dbname and secrets."""
+    """Raises RequestError unless the text is a libpq connection string without user, dbname and secrets.
+
+    If it names several hosts, it must set target_session_attrs to select the primary.
+    """
     try:
         keywords = conninfo_to_dict(conninfo)
     except psycopg.ProgrammingError as error:
@@ -89,26 +92,27 @@ def check_conninfo(conninfo: str) -> None:
         raise RequestError(
             "invalid_conninfo",
             f"A cell's connection string must not contain {' or '.join(refused)}.",
-            hint="Each database is reached as its own role, by client certificate or by a local socket's user map.",
+            hint="The service logs in to each database as that database's own role, with a client certificate or, on a"
+            " local socket, with a user name map.",
         )
     try:
         hosts = hosts_of(conninfo)
     except ValueError as error:
-        raise RequestError("invalid_conninfo", f"A cell's connection string must not have {error}.") from error
+        raise RequestError("invalid_conninfo", f"The cell's connection string has {error}.") from error
     if len(hosts) > 1 and keywords.get("target_session_attrs") not in ("primary", "read-write"):
         raise RequestError(
             "invalid_conninfo",
-            "A cell of several hosts must be asked for the one that leads.",
+            "A connection string with several hosts must select the primary.",
             hint="Add target_session_attrs=primary.",
         )
 
 
 async def prepare_cell(conninfo: str, admin_role: str) -> None:
-    """Makes a cell fit to hold customers' databases: checks its version, closes it to PUBLIC, makes the template.
+    """Prepares a cell for tenants' databases: checks its version, closes it to PUBLIC, creates the template.
 
-    May be run again. CONNECT is revoked from PUBLIC on every database of the cell, because a tenant must
-    reach none but their own. Raises RequestError if the version is too old or the role may not do this,
-    EngineError if the cell is away.
+    Can be run again. CONNECT is revoked from PUBLIC on every database of the cell, because a tenant must be able to
+    connect only to its own. Raises RequestError if the version is too old or the role is not a superuser, EngineError
+    if the cell is unavailable.
     """
     async with admin_connection(conninfo, admin_role, MAINTENANCE_DATABASE) as cell:
         await _check_version(cell)
@@ -123,22 +127,22 @@ async def prepare_cell(conninfo: str, admin_role: str) -> None:
         await _allow_connections(cell, TEMPLATE, True)
         async with admin_connection(conninfo, admin_role, TEMPLATE) as template:
             await harden(template)
-        # Nobody can be connected to it now, which is what copying it asks for.
+        # CREATE DATABASE can copy a template only while no one is connected to it.
         await _allow_connections(cell, TEMPLATE, False)
 
 
-# Whether the work is still to be done: asked when nobody else can do it any more.
+# Returns whether the work is still to be done. Called under the database's lock, when no one else can do it.
 Ask = Callable[[], Awaitable[bool]]
 
 
 async def create_database(
     conninfo: str, admin_role: str, names: EngineNames, record_secret: str, is_wanted: Ask
 ) -> None:
-    """Makes a customer's database and its two login roles. May be run again until it succeeds.
+    """Creates a tenant's database and its two login roles. Can be run again until it succeeds.
 
-    Does nothing if it is no longer wanted. That is asked under a lock that `drop_database` takes, too, so that
-    a creation which was held up cannot bring back what was dropped meanwhile. Raises EngineError if the cell is
-    away, InternalError if it refuses a step. Cancelling it leaves steps undone, which running it again does.
+    Does nothing if the database is no longer wanted. `is_wanted` is called under a lock that `drop_database` also
+    takes, so a delayed creation cannot bring back a database that was dropped meanwhile. Raises EngineError if the cell
+    is unavailable, InternalError if a statement fails. After a cancellation, run it again to complete the rest.
     """
     async with admin_connection(conninfo, admin_role, MAINTENANCE_DATABASE) as cell:
         await cell.execute("SELECT pg_advisory_lock_shared(%s)", (_TEMPLATE_LOCK,))
@@ -158,14 +162,14 @@ async def create_database(
 
 
 async def of_older_editions(cell: AsyncConnection) -> list[str]:
-    """Customers' databases whose rights or functions of ours are not those that new ones get."""
+    """Tenants' databases whose privileges or service functions differ from those of new databases."""
     return [name for (name,) in await (await cell.execute(_OLDER, (_EDITION,))).fetchall()]
 
 
 async def renew_rights(conninfo: str, admin_role: str) -> None:
-    """Gives databases that were made by an older version the rights and functions of this one's. May be run again.
+    """Updates databases created by an older version to this version's privileges and functions. Can be run again.
 
-    Raises InternalError where a customer has a schema in the place of ours.
+    Raises InternalError if the schema `plainsql` of a database belongs to the tenant.
     """
     async with admin_connection(conninfo, admin_role, MAINTENANCE_DATABASE) as cell:
         for name in await of_older_editions(cell):
@@ -184,7 +188,10 @@ async def _note_edition(cell: AsyncConnection, database: str) -> None:
 
 
 async def drop_database(conninfo: str, admin_role: str, names: EngineNames, is_due: Ask) -> bool:
-    """Drops a customer's database, ending its connections, and its roles; False if it is not due. May be run again."""
+    """Terminates the connections of a tenant's database, then drops it and its roles. Can be run again.
+
+    Returns False, and does nothing, if the drop is not due.
+    """
     async with admin_connection(conninfo, admin_role, MAINTENANCE_DATABASE) as cell:
         await lock_database(cell, names)
         if not await is_due():
@@ -197,9 +204,9 @@ async def drop_database(conninfo: str, admin_role: str, names: EngineNames, is_d
 
 
 async def _forget_grants(conninfo: str, admin_role: str, cell: AsyncConnection, role: str) -> None:
-    """Takes back what strangers granted to a role in databases of theirs: a role that has rights cannot be dropped.
+    """Revokes what other tenants granted to a role in their databases: a role with privileges cannot be dropped.
 
-    It can own nothing there, and taking back runs nothing of theirs.
+    The role can own nothing there, and revoking runs no code of those tenants.
     """
     for (database,) in await (await cell.execute(_GRANTED_IN, (role,))).fetchall():
         async with admin_connection(conninfo, admin_role, database) as there:
@@ -207,14 +214,14 @@ async def _forget_grants(conninfo: str, admin_role: str, cell: AsyncConnection, 
 
 
 async def sizes_bytes(conninfo: str, admin_role: str, databases: list[str]) -> dict[str, int | None]:
-    """The size on disk of each of these databases that is there. Raises EngineError if the cell is away."""
+    """The size on disk of each of these databases that exists. Raises EngineError if the cell is unavailable."""
     query = "SELECT datname, pg_database_size(oid) FROM pg_database WHERE datname = ANY(%s)"
     async with admin_connection(conninfo, admin_role, MAINTENANCE_DATABASE) as cell:
         return dict(await (await cell.execute(query, (databases,))).fetchall())
 
 
 async def lock_database(cell: AsyncConnection, names: EngineNames) -> None:
-    """Makes this connection the only one that works on a customer's database, as long as it lives."""
+    """Takes the lock for administrative work on a tenant's database. It lasts as long as the connection."""
     await cell.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", (names.database,))
 
 
@@ -222,7 +229,10 @@ async def lock_database(cell: AsyncConnection, names: EngineNames) -> None:
 async def admin_connection(
     conninfo: str, admin_role: str, database: str, program: str = "plainsql-provisioning"
 ) -> AsyncIterator[AsyncConnection]:
-    """A connection as the admin role, closed at the end, which also frees the advisory locks it took."""
+    """A connection as the admin role. Closing it at the end of the block also releases its advisory locks.
+
+    Raises EngineError if the server is unavailable, InternalError if a statement in the block fails.
+    """
     try:
         connection = await AsyncConnection.connect(
             conninfo,
@@ -247,20 +257,20 @@ async def _check_version(cell: AsyncConnection) -> None:
     floor = VERSION_FLOOR.get(major)
     if floor is None:
         tried = ", ".join(str(each) for each in VERSION_FLOOR)
-        raise RequestError("engine_version_refused", f"The cell runs PostgreSQL {major}; a cell may run {tried}.")
+        raise RequestError("engine_version_refused", f"The cell runs PostgreSQL {major}; supported are {tried}.")
     if minor < floor:
         raise RequestError(
             "engine_version_refused",
-            f"The cell runs PostgreSQL {major}.{minor}, which has known holes; {major}.{floor} is the oldest allowed.",
-            hint="Install the newest minor release; it needs a restart and no dump.",
+            f"PostgreSQL {major}.{minor} has known vulnerabilities; {major}.{floor} is the oldest release allowed.",
+            hint="Install the latest minor release. That needs a restart, but no dump and restore.",
         )
 
 
 async def _check_admin(cell: AsyncConnection, admin_role: str) -> None:
-    # Revoking a right on the engine's own functions takes a superuser, and the engine only warns others that
+    # Revoking privileges on PostgreSQL's own functions takes a superuser. For other roles, PostgreSQL only warns that
     # nothing was revoked.
     if not await _exists(cell, "SELECT FROM pg_roles WHERE rolname = %s AND rolsuper", admin_role):
-        raise RequestError("admin_role_too_weak", f"The role {admin_role!r} is no superuser of the cell.")
+        raise RequestError("admin_role_too_weak", f"The role {admin_role!r} isn't a superuser on the cell.")
 
 
 async def _close_to_public(cell: AsyncConnection) -> None:
@@ -284,10 +294,10 @@ async def _create_template(cell: AsyncConnection) -> None:
 
 
 async def _locale_clause(cell: AsyncConnection) -> sql.Composable:
-    """The locale that orders text the same on every machine, so that a copied index stays right.
+    """The locale for tenants' databases. It sorts text the same on every machine, so a copied index stays valid.
 
-    From 17 on the engine has its own C.UTF-8. Before, it is the C library's, if this machine has it; plain C
-    orders alike, but knows letters of ASCII only.
+    PostgreSQL 17 and later have a built-in C.UTF-8. Before, it is the C library's, if the cell's machine has it. Plain
+    C sorts the same, but treats only ASCII characters as letters.
     """
     if cell.info.server_version >= 170_000:
         return sql.SQL("LOCALE_PROVIDER builtin BUILTIN_LOCALE 'C.UTF-8' LC_COLLATE 'C' LC_CTYPE 'C'")
@@ -306,7 +316,7 @@ async def _create_role(cell: AsyncConnection, role: str) -> None:
 
 
 async def _create_closed_database(cell: AsyncConnection, name: str) -> None:
-    # A new database is open to PUBLIC, so it stays closed to all until that is revoked.
+    # A new database allows CONNECT to PUBLIC, so it disallows all connections until that is revoked.
     if not await _exists(cell, "SELECT FROM pg_database WHERE datname = %s", name):
         await cell.execute(_fill("CREATE DATABASE {} TEMPLATE {} ALLOW_CONNECTIONS false", name, TEMPLATE))
     await cell.execute(_fill("REVOKE ALL ON DATABASE {} FROM PUBLIC", name))

@@ -1,8 +1,8 @@
-"""Looking at a cell as its admin, and ending what nobody will end any more.
+"""Finds and ends old transactions, idle connections, lock hoarders and prepared transactions on a cell, as its admin.
 
-Owns the questions that are asked of a cell's own views, and the ending. What is ended is named by process id *and*
-start, so that a process which got the number meanwhile is left alone. Reads no tenant's object and no SQL text.
-Refuses to know ceilings; `control_plane/reaping.py` does.
+A backend is terminated by process id *and* start time, so a backend that has reused the id is left alone. Only
+PostgreSQL's own views are read: no tenant's objects and no tenant's SQL text. The limits are in
+`control_plane/reaping.py`.
 """
 
 import asyncio
@@ -27,21 +27,21 @@ from plainsql_server.engine.execution.spanning import read_end
 from plainsql_server.engine.pool.address import Address, hosts_of
 from plainsql_server.engine.pool.leader import leading
 
-# As `provisioning.new_names` makes them: no role of an operator's is ever touched.
+# Matches the roles that `provisioning.new_names` creates, and never an operator's role.
 _TENANT = "^[or]_[0-9a-f]{24}$"
-# A cell that takes longer is away. libpq counts whole seconds and takes 1 for 2.
+# A cell that takes longer counts as unavailable. libpq accepts whole seconds and treats 1 as 2.
 _CONNECT_TIMEOUT_S = 2
-# No question takes a tenth of a second; one that hangs must not hang the looking at other cells.
+# No query takes even a tenth of a second. One that hangs must not hold up the checks of other cells.
 _STATEMENT_TIMEOUT_MS = 5_000
-# And an engine that says nothing at all, not even that.
+# Nor must a server that does not respond at all, not even with a timeout error.
 _SILENCE_S = 6.0
-# Nor must the wait for a standby that is away.
+# Nor must the wait for a standby that is down.
 _END_TIMEOUT_S = 5.0
-# Taken by the one who looks at a cell, so that several control processes do not do it twice.
+# An advisory lock held by the process that watches a cell, so that other control processes do not watch it as well.
 _LOCK = 7_040_320_155_210_118_713
 
-# An operator's backup, restore or move works as the tenant. That it is one says not its own name, which a tenant could
-# take, but the admin's connection beside it.
+# An operator's backup, restore or move runs as the tenant's role. It is recognized by the admin's keeper connection to
+# the same database, because a tenant could set the same application_name.
 _UNATTENDED = f"""
     NOT EXISTS (
         SELECT FROM pg_stat_activity b
@@ -56,7 +56,7 @@ _TRANSACTIONS = f"""
     WHERE usename ~ %(tenant)s AND clock_timestamp() - xact_start > %(older_than_s)s * interval '1 second'
       AND {_UNATTENDED}
 """
-# What waits for a standby has committed. Ending the wait would show what may still be lost.
+# A backend that waits for a standby has committed. Terminating it would make visible what a failover may still lose.
 _END = f"""
     SELECT pg_terminate_backend(pid) FROM pg_stat_activity
     WHERE pid = %s AND backend_start = %s AND {AWAITS_NO_STANDBY}
@@ -67,15 +67,15 @@ _END_IDLE = f"""
       AND clock_timestamp() - state_change > %(longer_than_s)s * interval '1 second'
       AND {_UNATTENDED}
 """
-# Counted first, and then only the few with many are looked at.
+# Counts locks first, and joins only the few backends that hold many.
 _LOCKERS = f"""
     SELECT a.pid, a.backend_start, a.usename::text, l.locks
     FROM (SELECT pid, count(*) AS locks FROM pg_locks WHERE granted GROUP BY pid HAVING count(*) > %(more_than)s) AS l
     JOIN pg_stat_activity a ON a.pid = l.pid AND a.usename ~ %(tenant)s
     WHERE {_UNATTENDED}
 """
-# Maintenance of the engine's own that calls functions of a tenant's: those in the expressions of its indexes and
-# statistics. No time limit of PostgreSQL's applies to it.
+# Autovacuum workers that call a tenant's functions, in expressions of indexes and statistics. None of PostgreSQL's
+# timeouts applies to them.
 _RUNNING_TENANTS_CODE = """
     SELECT a.pid, a.backend_start, a.query
     FROM pg_stat_activity a LEFT JOIN pg_stat_progress_analyze p ON p.pid = a.pid
@@ -86,13 +86,13 @@ _PREPARED = """
     SELECT gid, database::text FROM pg_prepared_xacts
     WHERE clock_timestamp() - prepared > %s * interval '1 second'
 """
-# Without its age: whoever asks frees what is not found, and a clock may have gone back.
+# Without a condition on age: the caller frees what is not found, and the clock may have been set back.
 _WHERE_PREPARED = "SELECT database::text FROM pg_prepared_xacts WHERE gid = %s"
 
 
 @dataclass(frozen=True, slots=True)
 class OldTransaction:
-    """A transaction that has been open for long."""
+    """A tenant's transaction that has been open for a long time."""
 
     pid: int
     backend_start: datetime
@@ -103,7 +103,7 @@ class OldTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Locker:
-    """A tenant's connection that holds many locks."""
+    """A tenant's backend that holds many locks."""
 
     pid: int
     backend_start: datetime
@@ -112,19 +112,22 @@ class Locker:
 
 
 class CellWatch:
-    """One connection to a cell, kept for looking."""
+    """A connection to a cell's maintenance database, kept open for the checks."""
 
     def __init__(self, connection: "AsyncConnection[tuple[Any, ...]]", conninfo: str, admin_role: str) -> None:
         self._connection = connection
         self._conninfo = conninfo
         self._admin_role = admin_role
-        # Since when each piece of maintenance has been seen at it.
+        # When each autovacuum worker was first seen running a tenant's code.
         self._maintained_since_s: dict[tuple[Any, ...], float] = {}
 
     @classmethod
     @asynccontextmanager
     async def beside(cls, conninfo: str, admin_role: str) -> AsyncIterator[Self]:
-        """A second look at the cell, whoever has the watch. Raises EngineError if the cell is away."""
+        """An additional connection, even while another process holds the watch lock.
+
+        Raises EngineError if the cell is unavailable.
+        """
         leaders = await _leaders(conninfo, admin_role)
         connection = await _connect(leaders, admin_role, "postgres")
         async with connection:
@@ -132,7 +135,10 @@ class CellWatch:
 
     @classmethod
     async def open(cls, conninfo: str, admin_role: str) -> Self | None:
-        """A watch on the cell, or None if another process has it. Raises EngineError if the cell is away."""
+        """Takes the watch lock of a cell. Returns None if another process holds it.
+
+        Raises EngineError if the cell is unavailable.
+        """
         connection = await _connect(conninfo, admin_role, "postgres")
         watch = cls(connection, conninfo, admin_role)
         ((is_ours,),) = await watch._rows("SELECT pg_try_advisory_lock(%s)", (_LOCK,))
@@ -145,50 +151,51 @@ class CellWatch:
         await self._connection.close()
 
     async def old_transactions(self, older_than_s: float) -> list[OldTransaction]:
-        """Tenants' transactions that are older than that."""
+        """Tenants' transactions that are older than `older_than_s`."""
         rows = await self._rows(_TRANSACTIONS, {"tenant": _TENANT, "older_than_s": older_than_s})
         return [OldTransaction(*row) for row in rows]
 
     async def end(self, found: OldTransaction | Locker) -> bool:
-        """Ends its backend; False if it was gone."""
+        """Terminates the backend. Returns False if it is gone, or waits for a standby."""
         return len(await self._rows(_END, (found.pid, found.backend_start))) > 0
 
     async def end_idle(self, longer_than_s: float) -> int:
-        """Ends tenants' connections that have been idle for longer; how many."""
+        """Terminates tenants' connections that have been idle for longer. Returns how many."""
         return len(await self._rows(_END_IDLE, {"tenant": _TENANT, "longer_than_s": longer_than_s}))
 
     async def lockers(self, more_than: int) -> list[Locker]:
-        """Tenants' connections that hold more locks than that."""
+        """Tenants' backends that hold more than `more_than` locks."""
         return [Locker(*row) for row in await self._rows(_LOCKERS, {"tenant": _TENANT, "more_than": more_than})]
 
     async def end_maintenance(self, longer_than_s: float) -> int:
-        """Ends automatic maintenance that has been seen running a tenant's code for longer; how much."""
+        """Terminates autovacuum workers that have been seen running a tenant's code for longer. Returns how many."""
         now_s, before = time.monotonic(), self._maintained_since_s
         found = {row: before.get(row, now_s) for row in await self._rows(_RUNNING_TENANTS_CODE, ())}
         self._maintained_since_s = found
-        # A cancel could be trapped.
+        # Terminate rather than cancel: the tenant's code could trap a cancel.
         too_long = [row for row, since_s in found.items() if now_s - since_s > longer_than_s]
         return sum([len(await self._rows(_END, (pid, start))) for pid, start, _ in too_long])
 
     async def prepared(self, older_than_s: float) -> list[tuple[str, str]]:
-        """Transactions that have been prepared for longer, by name and database."""
+        """Transactions that have been prepared for longer, as (gid, database)."""
         return [(gid, database) for gid, database in await self._rows(_PREPARED, (older_than_s,))]
 
     async def where_prepared(self, gid: str) -> list[str]:
-        """The database in which a transaction of that name is prepared, if there is one."""
+        """The database in which a transaction with this gid is prepared, or an empty list."""
         return [database for (database,) in await self._rows(_WHERE_PREPARED, (gid,))]
 
     async def roll_back_prepared(self, prepared: Sequence[tuple[str, str]]) -> int:
-        """Rolls these back; how many there still were."""
+        """Rolls back these prepared transactions. Returns how many still existed."""
         return sum([await self.end_prepared(gid, database, commit=False) for gid, database in prepared])
 
     async def end_prepared(self, gid: str, database: str, *, commit: bool) -> bool:
-        """Ends a prepared transaction; False if somebody else did. Raises ServiceError unless it is known to be ended.
+        """Commits or rolls back a prepared transaction. Returns False if it had already ended.
 
-        That it waits for a standby is nothing to cancel, as every time limit of the engine's or the driver's would:
-        the engine would be content with itself then. It is left alone instead, and somebody asks again.
+        Raises ServiceError unless it is known to have ended. A wait for a standby must not be cancelled, as any timeout
+        of PostgreSQL or the driver would do: the server would then report success without the standby. Instead the
+        connection is closed after a timeout, the backend goes on waiting, and a later call asks again.
         """
-        # It can be done in its own database only. Nothing of a tenant's runs by that.
+        # PostgreSQL allows this only in the transaction's own database. It runs no code of a tenant.
         there = await _connect(self._conninfo, self._admin_role, database, statement_timeout_ms=0)
         command = sql.SQL("COMMIT PREPARED {}" if commit else "ROLLBACK PREPARED {}").format(sql.Literal(gid))
         there.pgconn.enter_pipeline_mode()
@@ -199,7 +206,7 @@ class CellWatch:
                 connection.sync()
                 return await read_end(connection)
         except TimeoutError:
-            raise engine_away("reaping: what ends a prepared transaction takes too long") from None
+            raise engine_away("reaping: COMMIT PREPARED or ROLLBACK PREPARED timed out") from None
         finally:
             connection.close()
 
@@ -213,7 +220,7 @@ class CellWatch:
 
 
 async def _leaders(conninfo: str, admin_role: str) -> str:
-    """The way to the server that leads: the driver would spend its time on the first host that does not answer."""
+    """The connection string of the primary. The driver would spend its timeout on the first host that is down."""
     hosts = hosts_of(conninfo)
     if len(hosts) == 1:
         return conninfo
@@ -224,7 +231,7 @@ async def _leaders(conninfo: str, admin_role: str) -> str:
 async def _connect(
     conninfo: str, admin_role: str, database: str, statement_timeout_ms: int = _STATEMENT_TIMEOUT_MS
 ) -> "AsyncConnection[tuple[Any, ...]]":
-    # Given at start-up, they win over what a tenant may have stored for its database.
+    # Sent at startup, these settings override what a tenant may have stored with ALTER DATABASE.
     options = f"-c search_path=pg_catalog,pg_temp -c synchronous_commit=on -c statement_timeout={statement_timeout_ms}"
     try:
         return await AsyncConnection.connect(

@@ -1,11 +1,11 @@
-"""A fingerprint of everything that is defined in a database, to notice that a definition changed.
+"""A fingerprint of all definitions in a database, to detect that one has changed (but not which).
 
-Owns which catalogs count. What PostgreSQL notes by itself (statistics, sizes, freezing, where a table is stored) does
-not, nor do temporary objects. Refuses to say what changed.
+What PostgreSQL maintains on its own (statistics, sizes, freezing, storage) does not count, nor do temporary objects.
 """
 
-# Of a catalog, the places of its rows: a row that is changed gets another one, and while the earlier of two moments is
-# held, none is used again. `kept` are all relations, `spaces` all schemas, that are not temporary.
+# The fingerprint of a catalog is made from the ctids of its rows: an updated row gets a new ctid, and while the earlier
+# of two snapshots is held, no ctid is reused. `kept` are all relations, and `spaces` all schemas, that are not
+# temporary.
 _WHERE = {
     "pg_attribute": "attrelid IN (SELECT oid FROM kept)",
     "pg_attrdef": "adrelid IN (SELECT oid FROM kept)",
@@ -22,7 +22,7 @@ _WHERE = {
     "pg_proc": "pronamespace IN (SELECT oid FROM spaces)",
     "pg_operator": "oprnamespace IN (SELECT oid FROM spaces)",
     "pg_namespace": "oid IN (SELECT oid FROM spaces)",
-    # Which sequence belongs to which column is said nowhere else.
+    # The only catalog that says which sequence a column owns.
     "pg_depend": (
         "classid = 'pg_class'::regclass AND refclassid = 'pg_class'::regclass AND objid IN (SELECT oid FROM kept)"
     ),
@@ -33,7 +33,7 @@ _ALL_OF = (
     "pg_publication", "pg_publication_rel", "pg_range", "pg_seclabel", "pg_ts_config", "pg_ts_config_map",
     "pg_ts_dict", "pg_ts_parser", "pg_ts_template",
 )  # fmt: skip
-# Emptying a table or refreshing a view changes its row here, and is no change of a definition.
+# Selected columns only: TRUNCATE and REFRESH MATERIALIZED VIEW update a relation's row here, but change no definition.
 _RELATIONS = """
     SELECT md5(string_agg(ROW(oid, relname, relnamespace, reltype, reloftype, relowner, relam, reltablespace,
         relpersistence, relkind, relnatts, relchecks, relrowsecurity, relforcerowsecurity, relispopulated,

@@ -1,12 +1,17 @@
-"""A database at one moment, kept readable, and what changed in it between two moments.
+"""Held snapshots of a database, and the changes between two of them.
 
-Owns how a change is found. As long as a snapshot is held, no row that it sees is removed from its place in its table's
-file, nor is the place used again. So of two moments of which the later begins while the earlier is held, a row that
-only the earlier sees at its place is gone, and one that only the later sees has come: whatever kind of table it is,
-with a key or without, logged or not. Nothing is asked of the cell for that, and no trigger or slot is left behind.
+    earlier = await now_in(pair)
+    …
+    later = await now_in(other_pair)
+    found = await changes(earlier, later)
 
-Customers' tables are read as their owner: even planning a query may call a customer's function, to simplify what an
-index is made of. The cell's admin chooses the moment, and reads catalogs, large objects and the service's own tables.
+While a snapshot is held, VACUUM removes no row version that it sees, and so no ctid of such a row is reused. If the
+later snapshot is taken while the earlier one is held, a row version that only the earlier one sees at its ctid was
+deleted, and one that only the later one sees was inserted. That holds for every table, with or without a key, logged or
+unlogged. It needs no configuration of the cell, and leaves no trigger or replication slot behind.
+
+Tenants' tables are read as their owner, because even planning a query may call a tenant's function, to simplify an
+index expression. The cell's admin takes the snapshot and reads catalogs, large objects and the service's own tables.
 """
 
 import asyncio
@@ -23,21 +28,21 @@ from plainsql_server.engine.admin.backups import MOVE
 from plainsql_server.engine.admin.schema_fingerprint import FINGERPRINT
 from plainsql_server.engine.connection.sqlstate import engine_away
 
-# Both ends of a copy must write and read values alike, whatever a customer stored with ALTER ROLE.
+# Both ends of a copy must write and read values in the same format, whatever a tenant stored with ALTER ROLE … SET.
 ALIKE = (
     "-c DateStyle=ISO -c IntervalStyle=postgres -c TimeZone=UTC -c extra_float_digits=3 -c bytea_output=hex"
     " -c lc_monetary=C -c xmlbinary=base64 -c search_path=pg_catalog -c local_preload_libraries="
     " -c statement_timeout=0 -c lock_timeout=20s -c idle_in_transaction_session_timeout=0 -c idle_session_timeout=0"
     " -c synchronous_commit=on -c default_transaction_read_only=off -c default_transaction_isolation=read\\ committed"
 )
-# Places that are named in one statement: some hundred kilobytes of it.
+# How many ctids one statement lists: some hundred kilobytes of SQL.
 PLACES_AT_ONCE = 10_000
-# Tables that one statement looks through: more would take longer to plan than to ask one after the other.
+# How many tables one statement reads: with more, planning would take longer than separate statements.
 _TABLES_AT_ONCE = 100
 _CONNECT_TIMEOUT_S = 5
 
-# A key serves to find a row by if its types are PostgreSQL's own, whose equality is known. The secret of the records
-# (`engine/execution/records.py`) is each database's own.
+# A primary key can identify rows if its types are PostgreSQL's own (or enums), whose equality is known. The secret for
+# idempotency records (`engine/execution/records.py`) is not copied: every database has its own.
 _TABLES = """
     SELECT c.oid, n.nspname::text, c.relname::text, c.relkind = 'm', c.relfilenode, pg_table_size(c.oid),
         ARRAY(SELECT a.attname::text FROM pg_attribute a
@@ -59,9 +64,9 @@ _SEQUENCES = """
     SELECT n.nspname::text, c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE c.relkind = 'S' AND c.relpersistence <> 't' ORDER BY c.oid
 """
-# What is committed after a moment is of a transaction that had not ended by then, or had not begun. A row that others
-# had locked when it was changed names a group of transactions instead, made after that moment as well. Both conditions
-# let some through that did not change, and none that did stay out.
+# What becomes visible after a snapshot comes from a transaction that was running or had not begun then. If other
+# transactions had locked a row when it was changed, its xmax is a multixact, which was also created after the snapshot.
+# Both conditions may select unchanged rows, but never miss a changed one.
 _SINCE = "age(xmin) <= age({horizon}::xid)"
 _ENDED_SINCE = (
     "xmax <> '0'::xid AND (age(xmax) <= age({horizon}::xid) OR mxid_age(xmax) BETWEEN 0 AND mxid_age({group}::xid))"
@@ -70,7 +75,7 @@ _ENDED_SINCE = (
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table, or a materialized view, as it is defined and stored at a moment."""
+    """A table or materialized view, as defined and stored at the time of a snapshot."""
 
     oid: int
     schema: str
@@ -87,13 +92,13 @@ class Table:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is the service's own, which is the admin's to write."""
+        """Whether it is one of the service's own tables, which only the admin can write."""
         return self.schema == "plainsql"
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The places of rows that went and came between two moments; if it is `whole`, of all."""
+    """The ctids of rows deleted (`gone`) and inserted (`come`) between two snapshots; if `whole`, all rows changed."""
 
     table: Table
     gone: Sequence[str]
@@ -106,20 +111,20 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two connections to a database: as the cell's admin and as the database's owner."""
+    """Two connections to a database: one as the cell's admin, one as the database's owner."""
 
     admin: AsyncConnection
     owner: AsyncConnection
 
     @property
     def pids(self) -> tuple[int, int]:
-        """The processes that serve them."""
+        """The process ids of their backends."""
         return self.admin.info.backend_pid, self.owner.info.backend_pid
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A moment of a database, for as long as the transactions of its connections are open."""
+    """A held snapshot of a database. It lasts as long as the transactions of its connections are open."""
 
     pair: Pair
     snapshot: str
@@ -129,27 +134,27 @@ class Moment:
     tables: dict[int, Table]
 
     def since(self) -> sql.Composed:
-        """A condition on rows that may have come after this moment."""
+        """A condition that selects rows that may have been inserted after this snapshot."""
         return sql.SQL(_SINCE).format(horizon=sql.Literal(self.horizon))
 
     def ended_since(self) -> sql.Composed:
-        """A condition on rows that may be gone after this moment."""
+        """A condition that selects rows that may have been deleted after this snapshot."""
         return sql.SQL(_ENDED_SINCE).format(horizon=sql.Literal(self.horizon), group=sql.Literal(self.group))
 
     async def end(self) -> None:
-        """Lets the moment go."""
+        """Releases the snapshot."""
         await self.pair.owner.execute("COMMIT")
         await self.pair.admin.execute("COMMIT")
 
     async def rows(self, query: sql.SQL | sql.Composed, *arguments: Any) -> list[tuple[Any, ...]]:
-        """What the admin sees, which is never a customer's table."""
+        """Runs a query as the admin. It must not read a tenant's table."""
         return await self._rows(self.pair.admin, query, *arguments)
 
     async def places(self, tables: Sequence[Table], condition: sql.Composable) -> dict[int, list[str]]:
-        """Where the rows of each table are that meet a condition, by the table's oid."""
+        """The ctids of the rows in each table that meet a condition, by table OID."""
         found: dict[int, list[str]] = {table.oid: [] for table in tables}
         one = sql.SQL("SELECT {}, ctid::text FROM ONLY {} WHERE {}")
-        # Customers have thousands of tables, and in the stop each question counts.
+        # A tenant may have thousands of tables, and while its requests are held, every round trip counts.
         for readers in ([each for each in tables if each.is_ours], [each for each in tables if not each.is_ours]):
             for some in batches(readers, _TABLES_AT_ONCE):
                 parts = [one.format(sql.Literal(each.oid), each.identifier, condition) for each in some]
@@ -158,7 +163,7 @@ class Moment:
         return found
 
     async def seen(self, table: Table, places: Sequence[str]) -> set[str]:
-        """Those of the places where this moment sees a row."""
+        """The ctids among `places` at which this snapshot sees a row."""
         query = sql.SQL("SELECT ctid::text FROM ONLY {} WHERE ctid = ANY({})")
         found: set[str] = set()
         for some in batches(places):
@@ -167,7 +172,7 @@ class Moment:
         return found
 
     async def copy(self, table: Table, query: sql.Composable) -> AsyncIterator[bytes]:
-        """What a query of a table gives, in COPY's text form."""
+        """The output of a query on a table, in COPY's text format."""
         statement = sql.SQL("COPY ({}) TO STDOUT").format(query)
         reader = self._reader(table)
         async with _passing(reader), reader.cursor().copy(statement) as copy:
@@ -175,7 +180,7 @@ class Moment:
                 yield bytes(block)
 
     async def sequences(self) -> list[tuple[str, str, int, bool]]:
-        """Every sequence with its value and whether that was given out, as of now: they know no transactions."""
+        """Every sequence with its last_value and is_called, as of now: sequences are not transactional."""
         named = await self.rows(sql.SQL(_SEQUENCES))
         one = sql.SQL("SELECT {}, {}, last_value, is_called FROM {}")
         parts = [one.format(sql.Literal(s), sql.Literal(n), sql.Identifier(s, n)) for s, n in named]
@@ -196,14 +201,17 @@ class Moment:
 
 
 def _passing(reader: AsyncConnection) -> AbstractAsyncContextManager[Any]:
-    # What was read is locked until the end of the transaction, or of this part of it, which leaves the snapshot alone:
-    # customers may change their definitions between two looks.
+    # Locks last until the end of the transaction or subtransaction. A subtransaction that is rolled back releases them
+    # and keeps the snapshot, so tenants can run DDL between two reads.
     return reader.transaction(force_rollback=True)
 
 
 @asynccontextmanager
 async def connected(conninfo: str, role: str, database: str, program: str = MOVE) -> AsyncIterator[AsyncConnection]:
-    """A connection to one end of a copy. Raises EngineError if the cell is away, InternalError if it refuses a step."""
+    """A connection to one end of a copy.
+
+    Raises EngineError if the cell is unavailable, InternalError if a statement fails.
+    """
     try:
         connection = await AsyncConnection.connect(
             conninfo, user=role, dbname=database, autocommit=True, connect_timeout=_CONNECT_TIMEOUT_S,
@@ -218,11 +226,11 @@ async def connected(conninfo: str, role: str, database: str, program: str = MOVE
 
 
 async def now_in(pair: Pair) -> Moment:
-    """The database as it is now. That is held until it is ended, or the connections are."""
+    """Takes a snapshot of the database. It is held until `end` is called or the connections are closed."""
     connection = pair.admin
     for each in (pair.admin, pair.owner):
         await each.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-    # The group is that of the last checkpoint, and so none of after this moment.
+    # The multixact horizon is that of the last checkpoint, so every multixact created after this snapshot is beyond it.
     query = """
         SELECT pg_export_snapshot(), pg_snapshot_xmin(pg_current_snapshot())::xid::text,
             (SELECT next_multixact_id::text FROM pg_control_checkpoint())
@@ -239,22 +247,22 @@ async def now_in(pair: Pair) -> Moment:
 
 
 async def fingerprint_of(connection: AsyncConnection) -> str:
-    """What the definitions come to, as the admin's connection sees them."""
+    """The fingerprint of the definitions, as the admin's connection sees them."""
     (fingerprint,) = await (await connection.execute(FINGERPRINT)).fetchone() or ("",)
     return str(fingerprint)
 
 
 async def changes(earlier: Moment, later: Moment) -> list[Change]:
-    """What went and came between two moments with the same definitions, table by table where something did."""
+    """The changes between two snapshots with the same definitions, for each table that has any."""
     tables = [table for table in later.tables.values() if earlier.tables[table.oid].storage == table.storage]
-    # Two connections, and a pass over every table on each.
+    # One pass over every table on each of the two connections, in parallel.
     ended, begun = await asyncio.gather(
         earlier.places(tables, earlier.ended_since()), later.places(tables, earlier.since())
     )
     found: list[Change] = []
     for table in later.tables.values():
         if table.oid not in ended:
-            # Emptied or written anew: places say nothing then.
+            # Truncated or rewritten: the ctids cannot be compared.
             found.append(Change(table, (), (), whole=True))
         elif ended[table.oid] or begun[table.oid]:
             found.append(await _change(earlier, later, table, ended[table.oid], begun[table.oid]))
@@ -262,7 +270,7 @@ async def changes(earlier: Moment, later: Moment) -> list[Change]:
 
 
 async def _change(earlier: Moment, later: Moment, table: Table, ended: Sequence[str], begun: Sequence[str]) -> Change:
-    """What went and came, of the places where that may be so."""
+    """Reduces the candidates to the rows that were really deleted and inserted."""
     remaining, already = await asyncio.gather(later.seen(table, ended), earlier.seen(table, begun))
     gone = [place for place in ended if place not in remaining]
     return Change(table, gone, [place for place in begun if place not in already])
@@ -273,5 +281,5 @@ def batches(items: Sequence[Any], size: int = PLACES_AT_ONCE) -> list[Sequence[A
 
 
 def array(places: Sequence[str]) -> sql.Composed:
-    """Places as SQL writes them."""
+    """The ctids as an SQL literal of type tid[]."""
     return sql.SQL("{}::tid[]").format(sql.Literal("{" + ",".join(f'"{place}"' for place in places) + "}"))

@@ -1,1 +1,1 @@
-"""One connection to PostgreSQL: libpq, its exchanges, cancelling, cleaning, and what SQLSTATEs mean."""
+"""One connection to PostgreSQL: pipeline mode, exchanges, cancel requests, session cleanup and SQLSTATE mapping."""

@@ -1,7 +1,9 @@
-"""Statements of our own in a customer's database, several in one flush.
+"""Runs several service statements in a tenant's database in one exchange.
 
-Owns the sending and the reading. What the engine says to them is told as it is to a customer's statement, because it
-is the customer's database, rights and disk that they meet. Refuses to begin or commit by itself.
+    answers = await run_batch(connection, [b"begin", SAFE_PATH, (b"select $1::int4", [b"1"]), b"commit"])
+
+Errors are raised as they would be for a tenant's statement, because these statements run in the tenant's database, with
+the tenant's privileges and disk space. `run_batch` never begins or commits on its own: pass the commands.
 """
 
 from collections.abc import Sequence
@@ -19,21 +21,23 @@ _PIPELINE_SYNC = int(ExecStatus.PIPELINE_SYNC)
 Row = list[bytes | None]
 Own = tuple[bytes, Sequence[bytes | None]]
 
-# Names mean the engine's own, whatever a customer has called alike; objects of theirs are named with their schema.
+# Unqualified names resolve to PostgreSQL's own objects, even if the tenant has objects of the same name. Name the
+# tenant's objects with their schema.
 SAFE_PATH = b"set local search_path = pg_catalog, pg_temp"
 
 
 @dataclass(slots=True)
 class Answer:
-    """What one statement gave back: its rows, as the engine's text."""
+    """The result of one statement: its rows, in PostgreSQL's text format."""
 
     rows: list[Row] = field(default_factory=list)
 
 
 async def run_batch(connection: Connection, statements: Sequence[bytes | Own]) -> list[Answer]:
-    """The answers, in order. Raises the first failure, with the statement's index; what follows it was not run.
+    """Runs the statements and returns their results in order.
 
-    The connection is settled then, and in a failed transaction if one was begun.
+    Raises the first error, with the statement's index; PostgreSQL skips the statements after it. The exchange is read
+    to its end even then, and the connection is in a failed transaction if one was begun.
     """
     for statement in statements:
         sql, params = (statement, None) if isinstance(statement, bytes) else statement

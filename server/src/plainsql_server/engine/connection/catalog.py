@@ -1,8 +1,8 @@
-"""The types that customers made, looked up by OID and remembered per database.
+"""The types that tenants created, looked up in pg_type by OID and cached per database.
 
-Owns the look-up. It uses a short-lived connection of its own, because an unknown type shows only in the
-middle of a result, when the statement's connection is busy. Refuses to trust names: everything is
-qualified, and it runs as the tenant, so that nothing laid in its way gains anything.
+A lookup opens a separate, short-lived connection: a type turns out to be unknown in the middle of a result, while the
+statement's own connection is busy. Every name in the query is schema-qualified and the query runs as the tenant, so an
+object that a tenant planted in the search path gains no privileges.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -12,9 +12,9 @@ from psycopg.pq.abc import PGresult
 from plainsql_server.engine.encoding.shapes import Description, Encoding, Rendering, describe, rendering_of
 from plainsql_server.engine.encoding.types import FIRST_CUSTOMER_OID, SHIPPED_TYPES, EngineType
 
-# Domains over arrays of domains over arrays … have no end but this: what is further down is text.
+# Domains over arrays of domains over arrays … can nest without limit. Below this depth, values are encoded as text.
 _MAX_DEPTH = 16
-# An element's array type points back at it; int2vector and its kin do not, and are text.
+# An array type is the `typarray` of its element type. int2vector and similar types are not, and are encoded as text.
 _LOOK_UP = f"""
 with recursive wanted(oid, depth) as (
     select pg_catalog.unnest($1::pg_catalog.oid[]), 1
@@ -30,8 +30,8 @@ from wanted join pg_catalog.pg_type t on t.oid operator(pg_catalog.=) wanted.oid
 left join pg_catalog.pg_type e on e.oid operator(pg_catalog.=) t.typelem
 """
 
-# An application has as many renderings as it has different questions, each of some kilobytes; but a tenant can ask for
-# more than a thousand columns at a time, which have names of 63 characters.
+# An application has one rendering, of some kilobytes, for each distinct result description. But a tenant can select
+# more than a thousand columns at once, with names of 63 characters each.
 _MAX_RENDERED_COLUMNS = 10_000
 
 Rows = list[tuple[int, str, int, str, int]]
@@ -39,7 +39,10 @@ LookUp = Callable[[str, bytes], Awaitable[list[list[str]]]]
 
 
 class Catalog:
-    """The types of one database, PostgreSQL's own and those met so far, and the renderings made of them."""
+    """The types of one database: PostgreSQL's own and those looked up so far. Also caches the renderings built on them.
+
+    `generation` changes whenever `forget` is called, and invalidates renderings that are cached elsewhere.
+    """
 
     def __init__(self, look_up: LookUp) -> None:
         self._look_up = look_up
@@ -49,7 +52,7 @@ class Catalog:
         self.generation = 0
 
     async def types(self, oids: Sequence[int]) -> list[EngineType]:
-        """The types, looked up where needed. One that does not exist any more is text named `unknown`."""
+        """Returns the types, looking up those not cached. A type that no longer exists is text named `unknown`."""
         types = [SHIPPED_TYPES.get(oid) or self._met.get(oid) for oid in oids]
         if None in types:
             rows = await self._look_up(_LOOK_UP, b"{%b}" % b",".join(b"%d" % oid for oid in oids))
@@ -57,7 +60,7 @@ class Catalog:
         return [SHIPPED_TYPES.get(oid) or self._met.get(oid) or EngineType(oid, "unknown") for oid in oids]
 
     async def rendering(self, result: PGresult, encoding: Encoding) -> Rendering:
-        """How this result is told; remembered, because applications ask the same questions again."""
+        """How to encode this result. Cached by result description, because applications repeat their statements."""
         key = (describe(result), encoding)
         known = self._renderings.get(key)
         if known is None:
@@ -69,7 +72,7 @@ class Catalog:
         return known
 
     def forget(self) -> None:
-        """Drops what customers may have changed."""
+        """Drops everything that DDL may have changed: the tenant's types and all renderings."""
         self.generation += 1
         self._met = {oid: type_ for oid, type_ in self._met.items() if oid < FIRST_CUSTOMER_OID}
         self._forget_renderings()

@@ -1,11 +1,16 @@
-"""One connection to the engine: libpq in nonblocking pipeline mode, waited for with the event loop.
+"""One connection to PostgreSQL: libpq in nonblocking pipeline mode, driven by the event loop.
 
-Owns the socket, its callbacks and the order of calls that libpq asks for. One request at a time: what is
-sent between two `sync` calls is one exchange, and its results are read with `fetch` in the same order.
-Refuses to know what a statement means; see `execution.py`.
+    connection.send_query(b"select 1")
+    connection.sync()
+    while connection.syncs_due:
+        result = await connection.fetch()
 
-Reading is pulled: while nobody waits in `fetch`, nothing is read, so a slow reader holds the engine back
-instead of filling our memory.
+A connection serves one request at a time. What is queued between two `sync` calls is one exchange, and `fetch` returns
+its results in the same order. The module owns the socket, its callbacks and the call order that libpq requires; what a
+statement means is the business of `execution.py`.
+
+Reads are pull-based: unless a task waits in `fetch`, nothing is read. A slow reader therefore holds the backend back
+(TCP flow control) instead of filling this process's memory.
 """
 
 import asyncio
@@ -22,26 +27,26 @@ from plainsql_server.engine.connection.prepared import PreparedStatements
 from plainsql_server.engine.connection.sqlstate import connection_lost, engine_away
 from plainsql_server.engine.connection.valve import Valve
 
-# Plain numbers, because looking a member up in its enumeration costs more than the call that it is compared with.
+# Plain integers, because looking up an enum member costs more than the libpq call whose result it is compared with.
 _PIPELINE_SYNC = int(ExecStatus.PIPELINE_SYNC)
 _OK = int(ConnStatus.OK)
 _IDLE = int(TransactionStatus.IDLE)
-# What the engine warns with when a commit's wait for standbys was cancelled. It has committed, and says so, but would
-# lose it with its machine.
+# The warning that PostgreSQL sends if a commit's wait for synchronous standbys was cancelled. The transaction has
+# committed and is reported as such, but it is lost if the server's machine is.
 _WAIT_CANCELLED = b"canceling wait for synchronous replication"
-# Stands among the queued steps for a `sync`, where others say how many rows make a chunk.
+# Marks a `sync` among the queued steps. For a statement, the step is its number of rows per chunk.
 _SYNC = -1
 
 
 class ResultTooLarge(Exception):
-    """The engine sent more than was wanted before a result was complete. The connection is closed.
+    """A result exceeded `max_result_bytes` before it was complete. The connection is closed.
 
-    Whether the engine has committed is not known: its last bytes may have been on their way.
+    Whether the statement committed is unknown: the server's last bytes may have been in flight.
     """
 
 
 class Connection:
-    """An open connection. Not safe for two tasks at once: the pool lends it to one."""
+    """An open connection. Not safe for concurrent use: the pool leases it to one request at a time."""
 
     def __init__(self, pgconn: PGconn) -> None:
         self._pg = pgconn
@@ -50,45 +55,45 @@ class Connection:
         self._socket = pgconn.socket
         self._inbox = select.poll()
         self._inbox.register(self._socket, select.POLLIN)
-        # While set, the loop tells us when the socket has something to read.
+        # Whether the loop watches the socket for readability.
         self._reading = False
-        # While set, the loop tells us when the socket takes more.
+        # Whether the loop watches the socket for writability.
         self._writing = False
-        # How many `sync` calls are not yet answered: while there are any, the exchange is not over.
+        # The number of unanswered `sync` calls. While it is not 0, an exchange is in progress.
         self.syncs_due = 0
         self._settled: asyncio.Future[None] | None = None
-        # What was queued and not yet read to its end, as rows per chunk (0: all rows in one result).
+        # Steps that were queued and not yet read to their end, as rows per chunk (0: all rows in one result).
         self._steps: deque[int] = deque()
         self.prepared = PreparedStatements()
-        # Set by a request that may have called nextval; undone in the flush of the next one.
+        # Set by a request that may have called nextval. The next request sends DISCARD SEQUENCES in its first flush.
         self.must_discard_sequences = False
-        # How much the engine may send before a result is complete, counted from its second piece on.
+        # How many bytes of an incomplete result to accept, counted from its second piece on.
         self.max_result_bytes = 0
-        # How large the result was that was taken last, where it came in many pieces; else 0.
+        # The size of the result taken last if it arrived in many pieces, else 0.
         self.taken_bytes = 0
         self._valve: Valve | None = None
-        # How often something was waited for since the last `sync`.
+        # How often the connection has waited for input since the last `sync`.
         self._waits = 0
-        # Set when what it runs is being ended: between two exchanges the engine has nothing that a cancel could end, so
-        # whoever begins another one must look. Unset when it was made clean.
+        # Set when its statement is interrupted. Between two exchanges the backend is idle and a cancel request hits
+        # nothing, so a request must check this before it starts another exchange. Session cleanup resets it.
         self.is_ended = False
-        # Which of its cell's hosts it goes to.
+        # The index of the cell's host that it is connected to.
         self.place = 0
-        # Whether the engine committed without having waited for a standby.
+        # Whether a transaction committed without waiting for a standby.
         self._is_unreplicated = False
-        # On every cell: one whose servers share an address looks like one server from here.
+        # Set on every cell, because a cell whose servers share one address looks like a single server from here.
         pgconn.notice_handler = self._on_notice
 
     @classmethod
     async def open(cls, conninfo: bytes, timeout_s: float) -> "Connection":
-        """Connects. Raises EngineError if that fails or takes longer; cancelling it closes the socket."""
+        """Connects and enters pipeline mode. Raises EngineError on failure or timeout; cancelling closes the socket."""
         pgconn = pq.PGconn.connect_start(conninfo)
         try:
             async with asyncio.timeout(timeout_s):
                 await _finish_connecting(pgconn)
         except TimeoutError:
             pgconn.finish()
-            raise engine_away("connecting took too long") from None
+            raise engine_away("connecting timed out") from None
         except BaseException:
             pgconn.finish()
             raise
@@ -106,12 +111,12 @@ class Connection:
 
     @property
     def is_settled(self) -> bool:
-        """Whether every exchange was read to its end."""
+        """Whether every exchange has been read to its end."""
         return self.syncs_due == 0
 
     @property
     def is_idle(self) -> bool:
-        """Whether the connection is settled and no transaction is open."""
+        """Whether every exchange has been read to its end and no transaction is open."""
         return self.syncs_due == 0 and self._pg.transaction_status == _IDLE
 
     @property
@@ -120,11 +125,14 @@ class Connection:
 
     @property
     def pgconn(self) -> PGconn:
-        """The libpq connection, for `interrupt.py`, which must reach the engine past what runs here."""
+        """The libpq connection, for `interrupt.py`, which makes a cancel request from it."""
         return self._pg
 
     def send_query(self, sql: bytes, chunk_rows: int = 0, params: Sequence[bytes | None] | None = None) -> None:
-        """Queues an unprepared statement; its parameters' types are for the engine to infer."""
+        """Queues a statement without preparing it. PostgreSQL infers the parameter types.
+
+        `chunk_rows` is the number of rows that each result holds; 0 means all rows in one result.
+        """
         try:
             self._pg.send_query_params(sql, params)
         except DriverError as error:
@@ -132,7 +140,7 @@ class Connection:
         self._queued(chunk_rows)
 
     def send_prepare(self, name: bytes, sql: bytes) -> None:
-        """Queues the preparation of a statement and the description of its parameters."""
+        """Queues Parse and Describe for a named statement. Its results count as two steps."""
         try:
             self._pg.send_prepare(name, sql)
             self._queued()
@@ -142,7 +150,7 @@ class Connection:
         self._queued()
 
     def send_prepared(self, name: bytes, params: Sequence[bytes | None], chunk_rows: int = 0) -> None:
-        """Queues a prepared statement's execution."""
+        """Queues the execution of a prepared statement."""
         try:
             self._pg.send_query_prepared(name, params)
         except DriverError as error:
@@ -150,7 +158,7 @@ class Connection:
         self._queued(chunk_rows)
 
     def send_close_prepared(self, name: bytes) -> None:
-        """Queues the forgetting of a prepared statement."""
+        """Queues Close for a prepared statement."""
         try:
             self._pg.send_close_prepared(name)
         except DriverError as error:
@@ -158,14 +166,17 @@ class Connection:
         self._queued()
 
     def ask_to_flush(self) -> None:
-        """Queues the wish that the engine sends what it has by here, instead of gathering it until the `sync`."""
+        """Queues a Flush request: the backend sends the results up to here at once, not only at the `sync`."""
         try:
             self._pg.send_flush_request()
         except DriverError as error:
             raise self._broken(error) from error
 
     def sync(self) -> None:
-        """Ends the exchange and sends what is queued; the engine commits when it gets here."""
+        """Ends the exchange with a Sync message and sends what is queued.
+
+        Outside a transaction block, the backend commits when it processes the Sync.
+        """
         try:
             self._pg.pipeline_sync()
             self._queued(_SYNC)
@@ -179,10 +190,10 @@ class Connection:
             self._writing = True
 
     async def fetch(self) -> PGresult | None:
-        """The next result of the exchange; None is the end of one statement's results.
+        """Returns the next result of the exchange. None marks the end of one statement's results.
 
-        Raises EngineError when the connection breaks; what was under way has an unknown outcome then.
-        Cancelling it leaves the exchange unread: the connection must be closed.
+        Raises EngineError if the connection breaks; the outcome of what was running is then unknown. Cancelling leaves
+        the exchange unread, and the connection must be closed.
         """
         if self._pg.is_busy():
             await self.arrival()
@@ -190,16 +201,19 @@ class Connection:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the next result is here, to be taken without waiting."""
+        """Whether the next result has arrived, so that `take` can be called without waiting."""
         return not self._pg.is_busy()
 
     async def arrival(self) -> None:
-        """Waits until the next result is here. Raises, and may be cancelled, as `fetch`."""
+        """Waits until the next result has arrived. Raises, and may be cancelled, like `fetch`."""
         while self._pg.is_busy():
             await self._readable()
 
     def take(self) -> PGresult | None:
-        """The next result, which must be here. Most come together, and waiting for each would show."""
+        """Returns the next result, which must have arrived: check `is_ready` or await `arrival` first.
+
+        Most results arrive together, and a coroutine call for each would cost measurable time.
+        """
         if self._valve is not None:
             self.taken_bytes, self._valve.passed_bytes = self._valve.passed_bytes, 0
         result = self._pg.get_result()
@@ -213,27 +227,29 @@ class Connection:
                 self._announce_settled()
             if self._is_unreplicated:
                 self.close()
-                raise connection_lost("the wait for a standby was cancelled: the commit may not survive this server")
+                raise connection_lost("the wait for a standby was cancelled: a failover may lose the commit")
         return result
 
     def check(self) -> bool:
-        """Whether an idle connection can still be used. A sound engine has nothing to say to it, so what says
-        something has said goodbye; or its settings were reloaded, for which a new connection does as well.
+        """Whether an idle connection can still be used.
+
+        A healthy server sends nothing to an idle connection. Pending input therefore means that the server is closing
+        it, or that a reload changed a reported setting; a new connection is right in that case, too.
         """
         return self.is_open and self.is_idle and not self._inbox.poll(0)
 
     async def settled(self) -> None:
-        """Waits until every exchange was read to its end, or the connection is gone.
+        """Waits until every exchange has been read to its end, or the connection is closed.
 
-        For a second task beside the one that reads.
+        For a second task, next to the one that reads.
         """
-        # Who reads may have begun the next exchange before we get to run.
+        # The reading task may start the next exchange before this task runs again.
         while not self.is_settled and self.is_open:
             self._settled = self._settled or self._loop.create_future()
             await asyncio.shield(self._settled)
 
     def close(self) -> None:
-        """Closes the socket. Does not end what the engine is running: cancel that first."""
+        """Closes the socket. Does not stop a running statement: interrupt that first."""
         self._stop_watching()
         if self._valve is not None:
             self._valve.close()
@@ -243,7 +259,7 @@ class Connection:
         self._announce_settled()
 
     def _on_notice(self, notice: PGresult) -> None:
-        # A commit that was not replicated is no success: its outcome is unknown.
+        # A commit that did not wait for its standby is not a success: a failover may lose it. Its outcome is unknown.
         message = notice.error_field(DiagnosticField.MESSAGE_PRIMARY) or b""
         if message.startswith(_WAIT_CANCELLED):
             self._is_unreplicated = True
@@ -254,13 +270,13 @@ class Connection:
             self._pg.set_chunked_rows_mode(chunk_rows)
 
     def _broken(self, error: DriverError) -> Exception:
-        # libpq found out while sending, and may have closed the socket; what was sent before may have arrived.
+        # libpq noticed it while sending, and may have closed the socket. What was sent before may have arrived.
         self.close()
         return connection_lost(str(error))
 
     def _stop_watching(self) -> None:
-        # At once where libpq found the connection broken: it has closed the socket by then, and the next
-        # connection may get the same descriptor, whose watchers must not be taken away later.
+        # Call this as soon as libpq finds the connection broken. It has closed the socket by then, and the next
+        # connection may get the same descriptor, whose watchers a later call would remove.
         self._stop_reading()
         if self._writing:
             self._loop.remove_writer(self._socket)
@@ -277,13 +293,13 @@ class Connection:
             self._reading = True
 
     def _insert_valve(self) -> None:
-        # The loop knows a descriptor by the socket behind it, so it must look away while that is exchanged.
+        # The loop's selector registers the socket behind a descriptor, so the watcher must be removed for the swap.
         self._stop_reading()
         self._valve = Valve(self._socket)
         self._start_reading()
 
     def make_way(self) -> None:
-        """To be called before more is sent while results are still to be read: a valve lets through one way only."""
+        """Removes the valve, which relays in one direction only. Call it before sending while results are unread."""
         while self._valve is not None and self.is_open and self._inbox.poll(0):
             self._consume()
         if self.is_open:
@@ -300,20 +316,21 @@ class Connection:
         if not self.is_open:
             self._stop_watching()
             raise connection_lost(self._pg.get_error_message())
-        # A commit that fails answers the sync with an error first, which ends like a statement of its own.
+        # If the implicit commit fails, PostgreSQL answers the sync with an error first. That error ends like a
+        # statement of its own, but no step was queued for it.
         if self._steps[0] != _SYNC:
             self._next_step()
 
     def _next_step(self) -> None:
         self._steps.popleft()
-        # libpq takes the mode for the statement at the head of the pipeline only, before it reads its rows; and not
-        # for one that the engine skips because of an earlier error.
+        # libpq accepts chunked mode only for the statement at the head of the pipeline and before its rows are read,
+        # and not for one that PostgreSQL skips because of an earlier error.
         if self._steps and self._steps[0] > 0 and self._pg.pipeline_status != PipelineStatus.ABORTED:
             self._pg.set_chunked_rows_mode(self._steps[0])
 
     async def _readable(self) -> None:
         if self._valve is not None and self._inbox.poll(0):
-            # libpq did not take all of the last piece, and the engine may have no more to say.
+            # libpq has not read all of the last piece, and the server may send nothing more.
             self._consume()
             self._check_sound()
             return
@@ -322,8 +339,8 @@ class Connection:
             self._check_sound()
             return
         if self._waits and self._is_countable() and self._awaits_rows():
-            # The beginning of this result may have come with an earlier one. libpq has made room for all of it then,
-            # and would read as long as the engine keeps up with it.
+            # The beginning of this result may have arrived with an earlier one. Then libpq has already enlarged its
+            # buffer for all of it, and would go on reading as long as the server keeps up.
             self._insert_valve()
         self._waits += 1
         self._start_reading()
@@ -335,8 +352,10 @@ class Connection:
         self._check_sound()
 
     def _hung_up(self) -> bool:
-        """Whether the engine has closed its end. uvloop tells that once, perhaps with the engine's last words, and
-        looks away then; so who waits again must look for themselves.
+        """Whether the server has closed its end.
+
+        uvloop reports a hang-up once, perhaps together with the server's last bytes, and then stops watching. So a
+        second wait must poll.
         """
         inbox = self._inbox
         if self._valve is not None:
@@ -358,7 +377,7 @@ class Connection:
 
     def _on_readable(self) -> None:
         if self._waiter is None:
-            # Nobody wants it yet: stop watching, or a level-triggered loop would spin.
+            # No task waits for input: stop watching, or the level-triggered loop would spin.
             self._stop_reading()
             return
         self._take_piece()
@@ -367,21 +386,21 @@ class Connection:
         try:
             self._pg.consume_input()
         except DriverError:
-            # The status is bad now; whoever waits turns that into an error.
+            # The connection's status is bad now; the waiting task raises the error.
             self._stop_watching()
             self._wake()
             return
         if not self._pg.is_busy():
             self._wake()
         elif self._valve is not None and self._inbox.poll(0):
-            # libpq reads as much as its buffer has room for. Nothing tells us again of what it left behind the
-            # valve, so it must take that before the engine is watched for more.
+            # libpq reads only as much as its buffer has room for. No event announces what it left in the socket pair,
+            # so it must read that before the server's socket is watched again.
             self._consume()
         else:
             self._count_piece()
 
     def _count_piece(self) -> None:
-        # Ordinary results come in one piece: what had arrived when we looked, up to some megabytes.
+        # Ordinary results arrive in one piece: whatever is there at the first read, up to some megabytes.
         if self._valve is not None:
             if self._valve.passed_bytes > self.max_result_bytes:
                 self._wake()
@@ -389,7 +408,7 @@ class Connection:
             self._insert_valve()
 
     def _is_countable(self) -> bool:
-        """Whether results are to be counted, and are not yet. A valve lets nothing pass that is still to be sent."""
+        """Whether a valve is needed and possible: results are limited, and nothing is left to send through it."""
         return self._valve is None and self.max_result_bytes > 0 and not self._writing
 
     def _awaits_rows(self) -> bool:
@@ -428,7 +447,7 @@ async def _finish_connecting(pgconn: PGconn) -> None:
 
 
 async def wait_for_socket(socket: int, *, write: bool) -> None:
-    """Waits until a socket of libpq's can be read or written."""
+    """Waits until one of libpq's sockets is readable or writable."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
     add, remove = (loop.add_writer, loop.remove_writer) if write else (loop.add_reader, loop.remove_reader)

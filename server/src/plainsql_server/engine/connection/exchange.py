@@ -1,8 +1,11 @@
-"""One exchange with the engine: queue commands of the service, read the results to the end, raise what failed.
+"""Helpers for one exchange: queue the service's commands, read every result up to the last sync, raise what failed.
 
-connection.send_query(b"commit")
-connection.sync()
-await drain(connection)
+    connection.send_query(b"commit")
+    connection.sync()
+    await drain(connection)
+
+An exchange is everything up to its sync. These helpers read it to its end even after an error, so that the connection
+can be used again.
 """
 
 from collections.abc import Sequence
@@ -20,7 +23,10 @@ _FATAL_ERROR = int(ExecStatus.FATAL_ERROR)
 
 
 def queue_discard_sequences(connection: Connection) -> int:
-    """Queues what the request before left to be undone, and says how many steps that were: a command and its sync."""
+    """Queues DISCARD SEQUENCES and its sync if the previous request left that to do.
+
+    Returns the number of pipeline steps queued: 2 or 0.
+    """
     if not connection.must_discard_sequences:
         return 0
     connection.send_query(DISCARD_SEQUENCES)
@@ -30,7 +36,7 @@ def queue_discard_sequences(connection: Connection) -> int:
 
 
 async def drain(connection: Connection) -> None:
-    """Reads the exchange to its end. Raises the first error on the way, after having read everything."""
+    """Reads and drops all results until every sync is answered. Raises the first error, after reading the rest."""
     while connection.syncs_due:
         if not connection.is_ready:
             await connection.arrival()
@@ -40,7 +46,7 @@ async def drain(connection: Connection) -> None:
 
 
 async def drain_commit(connection: Connection) -> None:
-    """Like `drain`, where the engine is committing: if it goes away now, nobody knows whether it has."""
+    """Like `drain`, while a COMMIT is in flight: if the server fails now, the outcome is unknown."""
     try:
         await drain(connection)
     except EngineError as error:
@@ -48,7 +54,7 @@ async def drain_commit(connection: Connection) -> None:
 
 
 async def read_row_count(connection: Connection) -> int:
-    """Like `drain`, and says how many rows there were."""
+    """Like `drain`, and returns the number of rows read."""
     count = 0
     while connection.syncs_due:
         if not connection.is_ready:
@@ -63,14 +69,14 @@ async def read_row_count(connection: Connection) -> int:
 
 
 async def run_command(connection: Connection, sql: bytes) -> None:
-    """Runs one of our own commands and reads it to its end."""
+    """Runs one service command as an exchange of its own. Raises its error."""
     connection.send_query(sql)
     connection.sync()
     await drain(connection)
 
 
 async def close_prepared(connection: Connection, names: Sequence[bytes]) -> None:
-    """Forgets prepared statements on the engine."""
+    """Closes prepared statements in the backend."""
     for name in names:
         connection.send_close_prepared(name)
     if names:
@@ -79,8 +85,8 @@ async def close_prepared(connection: Connection, names: Sequence[bytes]) -> None
 
 
 async def fail(connection: Connection, result: PGresult) -> NoReturn:
-    """Raises the error that a result stands for, after having read the exchange to its end."""
-    # The answer of `sync` follows an error; after a fatal one the engine hangs up instead.
+    """Reads the exchange to its end, then raises the error of this result."""
+    # After an ERROR, PostgreSQL still answers the sync. After a FATAL error it closes the connection instead.
     try:
         while connection.syncs_due:
             await connection.fetch()

@@ -1,12 +1,14 @@
-"""Ending what a connection runs, from outside: ask, then insist.
+"""Stops what a connection's backend is running: a cancel request first, then pg_terminate_backend.
 
-Owns the escalation, and whether the connection can be used again. A tenant can trap a cancel in PL/pgSQL or reset its
-own statement_timeout, so only `pg_terminate_backend` from another connection is sure. It needs no superuser: a role may
-end its own.
+    ending = await interrupt(connection, conninfo)
 
-A commit that waits for a standby is neither cancelled nor ended. PostgreSQL would stop to wait, show it to everybody,
-and lose it if another server took over: others would have read what never was. It is left to itself, and the caller is
-told that the outcome is unknown.
+`Ending` says whether the connection can be used again. A tenant can trap a cancel in PL/pgSQL or reset its own
+statement_timeout, so only `pg_terminate_backend`, called on a second connection, is reliable. That takes no superuser:
+a role may terminate its own backends.
+
+A commit that waits for a synchronous standby is neither cancelled nor terminated. PostgreSQL would stop waiting and
+make the commit visible, and a failover would then lose it: other clients would have read data that never existed. Such
+a commit is left to finish on its own, and the caller gets an unknown outcome.
 """
 
 import asyncio
@@ -22,18 +24,20 @@ from plainsql_server.engine.connection.connection import Connection, wait_for_so
 from plainsql_server.engine.connection.queries import query_values
 from plainsql_server.engine.connection.sqlstate import engine_away
 
-# Of a row of pg_stat_activity: its backend does not wait for a standby.
+# A condition on pg_stat_activity: the backend does not wait for a synchronous standby.
 AWAITS_NO_STANDBY = "wait_event IS DISTINCT FROM 'SyncRep'"
-# Nor does it write the log, as who commits does before that: what is told to stop meanwhile would not wait then.
+# Nor does it write or flush WAL, as a commit does just before that wait: a signal that arrives then would make the
+# commit skip the wait.
 _COMMITS_NOTHING = "coalesce(wait_event, '') NOT IN ('SyncRep', 'WALSync', 'WALWrite')"
-# How long an ordinary statement takes to notice a cancel, with a wide margin; only traps take longer.
+# How long an ordinary statement takes to react to a cancel request, with a wide margin. Only code that traps the cancel
+# takes longer.
 CANCEL_GRACE_S = 0.3
-# The other connection's opening and the engine's own check for interrupts. Both graces together stay below the
-# second that a statement may outlive its limit by, even where the engine says nothing at all.
+# Time to open the second connection, and for the backend to reach its next check for interrupts. Both graces together
+# stay below the one second by which a statement may exceed its deadline, even if the server does not answer at all.
 TERMINATE_GRACE_S = 0.6
 
 
-# What ignores even that is asked for this often, until it is gone.
+# How often to check whether a backend that ignores termination has exited.
 _LOOK_EVERY_S = 1.0
 _LOOK_TIMEOUT_S = 10.0
 _LIVES = (
@@ -44,26 +48,26 @@ _LIVES = (
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a statement was ended."""
+    """How a statement ended after an interrupt."""
 
     is_clean: bool = False
-    """Whether no signal is on its way to the backend any more, so that it can serve another request."""
+    """Whether no signal can still be on its way to the backend, so that it may serve another request."""
     runs_on_pid: int = 0
-    """The process id of a backend that seems to run on, or 0."""
+    """The process id of a backend that seems to be still running, or 0."""
 
 
 async def interrupt(connection: Connection, conninfo: bytes, *, has_replicas: bool = False) -> Ending:
-    """Ends the connection's statement. Returns when its results were read, or closes the connection.
+    """Stops the connection's statement. Returns once its results have been read; otherwise closes the connection.
 
-    `conninfo` leads to the very server of the connection. Raises nothing: whoever reads the results sees the engine's
-    error or a lost connection.
+    `conninfo` must lead to the same server as the connection. Raises nothing: the task that reads the results gets
+    PostgreSQL's error or a lost connection.
     """
     backend_pid = connection.backend_pid
     condition = _COMMITS_NOTHING if has_replicas else "true"
     cancel = _end("cancel", backend_pid, conninfo, condition) if has_replicas else _cancel(connection)
     if await _settles(connection, cancel, CANCEL_GRACE_S):
-        # The engine says that it has cancelled after it has sent the signal. A process takes its signals before what it
-        # reads afterwards, and one that comes to a backend at rest is forgotten: none can meet a later statement.
+        # The server confirms a cancel only after it has sent the signal. A backend handles a pending signal before it
+        # reads its next message, and an idle backend ignores a cancel: the signal cannot hit a later statement.
         return Ending(is_clean=connection.is_open)
     if await _settles(connection, _end("terminate", backend_pid, conninfo, condition), TERMINATE_GRACE_S):
         return Ending()
@@ -72,10 +76,10 @@ async def interrupt(connection: Connection, conninfo: bytes, *, has_replicas: bo
 
 
 async def gone(backend_pid: int, conninfo: bytes) -> None:
-    """Waits until a backend is gone, or nobody can tell.
+    """Waits until a backend has exited, or until that cannot be determined.
 
-    Some code of PostgreSQL's looks for no interrupt while it works, XPath above all: it can go on for hours, and
-    nothing but a crash of the whole cell would end it.
+    Some of PostgreSQL's code, XPath above all, does not check for interrupts while it works. It can run for hours, and
+    only a crash of the whole server would stop it.
     """
     try:
         while True:
@@ -83,7 +87,7 @@ async def gone(backend_pid: int, conninfo: bytes) -> None:
                 return
             await asyncio.sleep(_LOOK_EVERY_S)
     except (ServiceError, DriverError):
-        # The engine is away, and what it ran with it; or the role has as many connections as it may have.
+        # The server is down, and the backend with it; or the role has reached its connection limit.
         return
 
 
@@ -93,13 +97,13 @@ async def _settles(connection: Connection, attempt: Coroutine[Any, Any, None], g
             await attempt
             await connection.settled()
     except (TimeoutError, ServiceError, DriverError):
-        # The engine cannot be reached, or its answer is no use: the next step, or closing, must follow all the same.
+        # The server cannot be reached, or its answer is useless: escalate, or close the connection, all the same.
         return False
     return True
 
 
 async def _cancel(connection: Connection) -> None:
-    """Returns when the engine has closed the connection that it was asked on, as it does when it has done so."""
+    """Sends a cancel request. Returns when the server has closed the request's connection: it has signaled by then."""
     request = connection.pgconn.cancel_conn()
     request.start()
     try:

@@ -1,6 +1,7 @@
-"""What one connection has prepared on the engine: bounded, oldest use first out.
+"""The statements that one connection has prepared: a bounded cache that evicts the least recently used.
 
-Owns names and the memory of parameter types. Refuses to talk to the engine: it says what to close.
+It keeps names and parameter types, and sends nothing: `add` and `forget` return the names that the caller must close
+in the backend.
 """
 
 from collections import OrderedDict
@@ -10,18 +11,18 @@ from dataclasses import dataclass, field
 from plainsql_server.engine.encoding.shapes import Encoding, Rendering
 from plainsql_server.engine.encoding.types import EngineType
 
-# Each prepared statement costs the backend some 10 to 100 kB of plan; 100 serve an ordinary application whole.
+# A prepared statement costs the backend 10 to 100 kB for its plan. 100 cover all statements of a typical application.
 MAX_PREPARED = 100
-# All of their texts together, since a tenant's may be a megabyte each, in every connection; the newest is kept anyway.
+# For all SQL texts of a connection together, because each may be a megabyte long. The newest is kept in any case.
 MAX_PREPARED_LENGTH = 256 * 1024
 
 
 @dataclass(slots=True)
 class Prepared:
-    """A statement known to the engine by name, its parameters' types, and how its results are rendered.
+    """A prepared statement: its name in the backend, its parameter types, and how to encode its results.
 
-    The engine refuses to execute it once its result would have another description, so that a rendering
-    stays right as long as the catalog's generation lasts, which ends when names may have changed.
+    PostgreSQL refuses to execute it once its result would have different columns or types. So a rendering stays valid
+    until the catalog's generation changes, which happens when a type may have been renamed.
     """
 
     name: bytes
@@ -33,7 +34,7 @@ class Prepared:
         return self._renderings.get(encoding) if generation == self._generation else None
 
     def remember(self, generation: int, encoding: Encoding, rendering: Rendering) -> None:
-        """Remembers how its results are rendered, and forgets what was so in another generation."""
+        """Caches a rendering, and drops those of another generation."""
         if generation != self._generation:
             self._renderings.clear()
             self._generation = generation
@@ -41,7 +42,7 @@ class Prepared:
 
 
 class PreparedStatements:
-    """The statements that one connection may execute by name."""
+    """The statements that one connection can execute by name."""
 
     def __init__(self, max_prepared: int = MAX_PREPARED) -> None:
         self._max_prepared = max_prepared
@@ -63,7 +64,7 @@ class PreparedStatements:
         return b"plainsql_%d" % self._count
 
     def add(self, sql: str, prepared: Prepared) -> list[bytes]:
-        """Remembers a statement; the names returned were pushed out and must be closed on the engine."""
+        """Adds a statement. Returns the names of evicted statements, which the caller must close in the backend."""
         self._length += len(sql) if sql not in self._by_sql else 0
         self._by_sql[sql] = prepared
         pushed_out: list[bytes] = []
@@ -74,7 +75,7 @@ class PreparedStatements:
         return pushed_out
 
     def forget(self, sql: str) -> list[bytes]:
-        """Drops one statement; the names returned must be closed on the engine."""
+        """Removes one statement. Returns the names that the caller must close in the backend."""
         prepared = self._by_sql.pop(sql, None)
         if prepared is None:
             return []
@@ -82,6 +83,6 @@ class PreparedStatements:
         return [prepared.name]
 
     def clear(self) -> None:
-        """Forgets everything, after the engine has discarded everything."""
+        """Removes everything, after DISCARD ALL has dropped the statements in the backend."""
         self._by_sql.clear()
         self._length = 0

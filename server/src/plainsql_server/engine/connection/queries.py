@@ -1,7 +1,6 @@
-"""Our own small questions to the engine.
+"""Small service queries, on a leased connection or on one opened for the query alone.
 
-Owns nothing but the asking, on a lent connection, or on one that lives for the question alone where a
-pooled one is busy or not to be trusted.
+Use the latter where the pooled connection is busy or its session state cannot be trusted.
 """
 
 from collections.abc import Sequence
@@ -14,12 +13,12 @@ from plainsql_server.engine.connection.sqlstate import error_from_result
 
 
 async def query_values(conninfo: bytes, sql: str, parameter: bytes, timeout_s: float) -> list[list[str]]:
-    """Connects, asks with one parameter, returns the rows as text (NULL as ''), and closes."""
+    """Connects, runs the query with one parameter, closes, and returns the rows as text, with NULL as ''."""
     return await values_and_close(await Connection.open(conninfo, timeout_s), sql, parameter)
 
 
 async def values_and_close(connection: Connection, sql: str, parameter: bytes) -> list[list[str]]:
-    """The same, on a connection that was opened for it."""
+    """Like `query_values`, on a connection that was opened for this query."""
     try:
         rows = await ask(connection, sql.encode(), [parameter])
     finally:
@@ -30,10 +29,10 @@ async def values_and_close(connection: Connection, sql: str, parameter: bytes) -
 async def ask(
     connection: Connection, sql: bytes, params: Sequence[bytes], *, begin: bytes | None = None
 ) -> list[list[bytes | None]]:
-    """The rows that answer a question of ours, as the engine tells them; in a transaction begun with `begin`.
+    """Runs a service query and returns its rows in text format. With `begin`, runs it in a transaction begun that way.
 
-    Raises InternalError where the engine refuses it, EngineError where it is away. The connection is settled
-    then, and may be left in a failed transaction.
+    Raises InternalError if the query fails, EngineError if the server is unavailable. The exchange is read to its end
+    even then, and the connection may be in a failed transaction.
     """
     if begin is not None:
         connection.send_query(begin)
@@ -47,7 +46,7 @@ async def ask(
         result = await connection.fetch()
         if result is not None and result.status == ExecStatus.FATAL_ERROR:
             error = error_from_result(result)
-            refused = InternalError(f"our own query failed: {error.diagnosis.sqlstate} {error.message}")
+            refused = InternalError(f"a service query failed: {error.diagnosis.sqlstate} {error.message}")
             failure = failure or (error if isinstance(error, EngineError) else refused)
         if result is not None:
             rows += [

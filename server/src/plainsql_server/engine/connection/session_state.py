@@ -1,10 +1,14 @@
-"""What a statement can leave behind in its session, judged before it runs.
+"""Classifies, before a statement runs, what session state it can leave behind.
 
-Owns the proof behind 'clean or thrown away'. A statement proves itself harmless if it is a query or a
-change of rows, every function that its text calls is known to touch no session state, and the database
-holds no code of its customer's that could run unseen (functions, triggers, views with calls: a 'plain'
-database). Whatever cannot be proven is cleaned up after. The text is judged by patterns that err on the
-side of cleaning, never by a parser.
+A connection goes back to its pool only if its session is proven clean or has been cleaned. A statement is proven
+harmless if all of this holds:
+
+- it only reads or changes rows,
+- every function that its text calls is known to touch no session state,
+- the database is without code: it has no functions, triggers or views with calls that could run unseen.
+
+After any other statement, the session is cleaned. The text is classified by patterns, not by a parser, and the patterns
+err on the side of cleaning.
 """
 
 import re
@@ -13,38 +17,38 @@ from enum import IntEnum
 
 
 class SessionState(IntEnum):
-    """How much cleaning a session needs, from nothing to everything."""
+    """How much cleanup a session needs after a statement. Larger values include smaller ones."""
 
     NOTHING = 0
     SEQUENCES = 1
-    """A column's default may have called nextval, so that lastval() would answer the next request."""
+    """A column default may have called nextval, so the next request could read the value with lastval()."""
     SESSION = 2
-    """Code that we cannot see into may have changed settings, made temporary tables and the like."""
+    """Code that the service cannot see may have changed settings, created temporary tables, and so on."""
     EVERYTHING = 3
-    """The statement is not one that only reads or changes rows."""
+    """The statement does more than read or change rows."""
 
 
 _READS = frozenset(["SELECT", "VALUES", "TABLE"])
 _CHANGES = frozenset(["INSERT", "UPDATE", "DELETE", "MERGE", "WITH"])
 
-# A text is judged while everybody else's requests wait, so only as much of one as takes a few milliseconds; and no
-# pattern here may look at a character twice because of another one's fate.
+# Classification blocks the event loop and with it all other requests, so it is limited to texts that take a few
+# milliseconds. Every pattern here must run in linear time, without backtracking.
 _MAX_JUDGED_LENGTH = 64 * 1024
 
-# A name, or the end of a quoted one, before a parenthesis; a comment between the two is caught by _HIDES. A name may
-# stand right behind a number, which is then the beginning of what is found here.
+# A name, or the closing quote of a quoted name, before a parenthesis. _HIDES catches a comment between the two. A name
+# may directly follow a number; then the match begins with the number.
 _WORD = r"[\w$\u0080-\U0010ffff]"
 _CALL = re.compile(rf"((?<!{_WORD}){_WORD}++|\")\s*+\(")
 _NUMBER = "0123456789$"
-# What a text can hide a call behind: comments, names in Unicode escapes, and the built-in names that act without a
-# parenthesis. x.nextval is nextval(x), ts_stat runs the query that it is given, and an UPDATE of pg_settings is
-# set_config. None of the other built-in functions with one parameter changes a session.
+# What can hide a call: comments, names with Unicode escapes, and built-in names that act without a parenthesis.
+# x.nextval means nextval(x), ts_stat runs the query in its argument, and an UPDATE of pg_settings calls set_config.
+# None of the other built-in functions with one parameter changes session state.
 _HIDES = re.compile(r"--|/\*|u&[\"']|\b(?:pg_settings|ts_stat|setseed|currval)\b|\bnextval\b(?!\s*\()", re.IGNORECASE)
 _INTO = re.compile(r"\binto\b", re.IGNORECASE)
 
-# Names before a parenthesis that are no calls: the target of an INSERT, and in DDL the tables, access methods
-# and columns that are named before a list. A pattern that is only safe in DDL is only used there.
-# No quotation mark of a string's within a quoted name: the match could begin in one string and end in the next.
+# Names before a parenthesis that are not calls: the target of an INSERT, and in DDL the tables, access methods and
+# columns that are named before a list. A pattern that is only safe in DDL is used only there. A quoted name must not
+# contain a string's quotation mark: otherwise a match could begin in one string and end in the next.
 _NAME = r'(?:"[^"\'$]+"|\w[\w$]*+)'
 _QUALIFIED = rf"{_NAME}(?:\s*\.\s*{_NAME})*"
 _INSERT_TARGET = re.compile(rf"\s*insert\s+into\s+{_QUALIFIED}\s*(?=\()", re.IGNORECASE)
@@ -52,7 +56,7 @@ _DDL_TARGET = re.compile(
     rf"\b(?:table(?:\s+if\s+not\s+exists)?|references|on(?:\s+only)?|using)\s+{_QUALIFIED}\s*(?=\()", re.IGNORECASE
 )
 
-# What may stand before a parenthesis without calling anything: keywords and types with a modifier.
+# Words that may precede a parenthesis without being a call: keywords, and types with a modifier.
 _NOT_CALLS = """
     all always and any array as asc between bit bpchar by case cast cascade char character check conflict cube decimal
     default desc distinct else end enum except exists extract filter first float foreign from group grouping having
@@ -61,7 +65,7 @@ _NOT_CALLS = """
     recursive references returning rollup row rows select set sets similar some start substring table then time
     timestamp trim union unique update using values varbit varchar varying when where window with within zone
 """
-# PostgreSQL's own functions that touch no session state; the ones that people use, not all of them.
+# Built-in functions that touch no session state: the commonly used ones, not all of them.
 _PURE = """
     abs age array_agg array_append array_cat array_length array_position array_prepend array_remove array_replace
     array_to_json array_to_string ascii avg bit_and bit_length bit_or bool_and bool_or btrim cardinality cbrt ceil
@@ -90,12 +94,15 @@ _HARMLESS = frozenset((_NOT_CALLS + _PURE).split())
 
 
 def state_left_by(words: Sequence[str], sql: str, *, without_code: bool) -> SessionState:
-    """The cleaning that a session needs after a statement, at least; `words` are its first keywords."""
+    """Returns the cleanup that the session needs after this statement. `words` are the statement's first keywords.
+
+    `without_code` says whether the database is without code.
+    """
     first = words[0] if words else ""
     if first not in _READS and first not in _CHANGES:
         return SessionState.EVERYTHING
-    # SELECT … INTO makes a table, perhaps a temporary one, and answers like any SELECT. In a WITH, an INSERT INTO
-    # cannot be told from it, because `insert` is also a name that a column may have.
+    # SELECT … INTO creates a table, perhaps a temporary one, and returns a SELECT command tag. Inside a WITH, the
+    # pattern cannot tell it from INSERT INTO, because a column may be named `insert`.
     if (first in _READS or first == "WITH") and _INTO.search(sql):
         return SessionState.EVERYTHING
     if not without_code or not _calls_only_harmless(sql):
@@ -104,19 +111,20 @@ def state_left_by(words: Sequence[str], sql: str, *, without_code: bool) -> Sess
 
 
 def may_store_code(words: Sequence[str], sql: str) -> bool:
-    """Whether a statement could make a plain database one that runs code unseen."""
+    """Whether this statement could store code, so that the database is no longer without code."""
     first, second = [*words, "", ""][:2]
     if first not in _STORES:
         return False
-    # nextval in a column's default is what SessionState.SEQUENCES is for.
+    # nextval in a column default is fine: SessionState.SEQUENCES covers it.
     if (first, second) not in _STORES_EXPRESSIONS_ONLY or len(sql) > _MAX_JUDGED_LENGTH:
         return True
     return not _calls_only_harmless(_DDL_TARGET.sub("as", sql), _HARMLESS | {"nextval"})
 
 
-# Commands that can store what runs later. Others can only run what is stored, which in a plain database is nothing.
+# Commands that can store code to run later. Other commands can only run stored code, and a database without code has
+# none.
 _STORES = frozenset(["CREATE", "ALTER", "DO", "IMPORT"])
-# Those of them that store only the expressions in their text.
+# The commands among them that store only the expressions in their text.
 _STORES_EXPRESSIONS_ONLY = frozenset(
     [("CREATE", "TABLE"), ("CREATE", "UNLOGGED"), ("CREATE", "TEMP"), ("CREATE", "TEMPORARY"), ("CREATE", "INDEX"),
      ("CREATE", "UNIQUE"), ("CREATE", "SEQUENCE"), ("CREATE", "SCHEMA"), ("CREATE", "TYPE"), ("CREATE", "STATISTICS"),

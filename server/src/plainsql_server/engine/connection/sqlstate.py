@@ -1,7 +1,8 @@
-"""What the engine reports, as the service's errors.
+"""Maps what PostgreSQL and libpq report to the service's errors.
 
-Owns the translation of SQLSTATEs and lost connections; no other module looks at a driver's error. The
-customer's SQL failing is a StatementError; the engine being away is an EngineError.
+A failed statement becomes a StatementError, a text that does not parse a RequestError, and a server that is unavailable
+or a connection that is lost an EngineError. Only this module interprets SQLSTATEs and error fields in general; a few
+modules check for one SQLSTATE that they expect.
 """
 
 import re
@@ -22,27 +23,27 @@ _RETRY_AFTER_MS = 1_000
 _SYNTAX_ERROR = "42601"
 _PROTOCOL_VIOLATION = "08P01"
 SHORTAGE = "53200"
-# A table of locks that all tenants of the cell share is full; the reaper ends who filled it.
+# The lock table, which all tenants of the cell share, is full. The reaper terminates the backend that filled it.
 _NO_PLACE = "out of shared memory"
 _RETRYABLE = frozenset(["40001", "40P01"])
 # Connection exceptions (08), shutdown and start-up (57P01-57P03, 57P05), too many connections (53300).
 _UNAVAILABLE = re.compile(r"08...|57P0[1-35]|53300")
-# A patch release of PostgreSQL may add a condition before the driver knows its name.
+# A minor release of PostgreSQL may add a condition before the driver knows its name.
 _NEWER_THAN_THE_DRIVER = {"22P07": "datum_version_mismatch"}
 _CAMEL_HUMP = re.compile(r"(?<!^)(?=[A-Z])")
 
 
 def error_from_result(result: PGresult) -> ServiceError:
-    """The error that a failed result stands for."""
+    """Converts a failed result to the error that the service raises for it."""
     sqlstate = _field(result, DiagnosticField.SQLSTATE) or ""
-    message = _field(result, DiagnosticField.MESSAGE_PRIMARY) or "The engine gave no message."
+    message = _field(result, DiagnosticField.MESSAGE_PRIMARY) or "PostgreSQL returned no error message."
     if not sqlstate:
-        # libpq itself speaks: the connection broke.
+        # The error comes from libpq itself: the connection broke.
         return connection_lost(result.get_error_message())
     if sqlstate == _PROTOCOL_VIOLATION and message.startswith(_UNBOUND):
         # A statement with $1 was sent without parameters.
-        return RequestError("wrong_parameter_count", "The statement takes parameters; the request has none.")
-    # A statement may raise any SQLSTATE as an ERROR; what ends the session is FATAL.
+        return RequestError("wrong_parameter_count", "The statement expects parameters; the request has none.")
+    # A statement may raise any SQLSTATE with severity ERROR. Only FATAL and PANIC end the session.
     severity = _field(result, DiagnosticField.SEVERITY_NONLOCALIZED)
     if severity != "ERROR" and _UNAVAILABLE.match(sqlstate):
         return engine_away(f"{sqlstate} {message}", outcome=Outcome.ROLLED_BACK)
@@ -60,16 +61,16 @@ def error_from_result(result: PGresult) -> ServiceError:
 def multiple_statements() -> RequestError:
     return RequestError(
         "multiple_statements",
-        "The request holds more than one statement.",
-        hint="Send one statement, or several together to POST /v1/transaction.",
+        "The request contains more than one statement.",
+        hint="Send one statement per request, or send them together to POST /v1/transaction.",
     )
 
 
 def engine_away(context: str, *, outcome: Outcome = Outcome.NOT_EXECUTED) -> EngineError:
-    """The engine cannot be reached, or went away; `context` goes to the log only."""
+    """The error for a server that cannot be reached or has shut down. `context` goes to the log only."""
     return EngineError(
         "engine_unavailable",
-        "The database is not available at the moment.",
+        "The database is temporarily unavailable.",
         retryable=True,
         retry_after_ms=_RETRY_AFTER_MS,
         outcome=outcome,
@@ -78,10 +79,10 @@ def engine_away(context: str, *, outcome: Outcome = Outcome.NOT_EXECUTED) -> Eng
 
 
 def connection_lost(context: str) -> EngineError:
-    """The connection broke while a statement was under way: whether it took effect is not known."""
+    """The error for a connection that broke while a statement ran. Whether the statement took effect is unknown."""
     return EngineError(
         "connection_lost",
-        "The connection to the database was lost while the statement ran; it may or may not have taken effect.",
+        "The connection to the database was lost while the statement ran. It may or may not have taken effect.",
         retry_after_ms=_RETRY_AFTER_MS,
         outcome=Outcome.UNKNOWN,
         internal_context=context,
@@ -89,18 +90,18 @@ def connection_lost(context: str) -> EngineError:
 
 
 def is_stale_plan(error: ServiceError) -> bool:
-    """Whether a prepared statement must be prepared anew because the schema changed under it."""
+    """Whether a prepared statement must be prepared again because the schema has changed since."""
     if error.diagnosis.sqlstate == "26000":
-        # DEALLOCATE ALL, earlier in the same transaction.
+        # Earlier in the same transaction, the tenant ran DEALLOCATE ALL.
         return error.message.startswith(_PREPARED_IS_GONE)
     if error.diagnosis.sqlstate == "XX000":
-        # A parameter's type was dropped, and perhaps made anew under the same name.
+        # A parameter's type was dropped, and perhaps created again under the same name.
         return error.message.startswith(_TYPE_IS_GONE)
     return error.diagnosis.sqlstate == "0A000" and error.message == _CHANGED_RESULT_TYPE
 
 
 def condition_name(sqlstate: str) -> str:
-    """PostgreSQL's name of a condition (`undefined_table`), or a general one for a customer's own SQLSTATE."""
+    """PostgreSQL's condition name (`undefined_table`), or `statement_failed` for an SQLSTATE that a tenant made up."""
     try:
         name = driver_errors.lookup(sqlstate).__name__
     except KeyError:
@@ -109,7 +110,7 @@ def condition_name(sqlstate: str) -> str:
 
 
 def _is_parse_error(result: PGresult, sqlstate: str) -> bool:
-    # The lexer has SQLSTATEs of its own that functions use as well; the file that raised one tells them apart.
+    # Functions raise some of the lexer's SQLSTATEs, too. The source file that raised the error tells them apart.
     return sqlstate == _SYNTAX_ERROR or _field(result, DiagnosticField.SOURCE_FILE) == "scan.l"
 
 

@@ -1,20 +1,20 @@
-"""A valve between the engine and libpq, for results that may be too large for memory.
+"""A byte-counting relay between the server's socket and libpq, for results that may not fit in memory.
 
-Owns the counting of what passes. libpq reads whatever has arrived and holds a result until it is whole,
-without saying how much that is by now. So when a result turns out to come in many pieces, libpq's socket is
-exchanged under its descriptor for one end of a pair, and what the engine sends is passed on piece by piece
-and counted. The ordinary result never gets here.
+libpq reads whatever has arrived and buffers a result until it is complete, and does not say how much it holds. So when
+a result arrives in more than one piece, the valve replaces the socket behind libpq's file descriptor with one end of a
+socket pair (dup2). What the server sends is then passed on piece by piece, and counted. Results that arrive in one
+piece, the usual case, never need a valve.
 """
 
 import os
 import socket
 
-# Far less than what a pair of sockets buffers, so that passing a piece on never blocks.
+# Far less than a socket pair buffers, so passing on a piece never blocks.
 _PIECE_BYTES = 64 * 1024
 
 
 class Valve:
-    """Stands in the engine's place behind a descriptor, from its making until `remove`."""
+    """Sits between the server and libpq from its creation until `remove`."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -26,11 +26,11 @@ class Valve:
         self.passed_bytes = 0
 
     def fileno(self) -> int:
-        """What to watch instead of libpq's descriptor."""
+        """The descriptor of the server's socket, to watch instead of libpq's."""
         return self._engine.fileno()
 
     def pass_on(self) -> None:
-        """Passes one piece on to libpq, which must read it before the next; or the end, if the engine hung up."""
+        """Passes one piece on to libpq, which must read it before the next; or EOF, if the server hung up."""
         try:
             piece = self._engine.recv(_PIECE_BYTES)
         except BlockingIOError:
@@ -44,7 +44,7 @@ class Valve:
             self._our_end.close()
 
     def remove(self) -> None:
-        """Gives libpq its own socket back. Everything that was passed on must have been read."""
+        """Puts the server's socket back behind libpq's descriptor. libpq must have read everything passed on."""
         os.dup2(self._engine.fileno(), self._descriptor, inheritable=False)
         self.close()
 

@@ -1,1 +1,1 @@
-"""Values, rows and parameters between PostgreSQL's text and JSON or CSV. No connections here."""
+"""Converts values, rows and parameters between PostgreSQL's text format and JSON or CSV. Opens no connections."""

@@ -1,12 +1,12 @@
-"""PostgreSQL's array literals: `{1,NULL,"a b"}` to nested lists and back.
+"""The syntax of PostgreSQL's array literals: `{1,NULL,"a b"}` to nested JSON arrays, and the quoting of elements.
 
-Owns the syntax of the literal. Refuses to know what an element means: encoding one is the caller's.
+What an element means is up to the caller, who passes an encoder for it.
 """
 
 import re
 from collections.abc import Callable
 
-# Everything up to the next character that means something, outside and inside quotes.
+# Everything up to the next special character, outside and inside quotes.
 _BARE = {delimiter: re.compile(rb"[^{}\"" + re.escape(delimiter.encode()) + rb"]*") for delimiter in (",", ";")}
 _QUOTED = re.compile(rb'"((?:[^"\\]++|\\.)*+)"', re.DOTALL)
 
@@ -14,14 +14,14 @@ Encode = Callable[[bytes], bytes]
 
 
 class Misread(Exception):
-    """The literal is in another encoding than it is read in, so that parts of characters seem to mean something."""
+    """The literal is not in the encoding in which it is read, so parts of characters look like special characters."""
 
 
 def literal_to_json(literal: bytes, encode: Encode, delimiter: str = ",") -> bytes:
-    """The array as JSON, nested as the engine nests it. Explicit lower bounds (`[0:1]={…}`) are dropped.
+    """Converts an array literal to JSON with the same nesting. Explicit lower bounds (`[0:1]={…}`) are dropped.
 
-    Works without recursion, because PostgreSQL limits dimensions, not us. Raises Misread rather than giving what is
-    not one JSON array.
+    Works without recursion: PostgreSQL limits the dimensions, this function does not. Raises Misread rather than
+    returning anything but one JSON array.
     """
     position = literal.index(b"{")
     bare = _BARE[delimiter]
@@ -63,12 +63,12 @@ def _element(match: re.Match[bytes], encode: Encode) -> bytes:
 
 
 def quote_element(element: bytes) -> bytes:
-    """An element as it stands in a literal, quoted, so that no text in it can mean anything else."""
+    """Quotes an element for an array literal, so that none of its text is special."""
     return b'"' + element.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
 
 
 def _unescaped(quoted: bytes) -> bytes:
-    # Pairs of backslashes first: what is left of a backslash then only guards the character after it.
+    # Split at pairs of backslashes first. Every backslash left then escapes the character after it.
     if b"\\" not in quoted:
         return quoted
     return b"\\".join(part.replace(b"\\", b"") for part in quoted.split(b"\\\\"))

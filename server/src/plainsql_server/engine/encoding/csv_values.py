@@ -1,6 +1,6 @@
-"""Values as fields of CSV (RFC 4180): the same texts as in JSON, without JSON's quotation marks.
+"""Encodes values as CSV fields (RFC 4180): the same text as in JSON, without JSON's quotation marks.
 
-Owns the quoting. NULL is an empty field, and an empty string is a quoted one, as in PostgreSQL's own CSV.
+NULL is an empty field and an empty string is `""`, as in PostgreSQL's own CSV.
 """
 
 import re
@@ -20,16 +20,16 @@ _decode_json = msgspec.json.Decoder(str).decode
 
 
 def csv_encoder(to_json: Encoder | None) -> Encoder:
-    """How values become fields of CSV; `to_json` is how they would become JSON."""
+    """The CSV encoder for values whose JSON encoder is `to_json`."""
     if to_json is None:
-        # Digits: nothing in them needs quotes.
+        # Digits never need quotes.
         return _as_is
     if to_json is _text_to_json:
         return _text
 
     def encode(value: bytes) -> bytes:
         json = to_json(value)
-        # What is JSON itself stays JSON; elsewhere a JSON string stands for its text.
+        # Values of the JSON types stay JSON. For other types, a JSON string becomes its text.
         is_text = json[:1] == b'"' and to_json is not _json_to_json
         return quoted(_decode_json(json).encode() if is_text else json)
 
@@ -37,13 +37,13 @@ def csv_encoder(to_json: Encoder | None) -> Encoder:
 
 
 def quoted(text: bytes) -> bytes:
-    """The text as a field, in quotation marks where it could be misread without."""
+    """The text as a field, in quotation marks if it could be misread without them."""
     return b'"' + text.replace(b'"', b'""') + b'"' if _NEEDS_QUOTES.search(text) else text
 
 
 def _text(value: bytes) -> bytes:
     if not value.isascii() and _text_to_json is not None:
-        # Refuses what is not UTF-8, as in JSON.
+        # Raises if the text is not UTF-8, as for JSON.
         _text_to_json(value)
     return quoted(value)
 

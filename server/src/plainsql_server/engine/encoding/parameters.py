@@ -1,7 +1,7 @@
-"""JSON parameters to engine text, decided by the parameter type that the engine reports.
+"""Converts JSON parameters to PostgreSQL's text format, according to the parameter types that PostgreSQL reports.
 
-Owns the contract's rules for parameters. A parameter arrives as the raw JSON that the caller sent, so
-that a number keeps every digit and JSON for a json parameter is passed on as it is.
+A parameter arrives as the raw JSON that the client sent. So a number keeps every digit, and JSON for a json or jsonb
+parameter is passed through unchanged.
 """
 
 import msgspec
@@ -18,14 +18,14 @@ _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def needs_type(raw: bytes) -> bool:
-    """Whether the engine's type decides how this JSON is sent; null, booleans and numbers have one form."""
+    """Whether the text for this JSON depends on the parameter type. null, booleans and numbers have only one form."""
     return raw[:1] in (b'"', b"[", b"{")
 
 
 def encode_parameter(raw: bytes, type_: EngineType, number: int) -> bytes | None:
-    """The text that the engine is sent for parameter `$number`; None is NULL.
+    """Returns the text to send for parameter `$number`, or None for NULL.
 
-    Raises RequestError where the JSON cannot stand for that type.
+    Raises RequestError if the JSON cannot represent a value of that type.
     """
     if raw == b"null":
         return None
@@ -41,8 +41,8 @@ def encode_parameter(raw: bytes, type_: EngineType, number: int) -> bytes | None
     raise RequestError(
         "invalid_parameter",
         f"Parameter ${number} is {'an array' if raw[:1] == b'[' else 'an object'},"
-        f" but the statement expects {type_.name} there.",
-        hint="Send a string in the engine's text form, or cast the parameter, for example to jsonb.",
+        f" but the statement expects {type_.name}.",
+        hint="Send a string in PostgreSQL's text format, or cast the parameter, for example to jsonb.",
     )
 
 
@@ -50,7 +50,7 @@ def _string(raw: bytes, number: int) -> bytes:
     text = _decode_string(raw)
     if "\0" in text:
         raise RequestError(
-            "null_character", f"Parameter ${number} contains a NUL character; PostgreSQL text has no place for it."
+            "null_character", f"Parameter ${number} contains a NUL character, which PostgreSQL can't store in text."
         )
     return text.encode()
 
@@ -70,7 +70,7 @@ def _element(raw: bytes, array: EngineType, number: int, dimension: int) -> byte
     assert array.element is not None
     if raw == b"null":
         return b"NULL"
-    # A list inside a list is one more dimension, except where each element is JSON or a list by itself.
+    # A nested list is one more dimension, unless the elements are JSON or are arrays themselves (through a domain).
     element = array.element.resolved()
     if raw[:1] == b"[" and element.element is None and element.oid not in _JSON_OIDS:
         return _array(raw, array, number, dimension + 1)
@@ -82,5 +82,5 @@ def _element(raw: bytes, array: EngineType, number: int, dimension: int) -> byte
 def _too_many_dimensions(number: int) -> RequestError:
     return RequestError(
         "invalid_parameter",
-        f"Parameter ${number} has more than {_MAX_DIMENSIONS} dimensions; PostgreSQL's arrays have no more.",
+        f"Parameter ${number} has too many dimensions: PostgreSQL arrays have at most {_MAX_DIMENSIONS}.",
     )

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Rows to bytes in C: the same bytes that `rows.py` makes, read straight from libpq's memory.
+"""Encodes rows in C: the same bytes that `rows.py` produces, read directly from libpq's memory.
 
-Owns the ordinary values of the ordinary types: text that is valid UTF-8, numbers that are digits, times of our era.
-For every other value it calls the encoder of `values.py` or `csv_values.py`, so that there is one place that knows
-the odd cases and raises the errors. Refuses to know columns' names: it is given what stands between the values.
+Handles the ordinary values of the ordinary types: text that is valid UTF-8, finite numbers, timestamps AD. For every
+other value it calls the encoder from `values.py` or `csv_values.py`, so the special cases and their errors are in one
+place. It does not know column names: the caller passes the bytes between the values.
 """
 
 import ctypes
@@ -19,14 +19,14 @@ from psycopg import pq
 ctypedef char *(*GetValue)(void *, int, int) noexcept nogil
 ctypedef int (*GetNumber)(void *, int, int) noexcept nogil
 
-# psycopg's own copy of libpq, found through the module that is linked to it. These three are libpq's public
-# functions, and the pointer to a result is psycopg's public attribute `pgresult_ptr`.
+# psycopg's own copy of libpq, found through the module that is linked to it. These three functions are libpq's public
+# API, and the pointer to a result is psycopg's public attribute `pgresult_ptr`.
 _libpq = ctypes.CDLL(sys.modules[pq.PGresult.__module__].__file__)
 cdef GetValue get_value = <GetValue><size_t>ctypes.cast(_libpq.PQgetvalue, ctypes.c_void_p).value
 cdef GetNumber get_length = <GetNumber><size_t>ctypes.cast(_libpq.PQgetlength, ctypes.c_void_p).value
 cdef GetNumber get_is_null = <GetNumber><size_t>ctypes.cast(_libpq.PQgetisnull, ctypes.c_void_p).value
 
-# How the ordinary values of a column are written: the numbers that `values.kind_of` gives.
+# How to write the ordinary values of a column: the numbers that `values.kind_of` returns.
 cdef enum Kind:
     CALL = 0
     AS_IS = 1
@@ -39,8 +39,8 @@ cdef enum Kind:
 
 cdef const char *HEX = b"0123456789abcdef"
 
-# What may stand in a JSON string as it is (0), as \u00xx (1), or else by which letter after a backslash; and how many
-# bytes that adds.
+# For each byte in a JSON string: 0 to write it as is, 1 to write \u00xx, or the letter after a backslash; and how many
+# bytes the escape adds.
 cdef unsigned char[256] json_escape
 cdef unsigned char[256] json_extra
 
@@ -61,7 +61,7 @@ fill_tables()
 cdef class RowWriter:
     """Writes the rows of one result's chunks.
 
-    `between` has one piece more than there are columns: what stands before each value, and after the last one.
+    `between` has one more piece than there are columns: the bytes before each value, and those after the last one.
     """
 
     cdef list encoders, between
@@ -74,7 +74,7 @@ cdef class RowWriter:
 
     def __cinit__(self, list between, list encoders, list kinds, bytes null, bint as_csv):
         if len(kinds) != len(encoders) or len(between) != len(encoders) + 1 or null is None:
-            raise ValueError("a kind for each encoder, and one piece between more")
+            raise ValueError("pass a kind for each encoder, and one piece in `between` more than encoders")
         self.between, self.encoders, self.null, self.as_csv = between, encoders, null, as_csv
         self.columns = len(encoders)
         self.kinds = <int *>PyMem_Malloc((self.columns + 1) * sizeof(int))
@@ -87,11 +87,11 @@ cdef class RowWriter:
         PyMem_Free(self.kinds)
 
     def write(self, result, int first, int end):
-        """The rows of a result of psycopg's from the first on and before the end, a piece of bytes each."""
+        """The rows of a psycopg result from `first` up to, but not including, `end`: one bytes object for each."""
         cdef void *pgresult = <void *><size_t>result.pgresult_ptr
         cdef int row
         cdef list rows = []
-        # Not kept from one call to the next: a writer lives as long as its statement is remembered.
+        # The buffer is not kept between calls: a writer lives as long as its statement is cached.
         self.room = 4096
         self.buffer = <char *>PyMem_Malloc(self.room)
         if self.buffer == NULL:
@@ -193,7 +193,7 @@ cdef class RowWriter:
         return True
 
     cdef bint add_time(self, const char *value, Py_ssize_t size, bint zoned) except -1:
-        # 2026-11-15 06:45:00.5+00; what is infinite, before Christ or of another zone or style is the encoder's.
+        # 2026-11-15 06:45:00.5+00. Infinity, years BC, and other zones or date styles are left to the encoder.
         cdef char *at
         cdef Py_ssize_t index
         if size < 19 or not is_digit(value[0]) or not is_digit(value[size - 1]):
@@ -221,7 +221,7 @@ cdef class RowWriter:
 
     cdef bint add_bytes(self, bytes piece) except -1:
         if piece is None:
-            raise TypeError("an encoder gave nothing")
+            raise TypeError("an encoder returned None")
         return self.add(PyBytes_AS_STRING(piece), PyBytes_GET_SIZE(piece))
 
     cdef bint add(self, const char *piece, Py_ssize_t size) except -1:
@@ -251,7 +251,7 @@ cdef bint is_digit(char byte) noexcept:
 
 
 cdef bint is_of_time(char byte) noexcept:
-    # Digits and [:. +-]: nothing that could end a string, a field or a line.
+    # Digits and [:. +-]: none of them can end a string, a field or a line.
     return is_digit(byte) or byte == 0x3A or byte == 0x2E or byte == 0x20 or byte == 0x2B or byte == 0x2D
 
 
@@ -265,7 +265,7 @@ cdef bint is_finite(const char *value, Py_ssize_t size) noexcept:
 
 
 cdef bint is_plain_json(const char *value, Py_ssize_t size) except -1:
-    # Without line breaks, and in UTF-8; what has a backslash after a byte that is not ASCII may be in another encoding.
+    # No line breaks, and UTF-8. Text with a backslash after a non-ASCII byte may be in another encoding.
     cdef unsigned char byte, before = 0, high = 0
     cdef Py_ssize_t index
     for index in range(size):

@@ -1,6 +1,8 @@
-"""Rows to JSON: the hot loop of large results.
+"""Encodes rows as JSON or CSV: the hot loop of large results.
 
-Owns how the values of a row are put together, as an object or as an array. Refuses to know types.
+    rows = RowRenderer(names, encoders).render(result)
+
+A row becomes a JSON object, a JSON array or a CSV line. The caller chooses an encoder for each column; see `shapes.py`.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,10 +22,10 @@ if TYPE_CHECKING:
 
 
 def distinct_names(names: Sequence[str]) -> list[str]:
-    """The names with later twins renamed `name_1`, `name_2` …, past names that are taken already."""
+    """Makes names unique: later duplicates become `name_1`, `name_2` and so on, skipping names already in use."""
     taken = set(names)
     seen: set[str] = set()
-    # Where each name's counting goes on: a result may have more than a thousand columns of one name.
+    # The last number tried for each name: a result may have more than a thousand columns of the same name.
     counts: dict[str, int] = {}
     distinct = []
     for name in names:
@@ -38,7 +40,7 @@ def distinct_names(names: Sequence[str]) -> list[str]:
 
 
 def _compiled_writer() -> "type[RowWriter] | None":
-    # It reads libpq's memory, which psycopg shows where it is made of C itself.
+    # The writer reads libpq's memory, which only psycopg's C implementation exposes.
     if KERNEL is not State.COMPILED or pq.__impl__ == "python":
         return None
     writer: type[RowWriter] = import_module("plainsql_server.engine.encoding.row_writer").RowWriter
@@ -49,7 +51,7 @@ _writer_class = _compiled_writer()
 
 
 class RowRenderer:
-    """Renders the rows of one result's chunks: by the compiled writer, or by a template that does the joining in C."""
+    """Encodes the rows of one result's chunks: with the compiled writer, or with a `%` template, which joins in C."""
 
     def __init__(
         self,
@@ -58,7 +60,7 @@ class RowRenderer:
         before: bytes = b"",
         after: bytes = b"",
     ) -> None:
-        """Names make rows objects; None makes them arrays. What goes before and after each row is not escaped."""
+        """With `names`, rows are objects; with None, arrays. `before` and `after` are written around each row as is."""
         between = _around_array(len(encoders)) if names is None else _around_object(names)
         between[0] = before + between[0]
         between[-1] += after
@@ -66,7 +68,7 @@ class RowRenderer:
 
     @classmethod
     def of_fields(cls, encoders: Sequence[Encoder], kinds: Sequence[int], after: bytes, null: bytes) -> "RowRenderer":
-        """Rows of CSV, which are nothing but their values with commas between."""
+        """A renderer for CSV lines: values separated by commas."""
         renderer = cls(None, ())
         between = [b"", *[b","] * (len(encoders) - 1), after] if encoders else [after]
         renderer._set_up(between, encoders, kinds, null, as_csv=True)
@@ -89,15 +91,15 @@ class RowRenderer:
             self._write = _writer_class(between, list(encoders), list(kinds), null, as_csv).write
 
     def render(self, result: PGresult) -> list[bytes]:
-        """All rows of a result."""
+        """Encodes all rows of a result."""
         return self.render_some(result, 0, result.ntuples)
 
     def render_some(self, result: PGresult, first: int, end: int) -> list[bytes]:
-        """The rows of a result from the first on and before the end."""
+        """Encodes the rows of a result from `first` up to, but not including, `end`."""
         return self.render_uncompiled(result, first, end) if self._write is None else self._write(result, first, end)
 
     def render_uncompiled(self, result: PGresult, first: int, end: int) -> list[bytes]:
-        """What `render` does where there is no kernel, and what tells whether the compiled writer is right."""
+        """Like `render_some`, in Python: used without the kernel, and as the reference for the compiled writer."""
         value_at = result.get_value
         template = self._template
         encoders = self._encoders

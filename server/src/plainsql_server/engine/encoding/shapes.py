@@ -1,6 +1,6 @@
-"""From the description of a result to its shape and the way to render its rows.
+"""Derives a result's shape, and the renderer for its rows, from its column descriptions.
 
-Owns the names that columns get in an answer and the choice of an encoder for each. Refuses to look at rows.
+Chooses the column names in the response and an encoder for each column. Does not look at rows.
 """
 
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ from plainsql_server.engine.encoding.values import encoder_for, kind_of, untrans
 
 
 class Encoding(NamedTuple):
-    """How the caller wants values and rows."""
+    """The encoding that the client asked for."""
 
     rows_as_arrays: bool = False
     big_numbers_as_strings: bool = False
-    # What stands before and after each row, where rows are not told apart by what is around them.
+    # Written before and after each row, in formats without separators between rows.
     before: bytes = b""
     after: bytes = b""
     as_csv: bool = False
@@ -33,7 +33,7 @@ PLAIN = Encoding()
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """A result's shape, and what turns its rows into JSON."""
+    """A result's shape and the renderer for its rows."""
 
     shape: Shape
     rows: RowRenderer
@@ -43,7 +43,7 @@ Description = tuple[tuple[str, int], ...]
 
 
 def describe(result: PGresult) -> Description:
-    """The columns of a result as (name, OID of the type). Raises StatementError for names that are not UTF-8."""
+    """The columns of a result as (name, type OID). Raises StatementError if a name is not UTF-8."""
     try:
         return tuple([((result.fname(field) or b"").decode(), result.ftype(field)) for field in range(result.nfields)])
     except UnicodeDecodeError as error:
@@ -51,7 +51,7 @@ def describe(result: PGresult) -> Description:
 
 
 def rendering_of(description: Description, types: Sequence[EngineType], encoding: Encoding) -> Rendering:
-    """How a result of that description is told in an encoding."""
+    """Builds the rendering of results with this description, in an encoding."""
     names = [name for name, _ in description]
     if not encoding.rows_as_arrays:
         names = distinct_names(names)

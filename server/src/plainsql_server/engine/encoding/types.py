@@ -1,20 +1,19 @@
-"""The engine's types, as far as encoding needs them.
+"""PostgreSQL's types, as far as encoding needs them: OID, name, element and base type.
 
-Owns the mapping from a type's OID to its name and shape. Types that PostgreSQL ships with come from a
-table in memory; those that a customer made are looked up (see `catalog.py`). Refuses to encode anything.
+Built-in types come from a table in memory. Types that a tenant created are looked up; see `catalog.py`.
 """
 
 from dataclasses import dataclass
 
 from psycopg import adapters
 
-# OIDs below this number are PostgreSQL's own: the same in every database and never given to another type.
+# OIDs below this number are PostgreSQL's own: the same in every database and never assigned to another type.
 FIRST_CUSTOMER_OID = 16384
 
 
 @dataclass(frozen=True, slots=True)
 class EngineType:
-    """A type: `element` is set for arrays, `base` for domains."""
+    """A type. `element` is set for arrays, `base` for domains."""
 
     oid: int
     name: str
@@ -23,7 +22,7 @@ class EngineType:
     delimiter: str = ","
 
     def resolved(self) -> "EngineType":
-        """The type itself, or what a domain (of a domain …) stands for."""
+        """The type itself, or for a domain its innermost base type."""
         return self if self.base is None else self.base.resolved()
 
 

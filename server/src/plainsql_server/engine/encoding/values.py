@@ -1,7 +1,7 @@
-"""Engine values to JSON, chosen by the column's type and never by looking at the value.
+"""Encodes PostgreSQL values as JSON. The column's type selects the encoder, never the value.
 
-Owns the contract's table of encodings. The engine sends text in the ISO styles that `address.py` asks
-for, so most values need no decoding: digits are JSON already. Refuses to know columns and rows.
+PostgreSQL sends text in the ISO formats that `address.py` sets, so most values need no decoding: digits are JSON
+already.
 """
 
 import base64
@@ -18,7 +18,8 @@ from plainsql_server.engine.encoding.types import EngineType
 Encoder = Callable[[bytes], bytes]
 
 _NOT_A_NUMBER = frozenset([b"NaN", b"Infinity", b"-Infinity"])
-# Other date styles and zones can have any text, also such that ends a string or a line; in ISO 8601 there is only this.
+# With other date styles and zones a timestamp can contain any text, even a quotation mark or a line break. ISO 8601
+# allows only these characters.
 _PLAIN_TIME = re.compile(rb"[0-9][0-9:. +-]*(?: BC)?")
 _UTC = re.compile(rb"\+00(?::00)?(?= BC|\Z)")
 _OFFSET = re.compile(rb"([+-]\d\d)(:\d\d)?(?::\d\d)?(?= BC|\Z)")
@@ -28,7 +29,7 @@ _to_json_string = msgspec.json.Encoder().encode
 
 
 def encoder_for(type_: EngineType, *, big_numbers_as_strings: bool) -> Encoder | None:
-    """How values of a type become JSON. None means: as they are, because the engine's text is JSON."""
+    """The JSON encoder for a type. None means that PostgreSQL's text is already JSON."""
     resolved = type_.resolved()
     if resolved.element is not None:
         return _array_encoder(resolved, big_numbers_as_strings)
@@ -38,7 +39,7 @@ def encoder_for(type_: EngineType, *, big_numbers_as_strings: bool) -> Encoder |
 
 
 def kind_of(encoder: Encoder | None) -> int:
-    """The number of an encoder; 0 for one that must be called for every value."""
+    """The encoder's number in `row_writer.pyx`; 0 for an encoder that must be called for every value."""
     return _KINDS.get(encoder, 0)
 
 
@@ -68,12 +69,12 @@ def _text(value: bytes) -> bytes:
 
 
 def untranslatable() -> StatementError:
-    """The error for what is not in the encoding that we read."""
+    """The error for text that is not UTF-8."""
     return StatementError(
         "untranslatable_character",
-        "The statement changed client_encoding, so its text is not UTF-8.",
-        hint="Leave client_encoding at UTF8.",
-        # The engine is done or nearly done with the statement when its rows are looked at.
+        "The statement changed client_encoding, so its result is not UTF-8.",
+        hint="Leave client_encoding set to UTF8.",
+        # By the time its rows are encoded, PostgreSQL has completed the statement, or nearly so.
         outcome=Outcome.UNKNOWN,
     )
 
@@ -98,20 +99,21 @@ def _timestamptz(value: bytes) -> bytes:
 
 
 def _full_offset(match: re.Match[bytes]) -> bytes:
-    # Only a statement that changes TimeZone itself gets here; RFC 3339 wants the minutes, too.
+    # Only reached if the statement itself changes TimeZone. RFC 3339 requires the minutes.
     return match[1] + (match[2] or b":00")
 
 
 def _json(value: bytes) -> bytes:
     if not value.isascii():
         _check_json(value)
-    # In valid JSON a raw line break can only be white space; events and lines of NDJSON must not hold one.
+    # In valid JSON, a raw line break can only be white space. Server-sent events and NDJSON lines must not contain one.
     return value.replace(b"\n", b" ").replace(b"\r", b" ") if b"\n" in value or b"\r" in value else value
 
 
 def _check_json(value: bytes) -> None:
-    # In some encodings, as GBK, the second byte of a character can be a backslash, which hides the quotation mark that
-    # ends a string. Read as UTF-8, it comes after a byte that is not ASCII, which is rare in what is UTF-8.
+    # In some encodings, such as GBK, the second byte of a character can be a backslash, which hides the quotation mark
+    # that ends a string. That backslash follows a non-ASCII byte, which is rare in real UTF-8; only then is the JSON
+    # parsed.
     try:
         value.decode()
         if _BACKSLASH_AFTER_HIGH.search(value):
@@ -133,9 +135,10 @@ _ENCODERS: dict[str, Encoder | None] = {
     "json": _json, "jsonb": _json,
     "bytea": _bytea,
 }  # fmt: skip
-# By which number `row_writer.pyx` knows how to write the ordinary values of a type; for others it calls the encoder.
+# The number by which `row_writer.pyx` knows each encoder. It writes ordinary values itself and calls the encoder for
+# the rest.
 _KINDS: dict[Encoder | None, int] = {
     None: 1, _text: 2, _bool: 3, _number: 4, _timestamp: 5, _timestamptz: 6, _json: 7,
 }  # fmt: skip
-# A customer may name a type "int4"; only PostgreSQL's own OIDs have the encodings above.
+# A tenant may name a type "int4". Only PostgreSQL's own OIDs get the encoders above.
 _SHIPPED_OIDS = frozenset([16, 17, 20, 21, 23, 26, 114, 700, 701, 1114, 1184, 1700, 3802])

@@ -1,11 +1,8 @@
-"""How long a row's values can be at the most, by their types.
-
-Owns the widths. Refuses to guess: where one column's type has no bound, neither has the row.
-"""
+"""The maximum size of a row, derived from its column types. If one column's type is unbounded, so is the row."""
 
 from psycopg.pq.abc import PGresult
 
-# As text, by the type's number; values of these types are never longer.
+# The maximum length of a value as text, by type OID.
 _BYTES_OF = {
     16: 1,  # bool
     18: 4,  # "char"
@@ -23,12 +20,12 @@ _BYTES_OF = {
 }
 _OF_SO_MANY_CHARACTERS = (1042, 1043)  # char(n), varchar(n)
 _HEADER = 4
-# UTF-8 needs at most so many for a character.
+# The maximum in UTF-8.
 _BYTES_A_CHARACTER = 4
 
 
 def widest_row_bytes(result: PGresult) -> int | None:
-    """The most bytes that a row of this result can have, or None where a column has no bound."""
+    """The maximum number of bytes in a row of this result, or None if a column is unbounded."""
     total = 0
     for column in range(result.nfields):
         width = _width(result.ftype(column), result.fmod(column))

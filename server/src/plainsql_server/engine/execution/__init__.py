@@ -1,1 +1,1 @@
-"""Running customers' SQL on a lent connection: statements, streams, transactions, and the service's own statements."""
+"""Runs tenants' SQL on a leased connection: statements, streams, transactions; and the service's own statements."""

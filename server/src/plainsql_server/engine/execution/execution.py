@@ -1,7 +1,10 @@
-"""Running one statement on a lent connection: sending, preparing, reading results to the end.
+"""Runs one statement on a leased connection: prepares it if it has parameters, sends it, reads its results.
 
-Owns the order of an exchange. A statement's rows come as a ResultStream; a buffered answer is that stream
-collected, so there is one path and not two.
+    stream = ResultStream(connection, catalog, Run())
+    await stream.start(Statement("select 1"))
+    while (rows := await stream.next_batch()) is not None: …
+
+A buffered response collects the same stream, so there is only one code path.
 """
 
 from collections.abc import Sequence
@@ -29,17 +32,18 @@ from plainsql_server.engine.encoding.rows import RowRenderer
 from plainsql_server.engine.encoding.shapes import PLAIN, Encoding
 from plainsql_server.engine.encoding.types import EngineType
 
-# Rows that libpq gathers before we see them: enough to make the calls cheap, few enough that even large rows
-# do not fill the memory before their limit is noticed.
+# Rows per libpq result (chunked rows mode): enough to keep calls cheap, and few enough that even large rows do not fill
+# memory before the size limit is noticed.
 CHUNK_ROWS = 32
 
 BEGIN = {
     False: b"begin isolation level serializable read write",
     True: b"begin isolation level serializable read only",
 }
-# Before PostgreSQL 16, RESET changes the isolation of a transaction under way, and makes a read-only one write. What
-# runs unseen could do it as well, so these ask at the end, and fail if it was left so. What wrote has a transaction ID,
-# even where it made the transaction read-only again afterwards; the isolation cannot be undone so.
+# Before PostgreSQL 16, RESET can change the isolation level of a running transaction and make a read-only one writable.
+# Stored code can do that, too. So these guards run before the commit and fail if the mode has changed. A transaction
+# that wrote has a transaction ID, even if it was made read-only again afterwards. The isolation level cannot be
+# restored that way.
 NOTHING_DEFERRED = b"set constraints all immediate"
 STILL_SERIALIZABLE = b"set transaction isolation level serializable"
 STILL_READ_ONLY = (
@@ -49,7 +53,7 @@ STILL_READ_ONLY = (
 CHANGED_MODE = frozenset(["25001", "22012"])
 _CURSOR = "plainsql_cursor"
 _CHANGES_ROWS = frozenset(["INSERT", "UPDATE", "DELETE", "MERGE", "COPY"])
-# Plain numbers: looking a member up in its enumeration shows, at this many look-ups a request.
+# Plain integers: with this many lookups per request, enum members cost measurable time.
 _HAS_ROWS = frozenset([int(ExecStatus.TUPLES_CHUNK), int(ExecStatus.TUPLES_OK)])
 _COMMAND_OK = int(ExecStatus.COMMAND_OK)
 _FATAL_ERROR = int(ExecStatus.FATAL_ERROR)
@@ -57,7 +61,7 @@ _PIPELINE_SYNC = int(ExecStatus.PIPELINE_SYNC)
 
 
 class Run:
-    """How a statement is to be run and its result told."""
+    """How to run a statement and encode its result."""
 
     __slots__ = ("chunk_rows", "encoding", "first_rows", "guarded", "read_only")
 
@@ -65,18 +69,18 @@ class Run:
         self.encoding = encoding
         self.read_only = read_only
         self.chunk_rows = chunk_rows
-        # Whether the statement could make its read-only transaction one that writes.
+        # Whether the statement could make its read-only transaction writable.
         self.guarded = False
-        # Ask the engine for this many rows only, through a cursor; for SELECT and its kin.
+        # Fetch only this many rows, through a cursor. For SELECT, VALUES and TABLE.
         self.first_rows: int | None = None
 
 
 class ResultStream:
-    """The answer to one statement, read as it is asked for.
+    """The result of one statement, read on demand.
 
-    `start` sends the statement and waits for the engine's first answer; then `next_batch` gives rendered
-    rows until None, after which `completion` is set. Any of them may raise; then, as when one is
-    cancelled, the connection is not idle and must not be used again.
+    `start` sends the statement and waits for its first result. Then `next_batch` returns encoded rows until None, and
+    sets `completion`. Any of them may raise. After that, or if one is cancelled, the connection may not be idle and
+    must not be used for another statement.
     """
 
     def __init__(self, connection: Connection, catalog: Catalog, run: Run) -> None:
@@ -91,18 +95,18 @@ class ResultStream:
         self.completion: Completion | None = None
 
     async def start(self, statement: Statement) -> None:
-        """Sends the statement. Raises what the engine says to it before its first row."""
+        """Sends the statement and waits for its first result. Raises errors that occur before the first row."""
         try:
             await self._start(statement)
         except ServiceError as error:
             if not is_stale_plan(error):
                 raise
-            # The schema changed under a prepared statement. Nothing was done or sent: prepare it anew.
+            # The schema has changed since the statement was prepared. Nothing was executed: prepare it again.
             await close_prepared(self._connection, self._connection.prepared.forget(statement.sql))
             await self._start(statement)
 
     async def next_batch(self) -> list[bytes] | None:
-        """The next rows, at least one, or None at the end, when the engine has committed."""
+        """Returns the next rows, at least one, or None at the end. By then the statement has committed."""
         if self.completion is not None:
             return None
         connection = self._connection
@@ -120,7 +124,7 @@ class ResultStream:
             if result.ntuples and self._renderer is not None:
                 return self._renderer.render(result)
             result = None
-        # Reads on to the answer of `sync`: only there has the engine committed, or failed to.
+        # Read up to the answer to the sync: only then has PostgreSQL committed, or failed to.
         await self._drain()
         command, affected = read_command_tag(self._tag)
         if self._run.first_rows is not None:
@@ -132,7 +136,7 @@ class ResultStream:
         try:
             await drain(self._connection)
         except EngineError as error:
-            # The engine was committing: if it goes away now, nobody knows whether it has.
+            # The commit was in flight when the connection broke: the outcome is unknown.
             raise connection_lost(error.internal_context or "") from error
         except StatementError as error:
             if self._run.guarded and error.diagnosis.sqlstate in CHANGED_MODE:
@@ -140,7 +144,7 @@ class ResultStream:
             raise
 
     def elapsed_ms(self) -> int:
-        """Milliseconds since the statement began."""
+        """Milliseconds since the statement started."""
         return (monotonic_us() - self._started_us) // 1000
 
     async def _start(self, statement: Statement) -> None:
@@ -170,7 +174,7 @@ class ResultStream:
         self._pending = await self._first_result(prepared if run.first_rows is None else None)
 
     def _send_preamble(self) -> int:
-        """Queues what goes before the statement, in the same flush, and says how many steps that were."""
+        """Queues the commands that precede the statement in the same flush. Returns the number of pipeline steps."""
         connection, run = self._connection, self._run
         steps = queue_discard_sequences(connection)
         if run.read_only or run.first_rows is not None:
@@ -205,7 +209,7 @@ class ResultStream:
             try:
                 rendering = await self._catalog.rendering(result, encoding)
             except EngineError as error:
-                # The look-up's own connection failed, and this one is committing meanwhile.
+                # The lookup's own connection failed, while this one goes on to commit.
                 raise connection_lost(error.internal_context or "") from error
             if prepared:
                 prepared.remember(generation, encoding, rendering)
@@ -216,8 +220,8 @@ class ResultStream:
             await fail(self._connection, result)
         if result.status == ExecStatus.EMPTY_QUERY:
             await drain(self._connection)
-            raise RequestError("empty_statement", "The request holds no statement.")
-        # COPY in one of its forms, or what a newer libpq may bring: there is no way on from here.
+            raise RequestError("empty_statement", "The request contains no statement.")
+        # COPY in one of its forms, or a status that a newer libpq adds: the exchange cannot be continued.
         self._connection.close()
         raise RequestError("copy_not_supported", "COPY isn't supported.")
 
@@ -230,23 +234,23 @@ class ResultStream:
         prepared = Prepared(name, await self._catalog.types(oids))
         await close_prepared(connection, connection.prepared.add(statement.sql, prepared))
         if connection.is_ended:
-            # While nothing ran, so that nobody would end what is run now.
-            raise StatementError("query_canceled", "The statement was ended before it ran.")
+            # The cancel request came while the backend was idle and hit nothing, so no one would end the statement.
+            raise StatementError("query_canceled", "The statement was cancelled before it ran.")
         return prepared
 
 
 def encode_parameters(params: Sequence[bytes], types: Sequence[EngineType]) -> list[bytes | None]:
-    """The parameters as the engine takes them. Raises RequestError where they do not fit the statement."""
+    """Encodes parameters in PostgreSQL's text format. Raises RequestError if they do not fit the statement."""
     check_parameter_count(params, types)
     return [encode_parameter(raw, types[index], index + 1) for index, raw in enumerate(params)]
 
 
 def check_parameter_count(params: Sequence[object], types: Sequence[EngineType]) -> None:
-    """Raises RequestError unless there are as many parameters as the statement takes."""
+    """Raises RequestError unless the number of parameters is what the statement expects."""
     if len(types) != len(params):
         raise RequestError(
             "wrong_parameter_count",
-            f"The statement takes {_counted(len(types))}; the request has {_counted(len(params))}.",
+            f"The statement expects {_counted(len(types))}; the request has {_counted(len(params))}.",
         )
 
 
@@ -255,16 +259,16 @@ def _counted(parameters: int) -> str:
 
 
 def changed_mode() -> RequestError:
-    """The error for what the guards found."""
+    """The error for a guard that found the transaction's mode changed."""
     return RequestError(
         "transaction_control",
-        "A statement changed the transaction's isolation, or wrote in one that only reads.",
+        "A statement changed the transaction's isolation level, or wrote in a read-only transaction.",
         outcome=Outcome.ROLLED_BACK,
     )
 
 
 def read_command_tag(tag: bytes) -> tuple[str, int]:
-    """The command of a tag like `INSERT 0 5`, and how many rows it changed."""
+    """Splits a command tag like `INSERT 0 5` into the command and the number of affected rows."""
     if tag.startswith(b"SELECT"):
         return "SELECT", 0
     words = tag.decode().split(" ")

@@ -1,11 +1,13 @@
-"""A query that only reads, its rows given as the engine makes them.
+"""Streams the rows of a read-only query as PostgreSQL produces them.
 
-Owns two things. The transaction: read-only, on a safe snapshot, which is waited for a little (decision 0009).
-And the pace. The engine keeps the rows of an ordinary statement back until it has eight kilobytes of them, so
-a query that makes one row a second would show nothing for minutes; what a FETCH from a cursor has found it
-sends at once. So rows are fetched one by one at first, more each time while they come promptly, and one by one
-again when they don't. Two FETCHes are always under way, so that the engine never waits for us. And how many
-bytes of rows are in memory at once: some rows, or one large one.
+The transaction is serializable and read-only, on a safe snapshot if one is available within a short wait (decision
+0009).
+
+A backend buffers the rows of an ordinary statement until it has eight kilobytes, so a query that produces one row per
+second would show nothing for minutes. The result of a FETCH from a cursor is sent at once. So the stream fetches one
+row at first, more with each FETCH while rows arrive promptly, and one row again when they do not. Two FETCHes are
+always in the pipeline, so the backend never waits for the client. The size of a FETCH also bounds the memory in use:
+some rows, or one large row.
 """
 
 import re
@@ -39,20 +41,20 @@ from plainsql_server.engine.execution.execution import (
 _CURSOR = b"plainsql_stream"
 _DECLARE = f"declare {_CURSOR.decode()} no scroll cursor for "
 _UNDER_WAY = 2
-# Of as many rows as have come so far, the next FETCH asks for this fraction at most, so that when a query that was
-# fast becomes slow, few of its rows are late.
+# The next FETCH asks for at most 1/16 of the rows received so far. So if a fast query becomes slow, few rows are late.
 _GROWTH = 16
 # Larger FETCHes are hardly faster (measured for decision 0009).
 _MAX_ROWS = 256
-# As much as waits for a slow client elsewhere, too.
+# The same as the service buffers for a slow client elsewhere.
 _MAX_BYTES = 64 * 1024
-# Rows that libpq gives at once. Few, because rows that were small can become large, and libpq holds that many then;
-# more where their types say that they cannot.
+# Rows per libpq result. Few, because large rows can follow small ones, and libpq holds that many in memory. More if the
+# column types bound the row size.
 _CHUNK_ROWS = 8
 _BOUNDED_CHUNK_ROWS = 32
-# Rows above this size are taken from libpq one by one, so that few of them are in memory at once.
+# Rows above this size are taken from libpq one at a time, to keep few of them in memory.
 _LARGE_ROW_BYTES = 4 * 1024
-# What came within the first is prompt. What took longer than the second would be late if it were more.
+# A FETCH that took less than the first is prompt, and the next one may be larger. After one that took longer than the
+# second, the next asks for a single row.
 _PROMPT_S = 0.005
 _LATE_S = 0.02
 
@@ -60,61 +62,66 @@ _FATAL_ERROR = int(ExecStatus.FATAL_ERROR)
 _PIPELINE_SYNC = int(ExecStatus.PIPELINE_SYNC)
 _QUERY_CANCELED = "57014"
 _WRITES_IN_READ_ONLY = "25006"
-# What PostgreSQL allows in a read-only transaction though it takes a transaction ID, which `close` refuses.
+# Functions that PostgreSQL allows in a read-only transaction although they assign a transaction ID, which `close`
+# rejects.
 _WRITES_ALL_THE_SAME = re.compile(r"\b(?:lo_\w+|txid_current|pg_current_xact_id)\s*\(", re.IGNORECASE)
 
 
 class NoSafeSnapshot(Exception):
-    """The engine had no safe snapshot in time. The transaction has failed and must be rolled back."""
+    """No safe snapshot became available in time. The transaction has failed and must be rolled back."""
 
 
 class ReadStream(ResultStream):
-    """The rows of one query, `max_rows` of them and one more if there are as many; None means all.
+    """The rows of one query: at most `max_rows` and one more, which shows that there are more. None means all rows.
 
-    `open`, then `next_rows` until None, then `close`. Any of them may raise; then, as when one is cancelled,
-    the connection is in a transaction, or in the middle of an exchange.
+    Call `open`, then `next_rows` until None, then `close`. Any of them may raise. After that, or if one is cancelled,
+    the connection is in a transaction or in the middle of an exchange.
     """
 
     def __init__(
         self, connection: Connection, catalog: Catalog, encoding: Encoding, max_rows: int | None, budget_ms: int = 0
     ) -> None:
-        # libpq takes no number of rows for what is skipped because something before it failed; DECLARE has none.
+        # chunk_rows=0: libpq accepts no chunked mode for a statement that is skipped after an error, and DECLARE, which
+        # returns no rows, may be skipped.
         super().__init__(connection, catalog, Run(encoding, chunk_rows=0))
         self._budget_ms = budget_ms
         self._left = None if max_rows is None else max_rows + 1
         self._size = 1
         self._count = 0
-        # The sizes of the FETCHes under way; and of the first of them, what was read of it until now.
+        # The sizes of the FETCHes in the pipeline, and how many rows of the first one have been read.
         self._asked: deque[int] = deque()
         self._got = 0
         self._largest_bytes = 0
         self._waited_s = 0.0
-        # How large rows were of late, and how many of them libpq may give at once.
+        # The largest row of the last FETCH, and how many rows libpq may put in one result.
         self._row_bytes = 0
         self._chunk_rows = _CHUNK_ROWS
-        # A result whose rows are large, and how many of them were rendered.
+        # A result with large rows, and how many of them have been encoded.
         self._large: PGresult | None = None
         self._rendered = 0
         self._first: list[bytes] | None = None
         self._is_over = False
 
     async def open(self, statement: Statement) -> None:
-        """Begins the transaction and the query in it, of which nothing is computed yet.
+        """Begins the transaction and declares the cursor. The query does not run yet.
 
-        Raises what the engine says to the text, where positions are not those of the caller's.
+        Raises parse and analysis errors. Their positions count the DECLARE before the caller's text.
         """
         if _WRITES_ALL_THE_SAME.search(statement.sql):
-            raise RequestError("transaction_control", "The statement calls a function that takes a transaction ID.")
+            raise RequestError(
+                "transaction_control",
+                "The statement calls a function that assigns a transaction ID, which isn't allowed in a stream.",
+            )
         await self.start(Statement(_DECLARE + statement.sql, statement.params))
         self._pending = None
         await drain(self._connection)
 
     async def begin(self) -> None:
-        """Waits for the first row, or for there being none; the shape is known then."""
+        """Waits for the first row, or for the end if there is none. The shape is known then."""
         self._first = await self._fetched()
 
     async def next_rows(self) -> list[bytes] | None:
-        """The next rows, at least one, or None at the end."""
+        """Returns the next rows, at least one, or None at the end."""
         rows, self._first = self._first, None
         while not rows:
             if self._is_over:
@@ -123,10 +130,10 @@ class ReadStream(ResultStream):
         return rows
 
     async def close(self) -> Completion:
-        """Ends the transaction. Raises RequestError if it wrote all the same; then nothing of it is kept."""
+        """Commits the transaction. Raises RequestError, and rolls back, if the query wrote in spite of READ ONLY."""
         connection = self._connection
         await drain(connection)
-        # What is deferred must come before the guards.
+        # Deferred constraints may run code, so they must run before the guards.
         for command in (NOTHING_DEFERRED, STILL_SERIALIZABLE, STILL_READ_ONLY, b"commit"):
             connection.send_query(command)
         connection.sync()
@@ -143,12 +150,12 @@ class ReadStream(ResultStream):
         steps = super()._send_preamble()
         commands = [
             b"begin isolation level serializable read only",
-            # The whole result is wanted, not just its beginning, so that the plan should be the ordinary one.
+            # The whole result is wanted, not just its first rows, so plan the cursor like an ordinary statement.
             b"set local cursor_tuple_fraction = 1",
         ]
         if self._budget_ms:
-            # The snapshot is waited for by a statement of its own, so that the engine itself ends the waiting, and
-            # a cancel from outside is not needed.
+            # A separate statement waits for the safe snapshot. So statement_timeout ends the wait, and no cancel
+            # request is needed.
             commands[0] += b", deferrable"
             commands += [
                 b"set local statement_timeout = %d" % self._budget_ms,
@@ -181,7 +188,7 @@ class ReadStream(ResultStream):
         return True
 
     async def _fetched(self) -> list[bytes]:
-        """The next rows of the FETCH under way; none if that was all of it."""
+        """Returns the next rows of the first FETCH in the pipeline; an empty list if it had no more."""
         while len(self._asked) < _UNDER_WAY and self._ask():
             pass
         began_s = time.monotonic()
@@ -194,7 +201,7 @@ class ReadStream(ResultStream):
         return rows
 
     async def _read_some(self) -> tuple[list[bytes], bool]:
-        """Rows until they are many bytes, and whether the FETCH ends with them."""
+        """Reads rows up to about _MAX_BYTES. Also returns whether the FETCH ends with them."""
         rows: list[bytes] = []
         size_bytes = 0
         while size_bytes < _MAX_BYTES:
@@ -210,7 +217,7 @@ class ReadStream(ResultStream):
         return rows, False
 
     async def _next_rendered(self) -> list[bytes] | None:
-        """The rows of the next result, or None at the end of the FETCH."""
+        """Returns the encoded rows of the next result, or None at the end of the FETCH."""
         connection = self._connection
         if not connection.is_ready:
             await connection.arrival()
@@ -219,7 +226,7 @@ class ReadStream(ResultStream):
             return []
         if result.status == _FATAL_ERROR:
             with suppress(ServiceError):
-                # Those that are under way fail because this one did.
+                # The FETCHes behind it in the pipeline fail because this one did.
                 await drain(connection)
             raise error_from_result(result)
         if result.status == _PIPELINE_SYNC:
@@ -237,7 +244,7 @@ class ReadStream(ResultStream):
         return self._renderer.render(result)
 
     def _next_of_large(self) -> list[bytes]:
-        """The next row of a result whose rows are large, which are rendered one by one: they grow by it."""
+        """Returns the next row of a result with large rows: one at a time, because encoding makes them larger."""
         if self._large is None or self._renderer is None:
             return []
         row = self._rendered
@@ -249,7 +256,7 @@ class ReadStream(ResultStream):
 
     def _check_size(self, row_bytes: int) -> None:
         if row_bytes > self._connection.max_result_bytes:
-            # The rest of the exchange is of no use to anybody.
+            # The rest of the exchange is useless.
             self._connection.close()
             raise ResultTooLarge
 
@@ -266,5 +273,5 @@ class ReadStream(ResultStream):
 
 
 def is_refused_write(error: Exception) -> bool:
-    """Whether the engine refused to write in a read-only transaction."""
+    """Whether PostgreSQL refused a write in a read-only transaction."""
     return isinstance(error, StatementError) and error.diagnosis.sqlstate == _WRITES_IN_READ_ONLY

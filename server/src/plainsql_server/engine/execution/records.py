@@ -1,13 +1,14 @@
-"""The record of what was done under an idempotency key, kept in the customer's database beside the work.
+"""Idempotency records: what was done under an idempotency key, stored in the tenant's database.
 
-Owns the schema `plainsql` there, and how the service writes and reads it. The record must be written in the
-same transaction as the work, and so as the tenant's role, in a place where the tenant cannot write: the
-tables belong to the cell's admin, and the functions that reach them ask for a secret that only the service
-knows and that is stored here as a hash.
+A record must be written in the same transaction as the work, and so by the tenant's role, but to tables that the tenant
+cannot write. So the tables in the schema `plainsql` belong to the cell's admin. SECURITY DEFINER functions access them,
+and require a secret that only the service knows. The database stores a hash of it.
 
-Nothing here reads the tables within a serializable transaction: requests with different keys would seem to
-depend on each other, because their keys share index pages. So claiming and finishing only insert, into a
-table each, and looking up happens in a transaction of its own.
+A request claims its key before its statements (`claim`) and stores its response before the commit (`finish`).
+
+Nothing here reads the tables in a serializable transaction. Keys share index pages, so under SSI, requests with
+different keys would conflict. Claiming and finishing therefore only insert, each into its own table, and lookups run in
+a READ COMMITTED transaction of their own.
 """
 
 import hashlib
@@ -32,7 +33,7 @@ from plainsql_server.engine.connection.queries import ask
 
 KEPT_HOURS = 24
 _RETRY_AFTER_MS = 100
-# Old records that one request removes: some milliseconds of work.
+# How many old records one purge statement removes: some milliseconds of work.
 _PURGED_AT_ONCE = 1_000
 
 _IN_PROGRESS = "PLS01"
@@ -42,12 +43,12 @@ _WRONG_SECRET = "PLS03"
 _SEEN = "PLS04"
 _NO_SCHEMA = "3F000"
 
-# Of a key or an id, beside the lock that lets one request at a time have a key (0): one that is held by those that run,
-# and one by who looks whether one runs.
+# Seeds of the advisory locks on a key or request id. Seed 0 serializes the requests that use one key. Running requests
+# hold a shared lock with _RUNS, and lookups serialize with _LOOKS while they check for it.
 _RUNS = 1
 _LOOKS = 2
 
-# Without a search_path of their own these could be made to call a tenant's functions.
+# Without a search_path of their own, the functions could be made to call a tenant's functions.
 _DEFINER = "LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp"
 _TABLES = """
     CREATE SCHEMA IF NOT EXISTS plainsql;
@@ -136,7 +137,8 @@ _FUNCTIONS = f"""
         RETURN purged;
     END $$;
 """
-# Which functions a database has.
+# Identifies the version of the functions in a database. It covers the whole SQL text, comments included: any change to
+# _FUNCTIONS makes existing databases outdated until `renew` runs.
 EDITION = hashlib.sha256(_FUNCTIONS.encode()).hexdigest()[:12]
 _GRANT = "GRANT USAGE ON SCHEMA plainsql TO {}"
 _SECRET = "INSERT INTO plainsql.secrets SELECT {0} WHERE NOT EXISTS (SELECT FROM plainsql.secrets WHERE hash = {0})"
@@ -150,52 +152,52 @@ _LOOK_UP = b"""
 """
 _PURGE = b"select plainsql.purge($1)"
 
-# Both as the engine takes them; in a serializable transaction a look-up would make requests depend on each other.
+# READ COMMITTED: in a serializable transaction, a lookup would conflict with requests for other keys.
 _BEGIN_LOOK_UP = b"begin isolation level read committed read only"
 _BEGIN_PURGE = b"begin isolation level read committed read write"
 
-# Records fill the customer's own disk: whoever wants to repeat a write has no use for more of its answer.
+# Records take the tenant's disk space, and a client that repeats a write needs no larger response.
 MAX_BODY_BYTES = 1024 * 1024
 
 Query = tuple[bytes, int, Sequence[bytes]]
 
 
 class AlreadyRecorded(Exception):
-    """The key was used before; what was recorded under it decides what that means."""
+    """The key was used before. Look up its record to decide what to return."""
 
 
 @dataclass(slots=True)
 class Record:
-    """What is recorded of one request, in the transaction that does its work."""
+    """The record of one request, written in the transaction that does its work."""
 
     secret: str
     key: str
     request_id: str
     body_hash: bytes
     render: Callable[[Sequence[Result]], bytes]
-    # The answer as it was recorded, and as it must be given.
+    # The response as recorded; exactly these bytes must be sent.
     body: bytes = b""
 
     def claim(self) -> Query:
-        """Makes the key this request's, or fails; then nothing after it in the same flush is run."""
+        """The statement that claims the key. If it fails, PostgreSQL skips everything after it in the same exchange."""
         hash_ = b"\\x" + self.body_hash.hex().encode()
         return _CLAIM, 0, [self.secret.encode(), self.key.encode(), self.request_id.encode(), hash_]
 
     def finish(self, results: Sequence[Result]) -> Query:
-        """Records the answer. Raises LimitError if it is too large for that."""
+        """The statement that records the response. Raises LimitError if the response is too large."""
         self.body = self.render(results)
         if len(self.body) > MAX_BODY_BYTES:
             raise LimitError(
                 "result_too_large",
-                f"The answer to a request with an idempotency key may have {MAX_BODY_BYTES} bytes.",
-                hint="Return fewer rows, or read them in a request of their own.",
+                f"The response to a request with an idempotency key is limited to {MAX_BODY_BYTES} bytes.",
+                hint="Return fewer rows, or read them in a separate request.",
             )
         return _FINISH, 0, [self.secret.encode(), self.key.encode(), b"\\x" + self.body.hex().encode()]
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is known of a key or a request id. Without `body`, nothing was committed under it until now."""
+    """What is known about a key or a request id. Without `body`, nothing has been committed under it so far."""
 
     in_progress: bool
     body_hash: bytes = b""
@@ -204,21 +206,21 @@ class Found:
 
 
 def schema_for(roles: Sequence[str], secret: str) -> list[sql.Composed]:
-    """The statements that make the schema in a database, for its roles. They may be run again."""
+    """Statements that create the schema in a database and grant its roles access. They can be run again."""
     hash_ = sql.Literal(hashlib.sha256(secret.encode()).digest())
     grants = [sql.SQL(_GRANT).format(sql.Identifier(role)) for role in roles]
     return [sql.Composed([sql.SQL(_TABLES + _FUNCTIONS)]), *grants, sql.SQL(_SECRET).format(hash_)]
 
 
 async def renew(database: AsyncConnection) -> None:
-    """Gives a database that takes records the functions of this version. May be run again."""
+    """Replaces the functions with this version's, in a database that has the schema. Can be run again."""
     cursor = await database.execute("SELECT FROM pg_class WHERE oid = to_regclass('plainsql.responses')")
     if cursor.rowcount:
         await database.execute(sql.SQL(_FUNCTIONS))
 
 
 async def claim_failure(connection: Connection, result: PGresult) -> ServiceError | AlreadyRecorded:
-    """Why the key cannot be this request's, after having read the exchange to its end."""
+    """Reads the exchange to its end and returns why the key could not be claimed."""
     try:
         await fail(connection, result)
     except ServiceError as error:
@@ -237,13 +239,13 @@ async def claim_failure(connection: Connection, result: PGresult) -> ServiceErro
         if sqlstate == _NO_SCHEMA:
             return RequestError(
                 "idempotency_unavailable",
-                "This database is too old for idempotency keys. Copy its data into a new one.",
+                "The database is too old for idempotency keys. Copy its data into a new one.",
             )
-        return InternalError(f"claiming an idempotency key: {sqlstate} {error.message}")
+        return InternalError(f"claiming an idempotency key failed: {sqlstate} {error.message}")
 
 
 async def look_up(connection: Connection, secret: str, wanted: str) -> Found:
-    """What is recorded under a key or a request id."""
+    """Returns what is recorded under a key or a request id."""
     rows = await ask(connection, _LOOK_UP, [secret.encode(), wanted.encode()], begin=_BEGIN_LOOK_UP)
     in_progress, body_hash, body, finished_at = rows[0]
     if finished_at is None or body_hash is None or body is None:
@@ -252,7 +254,7 @@ async def look_up(connection: Connection, secret: str, wanted: str) -> Found:
 
 
 async def purge(connection: Connection, secret: str) -> None:
-    """Removes records that are older than they are kept, all of them."""
+    """Removes all records older than KEPT_HOURS."""
     while True:
         ((purged,),) = await ask(connection, _PURGE, [secret.encode()], begin=_BEGIN_PURGE)
         if int(purged or 0) < _PURGED_AT_ONCE:

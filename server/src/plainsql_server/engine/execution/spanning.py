@@ -1,8 +1,13 @@
-"""One database's part in a transaction that spans several: run, prepared, then committed or rolled back.
+"""A participant in a spanning transaction: one database's part of a two-phase commit.
 
-Owns PREPARE TRANSACTION and what ends a prepared one, and the names that they go by. Sending and reading are apart, so
-that the databases of a transaction work at the same time. Refuses to decide: whether a prepared transaction is
-committed is what the directory says (`data_plane/spanning.py`).
+    await participant.run_steps(indexes, is_last=True)
+    await participant.send_prepare()
+    await participant.read_prepare()
+    participant.send_commit()
+    await participant.read_commit()
+
+Sending and reading are separate calls, so that the databases of a transaction work in parallel. Whether a prepared
+transaction is to be committed is decided by the record in the directory, not here; see `data_plane/spanning.py`.
 """
 
 import secrets
@@ -21,7 +26,7 @@ from plainsql_server.engine.execution.execution import NOTHING_DEFERRED
 from plainsql_server.engine.execution.transaction import Attempt, Plan, Results
 from plainsql_server.engine.pool.pool import Lease, Pool
 
-# What the service prepares is called so, and what is called so has a record in the directory.
+# The prefix of the gid of every transaction that the service prepares. Each has a record in the directory.
 GID_PREFIX = "plainsql_"
 
 _NO_SUCH_GID = "42704"
@@ -29,26 +34,26 @@ _OUT_OF_MEMORY = "53200"
 _NO_ROOM = "maximum number of prepared transactions reached"
 _RETRY_AFTER_MS = 1_000
 _PREPARED_TAG = b"PREPARE TRANSACTION"
-# Whatever a customer's statement set: others depend on what is prepared here, so that it must survive this machine. It
-# is not local, because COMMIT PREPARED comes after this transaction.
+# Overrides what a tenant's statement may have set. The other participants depend on this prepared transaction, so it
+# must survive the loss of this server. Not SET LOCAL, because COMMIT PREPARED runs after this transaction.
 _AWAIT_STANDBY = b"set synchronous_commit = on"
 
 
 def new_gid() -> str:
-    """A name that nobody can guess, with 160 random bits."""
+    """A new gid that cannot be guessed: 160 random bits."""
     return GID_PREFIX + secrets.token_hex(20)
 
 
 def gid_of(gid: str, participant: int) -> str:
-    """The name on one participant: several may be on one cell, where names must differ."""
+    """The gid of one participant. Participants may be on the same cell, where gids must be unique."""
     return f"{gid}_{participant}"
 
 
 class Participant(Attempt):
-    """A transaction's part in one database, on the connection of a lease.
+    """A transaction's part in one database, on a leased connection.
 
-    What raises has been rolled back, unless `may_be_prepared`. Whoever cancels a method from `send_prepare` on gives it
-    up.
+    If a method raises, the part has been rolled back, unless `may_be_prepared` is set. If a method from `send_prepare`
+    on is cancelled, call `give_up`.
     """
 
     def __init__(self, lease: Lease, catalog: Catalog, plan: Plan, told: Results, gid: str) -> None:
@@ -56,15 +61,17 @@ class Participant(Attempt):
         self.gid = gid
         self.has_begun = False
         self.is_prepared = False
-        # How long the engine worked for it.
+        # How long the backend worked on this part.
         self.used_us = 0
-        # From the moment that it is asked for until it is known not to be: then it ends by its name only.
+        # Set when PREPARE TRANSACTION is sent, until it is known to have failed or to have been rolled back. While set,
+        # only COMMIT PREPARED or ROLLBACK PREPARED can end the transaction.
         self.may_be_prepared = False
 
     async def run_steps(self, indexes: Sequence[int], *, is_last: bool) -> None:
-        """Runs these steps, in one flush where nothing depends on an earlier answer.
+        """Runs these steps, in one flush unless a step depends on an earlier result.
 
-        With the last ones goes what is deferred, which may take long: while PREPARE ran it, others would be prepared.
+        With the last steps, deferred constraints are checked. That may take long, and if PREPARE TRANSACTION had to do
+        it, other participants would be prepared meanwhile.
         """
         began_us = self._read_until_us = monotonic_us()
         try:
@@ -85,7 +92,7 @@ class Participant(Attempt):
             self.used_us += monotonic_us() - began_us
 
     async def end_reading(self) -> None:
-        """Commits what has only read. Raises what the engine finds then."""
+        """Commits a part that has only read. Raises the error if the commit fails."""
         try:
             if self._plan.guarded:
                 self._queue_guards()
@@ -98,11 +105,11 @@ class Participant(Attempt):
             raise
 
     def check_not_ended(self) -> None:
-        """Raises StatementError if it is being interrupted."""
+        """Raises StatementError if the lease has been interrupted."""
         self._check_not_ended()
 
     async def send_prepare(self) -> None:
-        """Sends what ends the first phase: the guards, the record and PREPARE TRANSACTION."""
+        """Sends the end of the first phase: the guards, the idempotency record and PREPARE TRANSACTION."""
         try:
             self._check_not_ended()
             if self._plan.guarded:
@@ -120,7 +127,10 @@ class Participant(Attempt):
             raise
 
     async def read_prepare(self) -> None:
-        """Returns once it is prepared. Raises what the engine found against it, which has rolled back then."""
+        """Returns once the transaction is prepared. Raises the error if it failed; PostgreSQL has then rolled it back.
+
+        If the connection is lost, `may_be_prepared` stays set.
+        """
         began_us = monotonic_us()
         try:
             await self._read_due()
@@ -145,18 +155,18 @@ class Participant(Attempt):
             if result is not None and result.status == ExecStatus.COMMAND_OK:
                 tag = result.command_status
         if tag != _PREPARED_TAG:
-            # There was no transaction any more, which the engine only warns of.
-            raise InternalError(f"preparing was answered with {tag!r}")
+            # There was no transaction to prepare. PostgreSQL only warns about that.
+            raise InternalError(f"PREPARE TRANSACTION returned {tag!r}")
         self.is_prepared = True
 
     def send_commit(self) -> None:
-        """Sends COMMIT PREPARED, if the connection still takes it."""
+        """Sends COMMIT PREPARED, if the connection is still usable."""
         with suppress(EngineError):
             self._connection.send_query(f"commit prepared '{self.gid}'".encode())
             self._connection.sync()
 
     async def read_commit(self) -> bool:
-        """Whether it is committed, be it by somebody else. If not, another connection must do it."""
+        """Whether the transaction is committed, by this connection or another. If not, call `commit_anew`."""
         try:
             await read_end(self._connection)
         except ServiceError:
@@ -164,12 +174,12 @@ class Participant(Attempt):
         return self._connection.is_open
 
     async def tidy(self) -> None:
-        """Closes what preparing statements pushed out; for a connection that goes back to its pool."""
+        """Closes the prepared statements that were evicted, before the connection goes back to its pool."""
         with suppress(ServiceError):
             await close_prepared(self._connection, self._pushed_out)
 
     async def roll_back(self) -> bool:
-        """Undoes all of it, and says whether it is certain that nothing stays prepared."""
+        """Rolls back, and returns whether it is certain that nothing stays prepared."""
         try:
             if self.is_prepared:
                 self._connection.send_query(f"rollback prepared '{self.gid}'".encode())
@@ -179,18 +189,18 @@ class Participant(Attempt):
             elif not self.may_be_prepared:
                 await self._roll_back()
         except ServiceError:
-            # The connection is lost, or the engine does not let us: whoever looks after the record ends it.
+            # The connection is lost, or the rollback failed. Recovery ends the transaction by its directory record.
             return False
         return not self.may_be_prepared
 
     def give_up(self) -> bool:
-        """Closes the connection, whose engine does not answer; says whether it is certain that nothing is prepared."""
+        """Closes a connection that does not respond. Returns whether it is certain that nothing is prepared."""
         self._connection.close()
         return not self.may_be_prepared
 
 
 async def commit_anew(pool: Pool, gid: str) -> None:
-    """Commits what is prepared, on a connection that lives for that alone. Raises ServiceError."""
+    """Commits a prepared transaction on a new connection, opened for this alone. Raises ServiceError if that fails."""
     connection = await pool.open_apart()
     try:
         connection.send_query(f"commit prepared '{gid}'".encode())
@@ -201,7 +211,7 @@ async def commit_anew(pool: Pool, gid: str) -> None:
 
 
 async def read_end(connection: Connection) -> bool:
-    """Reads the answer to what ends a prepared transaction; False if it was not there any more: ended before."""
+    """Reads the result of COMMIT PREPARED or ROLLBACK PREPARED. Returns False if the transaction had ended before."""
     try:
         await drain(connection)
     except ServiceError as error:
@@ -214,7 +224,7 @@ async def read_end(connection: Connection) -> bool:
 def _no_room() -> LimitError:
     return LimitError(
         "overloaded",
-        "Too many transactions of the cell are being committed in several databases.",
+        "Too many transactions that span databases are being committed on this cell.",
         retryable=True,
         retry_after_ms=_RETRY_AFTER_MS,
         outcome=Outcome.ROLLED_BACK,

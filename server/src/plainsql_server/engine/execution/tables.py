@@ -1,8 +1,8 @@
-"""What tables there are in a customer's database: a cheap question whether they changed, and a dear one what they are.
+"""Queries that list the tables of a tenant's database: a cheap one for changes (`HAS_CHANGED`) and the full list.
 
-Owns both questions. The answer to the dear one is written as JSON by the engine, in the backend of who asks, a row for
-each table: thousands of them would otherwise keep the process from everybody else's requests for as long. Both are to
-be asked with the engine's own search path (`SAFE_PATH`). Every role sees the whole catalog.
+`list_tables` has PostgreSQL build the JSON, one row for each table, in the tenant's own backend. Building it here for
+thousands of tables would block the event loop and with it other tenants' requests. Run both queries after `SAFE_PATH`.
+Every role can read the whole catalog.
 """
 
 from enum import StrEnum
@@ -12,23 +12,23 @@ from plainsql_server.engine.execution.temporary_schemas import SCRATCH_SCHEMA
 
 
 class Detail(StrEnum):
-    """How much is told of a table."""
+    """How much to return about each table."""
 
     NAMES = "names"
     COLUMNS = "columns"
     FULL = "full"
 
 
-# Catalog and hints of both questions are read from one snapshot. Catalogs take no predicate locks, so that serializable
-# would be dearer and mean no more.
+# Both queries read the catalogs from one snapshot. Catalog reads take no predicate locks, so SERIALIZABLE would cost
+# more and guarantee no more.
 BEGIN = b"begin isolation level repeatable read, read only"
 
-# The first OID that is not the engine's own.
+# The first OID that PostgreSQL does not reserve for its own objects.
 _FIRST_OURS = 16384
 
 
 def _digest(catalog: str, identity: str, condition: str, state: str = "") -> str:
-    # Every change of a row of the catalog gives it another xmin, except for what VACUUM and ANALYZE count in place.
+    # Every update of a catalog row changes its xmin, except for the counters that VACUUM and ANALYZE update in place.
     return (
         f"select '{catalog} ' || count(*) || ':' || coalesce(sum(hashtextextended(xmin::text{state}, {identity})), 0)"
         f" from {catalog} where {condition}"
@@ -41,13 +41,13 @@ def _of_ours(catalog: str, oid: str = "oid") -> str:
 
 _SCHEMAS = _digest("pg_namespace", "oid::int8", f"nspname = 'public' or oid >= {_FIRST_OURS}")
 _LISTED = f"relkind in ('r', 'p', 'v', 'm', 'f') and oid >= {_FIRST_OURS}"
-# Row estimates are told, too, and pages tell that a table has grown since they were last counted.
+# The list includes row estimates, so the digest does, too; relpages shows that a table has grown since it was counted.
 _STRUCTURE = [
     _digest("pg_class", "oid::int8", _LISTED, " || ' ' || reltuples::text || ' ' || relpages::text"),
     _digest("pg_attribute", "attrelid::int8 * 2048 + attnum", f"attrelid >= {_FIRST_OURS} and attnum > 0"),
     _of_ours("pg_attrdef"), _of_ours("pg_constraint"), _of_ours("pg_index", "indexrelid"),
     _digest("pg_class", "oid::int8", f"relkind in ('i', 'I') and oid >= {_FIRST_OURS}"),
-    # What types and expressions are called.
+    # The names of types and functions, which appear in columns and expressions.
     _of_ours("pg_type"), _of_ours("pg_proc"), _SCHEMAS,
 ]  # fmt: skip
 _DIGESTS = {
@@ -55,7 +55,7 @@ _DIGESTS = {
     Detail.COLUMNS: _STRUCTURE,
     Detail.FULL: _STRUCTURE,
 }
-# The cheap question: scans the catalogs that the answer is made of, and formats nothing. Its rows come in any order.
+# The cheap query: scans the catalogs that the list is made from and formats nothing. Its rows are in no defined order.
 HAS_CHANGED = {detail: " union all ".join(digests).encode() for detail, digests in _DIGESTS.items()}
 
 _KINDS = {
@@ -68,7 +68,7 @@ _ACTION = (
     " when 'd' then 'set default' end"
 )
 
-# Each for one table at a time, by index: whatever the engine believes of the catalogs' sizes, it cannot go astray.
+# Each subquery reads one table's entries by index. So wrong estimates of the catalogs' sizes cannot lead to a bad plan.
 _COLUMNS = """coalesce((
     select json_agg(row_to_json((select t from (select
         a.attname as name, format_type(a.atttypid, a.atttypmod) as type, not a.attnotnull as nullable,
@@ -126,7 +126,7 @@ _QUESTIONS = {detail: _TABLES.format(fields=_FIELDS[detail]).encode() for detail
 
 
 def list_tables(schema: str | None, detail: Detail, at_most: int) -> Own:
-    """The dear question: one JSON object for each table, in the order of their names."""
-    # On the wire a name would end with a NUL; none can have one, and none is empty.
+    """The full list: one JSON object for each table, ordered by schema and name."""
+    # A NUL would truncate the name on the wire. No schema name contains one, so search for '', which no schema has.
     wanted = None if schema is None else b"" if "\0" in schema else schema.encode()
     return _QUESTIONS[detail], [wanted, SCRATCH_SCHEMA.encode(), b"%d" % at_most]

@@ -1,18 +1,18 @@
-"""Names of temporary schemas, in which the service tries things out in a customer's database.
+"""Names of temporary schemas, in which the service runs probes and benchmarks in a tenant's database.
 
-Owns their names, which tell their age, so that one which a crash left behind is found and removed by the next who makes
-one. What is in them is ours, and their names are reserved for that.
+A name contains the time of creation. If a crash leaves a schema behind, the next request that creates one finds it by
+its age and drops it. The names are reserved for the service.
 """
 
 import secrets
 import time
 
-# As a regular expression, which the engine takes as well.
+# A regular expression for both Python and PostgreSQL.
 SCRATCH_SCHEMA = "^plainsql_temporary_[0-9a-f]{8}_[0-9a-f]{16}$"
-# No work in one lasts as long, whatever the tier: banner routes have seconds.
+# No request uses a temporary schema for that long, whatever the tier: banner routes are limited to seconds.
 _ABANDONED_AFTER_S = 600
 
-# How many are removed at once; only a crash leaves one.
+# Removes at most ten at a time; only a crash leaves one behind.
 _FIND_ABANDONED = f"""
     select nspname from pg_catalog.pg_namespace
     where nspname operator(pg_catalog.~) '{SCRATCH_SCHEMA}' and nspname operator(pg_catalog.<) $1::pg_catalog.name
@@ -21,12 +21,12 @@ _FIND_ABANDONED = f"""
 
 
 def new_schema_name() -> str:
-    """A fresh name. It needs no quotes, and sorts by age."""
+    """A new name. It needs no quoting, and names sort by age."""
     return f"plainsql_temporary_{int(time.time()):08x}_{secrets.token_hex(8)}"
 
 
 def find_abandoned() -> tuple[bytes, list[bytes | None]]:
-    """The question which schemas a crash left behind."""
+    """The query, and its parameters, for temporary schemas that a crash left behind."""
     return _FIND_ABANDONED, [f"plainsql_temporary_{int(time.time()) - _ABANDONED_AFTER_S:08x}".encode()]
 
 

@@ -1,8 +1,10 @@
-"""One attempt at a transaction on a lent connection: begin, statements, commit.
+"""One attempt at a transaction on a leased connection: BEGIN, the statements, COMMIT.
 
-Owns the order of sending and reading. Everything goes to the engine in one flush, except where something
-depends on an earlier answer: a reference, an expectation, a statement with parameters that this connection
-has not prepared yet, or a record of the answer. Refuses to judge SQL text and to retry.
+    results = await Attempt(lease, catalog, plan).run()
+
+Everything is sent in one flush, unless something depends on an earlier result: a reference, an expectation, a statement
+with parameters that this connection has not prepared yet, or an idempotency record. The SQL text has been classified
+before, and retries are up to the caller.
 """
 
 import re
@@ -52,19 +54,19 @@ _FATAL_ERROR = int(ExecStatus.FATAL_ERROR)
 _EMPTY_QUERY = int(ExecStatus.EMPTY_QUERY)
 _PIPELINE_SYNC = int(ExecStatus.PIPELINE_SYNC)
 
-# PostgreSQL has at most 1,664 columns in a result.
+# PostgreSQL allows at most 1,664 columns in a result.
 _COLUMN_NUMBER = re.compile(r"[0-9]{1,4}")
 
-# What goes to the engine in one flush, at most: less than its socket takes at once. If more lay unsent while the engine
-# answers, its answers could not be counted as they come, and one transaction could fill our memory.
+# The most to send in one flush: less than the socket buffer takes at once. With data left to send, incoming results
+# could not be counted by a valve, and one transaction could fill this process's memory.
 _FLUSH_BYTES = 32 * 1024
 
-# The isolation of a transaction can be changed until its first snapshot is taken. This takes one.
+# The isolation level can be changed until the transaction takes its first snapshot. This statement takes one.
 _TAKE_SNAPSHOT = b"select"
 
 
 class Count(Enum):
-    """A number that a result has beside its rows."""
+    """A count that a result has in addition to its rows."""
 
     ROWS = "row_count"
     AFFECTED = "affected_rows"
@@ -72,7 +74,7 @@ class Count(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A value of an earlier step's result: one of its counts, or a cell by row and column."""
+    """A parameter taken from an earlier step's result: one of its counts, or a value by row and column."""
 
     step: int
     path: str
@@ -83,7 +85,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What a step's result must have for the transaction to commit."""
+    """The count that a step's result must have. Otherwise the transaction is rolled back."""
 
     count: Count
     wanted: int
@@ -91,7 +93,7 @@ class Expectation:
 
 @dataclass(slots=True)
 class Step:
-    """One statement of a transaction. A parameter is raw JSON, or refers to an earlier step."""
+    """One statement of a transaction. A parameter is raw JSON, or a reference to an earlier step."""
 
     sql: str
     params: Sequence[bytes | Reference] = ()
@@ -100,25 +102,26 @@ class Step:
 
 @dataclass(slots=True)
 class Plan:
-    """A transaction as it is to be run."""
+    """A transaction to run."""
 
     steps: Sequence[Step]
     encoding: Encoding = PLAIN
     read_only: bool = False
     max_rows: int = 0
     max_bytes: int = 0
-    # Whether the first step could come before the first snapshot, and so could change the isolation.
+    # Whether the first step might run before the first snapshot, so that it could change the isolation level.
     first_takes_no_snapshot: bool = False
-    # Whether a step could change the transaction's isolation or its being read-only.
+    # Whether a step could change the isolation level or the read-only mode.
     guarded: bool = False
     record: Record | None = None
-    # Steps whose plan was stale in an earlier attempt: prepared anew at their place, after what changed the schema.
+    # Steps whose prepared statement was stale in an earlier attempt. They are prepared again at their position in the
+    # transaction, after the statement that changed the schema.
     fresh: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)
 class Results:
-    """What the steps have told until now. The databases of a transaction that spans several share one."""
+    """The results of the steps so far. The participants of a spanning transaction share one instance."""
 
     results: list[Result] = field(default_factory=list)
     counts: list[dict[Count, int]] = field(default_factory=list)
@@ -127,7 +130,7 @@ class Results:
 
 
 class _Due(Enum):
-    """What the next answer of the engine belongs to."""
+    """What the next result in the pipeline belongs to."""
 
     OURS = auto()
     CLAIM = auto()
@@ -139,7 +142,7 @@ class _Due(Enum):
 
 
 class _Reading:
-    """A step's result while it is read."""
+    """A step's result while it is being read."""
 
     def __init__(self) -> None:
         self.shape: Shape = NO_COLUMNS
@@ -150,10 +153,10 @@ class _Reading:
 
 
 class Attempt:
-    """One attempt at a plan, on the connection of a lease.
+    """One attempt at a plan, on a leased connection.
 
-    `run` raises what fails it; the engine has rolled back then, unless an EngineError says another outcome.
-    Cancelling it leaves the exchange unread, so that the lease closes the connection.
+    If `run` raises, the transaction has been rolled back, unless the error's `outcome` says otherwise. Cancelling `run`
+    leaves the exchange unread, and the lease then closes the connection.
     """
 
     def __init__(self, lease: Lease, catalog: Catalog, plan: Plan, told: Results | None = None) -> None:
@@ -170,18 +173,18 @@ class Attempt:
         self._parameter_oids: tuple[int, ...] = ()
         self._queued_bytes = 0
         self._read_until_us = monotonic_us()
-        # Whether the commit may have reached the engine.
+        # Whether COMMIT may have reached the server.
         self.committing = False
         self.results = self._results.results
         self.commit_us = 0
 
     async def run(self) -> list[Result]:
-        """The results of all steps, once the engine has committed."""
+        """Runs the transaction. Returns the results of all steps once it has committed."""
         try:
             await self._run()
         except EngineError as error:
             if not self.committing:
-                # No commit was sent, so nothing can have come of it.
+                # COMMIT was not sent, so nothing can have been committed.
                 raise engine_away(error.internal_context or "", outcome=Outcome.ROLLED_BACK) from error
             await self._see_what_came_of(error)
             raise
@@ -191,7 +194,7 @@ class Attempt:
         except ServiceError as error:
             await self._undo(error)
             raise
-        # It has committed, whatever becomes of the connection now.
+        # The transaction has committed, even if the connection fails now.
         with suppress(ServiceError):
             await close_prepared(self._connection, self._pushed_out)
         return self.results
@@ -208,7 +211,7 @@ class Attempt:
             self._queue_record(plan.record)
         elif any(step.expect is not None for step in plan.steps):
             await self._settle()
-        # The last moment at which nothing has happened yet.
+        # The last chance to stop: after this, COMMIT is sent.
         self._check_not_ended()
         self.committing = True
         self._connection.send_query(b"commit")
@@ -242,12 +245,12 @@ class Attempt:
             self._connection.send_prepared(prepared.name, values, CHUNK_ROWS)
         else:
             self._connection.send_query(step.sql.encode(), CHUNK_ROWS)
-        # So that each statement's time is its own, and not that of all.
+        # Flush after each statement, so that each one's execution time can be measured separately.
         self._connection.ask_to_flush()
         self._due.append((_Due.STEP, index))
 
     def _queue_guards(self) -> None:
-        # What is deferred must come before the guards.
+        # Deferred constraints may run code, so they must run before the guards.
         self._queue_ours(NOTHING_DEFERRED)
         for guard in (STILL_SERIALIZABLE, STILL_READ_ONLY)[: 1 + self._plan.read_only]:
             self._connection.send_query(guard)
@@ -262,7 +265,7 @@ class Attempt:
         self._due.append((_Due.OURS, 0))
 
     async def _prepare(self, index: int, sql: str) -> Prepared:
-        # Within the transaction and at its place in it: the statement may need what an earlier one made.
+        # Prepare inside the transaction and in order: the statement may need what an earlier one created.
         connection = self._connection
         name = connection.prepared.new_name()
         connection.send_prepare(name, sql.encode())
@@ -292,13 +295,13 @@ class Attempt:
         except KeyError:
             raise StatementError(
                 "reference_failed",
-                f"There is no {reference.path}: statement {reference.step} returned"
+                f"The reference {reference.path} points to nothing: statement {reference.step} returned"
                 f" {len(self.results[reference.step].rows)} rows with the columns"
                 f" {', '.join(self.results[reference.step].shape.columns) or '(none)'}.",
             ) from None
 
     async def _settle(self) -> None:
-        """Sends what is queued and reads every answer that is due."""
+        """Ends the exchange with a sync and reads all of its results."""
         if not self.committing:
             self._check_not_ended()
         self._connection.sync()
@@ -319,9 +322,9 @@ class Attempt:
                 await self._read_ours(due, index)
 
     def _check_not_ended(self) -> None:
-        # Between two exchanges the engine is idle and has nothing that a cancel could end.
+        # Between two exchanges the backend is not running a statement, so a cancel request hits nothing.
         if self._lease.ended_for is not None:
-            raise StatementError("query_canceled", f"The transaction was ended: {self._lease.ended_for}.")
+            raise StatementError("query_canceled", f"The transaction was cancelled: {self._lease.ended_for}.")
 
     async def _read_ours(self, due: _Due, index: int) -> None:
         connection = self._connection
@@ -334,7 +337,7 @@ class Attempt:
                 self._parameter_oids = tuple([result.param_type(at) for at in range(result.nparams)])
 
     async def _read_commit(self) -> None:
-        # A commit that fails has nothing after it but the answer of `sync`.
+        # After a COMMIT that fails, only the answer to the sync follows.
         await drain_commit(self._connection)
         self._due.clear()
         self.commit_us = monotonic_us() - self._read_until_us
@@ -370,7 +373,7 @@ class Attempt:
         try:
             return await self._catalog.rendering(result, self._plan.encoding)
         except EngineError as error:
-            # The look-up's own connection failed, and this one may be committing meanwhile.
+            # The lookup's own connection failed, while this one may go on to commit.
             raise connection_lost(error.internal_context or "") from error
 
     def _take_value(self, result: PGresult, reading: _Reading, reference: Reference, row: int) -> None:
@@ -393,8 +396,8 @@ class Attempt:
         if expect is not None and counts[expect.count] != expect.wanted:
             raise StatementError(
                 "expectation_failed",
-                f"Statement {index} was expected to have {expect.count.value} {expect.wanted}"
-                f" and had {counts[expect.count]}; everything was rolled back.",
+                f"Statement {index}: expected {expect.count.value} {expect.wanted}, got {counts[expect.count]}."
+                " The transaction was rolled back.",
                 statement_index=index,
             )
 
@@ -407,7 +410,7 @@ class Attempt:
                 await fail(self._connection, result)
             if result.status == _EMPTY_QUERY:
                 raise RequestError("empty_statement", "The statement is empty.")
-            # COPY in one of its forms: there is no way on from here.
+            # COPY in one of its forms: the exchange cannot be continued.
             self._connection.close()
             raise RequestError("copy_not_supported", "COPY isn't supported.")
         except ServiceError as error:
@@ -418,7 +421,7 @@ class Attempt:
             raise
 
     async def _see_what_came_of(self, error: ServiceError) -> None:
-        """Reads on where something of our own failed while the commit was on its way, as a look-up of types can."""
+        """Determines the outcome if the service itself failed (a type lookup, for example) with COMMIT in flight."""
         if not self._connection.is_open or self._connection.is_settled:
             return
         error.retryable = False
@@ -431,7 +434,7 @@ class Attempt:
             error.outcome = Outcome.ROLLED_BACK
 
     async def _undo(self, error: ServiceError) -> None:
-        """Rolls back, so that the connection can be used again."""
+        """Rolls back, so that the connection can be reused, and sets the error's outcome."""
         connection = self._connection
         if error.statement_index is not None and is_stale_plan(error):
             self._prepare_anew(error.statement_index)
@@ -452,20 +455,20 @@ class Attempt:
 
     async def _roll_back(self) -> None:
         connection = self._connection
-        # Twice where a statement fails that was still on its way: the engine skips what follows it.
+        # Up to twice: if a statement that was still in the pipeline fails, PostgreSQL skips the first ROLLBACK with it.
         for _ in range(2):
             if not connection.is_open or connection.is_idle:
                 break
             connection.make_way()
             connection.send_query(b"rollback")
             connection.sync()
-            # What failed the transaction is what its caller is told; a connection that breaks here is closed.
+            # The caller gets the error that failed the transaction. A connection that breaks here is closed.
             with suppress(ServiceError):
                 await drain(connection)
 
 
 def _references(steps: Sequence[Step]) -> Mapping[int, Mapping[int, set[Reference]]]:
-    """The cells that are referred to, by the step whose they are and the row."""
+    """The values that references need, by step and row."""
     wanted: dict[int, dict[int, set[Reference]]] = {}
     for step in steps:
         for param in step.params:

@@ -1,9 +1,11 @@
-"""Dropping everything that a customer made in a database, as the customer, a little at a time.
+"""Statements that drop everything a tenant created in a database, in batches, as the tenant's own role.
 
-Owns what counts as the customer's (what its two roles own, which the engine keeps a list of) and the order of dropping.
-Little at a time, because every object that a transaction drops takes places in the lock table, which all customers of
-the cell share. Each batch is a transaction of its own, at READ COMMITTED: a serializable one would be no safer here,
-and would make others' fail. Refuses what the cell's admin owns, as the schema `plainsql`.
+What counts is what the database's two roles own, according to pg_shdepend. Objects of the cell's admin, such as the
+schema `plainsql`, stay.
+
+Dropping happens in batches because every dropped object takes entries in the lock table, which all tenants of the cell
+share. Each batch is a separate transaction at READ COMMITTED: SERIALIZABLE would be no safer here, and would make other
+transactions fail.
 """
 
 import json
@@ -14,21 +16,21 @@ from plainsql_server.engine.connection.batch import SAFE_PATH, Own
 
 BEGIN = b"begin isolation level read committed read write"
 
-# Each drops with what hangs on it: indexes, constraints, types of rows, TOAST tables. That is some ten places in the
-# lock table for an ordinary table, so that a batch takes a tenth of what a cell of the default settings has.
+# An object is dropped with its dependents: indexes, constraints, row types, TOAST tables. That is about ten lock table
+# entries for an ordinary table, so a batch takes a tenth of the lock table of a cell with default settings.
 BATCH_OBJECTS = 100
-# As many as are looked up at once: looking is a scan of all that is left.
+# How many objects one query finds: each query scans all objects that are left.
 FOUND_AT_ONCE = 2_000
 
-# Later kinds hang less often on earlier ones, and of one kind what was made later hangs on what was made before, and
-# partitions on what they are partitions of: so hardly anything is dropped together with something else, which could be
-# too much for one transaction. Columns of many tables may be of a type that an extension brought.
+# The order in which kinds are dropped: dependents first. Within a kind, later objects depend on earlier ones, and
+# partitions on their parents. So CASCADE rarely drops much more than the object itself, which could be too much for one
+# transaction. Extensions come late, because columns of many tables may have a type of an extension.
 _ORDER = (
     "publication", "materialized view", "view", "foreign table", "server", "table", "sequence", "statistics object",
     "text search configuration", "text search dictionary", "operator", "aggregate", "procedure", "function", "type",
     "collation", "conversion", "extension", "large object", "schema",
 )  # fmt: skip
-# What the answer counts, by what the engine calls it. Other kinds are counted together.
+# The counters in the response, by PostgreSQL's name of the kind. Other kinds are counted together.
 COUNTED = {
     "table": "tables", "foreign table": "tables", "view": "views", "materialized view": "materialized_views",
     "sequence": "sequences", "function": "functions", "procedure": "functions", "aggregate": "functions",
@@ -36,8 +38,8 @@ COUNTED = {
 }  # fmt: skip
 OTHERS = "others"
 
-# The engine's list of what the roles own here. What hangs on something else from the inside (a sequence of an identity
-# column, an extension's function) goes with it and cannot be dropped by itself; temporary tables are their sessions'.
+# What the roles own in this database, from pg_shdepend. An internal dependent (the sequence of an identity column, an
+# extension's function) is dropped with its parent and cannot be dropped alone. Temporary tables belong to sessions.
 _OWNED = """
     select d.classid, d.objid, i.type, i.schema, i.identity, h.is_part
     from pg_shdepend d
@@ -66,7 +68,7 @@ _COUNT = f"""
 
 @dataclass(frozen=True, slots=True)
 class Droppable:
-    """An object, by what the engine calls it."""
+    """An object, by kind and identity as pg_identify_object returns them."""
 
     kind: str
     identity: str
@@ -79,17 +81,17 @@ class Droppable:
 
 
 def count(roles: Sequence[str]) -> list[bytes | Own]:
-    """The questions that end with what `read_counts` reads."""
+    """Statements that count the objects by kind. Pass the rows of the query to `read_counts`."""
     return [BEGIN, SAFE_PATH, (_COUNT, [_array(roles)]), b"commit"]
 
 
 def find(roles: Sequence[str]) -> list[bytes | Own]:
-    """The questions that end with what `read_found` reads."""
+    """Statements that list objects in the order to drop them. Pass the rows of the query to `read_found`."""
     return [BEGIN, SAFE_PATH, (_FIND, [_array(roles), _array(_ORDER)]), b"commit"]
 
 
 def read_counts(rows: Sequence[Sequence[bytes | None]]) -> dict[str, int]:
-    """How many objects of each kind there are."""
+    """The number of objects by counter."""
     counts = dict.fromkeys([*COUNTED.values(), OTHERS], 0)
     for kind, number in rows:
         counts[COUNTED.get((kind or b"").decode(), OTHERS)] += int(number or 0)
@@ -101,17 +103,17 @@ def read_found(rows: Sequence[Sequence[bytes | None]]) -> list[Droppable]:
 
 
 def drop(batch: Sequence[Droppable]) -> list[bytes | Own]:
-    """The statements that drop a batch, or nothing of it."""
+    """Statements that drop a batch in one transaction."""
     return [BEGIN, SAFE_PATH, *(each.drop() for each in batch), b"commit"]
 
 
 def make_public_anew(reader_role: str) -> list[bytes | Own]:
-    """The statements after which the schema `public` is there and can be read, as in a new database."""
-    # A role's name is ours: letters, digits and underscores.
+    """Statements that create the schema `public` again and make it readable, as in a new database."""
+    # The service chose the role's name: letters, digits and underscores.
     grant = f'grant usage on schema public to "{reader_role}"'.encode()
     return [BEGIN, b"create schema if not exists public", grant, b"commit"]
 
 
 def _array(values: Sequence[str]) -> bytes:
-    # None of them has a character that an array's text gives a meaning to within quotation marks.
+    # None of the values contains a character that is special inside quotation marks in an array literal.
     return ("{" + ",".join(json.dumps(value) for value in values) + "}").encode()

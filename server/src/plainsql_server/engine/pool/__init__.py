@@ -1,1 +1,1 @@
-"""Which connection a request gets and when: pools, the admission queue, and the leading server of a cell."""
+"""Which connection a request gets, and when: pools, the admission queue, and the search for a cell's primary."""

@@ -1,16 +1,16 @@
-"""Where a pool's connections go, and how each one starts.
+"""The address of a pool (cell, database, role) and the connection strings for it.
 
-Owns the hosts of a cell, of which one leads, and the settings that every engine connection is started with. They are
-given at start-up, so that they win over what a tenant may have stored with ALTER ROLE, and DISCARD ALL comes back to
-them.
+Every connection starts with the settings below. They are sent in the startup packet, so they override what a tenant may
+have stored with ALTER ROLE … SET, and DISCARD ALL resets to them. A cell may have several hosts, one of which is the
+primary.
 """
 
 from typing import NamedTuple
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-# Text styles that `values.py` counts on, and the isolation that the service promises. SERIALIZABLE is set
-# here and never as a server's default, which would break hot standbys and fail-over.
+# The text formats that `values.py` relies on, and the isolation level that the service promises. SERIALIZABLE is set
+# here and never as a server default, which would break hot standbys and failover.
 _STARTUP = {
     "default_transaction_isolation": "serializable",
     "DateStyle": "ISO",
@@ -23,31 +23,32 @@ _STARTUP = {
     "statement_timeout": "0",
     "lock_timeout": "0",
     "synchronous_commit": "on",
-    # The service's secret for the record of requests is a parameter, and errors could tell parameters.
+    # The secret for idempotency records is sent as a parameter, and error context could reveal parameters.
     "log_parameter_max_length_on_error": "0",
-    # A tenant who stored the name of a library that is not there could not be connected any more.
+    # With a missing library stored here by ALTER ROLE, a tenant could no longer connect.
     "local_preload_libraries": "",
-    # A serializable transaction that scans a table depends on every writer of it, so that small tables, which the
-    # planner likes to scan, make strangers abort. These costs make it prefer an index; see decision 0008.
+    # Under SSI, a sequential scan takes a predicate lock on the whole table and conflicts with every writer of it. The
+    # planner likes to scan small tables, so unrelated transactions would abort. These costs favor an index scan; see
+    # decision 0008.
     "random_page_cost": "1.1",
     "cpu_tuple_cost": "0.03",
 }
 
 
-# A server that vanished without a word is noticed within seconds, whether something was sent to it or is awaited.
+# Detects within seconds that a server vanished, whether data was sent to it or is awaited from it.
 _KEEPALIVE = {
     "keepalives_idle": "3", "keepalives_interval": "1", "keepalives_count": "3", "tcp_user_timeout": "5000",
 }  # fmt: skip
 
 
 class Address(NamedTuple):
-    """A database on a cell, and the role to log in as: what one pool is for."""
+    """What a pool connects to: a database on a cell, and the role to log in as."""
 
     cell_conninfo: str
     database: str
     role: str
     read_only: bool = False
-    # What operators call the cell, for metrics: a connection string is no name.
+    # The cell's name, as a label for metrics.
     cell_name: str = ""
 
     def conninfo(self, connect_timeout_ms: int) -> bytes:
@@ -63,29 +64,29 @@ class Address(NamedTuple):
         ).encode()
 
     def ways(self, connect_timeout_ms: int) -> tuple[bytes, ...]:
-        """A connection string for each host of the cell. Where there are several, only the one that leads takes it."""
+        """A connection string for each host of the cell. If there are several, each accepts only a primary."""
         whole = self.conninfo(connect_timeout_ms)
         hosts = hosts_of(self.cell_conninfo)
         if len(hosts) == 1:
             return (whole,)
-        # Not `read-write`, which refuses a role that only reads.
+        # Not `read-write`: that rejects connections whose default_transaction_read_only is on.
         others = {**_KEEPALIVE, "target_session_attrs": "primary"}
         return tuple(make_conninfo(whole.decode(), **host, **others).encode() for host in hosts)
 
 
 def hosts_of(conninfo: str) -> list[dict[str, str]]:
-    """The keywords that tell each host of a connection string from the others, one entry for each.
+    """Splits a connection string into hosts: `host`, `hostaddr` and `port` of each.
 
-    Raises ValueError if there are more of one than of another.
+    Raises ValueError if the numbers of hosts, addresses and ports differ.
     """
     keywords = conninfo_to_dict(conninfo)
     lists = {name: str(keywords[name]).split(",") for name in ("host", "hostaddr", "port") if keywords.get(name)}
     count = len(lists.get("host") or lists.get("hostaddr") or "1")
     if len(lists.get("port", "1")) == 1:
-        # One port is every host's.
+        # A single port applies to every host.
         lists["port"] = lists.get("port", [""]) * count
     if any(len(values) != count for values in lists.values()):
-        raise ValueError(f"{count} hosts, but not as many addresses or ports")
+        raise ValueError(f"{count} hosts, but a different number of addresses or ports")
     return [{name: values[place] for name, values in lists.items() if values[place]} for place in range(count)]
 
 

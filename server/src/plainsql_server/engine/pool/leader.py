@@ -1,9 +1,9 @@
-"""Which of a cell's servers leads, and connections to that one.
+"""Finds the primary of a cell and connects to it.
 
-Owns the search for it. A cell of one host has nothing to search. In a cell of several (`deploy/cell-ha/`) one server
-takes writes, and another one takes its place when it dies: a connection is asked of the server that led last, and when
-that one gives none, all are asked, once for all who wait, again and again until one leads. Only then do those who
-waited connect. A tenant who alone is refused makes nobody else wait. Refuses to read from a server that follows.
+A cell with one host needs no search. In a cell with several (`deploy/cell-ha/`), one server is the primary, and a
+standby is promoted if it fails. `connect` tries the last known primary first. If that fails, all hosts are probed,
+repeatedly, until one is the primary. All waiting requests share one search, and connect when it has found the primary.
+A tenant whose own logins are rejected does not make other tenants wait. Standbys are never read from.
 """
 
 import asyncio
@@ -15,42 +15,45 @@ from plainsql_server.engine.connection.connection import Connection
 from plainsql_server.engine.connection.queries import ask
 from plainsql_server.engine.connection.sqlstate import engine_away
 
-# How long a request waits for a leader where its own deadline is later. A lock of 20 s ends first, and then a server is
-# promoted; what takes longer than this is no fail-over, and whoever waits had better be told.
-PATIENCE_S = 30.0
-# How long one look at all servers takes at most, and asking the one that led last; and the pause before the next look.
+# How long a request waits for a primary at most, even if its deadline is later. In a failover, the leader lock (20 s)
+# expires first, and then a standby is promoted. An outage that lasts longer is no failover, and an error is better than
+# waiting.
+FAILOVER_WAIT_S = 30.0
+# The limit for one probe of all hosts, and for one attempt at the last known primary; and the pause between probes.
 _LOOK_S = 2.0
 _PAUSE_S = 0.1
 _LOOK_AGAIN_S = 1.0
-# A server that was cut off may take itself for the leader for a moment. Where one answers, the others get this long to.
+# An isolated server may briefly believe that it is still the primary. After the first one answers, the others get this
+# long to answer, too.
 _OTHERS_S = 0.2
-# The first eight digits of a log file's name are the timeline, which grows with each change of leaders.
+# The first eight digits of a WAL file name are the timeline, which increases with each promotion.
 _TIMELINE = b"select pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn())"
 
 
 class Leader:
-    """The leader of one cell, as far as this process knows."""
+    """The primary of one cell, as far as this process knows."""
 
     def __init__(self, probes: Sequence[bytes]) -> None:
-        """`probes` are connection strings for looking, one for each host."""
+        """`probes` are the probe role's connection strings, one for each host."""
         self._probes = probes
-        # The host that leads, by its number; None while nobody knows. Only a look at all of them changes it.
+        # The index of the primary's host, or None while unknown. Only a probe of all hosts changes it.
         self.place: int | None = 0 if len(probes) == 1 else None
         self._search: asyncio.Task[None] | None = None
         self._why_not = ""
-        # When the last look that is done began.
+        # When the last completed probe began.
         self._looked_s = 0.0
 
     async def connect(self, ways: Sequence[bytes], connect_timeout_s: float, limit_s: float) -> Connection:
-        """A connection to the leader; `ways` are connection strings, one for each host.
+        """Connects to the primary. `ways` are connection strings, one for each host.
 
-        Raises EngineError if it cannot be opened; for a cell of several hosts only when the limit or our patience is
-        over, or when the server that leads refuses these ways and not ours.
+        Raises EngineError if that fails. For a cell with several hosts, it is raised only after `limit_s` or
+        FAILOVER_WAIT_S, or if the primary rejects these connection strings but accepts the probe role.
         """
         if len(ways) == 1:
             return await Connection.open(ways[0], min(connect_timeout_s, limit_s))
-        end_s = time.monotonic() + min(limit_s, PATIENCE_S)
-        # The host that refused, and was found to lead all the same. It is asked again: it may just have been promoted.
+        end_s = time.monotonic() + min(limit_s, FAILOVER_WAIT_S)
+        # A host that rejected the connection although it is the primary. It is tried once more, because it may just
+        # have been promoted.
         refused_by: int | None = None
         while True:
             place = self.place
@@ -62,7 +65,7 @@ class Leader:
                 connection = await Connection.open(ways[place], timeout_s)
             except EngineError:
                 failed_s = time.monotonic()
-                # Who is slow is waited for; everybody may be connecting.
+                # A timeout is not a rejection: after a failover, all clients connect at once.
                 is_refusal = failed_s - asked_s < timeout_s
                 if (is_refusal and refused_by == place) or failed_s + _PAUSE_S >= end_s:
                     self.suspect()
@@ -75,7 +78,10 @@ class Leader:
             return connection
 
     def suspect(self) -> None:
-        """Says that something went wrong which customers can do to their own: has somebody look, now and then."""
+        """Starts a probe in the background, at most one per second.
+
+        Called after a lost connection. That alone proves nothing, because tenants can terminate their own backends.
+        """
         is_looking = self._search is not None and not self._search.done()
         if len(self._probes) > 1 and not is_looking and time.monotonic() - self._looked_s > _LOOK_AGAIN_S:
             self._search = asyncio.get_running_loop().create_task(self._look())
@@ -86,18 +92,18 @@ class Leader:
             await asyncio.wait([self._search])
 
     async def _found(self, end_s: float) -> int:
-        """Waits until it is known who leads. Raises EngineError when the time is over."""
+        """Waits until the primary is known and returns its index. Raises EngineError at `end_s`."""
         while self.place is None:
             if self._search is None or self._search.done():
                 self._search = asyncio.get_running_loop().create_task(self._look_until_found())
             left_s = end_s - time.monotonic()
             if left_s <= 0:
-                raise engine_away(f"no server of the cell leads: {self._why_not}")
+                raise engine_away(f"the cell has no primary: {self._why_not}")
             await asyncio.wait([self._search], timeout=left_s)
         return self.place
 
     async def _looked_at(self, end_s: float) -> None:
-        """Returns when somebody has looked from now on, or the time is over. Meanwhile, who led is taken to lead."""
+        """Waits for a probe that begins after this call, or until `end_s`. `place` stays in use meanwhile."""
         now_s = time.monotonic()
         while self._looked_s < now_s and (left_s := end_s - time.monotonic()) > 0:
             if self._search is None or self._search.done():
@@ -105,8 +111,8 @@ class Leader:
             await asyncio.wait([self._search], timeout=left_s)
 
     async def _look_until_found(self) -> None:
-        # Ends by itself, since whoever waited may have given up.
-        end_s = time.monotonic() + PATIENCE_S
+        # Stops after FAILOVER_WAIT_S, because the requests that waited may have given up.
+        end_s = time.monotonic() + FAILOVER_WAIT_S
         while self.place is None and time.monotonic() < end_s:
             await self._look()
             if self.place is None:
@@ -120,14 +126,14 @@ class Leader:
             self.place = None
             self._why_not = error.internal_context or ""
         finally:
-            # Only now: who waits for a look waits for what it finds.
+            # Set last: tasks that wait for a probe wait for its result.
             self._looked_s = began_s
 
 
 async def leading(ways: Sequence[bytes], timeout_s: float) -> int:
-    """The number of the host that takes connections as a leader. Raises EngineError if none does in time.
+    """Returns the index of the host that accepts connections as primary. Raises EngineError if none does in time.
 
-    If there are two, it is the one with the later timeline.
+    If two hosts do, the one with the later timeline wins.
     """
     attempts = [asyncio.ensure_future(Connection.open(way, timeout_s)) for way in ways]
     try:
@@ -153,7 +159,7 @@ def _successes(attempts: "Sequence[asyncio.Future[Connection]]") -> list[tuple[i
 
 
 def _failure(attempts: "Sequence[asyncio.Future[Connection]]") -> BaseException:
-    """What all of them failed with, as one error."""
+    """Combines the failures of all attempts into one error."""
     errors = [attempt.exception() for attempt in attempts]
     unexpected = next((error for error in errors if error is not None and not isinstance(error, EngineError)), None)
     if unexpected is not None:
@@ -168,11 +174,11 @@ async def _latest(found: list[tuple[int, Connection]]) -> int:
             async with asyncio.timeout(_OTHERS_S):
                 ((file,),) = await ask(connection, _TIMELINE, [])
         except (TimeoutError, EngineError, InternalError):
-            # It stepped down meanwhile, or hangs: no leader.
+            # It was demoted meanwhile, or hangs: not the primary.
             continue
         timelines.append(((file or b"").decode()[:8], place))
     if not timelines:
-        raise engine_away("several servers led, and none of them answers")
+        raise engine_away("several servers claimed to be the primary, and none of them answers")
     return max(timelines)[1]
 
 

@@ -1,9 +1,11 @@
-"""Pools of engine connections: one pool per address, which is a database and a role.
+"""Connection pools: one per address, that is, per database and role on a cell.
 
-Owns who uses which connection and when one is thrown away: always, unless the borrower's request left
-it idle, or was ended by a cancel that has done its work, and it was proven or made clean. Never shared
-between tenants, so what a request leaves behind could only be seen by the same tenant, and is removed
-all the same.
+    async with pools.for_address(address, organization_id).lease(organization_limit, deadline) as lease:
+        lease.connection.send_query(…)
+
+After a request, its connection is reused only if the session is idle (or its statement ended by a completed cancel
+request) and was proven clean or has been cleaned. Otherwise it is closed. Tenants never share a connection, so session
+state left behind could only be seen by the same tenant. It is removed all the same.
 """
 
 import asyncio
@@ -31,16 +33,16 @@ from plainsql_server.engine.pool.health import probes
 from plainsql_server.engine.pool.leader import Leader
 from plainsql_server.engine.pool.reservation import Reservations
 
-# Looked up once: looking a member up in its enumeration shows.
+# Looked up once: enum member lookups cost measurable time.
 _SEQUENCES = SessionState.SEQUENCES
 _SESSION = SessionState.SESSION
 _EVERYTHING = SessionState.EVERYTHING
-# How long cleaning may take; it runs after the answer has left.
+# How long session cleanup may take. It runs after the response has been sent.
 _CLEAN_TIMEOUT_S = 5.0
-# An idle backend costs the cell some 4 MB, opening one some 3 ms: a minute keeps what is in use.
+# An idle backend costs the cell about 4 MB, opening one about 3 ms. One minute keeps the connections that are in use.
 _IDLE_LIFE_S = 60.0
 _SWEEP_EVERY_S = 5.0
-# Far more than opening one takes: only a deadline that is nearer than this can be why it was not opened.
+# Far more than opening a connection takes. Only a deadline shorter than this can be the reason that opening failed.
 _CONNECTING_TAKES_S = 0.1
 
 
@@ -48,22 +50,22 @@ _T = TypeVar("_T")
 
 
 class Reason(StrEnum):
-    """Why a statement was ended before it was done."""
+    """Why a statement was cancelled or terminated before it completed. The texts are part of error messages."""
 
-    DEADLINE = "deadline"
-    TOO_LARGE = "too large"
-    CUT_SHORT = "the rows that are wanted have come"
-    GONE = "nobody waits for it"
+    DEADLINE = "its deadline passed"
+    TOO_LARGE = "its result is too large"
+    CUT_SHORT = "enough rows were read"
+    GONE = "the request was abandoned"
 
 
 _DEADLINE = Reason.DEADLINE
 
 
 class Lease:
-    """The loan of one connection to one request: `async with pool.lease(…) as lease`.
+    """One request's use of one connection: `async with pool.lease(…) as lease`.
 
-    On leaving, the connection goes back to its pool if the exchange was read to its end and nothing was
-    left behind, is cleaned first where `session_state` says so, and is closed in every other case.
+    On exit, the connection returns to its pool if its exchanges were read to their end and no session state was left
+    behind. It is cleaned first if `session_state` says so, and closed in every other case.
     """
 
     __slots__ = (
@@ -87,7 +89,7 @@ class Lease:
         self._deadline = deadline
         self._interruption: asyncio.Task[Ending] | None = None
         self._started_s = 0.0
-        # Until the borrower has judged its statement, everything must be expected.
+        # Until the statement has been classified, assume the worst.
         self.session_state = _EVERYTHING
         self.ended_for: Reason | None = None
 
@@ -102,7 +104,7 @@ class Lease:
         except BaseException:
             admission.release(pool.queue, 0.0)
             raise
-        # To wait for a cell whose leader is gone says nothing about how long a slot takes.
+        # Measured from here, because waiting for a failover says nothing about how long a slot is held.
         self._started_s = lent_s = time.monotonic()
         self.queue_us = int((lent_s - asked_s) * 1_000_000)
         self._timer = pool.loop.call_later(self._deadline.at_s - lent_s, self.interrupt, _DEADLINE)
@@ -122,14 +124,14 @@ class Lease:
     def _release_carefully(self, connection: Connection) -> None:
         pool, started_s = self._pool, self._started_s
         if self.session_state is _EVERYTHING:
-            # It may have renamed a type; the next request must know.
+            # The statement may have renamed a type, so the next request must look types up again.
             pool.catalog.forget()
         if connection.is_open and not connection.is_settled:
-            # The request was given up while the engine still worked on it, so nobody reads the rest.
+            # The request was abandoned while its statement was running: read the rest of the exchange here.
             pool.cell.start(_read_out(connection))
             self.interrupt(Reason.GONE)
         if self._interruption is not None:
-            # A late cancel must not hit another request.
+            # Wait for the interrupt to finish: a late cancel must not hit another request.
             session_state = max(self.session_state, _SESSION)
             self._interruption.add_done_callback(lambda task: pool.recover(task, connection, session_state, started_s))
         elif not connection.is_open:
@@ -139,26 +141,29 @@ class Lease:
 
     @property
     def has_company(self) -> bool:
-        """Whether its organization may have another lease beside this one, in this process."""
+        """Whether the organization may hold another lease in this process at the same time."""
         queue = self._pool.queue
         return min(queue.organization.max_running, queue.max_running) > 1
 
     def live_until(self, deadline: Deadline) -> None:
-        """Sets another deadline. For streams, whose life says nothing about how long a slot takes."""
+        """Replaces the deadline. For streams, whose duration says nothing about how long a slot is usually held."""
         self._timer.cancel()
         self._deadline = deadline
         self._timer = self._pool.loop.call_later(deadline.left_s(), self.interrupt, Reason.DEADLINE)
         self._started_s = 0.0
 
     def interrupt_after(self, delay_ms: int, reason: Reason) -> None:
-        """Ends the statement unless it is done by then; takes the place of the deadline where it comes before it."""
+        """Interrupts the statement after a delay, unless the deadline comes first. Replaces the deadline's timer."""
         delay_s = delay_ms / 1000
         if delay_s < self._deadline.left_s():
             self._timer.cancel()
             self._timer = asyncio.get_running_loop().call_later(delay_s, self.interrupt, reason)
 
     def interrupt(self, reason: Reason) -> None:
-        """Ends what the engine is doing for this request. Its results are still to be read; the first reason stays."""
+        """Cancels the request's running statement, or terminates its backend. Its results must still be read.
+
+        If called again, does nothing: the first reason stays.
+        """
         if self._interruption is None:
             self.ended_for = reason
             self.connection.is_ended = True
@@ -166,7 +171,7 @@ class Lease:
 
 
 class StreamTurn:
-    """The right of an organization to one stream: `async with pool.stream_turn(…)`."""
+    """A stream slot of an organization: `async with pool.stream_turn(…)`."""
 
     __slots__ = ("_deadline", "_pool", "_started_s")
 
@@ -196,10 +201,10 @@ class Pool:
         self.loop = asyncio.get_running_loop()
         self._ways = address.ways(cell.connect_timeout_ms)
         self.catalog = Catalog(self._look_up)
-        # Last in, first out: the warmest connection is used and the rest grow idle and are closed.
+        # Last in, first out: the most recently used connection is reused, and the others age and are closed.
         self.idle: list[Connection] = []
         self.open_count = 0
-        # Whoever holds it is the one request that is tried again now; see `data_plane/retry.py`.
+        # Held by the one request that is being retried now; see `data_plane/retry.py`.
         self.retry_lane = asyncio.Lock()
 
     @property
@@ -207,18 +212,18 @@ class Pool:
         return self.open_count > 0 or self.queue.is_here or self.stream_queue.is_here
 
     def lease(self, organization_limit: int, deadline: Deadline) -> Lease:
-        """A connection for one statement of the pool's organization, which may run so many at once on all nodes."""
-        # Each process has its share, so that the sum is never above the limit; one is the least that works.
+        """A lease for one request. `organization_limit` is how many the organization may hold across all nodes."""
+        # Each process gets an equal share, at least one, so the sum stays within the limit.
         self.cell.admission.limit(self.queue, max(1, organization_limit // self.cell.processes))
         return Lease(self, deadline)
 
     def stream_turn(self, organization_limit: int, deadline: Deadline) -> "StreamTurn":
-        """The right to one stream, to be had before a lease: a slow reader may hold it for long."""
+        """A stream slot, to acquire before the lease: a slow reader may hold both for a long time."""
         self.cell.stream_admission.limit(self.stream_queue, max(1, organization_limit // self.cell.processes // 2))
         return StreamTurn(self, deadline)
 
     def take_idle(self) -> Connection | None:
-        """An idle connection that still works, for a request that has its slot; None if there is none."""
+        """Takes a usable idle connection, for a request that holds a slot. Returns None if there is none."""
         place = self.cell.leader.place
         while self.idle and place is not None:
             connection = self.idle.pop()
@@ -229,9 +234,9 @@ class Pool:
         return None
 
     async def open(self, deadline: Deadline) -> Connection:
-        """A new connection, for a request that has its slot. Raises EngineError if it cannot be opened.
+        """Opens a connection, for a request that holds a slot. Raises EngineError if that fails.
 
-        Raises LimitError if the caller left no time for it.
+        Raises LimitError if the deadline left no time for it.
         """
         self.cell.make_room()
         self._count(+1)
@@ -241,23 +246,23 @@ class Pool:
         except BaseException as error:
             self._count(-1)
             if isinstance(error, EngineError) and left_s < _CONNECTING_TAKES_S and not deadline.left_s():
-                # It is not the engine that is away.
+                # The deadline was too short; the server may be fine.
                 raise _no_time_to_connect() from error
             raise
 
     async def open_apart(self) -> Connection:
-        """A connection beside those that are lent, to the server that leads; whoever asks for it closes it."""
+        """Opens a connection to the primary outside the pool. The caller must close it."""
         timeout_s = self.cell.connect_timeout_ms / 1000
         return await self.cell.leader.connect(self._ways, timeout_s, timeout_s)
 
     def release(self, connection: Connection, started_s: float) -> None:
-        """Takes a clean connection back, and ends the slot that began at `started_s`."""
+        """Takes back a clean connection and releases the slot that was in use since `started_s`."""
         self.idle.append(connection)
         self.cell.now_idle(connection, self)
         self.cell.admission.release(self.queue, started_s)
 
     def discard(self, connection: Connection, started_s: float) -> None:
-        """Closes a connection that nobody may use again, and ends the slot."""
+        """Closes a connection that must not be reused, and releases its slot."""
         if not connection.is_open:
             self.cell.leader.suspect()
         self._close(connection)
@@ -270,10 +275,10 @@ class Pool:
         session_state: SessionState,
         started_s: float,
     ) -> None:
-        """Cleans a connection whose statement was ended, or discards it where that was not done by a mere cancel.
+        """Cleans a connection whose statement was cancelled, or discards it if more than a cancel request was needed.
 
-        If its backend runs on, the slot lasts as long as that: otherwise a tenant could have as many such backends as
-        its role has connections.
+        A backend that is still running keeps its slot until it exits. Otherwise a tenant could accumulate such backends
+        up to its role's connection limit.
         """
         ending = self._ending(interruption)
         if ending.runs_on_pid:
@@ -287,7 +292,7 @@ class Pool:
         if interruption.cancelled():
             return Ending()
         if error := interruption.exception():
-            self._report("ending a statement failed", error)
+            self._report("cancelling a statement failed", error)
             return Ending()
         return interruption.result()
 
@@ -296,18 +301,18 @@ class Pool:
         self.cell.observe(Failure(now(), "failure", "engine.pool", context))
 
     async def interrupt(self, connection: Connection) -> Ending:
-        """Ends what one of its connections is running."""
+        """Stops the statement that one of the pool's connections is running."""
         ending = await interrupt(connection, self._ways[connection.place], has_replicas=len(self._ways) > 1)
         if ending.runs_on_pid:
             self.cell.leader.suspect()
         return ending
 
     def clean_and_release(self, connection: Connection, session_state: SessionState, started_s: float) -> None:
-        """Cleans a connection after its answer has left, then takes it back, or closes it if that fails."""
+        """Cleans a connection in the background, then takes it back, or closes it if that fails."""
         self.cell.start(self._clean(connection, session_state, started_s))
 
     def close_idle(self, connection: Connection) -> None:
-        """Closes one of the idle connections."""
+        """Closes one of the pool's idle connections."""
         self.idle.remove(connection)
         self._close(connection)
 
@@ -318,8 +323,8 @@ class Pool:
             is_clean = connection.is_open and connection.is_idle
             connection.is_ended = False
         except Exception as error:
-            # Whatever it was, the slot must end.
-            self._report("cleaning failed", error)
+            # Whatever failed, the slot must be released.
+            self._report("session cleanup failed", error)
             is_clean = False
         if is_clean:
             self.release(connection, started_s)
@@ -328,10 +333,10 @@ class Pool:
 
     async def _wait_for_end(self, backend_pid: int, connection: Connection) -> None:
         try:
-            self.cell.observe(Failure(now(), "failure", "engine.pool", "a backend did not heed its termination"))
+            self.cell.observe(Failure(now(), "failure", "engine.pool", "a backend ignored pg_terminate_backend"))
             await gone(backend_pid, self._ways[connection.place])
         finally:
-            # It says nothing about how long a slot takes, and is paid for.
+            # 0.0: the wait says nothing about how long a slot is usually held. It also served as the penalty.
             self._close(connection)
             self.cell.admission.release(self.queue, 0.0)
 
@@ -348,15 +353,15 @@ class Pool:
 
 
 class CellPools:
-    """The pools of one cell, which share its connections and its admission."""
+    """The pools of one cell, which share its connection limit and its admission queue."""
 
     def __init__(self, address: Address, limits: "PoolLimits", connect_timeout_ms: int, observe: Observe) -> None:
         self._name = address.cell_name
         self.leader = Leader(probes(address.cell_conninfo))
         self.admission = AdmissionQueue(limits.cell_connections, limits.cell_waiting)
         self.reservations = Reservations(limits.cell_connections)
-        # Streams may have half of everything: of the cell's slots, of an organization's and of a pool's, so that
-        # clients that do not read leave room for the rest.
+        # Streams may use half of everything: of the cell's slots, of an organization's and of a pool's. So clients that
+        # do not read leave room for other requests.
         self.stream_admission = AdmissionQueue(max(1, limits.cell_connections // 2), limits.cell_waiting)
         self.pool_limit = limits.pool_connections
         self.processes = limits.processes
@@ -365,10 +370,10 @@ class CellPools:
         self.open_count = 0
         self._max_open = limits.cell_connections
         self._pools: dict[Address, Pool] = {}
-        # Every idle connection of the cell, the one that was used longest ago first.
+        # Every idle connection of the cell, least recently used first.
         self._idle: OrderedDict[Connection, tuple[Pool, float]] = OrderedDict()
         self._tasks: set[asyncio.Task[Any]] = set()
-        # Waits for backends that run on, which closing does not wait for.
+        # Tasks that wait for backends which ignore termination. `close` cancels them.
         self._waits: set[asyncio.Task[None]] = set()
 
     def pool(self, address: Address, organization_id: str) -> Pool:
@@ -384,13 +389,13 @@ class CellPools:
         del self._idle[connection]
 
     def make_room(self) -> None:
-        """Closes the connection that was idle longest, if the cell has as many as it may have."""
+        """Closes the least recently used idle connection if the cell has reached its connection limit."""
         if self.open_count >= self._max_open and self._idle:
             connection, (pool, _) = self._idle.popitem(last=False)
             pool.close_idle(connection)
 
     def close_idle(self, idle_life_s: float) -> None:
-        """Closes connections that nobody used for so long, and forgets pools that have none left."""
+        """Closes connections that have been idle for `idle_life_s`, and drops pools that are no longer in use."""
         too_old = time.monotonic() - idle_life_s
         while self._idle:
             connection, (pool, since) = next(iter(self._idle.items()))
@@ -403,14 +408,14 @@ class CellPools:
         self.stream_admission.forget_the_idle({pool.stream_queue.organization for pool in self._pools.values()})
 
     def start(self, work: "Coroutine[Any, Any, _T]") -> "asyncio.Task[_T]":
-        """Runs something beside the requests, kept alive until done or until the pools close."""
+        """Runs a background task. `close` waits for it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     def outlive(self, wait: Coroutine[Any, Any, None]) -> None:
-        """Runs a wait that may never end."""
+        """Runs a background task that may never end. `close` cancels it."""
         task = asyncio.get_running_loop().create_task(wait)
         self._waits.add(task)
         task.add_done_callback(self._waits.discard)
@@ -420,7 +425,7 @@ class CellPools:
         return CellLoad(self._name, self.open_count, running, self.admission.waiting, len(self._pools), streams)
 
     async def close(self) -> None:
-        """Waits for what runs beside the requests, then closes what is idle."""
+        """Waits for the background tasks, then closes all idle connections."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for wait in list(self._waits):
             wait.cancel()
@@ -431,9 +436,9 @@ class CellPools:
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """How much one process may use: connections per pool and per cell, and requests that may wait per cell.
+    """The limits of one process: connections per pool and per cell, and waiting requests per cell.
 
-    And of how many processes it is one, that share what an organization may have.
+    `processes` is the number of processes among which an organization's limit is divided.
     """
 
     pool_connections: int
@@ -443,7 +448,7 @@ class PoolLimits:
 
 
 class Pools:
-    """Every pool of this process, made when first asked for."""
+    """All pools of this process. Each is created on first use."""
 
     def __init__(self, limits: PoolLimits, connect_timeout_ms: int, observe: Observe) -> None:
         self._limits = limits
@@ -452,7 +457,7 @@ class Pools:
         self._cells: dict[str, CellPools] = {}
 
     def for_address(self, address: Address, organization_id: str) -> Pool:
-        """The pool of an address, all of whose users belong to one organization."""
+        """The pool for an address. An address belongs to one organization."""
         cell = self._cells.get(address.cell_conninfo)
         if cell is None:
             cell = self._cells[address.cell_conninfo] = CellPools(
@@ -461,14 +466,14 @@ class Pools:
         return cell.pool(address, organization_id)
 
     async def sweep(self) -> None:
-        """Closes idle connections for ever; cancelled at shutdown."""
+        """Closes idle connections periodically, until cancelled at shutdown."""
         while True:
             await asyncio.sleep(_SWEEP_EVERY_S)
             for cell in self._cells.values():
                 cell.close_idle(_IDLE_LIFE_S)
 
     def loads(self) -> list[CellLoad]:
-        """What this process uses of each cell now."""
+        """The current load that this process puts on each cell."""
         return [cell.load() for cell in self._cells.values()]
 
     async def close(self) -> None:
@@ -479,7 +484,7 @@ def _no_time_to_connect() -> LimitError:
     return LimitError(
         "statement_timeout",
         "The deadline passed before the statement could run.",
-        hint="Allow some tens of milliseconds: a connection to the database may have to be opened first.",
+        hint="Allow some tens of milliseconds: the service may have to open a connection to the database first.",
         retryable=True,
     )
 
@@ -488,5 +493,5 @@ async def _read_out(connection: Connection) -> None:
     try:
         await drain(connection)
     except (ServiceError, ResultTooLarge):
-        # The cancel's own error, or a lost connection: the request is given up, nobody is left to tell.
+        # The cancel's own error, or a lost connection. The request was abandoned, so there is no one to report it to.
         return

@@ -1,6 +1,6 @@
-"""The application of one plane: every request's way from the socket to its answer, in one function.
+"""The application of one plane. `Application.respond` takes a request from the socket to its answer.
 
-Owns the order of the steps. A bare ASGI callable, because on the query routes the framework shows.
+It is a plain ASGI callable: on the query routes, the overhead of a framework is measurable.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ from plainsql_server.http.server.responses import Response
 from plainsql_server.limits.permits import Permits
 
 UNKNOWN_ROUTE = "(none)"
-# Plain numbers: looking a member up in its enumeration shows.
+# Plain integers, because comparing with enum members is measurably slower.
 _WITHOUT_BODY = (int(HTTPStatus.NO_CONTENT), int(HTTPStatus.NOT_MODIFIED))
 _METHOD_NOT_ALLOWED = int(HTTPStatus.METHOD_NOT_ALLOWED)
-# Seen in logs only: the client went away before it was answered.
+# Only appears in logs: the client disconnected before it was answered.
 _GONE = Response(499, b"", error_code="client_gone")
 
-# What an application needs while it runs, opened at start and closed at stop.
+# The resources of an application, opened at startup and closed at shutdown.
 Lifespan = Callable[[], AbstractAsyncContextManager[tuple[RouteTable, Principals, Permits]]]
 
 
@@ -66,9 +66,9 @@ class Application:
                 await _send(response, send)
 
     async def respond(self, request: Request) -> Response | None:
-        """The answer to a request, whatever happens; None where the client went away.
+        """The answer to a request, whether it succeeds or fails. None if the client disconnected.
 
-        Cancelling it, which the server does when the client goes away, cancels the statement that it runs.
+        The server cancels this when the client disconnects, which also cancels the running statement.
         """
         route: Route | None = None
         principal: Principal | None = None
@@ -81,14 +81,14 @@ class Application:
                 principal = remembered(request, self._principals, route)
                 if principal is None:
                     principal = await authenticate(request, self._principals, route)
-                # Every authenticated request counts, so that asking without the scope is not free.
+                # Every authenticated request counts, including those that lack the scope.
                 if (waiting := take_permit(request, principal, self._permits)) is not None:
                     await waiting
                 check_scope(principal, route)
                 try:
                     response = await route.answer(request, principal)
                 except BodyCameLate:
-                    # Routes read the body before they do anything, so this one begins again, for who calls now.
+                    # Routes read the body before they do anything else, so it is safe to start over.
                     principal = await authenticate(request, self._principals, route)
                     check_scope(principal, route)
                     response = await route.answer(request, principal)
@@ -105,7 +105,7 @@ class Application:
         except Exception as error:
             response = self._failed(InternalError(f"{type(error).__name__}: {error}"), request, route)
         if response.stream is not None:
-            # It has left already.
+            # It is already sent.
             if response.failure is not None:
                 self._observe_failure(response.failure, request)
             self._observe_finished(request, route, principal, response)
@@ -126,7 +126,7 @@ class Application:
 
     def _observe_failure(self, error: ServiceError, request: Request) -> None:
         if error.internal_context is not None:
-            # What follows the first line are an engine's details, which may tell more than a log should hold.
+            # The lines after the first are PostgreSQL's details, which may contain data that doesn't belong in a log.
             context = error.internal_context.partition("\n")[0]
             self._observe(Failure(now(), "failure", "http", context, request.id))
 
@@ -166,7 +166,7 @@ class Application:
 def _shutting_down() -> EngineError:
     return EngineError(
         "shutting_down",
-        "The service is being restarted, and the request was cancelled before it was done.",
+        "The service is restarting, and the request was cancelled before it finished.",
         retry_after_ms=1_000,
         outcome=Outcome.UNKNOWN,
     )

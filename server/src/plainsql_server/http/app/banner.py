@@ -1,6 +1,6 @@
-"""GET / and GET /health: what this service is, and whether it can work.
+"""GET / and GET /health: what this service is, and whether it works.
 
-Owns the banner's shape. Both are open to everyone, so they say nothing about any customer.
+Both routes are public, so they reveal nothing about any customer.
 """
 
 import asyncio
@@ -23,15 +23,15 @@ from plainsql_server.http.server.requests import Request
 from plainsql_server.http.server.responses import Response, json_response
 
 Check = Callable[[], Awaitable[None]]
-# The code of a failed check that requests do not suffer from.
+# The error code of a failed check that does not affect requests.
 DEGRADED = "degraded"
-# How long an answer serves those who ask again: shorter than any balancer's interval.
+# How long the results are cached: shorter than the check interval of any load balancer.
 _REMEMBERED_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Urls:
-    """The public addresses of the three hosts."""
+    """The public URLs of the three hosts."""
 
     data_url: str
     control_url: str
@@ -39,44 +39,48 @@ class Urls:
 
 
 class ListedRoute(msgspec.Struct, kw_only=True):
-    """A route of this plane."""
+    """A route on this plane."""
 
     method: Annotated[str, Meta(description="GET, POST, PATCH or DELETE.")]
-    path: Annotated[str, Meta(description="With {id} or {key} where something of yours is named.")]
-    purpose: Annotated[str, Meta(description="What it is for.")]
+    path: Annotated[str, Meta(description="The path, with placeholders such as {id}.")]
+    purpose: Annotated[str, Meta(description="What the route does.")]
 
 
 class BannerAnswer(msgspec.Struct, kw_only=True):
-    """Which service this is."""
+    """The service's name, version and routes."""
 
-    service: Annotated[str, Meta(description="Its name.", extra_json_schema={"const": "plainsql"})] = "plainsql"
-    version: Annotated[str, Meta(description="Of the service.")] = VERSION
+    service: Annotated[str, Meta(description="The name of the service.", extra_json_schema={"const": "plainsql"})] = (
+        "plainsql"
+    )
+    version: Annotated[str, Meta(description="The version of the service.")] = VERSION
     routes: list[ListedRoute]
-    docs: Annotated[str, Meta(description="Where this plane's reference is.")]
-    data_url: Annotated[str, Meta(description="The data plane.")]
-    control_url: Annotated[str, Meta(description="The control plane.")]
-    alias_url: Annotated[str | None, Meta(description="The alias, if there is one.")]
+    docs: Annotated[str, Meta(description="URL of this plane's API reference.")]
+    data_url: Annotated[str, Meta(description="URL of the data plane.")]
+    control_url: Annotated[str, Meta(description="URL of the control plane.")]
+    alias_url: Annotated[str | None, Meta(description="URL of the alias host, if there is one.")]
     request_id: RequestId
 
 
 class HealthOptions(msgspec.Struct, kw_only=True):
     """The query string of GET /health."""
 
-    live: Annotated[str | None, Meta(description="Check nothing: only say that the process answers.")] = None
+    live: Annotated[str | None, Meta(description="Skip the checks and only report that the process responds.")] = None
 
 
 class HealthAnswer(msgspec.Struct, kw_only=True):
-    """Whether the plane can work."""
+    """The health of this plane."""
 
-    status: Annotated[Literal["ok", "degraded", "unavailable"], Meta(description="`unavailable` comes with 503.")]
-    version: Annotated[str, Meta(description="Of the service.")] = VERSION
-    uptime_s: Annotated[Count, Meta(description="For how long this process has run.")]
-    checks: Annotated[dict[str, str], Meta(description="`ok`, or an error code, by what was checked.")]
+    status: Annotated[
+        Literal["ok", "degraded", "unavailable"], Meta(description="`unavailable` is sent with status 503.")
+    ]
+    version: Annotated[str, Meta(description="The version of the service.")] = VERSION
+    uptime_s: Annotated[Count, Meta(description="How long this process has been running, in seconds.")]
+    checks: Annotated[dict[str, str], Meta(description="The result of each check: `ok` or an error code.")]
     request_id: RequestId
 
 
 class Banner:
-    """The two open routes of a plane."""
+    """The two public routes of a plane."""
 
     def __init__(self, own_url: str, urls: Urls, checks: Mapping[str, Check], readiness: Readiness) -> None:
         self._own_url = own_url
@@ -118,7 +122,7 @@ class Banner:
 
 
 class _States:
-    """What the checks say. Anybody may ask, so that many who ask at once, or soon after, share one answer."""
+    """The results of the checks. Because the route is public, concurrent and frequent requests share one result."""
 
     def __init__(self, checks: Mapping[str, Check]) -> None:
         self._checks = checks
@@ -126,7 +130,7 @@ class _States:
         self._until_s = 0.0
 
     async def get(self) -> dict[str, str]:
-        """The state of each part. Cancelling one who asks harms no other."""
+        """The result of each check. Cancelling one caller does not affect the others."""
         if self._asking is None or (self._asking.done() and time.monotonic() >= self._until_s):
             self._asking = asyncio.create_task(self._ask())
         return await asyncio.shield(self._asking)

@@ -1,7 +1,9 @@
-"""What a route takes and gives, declared beside it: the source of `/openapi.json`.
+"""The contract of a route: its parameters, body, answers and errors. `/openapi.json` is generated from it.
 
-Owns the words of the declaration. Refuses to check requests by it: handlers decode into the same models, and tests
-compare every answer that they see with the document that `openapi.py` makes of this.
+    Contract(body=KeyBody, answers={201: NewKeyAnswer}, errors=("invalid_name", "key_limit"))
+
+Contracts are not used to validate requests: handlers decode into the same models, and tests compare every answer that
+they see with the generated document.
 """
 
 from collections.abc import Mapping
@@ -17,7 +19,7 @@ Model = type[msgspec.Struct]
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """An answer or a body that is no JSON model of ours."""
+    """An answer or body that isn't described by a JSON model."""
 
     content_type: str
     description: str
@@ -25,7 +27,7 @@ class Media:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A part of the path, or a header that the route heeds."""
+    """A path parameter, or a header that the route uses."""
 
     name: str
     description: str
@@ -35,19 +37,19 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contract:
-    """What a route takes and gives, beside what every route does (see `openapi.py`)."""
+    """What a route accepts and returns, in addition to what all routes share (see `openapi.py`)."""
 
-    # By status; None is an answer without a body.
+    # By status. None means an answer without a body.
     answers: Mapping[int, Model | Media | None]
-    # The codes of its own errors, all of `error_codes.py`.
+    # The error codes specific to this route. Each is listed in `error_codes.py`.
     errors: tuple[str, ...]
     body: Model | Media | None = None
-    # Bodies to try the route with.
+    # Example bodies, by title.
     examples: Mapping[str, Any] | None = None
     options: Model | None = None
     path: Parameter | None = None
     headers: tuple[Parameter, ...] = ()
-    # Customers' SQL runs here: the engine's own codes may come, with status 200 or 400.
+    # Whether the route runs customers' SQL: then PostgreSQL's condition names can occur, with status 200 or 400.
     runs_sql: bool = False
-    # The answer may also be a stream, in one of these forms.
+    # The formats in which the answer can be streamed.
     streams: tuple[Media, ...] = ()

@@ -1,8 +1,10 @@
-"""Whether who began a stream may still read it: looked at again and again while it runs.
+"""Ends a stream when its key is revoked or its session ends.
 
-Owns the watching, so that a revoked key or an ended session stops a stream as soon as it stops requests. Refuses to
-judge a credential itself: `directory/principals.py` does. While the directory is away nobody can revoke anything, and
-a stream goes on to its limit.
+    async with watch.watched(request, principal):
+        …  # cancelled with ACCESS_ENDED once the credential is no longer valid
+
+The credential is checked again at a fixed interval, through `directory/principals.py`. While the directory is
+unavailable, no credential can be revoked, so streams continue up to their time limit.
 """
 
 import asyncio
@@ -15,12 +17,12 @@ from plainsql_server.directory.principals import Principals
 from plainsql_server.http.app.authentication import secret_of
 from plainsql_server.http.server.requests import Request
 
-# The argument of the cancellation of a stream whose caller may not read it any more.
+# The argument with which a stream is cancelled when its credential is no longer valid.
 ACCESS_ENDED = "access ended"
 
 
 class CredentialWatch:
-    """Watches callers while they are being answered."""
+    """Watches the credentials of running streams."""
 
     def __init__(self, principals: Principals, every_ms: int) -> None:
         self._principals = principals
@@ -28,7 +30,7 @@ class CredentialWatch:
 
     @asynccontextmanager
     async def watched(self, request: Request, principal: Principal) -> AsyncIterator[None]:
-        """Cancels the task that runs the block, with ACCESS_ENDED, when the caller may not read any more."""
+        """Cancels the task that runs the block, with ACCESS_ENDED, when the credential is no longer valid."""
         task = asyncio.current_task()
         assert task is not None
         watching = asyncio.create_task(self._watch(secret_of(request), principal, task))
@@ -55,6 +57,6 @@ class CredentialWatch:
 def access_ended() -> AccessError:
     return AccessError(
         "unauthenticated",
-        "The API key or session was revoked or ended while its stream ran, and the stream was cancelled.",
+        "The stream was cancelled because its API key or session was revoked or expired.",
         outcome=Outcome.ROLLED_BACK,
     )

@@ -1,18 +1,21 @@
-"""ETags: whether a caller has an answer already, by the version that it names.
+"""ETags: reads If-None-Match to find out whether the caller already has the current version of an answer.
 
-Owns reading If-None-Match, and its place in the contract. What a version is, its route says.
+Each route defines what its version is.
 """
 
 from plainsql_server.http.app.contract import Parameter
 from plainsql_server.http.server.requests import Request
 
 KNOWN_VERSION = Parameter(
-    "If-None-Match", "ETags of answers that you have; 304 if one of them still holds.", {"type": "string"}, 'W/"…"'
+    "If-None-Match",
+    "ETags of the answers you have. The status is 304 if one of them is current.",
+    {"type": "string"},
+    'W/"…"',
 )
 
 
 def is_known(request: Request, version: str) -> bool:
-    """Whether the caller has this version. Whether the tag is weak makes no difference to a GET."""
+    """Whether the caller has this version. For a GET, weak and strong tags are compared alike."""
     sent = request.header(b"if-none-match")
     if sent is None:
         return False

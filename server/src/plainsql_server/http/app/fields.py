@@ -1,7 +1,7 @@
-"""Fields that several bodies have, described as strictly as the rules behind them judge.
+"""Fields that several bodies share, described as strictly as the rules that validate them.
 
-Owns the descriptions. The rules are elsewhere, and have codes of their own for what they refuse, so that nothing here
-is checked while a body is decoded; schemathesis tries that both say the same.
+The rules are elsewhere and have their own error codes, so these constraints are not checked while a body is decoded.
+Tests with schemathesis verify that the descriptions and the rules agree.
 """
 
 from typing import Annotated
@@ -14,11 +14,11 @@ from plainsql_server.core.names import DATABASE_NAME
 DATABASE_NAME_PATTERN = "^" + DATABASE_NAME.pattern.removesuffix(r"\Z") + "$"
 DatabaseName = Annotated[str, Meta(extra_json_schema={"pattern": DATABASE_NAME_PATTERN})]
 
-# A title is any printable text, which patterns cannot say for every reader of them; so it is a format of our own.
+# A title is any printable text. No regular expression dialect that all tools share can say that, hence our own format.
 Title = Annotated[
     str,
     Meta(
-        description=f"1 to {TITLE_LENGTH} printable characters that neither begin nor end with a space.",
+        description=f"1 to {TITLE_LENGTH} printable characters, with no leading or trailing space.",
         extra_json_schema={"minLength": 1, "maxLength": TITLE_LENGTH, "format": "title"},
     ),
 ]

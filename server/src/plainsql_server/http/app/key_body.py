@@ -1,13 +1,13 @@
-"""The body of a request whose key is in it.
+"""The body of a request that contains its API key.
 
-Owns the model, apart from its use, because msgspec's models cannot be compiled (see `kernel.py`).
+The model has its own module because msgspec models cannot be compiled (see `kernel.py`).
 """
 
 import msgspec
 
 
 class BodyWithKey(msgspec.Struct):
-    """Whatever else it has, and perhaps a key."""
+    """A body that may contain a key. Other fields are ignored here."""
 
     api_key: str | None = None
 

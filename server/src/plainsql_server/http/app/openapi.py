@@ -1,7 +1,7 @@
-"""The OpenAPI document of a plane, made of the declarations of its routes.
+"""Generates the OpenAPI document of a plane from the contracts of its routes.
 
-Owns the form of the document and what every route has in common: credentials, headers, and the errors that any of
-them may give. Whatever is particular to a route is in its contract.
+This module adds what all routes share: credentials, headers and common errors. Everything specific to a route is in its
+contract.
 """
 
 import re
@@ -30,23 +30,23 @@ _ANY_ROUTE = ("malformed_request", "service_failure", "shutting_down")
 _KNOWN_CALLERS = ("unauthenticated", "forbidden", "rate_limited", "directory_unavailable", "overloaded")
 _WITH_BODY = ("request_timeout", "request_too_large", "unsupported_content_type", "unsupported_content_encoding")
 _COMMON = frozenset((*_ANY_ROUTE, *_KNOWN_CALLERS, *_WITH_BODY))
-# The engine's own codes come with these, beside ours.
+# PostgreSQL's condition names occur with these statuses, in addition to our own codes.
 _ENGINE_STATUSES = frozenset({200, 400})
 
 _HEADERS: Mapping[str, tuple[str, str]] = {
-    "X-Request-Id": ("Names this request.", "^req_[0-9A-Za-z]{8,64}$"),
-    "Server-Timing": ("How long its parts took, in milliseconds.", ""),
-    "RateLimit-Policy": ("The requests that your organization may make in a window of seconds.", ""),
-    "RateLimit": ("How many of them are left, and when the next come back.", ""),
-    "Retry-After": ("Seconds to wait.", "^[0-9]+$"),
-    "WWW-Authenticate": ("The kind of credential that is wanted.", "^Bearer$"),
-    "ETag": ("Names this version of the answer; send it back as If-None-Match.", ""),
-    "Idempotency-Replayed": ("The answer is that of an earlier request with the same key.", "^true$"),
+    "X-Request-Id": ("Identifies this request.", "^req_[0-9A-Za-z]{8,64}$"),
+    "Server-Timing": ("Time spent in each stage, in milliseconds.", ""),
+    "RateLimit-Policy": ("Your organization's rate limit: `q` requests per window of `w` seconds.", ""),
+    "RateLimit": ("Requests left (`r`), and seconds until more become available (`t`).", ""),
+    "Retry-After": ("Seconds to wait before you retry.", "^[0-9]+$"),
+    "WWW-Authenticate": ("The required authentication scheme.", "^Bearer$"),
+    "ETag": ("The version of this answer. Send it back as If-None-Match.", ""),
+    "Idempotency-Replayed": ("Present if this is the stored answer of an earlier request with the same key.", "^true$"),
 }
 
 
 def openapi_document(plane: str, description: str, routes: Sequence[Route]) -> Json:
-    """The document. The same routes give the same one, in the order in which they are declared."""
+    """The OpenAPI document. It is deterministic: routes appear in the order in which they are declared."""
     shapes = _Shapes(routes)
     paths: dict[str, Json] = {}
     for route in routes:
@@ -69,7 +69,7 @@ def openapi_document(plane: str, description: str, routes: Sequence[Route]) -> J
                 "credential": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "An API key, `svc_k_…`, or a session, `svc_s_…`.",
+                    "description": "An API key (`svc_k_…`) or a session token (`svc_s_…`).",
                 }
             },
         },
@@ -77,7 +77,7 @@ def openapi_document(plane: str, description: str, routes: Sequence[Route]) -> J
 
 
 class _Shapes:
-    """The models of all routes as JSON Schemas."""
+    """The models of all routes as JSON Schema components."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
         taken = [route.contract.body for route in routes]
@@ -89,12 +89,12 @@ class _Shapes:
         _, bodies = msgspec.json.schema_components(_models(taken), ref_template=_REF)
         _, answers = msgspec.json.schema_components(_models(given), ref_template=_REF)
         for name, model in _structs(_models(given)).items():
-            # Whoever is answered gets every field, unless the model leaves out what has no value.
+            # An answer has every field, unless its model omits fields without a value.
             if not model.__struct_config__.omit_defaults:
                 answers[name]["required"] = list(model.__struct_encode_fields__)
             _without_defaults(answers[name])
         self.components: dict[str, Json] = dict(sorted((bodies | answers).items()))
-        # Failures that many routes share.
+        # Responses that many routes share.
         self.responses: dict[str, Json] = {}
         self.headers: set[str] = set()
 
@@ -104,12 +104,12 @@ class _Shapes:
 
 
 def _models(found: Iterable[object]) -> list[Model]:
-    """The models among them, each once."""
+    """The distinct models among `found`."""
     return list(dict.fromkeys(each for each in found if isinstance(each, type) and issubclass(each, msgspec.Struct)))
 
 
 def _structs(models: Iterable[Model]) -> dict[str, Model]:
-    """These models and those that they are made of, by name."""
+    """These models and all models nested in them, by name."""
     found: dict[str, Model] = {}
 
     def look_at(kind: msgspec.inspect.Type | None) -> None:
@@ -131,7 +131,7 @@ def _structs(models: Iterable[Model]) -> dict[str, Model]:
 
 
 def _without_defaults(schema: Json) -> None:
-    """A default is for who asks; in an answer it says nothing."""
+    """Removes defaults, which are meaningful in requests but not in answers."""
     for field in schema.get("properties", {}).values():
         field.pop("default", None)
 
@@ -154,10 +154,10 @@ def _operation(route: Route, shapes: _Shapes) -> Json:
 
 def _who_may_call(route: Route) -> str:
     if route.scope is None:
-        return "Needs no key."
+        return "Requires no key."
     if isinstance(route.scope, Scope):
-        return f"Needs the scope `{route.scope}`."
-    return f"Needs {route.scope.value}."
+        return f"Requires the scope `{route.scope}`."
+    return f"Requires {route.scope.value}."
 
 
 def _tag(route: Route) -> str:
@@ -192,7 +192,7 @@ def _options(model: Model) -> list[Json]:
 def _option(name: str, field: Json, required: bool) -> Json:
     description = field.pop("description", "")
     if "anyOf" in field:
-        # None stands for an option that is not there; no text means it.
+        # None means that the option is missing. It can't be sent as text.
         (only,) = [kind for kind in field.pop("anyOf") if kind != {"type": "null"}]
         field = only
     field.pop("default", None) if field.get("default", 0) is None else None
@@ -223,7 +223,7 @@ def _responses(route: Route, shapes: _Shapes) -> Json:
 
 
 def _shared(route: Route, shapes: _Shapes, status: int, codes: list[str]) -> Json:
-    """The response, by its name where it is one that any route may give."""
+    """The response, as a reference if it has only errors that all routes share."""
     response = _response(route, shapes, status, codes)
     engine_speaks = route.contract.runs_sql and status in _ENGINE_STATUSES
     if status in route.contract.answers or engine_speaks or not _COMMON.issuperset(codes):
@@ -259,7 +259,7 @@ def _response(route: Route, shapes: _Shapes, status: int, codes: list[str]) -> J
         schemas.append(shapes.ref(answered))
         told.append((answered.__doc__ or "").partition("\n")[0])
     elif status in contract.answers:
-        told.append("What you have still holds." if status == 304 else "Done; there is nothing to say.")
+        told.append("Not modified. Your copy is current." if status == 304 else "Done. There is no body.")
     if codes:
         schemas.append(_failure(route, shapes, status, codes))
         told += [f"`{code}`: {CODES[code].when}" for code in codes]
@@ -274,8 +274,8 @@ def _response(route: Route, shapes: _Shapes, status: int, codes: list[str]) -> J
 
 
 _ENGINES_CODES = {
-    200: "Or PostgreSQL refused or failed the statement: `success` is false, and `code` is its name of the condition.",
-    400: "Or PostgreSQL cannot parse the statement: `code` is its name of the condition.",
+    200: "Or PostgreSQL rejected the statement: `success` is false, and `code` is PostgreSQL's condition name.",
+    400: "Or PostgreSQL cannot parse the statement: `code` is PostgreSQL's condition name.",
 }
 
 
@@ -290,7 +290,7 @@ def _streamed(media: Media) -> Json:
 
 
 def _event(name: str, model: Model | None) -> Json:
-    """One event of a stream; OpenAPI 3.1 has no word for the whole of them."""
+    """One event of a stream. OpenAPI 3.1 can't describe a sequence of events."""
     content = {"$ref": _REF.format(name=model.__name__)} if model else {"type": ["object", "array"]}
     data = {"type": "string", "contentMediaType": JSON_TYPE, "contentSchema": content}
     return {"type": "object", "required": ["event", "data"], "properties": {"event": {"const": name}, "data": data}}

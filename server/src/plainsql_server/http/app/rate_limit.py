@@ -1,6 +1,6 @@
-"""The rate limit of a request: a permit, the headers that tell of it, and the refusal where there is none.
+"""Applies the rate limit to a request: takes a permit, sets the rate limit headers, and refuses if none is left.
 
-Owns the headers, which are those of the IETF's draft on rate limits. Refuses to count: `limits/permits.py` does.
+The headers follow the IETF draft on rate limit headers. The counting is in `limits/permits.py`.
 """
 
 from collections.abc import Awaitable
@@ -17,12 +17,12 @@ _WINDOW_S = 60
 
 
 def _headers(tier: str, limit: int) -> tuple[tuple[bytes, bytes], bytes]:
-    """The header with the policy, and the value of the one that says what is left."""
+    """The RateLimit-Policy header, and the template for the value of the RateLimit header."""
     name = f'"org-{tier}"'
     return (b"ratelimit-policy", f"{name};q={limit};w={_WINDOW_S}".encode()), f"{name};r=%d;t=%d".encode()
 
 
-# Written once, since they go out with every request.
+# Prepared once, because every response has them.
 _HEADERS = {
     tier: _headers(tier, limits.requests_per_minute)
     for tier, limits in TIERS.items()
@@ -31,10 +31,11 @@ _HEADERS = {
 
 
 def take_permit(request: Request, principal: Principal, permits: Permits) -> Awaitable[None] | None:
-    """Takes a permit, and leaves the headers for the response. None if that is done: else it must be waited for.
+    """Takes a permit and sets the headers of the response. Returns None if that is done, else an awaitable to wait for.
 
-    Waiting raises LimitError where the limit is used up. A tier without a limit has no headers. What is left is what
-    this process knows: exact where few requests are made, behind by what others leased just now where many are.
+    The awaitable raises LimitError if the limit is exceeded. A tier without a rate limit has no headers. The remaining
+    count is what this process knows: it is exact at low rates; at high rates it misses the permits that other processes
+    have leased since.
     """
     limit = TIERS[principal.tier].requests_per_minute
     if limit is None:
@@ -61,7 +62,7 @@ def _tell(request: Request, tier: str, permit: Permit) -> None:
 def _rate_limited(limit: int, tier: str, wait_s: float) -> LimitError:
     return LimitError(
         "rate_limited",
-        f"An organization may make {limit} requests a minute in the tier {tier!r}, and yours has made them.",
+        f"Rate limit exceeded: the {tier} tier allows {limit} requests per minute. Retry in {max(1, ceil(wait_s))} s.",
         retryable=True,
         retry_after_ms=max(1, ceil(wait_s * 1000)),
     )

@@ -1,8 +1,7 @@
-"""GET /openapi.json and GET /docs: what this plane takes and gives, for programs and for people.
+"""GET /openapi.json and GET /docs: the API reference of this plane, for programs and for people.
 
-Owns the serving of the document, which is made once, at start, and of the page that shows it, whose files are in
-`pages/`. The page loads nothing from elsewhere, and its policy forbids it to. Whoever has one of them already is told
-only that.
+The document is generated once, at startup. The files of the page that shows it are in `pages/`. The page loads nothing
+from other sites, and its Content-Security-Policy forbids that, too. Both have ETags, so an unchanged copy gets 304.
 """
 
 import hashlib
@@ -19,14 +18,14 @@ from plainsql_server.http.server.requests import Request
 from plainsql_server.http.server.responses import Header, Response
 
 _ABOUT = {
-    "data": "SQL over plain HTTPS, on PostgreSQL: queries, transactions and streams.",
+    "data": "SQL over plain HTTPS on PostgreSQL: queries, transactions and streams.",
     "control": "Sessions, API keys, databases, usage and the audit log.",
 }
-# By path: the file, its type, and what it is.
+# By path: the file, its content type, and its purpose.
 _PAGES = {
-    "/docs": ("docs.html", "text/html", "The reference of this plane, to read and to try"),
-    "/docs/docs.js": ("docs.js", "text/javascript", "The script of the reference"),
-    "/docs/docs.css": ("docs.css", "text/css", "The style of the reference"),
+    "/docs": ("docs.html", "text/html", "Interactive API reference"),
+    "/docs/docs.js": ("docs.js", "text/javascript", "Script of the API reference"),
+    "/docs/docs.css": ("docs.css", "text/css", "Style sheet of the API reference"),
 }
 _POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:;"
@@ -36,12 +35,12 @@ _PAGE_HEADERS: tuple[Header, ...] = (
     (b"content-security-policy", _POLICY),
     (b"referrer-policy", b"no-referrer"),
 )
-# A new version of the service comes with new ones, so that whoever keeps one asks whether it still holds.
+# A new version of the service changes them, so caches must revalidate their copy.
 _ASK_AGAIN: Header = (b"cache-control", b"no-cache")
 
 
 class _Kept:
-    """Something that stays as it is as long as the process runs, and its ETag."""
+    """Content that does not change while the process runs, with its ETag."""
 
     def __init__(self, body: bytes, content_type: bytes, headers: Sequence[Header] = ()) -> None:
         self._body = body
@@ -56,7 +55,7 @@ class _Kept:
 
 
 class Reference:
-    """The document of one plane, and the page that shows it."""
+    """The OpenAPI document of one plane, and the page that shows it."""
 
     def __init__(self, plane: str) -> None:
         self._plane = plane
@@ -66,12 +65,12 @@ class Reference:
         described = _contract(Media(JSON_TYPE, "This document."))
         pages = [_page_route(path, *page) for path, page in _PAGES.items()]
         return [
-            open_route("GET", "/openapi.json", "The OpenAPI document of this plane", self.get, contract=described),
+            open_route("GET", "/openapi.json", "OpenAPI document of this plane", self.get, contract=described),
             *pages,
         ]
 
     def describe(self, routes: Sequence[Route]) -> Json:
-        """The document of these routes, which is served from now on."""
+        """Generates the document of these routes, serves it, and returns it."""
         document = openapi_document(self._plane, _ABOUT[self._plane], routes)
         self._document = _Kept(msgspec.json.encode(document), JSON_TYPE.encode())
         return document

@@ -1,7 +1,9 @@
-"""Routes: a method, a path, the scope that a caller needs, what it is for, and what it takes and gives.
+"""Routes and the table that finds them.
 
-Owns the finding of a route. A route cannot be declared without saying who may call it, and with which
-contract. A path may have a segment `{id}` or `{name}`, which stands for any text without a slash.
+    scoped_route("GET", "/v1/keys/{id}", Scope.ADMIN, "Show an API key", keys.get, contract=shown)
+
+Every route must declare who may call it and its contract. A path may have a segment `{id}` or `{name}`, which matches
+any text without a slash.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,7 +18,7 @@ from plainsql_server.http.server.responses import Response
 
 
 class Caller(Enum):
-    """Who may call a route that needs no scope in particular."""
+    """Who may call a route that requires a credential but no particular scope."""
 
     ANYBODY_KNOWN = "any valid key or session"
 
@@ -27,7 +29,7 @@ AnswerAnyone = Callable[[Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One route: open to everyone, or for principals with a scope. Made by `open_route` and `scoped_route`."""
+    """A route: public, or for principals with a scope. Create it with `open_route` or `scoped_route`."""
 
     method: str
     path: str
@@ -36,9 +38,9 @@ class Route:
     answer: Answer
     answer_anyone: AnswerAnyone
     contract: Contract
-    # A query's failure is told with the fields of a query's answer, so that clients read one shape.
+    # Whether failures also have the fields of a query's answer, so clients can read both the same way.
     answers_queries: bool = False
-    # The key may also be the field `api_key` of the body, where there is no Authorization header.
+    # Whether the key may be in the body's field `api_key`, if there is no Authorization header.
     key_in_body: bool = False
 
     def __post_init__(self) -> None:
@@ -48,7 +50,7 @@ class Route:
 
 
 def open_route(method: str, path: str, purpose: str, answer: AnswerAnyone, *, contract: Contract) -> Route:
-    """A route that needs no key."""
+    """A route that requires no key."""
     return Route(method, path, None, purpose, _never, answer, contract)
 
 
@@ -62,14 +64,14 @@ def scoped_route(
     contract: Contract,
     answers_queries: bool = False,
 ) -> Route:
-    """A route that needs a key with a scope."""
+    """A route that requires a key or session with a scope."""
     return Route(method, path, scope, purpose, answer, _never, contract, answers_queries)
 
 
 def known_callers_route(
     method: str, path: str, purpose: str, answer: Answer, *, contract: Contract, key_in_body: bool = False
 ) -> Route:
-    """A route that needs a key or a session, whatever its scopes."""
+    """A route that requires a key or session, with any scopes."""
     return Route(method, path, Caller.ANYBODY_KNOWN, purpose, answer, _never, contract, key_in_body=key_in_body)
 
 
@@ -78,9 +80,9 @@ async def _never(*_: object) -> Response:
 
 
 class RouteTable:
-    """The routes of one plane, found by a dictionary look-up; those with an {id} by a second one.
+    """The routes of one plane. One dictionary lookup finds a route; paths with an {id} need a second one.
 
-    A path that ends with {key} takes whatever follows, slashes too.
+    A path that ends with {key} matches everything that follows, including slashes.
     """
 
     def __init__(self, routes: Sequence[Route]) -> None:
@@ -90,22 +92,22 @@ class RouteTable:
             methods = self._by_path.setdefault(route.path, {})
             methods[route.method] = route
             if route.method == "GET":
-                # HEAD is GET without the body, which the server leaves out.
+                # HEAD is GET without the body, which the server omits.
                 methods["HEAD"] = route
         self._with_id = any("{" in route.path for route in routes)
 
     def find(self, method: str, path: str) -> Route:
-        """The route. Raises AccessError for an unknown path, RequestError for a wrong method."""
+        """The route for a request. Raises AccessError for an unknown path, RequestError for a wrong method."""
         methods = self._by_path.get(path) or self._methods_with_id(path)
         if not methods:
             raise AccessError("route_not_found", f"There is no route {path}.", hint="GET / lists the routes.")
         route = methods.get(method)
         if route is None:
-            raise RequestError("method_not_allowed", f"{path} takes {' or '.join(sorted(methods))}, not {method}.")
+            raise RequestError("method_not_allowed", f"{path} accepts {' or '.join(sorted(methods))}, not {method}.")
         return route
 
     def methods_of(self, path: str) -> list[str]:
-        """The methods that a path takes; none if there is no such path."""
+        """The methods that a path accepts. Empty if there is no such path."""
         return sorted(self._by_path.get(path) or self._methods_with_id(path))
 
     def _methods_with_id(self, path: str) -> Mapping[str, Route]:
@@ -114,24 +116,24 @@ class RouteTable:
             return self._by_path.get("/".join([*segments[:NAME_SEGMENT], "{name}"]), {})
         if not self._with_id or len(segments) <= ID_SEGMENT or not any(segments[ID_SEGMENT:]):
             return {}
-        # No id is empty; a key may begin with a slash.
+        # An id is never empty, but a key may begin with a slash.
         segments[ID_SEGMENT] = segments[ID_SEGMENT] and "{id}"
         return self._by_path.get("/".join(segments)) or self._by_path.get(
             "/".join([*segments[:ID_SEGMENT], "{key}"]), {}
         )
 
 
-# Where an id stands in every path that has one: /v1/keys/{id}/rotate.
+# The position of the id in every path that has one: /v1/keys/{id}/rotate.
 ID_SEGMENT = 3
-# Where a name stands, in the paths without a version: /capabilities/{name}.
+# The position of the name, in paths without a version: /capabilities/{name}.
 NAME_SEGMENT = 2
 
 
 def id_in_path(request: Request) -> str:
-    """What stands for {id} in the path of a request."""
+    """The {id} in the path of a request."""
     return request.path.split("/")[ID_SEGMENT]
 
 
 def name_in_path(request: Request) -> str:
-    """What stands for {name} in the path of a request."""
+    """The {name} in the path of a request."""
     return request.path.split("/")[NAME_SEGMENT]

@@ -1,7 +1,7 @@
-"""The forms of a stream: Server-Sent Events, NDJSON and CSV.
+"""The stream formats: server-sent events, NDJSON and CSV.
 
-Owns their words. Rows come framed from the engine room, in the encoding that a form asks for; here is what
-stands before and after them. Refuses to send anything.
+The rows arrive already framed, in the encoding that the format asks for. This module produces what comes before and
+after them. Sending is in `http/data/streams.py`.
 """
 
 from typing import Annotated, Protocol
@@ -19,58 +19,58 @@ from plainsql_server.http.server.errors import error_object
 
 
 class StreamColumns(msgspec.Struct, kw_only=True):
-    """What comes before the first row: the event `columns`, or the first line."""
+    """The start of a stream: the event `columns`, or the first line."""
 
-    columns: Annotated[list[str], Meta(description="Names, in order.")]
-    types: Annotated[list[str], Meta(description="PostgreSQL's type names, parallel to `columns`.")]
+    columns: Annotated[list[str], Meta(description="Column names, in order.")]
+    types: Annotated[list[str], Meta(description="PostgreSQL type names, in the order of `columns`.")]
     request_id: RequestId
 
 
 class StreamDone(msgspec.Struct, kw_only=True):
-    """What ends a whole stream: the event `done`."""
+    """The end of a complete stream: the event `done`."""
 
-    row_count: Annotated[Count, Meta(description="How many rows were sent.")]
-    affected_rows: Annotated[Count, Meta(description="Rows changed.")]
-    truncated: Annotated[bool, Meta(description="Whether `max_rows` cut it.")]
-    command: Annotated[str, Meta(description="What PostgreSQL calls it.")]
+    row_count: Annotated[Count, Meta(description="Number of rows sent.")]
+    affected_rows: Annotated[Count, Meta(description="Number of rows changed.")]
+    truncated: Annotated[bool, Meta(description="Whether `max_rows` cut the result short.")]
+    command: Annotated[str, Meta(description="The SQL command, such as SELECT.")]
     timings: QueryTimings
 
 
 class LastLine(StreamDone, kw_only=True):
-    """What ends a whole stream of lines."""
+    """The last line of a complete NDJSON stream."""
 
     success: Success = True
 
 
 class StreamError(Error, kw_only=True, omit_defaults=True):
-    """What ends a stream that failed: the event `error`."""
+    """The end of a failed stream: the event `error`."""
 
     request_id: RequestId
 
 
 class Form(Protocol):
-    """How a stream is told."""
+    """A stream format."""
 
     name: str
     content_type: bytes
-    # What says that the stream is alive while there is nothing to say; not every form has a word for it.
+    # Sent to keep the stream alive while there are no rows. Empty if the format has nothing to send.
     ping: bytes
 
     def encoding(self, asked: Encoding) -> Encoding:
-        """How rows are to be rendered."""
+        """The encoding of the rows."""
 
     def columns(self, shape: Shape, request_id: str) -> bytes:
-        """What comes before the first row."""
+        """The bytes before the first row."""
 
     def done(self, end: StreamEnd, total_us: int) -> bytes:
-        """What comes after the last row."""
+        """The bytes after the last row."""
 
     def error(self, error: ServiceError, request_id: str) -> bytes | None:
-        """What comes last in a stream that failed; None where only a broken connection can say it."""
+        """The end of a failed stream. None if the format can only show a failure by closing the connection."""
 
 
 class Events:
-    """Server-Sent Events: `columns`, `row` …, and one of `done` and `error`."""
+    """Server-sent events: `columns`, then `row` for each row, then `done` or `error`."""
 
     name = "sse"
     content_type = b"text/event-stream"
@@ -91,7 +91,7 @@ class Events:
 
 
 class Lines:
-    """NDJSON: the columns, a row a line, and a last line whose `success` says how it ended."""
+    """NDJSON: the columns, one line per row, and a last line whose `success` shows how the stream ended."""
 
     name = "ndjson"
     content_type = b"application/x-ndjson"
@@ -111,7 +111,7 @@ class Lines:
 
 
 class Csv:
-    """CSV: a line of names, then a line a row. It has no word for a failure."""
+    """CSV: a header line, then one line per row. It has no way to report a failure."""
 
     name = "csv"
     content_type = b"text/csv; charset=utf-8; header=present"

@@ -1,1 +1,1 @@
-"""The handlers of the control plane's routes."""
+"""Handlers of the control plane's routes."""

@@ -1,6 +1,6 @@
-"""What the control plane's routes have in common: bodies, lists in pages, and who acts.
+"""Helpers that the control plane's handlers share: bodies, paginated lists, cursors and actors.
 
-Owns the cursor, which is opaque to clients, and the size of a control request. Refuses rules.
+Cursors are opaque to clients.
 """
 
 import base64
@@ -22,7 +22,7 @@ from plainsql_server.http.server.responses import Response
 Decoded = TypeVar("Decoded")
 Record = TypeVar("Record")
 
-# Names and lists of scopes: nothing on the control plane is larger.
+# Bodies on the control plane hold no more than names and lists of scopes.
 _MAX_BODY_BYTES = 64 * 1024
 _DEFAULT_LIMIT = 100
 _MAX_LIMIT = 1_000
@@ -31,31 +31,32 @@ _MAX_LIMIT = 1_000
 class PageOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The query string of every list."""
 
-    limit: Annotated[int, Meta(ge=1, le=_MAX_LIMIT, description="How many to show.")] = _DEFAULT_LIMIT
+    limit: Annotated[int, Meta(ge=1, le=_MAX_LIMIT, description="Maximum number of entries.")] = _DEFAULT_LIMIT
     cursor: Annotated[
         Annotated[str, Meta(extra_json_schema={"format": "cursor"})] | None,
-        Meta(description="`next` of the page before."),
+        Meta(description="The value of `next` from the previous page."),
     ] = None
 
 
 async def read_body(request: Request, principal: Principal, decoder: "msgspec.json.Decoder[Decoded]") -> Decoded:
-    """The JSON body as a model; an empty body counts as {}. Raises RequestError where it does not fit."""
+    """The JSON body as a model. An empty body counts as {}. Raises RequestError if it is invalid."""
     require_content_type(request, "application/json")
     body = await request.body(_MAX_BODY_BYTES, principal.tier)
     return decode_json(body or b"{}", decoder)
 
 
 def administrator(request: Request, principal: Principal) -> Actor:
-    """Who acts on an organization. Raises AccessError if the credential is for one database only."""
+    """The actor that manages the organization. Raises AccessError if the credential is bound to one database."""
     if principal.database is not None:
         raise AccessError(
-            "forbidden", f"This credential is bound to the database {principal.database!r}, and cannot administer."
+            "forbidden",
+            f"This key or session is bound to the database {principal.database!r} and can't manage the organization.",
         )
     return Actor.of(principal, request.id)
 
 
 def id_of(request: Request, kind: Kind, code: str) -> str:
-    """The id in the path. Raises AccessError with that code if nothing can have it."""
+    """The id in the path. Raises AccessError with `code` if it is not a valid id of this kind."""
     text = id_in_path(request)
     if not is_id(text, kind):
         raise AccessError(code, f"There is no {'database' if kind is Kind.DATABASE else 'key'} {text!r}.")
@@ -63,14 +64,14 @@ def id_of(request: Request, kind: Kind, code: str) -> str:
 
 
 def no_content() -> Response:
-    """A successful answer with nothing to say."""
+    """A successful answer without a body."""
     return Response(204, b"")
 
 
 def page(
     records: Sequence[Record], limit: int, position: Callable[[Record], str]
 ) -> tuple[Sequence[Record], str | None]:
-    """A page of up to `limit` + 1 records, the last of which only shows that there is more; the next page's cursor."""
+    """The page and the next page's cursor. Of up to `limit` + 1 records, the last only shows that there are more."""
     here = records[:limit]
     return here, write_cursor(position(here[-1])) if len(records) > limit else None
 
@@ -80,7 +81,7 @@ def write_cursor(position: str) -> str:
 
 
 def read_cursor(cursor: str | None) -> str | None:
-    """The position that a cursor stands for. Raises RequestError if it is none of ours."""
+    """The position that a cursor encodes. Raises RequestError if the cursor is invalid."""
     if cursor is None:
         return None
     try:
@@ -93,4 +94,4 @@ def read_cursor(cursor: str | None) -> str | None:
 
 
 def wrong_cursor() -> RequestError:
-    return RequestError("invalid_option", "The cursor is not one that this list gave you.")
+    return RequestError("invalid_option", "The cursor is invalid. Use the value of `next` from the previous page.")

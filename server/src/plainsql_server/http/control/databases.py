@@ -1,6 +1,6 @@
-"""/v1/databases: an organization's databases.
+"""/v1/databases: models and handlers for an organization's databases.
 
-Owns the shapes. The rules are `control_plane/databases.py`'s.
+The rules are in `control_plane/databases.py`.
 """
 
 from collections.abc import Callable
@@ -26,43 +26,47 @@ from plainsql_server.http.server.responses import Response, json_response
 class NewDatabaseBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The body of POST /v1/databases."""
 
-    name: Annotated[DatabaseName, Meta(description="What it is to be called.")]
+    name: Annotated[DatabaseName, Meta(description="Name of the new database.")]
 
 
 class DatabaseChangeBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The body of PATCH /v1/databases/{id}."""
 
-    name: Annotated[DatabaseName | None, Meta(description="What it is to be called.")] = None
+    name: Annotated[DatabaseName | None, Meta(description="The new name.")] = None
     default: Annotated[
         Annotated[bool, Meta(extra_json_schema={"const": True})] | None,
-        Meta(description="Make it the one that requests go to which name none."),
+        Meta(description="Make it the default: the database used by requests that name none."),
     ] = None
 
 
 class DeletionOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The query string of DELETE /v1/databases/{id}."""
 
-    restorable: Annotated[bool, Meta(description="`false` gives it up at once.")] = True
+    restorable: Annotated[bool, Meta(description="`false` deletes it permanently, with no restore.")] = True
 
 
 class DatabaseUrls(msgspec.Struct, kw_only=True):
-    """Where it is reached."""
+    """The URLs to reach the database at."""
 
-    data_url: Annotated[str, Meta(description="The data plane.")]
-    alias_url: Annotated[str | None, Meta(description="The alias, if there is one.")]
-    control_url: Annotated[str, Meta(description="The control plane.")]
+    data_url: Annotated[str, Meta(description="URL of the data plane.")]
+    alias_url: Annotated[str | None, Meta(description="URL of the alias host, if there is one.")]
+    control_url: Annotated[str, Meta(description="URL of the control plane.")]
 
 
 class Database(msgspec.Struct, kw_only=True):
     """A database."""
 
-    id: Annotated[str, Meta(description="Names it for ever.")]
-    name: Annotated[str, Meta(description="As you called it.")]
-    state: Annotated[DatabaseState, Meta(description="What can be done with it.")]
-    default: Annotated[bool, Meta(description="Whether requests go to it which name none.")]
-    created_at: Annotated[Time, Meta(description="When it was made.")]
-    size_bytes: Annotated[int | None, Meta(description="Some seconds behind; null where it is not known.")]
-    restorable_until: Annotated[Time | None, Meta(description="Until when its deletion can be undone.")]
+    id: Annotated[str, Meta(description="Permanent identifier.")]
+    name: Annotated[str, Meta(description="The name you gave it.")]
+    state: Annotated[
+        DatabaseState, Meta(description="Where it is in its life cycle. Only a `ready` database accepts queries.")
+    ]
+    default: Annotated[bool, Meta(description="Whether requests that name no database use this one.")]
+    created_at: Annotated[Time, Meta(description="When it was created.")]
+    size_bytes: Annotated[int | None, Meta(description="Size on disk, updated every few seconds. Null if unknown.")]
+    restorable_until: Annotated[
+        Time | None, Meta(description="When a deleted database can no longer be restored. Null if it can't be.")
+    ]
     urls: DatabaseUrls
 
 
@@ -94,7 +98,7 @@ class DatabaseRoutes:
         self._directory = directory
         self._urls = DatabaseUrls(data_url=urls.data_url, alias_url=urls.alias_url, control_url=urls.control_url)
         self._restore_s = restore_s
-        # Has what is to be dropped soon looked at at once.
+        # Triggers the cleanup of permanently deleted databases without delay.
         self._there_is_work = there_is_work
 
     async def post(self, request: Request, principal: Principal) -> Response:
@@ -122,7 +126,9 @@ class DatabaseRoutes:
         database = await self._named(request, principal)
         body = await read_body(request, principal, _change_body)
         if body.default is False:
-            raise RequestError("malformed_request", "Make another database the default instead.")
+            raise RequestError(
+                "malformed_request", "`default` can only be true. Make another database the default instead."
+            )
         name = None if body.name == database.name else body.name
         if name is not None and body.default:
             database = await databases.rename_and_make_default(self._directory, database, name, by)

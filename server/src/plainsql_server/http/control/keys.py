@@ -1,6 +1,6 @@
-"""/v1/keys: API keys. A secret is in the answer to its creation or rotation, and nowhere else.
+"""/v1/keys: models and handlers for API keys. Only the answer to creation or rotation contains the secret.
 
-Owns the shapes. The rules are `control_plane/keys.py`'s.
+The rules are in `control_plane/keys.py`.
 """
 
 from datetime import datetime, timedelta
@@ -45,11 +45,11 @@ class KeyBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The body of POST /v1/keys."""
 
     name: Title
-    scopes: Annotated[list[Scope], Meta(description="One or more.", extra_json_schema={"minItems": 1})]
-    database: Annotated[DatabaseName | None, Meta(description="Bind the key to this database.")] = None
+    scopes: Annotated[list[Scope], Meta(description="One or more scopes.", extra_json_schema={"minItems": 1})]
+    database: Annotated[DatabaseName | None, Meta(description="Restrict the key to this database.")] = None
     expires_at: Annotated[
         Annotated[datetime, Meta(extra_json_schema={"format": "date-time"})] | None,
-        Meta(description="When it stops working; needs a time zone, and must be to come."),
+        Meta(description="When the key expires. Must be in the future and have a time zone."),
     ] = None
 
 
@@ -57,31 +57,31 @@ class RotationBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The body of POST /v1/keys/{id}/rotate."""
 
     overlap_seconds: Annotated[
-        int, Meta(ge=0, le=_OVERLAP_LONGEST_S, description="How long the old key still works.")
+        int, Meta(ge=0, le=_OVERLAP_LONGEST_S, description="How long the old key keeps working, in seconds.")
     ] = _OVERLAP_DEFAULT_S
 
 
 class Key(msgspec.Struct, kw_only=True):
     """An API key, without its secret."""
 
-    id: Annotated[str, Meta(description="Names it.")]
-    name: Annotated[str, Meta(description="As you called it.")]
-    state: Annotated[KeyState, Meta(description="Whether it works.")]
-    prefix: Annotated[str, Meta(description="The secret's first characters.")]
-    last_four: Annotated[str, Meta(description="The secret's last characters.")]
-    scopes: Annotated[list[Scope], Meta(description="What it may do.")]
-    database: Annotated[str | None, Meta(description="The database that it is bound to.")]
-    created_at: Annotated[Time, Meta(description="When it was made.")]
-    last_used_at: Annotated[Time | None, Meta(description="Some seconds behind.")]
-    expires_at: Annotated[Time | None, Meta(description="When it stops working by itself.")]
+    id: Annotated[str, Meta(description="Identifier of the key. It is not secret.")]
+    name: Annotated[str, Meta(description="The name you gave it.")]
+    state: Annotated[KeyState, Meta(description="Only an `active` key works.")]
+    prefix: Annotated[str, Meta(description="The first characters of the secret.")]
+    last_four: Annotated[str, Meta(description="The last four characters of the secret.")]
+    scopes: Annotated[list[Scope], Meta(description="What the key may do.")]
+    database: Annotated[str | None, Meta(description="The database that the key is restricted to, if any.")]
+    created_at: Annotated[Time, Meta(description="When it was created.")]
+    last_used_at: Annotated[Time | None, Meta(description="When it was last used, accurate to a few seconds.")]
+    expires_at: Annotated[Time | None, Meta(description="When it expires.")]
     revoked_at: Annotated[Time | None, Meta(description="When it was revoked.")]
-    replaces: Annotated[str | None, Meta(description="The key that it was rotated from.")]
+    replaces: Annotated[str | None, Meta(description="The id of the key that it replaced, if it was rotated.")]
 
 
 class NewKey(Key, kw_only=True):
-    """A fresh API key."""
+    """A new API key, with its secret."""
 
-    secret: Annotated[str, Meta(description="Shown in this answer only, and stored nowhere.")]
+    secret: Annotated[str, Meta(description="The key itself. It is shown only in this answer and never stored.")]
 
 
 class KeyAnswer(msgspec.Struct, kw_only=True):
@@ -93,7 +93,7 @@ class KeyAnswer(msgspec.Struct, kw_only=True):
 
 
 class NewKeyAnswer(msgspec.Struct, kw_only=True):
-    """A fresh key with its secret."""
+    """The new key, with its secret."""
 
     success: Success = True
     key: NewKey
@@ -101,7 +101,7 @@ class NewKeyAnswer(msgspec.Struct, kw_only=True):
 
 
 class RotationAnswer(msgspec.Struct, kw_only=True):
-    """The new key with its secret, and the old one."""
+    """The new key, with its secret, and the key it replaces."""
 
     success: Success = True
     key: NewKey

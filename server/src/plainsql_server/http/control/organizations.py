@@ -1,6 +1,6 @@
-"""/v1/organizations/current: the organization that the caller belongs to, its usage and its audit log.
+"""/v1/organizations/current, /v1/usage and /v1/audit: the caller's organization, its usage and its audit log.
 
-Owns the shapes of these three. Organizations are created by the operator alone.
+Only the operator can create organizations.
 """
 
 from datetime import date, timedelta
@@ -31,7 +31,7 @@ from plainsql_server.http.server.answers import Count, Cursor, Microseconds, Req
 from plainsql_server.http.server.requests import Request
 from plainsql_server.http.server.responses import Response, json_response
 
-# What is shown unless the caller says which days.
+# The default number of days.
 _USAGE_DAYS = 30
 _USAGE_MOST_DAYS = 366
 
@@ -45,17 +45,17 @@ class OrganizationChangeBody(msgspec.Struct, kw_only=True, forbid_unknown_fields
 class UsageOptions(PageOptions, kw_only=True, forbid_unknown_fields=True, rename={"first": "from", "last": "to"}):
     """The query string of GET /v1/usage."""
 
-    first: Annotated[date | None, Meta(description="The first day, in UTC; 30 days back where it is missing.")] = None
-    last: Annotated[date | None, Meta(description="The last day, in UTC; today where it is missing.")] = None
+    first: Annotated[date | None, Meta(description="First day, in UTC. Default: 29 days before `to`.")] = None
+    last: Annotated[date | None, Meta(description="Last day, in UTC. Default: today.")] = None
 
 
 class Organization(msgspec.Struct, kw_only=True):
     """An organization."""
 
-    id: Annotated[str, Meta(description="Names it.")]
-    name: Annotated[str, Meta(description="As it is called.")]
-    tier: Annotated[str, Meta(description="What its limits are.")]
-    created_at: Annotated[Time, Meta(description="When it was made.")]
+    id: Annotated[str, Meta(description="Identifier of the organization.")]
+    name: Annotated[str, Meta(description="Name of the organization.")]
+    tier: Annotated[str, Meta(description="The tier, which sets its limits.")]
+    created_at: Annotated[Time, Meta(description="When it was created.")]
 
 
 class OrganizationAnswer(msgspec.Struct, kw_only=True):
@@ -67,15 +67,15 @@ class OrganizationAnswer(msgspec.Struct, kw_only=True):
 
 
 class Usage(msgspec.Struct, kw_only=True):
-    """What one database was used for on one day."""
+    """The usage of one database on one day."""
 
-    day: Annotated[date, Meta(description="In UTC.")]
-    database_id: Annotated[str, Meta(description="Which database.")]
-    database: Annotated[str, Meta(description="What it is called.")]
-    requests: Annotated[Count, Meta(description="That got a connection to the engine.")]
-    rows: Annotated[Count, Meta(description="Sent to you.")]
-    engine_us: Annotated[Microseconds, Meta(description="For how long the engine worked.")]
-    bytes: Annotated[Count, Meta(description="Of the rows sent to you.")]
+    day: Annotated[date, Meta(description="The day, in UTC.")]
+    database_id: Annotated[str, Meta(description="Identifier of the database.")]
+    database: Annotated[str, Meta(description="Name of the database.")]
+    requests: Annotated[Count, Meta(description="Requests that reached PostgreSQL.")]
+    rows: Annotated[Count, Meta(description="Rows returned to you.")]
+    engine_us: Annotated[Microseconds, Meta(description="Time spent in PostgreSQL, in microseconds.")]
+    bytes: Annotated[Count, Meta(description="Size of the rows returned to you, in bytes.")]
 
 
 class UsageAnswer(msgspec.Struct, kw_only=True):
@@ -88,28 +88,28 @@ class UsageAnswer(msgspec.Struct, kw_only=True):
 
 
 class AuditActor(msgspec.Struct, kw_only=True):
-    """Who did it."""
+    """Who made the change."""
 
     kind: Annotated[
         str,
         Meta(
-            description="What kind of actor.",
+            description="The kind of actor.",
             extra_json_schema={"enum": ["key", "session", "operator", "service"]},
         ),
     ]
-    id: Annotated[str | None, Meta(description="Which key or session.")]
+    id: Annotated[str | None, Meta(description="Identifier of the key or session, if there is one.")]
 
 
 class AuditEntry(msgspec.Struct, kw_only=True):
     """One change on the control plane."""
 
-    id: Annotated[str, Meta(description="Names it.")]
-    at: Annotated[Time, Meta(description="When it was done.")]
+    id: Annotated[str, Meta(description="Identifier of the entry.")]
+    at: Annotated[Time, Meta(description="When the change was made.")]
     actor: AuditActor
-    action: Annotated[str, Meta(description="What was done, as `database.rename`.")]
-    target_id: Annotated[str, Meta(description="What was changed.")]
-    details: Annotated[dict[str, Any], Meta(description="To what.")]
-    request_id: Annotated[str | None, Meta(description="The request that did it, if one did.")]
+    action: Annotated[str, Meta(description="What was done, such as `database.rename`.")]
+    target_id: Annotated[str, Meta(description="Identifier of what was changed.")]
+    details: Annotated[dict[str, Any], Meta(description="Details of the change, such as new values.")]
+    request_id: Annotated[str | None, Meta(description="The request that made the change, if any.")]
 
 
 class AuditAnswer(msgspec.Struct, kw_only=True):
@@ -146,7 +146,7 @@ class OrganizationRoutes:
         last = options.last or now().date()
         first = options.first or last - min(timedelta(days=_USAGE_DAYS - 1), last - date.min)
         if not timedelta(0) <= last - first < timedelta(days=_USAGE_MOST_DAYS):
-            raise RequestError("invalid_option", f"Ask for 1 to {_USAGE_MOST_DAYS} days.")
+            raise RequestError("invalid_option", f"The range from `from` to `to` must be 1 to {_USAGE_MOST_DAYS} days.")
         after = _usage_position(options.cursor)
         found = await usage.list_(
             self._directory, principal.organization_id, first, last, limit=options.limit + 1, after=after

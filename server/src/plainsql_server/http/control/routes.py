@@ -1,6 +1,6 @@
-"""The control plane's routes: each with its scope and its contract, in one list.
+"""The control plane's routes, each with its scope and contract.
 
-Owns the list. All need the scope admin, except those of a session and the reading of one's own organization.
+All require the scope `admin`, except the session routes and reading your own organization.
 """
 
 from collections.abc import Callable
@@ -50,12 +50,12 @@ def _id(kind: Kind, description: str) -> Parameter:
 
 _KEY = _id(Kind.KEY, "The key's id, not its secret.")
 _DATABASE = _id(Kind.DATABASE, "The database's id, not its name.")
-# Only the cell itself can fail a creation.
+# Errors of the cell, which can occur while a database is created.
 _CELL_ERRORS = ("engine_unavailable", "connection_lost", "overloaded")
 
 
 def control_routes(directory: Directory, urls: Urls, restore_s: int, there_is_work: Callable[[], None]) -> list[Route]:
-    """Every route of the control plane, beside those that both planes have."""
+    """Every route of the control plane, except those that both planes share."""
     return [
         *_session_routes(SessionRoutes(directory)),
         *_key_routes(KeyRoutes(directory)),
@@ -67,7 +67,7 @@ def control_routes(directory: Directory, urls: Urls, restore_s: int, there_is_wo
 def _session_routes(sessions: SessionRoutes) -> list[Route]:
     made = Contract(
         body=SessionBody,
-        examples={"Like the key": {}, "With fewer scopes": {"scopes": ["read"]}},
+        examples={"Same scopes as the key": {}, "Fewer scopes": {"scopes": ["read"]}},
         answers={201: NewSessionAnswer},
         errors=("no_scopes", "database_not_found", "session_limit"),
     )
@@ -87,7 +87,7 @@ def _session_routes(sessions: SessionRoutes) -> list[Route]:
 def _key_routes(keys: KeyRoutes) -> list[Route]:
     made = Contract(
         body=KeyBody,
-        examples={"For a web site": {"name": "web site", "scopes": ["write"]}},
+        examples={"For a website": {"name": "website", "scopes": ["write"]}},
         answers={201: NewKeyAnswer},
         errors=("invalid_name", "no_scopes", "invalid_expiry", "database_not_found", "key_limit"),
     )
@@ -96,7 +96,7 @@ def _key_routes(keys: KeyRoutes) -> list[Route]:
     rotated = Contract(
         path=_KEY,
         body=RotationBody,
-        examples={"With an hour's overlap": {"overlap_seconds": 3600}},
+        examples={"One hour of overlap": {"overlap_seconds": 3600}},
         answers={201: RotationAnswer},
         errors=("key_not_found", "key_not_active", "key_replaced", "database_not_found", "key_limit"),
     )
@@ -105,7 +105,7 @@ def _key_routes(keys: KeyRoutes) -> list[Route]:
         _admin("POST", "/v1/keys", "Create an API key", keys.post, made),
         _admin("GET", "/v1/keys", "List API keys", keys.list_, listed),
         _admin("GET", "/v1/keys/{id}", "Show an API key", keys.get, shown),
-        _admin("POST", "/v1/keys/{id}/rotate", "Replace an API key by a new one", keys.rotate, rotated),
+        _admin("POST", "/v1/keys/{id}/rotate", "Rotate an API key", keys.rotate, rotated),
         _admin("DELETE", "/v1/keys/{id}", "Revoke an API key", keys.delete, revoked),
     ]
 
@@ -123,7 +123,7 @@ def _database_routes(databases: DatabaseRoutes) -> list[Route]:
     changed = Contract(
         path=_DATABASE,
         body=DatabaseChangeBody,
-        examples={"Another name": {"name": "store"}, "Make it the default": {"default": True}},
+        examples={"Rename it": {"name": "store"}, "Make it the default": {"default": True}},
         answers={200: DatabaseAnswer},
         errors=("database_not_found", "invalid_name", "name_taken", "wrong_state"),
     )
@@ -150,7 +150,7 @@ def _organization_routes(organizations: OrganizationRoutes) -> list[Route]:
     shown = Contract(answers={200: OrganizationAnswer}, errors=("organization_not_found",))
     changed = Contract(
         body=OrganizationChangeBody,
-        examples={"Another name": {"name": "Acme Ltd"}},
+        examples={"Rename it": {"name": "Acme Ltd"}},
         answers={200: OrganizationAnswer},
         errors=("invalid_name", "name_taken", "organization_not_found"),
     )
@@ -162,7 +162,7 @@ def _organization_routes(organizations: OrganizationRoutes) -> list[Route]:
         ),
         _admin("PATCH", "/v1/organizations/current", "Rename your organization", organizations.patch, changed),
         _admin("GET", "/v1/usage", "Show usage by day and database", organizations.get_usage, used),
-        _admin("GET", "/v1/audit", "Show who changed what", organizations.get_audit, audited),
+        _admin("GET", "/v1/audit", "Show the audit log", organizations.get_audit, audited),
     ]
 
 

@@ -1,6 +1,6 @@
-"""/v1/session: a token that stands for an API key for a while, so that browsers need not keep the key.
+"""/v1/session: models and handlers for sessions: short-lived tokens, so browsers need not store an API key.
 
-Owns the shapes. The rules are `control_plane/sessions.py`'s.
+The rules are in `control_plane/sessions.py`.
 """
 
 from typing import Annotated
@@ -23,30 +23,32 @@ from plainsql_server.http.server.responses import Response, json_response
 class SessionBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The body of POST /v1/session."""
 
-    # Where the key stands here, it has been read before.
+    # `api_key` is declared here only for the model: authentication has already read it.
     scopes: Annotated[
         Annotated[list[Scope], Meta(extra_json_schema={"minItems": 1})] | None,
-        Meta(description="Fewer scopes than the key has."),
+        Meta(description="A subset of the key's scopes. Default: all of them."),
     ] = None
-    database: Annotated[DatabaseName | None, Meta(description="Bind the session to this database.")] = None
-    api_key: Annotated[str | None, Meta(description="The key, if it is not in the header.")] = None
+    database: Annotated[DatabaseName | None, Meta(description="Restrict the session to this database.")] = None
+    api_key: Annotated[
+        str | None, Meta(description="The API key, if you don't send it in the Authorization header.")
+    ] = None
 
 
 class Session(msgspec.Struct, kw_only=True):
     """A session, without its token."""
 
-    id: Annotated[str, Meta(description="Names it.")]
-    created_at: Annotated[Time, Meta(description="When it was made.")]
-    expires_at: Annotated[Time, Meta(description="When it stops working by itself: never after its key does.")]
-    scopes: Annotated[list[Scope], Meta(description="What it may do.")]
-    database: Annotated[str | None, Meta(description="The database that it is bound to.")]
-    key_id: Annotated[str, Meta(description="The key that it stands for.")]
+    id: Annotated[str, Meta(description="Identifier of the session.")]
+    created_at: Annotated[Time, Meta(description="When it was created.")]
+    expires_at: Annotated[Time, Meta(description="When it expires. Never later than its key.")]
+    scopes: Annotated[list[Scope], Meta(description="What the session may do.")]
+    database: Annotated[str | None, Meta(description="The database that the session is restricted to, if any.")]
+    key_id: Annotated[str, Meta(description="Identifier of the key it was created with.")]
 
 
 class NewSession(Session, kw_only=True):
-    """A fresh session."""
+    """A new session, with its token."""
 
-    token: Annotated[str, Meta(description="Sent like a key. Shown in this answer only.")]
+    token: Annotated[str, Meta(description="Send it instead of an API key. It is shown only in this answer.")]
 
 
 class SessionAnswer(msgspec.Struct, kw_only=True):
@@ -58,7 +60,7 @@ class SessionAnswer(msgspec.Struct, kw_only=True):
 
 
 class NewSessionAnswer(msgspec.Struct, kw_only=True):
-    """A fresh session with its token."""
+    """The new session, with its token."""
 
     success: Success = True
     session: NewSession

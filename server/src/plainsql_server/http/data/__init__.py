@@ -1,1 +1,1 @@
-"""The handlers of the data plane's routes."""
+"""Handlers of the data plane's routes."""

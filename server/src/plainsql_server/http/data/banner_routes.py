@@ -1,6 +1,6 @@
-"""The data plane's routes beside queries and transactions: what a database holds, can do, and how fast it is.
+"""The data plane's utility routes: tables, capabilities, benchmark, storage test and reset.
 
-Owns the list. A route that makes temporary objects needs the scope `write`, whatever its method is.
+A route that creates temporary objects requires the scope `write`, even if its method is GET.
 """
 
 from plainsql_server.core.principal import Scope
@@ -22,21 +22,26 @@ from plainsql_server.http.data.storage import StorageAnswer, StorageFailure, Sto
 from plainsql_server.http.data.tables import TablesAnswer, TablesOptions, TablesRoutes
 from plainsql_server.limits.permits import Permits
 
-_VISIT_ERRORS = (*ENGINE_ERRORS, "statement_timeout")
-_NAME = Parameter("name", "One that GET /capabilities lists.", {"type": "string", "enum": [*CAPABILITIES]}, "streaming")
+_SERVICE_ERRORS = (*ENGINE_ERRORS, "statement_timeout")
+_NAME = Parameter(
+    "name",
+    "The name of a capability. GET /capabilities lists them.",
+    {"type": "string", "enum": [*CAPABILITIES]},
+    "streaming",
+)
 
 _TABLES = Contract(
     options=TablesOptions,
     headers=(DATABASE, KNOWN_VERSION),
     answers={200: TablesAnswer, 304: None},
-    errors=(*_VISIT_ERRORS, "result_too_large"),
+    errors=(*_SERVICE_ERRORS, "result_too_large"),
     runs_sql=True,
 )
 _BENCH = Contract(
     options=BenchOptions,
     headers=(DATABASE,),
     answers={200: BenchAnswer},
-    errors=(*_VISIT_ERRORS, "bench_running", "too_few_connections"),
+    errors=(*_SERVICE_ERRORS, "bench_running", "too_few_connections"),
     runs_sql=True,
 )
 _CAPABILITIES = Contract(answers={200: CapabilitiesAnswer}, errors=())
@@ -44,27 +49,27 @@ _PROBE = Contract(
     path=_NAME,
     headers=(DATABASE,),
     answers={200: ProbeAnswer},
-    errors=(*_VISIT_ERRORS, "capability_not_found", "too_few_connections"),
+    errors=(*_SERVICE_ERRORS, "capability_not_found", "too_few_connections"),
     runs_sql=True,
 )
 _STORAGE = Contract(
     headers=(DATABASE,),
     answers={200: StorageAnswer, 503: StorageFailure},
-    errors=(*_VISIT_ERRORS, "storage_failed"),
+    errors=(*_SERVICE_ERRORS, "storage_failed"),
 )
 _RESET = Contract(
     body=ResetBody,
-    # Not one that whoever tries it here would regret.
+    # A name that doesn't exist, so that trying the example does no harm.
     examples={"A database": {"database": "no-such-database", "confirm": "no-such-database"}},
     headers=(DATABASE,),
     answers={200: ResetAnswer},
-    errors=(*_VISIT_ERRORS, "not_confirmed", "reset_timed_out", "wrong_state"),
+    errors=(*_SERVICE_ERRORS, "not_confirmed", "reset_timed_out", "wrong_state"),
     runs_sql=True,
 )
 
 
 def banner_routes(directory: Directory, executors: Executors, permits: Permits) -> list[Route]:
-    """Every banner route that is about a database."""
+    """Every utility route that works on a database."""
     capabilities = CapabilitiesRoutes(Capabilities(executors))
     storage = StorageRoutes(StorageTests(executors.connections, executors.schemas))
     return [

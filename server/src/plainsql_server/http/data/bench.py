@@ -1,6 +1,6 @@
-"""GET /bench: how fast a database is, through this service.
+"""GET /bench: measures how fast a database is through this service.
 
-Owns the options, the answer's shape and what is made of the measured times.
+This module has the models and computes the percentiles. The measuring is in `data_plane/diagnostics/bench.py`.
 """
 
 from typing import Annotated
@@ -21,43 +21,43 @@ from plainsql_server.http.server.answers import Count, Microseconds, RequestId, 
 from plainsql_server.http.server.requests import Request
 from plainsql_server.http.server.responses import Response, json_response
 
-Took = Annotated[Microseconds | None, Meta(description="In microseconds; null where nothing succeeded.")]
+Took = Annotated[Microseconds | None, Meta(description="In microseconds. Null if no operation succeeded.")]
 
 
 class BenchOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The query string of GET /bench. By default it leaves a free organization room for further requests."""
+    """The query string of GET /bench. The defaults leave an organization on the free tier some of its rate limit."""
 
-    iterations: Annotated[int, Meta(ge=1, le=MAX_ITERATIONS, description="How often each kind of work is done.")] = 20
-    concurrency: Annotated[int, Meta(ge=1, le=MAX_CONCURRENCY, description="How many are under way at once.")] = 2
+    iterations: Annotated[int, Meta(ge=1, le=MAX_ITERATIONS, description="How many times to run each operation.")] = 20
+    concurrency: Annotated[int, Meta(ge=1, le=MAX_CONCURRENCY, description="How many operations to run at once.")] = 2
 
 
 class BenchOperation(msgspec.Struct, kw_only=True):
-    """One kind of work."""
+    """The measurements of one kind of operation."""
 
-    name: Annotated[OperationName, Meta(description="What was done.")]
-    count: Annotated[Count, Meta(description="How often it succeeded.")]
-    errors: Annotated[Count, Meta(description="How often it did not.")]
+    name: Annotated[OperationName, Meta(description="The kind of operation.")]
+    count: Annotated[Count, Meta(description="Operations that succeeded.")]
+    errors: Annotated[Count, Meta(description="Operations that failed.")]
     min_us: Took
     p50_us: Took
     p95_us: Took
     p99_us: Took
     max_us: Took
-    ops_per_s: Annotated[float, Meta(description="Successes a second.")]
+    ops_per_s: Annotated[float, Meta(description="Successful operations per second.")]
 
 
 class BenchAnswer(msgspec.Struct, kw_only=True):
-    """What was measured."""
+    """The results of the benchmark."""
 
     success: Success = True
     ops: list[BenchOperation]
-    iterations: Annotated[Count, Meta(description="As asked for.")]
-    concurrency: Annotated[Count, Meta(description="As asked for.")]
-    limited_by: Annotated[Limit | None, Meta(description="What ended it early, if something did.")]
+    iterations: Annotated[Count, Meta(description="The number of iterations requested.")]
+    concurrency: Annotated[Count, Meta(description="The concurrency requested.")]
+    limited_by: Annotated[Limit | None, Meta(description="What ended the benchmark early, if anything did.")]
     request_id: RequestId
 
 
 class BenchRoutes:
-    """The handler of the route."""
+    """The handler of GET /bench."""
 
     def __init__(self, benchmarks: Benchmarks) -> None:
         self._benchmarks = benchmarks
@@ -81,7 +81,7 @@ def _told(operation: Operation) -> BenchOperation:
     took_us = sorted(operation.took_us)
 
     def at(share: float) -> int | None:
-        # The nearest rank: a time that was really measured.
+        # Nearest rank, so the result is a time that was actually measured.
         return took_us[max(0, -int(-share * len(took_us) // 1) - 1)] if took_us else None
 
     return BenchOperation(

@@ -1,6 +1,6 @@
-"""GET /capabilities and GET /capabilities/{name}: what the service can do, and whether it does.
+"""GET /capabilities and GET /capabilities/{name}: what the service can do, and a probe that tests it.
 
-Owns the shapes. The table is `data_plane/diagnostics/capabilities.py`'s, the limits are those that the code enforces.
+The capabilities are listed in `data_plane/diagnostics/capabilities.py`. The limits are those that the code enforces.
 """
 
 from dataclasses import asdict
@@ -20,7 +20,7 @@ from plainsql_server.limits.tiers import TIERS
 
 
 class TierLimits(msgspec.Struct, kw_only=True):
-    """What the caller's tier allows; null where it has no limit."""
+    """The limits of your tier. Null means no limit."""
 
     tier: str
     requests_per_minute: int | None
@@ -38,7 +38,7 @@ class TierLimits(msgspec.Struct, kw_only=True):
 
 
 class CapabilityEntry(msgspec.Struct, kw_only=True):
-    """A line of the feature matrix."""
+    """One capability."""
 
     supported: bool
     since: str | None
@@ -46,24 +46,24 @@ class CapabilityEntry(msgspec.Struct, kw_only=True):
 
 
 class CapabilitiesAnswer(msgspec.Struct, kw_only=True):
-    """What the service can do."""
+    """The capabilities of the service, and your limits."""
 
     success: Success = True
-    version: Annotated[str, Meta(description="Of the service.")] = VERSION
+    version: Annotated[str, Meta(description="The version of the service.")] = VERSION
     limits: TierLimits
-    capabilities: Annotated[dict[str, CapabilityEntry], Meta(description="By name.")]
+    capabilities: Annotated[dict[str, CapabilityEntry], Meta(description="The capabilities, by name.")]
     request_id: RequestId
 
 
 class ProbeAnswer(msgspec.Struct, kw_only=True):
-    """What a probe found."""
+    """The result of a probe."""
 
     success: Success = True
-    name: Annotated[str, Meta(description="Of the capability.")]
-    supported: Annotated[bool, Meta(description="Whether it happened as promised.")]
+    name: Annotated[str, Meta(description="The name of the capability.")]
+    supported: Annotated[bool, Meta(description="Whether the capability works as documented.")]
     probed: Annotated[bool, Meta(description="Always true.", extra_json_schema={"const": True})] = True
-    latency_us: Annotated[Microseconds, Meta(description="How long the probe took.")]
-    evidence: Annotated[dict[str, Any], Meta(description="What shows it; what that is depends on the probe.")]
+    latency_us: Annotated[Microseconds, Meta(description="How long the probe took, in microseconds.")]
+    evidence: Annotated[dict[str, Any], Meta(description="What the probe observed. The fields depend on the probe.")]
     request_id: RequestId
 
 

@@ -1,6 +1,6 @@
-"""The Idempotency-Key header, and GET /v1/requests/{key}: was it done?
+"""The Idempotency-Key header, and GET /v1/requests/{key}, which looks up the outcome of a request.
 
-Owns the header, what counts as the same request, and the answer to the question.
+Two requests are the same if their path, query string and body are equal.
 """
 
 import hashlib
@@ -26,18 +26,18 @@ _VALID_KEY = re.compile(rb"[\x21-\x7e]{1,255}\Z")
 
 
 class RequestState(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What became of a request."""
+    """The outcome of a request."""
 
-    id: Annotated[str, Meta(description="The request id or idempotency key that you asked for.")]
-    outcome: Annotated[RequestOutcome, Meta(description="Whether it was done.")]
+    id: Annotated[str, Meta(description="The request id or idempotency key you asked about.")]
+    outcome: Annotated[RequestOutcome, Meta(description="Whether the request took effect.")]
     finished_at: Annotated[
         Annotated[str, Meta(extra_json_schema={"format": "date-time"})] | None,
-        Meta(description="When it was done; left out where it was not."),
+        Meta(description="When it was committed. Omitted if it was not."),
     ] = None
 
 
 class RequestAnswer(msgspec.Struct, kw_only=True):
-    """What became of a request."""
+    """The outcome of the request."""
 
     success: Success = True
     request: RequestState
@@ -45,7 +45,7 @@ class RequestAnswer(msgspec.Struct, kw_only=True):
 
 
 class IdempotencyRoutes:
-    """What the routes do with a key."""
+    """Runs requests with an idempotency key, and handles GET /v1/requests/{key}."""
 
     def __init__(self, idempotency: Idempotency) -> None:
         self._idempotency = idempotency
@@ -58,7 +58,7 @@ class IdempotencyRoutes:
         body: bytes,
         render: Callable[[TransactionResult], bytes],
     ) -> Response:
-        """The response to a request that is to be done once."""
+        """Runs a request once and returns its response, or the stored response of an earlier request."""
         keyed = KeyedRequest(_key(request), request.id, _hash(request, body), render)
         recorded = await self._idempotency.run(principal, wanted, keyed)
         response = transaction_response(recorded.transaction, recorded.body)
@@ -70,7 +70,7 @@ class IdempotencyRoutes:
         """GET /v1/requests/{request id or idempotency key}."""
         wanted = request.path.removeprefix(PATH_PREFIX)
         if not _VALID_KEY.match(wanted.encode()):
-            raise AccessError("request_not_found", "No request has such an id or key.")
+            raise AccessError("request_not_found", "That isn't a valid request id or idempotency key.")
         is_key = not is_request_id(wanted.encode())
         status = await self._idempotency.find(principal, request.header(b"x-database"), wanted, is_key=is_key)
         told = RequestState(id=wanted, outcome=status.outcome, finished_at=status.finished_at)
@@ -78,7 +78,7 @@ class IdempotencyRoutes:
 
 
 def transaction_response(transaction: TransactionResult, body: bytes) -> Response:
-    """The response to a transaction, with what the log says about it."""
+    """The response to a transaction, with its data for the log."""
     return Response(
         200,
         body,
@@ -90,16 +90,16 @@ def transaction_response(transaction: TransactionResult, body: bytes) -> Respons
 
 
 def _key(request: Request) -> str:
-    """The key that the caller gave the request. Raises RequestError for one that cannot be."""
+    """The idempotency key of a request. Raises RequestError if it is invalid."""
     sent = request.headers[IDEMPOTENCY_KEY]
     if not _VALID_KEY.match(sent):
         raise RequestError(
-            "invalid_idempotency_key", "An Idempotency-Key has 1 to 255 visible ASCII characters.",
-            hint="Use a fresh UUID for each request.",
+            "invalid_idempotency_key", "The Idempotency-Key must be 1 to 255 visible ASCII characters.",
+            hint="Use a new UUID for each request.",
         )  # fmt: skip
     return sent.decode()
 
 
 def _hash(request: Request, body: bytes) -> bytes:
-    """What tells two requests apart: all that decides what is done. The database is where the record is."""
+    """A hash of everything that determines what a request does. The database is implied by where the record is."""
     return hashlib.sha256(b"\0".join((request.path.encode(), request.query_string, body))).digest()

@@ -1,7 +1,6 @@
-"""POST /v1/query and POST /query: one statement in, its result out.
+"""POST /v1/query and POST /query: run one statement and return its result.
 
-Owns the one answer shape; what callers send is in `query_body.py`. The answer is put together as bytes, because the
-rows arrive as bytes.
+The request models are in `query_body.py`. The answer is assembled as bytes, because the rows arrive as bytes.
 """
 
 from plainsql_server.core.clock import monotonic_us
@@ -65,8 +64,8 @@ class QueryRoutes:
         if form is not None:
             raise RequestError(
                 "idempotent_stream",
-                "A request with an Idempotency-Key is answered whole, not as a stream.",
-                hint="Leave out the key, or the streaming hint and the Accept header.",
+                "A request with an Idempotency-Key can't be streamed.",
+                hint="Remove the Idempotency-Key header, or remove the STREAM hint and the Accept header.",
             )
         return await self._idempotency.run(
             request, principal, _as_transaction(query), body, lambda transaction: _body(transaction.results[0], request)
@@ -74,13 +73,13 @@ class QueryRoutes:
 
 
 async def read_body(request: Request, principal: Principal, content_type: bytes) -> bytes:
-    """The bounded body. Raises RequestError where it is of another type than the route takes."""
+    """The body, within the size limit. Raises RequestError if its content type is wrong."""
     body = body_at_hand(request, principal, content_type)
     return await request.body(TIERS[principal.tier].request_bytes, principal.tier) if body is None else body
 
 
 def body_at_hand(request: Request, principal: Principal, content_type: bytes) -> bytes | None:
-    """The bounded body if it came with its head, as most do; None where `read_body` must wait. Raises as that does."""
+    """The body if it arrived with the head, as most do; None if you must await `read_body`. Raises like `read_body`."""
     if request.headers.get(b"content-type") != content_type:
         require_content_type(request, content_type.decode())
     return request.body_at_hand(TIERS[principal.tier].request_bytes, principal.tier)
@@ -96,7 +95,7 @@ def _query_request(request: Request, sql: str, options: QueryOptions) -> QueryRe
 
 
 def _as_transaction(query: QueryRequest) -> TransactionRequest:
-    """The same statement as a transaction of its own, which its record can be a part of."""
+    """The statement as a transaction, which can include the idempotency record."""
     return TransactionRequest(
         [TransactionStatement(query.sql, query.params)],
         query.database,

@@ -1,7 +1,7 @@
-"""What callers send to the query routes and what they get, as models.
+"""Request and answer models of the query routes.
 
-Owns the two request shapes, which check themselves while they are decoded, and the description of the answer. A file
-of its own, because msgspec's models cannot be compiled (see `kernel.py`).
+The request models validate themselves while they are decoded. They have their own module because msgspec models cannot
+be compiled (see `kernel.py`).
 """
 
 from typing import Annotated, Any, Literal
@@ -13,18 +13,22 @@ from plainsql_server.http.server.answers import Count, QueryTimings, RequestId, 
 
 MaxRows = Annotated[int, Meta(ge=0)]
 TimeoutMs = Annotated[int, Meta(ge=1)]
-Rows = Annotated[Literal["object", "array"], Meta(description="Each row as an object by column name, or as an array.")]
-Numbers = Annotated[Literal["number", "string"], Meta(description="How `int8` and `numeric` are written.")]
-ReadOnly = Annotated[bool, Meta(description="Run in a read-only transaction, whatever the key may do.")]
-Sql = Annotated[str, Meta(description="One statement.")]
+Rows = Annotated[
+    Literal["object", "array"], Meta(description="Return each row as an object keyed by column name, or as an array.")
+]
+Numbers = Annotated[
+    Literal["number", "string"], Meta(description="Return `int8` and `numeric` values as JSON numbers or as strings.")
+]
+ReadOnly = Annotated[bool, Meta(description="Run in a read-only transaction, even if the key may write.")]
+Sql = Annotated[str, Meta(description="One SQL statement.")]
 Params = Annotated[list[msgspec.Raw], Meta(description="Values for `$1`, `$2`, …")]
-DatabaseWanted = Annotated[str | None, Meta(description="Name of the database; wins over `X-Database`.")]
-RowsWanted = Annotated[MaxRows | None, Meta(description="Rows to return at most; the tier's limit stays.")]
-Timeout = Annotated[TimeoutMs | None, Meta(description="When to cancel; the tier's limit stays the longest.")]
+DatabaseWanted = Annotated[str | None, Meta(description="Name of the database. Overrides `X-Database`.")]
+RowsWanted = Annotated[MaxRows | None, Meta(description="Maximum number of rows to return, up to your tier's limit.")]
+Timeout = Annotated[TimeoutMs | None, Meta(description="Cancel after this many milliseconds, up to your tier's limit.")]
 
 
 class QueryOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What both routes take beside the statement."""
+    """Options of both query routes."""
 
     row_format: Rows = "object"
     big_numbers: Numbers = "number"
@@ -35,7 +39,7 @@ class QueryOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class QueryBody(QueryOptions, kw_only=True, forbid_unknown_fields=True):
     """The JSON body of POST /v1/query."""
 
-    # Parameters stay raw, so that numbers keep their digits.
+    # Parameters stay raw JSON, so numbers keep all their digits.
     sql: Sql
     params: Params = []
     database: DatabaseWanted = None
@@ -43,21 +47,23 @@ class QueryBody(QueryOptions, kw_only=True, forbid_unknown_fields=True):
 
 
 class ResultAnswer(msgspec.Struct, kw_only=True):
-    """What one statement gave back."""
+    """The result of one statement."""
 
-    columns: Annotated[list[str], Meta(description="Names, in order; also when there are no rows.")]
-    types: Annotated[list[str], Meta(description="PostgreSQL's type names, parallel to `columns`.")]
-    rows: Annotated[list[dict[str, Any] | list[Any]], Meta(description="Objects, or arrays.")]
-    row_count: Annotated[Count, Meta(description="How many rows are in `rows`.")]
-    truncated: Annotated[bool, Meta(description="Whether there were more rows than `max_rows` or the tier allows.")]
-    affected_rows: Annotated[Count, Meta(description="Rows changed by INSERT, UPDATE, DELETE or MERGE.")]
-    command: Annotated[str, Meta(description="What PostgreSQL calls it.")]
+    columns: Annotated[list[str], Meta(description="Column names, in order, even if there are no rows.")]
+    types: Annotated[list[str], Meta(description="PostgreSQL type names, in the order of `columns`.")]
+    rows: Annotated[list[dict[str, Any] | list[Any]], Meta(description="The rows, as objects or arrays.")]
+    row_count: Annotated[Count, Meta(description="Number of rows in `rows`.")]
+    truncated: Annotated[
+        bool, Meta(description="Whether rows were left out because of `max_rows` or your tier's limit.")
+    ]
+    affected_rows: Annotated[Count, Meta(description="Number of rows changed by INSERT, UPDATE, DELETE or MERGE.")]
+    command: Annotated[str, Meta(description="The SQL command, such as SELECT.")]
 
 
 class QueryAnswer(ResultAnswer, kw_only=True):
     """The answer to a query."""
 
-    # It is put together as bytes, in `query.py`; this describes it, and tests compare the two.
+    # `query.py` assembles the answer as bytes. This model describes it, and tests compare the two.
     success: Success = True
     timings: QueryTimings
     request_id: RequestId

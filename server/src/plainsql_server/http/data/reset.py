@@ -1,6 +1,6 @@
-"""POST /admin/reset: empties a database.
+"""POST /admin/reset: deletes everything in a database.
 
-Owns the request's shape: nothing is dropped unless the database is named, and named again.
+Nothing is dropped unless the request repeats the name of the database in `confirm`.
 """
 
 from typing import Annotated
@@ -21,29 +21,29 @@ from plainsql_server.http.server.responses import Response, json_response
 class ResetBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The body of POST /admin/reset."""
 
-    confirm: Annotated[str, Meta(description="The name of the database, once more.")]
-    database: Annotated[DatabaseName | None, Meta(description="Which database; wins over X-Database.")] = None
+    confirm: Annotated[str, Meta(description="The name of the database, to confirm the reset.")]
+    database: Annotated[DatabaseName | None, Meta(description="Name of the database. Overrides `X-Database`.")] = None
 
 
 class DroppedObjects(msgspec.Struct, kw_only=True):
-    """How many objects of each kind there were."""
+    """The number of dropped objects of each kind."""
 
-    tables: Annotated[Count, Meta(description="Partitions included.")]
+    tables: Annotated[Count, Meta(description="Including partitions.")]
     views: Count
     materialized_views: Count
     sequences: Count
-    functions: Annotated[Count, Meta(description="Procedures and aggregates included.")]
+    functions: Annotated[Count, Meta(description="Including procedures and aggregates.")]
     types: Count
     schemas: Count
     large_objects: Count
-    others: Annotated[Count, Meta(description="Extensions, publications, operators and the like.")]
+    others: Annotated[Count, Meta(description="Extensions, publications, operators and other objects.")]
 
 
 class ResetAnswer(msgspec.Struct, kw_only=True):
-    """The database is empty."""
+    """The reset is complete, and the database is empty."""
 
     success: Success = True
-    database: Annotated[str, Meta(description="Its name.")]
+    database: Annotated[str, Meta(description="The name of the database.")]
     dropped: DroppedObjects
     request_id: RequestId
 
@@ -52,7 +52,7 @@ _decoder = msgspec.json.Decoder(ResetBody)
 
 
 class ResetRoutes:
-    """The handler of the route."""
+    """The handler of POST /admin/reset."""
 
     def __init__(self, resets: Resets) -> None:
         self._resets = resets

@@ -1,7 +1,4 @@
-"""The data plane's own routes: each with its scope and its contract, in one list.
-
-Owns the list, and what the routes that run SQL have in common.
-"""
+"""The data plane's routes for queries, transactions and idempotency, each with its scope and contract."""
 
 from plainsql_server.core.principal import Scope
 from plainsql_server.http.app.contract import Contract, Media, Parameter
@@ -14,32 +11,33 @@ from plainsql_server.http.data.transaction import TransactionAnswer, Transaction
 
 DATABASE = Parameter(
     "X-Database",
-    "Name of the database; the organization's default where none is named.",
+    "Name of the database. Default: the organization's default database.",
     {"type": "string", "pattern": DATABASE_NAME_PATTERN},
     "main",
 )
 _IDEMPOTENCY_KEY = Parameter(
     "Idempotency-Key",
-    "Has the request done once, however often it is sent with the same key.",
+    "Makes retries safe: the request takes effect once, however often you send it with this key.",
     {"type": "string", "pattern": "^[!-~]{1,255}$"},
     "4b8b1c1e-6f5e-4d0b-9d3c-0f8d2c5f9f4e",
 )
 _STREAMS = (
     Media(
         "text/event-stream",
-        "Events: `columns` (StreamColumns), `row` …, and `done` (StreamDone) or `error` (StreamError).",
+        "Server-sent events: one `columns` (StreamColumns), `row` for each row, then `done` (StreamDone) or `error`"
+        " (StreamError).",
     ),
-    Media("application/x-ndjson", "A line each: StreamColumns, rows …, and LastLine or Failure."),
-    Media("text/csv", "A line of names, then a line a row. A stream that fails is broken off."),
+    Media("application/x-ndjson", "One JSON value per line: StreamColumns, the rows, then LastLine or Failure."),
+    Media("text/csv", "A header line, then one line per row. If the stream fails, the connection is closed early."),
 )
 _DATABASE_ERRORS = ("database_not_found", "database_suspended", "database_not_ready")
 ENGINE_ERRORS = (*_DATABASE_ERRORS, "engine_unavailable", "connection_lost", "overloaded")
 _SQL_ERRORS = (
     *ENGINE_ERRORS, "statement_too_large", "empty_statement", "multiple_statements", "transaction_control",
     "listen_not_supported", "copy_not_supported", "wrong_parameter_count", "too_many_parameters", "invalid_parameter",
-    "null_character", "query_canceled", "untranslatable_character", "statement_timeout", "transaction_timeout",
-    "result_too_large", "invalid_idempotency_key", "idempotency_unavailable", "request_in_progress",
-    "idempotency_key_reused",
+    "null_character", "query_canceled", "untranslatable_character", "statement_timeout",
+    "transaction_deadline_exceeded", "result_too_large", "invalid_idempotency_key", "idempotency_unavailable",
+    "request_in_progress", "idempotency_key_reused",
 )  # fmt: skip
 _QUERY_ERRORS = (*_SQL_ERRORS, "idempotent_stream")
 _TRANSACTION_ERRORS = (
@@ -50,7 +48,7 @@ _TRANSACTION_ERRORS = (
 _QUERY = Contract(
     body=QueryBody,
     examples={
-        "A row": {"sql": "select now() as at, version()"},
+        "One row": {"sql": "select now() as at, version()"},
         "With parameters": {"sql": "select $1::int + $2::int as sum", "params": [1, 2]},
         "A stream": {"sql": "/*+ STREAM */ select n from generate_series(1, 5) n"},
     },
@@ -61,8 +59,8 @@ _QUERY = Contract(
     runs_sql=True,
 )
 _TEXT_QUERY = Contract(
-    body=Media("text/plain", "One SQL statement in UTF-8."),
-    examples={"A row": "select now() as at"},
+    body=Media("text/plain", "One SQL statement, in UTF-8."),
+    examples={"One row": "select now() as at"},
     options=QueryOptions,
     headers=(DATABASE, _IDEMPOTENCY_KEY),
     answers={200: QueryAnswer},
@@ -83,7 +81,7 @@ _TRANSACTION = Contract(
 )
 _REQUEST = Contract(
     path=Parameter(
-        "key", "An idempotency key, or the id of a request that had one.",
+        "key", "An idempotency key, or the id of a request that was sent with one.",
         {"type": "string", "minLength": 1}, "4b8b1c1e-6f5e-4d0b-9d3c-0f8d2c5f9f4e",
     ),
     headers=(DATABASE,),
@@ -93,7 +91,7 @@ _REQUEST = Contract(
 
 
 def data_routes(queries: QueryRoutes, transactions: TransactionRoutes, idempotency: IdempotencyRoutes) -> list[Route]:
-    """Every route of the data plane, beside those that both planes have."""
+    """The routes for queries, transactions and idempotency."""
     return [
         scoped_route(
             "POST", "/v1/query", Scope.READ, "Run one SQL statement, sent as JSON",
@@ -108,7 +106,7 @@ def data_routes(queries: QueryRoutes, transactions: TransactionRoutes, idempoten
             transactions.post, contract=_TRANSACTION,
         ),
         scoped_route(
-            "GET", "/v1/requests/{key}", Scope.READ, "Was a request with an idempotency key done?",
+            "GET", "/v1/requests/{key}", Scope.READ, "Look up the outcome of a request with an idempotency key",
             idempotency.get, contract=_REQUEST,
         ),
     ]  # fmt: skip

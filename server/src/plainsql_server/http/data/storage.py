@@ -1,6 +1,6 @@
-"""GET /storage/test: a round trip to the storage.
+"""GET /storage/test: tests a round trip to the storage.
 
-Owns the answer's shape, which is the same where the round trip fails, beside the error.
+A failed round trip has the same answer fields, plus the error.
 """
 
 from typing import Annotated, Literal
@@ -17,20 +17,20 @@ from plainsql_server.http.server.responses import Response, json_response
 
 
 class StorageStep(msgspec.Struct, kw_only=True):
-    """One step. Those that were not reached are left out."""
+    """One step of the round trip. Steps that were not reached are omitted."""
 
-    name: Annotated[Literal["write", "sync", "read", "verify", "delete"], Meta(description="What was done.")]
+    name: Annotated[Literal["write", "sync", "read", "verify", "delete"], Meta(description="The name of the step.")]
     ok: Annotated[bool, Meta(description="Whether it succeeded.")]
     us: Annotated[Microseconds, Meta(description="How long it took, in microseconds.")]
 
 
-Steps = Annotated[list[StorageStep], Meta(description="In the order in which they were done.")]
-SizeBytes = Annotated[Count, Meta(description="How much was written.")]
-Checksum = Annotated[str, Meta(description="Of what was written.", pattern="^sha256:[0-9a-f]{64}$")]
+Steps = Annotated[list[StorageStep], Meta(description="The steps, in the order in which they ran.")]
+SizeBytes = Annotated[Count, Meta(description="Number of bytes written.")]
+Checksum = Annotated[str, Meta(description="Checksum of the data written.", pattern="^sha256:[0-9a-f]{64}$")]
 
 
 class StorageAnswer(msgspec.Struct, kw_only=True):
-    """A round trip that came back whole."""
+    """A successful round trip."""
 
     success: Success = True
     steps: Steps
@@ -40,7 +40,7 @@ class StorageAnswer(msgspec.Struct, kw_only=True):
 
 
 class StorageFailure(msgspec.Struct, kw_only=True):
-    """A round trip that failed, and how far it came."""
+    """A failed round trip, and how far it got."""
 
     success: Annotated[bool, Meta(description="Always false.", extra_json_schema={"const": False})] = False
     error: Error
@@ -51,7 +51,7 @@ class StorageFailure(msgspec.Struct, kw_only=True):
 
 
 class StorageRoutes:
-    """The handler of the route."""
+    """The handler of GET /storage/test."""
 
     def __init__(self, tests: StorageTests) -> None:
         self._tests = tests

@@ -1,7 +1,7 @@
-"""A query's answer as a stream: head, rows as they come, and exactly one end.
+"""Sends a query's answer as a stream: the head, the rows as they arrive, and exactly one end.
 
-Owns the delivery. Until the engine has answered, an error is an ordinary response; from then on it is the
-stream's last word. Refuses to know what rows look like; see `stream_formats.py`.
+Until PostgreSQL has answered, an error is an ordinary response. After that, an error is the end of the stream. The
+formats are in `stream_formats.py`.
 """
 
 import asyncio
@@ -25,20 +25,20 @@ from plainsql_server.http.server.responses import Response
 from plainsql_server.http.server.sink import ClientStalled, Sink
 
 _FORMS = tuple(FORMS)
-# As much as is written before we look whether the client reads.
+# How much to write before checking whether the client keeps up.
 _PIECE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long a stream may be silent: we before we say that we are alive, the client before it is given up."""
+    """Time limits of a stream: after how long without data to send a ping, and when a client counts as stalled."""
 
     ping_ms: int
     stall_ms: int
 
 
 class StreamedAnswers:
-    """Answers queries whose callers want streams."""
+    """Answers queries with streams."""
 
     def __init__(self, streams: Streams, pace: Pace, standing: CredentialWatch) -> None:
         self._streams = streams
@@ -46,7 +46,10 @@ class StreamedAnswers:
         self._standing = standing
 
     async def answer(self, request: Request, principal: Principal, query: QueryRequest, form: Form) -> Response:
-        """What was sent. Raises ServiceError where nothing was; cancelling it cancels the statement."""
+        """Streams the answer and returns it, for the log. Raises ServiceError if nothing was sent.
+
+        Cancelling it cancels the statement.
+        """
         query.encoding = form.encoding(query.encoding)
         delivery = _Delivery(request, form, self._pace)
         try:
@@ -76,7 +79,7 @@ class StreamedAnswers:
 
 
 def wanted_form(request: Request, query: QueryRequest) -> Form | None:
-    """The form of the stream that the caller wants, or None; a hint in the statement is taken out of it."""
+    """The requested stream format, or None. Removes a STREAM hint from the statement."""
     hinted = without_stream_hint(query.sql) if "/*+" in query.sql else None
     if hinted is not None:
         query.sql = hinted
@@ -85,7 +88,7 @@ def wanted_form(request: Request, query: QueryRequest) -> Form | None:
 
 
 class _Delivery:
-    """One stream on its way to its client."""
+    """The delivery of one stream to its client."""
 
     def __init__(self, request: Request, form: Form, pace: Pace) -> None:
         self._request = request
@@ -96,7 +99,7 @@ class _Delivery:
         self._timer: asyncio.TimerHandle | None = None
         self._wrote_s = 0.0
         self.has_begun = False
-        # What the log says; it grows with the stream.
+        # For the log, updated while the stream runs.
         self.response = Response(200, b"", content_type=form.content_type, stream=form.name)
 
     async def begin(self, shape: Shape, queue_us: int) -> None:
@@ -108,7 +111,7 @@ class _Delivery:
         response.headers += (
             (b"content-type", response.content_type),
             (b"cache-control", b"no-store"),
-            # nginx and those who learnt from it would gather the rows otherwise.
+            # Otherwise nginx and other proxies that know this header would buffer the rows.
             (b"x-accel-buffering", b"no"),
             (b"x-request-id", request.id.encode()),
             (b"server-timing", b"queue;dur=%.3f, engine;dur=%.3f" % (queue_us / 1000, engine_us / 1000)),
@@ -122,7 +125,7 @@ class _Delivery:
 
     async def take(self, rows: Sequence[bytes]) -> None:
         data = b"".join(rows)
-        # In pieces, each of which is waited for: TLS would take a large one whole, whether its client reads or not.
+        # Write in chunks and wait after each: TLS would accept a large write whole, even if the client isn't reading.
         for start in range(0, len(data), _PIECE_BYTES):
             self._write(data[start : start + _PIECE_BYTES])
             if self._sink.is_behind:
@@ -130,13 +133,13 @@ class _Delivery:
         self.response.row_count += len(rows)
 
     def finish(self, end: StreamEnd) -> None:
-        """The end of a stream that did not fail."""
+        """Ends a complete stream."""
         response = self.response
         response.exec_us, response.command = end.completion.exec_us, end.completion.command
         self._end(self._form.done(end, monotonic_us() - self._request.started_us))
 
     def fail(self, error: ServiceError) -> None:
-        """The end of a stream that did."""
+        """Ends a failed stream."""
         self.response.error_code = error.code
         self.response.failure = error
         last = self._form.error(error, self._request.id)
@@ -148,14 +151,14 @@ class _Delivery:
             self.response.sent_bytes = self._sink.sent_bytes
 
     def give_up(self, error_code: str) -> None:
-        """Nobody is left to tell."""
+        """Records that the client is gone or stalled. Sends nothing more."""
         self._stop_pinging()
         self.response.status = 499
         self.response.error_code = error_code
         self.response.sent_bytes = self._sink.sent_bytes
 
     def abort(self) -> None:
-        """Closes the connection of a client that is given up while it is there."""
+        """Closes the connection of a client that is too slow but still connected."""
         self._sink.abort()
 
     def _write(self, data: bytes) -> None:
@@ -183,7 +186,7 @@ class _Delivery:
 
 
 def _reason(cancelled: asyncio.CancelledError) -> ServiceError | None:
-    """Why we cancelled a stream ourselves, as its client is told; None where its client went away."""
+    """The error for a stream that the service cancelled. None if its client disconnected."""
     if cancelled.args == (SHUTDOWN,):
         return _shutting_down()
     return access_ended() if cancelled.args == (ACCESS_ENDED,) else None
@@ -192,7 +195,7 @@ def _reason(cancelled: asyncio.CancelledError) -> ServiceError | None:
 def _shutting_down() -> ServiceError:
     return EngineError(
         "shutting_down",
-        "The service is being restarted, and the stream was cancelled before its end.",
+        "The service is restarting, and the stream was cancelled before it finished.",
         retryable=True,
         retry_after_ms=1_000,
         outcome=Outcome.ROLLED_BACK,

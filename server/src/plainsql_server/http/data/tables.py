@@ -1,6 +1,6 @@
-"""GET /tables: what is in a database.
+"""GET /tables: lists the tables of a database, with an ETag.
 
-Owns the options, the answer's shape and its ETag. Refuses to look into the tables' JSON, which the engine writes.
+PostgreSQL produces the JSON of each table. This module passes it on without parsing it.
 """
 
 from typing import Annotated, Literal
@@ -16,15 +16,17 @@ from plainsql_server.http.server.answers import RequestId, Success
 from plainsql_server.http.server.requests import Request
 from plainsql_server.http.server.responses import Header, Response
 
-# Whoever keeps an answer asks whether it still holds, and nobody keeps it for somebody else.
+# Caches must revalidate their copy, and shared caches must not store it.
 _ASK_AGAIN: Header = (b"cache-control", b"private, no-cache")
 
 
 class TablesOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The query string of GET /tables."""
 
-    schema: Annotated[str | None, Meta(description="Tables of this schema only.")] = None
-    detail: Annotated[Literal["names", "columns", "full"], Meta(description="How much is told of each.")] = "full"
+    schema: Annotated[str | None, Meta(description="List only the tables of this schema.")] = None
+    detail: Annotated[Literal["names", "columns", "full"], Meta(description="How much to return for each table.")] = (
+        "full"
+    )
 
 
 class TableColumn(msgspec.Struct, kw_only=True):
@@ -40,7 +42,7 @@ class TableColumn(msgspec.Struct, kw_only=True):
 
 
 class TableIndex(msgspec.Struct, kw_only=True):
-    """An index of a table; the definition is the statement that makes it."""
+    """An index of a table. `definition` is the statement that creates it."""
 
     name: str
     unique: bool
@@ -50,7 +52,7 @@ class TableIndex(msgspec.Struct, kw_only=True):
 
 
 class ReferencedColumns(msgspec.Struct, kw_only=True):
-    """What a foreign key points at."""
+    """The columns that a foreign key references."""
 
     schema: str
     table: str
@@ -68,7 +70,7 @@ class TableForeignKey(msgspec.Struct, kw_only=True):
 
 
 class TableEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A table or a view. What the wanted detail does not include is left out."""
+    """A table or view. Fields beyond the requested detail are omitted."""
 
     schema: str
     name: str
@@ -81,16 +83,16 @@ class TableEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class TablesAnswer(msgspec.Struct, kw_only=True):
-    """The tables, in the order of their names."""
+    """The tables and views, sorted by name."""
 
     success: Success = True
     tables: list[TableEntry]
-    truncated: Annotated[bool, Meta(description="Whether there are more than an answer may have.")]
+    truncated: Annotated[bool, Meta(description="Whether tables were left out because of your tier's row limit.")]
     request_id: RequestId
 
 
 class TablesRoutes:
-    """The handler of the route."""
+    """The handler of GET /tables."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables

@@ -1,6 +1,6 @@
-"""POST /v1/transaction: several statements in, all of their results out, or none.
+"""POST /v1/transaction: runs several statements as one transaction.
 
-Owns the request's shape and the answer's, which is put together as bytes, because rows arrive as bytes.
+The answer is assembled as bytes, because the rows arrive as bytes.
 """
 
 from typing import Annotated, Literal
@@ -41,14 +41,14 @@ ExpectedCount = Annotated[int, Meta(ge=0)]
 
 
 class ExpectBody(msgspec.Struct, forbid_unknown_fields=True):
-    """What a statement's result must have; exactly one of the two."""
+    """What a statement's result must be. Set exactly one of the two fields."""
 
-    affected_rows: Annotated[ExpectedCount | None, Meta(description="How many rows it must change.")] = None
-    row_count: Annotated[ExpectedCount | None, Meta(description="How many rows it must return.")] = None
+    affected_rows: Annotated[ExpectedCount | None, Meta(description="Number of rows it must change.")] = None
+    row_count: Annotated[ExpectedCount | None, Meta(description="Number of rows it must return.")] = None
 
     def __post_init__(self) -> None:
         if (self.affected_rows is None) == (self.row_count is None):
-            raise ValueError("name one of affected_rows and row_count")
+            raise ValueError("set exactly one of affected_rows and row_count")
 
     def expectation(self) -> Expectation:
         if self.affected_rows is not None:
@@ -58,13 +58,18 @@ class ExpectBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class StatementBody(msgspec.Struct, forbid_unknown_fields=True):
-    """A statement with what belongs to it."""
+    """A statement with its parameters and options."""
 
-    # Parameters stay raw, so that numbers keep their digits.
+    # Parameters stay raw JSON, so numbers keep all their digits.
     sql: Sql
-    params: Annotated[Params, Meta(description="Values, or references to earlier results.")] = []
-    expect: Annotated[ExpectBody | None, Meta(description="Anything else rolls everything back.")] = None
-    database: Annotated[str | None, Meta(description="Where it runs, if not in the transaction's.")] = None
+    params: Annotated[
+        Params,
+        Meta(description='Values for `$1`, `$2`, …, or references to earlier results: `{"$ref": "0.rows.0.id"}`.'),
+    ] = []
+    expect: Annotated[ExpectBody | None, Meta(description="Roll the transaction back unless the result matches.")] = (
+        None
+    )
+    database: Annotated[str | None, Meta(description="The database to run it in, if not the transaction's.")] = None
 
     def statement(self) -> TransactionStatement:
         return TransactionStatement(
@@ -80,14 +85,14 @@ class TransactionBody(msgspec.Struct, forbid_unknown_fields=True):
 
     statements: Annotated[
         list[str | StatementBody],
-        Meta(description="Run together, in this order.", extra_json_schema={"minItems": 1}),
+        Meta(description="The statements, run in this order.", extra_json_schema={"minItems": 1}),
     ]
     database: DatabaseWanted = None
     read_only: ReadOnly = False
     max_rows: RowsWanted = None
     max_retries: Annotated[
         Annotated[int, Meta(ge=0, le=MAX_RETRIES)] | None,
-        Meta(description="How often to try again after a serialization failure or a deadlock."),
+        Meta(description="How many times to retry after a serialization failure or deadlock."),
     ] = None
     timeout_ms: Timeout = None
     row_format: Rows = "object"
@@ -97,37 +102,37 @@ class TransactionBody(msgspec.Struct, forbid_unknown_fields=True):
 class ExecutionTime(msgspec.Struct, kw_only=True):
     """How long one statement took, in microseconds."""
 
-    exec_us: Annotated[Microseconds, Meta(description="With the engine.")]
+    exec_us: Annotated[Microseconds, Meta(description="Time spent in PostgreSQL.")]
 
 
 class StatementResult(ResultAnswer, kw_only=True):
-    """What one statement of a transaction gave back."""
+    """The result of one statement of a transaction."""
 
     timings: ExecutionTime
 
 
 class TransactionTold(msgspec.Struct, kw_only=True):
-    """How the transaction went."""
+    """How the transaction ran."""
 
-    id: Annotated[str, Meta(description="Names it.")]
-    isolation: Annotated[Literal["serializable"], Meta(description="Always the same.")]
-    attempts: Annotated[int, Meta(ge=1, description="1 if nothing had to be tried again.")]
-    participants: Annotated[int, Meta(ge=1, description="Databases that took part.")]
+    id: Annotated[str, Meta(description="Identifier of the transaction.")]
+    isolation: Annotated[Literal["serializable"], Meta(description="Always serializable.")]
+    attempts: Annotated[int, Meta(ge=1, description="Number of attempts: 1 if no retry was needed.")]
+    participants: Annotated[int, Meta(ge=1, description="Number of databases that took part.")]
 
 
 class TransactionTimings(QueryTimings, kw_only=True):
-    """Where the time of a transaction went, in microseconds."""
+    """How long the transaction took, in microseconds."""
 
-    commit_us: Annotated[Microseconds, Meta(description="Of it, for the commit.")]
+    commit_us: Annotated[Microseconds, Meta(description="The part of it spent on the commit.")]
 
 
 class TransactionAnswer(msgspec.Struct, kw_only=True):
     """The answer to a transaction."""
 
-    # It is put together as bytes, in `_body`; this describes it, and tests compare the two.
+    # `_body` assembles the answer as bytes. This model describes it, and tests compare the two.
     success: Success = True
-    results: Annotated[list[StatementResult], Meta(description="One for each statement.")]
-    affected_rows: Annotated[Count, Meta(description="The sum.")]
+    results: Annotated[list[StatementResult], Meta(description="One result per statement.")]
+    affected_rows: Annotated[Count, Meta(description="Number of rows changed by all statements.")]
     transaction: TransactionTold
     timings: TransactionTimings
     request_id: RequestId

@@ -1,1 +1,1 @@
-"""HTTP on the wire: connections, requests, responses, and errors as JSON. No routes here."""
+"""The HTTP server: connections, requests, responses, and errors as JSON. Routes are in `http/app`."""

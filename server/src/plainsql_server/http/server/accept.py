@@ -1,7 +1,7 @@
-"""In which form a query's answer is told: the Accept header and the statement's hint.
+"""Chooses the format of a query's answer from the Accept header and the statement's STREAM hint.
 
-Owns the choice. A client that takes JSON as gladly as a stream gets JSON; the hint in the statement means a
-stream whatever the header says, and the header then only says of which form.
+On a tie between JSON and a stream, JSON wins. The hint always requests a stream; the header then only chooses its
+format.
 """
 
 from collections.abc import Sequence
@@ -10,15 +10,15 @@ _NOTHING_SPECIAL = frozenset([None, b"*/*", b"application/json"])
 
 
 def preferred(accept: bytes | None, forms: Sequence[bytes], *, must: bool) -> bytes | None:
-    """The media type of the stream that the client wants, one of `forms`, or None if it wants JSON.
+    """Returns the media type of the requested stream, one of `forms`, or None for JSON.
 
-    With `must` there will be a stream: the first form, unless the client names another.
+    With `must`, the answer is always a stream: the first of `forms`, unless the client names another.
     """
     named = {} if accept in _NOTHING_SPECIAL or accept is None else _qualities(accept)
     wanted = [form for form in forms if named.get(form, 0.0) > 0.0]
     if not wanted:
         return forms[0] if must else None
-    # A stable order: of equals, the first.
+    # `max` returns the first of equals, so the order of `forms` breaks ties.
     best = max(wanted, key=named.__getitem__)
     if must or named[best] > _quality_of_json(named):
         return best
@@ -26,7 +26,7 @@ def preferred(accept: bytes | None, forms: Sequence[bytes], *, must: bool) -> by
 
 
 def _quality_of_json(named: dict[bytes, float]) -> float:
-    # Whoever names a stream, and JSON only by a wildcard that is no better, means the stream.
+    # A client that names a stream, and JSON only through a wildcard of the same quality, wants the stream.
     if b"application/json" in named:
         return named[b"application/json"]
     wildcards = [named[each] for each in (b"application/*", b"*/*") if each in named]
@@ -47,7 +47,7 @@ def _qualities(accept: bytes) -> dict[bytes, float]:
 
 
 def _number(text: bytes) -> float:
-    # What is no number between 0 and 1 says nothing about what the client wants.
+    # Ignore a quality that isn't a number between 0 and 1.
     try:
         quality = float(text)
     except ValueError:

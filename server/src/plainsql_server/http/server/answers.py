@@ -1,7 +1,7 @@
-"""What several answers have in common: the fields that all of them have, and the one shape of failures.
+"""Models that several answers share: common fields, and the shape of every failure.
 
-Owns these shapes. An answer is encoded from its model, and `/openapi.json` describes the same model, so that the two
-cannot differ. Fields without a value are null, in failures left out.
+Each answer is encoded from its model, and `/openapi.json` is generated from the same model, so the two always agree.
+Fields without a value are null; in failures they are omitted.
 """
 
 from datetime import datetime
@@ -13,30 +13,34 @@ from msgspec import Meta
 from plainsql_server.core.errors import Outcome
 
 Success = Annotated[bool, Meta(description="Always true.", extra_json_schema={"const": True})]
-RequestId = Annotated[str, Meta(description="Names this request; the operator finds it in the log.")]
+RequestId = Annotated[str, Meta(description="Identifies this request. Quote it when you contact the operator.")]
 Time = Annotated[datetime, Meta(tz=True)]
-Cursor = Annotated[str | None, Meta(description="Send it back as `cursor` to get the next page; null on the last.")]
+Cursor = Annotated[str | None, Meta(description="Pass it as `cursor` to get the next page. Null on the last page.")]
 Microseconds = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=0)]
 
 
 class Error(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What went wrong. Fields without a value are left out."""
+    """What went wrong. Fields without a value are omitted."""
 
-    code: Annotated[str, Meta(description="A stable name.", pattern="^[a-z]+(_[a-z]+)*$")]
-    message: Annotated[str, Meta(description="For people; may change.")]
-    sqlstate: Annotated[str | None, Meta(description="PostgreSQL's code, where it spoke.")] = None
-    detail: Annotated[str | None, Meta(description="More from PostgreSQL.")] = None
-    hint: Annotated[str | None, Meta(description="What to do about it.")] = None
-    position: Annotated[int | None, Meta(description="The character of your SQL, from 1.")] = None
-    statement_index: Annotated[int | None, Meta(description="Which statement of a transaction, from 0.")] = None
-    schema: Annotated[str | None, Meta(description="The schema that PostgreSQL names.")] = None
-    table: Annotated[str | None, Meta(description="The table that PostgreSQL names.")] = None
-    column: Annotated[str | None, Meta(description="The column that PostgreSQL names.")] = None
-    constraint: Annotated[str | None, Meta(description="The constraint that PostgreSQL names.")] = None
-    retryable: Annotated[bool, Meta(description="Whether the same request may succeed later.")]
-    retry_after_ms: Annotated[int | None, Meta(description="How long to wait before that.")] = None
-    outcome: Annotated[Outcome, Meta(description="Whether anything happened.")]
+    code: Annotated[str, Meta(description="Stable, machine-readable error code.", pattern="^[a-z]+(_[a-z]+)*$")]
+    message: Annotated[str, Meta(description="Explanation for people. The wording may change.")]
+    sqlstate: Annotated[str | None, Meta(description="The SQLSTATE, if the error comes from PostgreSQL.")] = None
+    detail: Annotated[str | None, Meta(description="PostgreSQL's detail message.")] = None
+    hint: Annotated[str | None, Meta(description="How to fix the problem.")] = None
+    position: Annotated[int | None, Meta(description="Position of the error in your SQL, in characters from 1.")] = None
+    statement_index: Annotated[
+        int | None, Meta(description="Index of the failed statement in the transaction, from 0.")
+    ] = None
+    schema: Annotated[str | None, Meta(description="The schema that the error concerns.")] = None
+    table: Annotated[str | None, Meta(description="The table that the error concerns.")] = None
+    column: Annotated[str | None, Meta(description="The column that the error concerns.")] = None
+    constraint: Annotated[str | None, Meta(description="The constraint that the error concerns.")] = None
+    retryable: Annotated[bool, Meta(description="Whether the same request may succeed if you retry it.")]
+    retry_after_ms: Annotated[int | None, Meta(description="How long to wait before you retry, in milliseconds.")] = (
+        None
+    )
+    outcome: Annotated[Outcome, Meta(description="Whether the request took effect.")]
 
 
 class Failure(msgspec.Struct, kw_only=True):
@@ -48,19 +52,19 @@ class Failure(msgspec.Struct, kw_only=True):
 
 
 class QueryTimings(msgspec.Struct, kw_only=True):
-    """Where the time of a query went, in microseconds."""
+    """How long the query took, in microseconds."""
 
-    total_us: Annotated[Microseconds, Meta(description="In the service.")]
-    exec_us: Annotated[Microseconds, Meta(description="Of it, with the engine.")]
+    total_us: Annotated[Microseconds, Meta(description="Total time in the service.")]
+    exec_us: Annotated[Microseconds, Meta(description="The part of it spent in PostgreSQL.")]
 
 
 class QueryFailure(msgspec.Struct, kw_only=True):
-    """A query that failed: with the fields of a query's answer, so that clients read one shape."""
+    """A query that failed. It also has the fields of a successful answer, so clients can read both the same way."""
 
     success: Annotated[bool, Meta(description="Always false.", extra_json_schema={"const": False})] = False
     error: Error
-    columns: Annotated[list[str], Meta(description="Empty.", max_length=0)] = []
-    rows: Annotated[list[msgspec.Raw], Meta(description="Empty.", max_length=0)] = []
-    affected_rows: Annotated[int, Meta(description="0.", extra_json_schema={"const": 0})] = 0
+    columns: Annotated[list[str], Meta(description="Always empty.", max_length=0)] = []
+    rows: Annotated[list[msgspec.Raw], Meta(description="Always empty.", max_length=0)] = []
+    affected_rows: Annotated[int, Meta(description="Always 0.", extra_json_schema={"const": 0})] = 0
     timings: QueryTimings
     request_id: RequestId

@@ -1,7 +1,7 @@
-"""Clients' connections of one process: how many there may be, and how long one may keep us waiting for a request.
+"""Limits on client connections: how many a process accepts, and how long each may take to send a request.
 
-Owns the caps and the watch over connections on which a request is awaited or has begun to come. Refuses to judge a
-request; and what is being answered is watched elsewhere (`http/server/protocol.py`, `http/server/sink.py`).
+This module watches connections that are idle or still sending a request. Requests that are being answered are watched
+in `http/server/protocol.py` and `http/server/sink.py`.
 """
 
 import asyncio
@@ -13,44 +13,44 @@ from typing import Protocol
 from plainsql_server.core.errors import LimitError, RequestError, ServiceError
 
 _LOOK_EVERY_S = 1.0
-# Descriptors that a process needs besides its clients' connections: the engine's, the directory's, files.
+# File descriptors that a process needs besides client connections: for PostgreSQL, the directory and files.
 _OTHER_DESCRIPTORS = 512
 _RETRY_AFTER_MS = 1_000
 
 
 class Waiting(Protocol):
-    """A connection, as much as matters here."""
+    """The part of a connection that this module uses."""
 
     address: str
-    # When the awaited request began to come, or the wait for it began; None while none is awaited.
+    # When the awaited request started to arrive, or when the wait for it started. None while none is awaited.
     awaiting_since_s: float | None
     has_begun: bool
 
     @property
     def is_answering(self) -> bool:
-        """Whether what came before is still being answered."""
+        """Whether an earlier request is still being answered."""
 
     def refuse(self, error: ServiceError) -> None:
-        """Answers with an error and closes."""
+        """Sends an error and closes the connection."""
 
     def hang_up(self) -> None:
-        """Closes without a word."""
+        """Closes the connection without an answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """What is allowed. `per_address` of 0 means that there is no such cap."""
+    """The limits. A `per_address` of 0 means no limit per address."""
 
     total: int
     per_address: int
     request_s: float
-    """How long a request's head, and a small body, may take to come."""
+    """How long the head of a request, and a small body, may take to arrive."""
     idle_s: float
-    """How long a connection may be open without a request."""
+    """How long a connection may stay open before its first request."""
 
 
 class Connections:
-    """The connections of a process."""
+    """The client connections of this process."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
@@ -58,23 +58,24 @@ class Connections:
         self._by_address: Counter[str] = Counter()
 
     def admit(self, connection: Waiting) -> None:
-        """Takes note of a new connection, or refuses it."""
+        """Registers a new connection, or refuses it."""
         self._open.add(connection)
         self._by_address[connection.address] += 1
         if len(self._open) > self.limits.total:
-            connection.refuse(_too_many("The service has as many connections as it can serve."))
+            connection.refuse(_too_many("The service has reached its connection limit."))
         elif 0 < self.limits.per_address < self._by_address[connection.address]:
-            connection.refuse(_too_many(f"An address may have {self.limits.per_address} connections to a process."))
+            message = f"Too many connections from your address: the limit is {self.limits.per_address} per process."
+            connection.refuse(_too_many(message))
 
     def release(self, connection: Waiting) -> None:
-        """Takes note of a connection's end."""
+        """Unregisters a closed connection."""
         self._open.discard(connection)
         self._by_address[connection.address] -= 1
         if self._by_address[connection.address] <= 0:
             del self._by_address[connection.address]
 
     async def watch(self) -> None:
-        """Closes what keeps us waiting for too long; works for ever."""
+        """Closes connections that exceed a time limit. Never returns."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
@@ -86,13 +87,13 @@ class Connections:
             if since_s is None or connection.is_answering:
                 continue
             if connection.has_begun and now_s - since_s > self.limits.request_s:
-                connection.refuse(RequestError("request_timeout", "The request did not come in time."))
+                connection.refuse(RequestError("request_timeout", "The request did not arrive in time."))
             elif not connection.has_begun and now_s - since_s > self.limits.idle_s:
                 connection.hang_up()
 
 
 def allow_descriptors(wanted_connections: int) -> int:
-    """Raises this process' own limit of open files as far as it may; how many connections there can be then."""
+    """Raises this process's limit of open files as far as allowed. Returns how many connections that permits."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = wanted_connections + _OTHER_DESCRIPTORS
     if soft < wanted:

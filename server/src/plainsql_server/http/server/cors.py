@@ -1,6 +1,6 @@
-"""Cross-origin requests: any page may call, because credentials are never cookies.
+"""Cross-origin requests. Any page may call the API, because credentials are never cookies.
 
-Owns the headers that browsers ask for. A response has them only where the request names its origin.
+A response has CORS headers only if the request has an Origin header.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ _SENDABLE = (
     b"Authorization, Content-Type, Accept, X-Database, X-Request-Id, Idempotency-Key, If-None-Match, Cache-Control,"
     b" Last-Event-ID, traceparent, tracestate"
 )
-# How long a browser may remember the answer to its question; the longest that any of them does is a day.
+# How long a browser may cache a preflight response. No browser keeps it for more than a day.
 _REMEMBERED_S = 86_400
 
 _EVERY_RESPONSE: Sequence[Header] = (
@@ -26,12 +26,12 @@ _EVERY_RESPONSE: Sequence[Header] = (
 
 
 def cors_headers(request: Request) -> Sequence[Header]:
-    """What a response to this request says to a browser."""
+    """The CORS headers for the response to a request."""
     return _EVERY_RESPONSE if b"origin" in request.headers else ()
 
 
 def is_preflight(request: Request) -> bool:
-    """Whether a browser asks beforehand if it may send a request."""
+    """Whether the request is a CORS preflight."""
     return (
         request.method == "OPTIONS"
         and b"origin" in request.headers
@@ -40,7 +40,7 @@ def is_preflight(request: Request) -> bool:
 
 
 def preflight_response(methods: Sequence[str]) -> Response:
-    """The answer to a preflight for a path that takes these methods."""
+    """The response to a preflight for a path that accepts these methods."""
     headers = [
         (b"access-control-allow-methods", ", ".join(methods).encode()),
         (b"access-control-allow-headers", _SENDABLE),

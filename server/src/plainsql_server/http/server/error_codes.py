@@ -1,6 +1,6 @@
-"""Every value of `error.code` beside PostgreSQL's own conditions: its class, and what it means.
+"""Every value of `error.code` other than PostgreSQL's condition names: its class and its meaning.
 
-A test compares this table with the errors that the source raises. The statuses are in `errors.py`.
+A test compares this table with the errors that the source raises. The HTTP statuses are in `errors.py`.
 """
 
 from typing import NamedTuple
@@ -18,17 +18,17 @@ from plainsql_server.core.errors import (
 
 
 class Code(NamedTuple):
-    """A code's class, which decides the status, and a sentence for the reference."""
+    """The class of a code, which determines its status, and its description in the reference."""
 
     kind: type[ServiceError]
     when: str
 
 
 CODES: dict[str, Code] = {
-    # The request as such.
+    # The HTTP request.
     "malformed_request": Code(RequestError, "The request, its JSON or one of its fields is invalid."),
     "invalid_option": Code(RequestError, "A query parameter or the cursor is invalid."),
-    "request_timeout": Code(RequestError, "The body did not arrive in time. The connection is closed."),
+    "request_timeout": Code(RequestError, "The request did not arrive in time. The connection is closed."),
     "request_too_large": Code(RequestError, "The body exceeds the size limit."),
     "unsupported_content_type": Code(RequestError, "The route does not accept this content type."),
     "unsupported_content_encoding": Code(RequestError, "The body is compressed, which is not supported."),
@@ -36,15 +36,15 @@ CODES: dict[str, Code] = {
     "method_not_allowed": Code(RequestError, "The route exists, but not for this method."),
     # The caller.
     "unauthenticated": Code(AccessError, "The key or session is missing or invalid."),
-    "forbidden": Code(AccessError, "The key or session lacks the scope for this."),
-    "rate_limited": Code(LimitError, "The organization has used up its requests for this minute."),
+    "forbidden": Code(AccessError, "The key or session lacks the scope for this, or is bound to another database."),
+    "rate_limited": Code(LimitError, "The organization has exceeded its tier's rate limit."),
     # Databases.
     "database_not_found": Code(AccessError, "There is no such database, or you cannot access it."),
     "database_suspended": Code(AccessError, "The operator suspended the database."),
     "database_not_ready": Code(EngineError, "The database is being created, or its creation failed."),
-    "database_limit": Code(LimitError, "The tier allows no more databases."),
+    "database_limit": Code(LimitError, "The organization has reached its tier's database limit."),
     "no_active_cell": Code(EngineError, "No cell accepts new databases."),
-    "wrong_state": Code(ConflictError, "The database's state does not allow this, or changed meanwhile."),
+    "wrong_state": Code(ConflictError, "The database's state does not allow this, or changed in the meantime."),
     "name_taken": Code(ConflictError, "Another database or organization has this name."),
     "invalid_name": Code(RequestError, "The name is invalid."),
     # Keys, sessions and the organization.
@@ -73,12 +73,12 @@ CODES: dict[str, Code] = {
     "too_many_statements": Code(RequestError, "The transaction has more statements than the tier allows."),
     "too_many_databases": Code(RequestError, "The transaction spans more databases than allowed."),
     "invalid_reference": Code(RequestError, "A reference does not have the form `0.rows.0.name`."),
-    "reference_failed": Code(StatementError, "A reference points to nothing. Everything was rolled back."),
-    "expectation_failed": Code(StatementError, "An `expect` did not hold. Everything was rolled back."),
+    "reference_failed": Code(StatementError, "A reference points to a missing value. Everything was rolled back."),
+    "expectation_failed": Code(StatementError, "A result did not match its `expect`. Everything was rolled back."),
     "query_canceled": Code(StatementError, "The statement was cancelled."),
     "untranslatable_character": Code(StatementError, "A value cannot be represented in UTF-8."),
     "statement_timeout": Code(LimitError, "The statement exceeded its deadline and was cancelled."),
-    "transaction_timeout": Code(LimitError, "The transaction exceeded its deadline and was cancelled."),
+    "transaction_deadline_exceeded": Code(LimitError, "The transaction exceeded its deadline and was cancelled."),
     "result_too_large": Code(LimitError, "The result exceeds the tier's size limit."),
     "connection_limit": Code(LimitError, "The process, or your address, has too many open connections."),
     # Idempotency.
@@ -102,17 +102,20 @@ CODES: dict[str, Code] = {
     "directory_unavailable": Code(EngineError, "The directory is unavailable."),
     "engine_unavailable": Code(EngineError, "The database's cell is unavailable."),
     "commit_delayed": Code(
-        EngineError, "The transaction is committed. A cell that is unavailable will show it once it is back."
+        EngineError,
+        "The transaction is committed, but a cell is unavailable. The changes appear there once it is back.",
     ),
     "connection_lost": Code(
         EngineError, "The connection to the cell was lost while the statement ran. The outcome is unknown."
     ),
     "overloaded": Code(LimitError, "No connection became available before the deadline. Nothing was run."),
-    "shutting_down": Code(EngineError, "The process is shutting down. Retry the request."),
+    "shutting_down": Code(
+        EngineError, "The process shut down before the request finished. `outcome` shows its effect."
+    ),
     "service_failure": Code(InternalError, "An internal error. The operator can find the cause by the request id."),
 }
 
-# Codes of operators' commands and checks.
+# Codes used only by operator commands and health checks.
 OPERATORS_CODES = frozenset(
     {
         "admin_role_too_weak", "already_there", "analyze_failed", "backup_damaged", "cell_not_found", "database_busy",

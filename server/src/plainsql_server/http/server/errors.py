@@ -1,6 +1,6 @@
-"""Errors to responses: the one table that gives an error its status, and the one shape that it is told in.
+"""Turns errors into responses: the status of every error, and the shape of its body.
 
-Owns statuses. Nothing below `http/` knows them, and no route builds an error body by itself.
+This is the only place that knows statuses. Routes raise a ServiceError and never build an error body themselves.
 """
 
 import msgspec
@@ -19,7 +19,7 @@ from plainsql_server.http.server.answers import Error, Failure, QueryFailure, Qu
 from plainsql_server.http.server.error_codes import CODES
 from plainsql_server.http.server.responses import Header, Response
 
-# The status of a class of errors, and of the codes that differ from their class.
+# The status of each error class, and of the codes that differ from their class.
 STATUS_OF_CLASS: dict[type[ServiceError], int] = {
     RequestError: 400,
     AccessError: 404,
@@ -33,7 +33,7 @@ STATUS_OF_CODE: dict[str, int] = {
     "unauthenticated": 401,
     "forbidden": 403,
     "database_suspended": 403,
-    # It does not pass by waiting, as other limits do.
+    # Waiting doesn't help with these, unlike with other limits.
     "database_limit": 403,
     "key_limit": 403,
     "session_limit": 403,
@@ -45,9 +45,9 @@ STATUS_OF_CODE: dict[str, int] = {
     "unsupported_content_encoding": 415,
     "idempotency_key_reused": 422,
     "rate_limited": 429,
-    # The engine began the statement, and a limit of the tier ended it.
+    # PostgreSQL started the statement, and a limit of the tier ended it.
     "statement_timeout": 200,
-    "transaction_timeout": 200,
+    "transaction_deadline_exceeded": 200,
     "reset_timed_out": 200,
     "result_too_large": 200,
 }
@@ -59,12 +59,12 @@ def status_of(error: ServiceError) -> int:
 
 
 def status_of_code(code: str) -> int:
-    """The status of one of our own codes."""
+    """The status of one of the codes in `error_codes.py`."""
     return STATUS_OF_CODE.get(code) or STATUS_OF_CLASS[CODES[code].kind]
 
 
 def error_response(error: ServiceError, request_id: str, *, query_timings: QueryTimings | None = None) -> Response:
-    """The response to a failed request; a query's failure also keeps the fields of a query's answer."""
+    """The response to a failed request. With `query_timings`, it also has the fields of a query's answer."""
     told = error_object(error)
     content: Failure | QueryFailure
     if query_timings is None:
@@ -76,7 +76,7 @@ def error_response(error: ServiceError, request_id: str, *, query_timings: Query
 
 
 def error_object(error: ServiceError) -> Error:
-    """What callers are told about an error, in whatever answer it is told."""
+    """The JSON form of an error, for any answer that contains one."""
     said = error.diagnosis
     return Error(
         code=error.code,
@@ -100,7 +100,7 @@ def _headers(status: int, error: ServiceError) -> list[Header]:
     if status == 401:
         return [(b"www-authenticate", b"Bearer")]
     if status == 408:
-        # The rest of the body may still come, and is no request.
+        # The rest of the body may still arrive and must not be read as a request.
         return [(b"connection", b"close")]
     if status in (429, 503):
         seconds = -(-(error.retry_after_ms or _DEFAULT_RETRY_AFTER_MS) // 1000)

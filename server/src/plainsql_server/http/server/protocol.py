@@ -1,11 +1,10 @@
-"""The HTTP/1.1 connection: uvicorn's protocol, with a short way for small, whole requests.
+"""The HTTP/1.1 connection: uvicorn's protocol, with a fast path for small requests.
 
-Owns the difference to uvicorn: a request with a small body of known length is handed over when it is
-complete, as one object, and its answer is written at once, without ASGI's messages in between; measured,
-that is what a query's HTTP costs most. Everything else (large or chunked bodies, pipelining) takes
-uvicorn's way. On both ways a client that goes away has its request cancelled, and one that does not read its
-answer is dropped. Parsing, keep-alive, flow
-control and shutdown are uvicorn's. Refuses to know routes.
+A request with a small body of known length is passed to the application as one object once it is complete, and its
+answer is written directly, without ASGI messages in between: measurements showed that these are the largest HTTP cost
+of a query. All other requests (large or chunked bodies, pipelining) take uvicorn's path. On both paths, a request is
+cancelled if its client disconnects, and a client that does not read its answer is disconnected. Parsing, keep-alive,
+flow control and shutdown are uvicorn's.
 """
 
 import asyncio
@@ -25,39 +24,39 @@ from plainsql_server.http.server.requests import WAY, Request
 from plainsql_server.http.server.responses import Response, rendered
 from plainsql_server.http.server.sink import reset
 
-# How long a running request may go on after the server was told to stop; then its caller is told so.
+# How long a request may keep running after the server was asked to stop. Then it is cancelled with an error.
 LAST_ANSWERS_AFTER_S = 2.0
-# What a request is cancelled with then; every other cancellation means that the client went away.
+# The argument of that cancellation. Any other cancellation means that the client disconnected.
 SHUTDOWN = "shutdown"
 
-# How much of an answer must be read each time that a client's timeouts limit has passed: this share of it.
+# A client must read at least 1/8 of the pending answer within each stall timeout.
 _READ_SHARE = 8
 _PIECE_BYTES = 256 * 1024
-# A stream's sink watches its own client, and logs what it does; it comes first.
+# Extra time for the sink of a stream, which watches its client itself and logs the outcome. It should act first.
 _SINK_FIRST_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class ClientTimeouts:
-    """How long a client may keep us waiting: for a request's body, and for the reading of an answer."""
+    """How long to wait for a client: for the body of a request, and for it to read the answer."""
 
     body_s: float
     stall_s: float
 
 
 class Responder(Protocol):
-    """What answers requests: the application of a plane."""
+    """Answers requests: the application of a plane."""
 
     readiness: Readiness
     timeouts: ClientTimeouts
     connections: Connections
 
     async def respond(self, request: Request) -> Response | None:
-        """The answer, or None where nobody is left to read one."""
+        """The answer, or None if the client disconnected."""
 
 
 class _ShortCycle:
-    """A request on the short way, with the names that uvicorn's protocol knows a cycle by."""
+    """A request on the fast path, with the attributes that uvicorn's protocol expects of a cycle."""
 
     __slots__ = ("body", "chunked", "disconnected", "keep_alive", "message_event", "more_body", "response_complete")
 
@@ -72,7 +71,7 @@ class _ShortCycle:
 
 
 class _Unwatched:
-    """Stands for the event that uvicorn sets when a body arrives; on the short way nobody waits for it."""
+    """Replaces the event that uvicorn sets when a body arrives. On the fast path, nothing waits for it."""
 
     def set(self) -> None:
         return
@@ -82,23 +81,24 @@ _NEVER_AWAITED = _Unwatched()
 
 
 class ShortWayProtocol(HttpToolsProtocol):
-    """One client's connection."""
+    """The connection of one client."""
 
     _short: _ShortCycle | None = None
     _task: "asyncio.Task[None] | None" = None
     _stall_timer: asyncio.TimerHandle | None = None
-    # Since when nothing is under way on the connection; endless while something is.
+    # When the connection became idle; infinite while it is in use.
     _idle_since_s = math.inf
     _idle_timer: asyncio.TimerHandle | None = None
 
-    # For `http/server/connections.py`: since when the first request is awaited, or the next one has begun to come.
+    # For `http/server/connections.py`: when the wait for the first request started, or when the next one started to
+    # arrive.
     address = ""
     awaiting_since_s: float | None = None
     has_begun = False
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self._head = head = Head()
-        # The parser asks for its callbacks once, when it is made, and finds these before the class's.
+        # The parser looks up its callbacks once, when it is created, and finds these before the class's methods.
         vars(self).update(on_message_begin=head.begin, on_url=head.add_url, on_header=head.add_header)
         super().__init__(*arguments, **named)
 
@@ -111,7 +111,7 @@ class ShortWayProtocol(HttpToolsProtocol):
 
     @property
     def is_answering(self) -> bool:
-        """Whether a request is whole, or its body is watched over by who reads it, and it is not answered yet."""
+        """Whether a request is being answered: it is complete, or its body is read under the body timeout."""
         return self._short is None and self._owes_an_answer()
 
     def on_headers_complete(self) -> None:
@@ -167,7 +167,7 @@ class ShortWayProtocol(HttpToolsProtocol):
         self._stop_watching()
 
     def on_response_complete(self) -> None:
-        """Goes on with the next request, as uvicorn's does, but for the timer: see `_look_at_idleness`."""
+        """Continues with the next request, as uvicorn does, except for the idle timer: see `_look_at_idleness`."""
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             self._close_in_time()
@@ -182,7 +182,7 @@ class ShortWayProtocol(HttpToolsProtocol):
             self._idle_timer = self.loop.call_later(self.timeout_keep_alive, self._look_at_idleness)
 
     def _unset_keepalive_if_required(self) -> None:
-        """uvicorn's word for: something came from the client."""
+        """Called by uvicorn when data arrives from the client."""
         self._idle_since_s = math.inf
         if not self.has_begun:
             self.has_begun = True
@@ -193,8 +193,8 @@ class ShortWayProtocol(HttpToolsProtocol):
         self.awaiting_since_s = None
 
     def _look_at_idleness(self) -> None:
-        """Closes a connection that nobody used for so long. One timer goes on for a connection's whole life, because
-        setting one with each answer and cancelling it with each request shows.
+        """Closes the connection if it was idle for too long. One timer serves the whole life of a connection, because
+        setting one with each answer and cancelling it with each request costs measurable time.
         """
         left_s = self._idle_since_s + self.timeout_keep_alive - self.loop.time()
         if left_s <= 0:
@@ -208,11 +208,11 @@ class ShortWayProtocol(HttpToolsProtocol):
         self._close_in_time()
 
     def send_400_response(self, msg: str) -> None:
-        """The answer to what is no HTTP: in the one shape that every error has."""
+        """Answers invalid HTTP in the shape that every error has."""
         self.refuse(RequestError("malformed_request", msg))
 
     def refuse(self, error: ServiceError) -> None:
-        """Answers what is no request, or never will be one, and closes."""
+        """Answers an invalid, incomplete or unwanted request with an error and closes the connection."""
         if self.transport.is_closing():
             return
         self.awaiting_since_s = None
@@ -225,12 +225,12 @@ class ShortWayProtocol(HttpToolsProtocol):
         self._close_in_time()
 
     def hang_up(self) -> None:
-        """Closes a connection on which nothing is under way."""
+        """Closes an idle connection."""
         self.awaiting_since_s = None
         self.transport.close()
 
     def _watch_reading(self, unread_bytes: int, share_bytes: int) -> None:
-        """Drops the connection unless the client has read a share of what it was sent by the next look."""
+        """Drops the connection unless the client has read `share_bytes` more by the next check."""
         responder: Responder = self.app
         self._stop_watching()
         self._stall_timer = self.loop.call_later(
@@ -250,12 +250,12 @@ class ShortWayProtocol(HttpToolsProtocol):
             self._stall_timer = None
 
     def _close_in_time(self) -> None:
-        """Closing waits for a client that does not read, be it little; here it does not wait for ever."""
+        """Limits how long closing waits for a client that does not read the rest of its answer."""
         if self._stall_timer is None and (unread_bytes := self.transport.get_write_buffer_size()):
             self._watch_reading(unread_bytes, unread_bytes // _READ_SHARE)
 
     def _owes_an_answer(self) -> bool:
-        # uvicorn declares that there always is a cycle, and starts without one.
+        # uvicorn declares that there always is a cycle, but starts without one.
         cycle = cast("RequestResponseCycle | None", self.cycle)
         return cycle is not None and not cycle.response_complete
 
@@ -275,7 +275,7 @@ class ShortWayProtocol(HttpToolsProtocol):
         self.on_response_complete()
 
     def _write(self, answer: bytes) -> None:
-        # In pieces, because TLS counts as unread only what it has not handed on, and hands one piece on whole.
+        # Write in chunks: TLS passes each write on whole, and what it has passed on no longer counts as unread.
         for start in range(0, len(answer), _PIECE_BYTES):
             self.transport.write(answer[start : start + _PIECE_BYTES])
 

@@ -1,8 +1,7 @@
-"""Whether a process still wants requests.
+"""Whether a process accepts new work: the first phase of a graceful shutdown.
 
-Owns the first step of a stop: from the moment it is asked for, health checks fail and answers close their
-connections, so that load balancers and clients look elsewhere, while every request that comes all the same
-is answered. Only after that does the server stop to listen.
+Once a stop is requested, health checks fail and every answer closes its connection, so load balancers and clients move
+to other processes. Requests that still arrive are answered. Only after this drain time does the server stop listening.
 """
 
 import asyncio
@@ -11,14 +10,14 @@ from types import FrameType
 
 
 class Readiness:
-    """Shared by what is told to stop and by what answers."""
+    """The drain state, shared by the signal handlers and the request handlers."""
 
     def __init__(self, drain_ms: int) -> None:
         self.draining = False
         self._drain_s = drain_ms / 1000
 
     def heed_signals(self) -> None:
-        """Puts draining before what the server does on a signal. Called when the server has its handlers in place."""
+        """Adds draining before the server's own signal handlers. Call it once those are installed."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             servers_own = signal.getsignal(number)
@@ -28,7 +27,7 @@ class Readiness:
             def stop(sig: int, frame: FrameType | None, then: object = servers_own) -> None:
                 assert callable(then)
                 if self.draining or not self._drain_s:
-                    # Asked a second time, or there is nobody to tell: at once.
+                    # Stop at once on a second signal, or if there is no drain time.
                     self.draining = True
                     then(sig, frame)
                     return

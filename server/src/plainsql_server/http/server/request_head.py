@@ -1,7 +1,7 @@
-"""The head of a request, gathered from the parser's callbacks, and the choice of its way.
+"""The head of a request, collected from the parser's callbacks.
 
-Owns the limit on a head and the rule of the short way. The parser calls straight into this module, past the
-connection's own class, because each header is a call and these are compiled (see `kernel.py`).
+It limits the size of the head and decides whether a request takes the fast path. The parser calls this module directly,
+not through the connection's class, because each header is a call and these functions are compiled (see `kernel.py`).
 """
 
 from urllib.parse import unquote
@@ -10,14 +10,14 @@ import httptools
 
 from plainsql_server.http.server.requests import Request
 
-# Address and headers together; nobody needs more, and they are held before anybody is authenticated.
+# The URL and headers together. They are held in memory before the caller is authenticated.
 MAX_HEAD_BYTES = 64 * 1024
-# A body this small is held whole before its sender is authenticated.
+# A body up to this size is held in memory before the caller is authenticated.
 MAX_SHORT_BODY_BYTES = 64 * 1024
 
 
 class Head:
-    """The address and the headers of the request that is being read; one for each connection."""
+    """The URL and headers of the request that is being read. Each connection has one."""
 
     __slots__ = ("headers", "size_bytes", "url")
 
@@ -25,7 +25,7 @@ class Head:
         self.begin()
 
     def begin(self) -> None:
-        """Forgets the request before."""
+        """Clears the previous request."""
         self.url = b""
         self.headers: dict[bytes, bytes] = {}
         self.size_bytes = 0
@@ -39,7 +39,7 @@ class Head:
         self.headers[name.lower()] = value
 
     def is_short(self) -> bool:
-        """Whether the request can be handed over whole."""
+        """Whether the request can take the fast path."""
         headers = self.headers
         return (
             b"transfer-encoding" not in headers
@@ -50,7 +50,7 @@ class Head:
         )
 
     def request(self, method: bytes, body: bytes) -> Request:
-        """The request, whole."""
+        """The complete request."""
         raw_path, _, query_string = self.url.partition(b"?")
         path = raw_path.decode("ascii")
         return Request(
@@ -60,5 +60,5 @@ class Head:
     def _count(self, size_bytes: int) -> None:
         self.size_bytes += size_bytes
         if self.size_bytes > MAX_HEAD_BYTES:
-            # Ends the parsing; uvicorn answers 400 and closes.
+            # This ends parsing. uvicorn then answers 400 and closes the connection.
             raise httptools.HttpParserError

@@ -1,6 +1,9 @@
-"""A request, as the routes see it: headers by name, a bounded body, options from the query string.
+"""A request as the routes see it: headers by name, a bounded body, options from the query string.
 
-Owns reading from the client. Every limit is applied before what it guards is parsed.
+    options = request.options(QueryOptions)
+    body = await request.body(max_bytes, principal.tier)
+
+Every size limit is checked before the data is parsed.
 """
 
 import asyncio
@@ -22,10 +25,10 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Decoded = TypeVar("Decoded")
 
-# A large body may take longer than the limit, but no longer than this pace gives it.
+# A large body may take longer than the body timeout, but must arrive at least at this rate.
 _SLOWEST_BODY_BYTES_PER_S = 64 * 1024
 
-# The extension of ASGI by which our protocol hands over where a stream can be written.
+# The ASGI extension through which the protocol passes the response channel for streams.
 WAY = "plainsql.way"
 
 
@@ -33,11 +36,11 @@ _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-
 
 
 class ClientGone(Exception):
-    """The client closed the connection before its request was complete; there is nobody to answer."""
+    """The client closed the connection before its request was complete, so there is no answer to send."""
 
 
 class BodyCameLate(Exception):
-    """The body is whole now, but was not when the caller was authenticated, who may have been revoked since."""
+    """The body arrived after the caller was authenticated. Authenticate again: the key may have been revoked since."""
 
 
 class Request:
@@ -49,14 +52,14 @@ class Request:
     )  # fmt: skip
 
     way: Way
-    # The response that is being sent in pieces, from its first byte on.
+    # The response that is being streamed, set once its first byte is sent.
     streamed: Response | None
 
     def __init__(
         self, method: str, path: str, query_string: bytes, headers: Mapping[bytes, bytes],
         *, body: bytes = b"", receive: Receive | None = None, body_timeout_s: float = 0.0,
     ) -> None:  # fmt: skip
-        """A request whose body is there already, or is received in pieces. Header names are in lower case."""
+        """A request whose body is already here, or arrives through `receive`. Header names are in lower case."""
         self.started_us = monotonic_us()
         self.method = method
         self.path = path
@@ -65,7 +68,7 @@ class Request:
         self._body = body
         self._receive = receive
         self._body_timeout_s = body_timeout_s
-        # What its response says about the caller's rate limit.
+        # The rate limit headers of the response.
         self.rate_headers: Sequence[tuple[bytes, bytes]] = ()
         self.streamed = None
         sent_id = headers.get(b"x-request-id")
@@ -85,17 +88,17 @@ class Request:
         return None if value is None else value.decode("latin-1")
 
     def trace_id(self) -> str | None:
-        """The caller's W3C trace, if it sent a well-formed traceparent."""
+        """The W3C trace id, if the caller sent a valid traceparent header."""
         sent = self.headers.get(b"traceparent")
         match = _TRACEPARENT.match(sent) if sent else None
         return match[1].decode() if match else None
 
     def content_type(self) -> str:
-        """The media type without parameters, in lower case; '' if the client named none."""
+        """The media type without parameters, in lower case; '' if the client sent none."""
         return (self.header(b"content-type") or "").partition(";")[0].strip().lower()
 
     def charset(self) -> str:
-        """The character set that the content type names, in lower case; '' if it names none."""
+        """The charset of the content type, in lower case; '' if there is none."""
         for parameter in (self.header(b"content-type") or "").lower().split(";")[1:]:
             name, _, value = parameter.partition("=")
             if name.strip() == "charset":
@@ -103,28 +106,28 @@ class Request:
         return ""
 
     def options(self, model: type[Decoded]) -> Decoded:
-        """The query string as a model. Raises RequestError naming what does not fit."""
+        """The query string as a model. Raises RequestError if it is invalid."""
         pairs = parse_qsl(self.query_string.decode("latin-1"), keep_blank_values=True)
         sent = dict(pairs)
         if len(sent) < len(pairs):
-            raise RequestError("invalid_option", "The query string names an option twice.")
+            raise RequestError("invalid_option", "The query string sets an option more than once.")
         for name, text in sent.items():
-            # Which `convert` would take for an option that is not there.
+            # `convert` would treat it as a missing option.
             if text.lower() == "null":
-                raise RequestError("invalid_option", f"The query string does not fit: {name} cannot be null.")
+                raise RequestError("invalid_option", f"The query string is invalid: {name} cannot be null.")
         try:
             return msgspec.convert(sent, model, strict=False)
         except msgspec.ValidationError as error:
-            raise RequestError("invalid_option", f"The query string does not fit: {error}.") from error
+            raise RequestError("invalid_option", f"The query string is invalid: {error}.") from error
 
     def has_option(self, name: str) -> bool:
-        """Whether the query string names an option, with or without a value."""
+        """Whether the query string has an option, with or without a value."""
         return any(key == name for key, _ in parse_qsl(self.query_string.decode("latin-1"), keep_blank_values=True))
 
     async def body(self, max_bytes: int, tier: str) -> bytes:
-        """The whole body. Raises RequestError where it is too large, or compressed; ClientGone if it breaks off.
+        """The complete body. Raises RequestError if it is too large or compressed, ClientGone if it is cut off.
 
-        Raises BodyCameLate where it had to be awaited: the caller is to be authenticated anew, and asks again.
+        Raises BodyCameLate if it had to wait for the body. Then authenticate the caller again and call it again.
         """
         body = self.body_at_hand(max_bytes, tier)
         if body is None:
@@ -133,10 +136,12 @@ class Request:
         return body
 
     def body_at_hand(self, max_bytes: int, tier: str) -> bytes | None:
-        """The whole body if it came with the request, else None: then `body` must be awaited. Raises as that does."""
+        """The complete body if it arrived with the head, else None: then await `body`. Raises like `body`."""
         encoding = self.headers.get(b"content-encoding")
         if encoding is not None and encoding.lower() != b"identity":
-            raise RequestError("unsupported_content_encoding", "Send the body uncompressed.")
+            raise RequestError(
+                "unsupported_content_encoding", "Compressed bodies aren't supported. Send the body uncompressed."
+            )
         if self._receive is not None:
             return None
         if len(self._body) > max_bytes:
@@ -144,7 +149,7 @@ class Request:
         return self._body
 
     async def await_body(self, max_bytes: int, tier: str) -> None:
-        """Waits until the body is whole. Raises RequestError where it is too large or too slow; ClientGone."""
+        """Waits until the body is complete. Raises RequestError if it is too large or too slow, or ClientGone."""
         if self._receive is None:
             return
         if int(self.headers.get(b"content-length", b"0")) > max_bytes:
@@ -152,7 +157,7 @@ class Request:
         try:
             self._body = await _received(self._receive, self._body_timeout_s, max_bytes, tier)
         except TimeoutError:
-            raise RequestError("request_timeout", "The body did not come in time.") from None
+            raise RequestError("request_timeout", "The body did not arrive in time.") from None
         self._receive = None
 
 
@@ -174,37 +179,39 @@ async def _received(receive: Receive, timeout_s: float, max_bytes: int, tier: st
 
 
 def require_content_type(request: Request, wanted: str) -> None:
-    """Raises RequestError unless the body is of that type, or of none that is named."""
+    """Raises RequestError unless the content type is `wanted` or missing, and the charset is UTF-8 or missing."""
     content_type = request.content_type()
     if content_type not in ("", wanted) or request.charset() not in ("", "utf-8", "utf8"):
         raise RequestError(
             "unsupported_content_type",
-            f"{request.path} takes {wanted}, not {content_type}.",
+            f"{request.path} accepts {wanted}, not {content_type}.",
             hint=f"Send the header Content-Type: {wanted}.",
         )
 
 
 def text_of(body: bytes) -> str:
-    """The body as text. Raises RequestError where it is not UTF-8."""
+    """The body as text. Raises RequestError if it is not UTF-8."""
     try:
         return body.decode()
     except UnicodeDecodeError as error:
-        raise RequestError("malformed_request", f"The body is not UTF-8 at byte {error.start}.") from error
+        raise RequestError("malformed_request", f"The body isn't valid UTF-8 at byte {error.start}.") from error
 
 
 def decode_json(body: bytes, decoder: "msgspec.json.Decoder[Decoded]") -> Decoded:
-    """The body as a model. Raises RequestError saying where it does not fit."""
+    """The body as a model. Raises RequestError if it is invalid."""
     if not body.isascii():
         text_of(body)
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise RequestError("malformed_request", f"The JSON body does not fit: {error}.") from error
+        raise RequestError("malformed_request", f"The JSON body is invalid: {error}.") from error
     except msgspec.DecodeError as error:
-        raise RequestError("malformed_request", f"The body is not valid JSON: {error}.") from error
+        raise RequestError("malformed_request", f"The body isn't valid JSON: {error}.") from error
     except RecursionError as error:
         raise RequestError("malformed_request", "The JSON body is nested too deeply.") from error
 
 
 def _too_large(max_bytes: int, tier: str) -> RequestError:
-    return RequestError("request_too_large", f"A request may have {max_bytes} bytes in the tier {tier!r}.")
+    return RequestError(
+        "request_too_large", f"The request body exceeds the limit of {max_bytes} bytes (tier {tier!r})."
+    )

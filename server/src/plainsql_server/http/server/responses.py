@@ -1,6 +1,6 @@
-"""A response, before it is sent.
+"""A response before it is sent, and its HTTP/1.1 encoding.
 
-Owns the bytes of JSON answers and the headers that every response has. Refuses to decide a status.
+return json_response(200, content)
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ Content = msgspec.Struct | dict[str, Any]
 
 
 class Response:
-    """Status, body and headers of one answer."""
+    """The status, body and headers of an answer."""
 
     __slots__ = (
         "body", "command", "content_type", "error_code", "exec_us", "failure", "headers", "queue_us", "row_count",
@@ -41,13 +41,13 @@ class Response:
         self.body = body
         self.content_type = content_type
         self.headers: list[Header] = [] if headers is None else headers
-        # What the log says about it; never the customer's data.
+        # For the log. It never contains customer data.
         self.queue_us = queue_us
         self.exec_us = exec_us
         self.command = command
         self.row_count = row_count
         self.error_code = error_code
-        # Of a stream, which was sent when its response is returned: its form, its bytes, and why it failed.
+        # For streams, which are already sent when the response is returned: the format, the size, and the error.
         self.stream = stream
         self.sent_bytes = 0
         self.failure: ServiceError | None = None

@@ -1,7 +1,12 @@
-"""A response that leaves in pieces, over the connection that its request came by.
+"""Writes a streamed response to the connection of its request.
 
-Owns the framing (chunked, or until the connection closes for HTTP/1.0), how much may wait for a client that
-reads slowly, and for how long it may not read at all. Refuses to know what it sends.
+    sink.begin(200, headers)
+    sink.write(data)
+    await sink.drain()
+    sink.finish(b"")
+
+It handles the framing (chunked, or until the connection closes for HTTP/1.0), how much data may wait for a slow client,
+and how long a client may stop reading.
 """
 
 import asyncio
@@ -16,48 +21,48 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from plainsql_server.http.server.responses import Header
 
 _LAST_CHUNK = b"0\r\n\r\n"
-# What may wait in the kernel for a client that reads slowly. Without it, that is some megabytes a connection, which
-# the engine would have to make and we to render for a client that perhaps never reads them.
+# How much may wait in the kernel for a slow client. By default, that is several megabytes per connection, which
+# PostgreSQL would produce and we would encode for a client that may never read them.
 _UNSENT_BYTES = 128 * 1024
-# Linger for no time at all.
+# SO_LINGER with a timeout of zero: closing resets the connection.
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 class ClientStalled(Exception):
-    """The client did not read for so long that its connection was closed."""
+    """The connection was closed because the client stopped reading."""
 
 
 class Cycle(Protocol):
-    """A request that is being answered, as uvicorn knows it."""
+    """A request that is being answered, as uvicorn represents it."""
 
     keep_alive: bool
     response_complete: bool
 
 
 class Channel(Protocol):
-    """A client's connection: uvicorn's protocol."""
+    """The connection of a client: uvicorn's protocol."""
 
     transport: asyncio.Transport
     flow: FlowControl
     server_state: Any
 
     def on_response_complete(self) -> None:
-        """Goes on with the next request."""
+        """Continues with the next request."""
 
 
 Way = tuple[Channel, Cycle, bool]
-"""Where an answer goes: the connection, the request's cycle on it, and whether it may be chunked."""
+"""The response channel: the connection, the cycle of the request, and whether the answer may be chunked."""
 
 
 def reset(transport: asyncio.Transport) -> None:
-    """Ends a connection so that its client sees an error and no end; what has not left is thrown away."""
+    """Resets a connection, so the client sees an error rather than a normal end. Unsent data is discarded."""
     connection = transport.get_extra_info("socket")
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
     transport.abort()
 
 
 class Sink:
-    """The body of one response. What is written leaves at once, unless the client is behind."""
+    """The body of one response. Data is sent at once, unless the client is behind."""
 
     def __init__(self, way: Way, stall_s: float) -> None:
         self._channel, self._cycle, self._chunked = way
@@ -69,11 +74,11 @@ class Sink:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the client has not read what was sent before."""
+        """Whether the client has yet to read earlier data."""
         return self._flow.write_paused
 
     def begin(self, status: int, headers: Sequence[Header]) -> None:
-        """Keeps the head for the first write, which it shares."""
+        """Sets the head, which is sent together with the first write."""
         connection = self._transport.get_extra_info("socket")
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
         lines = [STATUS_LINE[status]]
@@ -83,15 +88,15 @@ class Sink:
             lines.append(b"transfer-encoding: chunked\r\n")
         lines.append(b"\r\n" if self._cycle.keep_alive else b"connection: close\r\n\r\n")
         self._head = b"".join(lines)
-        # uvicorn answers by itself what nobody else has begun to answer.
+        # Otherwise uvicorn would send its own answer.
         if hasattr(self._cycle, "response_started"):
             self._cycle.response_started = True
 
     def write(self, data: bytes) -> None:
-        """Sends without waiting; `drain` must follow before there is much more."""
+        """Sends data without waiting. Call `drain` before you write much more."""
         self.sent_bytes += len(data)
         if not data:
-            # An empty chunk would be the end.
+            # An empty chunk would end the body.
             self._transport.write(self._head)
         elif self._chunked:
             self._transport.write(b"%b%x\r\n%b\r\n" % (self._head, len(data), data))
@@ -100,7 +105,7 @@ class Sink:
         self._head = b""
 
     async def drain(self) -> None:
-        """Waits while the client is behind. Raises ClientStalled, having closed the connection."""
+        """Waits while the client is behind. If it stalls, closes the connection and raises ClientStalled."""
         if not self._flow.write_paused:
             return
         try:
@@ -111,26 +116,26 @@ class Sink:
             raise ClientStalled from None
 
     def finish(self, last: bytes) -> None:
-        """Sends the last piece and the end, and goes on with the connection's next request."""
+        """Sends the last data, ends the body, and continues with the connection's next request."""
         self.write(last)
         if self._chunked:
             self._transport.write(_LAST_CHUNK)
         self._cycle.response_complete = True
         if not self._cycle.keep_alive:
             self._transport.close()
-            # Closing waits for a client that does not read; we do not wait as long.
+            # Closing waits until the client has read everything. Limit that wait.
             asyncio.get_running_loop().call_later(self._stall_s, self._transport.abort)
         self._channel.on_response_complete()
 
     def abort(self) -> None:
-        """Breaks the response off, so that the client sees that its end is missing."""
+        """Aborts the response. The client sees that it is incomplete."""
         self._cycle.response_complete = True
         self._transport.abort()
 
     def break_off(self) -> None:
-        """Like `abort`, but what was written before still leaves, where a missing last chunk shows the break.
+        """Like `abort`, but still sends earlier data if the body is chunked: the missing last chunk shows the failure.
 
-        Elsewhere a closed connection is how a whole body ends, so that this one is reset.
+        Without chunks, closing the connection would mark the body as complete, so the connection is reset instead.
         """
         self._cycle.response_complete = True
         if not self._chunked:

@@ -1,7 +1,4 @@
-"""The processes of a plane that serve, and the one that starts them and replaces those that die.
-
-Owns how a plane is served, by uvicorn. Refuses to know what is served.
-"""
+"""Runs a plane under uvicorn: a parent process starts the workers and replaces those that die."""
 
 import sys
 from contextlib import suppress
@@ -12,14 +9,14 @@ from uvicorn.supervisors import Multiprocess
 
 
 class Workers(Multiprocess):
-    """Processes that share a port, each replaced when it dies or does not answer its parent any more."""
+    """Processes that share a port. A worker that dies or no longer responds to its parent is replaced."""
 
     def keep_subprocess_alive(self) -> None:
-        """Replaces who is gone, as uvicorn does, and without waiting for the last word of somebody who died.
+        """Replaces dead workers, as uvicorn does, but without waiting for a dead worker's reply.
 
-        Who is asked by its parent and dies before it answers would be awaited for as long as a silent one may be, and
-        nobody else be replaced meanwhile. The parent has a copy of each worker's end of the pipe between them; without
-        that copy, the pipe ends when the worker does.
+        If a worker dies after the parent has pinged it, uvicorn would wait for the full ping timeout and replace no
+        other worker meanwhile. The cause is that the parent keeps a copy of the worker's end of their pipe. Without
+        that copy, the pipe closes when the worker dies.
         """
         for process in self.processes:
             process.child_conn.close()
@@ -27,7 +24,7 @@ class Workers(Multiprocess):
 
 
 def serve(config: uvicorn.Config) -> None:
-    """Serves until it is told to stop. Ends the process if it cannot begin."""
+    """Serves until it is asked to stop. Exits the process if it cannot start."""
     server = uvicorn.Server(config)
     with suppress(KeyboardInterrupt):
         if config.workers > 1:

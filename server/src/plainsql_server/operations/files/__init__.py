@@ -1,1 +1,1 @@
-"""Configuration files for other programs: nginx as the alias, PostgreSQL as a cell, Patroni and etcd."""
+"""Configuration files for other programs: nginx (the alias), PostgreSQL (a cell), Patroni and etcd."""

@@ -1,7 +1,9 @@
-"""The alias' nginx configuration: the data plane through one more hop, and a redirect for control routes.
+"""The nginx configuration of the alias, which forwards to the data plane and redirects control routes.
 
-Owns the text that nginx gets. Whatever is not a control route goes to the data plane, so that there is no second
-list of routes; errors that nginx makes by itself have the one shape that all errors have.
+    text = alias_config(Alias(["443"], ["10.0.0.11:8400"], "https://control.example"))
+
+Everything except control routes goes to the data plane, so there is no second list of routes. nginx's own errors have
+the same format as all other errors.
 """
 
 from collections.abc import Sequence
@@ -14,16 +16,16 @@ import msgspec
 
 from plainsql_server.limits.tiers import TIERS
 
-# Requests that one address may have under way: more than browsers and applications have, and few enough that what it
-# sends before it is authenticated does not fill a disk.
+# Concurrent requests per address: more than browsers and applications need, and few enough that bodies of
+# unauthenticated requests can't fill the disk.
 _ADDRESS_REQUESTS = 256
-# How much longer than the longest stream an answer may be silent.
+# Read timeout of nginx beyond the longest stream.
 _BEYOND_THE_LONGEST_STREAM_S = 60
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """The certificate that the alias shows, and its key."""
+    """The certificate of the alias and its key."""
 
     cert_file: Path
     key_file: Path
@@ -31,22 +33,22 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """What an operator says about the alias."""
+    """An operator's options for the alias."""
 
     listen: Sequence[str]
     upstreams: Sequence[str]
-    """Addresses of data planes: host:port."""
+    """Data planes, as host:port."""
     control_url: str
     server_name: str = "_"
     tls: TlsFiles | None = None
     upstream_ca_file: Path | None = None
-    """With it, the data planes are spoken to over TLS, and must show a certificate for `upstream_name`."""
+    """If set, nginx uses TLS to the data planes, whose certificate must be valid for `upstream_name`."""
     upstream_name: str = "localhost"
 
 
 @dataclass(frozen=True, slots=True)
 class _Error:
-    """An error that nginx makes by itself."""
+    """An error response that nginx generates."""
 
     place: str
     status: int
@@ -58,12 +60,12 @@ class _Error:
 
 
 def alias_config(alias: Alias) -> str:
-    """The configuration, for nginx' http block. Raises ValueError for an address that nginx would read differently."""
+    """Return the configuration for the http block. Raises ValueError for an address that nginx would misread."""
     control_url = alias.control_url.rstrip("/")
     for address in (*alias.listen, *alias.upstreams, control_url, alias.server_name, alias.upstream_name):
         _refuse_strange(address)
     if urlsplit(control_url).scheme not in ("http", "https"):
-        raise ValueError(f"The control plane's address is no URL: {control_url}")
+        raise ValueError(f"The control plane's address is not a URL: {control_url}")
     text = files("plainsql_server.operations.files").joinpath("alias.conf").read_text(encoding="utf-8")
     for name, value in {
         "UPSTREAMS": "\n".join(f"    server {upstream} max_fails=1 fail_timeout=1s;" for upstream in alias.upstreams),
@@ -116,24 +118,24 @@ def _errors(control_url: str) -> list[_Error]:
                hint=f"Send the request to {control_url}; browsers cannot follow this redirect to another origin."),
         _Error("= /_alias/malformed", 400, "malformed_request", "Invalid HTTP request received."),
         _Error("= /_alias/unknown", 404, "route_not_found", "There is no such route.", hint="GET / lists the routes."),
-        _Error("= /_alias/method", 405, "method_not_allowed", "No route takes this method."),
+        _Error("= /_alias/method", 405, "method_not_allowed", "No route accepts this method."),
         _Error("= /_alias/too_large", 413, "request_too_large", "The request is larger than any tier allows."),
         _Error("= /_alias/too_many", 503, "connection_limit",
-               f"An address may have {_ADDRESS_REQUESTS} requests under way.", retryable=True),
-        # The request may have reached the data plane, and only its answer may be lost.
+               f"Too many requests: an address may have {_ADDRESS_REQUESTS} in progress.", retryable=True),
+        # The request may have reached the data plane. Perhaps only the response was lost.
         _Error("= /_alias/unavailable", 503, "data_plane_unavailable", "The data plane does not answer.",
                outcome="unknown", retryable=True),
     ]  # fmt: skip
 
 
 def _location(error: _Error, control_url: str) -> str:
-    """A place that answers with an error; its status was set on the way to it, by `error_page`."""
+    """Return a location that sends an error body. `error_page` sets the status."""
     headers = [
         ("X-Request-Id", "$plainsql_request_id"), ("Server-Timing", '"alias;dur=$plainsql_ms"'),
         ("X-Content-Type-Options", "nosniff"), ("X-Frame-Options", "DENY"),
     ]  # fmt: skip
     if error.status == 308:
-        # And no word to browsers on other origins: they must call the control plane itself.
+        # No CORS header: pages of other origins must call the control plane directly.
         headers.append(("Location", f"{control_url}$request_uri"))
     else:
         headers.append(("Access-Control-Allow-Origin", "$plainsql_allowed_origin"))
@@ -161,10 +163,10 @@ def _body(error: _Error) -> str:
 def _quoted(path: Path) -> str:
     text = str(path)
     if any(char in text for char in '"\\$\n\r'):
-        raise ValueError(f"nginx cannot be given this path: {text}")
+        raise ValueError(f"nginx cannot use this path: {text}")
     return f'"{text}"'
 
 
 def _refuse_strange(text: str) -> None:
     if not text or any(char in text for char in " \t\r\n;{}\"'\\$#"):
-        raise ValueError(f"nginx cannot be given this address: {text!r}")
+        raise ValueError(f"nginx cannot use this address: {text!r}")

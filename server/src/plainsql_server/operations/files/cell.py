@@ -1,8 +1,10 @@
-"""The configuration of a cell's PostgreSQL: the files, and why each setting has its value.
+"""The configuration files of a cell's PostgreSQL, and why each setting has its value.
 
-Owns `postgresql.conf` and `pg_hba.conf` of a cell. `plainsql-server cell files` prints them, `dev` writes them at each
-start, and tests run on them, so that what is promised of a cell is tried. Refuses to know where they are put.
-Needs no library: `dev` loads it before anything else is there.
+    config = CellConfig("plainsql_admin", "/run/postgresql", Tls("server.crt", "server.key", "clients.crt"))
+    config.postgresql_conf(), config.pg_hba_conf(), config.pg_ident_conf()
+
+`plainsql-server cell files` writes these files, `dev` writes them at each start, and the tests use them, so what we
+promise about cells is tested. This module needs no third-party library, because `dev` loads it first.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,24 +13,24 @@ from os import PathLike
 
 from plainsql_server.engine.admin.cell import TEMP_FILE_LIMIT
 
-HEADING = "# Written by PlainSQL. Do not edit it: write it again, and set what differs with ALTER SYSTEM.\n"
+HEADING = "# Written by PlainSQL. Do not edit: generate it again. Override settings with ALTER SYSTEM.\n"
 
-# Which system users may be which roles on the machine itself, by its name in pg_ident.conf.
+# Name of the map in pg_ident.conf that maps system users to roles for local connections.
 LOCAL_MAP = "plainsql"
 
-# What one backend may take of the machine's memory besides the shared buffers. A tenant may set its own work_mem as
-# high as it likes, and the engine has no ceiling for that; the operating system has, and the statement that meets it
-# fails alone, with SQLSTATE 53200. A single value takes up to 1 GB while it is made.
+# Memory limit of one backend, without the shared buffers. A tenant can set work_mem as high as it likes, and PostgreSQL
+# has no upper limit for it. The operating system does: a statement that reaches the limit fails alone, with SQLSTATE
+# 53200. Building a single value can take up to 1 GB.
 BACKEND_MEMORY_BYTES = 2 * 1024**3
 
 _LIMITS = {
     "max_connections": "200",
-    # Administration, the reaper among it, gets in when tenants have taken every other connection.
+    # Lets administration, including the reaper, connect when tenants use every other connection.
     "superuser_reserved_connections": "10",
-    # Transactions that span databases are prepared by the service.
+    # The service prepares transactions that span databases.
     "max_prepared_transactions": "64",
-    # The table of locks is shared by all tenants, with this many places for each connection. A transaction over
-    # a few thousand tables of one tenant's must not fill it.
+    # All tenants share the lock table, which has this many entries per connection. One tenant's transaction over a few
+    # thousand tables must not fill it.
     "max_locks_per_transaction": "512",
     "max_pred_locks_per_transaction": "256",
     "shared_buffers": "128MB",
@@ -36,17 +38,17 @@ _LIMITS = {
     "maintenance_work_mem": "64MB",
     "temp_buffers": "8MB",
     "temp_file_limit": TEMP_FILE_LIMIT,
-    # Workers of one statement's are taken from its neighbours. A tenant may set how many it wants, but not this.
+    # Parallel workers take CPU time from other tenants. Tenants can set how many they want, but can't change this.
     "max_worker_processes": "0",
     "max_logical_replication_workers": "0",
     "max_parallel_workers_per_gather": "0",
-    # Compiled code serves few statements and costs memory that is not counted. No such provider: it cannot be set on.
+    # JIT helps few statements and uses memory that is not limited. Without a provider, tenants can't turn it on.
     "jit": "off",
     "jit_provider": "none",
 }
 
-# A customer's statement, its parameters and its values have no place in a log; nor has the secret that the service
-# sends as a parameter. Messages of errors quote values, so a cell writes down none: the service gets them and counts.
+# Customers' statements, parameters and values must not appear in a log, nor may the secret that the service sends as a
+# parameter. Error messages quote values, so a cell logs none: the service receives and counts them.
 _LOG = {
     "log_min_messages": "log",
     "log_min_error_statement": "panic",
@@ -69,7 +71,7 @@ _SAFETY = {
     "lo_compat_privileges": "off",
     "password_encryption": "scram-sha-256",
     "timezone": "UTC",
-    # A backend whose client is gone notices between two rows at the latest; the service cancels it before that.
+    # How often a backend checks that its client is connected. The service normally cancels the statement earlier.
     "client_connection_check_interval": "10s",
     "tcp_keepalives_idle": "60",
     "authentication_timeout": "10s",
@@ -78,7 +80,7 @@ _SAFETY = {
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Where a cell reached over the network has its certificate, and the authority that signs the service's."""
+    """Paths of a networked cell's certificate, and of the CA that signs the service's certificates."""
 
     cert_file: str
     key_file: str
@@ -87,44 +89,44 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class CellConfig:
-    """How one cell is reached. Without `tls` it is reached by its socket alone, whose folder is the guard."""
+    """How a cell is reached. Without `tls`, only by its socket, protected by the folder's permissions."""
 
     admin_role: str
     socket_directory: str
     tls: Tls | None = None
     listen_addresses: str = "*"
     networks: tuple[str, ...] = ("0.0.0.0/0", "::0/0")
-    """From where the service connects."""
+    """Networks that the service connects from."""
     others: Mapping[str, str] = field(default_factory=dict)
 
     def settings(self) -> dict[str, str]:
-        """Every setting that differs from PostgreSQL's own, or must not."""
+        """Return every setting that differs from PostgreSQL's default, or must equal it."""
         return {**_LIMITS, **_LOG, **_SAFETY, **self._reach(), **self.others}
 
     def postgresql_conf(self) -> str:
-        """The text of postgresql.conf."""
+        """Return the text of postgresql.conf."""
         return HEADING + "".join(f"{name} = {_quoted(value)}\n" for name, value in self.settings().items())
 
     def pg_hba_conf(self) -> str:
-        """The text of pg_hba.conf.
+        """Return the text of pg_hba.conf.
 
-        No line asks for a password, since a tenant can give its own role one. Over the network a certificate of
-        the service's authority is asked for. It opens every tenant's role, because PostgreSQL 15 would need a line in
-        a map for each of them; but not the admin role, which has a certificate in its own name.
+        No line accepts a password, because tenants can set a password for their own role. Over the network, the service
+        needs a certificate from its CA. It can log in as every tenant's role, because PostgreSQL 15 would need a map
+        entry for each of them, but not as the admin role, which needs a certificate with that name.
         """
         if self.tls is None:
             return (
                 HEADING
-                + "# The socket's folder is the guard: only the service's user can enter it.\nlocal all all trust\n"
+                + "# The socket's folder protects access: only the service's user can enter it.\nlocal all all trust\n"
             )
         return HEADING + "\n".join(self.local_lines() + self.service_lines()) + "\n"
 
     def local_lines(self) -> list[str]:
-        """The lines of pg_hba.conf for the machine itself."""
+        """Return the lines of pg_hba.conf for local connections."""
         return [f"local all {quoted_role(self.admin_role)} peer map={LOCAL_MAP}", "local all all reject"]
 
     def service_lines(self) -> list[str]:
-        """The lines of pg_hba.conf for the service, over the network."""
+        """Return the lines of pg_hba.conf for the service's network connections."""
         admin = quoted_role(self.admin_role)
         lines = []
         for network in self.networks:
@@ -137,7 +139,7 @@ class CellConfig:
         return lines
 
     def pg_ident_conf(self, system_user: str = "postgres") -> str:
-        """The text of pg_ident.conf: which system user may be the admin role on the machine itself."""
+        """Return the text of pg_ident.conf: which system user may log in locally as the admin role."""
         return f"{HEADING}{self.ident_line(system_user)}\n"
 
     def ident_line(self, system_user: str = "postgres") -> str:
@@ -159,19 +161,19 @@ class CellConfig:
 
 
 def with_bounded_memory(command: Sequence[str | PathLike[str]]) -> list[str]:
-    """The command that starts PostgreSQL, so that each of its processes keeps to BACKEND_MEMORY_BYTES."""
+    """Wrap a command that starts PostgreSQL, to limit each of its processes to BACKEND_MEMORY_BYTES."""
     words = [str(word) for word in command]
     return ["/bin/sh", "-c", f'ulimit -d {BACKEND_MEMORY_BYTES // 1024} && exec "$@"', "sh", *words]
 
 
 def _quoted(value: str) -> str:
     if "\n" in value:
-        raise ValueError(f"no line break can be in a setting: {value!r}")
+        raise ValueError(f"A setting can't contain a line break: {value!r}")
     return "'" + value.replace("'", "''") + "'"
 
 
 def quoted_role(role: str) -> str:
-    """A role's name as pg_hba.conf and pg_ident.conf take it."""
+    """Quote a role name for pg_hba.conf and pg_ident.conf."""
     if '"' in role or "\n" in role:
-        raise ValueError(f"no such role can be named here: {role!r}")
+        raise ValueError(f"A role name can't contain a double quote or a line break here: {role!r}")
     return f'"{role}"'

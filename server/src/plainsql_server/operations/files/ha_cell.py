@@ -1,8 +1,10 @@
-"""The configuration of a cell that survives the loss of a machine: three PostgreSQL servers under Patroni and etcd.
+"""The configuration of a cell that survives the loss of a machine: three or more PostgreSQL servers, Patroni and etcd.
 
-Owns what Patroni and etcd are told on each machine. PostgreSQL's own settings and who may log in are those of every
-cell (`cell.py`), with what replication needs beside them. `plainsql-server cell ha-files` prints it, and tests
-run on it. Refuses to know where the files are put.
+    config = HaConfig("eu-1", nodes, cell, Files.in_folder("/etc/plainsql"))
+    config.patroni_yml(nodes[0]), config.etcd_yml(nodes[0])
+
+PostgreSQL's settings and login rules are those of every cell (`cell.py`), plus what replication needs.
+`plainsql-server cell ha-files` writes the files, and the tests use them.
 """
 
 import json
@@ -13,43 +15,43 @@ from typing import Any, Self
 from plainsql_server.engine.admin.cell import REWIND_ROLE
 from plainsql_server.operations.files.cell import LOCAL_MAP, CellConfig, quoted_role
 
-HEADING = "# Written by PlainSQL. Do not edit it: write it again. What all machines share is changed with patronictl.\n"
+HEADING = "# Written by PlainSQL. Do not edit: generate it again. Change what all machines share with patronictl.\n"
 
 REPLICATION_ROLE = "plainsql_replication"
-# What the certificates that servers show each other are mapped by.
+# Name of the map in pg_ident.conf for the certificates that servers present to each other.
 _NODES_MAP = "nodes"
 
-# A leader holds its lock for so long. When its machine dies, another one leads after that, and a second or two. Twenty
-# is the least that Patroni takes.
+# How long a leader's lock is valid. If its machine dies, another one takes over a second or two after that. Twenty is
+# Patroni's minimum.
 LOCK_TTL_S = 20
-# How often each server looks around: an engine that crashed under a living Patroni is noticed within this. A new leader
-# also needs two or three looks until it waits for the standby that is left, and not for the one that led before.
+# How often each Patroni checks its server. It detects a PostgreSQL crash within this time. A new leader also needs two
+# or three rounds until it waits for the remaining standby instead of the former leader.
 _LOOP_WAIT_S = 1
-# How long etcd may be silent. A leader without etcd steps down after it, which must be over before its lock ends:
-# Patroni asks for loop_wait + 2 × retry_timeout ≤ ttl.
+# How long etcd may be unavailable before a leader steps down. It must step down before its lock expires: Patroni
+# requires loop_wait + 2 × retry_timeout ≤ ttl.
 _RETRY_TIMEOUT_S = 5
-# A leader that steps down is killed if it has not stopped by then.
+# A leader that steps down is killed if it has not stopped after this time.
 _STOP_TIMEOUT_S = 5
 
-# Patroni keeps these the same on all servers, and takes them from its own store alone.
+# Patroni keeps these equal on all servers and reads them only from etcd.
 _SHARED = ("max_connections", "max_prepared_transactions", "max_locks_per_transaction", "max_worker_processes")
-# Patroni takes no smaller number, where a cell of one machine has none. So many parallel workers statements can have in
-# all, if a tenant asks for them.
+# Patroni's minimum; a cell of one machine has 0. If tenants ask for parallel workers, all their statements together can
+# have this many.
 _LEAST_WORKERS = {"max_worker_processes": "2"}
 
 _REPLICATION = {
-    # A standby that fell silent is given up after this long, and one that lost its leader looks for it this often.
+    # When a silent standby is given up, and how often a standby that lost its leader looks for it.
     "wal_sender_timeout": "10s",
     "wal_receiver_timeout": "10s",
     "wal_retrieve_retry_interval": "500ms",
-    # What is kept for a server that is away. Beyond it, that server is copied anew rather than the disk filled.
+    # WAL kept for a server that is down. Beyond this, that server is copied again, and the disk doesn't fill up.
     "max_slot_wal_keep_size": "16GB",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One machine of the cell, at the address by which the other machines reach it."""
+    """One machine of the cell; `host` is the address where the other machines reach it."""
 
     name: str
     host: str
@@ -61,12 +63,12 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Where each machine has its certificates. The machines' authority signs for nothing else."""
+    """Paths of the certificates on each machine. The machines' CA must sign nothing else."""
 
     node_cert: str
     node_key: str
     nodes_ca: str
-    # In the name of the replication role, by the authority of the service's certificates.
+    # Names the replication role, and is signed by the CA of the service's certificates.
     replication_cert: str
     replication_key: str
 
@@ -82,7 +84,7 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class HaConfig:
-    """A cell of several machines. `cell` has TLS: without it, servers could not know each other."""
+    """A cell of several machines. `cell` must have TLS, with which the servers authenticate each other."""
 
     name: str
     nodes: Sequence[Node]
@@ -95,15 +97,15 @@ class HaConfig:
     system_user: str = "postgres"
 
     def patroni_yml(self, node: Node) -> str:
-        """The text of Patroni's configuration on one machine. JSON is YAML."""
+        """Return Patroni's configuration for one machine, as JSON, which is valid YAML."""
         return HEADING + json.dumps(self._patroni(node), indent=2) + "\n"
 
     def etcd_yml(self, node: Node) -> str:
-        """The text of etcd's configuration on one machine."""
+        """Return etcd's configuration for one machine."""
         return HEADING + json.dumps(self._etcd(node), indent=2) + "\n"
 
     def conninfo(self) -> str:
-        """The hosts of the cell, as `cell add` takes them."""
+        """Return the cell's hosts for `cell add --conninfo`."""
         hosts = ",".join(node.host for node in self.nodes)
         ports = ",".join(str(node.postgres_port) for node in self.nodes)
         return f"host={hosts} port={ports} target_session_attrs=primary"
@@ -120,7 +122,7 @@ class HaConfig:
                 "certfile": files.node_cert,
                 "keyfile": files.node_key,
                 "cafile": files.nodes_ca,
-                # Whoever may call it can end the cell: the machines alone.
+                # This API can shut the cell down, so only the machines may call it.
                 "verify_client": "required",
             },
             "ctl": {"certfile": files.node_cert, "keyfile": files.node_key, "cacert": files.nodes_ca},
@@ -133,24 +135,24 @@ class HaConfig:
             },
             "bootstrap": {"dcs": self._shared(), "initdb": self._initdb()},
             "postgresql": self._postgresql(node),
-            # Ends a machine whose Patroni hangs, before its lock does. "required" has no leader without one.
+            # Resets a machine whose Patroni hangs before its lock expires. "required": no leader without a watchdog.
             "watchdog": {"mode": self.watchdog, "device": "/dev/watchdog", "safety_margin": 5},
         }
 
     def _shared(self) -> dict[str, Any]:
-        """What all machines keep in etcd from the first start on; `patronictl edit-config` changes it."""
+        """Return what all machines share in etcd after the first start; `patronictl edit-config` changes it."""
         settings = self.cell.settings()
         return {
             "ttl": LOCK_TTL_S,
             "loop_wait": _LOOP_WAIT_S,
             "retry_timeout": _RETRY_TIMEOUT_S,
-            # A commit is on two machines before it is told or seen, and strictly so: no standby, no commit. Any standby
-            # will do, so that losing one holds nobody up.
+            # A commit is on two machines before it is acknowledged or visible. This is strict: without a standby, there
+            # are no commits. Any standby will do, so losing one delays nothing.
             "synchronous_mode": "quorum",
             "synchronous_mode_strict": True,
             "synchronous_node_count": 1,
-            # An engine that crashed does not lead again if another can: its recovery would show commits that no standby
-            # has, and that a second crash would take back.
+            # A crashed server does not lead again if another one can: its recovery would show commits that no standby
+            # has and that a second crash would lose.
             "primary_start_timeout": 0,
             "primary_stop_timeout": _STOP_TIMEOUT_S,
             "postgresql": {
@@ -183,7 +185,7 @@ class HaConfig:
             "connect_address": f"{node.host}:{node.postgres_port}",
             "data_dir": self.data_directory,
             "bin_dir": self.bin_directory,
-            # The machine's own certificate is not for `localhost`.
+            # The machine's certificate is not valid for `localhost`.
             "use_unix_socket": True,
             "use_unix_socket_repl": True,
             "authentication": {
@@ -200,14 +202,14 @@ class HaConfig:
                 f"{LOCAL_MAP} {self.system_user} {REPLICATION_ROLE}",
                 *(f"{_NODES_MAP} {REPLICATION_ROLE} {role}" for role in (REPLICATION_ROLE, REWIND_ROLE)),
             ],
-            # A server that cannot be brought back in line is copied anew.
+            # A server that pg_rewind can't repair is copied again.
             "remove_data_directory_on_rewind_failure": True,
             "remove_data_directory_on_diverged_timelines": True,
             "basebackup": [{"checkpoint": "fast"}],
         }
 
     def _pg_hba(self) -> list[str]:
-        """As every cell's, after the servers' own roles, which none of the service's certificates opens."""
+        """Return the servers' own lines, whose roles the service's certificates can't use, then those of every cell."""
         lines = self.cell.local_lines()
         lines.append(f"local replication {quoted_role(REPLICATION_ROLE)} peer map={LOCAL_MAP}")
         for node in self.nodes:
@@ -235,16 +237,16 @@ class HaConfig:
             "initial-cluster-state": "new",
             "client-transport-security": {**own, "client-cert-auth": True},
             "peer-transport-security": {**own, "client-cert-auth": True},
-            # What Patroni talks to; a file that does not name it switches it off.
+            # Patroni uses it. It is off unless the file turns it on.
             "enable-grpc-gateway": True,
-            # Patroni writes little; what it wrote an hour ago is of no use.
+            # Patroni writes little, and needs no history older than an hour.
             "auto-compaction-mode": "periodic",
             "auto-compaction-retention": "1h",
         }
 
 
 def _one_address(host: str) -> str:
-    """A host as pg_hba.conf takes it: an address needs a mask, a name does not."""
+    """Format a host for pg_hba.conf: an address needs a mask, a name does not."""
     if ":" in host:
         return f"{host}/128"
     return f"{host}/32" if host.replace(".", "").isdigit() else host
