@@ -32,7 +32,7 @@ SOAK_all := $(SOAK_consistency) $(SOAK_engine) $(SOAK_streams) $(SOAK_control) $
 	$(SOAK_failover) $(SOAK_moves)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kernel unkernel check test-unit test test-parallel test-timing soak neighbours dev bench openapi reference lock audit sbom
+.PHONY: help setup kernel unkernel check test-unit test test-parallel test-chaos test-timing soak neighbours dev bench openapi reference lock audit sbom
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 15
@@ -67,11 +67,14 @@ test:  ## what a change needs, in minutes (ARGS as above; `.ci/run` runs everyth
 test-parallel:  ## every test that does not mind others beside it
 	$(BIN)/pytest $(PARALLEL) -m "not timing" $(ARGS)
 
+test-chaos:  ## tests that kill, cut or move something
+	$(BIN)/pytest $(PARALLEL) -m chaos $(ARGS)
+
 test-timing:  ## tests that claim something about time; nothing else may run
 	$(BIN)/pytest -m timing $(ARGS)
 
 soak:  ## tests in full size, and what they find (PART=consistency, spanning, failover, moves, engine, streams, control, strangers, client)
-	set -a; . server/tests/full_sizes.env; $(BIN)/pytest -q -s --timeout 1800 $(SOAK_$(or $(PART),all)) $(ARGS)
+	set -a; . server/tests/full_sizes.env; PLAINSQL_TEST_GATE=1; $(BIN)/pytest -q -s --timeout 1800 $(SOAK_$(or $(PART),all)) $(ARGS)
 
 neighbours:  ## what a tenant feels while its neighbour attacks, each attack for 30 s; prints the table of docs/security.md
 	PLAINSQL_TEST_ATTACK_S=30 PLAINSQL_TEST_ATTACK_TABLES=5000 \

@@ -7,7 +7,7 @@ are over, the shared clusters must be as they were, and no process that the file
 import os
 import subprocess
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,12 +17,11 @@ import pytest
 from plainsql_server import KERNEL
 from plainsql_server.directory.connection import Directory
 from plainsql_server.kernel import State
-from server.tests import scratch
+from server.tests import programs, scratch
 from server.tests.customers import Customers
 from server.tests.page import READERS
 from server.tests.postgres import Postgres, running_postgres
 from server.tests.processes import end_all_of, processes_of
-from server.tests.programs import need
 from server.tests.service import Service, running_service
 
 _ENDING_LIMIT_S = 5.0
@@ -31,12 +30,15 @@ _ENDING_LIMIT_S = 5.0
 _shared: dict[Postgres, dict[str, set[str]]] = {}
 
 
-def pytest_configure() -> None:
-    scratch.start_run()
+_made_run = pytest.StashKey[bool]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_made_run] = scratch.start_run()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):
+    if config.stash[_made_run]:
         scratch.end_run()
 
 
@@ -54,8 +56,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return not is_marked and not (only_units and _uses_postgres(item))
 
     left_out = [item for item in items if not is_wanted(item)]
-    # The long ones first, so that no worker is left alone with one at the end.
-    items[:] = sorted((item for item in items if is_wanted(item)), key=_is_short)
+    # Files with long tests first, so that no worker is left alone with one at the end.
+    long_files = {item.path for item in items if not _is_short(item)}
+    items[:] = sorted((item for item in items if is_wanted(item)), key=lambda item: item.path not in long_files)
     config.hook.pytest_deselected(items=left_out)
 
 
@@ -80,19 +83,36 @@ def _programs_are_not_started(request: pytest.FixtureRequest, monkeypatch: pytes
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("browser"):
-        need("chromium")
+        programs.need("chromium")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    yield
-    if nextitem is None or nextitem.path != item.path:
-        left = _left_behind()
-        assert not left, f"{item.path.name} leaves behind: {left}"
+    try:
+        yield
+    finally:
+        if nextitem is None or nextitem.path != item.path:
+            left = [*_processes_left(), *(each for cluster in _shared for each in _differences(cluster))]
+            assert not left, f"{item.path.name} leaves behind: {left}"
 
 
-def _left_behind() -> list[str]:
-    """What the last file left; named once, so that the next file is not blamed for it."""
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """In the gate, a test that is skipped has failed: what it claims was not tried."""
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and programs.IN_GATE:
+        report.outcome, report.longrepr = "failed", f"skipped in the gate: {report.longrepr}"
+    return report
+
+
+def _differences(cluster: Postgres) -> list[str]:
+    """How a shared cluster differs from what it was when it started."""
+    before, now = _shared[cluster], cluster.inventory()
+    return [f"{kind}: {', '.join(sorted(before[kind] ^ now[kind]))}" for kind in now if before[kind] != now[kind]]
+
+
+def _processes_left() -> list[str]:
+    """What the last file started; ended here, so that the next file is not blamed for it."""
     folder = scratch.passing_folder()
     # A process whose parent was killed may need a moment to notice.
     end_s = time.monotonic() + _ENDING_LIMIT_S
@@ -100,10 +120,6 @@ def _left_behind() -> list[str]:
         time.sleep(0.05)
     if left:
         end_all_of(folder)
-    for cluster, before in _shared.items():
-        now = cluster.inventory()
-        left += [f"{kind}: {', '.join(sorted(names))}" for kind in now if (names := now[kind] - before[kind])]
-        _shared[cluster] = now
     return left
 
 
@@ -124,10 +140,11 @@ def _shared_postgres() -> Iterator[Postgres]:
     with scratch.lasting(running_postgres()) as cluster:
         _prepare_as_cell(cluster)
         _shared[cluster] = cluster.inventory()
-        try:
-            yield cluster
-        finally:
-            del _shared[cluster]
+        yield cluster
+        # The last file of a worker ends together with the cluster.
+        left = _differences(cluster)
+        del _shared[cluster]
+        assert not left, f"left behind in a shared cluster: {left}"
 
 
 @pytest.fixture(scope="session")
@@ -179,7 +196,7 @@ def plain_service() -> Iterator[Service]:
 @pytest.fixture(scope="session")
 def npm_packages() -> None:
     """What the programs for Node need, installed."""
-    need("node", "npm")
+    programs.need("node", "npm")
     if not (READERS / "node_modules").is_dir():
         command = ["npm", "ci", "--silent", "--no-audit", "--no-fund"]
         subprocess.run(command, cwd=READERS, check=True, capture_output=True, timeout=110)

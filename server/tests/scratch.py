@@ -24,16 +24,18 @@ _MEMORY = Path("/dev/shm")
 _ROOM_BYTES = 6 << 30
 
 
-def start_run() -> Path:
-    """Makes the folder of this run, or finds the one that the starting process made."""
-    if _RUN not in os.environ:
-        os.environ[_RUN] = tempfile.mkdtemp(prefix="plainsql-tests-", dir=_memory())
+def start_run() -> bool:
+    """Makes the folder of this run, or finds the one that the starting process made. Whether this process made it."""
+    is_ours = _RUN not in os.environ
+    if is_ours:
+        # A caller's own TMPDIR may be closed to `postgres`, or too long for a socket's path.
+        os.environ[_RUN] = tempfile.mkdtemp(prefix="plainsql-tests-", dir=_memory() or "/tmp")
         # PostgreSQL runs as another user where the tests run as root.
         run_folder().chmod(0o755)
     folder = _made(run_folder() / os.environ.get("PYTEST_XDIST_WORKER", "main"))
     _made(folder / "lasting")
     _use(_made(folder / "passing"))
-    return folder
+    return is_ours
 
 
 def end_run() -> None:
@@ -70,6 +72,8 @@ def template(name: str, make: Callable[[Path], None]) -> Path:
     with place.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not place.exists():
+            # What a worker that died has left of it is worth nothing.
+            shutil.rmtree(place.with_suffix(".new"), ignore_errors=True)
             draft = _made(place.with_suffix(".new"))
             make(draft)
             draft.rename(place)

@@ -169,7 +169,7 @@ class Metrics(Collector):
 def _limiter_metrics(load: LimiterLoad) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "plainsql_limiter_degraded",
-        "1 while Redis is unavailable and processes use fixed shares of the rate limits.",
+        "1 while processes use fixed shares of the rate limits: Redis is unavailable, or has just come back.",
         load.is_degraded,
     )
     yield CounterMetricFamily("plainsql_limiter_round_trips", "Round trips to Redis.", load.round_trips)

@@ -102,7 +102,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(
             description="How long a cached lookup is used without a change notification;"
-            " also the longest delay of a revocation.",
+            " also the longest delay of a revocation while the directory is available.",
             ge=0,
         ),
     ] = 900

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from server.tests.consistency.checker import check
 from server.tests.consistency.history import Append, History, Operation, Outcome, Read, Transaction
+from server.tests.load import size
 
 pytestmark = [pytest.mark.slow, pytest.mark.unit]
 
@@ -82,7 +83,7 @@ def _replayed(order: tuple[Transaction, ...]) -> Iterator[bool]:
 def test_the_checker_finds_an_anomaly_exactly_where_no_order_explains_the_history() -> None:
     seen: Counter[bool] = Counter()
 
-    @settings(max_examples=500, deadline=None)
+    @settings(max_examples=size("PLAINSQL_TEST_ORACLE", 500), deadline=None)
     @given(mixed_histories())
     def compare(history: History) -> None:
         report = check(history)

@@ -94,7 +94,7 @@ async def test_who_waits_asks_seldom(dsn: str, directory: Directory, monkeypatch
     order: list[str] = []
     async with process(dsn) as first, process(dsn) as second:
         async with first.hold("txn_1", "org_1", new_gid(), [], Deadline.after_ms(60_000)):
-            with pytest.raises(Exception, match="turn"):
+            with pytest.raises(Exception, match="one at a time"):
                 await take(second, "2", order, timeout_ms=3_000)
         assert order == []
         # Some at the beginning, and then two to four in a second.

@@ -1,4 +1,4 @@
-"""SpanningNotifier that are needed several at once: all or none, and nobody waits for who waits."""
+"""Slots that are needed several at once: all or none, so that requests never wait for each other in a circle."""
 
 import asyncio
 

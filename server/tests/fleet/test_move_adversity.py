@@ -98,7 +98,7 @@ def test_a_second_move_is_refused_and_the_first_goes_on(fleet: Fleet, monkeypatc
     monkeypatch.setattr(moves, "ALIVE_S", 100.0)
     said: list[str] = []
     moved, _ = move_meddled(fleet, {"changes": lambda: said.append(fleet.move(exit_code=1))})
-    assert "being moved already" in said[0]
+    assert "already being moved" in said[0]
     assert (moved.attempts, fleet.cell()) == (1, "second")
 
 

@@ -2,7 +2,7 @@
 
 Each command has a module in this package, which parses the arguments, calls the packages below and prints. A command's
 module is imported only when the command is called: the database driver, Alembic and the web server take a second to
-import, and `--help` should not wait for that. This is the only place that imports modules by name.
+import, and `--help` should not wait for that. This table is the only one of its kind.
 """
 
 import importlib

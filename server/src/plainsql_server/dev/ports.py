@@ -5,11 +5,15 @@ A port must be free on both loopback addresses, because clients that connect to 
 
 import contextlib
 import errno
+import random
 import socket
 
 from plainsql_server.dev.options import DevError
 
-_ATTEMPTS = 20
+_ATTEMPTS = 100
+# Below the ports that Linux gives to outgoing connections: one of those could take a port between the choice here and
+# the moment in which the plane listens on it.
+_FREE_PORTS = range(20_000, 32_000)
 _LOOPBACKS = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
 
 
@@ -36,7 +40,7 @@ def _hold_free(held: contextlib.ExitStack) -> int:
     for _ in range(_ATTEMPTS):
         with contextlib.ExitStack() as attempt:
             try:
-                port = _hold(0, attempt)
+                port = _hold(random.choice(_FREE_PORTS), attempt)
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
                     raise

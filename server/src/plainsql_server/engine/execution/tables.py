@@ -8,7 +8,7 @@ Every role can read the whole catalog.
 from enum import StrEnum
 
 from plainsql_server.engine.connection.batch import Own
-from plainsql_server.engine.execution.temporary_schemas import SCRATCH_SCHEMA
+from plainsql_server.engine.execution.temporary_schemas import TEMPORARY_SCHEMA
 
 
 class Detail(StrEnum):
@@ -129,4 +129,4 @@ def list_tables(schema: str | None, detail: Detail, at_most: int) -> Own:
     """The full list: one JSON object for each table, ordered by schema and name."""
     # A NUL would truncate the name on the wire. No schema name contains one, so search for '', which no schema has.
     wanted = None if schema is None else b"" if "\0" in schema else schema.encode()
-    return _QUESTIONS[detail], [wanted, SCRATCH_SCHEMA.encode(), b"%d" % at_most]
+    return _QUESTIONS[detail], [wanted, TEMPORARY_SCHEMA.encode(), b"%d" % at_most]

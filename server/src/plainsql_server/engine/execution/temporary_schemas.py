@@ -7,15 +7,16 @@ its age and drops it. The names are reserved for the service.
 import secrets
 import time
 
-# A regular expression for both Python and PostgreSQL.
-SCRATCH_SCHEMA = "^plainsql_temporary_[0-9a-f]{8}_[0-9a-f]{16}$"
+# A regular expression for Python and PostgreSQL. Version 0.61 called them scratch; those sort before all others, and
+# so count as abandoned.
+TEMPORARY_SCHEMA = "^plainsql_(scratch|temporary)_[0-9a-f]{8}_[0-9a-f]{16}$"
 # No request uses a temporary schema for that long, whatever the tier: banner routes are limited to seconds.
 _ABANDONED_AFTER_S = 600
 
 # Removes at most ten at a time; only a crash leaves one behind.
 _FIND_ABANDONED = f"""
     select nspname from pg_catalog.pg_namespace
-    where nspname operator(pg_catalog.~) '{SCRATCH_SCHEMA}' and nspname operator(pg_catalog.<) $1::pg_catalog.name
+    where nspname operator(pg_catalog.~) '{TEMPORARY_SCHEMA}' and nspname operator(pg_catalog.<) $1::pg_catalog.name
     limit 10
 """.encode()
 

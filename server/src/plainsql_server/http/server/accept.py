@@ -1,7 +1,7 @@
 """Chooses the format of a query's answer from the Accept header and the statement's STREAM hint.
 
-On a tie between JSON and a stream, JSON wins. The hint always requests a stream; the header then only chooses its
-format.
+On a tie between JSON and a stream, JSON wins, unless the header means JSON only by a wildcard. The hint always requests
+a stream; the header then only chooses its format.
 """
 
 from collections.abc import Sequence

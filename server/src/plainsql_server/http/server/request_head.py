@@ -36,7 +36,10 @@ class Head:
 
     def add_header(self, name: bytes, value: bytes) -> None:
         self._count(len(name) + len(value) + 4)
-        self.headers[name.lower()] = value
+        name = name.lower()
+        if name == b"accept" and name in self.headers:
+            value = self.headers[name] + b", " + value
+        self.headers[name] = value
 
     def is_short(self) -> bool:
         """Whether the request can take the fast path."""
