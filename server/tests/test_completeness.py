@@ -24,7 +24,7 @@ from plainsql_server.core.errors import ServiceError
 from plainsql_server.core.principal import Scope
 from plainsql_server.engine.connection.sqlstate import condition_name
 from plainsql_server.http.app.contract import Contract, Parameter
-from plainsql_server.http.app.routes import Caller, Route, known_callers_route, open_route, scoped_route
+from plainsql_server.http.app.routes import Route, known_callers_route, open_route, scoped_route
 from plainsql_server.http.server.error_codes import CODES, OPERATORS_CODES
 from plainsql_server.http.server.errors import STATUS_OF_CLASS, STATUS_OF_CODE
 from plainsql_server.http.server.responses import Response
@@ -69,11 +69,11 @@ async def declared_routes() -> dict[str, Sequence[Route]]:
 
 def routes_without_scope(routes: Iterable[Route]) -> list[str]:
     """The routes that need no scope without being on the list of those that may."""
-    allowed = {None: OPEN_ROUTES, Caller.ANYBODY_KNOWN: KNOWN_CALLERS_ROUTES}
     return [
         f"{route.method} {route.path}"
         for route in routes
-        if not isinstance(route.scope, Scope) and (route.method, route.path) not in allowed[route.scope]
+        if not isinstance(route.scope, Scope)
+        and (route.method, route.path) not in (OPEN_ROUTES if route.scope is None else KNOWN_CALLERS_ROUTES)
     ]
 
 

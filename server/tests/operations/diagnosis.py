@@ -33,8 +33,8 @@ def doctor(stage: Stage, *options: str, **settings: str) -> Found:
     return found
 
 
-def assert_found(found: Found, words: str, mend: str, grade: str = "broken") -> None:
+def assert_found(found: Found, words: str, fix: str, grade: str = "broken") -> None:
     matching = [each for each in found if words in each["found"]]
     assert matching, [each["found"] for each in found]
     assert {each["grade"] for each in matching} == {grade}
-    assert all(mend in each["mend"] for each in matching), matching
+    assert all(fix in each["fix"] for each in matching), matching

@@ -1,4 +1,4 @@
-"""`plainsql-server doctor` on set-ups that are broken on purpose: each is found, and the mend is named.
+"""`plainsql-server doctor` on set-ups that are broken on purpose: each is found, and the fix is named.
 
 Most are real breakages of a real part, put right again at the end of the test.
 """
@@ -24,7 +24,7 @@ import trustme
 from plainsql_server.core.errors import EngineError
 from plainsql_server.dev.ports import choose_ports
 from plainsql_server.engine.admin import activity, provisioning
-from plainsql_server.operations.check_directory import mend_of
+from plainsql_server.operations.check_directory import fix_for
 from plainsql_server.operations.doctor import examine
 from plainsql_server.operations.files.cell import CellConfig
 from plainsql_server.operations.findings import Grade, Target
@@ -119,7 +119,7 @@ def guarded() -> Iterator[Postgres]:
 
 
 @pytest.mark.parametrize(
-    ("dsn", "mend"),
+    ("dsn", "fix"),
     [
         ("user=careful password=wrong dbname=postgres", "Correct the password"),
         ("user=shut dbname=postgres", "pg_hba.conf"),
@@ -129,13 +129,13 @@ def guarded() -> Iterator[Postgres]:
         (f"user={SUPERUSER} dbname=closed", "ALLOW_CONNECTIONS true"),
     ],
 )
-def test_the_directory_does_not_let_us_in(guarded: Postgres, dsn: str, mend: str) -> None:
+def test_the_directory_does_not_let_us_in(guarded: Postgres, dsn: str, fix: str) -> None:
     found = doctor(Stage(guarded, f"{guarded.conninfo} {dsn}"))
-    assert_found(found, "The directory cannot be reached", mend)
+    assert_found(found, "The directory cannot be reached", fix)
 
 
 @pytest.mark.parametrize(
-    ("said", "mend"),
+    ("said", "fix"),
     [
         ("FATAL:  the database system is starting up", "Wait"),
         ("FATAL:  the database system is not yet accepting connections", "Wait"),
@@ -150,9 +150,9 @@ def test_the_directory_does_not_let_us_in(guarded: Postgres, dsn: str, mend: str
         ('FATAL:  permission denied for database "x"', "GRANT CONNECT"),
     ],
 )
-def test_each_way_of_not_answering_has_its_own_mend(said: str, mend: str) -> None:
+def test_each_way_of_not_answering_has_its_own_fix(said: str, fix: str) -> None:
     """PostgreSQL's own words, of states that are over before a test has seen them, and names that mean nothing."""
-    assert mend in mend_of(said, "PLAINSQL_DIRECTORY_DSN")
+    assert fix in fix_for(said, "PLAINSQL_DIRECTORY_DSN")
 
 
 def test_the_network_is_trusted(guarded: Postgres) -> None:
@@ -215,7 +215,7 @@ async def test_a_cell_is_below_the_floor(stage: Stage, monkeypatch: pytest.Monke
     found = [each async for each in examine(Target(read_settings(stage.environment())))]
     told = [each for each in found if "known vulnerabilities; 15.99" in each.found]
     assert [each.grade for each in told] == [Grade.BROKEN]
-    assert "newest minor release" in str(told[0].mend)
+    assert "newest minor release" in str(told[0].fix)
 
 
 def test_the_template_is_missing_or_changed_and_upgrade_mends_it(stage: Stage) -> None:
@@ -424,8 +424,8 @@ def test_too_few_files_may_be_open(stage: Stage) -> None:
     assert_found(json.loads(ended.stdout), "may open 256 files", "LimitNOFILE=4096", "warning")
 
 
-def test_every_finding_that_is_not_good_has_a_mend(stage: Stage) -> None:
+def test_every_finding_that_is_not_good_has_a_fix(stage: Stage) -> None:
     found = doctor(stage, nodes="9")
-    assert all(each["mend"] for each in found if each["grade"] != "good")
+    assert all(each["fix"] for each in found if each["grade"] != "good")
     assert all(each["found"] and os.linesep not in each["found"] for each in found)
     assert isinstance(read_settings(stage.environment()), Settings)

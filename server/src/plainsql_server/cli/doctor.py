@@ -57,8 +57,8 @@ def _show(finding: Finding, quiet: bool) -> None:
         return
     mark = click.style(_MARKS[finding.grade], fg=_COLOURS[finding.grade])
     click.echo(f"{mark}  {finding.check:<14}  {finding.found}")
-    if finding.mend:
-        click.echo(f"{'':20}→ {finding.mend}")
+    if finding.fix:
+        click.echo(f"{'':20}→ {finding.fix}")
 
 
 def _sum_up(findings: list[Finding]) -> None:

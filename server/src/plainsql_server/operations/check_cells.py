@@ -16,7 +16,7 @@ from plainsql_server.engine.admin.activity import view, watching
 from plainsql_server.engine.admin.examining import CellFacts, examine
 from plainsql_server.engine.admin.provisioning import TEMPLATE
 from plainsql_server.engine.pool.health import PROBE_ROLE, check_cell
-from plainsql_server.operations.check_directory import clock, mend_of
+from plainsql_server.operations.check_directory import clock, fix_for
 from plainsql_server.operations.check_machine import disk
 from plainsql_server.operations.check_replicas import following, hidden
 from plainsql_server.operations.findings import Finding, Target, broken, good, warning
@@ -59,7 +59,7 @@ async def _cell(target: Target, directory: Directory, cell: CellRecord) -> list[
             seen = await view(connection)
     except ServiceError as error:
         why = " ".join((error.internal_context or error.message).split())
-        return [broken(check, f"The cell cannot be reached as {cell.admin_role}: {why}", _mend(why))]
+        return [broken(check, f"The cell cannot be reached as {cell.admin_role}: {why}", _fix(why))]
     findings = [clocks, *_fitness(check, facts), *_guard(check, facts), *_room(check, facts, target.settings)]
     findings += [*following(check, cell.conninfo, seen), *hidden(check, cell.conninfo, facts)]
     findings += [*_durability(check, facts), *await _databases(check, directory, cell, facts)]
@@ -68,8 +68,8 @@ async def _cell(target: Target, directory: Directory, cell: CellRecord) -> list[
     return findings
 
 
-def _mend(why: str) -> str:
-    return _NO_PASSWORDS if "password" in why else mend_of(why, _CONNINFO)
+def _fix(why: str) -> str:
+    return _NO_PASSWORDS if "password" in why else fix_for(why, _CONNINFO)
 
 
 def _fitness(check: str, facts: CellFacts) -> Iterator[Finding]:
@@ -170,19 +170,19 @@ async def _databases(check: str, directory: Directory, cell: CellRecord, facts: 
                 broken(check, f"The database {name} is missing.", "Restore it with `plainsql-server restore`.")
             )
         elif state == "ready" and not facts.customers[name]:
-            mend = f"If no restore or move is running, run `ALTER DATABASE {name} ALLOW_CONNECTIONS true` on the cell."
+            fix = f"If no restore or move is running, run `ALTER DATABASE {name} ALLOW_CONNECTIONS true` on the cell."
             found = f"The database {name} refuses all connections: a restore or move was interrupted."
-            findings.append(broken(check, found, mend))
+            findings.append(broken(check, found, fix))
         elif state == "failed":
-            mend = "Its customer can create it again or delete it. The control plane's log has the reason."
-            findings.append(warning(check, f"Creating the database {name} failed.", mend))
+            fix = "Its customer can create it again or delete it. The control plane's log has the reason."
+            findings.append(warning(check, f"Creating the database {name} failed.", fix))
     unknown = sorted(set(facts.customers) - set(known))
     if unknown:
-        mend = (
+        fix = (
             "They belong to another directory, or were created after the backup that this directory was restored from."
             " Find out which before you drop them."
         )
-        findings.append(warning(check, f"The directory has no record of {', '.join(unknown[:5])}.", mend))
+        findings.append(warning(check, f"The directory has no record of {', '.join(unknown[:5])}.", fix))
     return findings or [good(check, f"All customer databases are present: {len(known)}.")]
 
 
@@ -193,7 +193,7 @@ async def _probe(check: str, cell: CellRecord, facts: CellFacts) -> list[Finding
         await check_cell(cell.conninfo)
     except ServiceError as error:
         why = " ".join((error.internal_context or error.message).split())
-        return [broken(check, f"Customers' roles can't log in: {why}", _mend(why))]
+        return [broken(check, f"Customers' roles can't log in: {why}", _fix(why))]
     return []
 
 

@@ -1,6 +1,6 @@
 """Doctor's checks of the directory: it answers, accepts writes, and has this version's tables.
 
-Also maps connection errors to fixes, for cells too: `mend_of(str(error), DSN)`.
+Also maps connection errors to fixes, for cells too: `fix_for(str(error), DSN)`.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ _CONNECT_TIMEOUT_S = 3
 DSN = "PLAINSQL_DIRECTORY_DSN"
 # PostgreSQL's English connection errors, and how to fix each. The messages also contain names chosen by operators,
 # which can be any words. {where} stands for the setting that holds the connection string.
-_MENDS = tuple(
-    (re.compile(words), mend)
-    for words, mend in (
+_FIXES = tuple(
+    (re.compile(words), fix)
+    for words, fix in (
         ("password authentication failed", "Correct the password in {where}, or change the role's password."),
         ("no password supplied", "Add a password or a passfile to {where}."),
         ("no pg_hba.conf entry",
@@ -52,7 +52,7 @@ async def directory(target: Target) -> AsyncIterator[Finding]:
     try:
         connection = await AsyncConnection.connect(dsn, connect_timeout=_CONNECT_TIMEOUT_S, autocommit=True)
     except psycopg.Error as error:
-        yield broken("directory", f"The directory cannot be reached: {one_line(error)}", mend_of(str(error), DSN))
+        yield broken("directory", f"The directory cannot be reached: {one_line(error)}", fix_for(str(error), DSN))
         return
     async with connection:
         yield good(
@@ -99,9 +99,9 @@ async def clock(check: str, connection: AsyncConnection) -> Finding:
     )  # fmt: skip
 
 
-def mend_of(failure: str, where: str) -> str:
+def fix_for(failure: str, where: str) -> str:
     """Say how to fix a failed connection. `where` names the setting that holds the connection string."""
-    return next((mend for words, mend in _MENDS if words.search(failure)), _START).format(where=where)
+    return next((fix for words, fix in _FIXES if words.search(failure)), _START).format(where=where)
 
 
 def one_line(error: Exception) -> str:

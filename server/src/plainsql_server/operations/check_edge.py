@@ -15,7 +15,7 @@ from plainsql_server.settings import PREFIX
 
 _REDIS_TIMEOUT_S = 2.0
 _REDIS_OLDEST = 7
-_MEND_CERTIFICATE = "Install a valid certificate for that name, or pass its CA to `doctor` with --ca-file."
+_FIX_CERTIFICATE = "Install a valid certificate for that name, or pass its CA to `doctor` with --ca-file."
 # A control plane route, which the alias redirects.
 _CONTROL_ROUTE = "/v1/organizations/current"
 
@@ -38,7 +38,7 @@ async def _plane(target: Target, name: str, url: str) -> Finding:
         answer = await get(url, "/health", target.ca_file)
     except AskingError as error:
         if "certificate" in str(error):
-            return broken("planes", f"The {name} plane at {url}: {error}.", _MEND_CERTIFICATE)
+            return broken("planes", f"The {name} plane at {url}: {error}.", _FIX_CERTIFICATE)
         return warning(
             "planes", f"The {name} plane does not answer at {url}: {error}.",
             f"Start `plainsql-server {name}`, or correct {PREFIX}{name.upper()}_URL.",
@@ -91,9 +91,9 @@ async def alias(target: Target) -> AsyncIterator[Finding]:
 
 def _unheard_alias(url: str, error: AskingError) -> Finding:
     if "certificate" in str(error):
-        return broken("alias", f"The alias at {url}: {error}.", _MEND_CERTIFICATE)
-    mend = "Start its nginx, or unset PLAINSQL_ALIAS_URL."
-    return broken("alias", f"The alias does not answer at {url}: {error}.", mend)
+        return broken("alias", f"The alias at {url}: {error}.", _FIX_CERTIFICATE)
+    fix = "Start its nginx, or unset PLAINSQL_ALIAS_URL."
+    return broken("alias", f"The alias does not answer at {url}: {error}.", fix)
 
 
 async def redis(target: Target) -> AsyncIterator[Finding]:
@@ -132,6 +132,6 @@ def _redis_facts(facts: dict[str, object]) -> list[Finding]:
             warning("redis", f"Redis {version} has not been tested.", f"Use Redis {_REDIS_OLDEST} or newer, or Valkey.")
         ]
     if facts.get("maxmemory") and policy != "noeviction":
-        mend = "Set `maxmemory-policy noeviction`, so Redis never drops a rate limit's count."
-        return [warning("redis", f"Redis may evict keys: its policy is {policy}.", mend)]
+        fix = "Set `maxmemory-policy noeviction`, so Redis never drops a rate limit's count."
+        return [warning("redis", f"Redis may evict keys: its policy is {policy}.", fix)]
     return [good("redis", f"Redis {version} answers.")]

@@ -13,7 +13,7 @@ from plainsql_server.operations.findings import Finding, broken, good, warning
 
 # PostgreSQL's names for standbys that commits wait for.
 _IN_STEP = frozenset(["sync", "quorum"])
-_MEND = "Check the other machines with `patronictl list`. Their logs say why they don't replicate."
+_FIX = "Check the other machines with `patronictl list`. Their logs say why they don't replicate."
 
 
 def following(check: str, conninfo: str, seen: CellView) -> Iterator[Finding]:
@@ -24,9 +24,9 @@ def following(check: str, conninfo: str, seen: CellView) -> Iterator[Finding]:
     following = [replica for replica in seen.replicas if replica.state == "streaming"]
     names = ", ".join(sorted(replica.name for replica in following)) or "none"
     if not any(replica.sync_state in _IN_STEP for replica in following):
-        yield broken(check, f"{seen.server} leads without a synchronous standby: every write waits for one.", _MEND)
+        yield broken(check, f"{seen.server} leads without a synchronous standby: every write waits for one.", _FIX)
     elif len(following) < wanted:
-        yield warning(check, f"{seen.server} leads {len(following)} of {wanted} standbys: {names}.", _MEND)
+        yield warning(check, f"{seen.server} leads {len(following)} of {wanted} standbys: {names}.", _FIX)
     else:
         yield good(check, f"{seen.server} leads; standbys: {names}.")
 

@@ -23,12 +23,12 @@ class Grade(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One result of one check; `mend` is the fix."""
+    """One result of one check, and what to do about it."""
 
     check: str
     grade: Grade
     found: str
-    mend: str | None = None
+    fix: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,12 @@ def good(check: str, found: str) -> Finding:
     return Finding(check, Grade.GOOD, found)
 
 
-def warning(check: str, found: str, mend: str) -> Finding:
-    return Finding(check, Grade.WARNING, found, mend)
+def warning(check: str, found: str, fix: str) -> Finding:
+    return Finding(check, Grade.WARNING, found, fix)
 
 
-def broken(check: str, found: str, mend: str) -> Finding:
-    return Finding(check, Grade.BROKEN, found, mend)
+def broken(check: str, found: str, fix: str) -> Finding:
+    return Finding(check, Grade.BROKEN, found, fix)
 
 
 Check = Callable[[Target], AsyncIterator[Finding]]

@@ -34,7 +34,7 @@ def remembered(request: Request, principals: Principals, route: Route) -> Princi
 def check_scope(principal: Principal, route: Route) -> None:
     """Raises AccessError if the caller lacks the scope that the route requires."""
     scope = route.scope
-    if scope is not Caller.ANYBODY_KNOWN and not (scope is not None and principal.may(scope)):
+    if not isinstance(scope, Caller) and not (scope is not None and principal.may(scope)):
         raise AccessError("forbidden", f"This route requires the scope {scope!s}, which your key or session lacks.")
 
 

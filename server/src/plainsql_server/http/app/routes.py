@@ -20,7 +20,9 @@ from plainsql_server.http.server.responses import Response
 class Caller(Enum):
     """Who may call a route that requires a credential but no particular scope."""
 
-    ANYBODY_KNOWN = "any valid key or session"
+    ANY = "any valid key or session"
+    ANY_KEY = "any valid key"
+    ANY_SESSION = "any valid session"
 
 
 Answer = Callable[[Request, Principal], Awaitable[Response]]
@@ -69,10 +71,17 @@ def scoped_route(
 
 
 def known_callers_route(
-    method: str, path: str, purpose: str, answer: Answer, *, contract: Contract, key_in_body: bool = False
+    method: str,
+    path: str,
+    purpose: str,
+    answer: Answer,
+    *,
+    contract: Contract,
+    caller: Caller = Caller.ANY,
+    key_in_body: bool = False,
 ) -> Route:
-    """A route that requires a key or session, with any scopes."""
-    return Route(method, path, Caller.ANYBODY_KNOWN, purpose, answer, _never, contract, key_in_body=key_in_body)
+    """A route that requires a key or session, with any scopes. Its handler rejects the kind that `caller` excludes."""
+    return Route(method, path, caller, purpose, answer, _never, contract, key_in_body=key_in_body)
 
 
 async def _never(*_: object) -> Response:

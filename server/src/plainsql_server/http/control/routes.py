@@ -10,7 +10,7 @@ from plainsql_server.core.principal import Scope
 from plainsql_server.directory.connection import Directory
 from plainsql_server.http.app.banner import Urls
 from plainsql_server.http.app.contract import Contract, Parameter
-from plainsql_server.http.app.routes import Answer, Route, known_callers_route, scoped_route
+from plainsql_server.http.app.routes import Answer, Caller, Route, known_callers_route, scoped_route
 from plainsql_server.http.control.answering import PageOptions
 from plainsql_server.http.control.databases import (
     DatabaseAnswer,
@@ -75,13 +75,17 @@ def _session_routes(sessions: SessionRoutes) -> list[Route]:
     ended = Contract(answers={204: None}, errors=())
     return [
         known_callers_route(
-            "POST", "/v1/session", "Exchange an API key for a session", sessions.post, contract=made, key_in_body=True
+            "POST", "/v1/session", "Exchange an API key for a session", sessions.post,
+            contract=made, caller=Caller.ANY_KEY, key_in_body=True,
         ),
         known_callers_route(
-            "POST", "/v1/session/refresh", "Extend the session by 24 hours", sessions.refresh, contract=refreshed
+            "POST", "/v1/session/refresh", "Extend the session by 24 hours", sessions.refresh,
+            contract=refreshed, caller=Caller.ANY_SESSION,
         ),
-        known_callers_route("DELETE", "/v1/session", "End the session", sessions.delete, contract=ended),
-    ]
+        known_callers_route(
+            "DELETE", "/v1/session", "End the session", sessions.delete, contract=ended, caller=Caller.ANY_SESSION
+        ),
+    ]  # fmt: skip
 
 
 def _key_routes(keys: KeyRoutes) -> list[Route]:
