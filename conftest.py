@@ -56,14 +56,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return not is_marked and not (only_units and _uses_postgres(item))
 
     left_out = [item for item in items if not is_wanted(item)]
-    # Files with long tests first, so that no worker is left alone with one at the end.
-    long_files = {item.path for item in items if not _is_short(item)}
-    items[:] = sorted((item for item in items if is_wanted(item)), key=lambda item: item.path not in long_files)
+    items[:] = [item for item in items if is_wanted(item)]
     config.hook.pytest_deselected(items=left_out)
-
-
-def _is_short(item: pytest.Item) -> bool:
-    return item.get_closest_marker("chaos") is None and item.get_closest_marker("slow") is None
 
 
 def _uses_postgres(item: pytest.Item) -> bool:
