@@ -12,6 +12,7 @@ from plainsql_server.http.app.routes import Caller, Route
 from server.tests.end_to_end import tenants
 from server.tests.end_to_end.control import answer, call, new_key, new_session
 from server.tests.end_to_end.error_shape import check_shape
+from server.tests.processes import wait_for
 from server.tests.service import Service
 from server.tests.test_completeness import declared_routes
 
@@ -22,23 +23,30 @@ NEEDS_A_SESSION = {("POST", "/v1/session/refresh"), ("DELETE", "/v1/session")}
 Make = Callable[[Service], str | None]
 
 
+def once_refused(service: Service, secret: str) -> str:
+    """The secret, when the control plane has heard that it is no longer valid; `test_revocation.py` says how soon."""
+    own = "/v1/organizations/current"
+    wait_for(lambda: call(service, "GET", own, key=secret).status_code == 401, 10, lambda: "it is still accepted")
+    return secret
+
+
 def revoked(service: Service) -> str:
     key = new_key(service, "read", "write", "admin")
     answer(service, "DELETE", f"/v1/keys/{key['id']}", status=204)
-    return str(key["secret"])
+    return once_refused(service, key["secret"])
 
 
 def expired(service: Service) -> str:
     key = new_key(service, "read", "write", "admin")
     with service.engine("plainsql_directory") as directory:
         directory.execute("UPDATE api_keys SET expires_at = now() WHERE id = %s", (key["id"],))
-    return str(key["secret"])
+    return once_refused(service, key["secret"])
 
 
 def ended_session(service: Service) -> str:
     session = new_session(service)
     answer(service, "DELETE", "/v1/session", status=204, key=session["token"])
-    return str(session["token"])
+    return once_refused(service, session["token"])
 
 
 def expired_session(service: Service) -> str:
@@ -49,7 +57,7 @@ def expired_session(service: Service) -> str:
             " WHERE id = %(id)s",
             {"day": timedelta(days=1), "id": session["id"]},
         )
-    return str(session["token"])
+    return once_refused(service, session["token"])
 
 
 def other_organizations(service: Service) -> str:
