@@ -7,8 +7,8 @@ TYPED := server/src client/src server/tests bench
 COMPILE := UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
 	--generate-hashes --no-emit-index-url
 
-# Twice the cores of a small machine: most tests wait for something, and five were slower than four. A file's tests share
-# what it starts, so they stay together.
+# Twice the cores of a small machine: many tests wait for something. A file's tests share what it starts, so they stay
+# together.
 PROCESSES ?= 4
 PARALLEL := -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
