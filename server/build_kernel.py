@@ -26,10 +26,11 @@ SOURCES = Path(__file__).resolve().parent / "src"
 PACKAGE = "plainsql_server"
 MODULES = (
     "core/clock", "core/ids", "core/result", "core/statement", "data_plane/classification", "data_plane/databases",
-    "data_plane/query", "directory/cache", "directory/principals", "directory/tally", "engine/connection/connection",
-    "engine/connection/exchange", "engine/connection/prepared", "engine/encoding/parameters", "engine/encoding/rows",
-    "engine/execution/execution", "engine/execution/read_stream", "engine/pool/admission_queue", "engine/pool/pool",
-    "http/app/application", "http/app/authentication", "http/app/rate_limit", "http/app/routes", "http/data/query",
+    "data_plane/job", "data_plane/query", "directory/cache", "directory/principals", "directory/tally",
+    "engine/connection/connection", "engine/connection/exchange", "engine/connection/prepared",
+    "engine/encoding/parameters", "engine/encoding/rows", "engine/execution/execution",
+    "engine/execution/read_stream", "engine/pool/admission_queue", "engine/pool/pool", "http/app/application",
+    "http/app/authentication", "http/app/rate_limit", "http/app/routes", "http/data/query", "http/server/channel",
     "http/server/request_head", "http/server/requests", "http/server/responses", "http/server/sink", "limits/account",
     "limits/permits", "limits/tiers", "limits/window", "logs", "metrics",
 )  # fmt: skip

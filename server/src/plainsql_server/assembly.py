@@ -148,7 +148,7 @@ def build_data_application(settings: Settings, observe: Observer) -> Application
             pace = Pace(settings.stream_ping_ms, settings.stream_stall_ms)
             streams = Streams(databases, pools, queries, tally)
             principals = Principals(directory, freshness)
-            streamed = StreamedAnswers(streams, pace, CredentialWatch(principals, _CREDENTIAL_WATCH_EVERY_MS))
+            streamed = StreamedAnswers(streams, pace, CredentialWatch(principals, _CREDENTIAL_WATCH_EVERY_MS, observe))
             routes = data_routes(
                 QueryRoutes(queries, idempotency, streamed), TransactionRoutes(transactions, idempotency), idempotency
             )

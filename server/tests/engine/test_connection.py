@@ -82,9 +82,9 @@ async def test_a_large_value_that_began_behind_an_earlier_answer_is_counted(post
         connection.sync()
         assert await connection.fetch() is not None
         assert await connection.fetch() is None
-        assert not connection.is_ready
         waiting = asyncio.create_task(connection.fetch())
         await asyncio.sleep(0)
+        assert not waiting.done()
         between.send_rest.set()
         # The event loop stands still until everything is there.
         assert between.rest_sent.wait(10)

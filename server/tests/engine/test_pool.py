@@ -15,14 +15,15 @@ import pytest
 from plainsql_server.core.clock import Deadline
 from plainsql_server.core.errors import EngineError, LimitError, Outcome, ServiceError, StatementError
 from plainsql_server.core.observation import Failure, Observation
-from plainsql_server.core.statement import Statement, first_words
+from plainsql_server.core.statement import first_words
 from plainsql_server.engine.connection.catalog import Catalog
 from plainsql_server.engine.connection.exchange import drain
+from plainsql_server.engine.connection.interrupt import InterruptReason
 from plainsql_server.engine.connection.queries import values_and_close
 from plainsql_server.engine.connection.session_state import SessionState, state_left_by
-from plainsql_server.engine.execution.execution import ResultStream, Run
+from plainsql_server.engine.execution.execution import ResultStream, Statement
 from plainsql_server.engine.pool.address import Address
-from plainsql_server.engine.pool.pool import Lease, Pool, PoolLimits, Pools, Reason
+from plainsql_server.engine.pool.pool import Lease, Pool, PoolLimits, Pools
 from server.tests.engine.conftest import ROLE
 from server.tests.postgres import SUPERUSER, Postgres
 
@@ -66,8 +67,8 @@ def lease_of(pool: Pool, timeout_ms: int = 5_000) -> Lease:
 
 
 async def run(lease: Lease, pool: Pool, sql: str, *params: str) -> list[Any]:
-    stream = ResultStream(lease.connection, pool.catalog, Run())
-    await stream.start(Statement(sql, [param.encode() for param in params]))
+    stream = ResultStream(lease.connection, pool.catalog, Statement(sql, [param.encode() for param in params]))
+    await stream.start()
     rows: list[bytes] = []
     while (batch := await stream.next_batch()) is not None:
         rows += batch
@@ -331,16 +332,17 @@ async def test_a_deadline_that_passes_while_a_type_is_looked_up_holds_for_what_w
         await ask(cell.pool, "create type mood as enum ('sad')")
         whose = await ask(cell.pool, "select pg_backend_pid() as p")
 
-        async def look_up_slowly(sql: str, parameter: bytes) -> list[list[str]]:
+        async def look_up_slowly(sql: str, parameter: bytes, _: Deadline) -> list[list[str]]:
             # The statement is prepared, and nothing runs that could be ended: so it is found within this time.
-            lease.interrupt(Reason.DEADLINE)
+            lease.interrupt(InterruptReason.DEADLINE)
             await asyncio.sleep(0.2)
             return await values_and_close(await cell.pool.open_apart(), sql, parameter)
 
         async with lease_of(cell.pool) as lease:
-            stream = ResultStream(lease.connection, Catalog(look_up_slowly), Run())
+            statement = Statement("select pg_sleep(5), $1::mood", [b'"sad"'])
+            stream = ResultStream(lease.connection, Catalog(look_up_slowly), statement)
             with pytest.raises(StatementError) as ended:
-                await stream.start(Statement("select pg_sleep(5), $1::mood", [b'"sad"']))
+                await stream.start()
         assert (ended.value.code, ended.value.outcome) == ("query_canceled", Outcome.ROLLED_BACK)
         for _ in range(2):
             assert await ask(cell.pool, "select $1::mood as m", '"sad"') == [b'{"m":"sad"}']
@@ -411,7 +413,7 @@ async def test_the_processes_share_the_streams_of_an_organization(
         AsyncExitStack() as held,
     ):
         for _ in range(streams):
-            await held.enter_async_context(cell.pool.stream_turn(8, Deadline.after_ms(1_000)))
+            await held.enter_async_context(cell.pool.stream_slot(8, Deadline.after_ms(1_000)))
         with pytest.raises(LimitError):
-            async with cell.pool.stream_turn(8, Deadline.after_ms(50)):
+            async with cell.pool.stream_slot(8, Deadline.after_ms(50)):
                 pass

@@ -3,6 +3,7 @@
 The rest of the service reads the time of day only through this module.
 """
 
+import math
 import time
 from datetime import UTC, datetime
 
@@ -37,3 +38,6 @@ class Deadline:
     def left_s(self) -> float:
         """Seconds left, never less than zero."""
         return max(0.0, self.at_s - time.monotonic())
+
+
+NO_DEADLINE = Deadline(math.inf)

@@ -1,4 +1,4 @@
-"""A statement (SQL text and parameters), and what can be read from SQL without a parser.
+"""What can be read from SQL without a parser.
 
 Finds a statement's first keywords, after white space, comments (which nest in PostgreSQL) and stray semicolons, and
 rejects commands that are not allowed in a request. Nothing else is parsed here: PostgreSQL is the only authority on
@@ -6,7 +6,6 @@ SQL.
 """
 
 import re
-from collections.abc import Sequence
 
 from plainsql_server.core.errors import RequestError
 
@@ -27,16 +26,6 @@ _NOTIFICATION = frozenset(["LISTEN", "UNLISTEN", "NOTIFY"])
 _HAS_NO_PLACE = _TRANSACTION_CONTROL | _NOTIFICATION | {"COPY"}
 _HAVE_NO_PLACE = (["PREPARE", "TRANSACTION"], ["SET", "TRANSACTION"])
 _MEAN_NOTHING_ALONE = frozenset(words[0] for words in _HAVE_NO_PLACE)
-
-
-class Statement:
-    """One SQL statement. Each parameter is the raw JSON that the client sent."""
-
-    __slots__ = ("params", "sql")
-
-    def __init__(self, sql: str, params: Sequence[bytes] = ()) -> None:
-        self.sql = sql
-        self.params = params
 
 
 def first_words(sql: str, count: int = 2) -> list[str]:

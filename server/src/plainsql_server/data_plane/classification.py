@@ -25,6 +25,10 @@ class Classification:
     session_state: SessionState
     may_store_code: bool
 
+    def state_left(self, plain: bool) -> SessionState:
+        """The session state that the statement may leave behind; `plain` if the database has no code."""
+        return self.state_without_code if plain else self.session_state
+
 
 def classify(sql: str) -> Classification:
     """Classifies a statement. Raises RequestError if it isn't allowed in a request, such as BEGIN or LISTEN."""

@@ -1,12 +1,13 @@
 """Finds the database of a request, and the role to connect as.
 
-    place = databases.remembered(principal, name) or await databases.find(principal, name, deadline)
+    place = await databases.find(principal, name, deadline)
 
 The database is the one that the key is bound to, the one that the request names, or the organization's default. A
 database of another organization gets the same error as one that does not exist.
 """
 
 import asyncio
+import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -14,7 +15,7 @@ from plainsql_server.core.clock import Deadline
 from plainsql_server.core.errors import AccessError, EngineError, LimitError
 from plainsql_server.core.names import DATABASE_NAME
 from plainsql_server.core.principal import Principal, Scope
-from plainsql_server.data_plane.move_hold import cell_is_down, database_held, is_held
+from plainsql_server.data_plane.move_hold import DatabaseHeld, cell_is_down, database_held
 from plainsql_server.directory import databases
 from plainsql_server.directory.cache import LONGEST_S, Cache
 from plainsql_server.directory.cells import CellState
@@ -32,6 +33,14 @@ _LOOK_AGAIN_S = 0.1
 _LOOK_UP_S = 0.5
 # For how long a statement may rely on what was known about its database when the statement started.
 PLAIN_FOR_S = 0.1
+
+
+def is_still_plain(known: bool, began_s: float) -> bool:
+    """Whether a request that began then may still rely on what was known about its database: that it had no code.
+
+    Code may be stored in the database while a statement waits for a slot or a lock, so only a quick one can.
+    """
+    return known and time.monotonic() - began_s < PLAIN_FOR_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +71,15 @@ class Databases:
         self._changed: asyncio.Event | None = None
         freshness.on_change(self._wake)
 
-    def remembered(self, principal: Principal, name: str | None) -> Place | None:
-        """The cached result of `find`, or None: then call `find`."""
-        return self._places.remembered((principal, name))
-
     async def find(self, principal: Principal, name: str | None, deadline: Deadline | None = None) -> Place:
         """Where the request runs. Raises AccessError, or EngineError while the database is not ready.
 
         While the database is moving to another cell, waits for it: until the deadline, or for 2 s if there is none.
         """
+        place = self._places.remembered((principal, name))
+        return place or await self._find(principal, name, deadline)
+
+    async def _find(self, principal: Principal, name: str | None, deadline: Deadline | None) -> Place:
         if name is not None and not DATABASE_NAME.match(name):
             # No database can have this name. Don't let invalid names fill the cache.
             raise AccessError("database_not_found", "There is no database with that name.")
@@ -81,9 +90,7 @@ class Databases:
         within_s = LONGEST_S if deadline is None else min(LONGEST_S, max(deadline.left_s(), _LOOK_UP_S))
         try:
             return await self._places.get((principal, name), within_s)
-        except EngineError as error:
-            if not is_held(error):
-                raise
+        except DatabaseHeld:
             return await self._find_held(principal, name, deadline or Deadline.after_ms(_HELD_MS))
 
     async def _find_held(self, principal: Principal, name: str | None, deadline: Deadline) -> Place:
@@ -91,10 +98,10 @@ class Databases:
             changed = self._changed = self._changed or asyncio.Event()
             try:
                 return await self._places.get((principal, name))
-            except EngineError as error:
+            except DatabaseHeld:
                 left_s = deadline.left_s()
-                if not is_held(error) or left_s <= 0:
-                    raise
+                if left_s <= 0:
+                    raise database_held() from None
                 # Look again in any case: the notification may be lost.
                 with suppress(TimeoutError):
                     async with asyncio.timeout(min(left_s, _LOOK_AGAIN_S)):
@@ -134,7 +141,7 @@ class Databases:
         if record.state is not DatabaseState.READY:
             raise _not_ready(record)
         if record.is_held:
-            raise database_held()
+            raise DatabaseHeld
         if record.cell_state is CellState.DOWN:
             raise cell_is_down()
         return Place(record.id, record.plain, _address(record, principal), record.record_secret, name=record.name)

@@ -3,10 +3,13 @@
 Both are temporary, so both errors say when to retry.
 """
 
-from plainsql_server.core.errors import EngineError, ServiceError
+from plainsql_server.core.errors import EngineError
 
 _RETRY_AFTER_MS = 1_000
-_HELD = "the database is held for a move"
+
+
+class DatabaseHeld(Exception):
+    """The database is held for its move to another cell. `databases.py` waits for it, and reports `database_held`."""
 
 
 def database_held() -> EngineError:
@@ -16,12 +19,8 @@ def database_held() -> EngineError:
         "The database is being moved and is temporarily unavailable.",
         retryable=True,
         retry_after_ms=_RETRY_AFTER_MS,
-        internal_context=_HELD,
+        internal_context="the database is held for a move",
     )
-
-
-def is_held(error: ServiceError) -> bool:
-    return error.internal_context == _HELD
 
 
 def cell_is_down() -> EngineError:

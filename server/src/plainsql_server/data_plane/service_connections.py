@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from plainsql_server.core.clock import Deadline, monotonic_us
 from plainsql_server.core.errors import LimitError, Outcome, ServiceError, StatementError
 from plainsql_server.core.principal import Principal
-from plainsql_server.data_plane.admission import result_too_large, statement_timed_out, was_ended
+from plainsql_server.data_plane.admission import lower
 from plainsql_server.data_plane.databases import Databases, Place
+from plainsql_server.data_plane.outcome import OwnLimits, to_error
 from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.connection.batch import Answer, Own, run_batch
 from plainsql_server.engine.connection.connection import ResultTooLarge
 from plainsql_server.engine.connection.session_state import SessionState
-from plainsql_server.engine.pool.pool import Lease, Pools, Reason
+from plainsql_server.engine.pool.pool import Lease, Pools
 from plainsql_server.limits.tiers import TIERS
 
 
@@ -79,29 +80,26 @@ class ServiceConnections:
 
     async def place(self, principal: Principal, database: str | None) -> Place:
         """Where a connection would go. Raises AccessError or EngineError, like a query."""
-        return self._databases.remembered(principal, database) or await self._databases.find(principal, database)
+        return await self._databases.find(principal, database)
 
     @asynccontextmanager
     async def open(
         self, principal: Principal, database: str | None, timeout_ms: int | None = None
     ) -> AsyncIterator[ServiceConnection]:
         """A connection, within the tier's statement timeout. Raises ServiceError. Cancelling cancels its statement."""
-        limits, tier = TIERS[principal.tier], principal.tier
-        timeout_ms = min(timeout_ms or limits.statement_timeout_ms, limits.statement_timeout_ms)
+        limits = TIERS[principal.tier]
+        own = OwnLimits(limits, principal.tier, lower(timeout_ms, limits.statement_timeout_ms))
         place = await self.place(principal, database)
         pool = self._pools.for_address(place.address, principal.organization_id)
-        async with pool.lease(limits.concurrent_statements, Deadline.after_ms(timeout_ms)) as lease:
+        async with pool.lease(limits.concurrent_statements, Deadline.after_ms(own.timeout_ms)) as lease:
             leased_us = monotonic_us()
             service = ServiceConnection(place, lease)
             lease.connection.max_result_bytes = limits.result_bytes
             try:
                 yield service
-            except ResultTooLarge as error:
-                raise result_too_large(limits, tier, Outcome.ROLLED_BACK) from error
-            except ServiceError as error:
-                if lease.ended_for is Reason.DEADLINE and was_ended(error):
-                    raise statement_timed_out(timeout_ms, tier, error.outcome) from None
-                raise
+            except (ServiceError, ResultTooLarge) as error:
+                reported = to_error(error, lease.ended_for, own, too_large=Outcome.ROLLED_BACK)
+                raise reported from (None if reported is error else error)
             finally:
                 held_us = monotonic_us() - leased_us
                 self._tally.note_usage(

@@ -1,6 +1,6 @@
 """Runs one statement for a principal and streams its rows while PostgreSQL produces them.
 
-    end = await streams.run(principal, request, receiver)
+    end = await streams.run(principal, job, receiver)
 
 A statement that only reads streams from a read-only transaction, so it can be slow without harming others. A statement
 that writes runs like any query, commits, and is then streamed from memory: a slow client must not hold open a
@@ -8,27 +8,23 @@ transaction that could make others fail (decision 0009).
 """
 
 import asyncio
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from plainsql_server.core.clock import Deadline
-from plainsql_server.core.errors import LimitError, Outcome, RequestError, ServiceError, StatementError
+from plainsql_server.core.clock import Deadline, monotonic_us
+from plainsql_server.core.errors import Outcome, RequestError, ServiceError, StatementError
 from plainsql_server.core.principal import Principal
 from plainsql_server.core.result import Completion, Result, Shape
-from plainsql_server.core.statement import Statement
-from plainsql_server.data_plane.admission import check_statement
-from plainsql_server.data_plane.classification import Classification, classify
-from plainsql_server.data_plane.databases import PLAIN_FOR_S, Databases, Place
-from plainsql_server.data_plane.query import Queries, QueryRequest
+from plainsql_server.data_plane.databases import Databases, Place
+from plainsql_server.data_plane.job import StatementJob, admit, note_usage
+from plainsql_server.data_plane.outcome import timed_out, to_error
+from plainsql_server.data_plane.query import Queries
 from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.connection.connection import ResultTooLarge
 from plainsql_server.engine.connection.exchange import run_command
-from plainsql_server.engine.connection.session_state import SessionState
 from plainsql_server.engine.execution.read_stream import NoSafeSnapshot, ReadStream, is_refused_write
-from plainsql_server.engine.pool.pool import Lease, Pool, Pools, Reason
-from plainsql_server.limits.tiers import TIERS, Limits
+from plainsql_server.engine.pool.pool import Lease, Pool, Pools
 
 # How long a stream waits for a safe snapshot. Among short transactions, one is available within milliseconds. A longer
 # wait means that a long transaction is running, which may take minutes (measured for decision 0009).
@@ -60,28 +56,6 @@ class StreamEnd:
     truncated: bool
 
 
-@dataclass(slots=True)
-class _Job:
-    """A validated request, with everything needed to stream it."""
-
-    request: QueryRequest
-    classification: Classification
-    place: Place
-    read_only: bool
-    limits: Limits
-    tier: str
-    life_ms: int
-    began_s: float
-    # When it got its connection.
-    leased_s: float = 0.0
-    # What was passed on so far.
-    row_count: int = 0
-    size_bytes: int = 0
-
-    def deadline(self, life_ms: int) -> Deadline:
-        return Deadline(self.began_s + min(life_ms, self.life_ms) / 1000)
-
-
 class ReaderTooSlow(Exception):
     """The client did not read a result in memory within the time limit of a stream. The statement is committed."""
 
@@ -99,89 +73,78 @@ class Streams:
         self._queries = queries
         self._tally = tally
 
-    async def run(self, principal: Principal, request: QueryRequest, receiver: Receiver) -> StreamEnd:
+    async def run(self, principal: Principal, job: StatementJob, receiver: Receiver) -> StreamEnd:
         """Streams the result of the statement. Raises ServiceError. Cancelling it cancels the statement.
 
         If it raises before it calls the receiver's `begin`, nothing was passed on. After that, rows may have been.
         """
-        check_statement(request.sql, request.params, TIERS[principal.tier], principal.tier)
-        classification = classify(request.sql)
-        place = self._databases.remembered(principal, request.database) or await self._databases.find(
-            principal, request.database
-        )
-        job = _job(principal, request, classification, place)
-        if classification.command in _MAY_ONLY_READ:
-            try:
-                return await self._read_and_count(job, principal, receiver)
-            except _NotARead:
-                # Run it as an ordinary query, which returns its result or the right error.
-                pass
-        return await self._collect(job, principal, receiver)
-
-    async def _collect(self, job: _Job, principal: Principal, receiver: Receiver) -> StreamEnd:
-        pool = self._pools.for_address(job.place.address, principal.organization_id)
-        turn_by = job.deadline(job.limits.statement_timeout_ms)
-        # Take the stream slot before running the statement: a request that is refused one must have no effect.
-        async with pool.stream_turn(job.limits.concurrent_statements, turn_by):
-            result = await self._queries.run(principal, job.request)
-            try:
-                # Sending has its own time limit, so a long statement does not lose its rows.
-                async with asyncio.timeout(job.life_ms / 1000):
-                    await _pass_on_from_memory(result, receiver)
-            except TimeoutError:
-                raise ReaderTooSlow from None
+        admit(job, principal)
+        # A stream waits for its database and its slot no longer than an ordinary statement would.
+        start_by = job.deadline
+        place = await self._databases.find(principal, job.database, start_by)
+        pool = self._pools.for_address(place.address, principal.organization_id)
+        job.limit_time(job.limits.stream_life_ms)
+        life = job.deadline
+        # Take the slot before running the statement: a request that is refused one must have no effect.
+        async with pool.stream_slot(job.limits.concurrent_statements, start_by):
+            if job.classification.command in _MAY_ONLY_READ:
+                try:
+                    return await self._read(job, principal, place, start_by, receiver)
+                except _NotARead:
+                    # Run it as an ordinary query, which returns its result or the right error.
+                    pass
+            result = await self._queries.run(principal, job)
+            await _pass_on_from_memory(result, receiver, life)
         return StreamEnd(result.completion, len(result.rows), result.truncated)
 
-    async def _read_and_count(self, job: _Job, principal: Principal, receiver: Receiver) -> StreamEnd:
-        is_read = True
+    async def _read(
+        self, job: StatementJob, principal: Principal, place: Place, start_by: Deadline, receiver: Receiver
+    ) -> StreamEnd:
+        job.is_streamed = True
+        job.read_only |= place.address.read_only
+        job.plain = place.plain and place.certain
+        pool = self._pools.for_address(place.address, principal.organization_id)
         try:
-            return await self._read(job, principal, receiver)
+            return await _stream(job, pool, start_by, receiver)
         except _NotARead:
-            is_read = False
+            job.used_us = None
             raise
         finally:
-            if is_read and job.leased_s:
-                # Count the whole time that the stream held a connection, however slowly it was read.
-                held_us = int((time.monotonic() - job.leased_s) * 1_000_000)
-                self._tally.note_usage(
-                    principal.organization_id, job.place.database_id, job.row_count, held_us, job.size_bytes
-                )
-
-    async def _read(self, job: _Job, principal: Principal, receiver: Receiver) -> StreamEnd:
-        pool = self._pools.for_address(job.place.address, principal.organization_id)
-        limit = job.limits.concurrent_statements
-        # Wait for a slot no longer than an ordinary statement would, despite the longer time limit of streams.
-        turn_by = job.deadline(job.limits.statement_timeout_ms)
-        async with pool.stream_turn(limit, turn_by), pool.lease(limit, turn_by) as lease:
-            job.leased_s = time.monotonic()
-            try:
-                stream = await _begin(job, pool, lease)
-                await receiver.begin(stream.shape, lease.queue_us)
-                return await _pass_on(job, lease, stream, receiver)
-            except (ServiceError, ResultTooLarge) as error:
-                told = _told(error, lease.ended_for, job)
-                raise told from (None if told is error else error)
-            finally:
-                lease.session_state = _session_state(job)
+            # Counts the whole time that the stream held a connection, however slowly it was read.
+            note_usage(self._tally, principal, place, job)
 
 
-async def _pass_on_from_memory(result: Result, receiver: Receiver) -> None:
-    await receiver.begin(result.shape, result.queue_us)
-    for first in range(0, len(result.rows), _ROWS_AT_ONCE):
-        await receiver.take(result.rows[first : first + _ROWS_AT_ONCE])
+async def _stream(job: StatementJob, pool: Pool, start_by: Deadline, receiver: Receiver) -> StreamEnd:
+    async with pool.lease(job.limits.concurrent_statements, start_by) as lease:
+        leased_us = monotonic_us()
+        # Whatever happens, its transaction changes nothing.
+        job.outcome = Outcome.ROLLED_BACK
+        try:
+            stream = await _begin(job, pool, lease)
+            await receiver.begin(stream.shape, lease.queue_us)
+            return await _pass_on(job, lease, stream, receiver)
+        except (ServiceError, ResultTooLarge) as error:
+            reported = to_error(error, lease.ended_for, job, too_large=Outcome.ROLLED_BACK)
+            raise reported from (None if reported is error else error)
+        finally:
+            job.hold(monotonic_us() - leased_us)
+            lease.session_state = job.session_state()
 
 
-def _job(principal: Principal, request: QueryRequest, classification: Classification, place: Place) -> _Job:
-    limits = TIERS[principal.tier]
-    life_ms = limits.stream_life_ms if request.timeout_ms is None else min(request.timeout_ms, limits.stream_life_ms)
-    read_only = request.read_only or place.address.read_only
-    return _Job(request, classification, place, read_only, limits, principal.tier, life_ms, time.monotonic())
+async def _pass_on_from_memory(result: Result, receiver: Receiver, life: Deadline) -> None:
+    try:
+        async with asyncio.timeout(life.left_s()):
+            await receiver.begin(result.shape, result.queue_us)
+            for first in range(0, len(result.rows), _ROWS_AT_ONCE):
+                await receiver.take(result.rows[first : first + _ROWS_AT_ONCE])
+    except TimeoutError:
+        raise ReaderTooSlow from None
 
 
-async def _begin(job: _Job, pool: Pool, lease: Lease) -> ReadStream:
+async def _begin(job: StatementJob, pool: Pool, lease: Lease) -> ReadStream:
     # Limits the rows that are in memory at once: a single one, or several small ones.
     lease.connection.max_result_bytes = job.limits.result_bytes
-    lease.live_until(job.deadline(job.limits.stream_life_ms))
+    lease.live_until(job.deadline)
     try:
         stream = await _open(job, pool, lease)
     except (RequestError, StatementError) as error:
@@ -196,70 +159,38 @@ async def _begin(job: _Job, pool: Pool, lease: Lease) -> ReadStream:
     return stream
 
 
-async def _open(job: _Job, pool: Pool, lease: Lease) -> ReadStream:
-    connection, request = lease.connection, job.request
-    statement = Statement(request.sql, request.params)
-    stream = ReadStream(connection, pool.catalog, request.encoding, request.max_rows, SAFE_SNAPSHOT_BUDGET_MS)
+async def _open(job: StatementJob, pool: Pool, lease: Lease) -> ReadStream:
+    stream = ReadStream(lease.connection, pool.catalog, job, job.wanted_rows, SAFE_SNAPSHOT_BUDGET_MS)
     try:
-        await stream.open(statement)
+        await stream.open()
     except NoSafeSnapshot:
         _check_time(job, lease)
-        await run_command(connection, b"rollback")
+        await run_command(lease.connection, b"rollback")
         # Unless its snapshot becomes safe, this transaction can make others fail, so it gets the time limit of an
         # ordinary statement.
-        lease.live_until(job.deadline(job.limits.statement_timeout_ms))
-        stream = ReadStream(connection, pool.catalog, request.encoding, request.max_rows)
-        await stream.open(statement)
+        job.limit_time(job.limits.statement_timeout_ms)
+        lease.live_until(job.deadline)
+        stream = ReadStream(lease.connection, pool.catalog, job, job.wanted_rows)
+        await stream.open()
     return stream
 
 
-async def _pass_on(job: _Job, lease: Lease, stream: ReadStream, receiver: Receiver) -> StreamEnd:
-    max_rows = job.request.max_rows
-    count = 0
+async def _pass_on(job: StatementJob, lease: Lease, stream: ReadStream, receiver: Receiver) -> StreamEnd:
+    max_rows = job.wanted_rows
     truncated = False
     while (rows := await stream.next_rows()) is not None:
         # Between two FETCHes there is nothing to cancel, so check here.
         _check_time(job, lease)
-        if max_rows is not None and count + len(rows) > max_rows:
+        if max_rows is not None and job.row_count + len(rows) > max_rows:
             # One extra row proves that there are more.
             truncated = True
-            rows = rows[: max_rows - count]
-        count += len(rows)
-        job.row_count, job.size_bytes = count, job.size_bytes + sum(map(len, rows))
+            rows = rows[: max_rows - job.row_count]
+        job.row_count += len(rows)
+        job.size_bytes += sum(map(len, rows))
         await receiver.take(rows)
-    return StreamEnd(await stream.close(), count, truncated)
+    return StreamEnd(await stream.close(), job.row_count, truncated)
 
 
-def _check_time(job: _Job, lease: Lease) -> None:
+def _check_time(job: StatementJob, lease: Lease) -> None:
     if lease.ended_for is not None:
-        raise _timeout(job)
-
-
-def _session_state(job: _Job) -> SessionState:
-    quick = time.monotonic() - job.began_s < PLAIN_FOR_S
-    return (
-        job.classification.state_without_code
-        if job.place.plain and job.place.certain and quick
-        else job.classification.session_state
-    )
-
-
-def _told(error: ServiceError | ResultTooLarge, reason: Reason | None, job: _Job) -> ServiceError:
-    """The error to report. If we ended the statement ourselves, it names our reason. Nothing was changed."""
-    if isinstance(error, ResultTooLarge):
-        return LimitError(
-            "result_too_large",
-            f"A row, or a batch of rows of different sizes, exceeds {job.limits.result_bytes} bytes,"
-            f" the {job.tier} tier's limit.",
-            outcome=Outcome.ROLLED_BACK,
-        )
-    return _timeout(job) if reason is Reason.DEADLINE else error
-
-
-def _timeout(job: _Job) -> LimitError:
-    return LimitError(
-        "statement_timeout",
-        f"The stream did not finish within {round((time.monotonic() - job.began_s) * 1000)} ms, its time limit,"
-        f" and was cancelled (tier {job.tier!r}).",
-        outcome=Outcome.ROLLED_BACK,
-    )
+        raise timed_out(job)

@@ -20,23 +20,19 @@ from plainsql_server.core.ids import Kind, new_id
 from plainsql_server.core.principal import Principal
 from plainsql_server.core.result import Result
 from plainsql_server.core.statement import is_empty
-from plainsql_server.data_plane.admission import (
-    check_statement,
-    result_too_large,
-    transaction_timed_out,
-    was_ended,
-    was_rolled_back,
-)
+from plainsql_server.data_plane.admission import check_statement, lower
 from plainsql_server.data_plane.classification import Classification, classify
-from plainsql_server.data_plane.databases import PLAIN_FOR_S, Databases, Place
+from plainsql_server.data_plane.databases import Databases, Place, is_still_plain
+from plainsql_server.data_plane.outcome import result_too_large, to_error
 from plainsql_server.data_plane.references import read_parameter
 from plainsql_server.data_plane.retry import DEFAULT_RETRIES, Retries
 from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.connection.connection import ResultTooLarge
+from plainsql_server.engine.connection.interrupt import InterruptReason
 from plainsql_server.engine.connection.session_state import SessionState
 from plainsql_server.engine.encoding.shapes import PLAIN, Encoding
 from plainsql_server.engine.execution.transaction import Attempt, Expectation, Plan, Step
-from plainsql_server.engine.pool.pool import Lease, Pool, Pools, Reason
+from plainsql_server.engine.pool.pool import Pool, Pools
 from plainsql_server.limits.tiers import TIERS, TRANSACTION_DATABASES, Limits
 
 # Statements whose planning takes a snapshot. Any other first statement could still change the isolation level.
@@ -104,9 +100,8 @@ class Part:
 
     def session_state(self, began_s: float) -> SessionState:
         """The session state that the statements may have left behind."""
-        # Only a quick transaction can rely on what was known about the database when it started.
-        plain = self.place.plain and self.place.certain and time.monotonic() - began_s < PLAIN_FOR_S
-        return max(each.state_without_code if plain else each.session_state for each in self.classifications)
+        plain = is_still_plain(self.place.plain and self.place.certain, began_s)
+        return max(each.state_left(plain) for each in self.classifications)
 
 
 @dataclass(slots=True)
@@ -125,6 +120,11 @@ class Job:
     spanning: "Spans"
     # How long it held a connection, over all attempts.
     held_us: int = 0
+
+    @property
+    def kind(self) -> str:
+        """What error messages call it."""
+        return "transaction"
 
     @property
     def first(self) -> Part:
@@ -160,7 +160,7 @@ class Transactions:
     async def prepare(self, principal: Principal, request: TransactionRequest) -> Job:
         """Validates the transaction as far as possible without running it."""
         limits = TIERS[principal.tier]
-        timeout_ms = min(request.timeout_ms or limits.transaction_timeout_ms, limits.transaction_timeout_ms)
+        timeout_ms = lower(request.timeout_ms, limits.transaction_timeout_ms)
         began_s = time.monotonic()
         deadline = Deadline(began_s + timeout_ms / 1000)
         classifications = await _classify(request, limits, principal.tier)
@@ -213,8 +213,7 @@ class Transactions:
             place = replace(place, plain=False)
         # Statements that only read and change rows, without customer code, can't change the transaction's mode.
         plan.guarded = any(
-            (each.state_without_code if place.plain and place.certain else each.session_state) > SessionState.SEQUENCES
-            for each in classifications
+            each.state_left(place.plain and place.certain) > SessionState.SEQUENCES for each in classifications
         )
         pool = self._pools.for_address(place.address, principal.organization_id)
         count = partial(self._tally.note_usage, principal.organization_id, place.database_id)
@@ -265,26 +264,16 @@ async def _run_once(job: Job, transaction: TransactionResult) -> None:
         try:
             transaction.results = await attempt.run()
         except (ServiceError, ResultTooLarge) as error:
-            told = as_told(error, lease, job, committing=attempt.committing)
-            raise told from (None if told is error else error)
+            too_large = Outcome.UNKNOWN if attempt.committing else Outcome.ROLLED_BACK
+            reported = to_error(error, lease.ended_for, job, too_large=too_large)
+            raise reported from (None if reported is error else error)
         finally:
             job.held_us += monotonic_us() - leased_us
             lease.session_state = part.session_state(job.began_s)
         transaction.commit_us = attempt.commit_us
         transaction.queue_us = lease.queue_us
-        if lease.ended_for is Reason.TOO_LARGE:
-            raise result_too_large(job.limits, job.tier, Outcome.COMMITTED)
-
-
-def as_told(error: ServiceError | ResultTooLarge, lease: Lease, job: Job, *, committing: bool) -> ServiceError:
-    """The error to report. If we ended the statement ourselves, it names our reason instead of PostgreSQL's error."""
-    if isinstance(error, ResultTooLarge):
-        return result_too_large(job.limits, job.tier, Outcome.UNKNOWN if committing else Outcome.ROLLED_BACK)
-    if was_rolled_back(error) and lease.ended_for is Reason.TOO_LARGE:
-        return result_too_large(job.limits, job.tier, Outcome.ROLLED_BACK)
-    if was_ended(error) and lease.ended_for is Reason.DEADLINE:
-        return transaction_timed_out(job.timeout_ms, job.tier, error.outcome)
-    return error
+        if lease.ended_for is InterruptReason.TOO_LARGE:
+            raise result_too_large(job, Outcome.COMMITTED)
 
 
 async def _classify(request: TransactionRequest, limits: Limits, tier: str) -> list[Classification]:
@@ -328,6 +317,6 @@ def _plan(request: TransactionRequest, limits: Limits) -> Plan:
         steps,
         request.encoding,
         request.read_only,
-        min(limits.result_rows, limits.result_rows if request.max_rows is None else request.max_rows),
+        lower(request.max_rows, limits.result_rows),
         limits.result_bytes,
     )

@@ -38,19 +38,21 @@ class Principals:
         self._kept = self._found.kept
         self._unknown = UnknownCredentials(freshness)
 
-    def remembered(self, secret: str) -> Principal | None:
-        """The cached principal of a secret, or None; then call `find`."""
+    async def find(self, secret: str) -> Principal | None:
+        """The principal of a secret, or None if it is malformed, unknown, expired or revoked.
+
+        Raises LimitError if too many new secrets are being looked up.
+        """
+        return self._remembered(secret) or await self._find(secret)
+
+    def _remembered(self, secret: str) -> Principal | None:
         kept = self._kept.get(secret)
         if kept is None or kept[1] is None or not self._freshness.holds(kept[0]):
             return None
         good_until_s, principal = kept[1]
         return principal if good_until_s == math.inf or good_until_s > wall_s() else None
 
-    async def find(self, secret: str) -> Principal | None:
-        """The principal of a secret, or None if it is malformed, unknown, expired or revoked.
-
-        Raises LimitError if too many new secrets are being looked up.
-        """
+    async def _find(self, secret: str) -> Principal | None:
         if not credential.is_well_formed(secret):
             return None
         found = await self._found.last_known(secret) if self._freshness.away else None

@@ -1,6 +1,6 @@
 """The rate limiter. A permit allows an organization one request; all nodes together never exceed the tier's limit.
 
-    permit = permits.take_held(organization_id) or await permits.take(organization_id, limit)
+    permit = await permits.take(organization_id, limit)
 
 While Redis is available, permits are leased from it. For busy organizations they are leased in advance, so most
 requests find a permit in this process. While Redis is unavailable, each process enforces its share of the limit, and
@@ -65,8 +65,12 @@ class Permits:
         self.round_trips = 0
         self._given: dict[str, int] = {"shared": 0, "share": 0}
 
-    def take_held(self, organization_id: str) -> Permit | None:
-        """A permit that this process already holds, or None: then call `take`."""
+    async def take(self, organization_id: str, limit: int) -> Permit:
+        """A permit or a refusal. Waits for Redis, but only briefly. Cancelling it leaves the queue."""
+        return self._take_held(organization_id) or await self._take(organization_id, limit)
+
+    def _take_held(self, organization_id: str) -> Permit | None:
+        """A permit that this process already holds, if it does."""
         account = self._accounts.get(organization_id)
         if account is None:
             return None
@@ -77,11 +81,8 @@ class Permits:
             self._ask(account)
         return account.grant(account.left + account.held, now_s)
 
-    async def take(self, organization_id: str, limit: int) -> Permit:
-        """A permit or a refusal. Waits for Redis, but only briefly. Cancelling it leaves the queue."""
+    async def _take(self, organization_id: str, limit: int) -> Permit:
         account = self._account(organization_id, limit)
-        if (permit := self.take_held(organization_id)) is not None:
-            return permit
         if self.state is not State.SHARED:
             return self._take_of_share(account)
         now_s = self._clock()

@@ -17,7 +17,7 @@ from plainsql_server.core.errors import ConflictError, EngineError, ServiceError
 from plainsql_server.core.principal import Principal
 from plainsql_server.core.result import Shape
 from plainsql_server.data_plane.diagnostics.probe_context import Executors
-from plainsql_server.data_plane.query import QueryRequest
+from plainsql_server.data_plane.job import StatementJob
 from plainsql_server.data_plane.stream import Receiver
 from plainsql_server.data_plane.transaction import TransactionRequest, TransactionStatement
 from plainsql_server.limits.permits import Permits
@@ -153,7 +153,7 @@ class Benchmarks:
         if limit is None:
             return
         organization_id = principal.organization_id
-        permit = self._permits.take_held(organization_id) or await self._permits.take(organization_id, limit)
+        permit = await self._permits.take(organization_id, limit)
         if not permit.granted:
             raise _NoPermit
 
@@ -165,24 +165,24 @@ class _Work:
     database: str | None
     schema: str
 
-    def point_read(self, left_ms: int) -> QueryRequest:
+    def point_read(self, left_ms: int) -> StatementJob:
         return self._query(f"select id, body from {self.schema}.rows where id = $1", left_ms)
 
-    def point_write(self, left_ms: int) -> QueryRequest:
+    def point_write(self, left_ms: int) -> StatementJob:
         return self._query(f"update {self.schema}.rows set written = written + 1 where id = $1", left_ms)
 
-    def stream(self, left_ms: int) -> QueryRequest:
+    def stream(self, left_ms: int) -> StatementJob:
         sql = f"select id, body from {self.schema}.rows where id <= {_STREAMED_ROWS}"
-        return QueryRequest(sql, database=self.database, timeout_ms=left_ms)
+        return StatementJob(sql, database=self.database, timeout_ms=left_ms)
 
     def transaction(self, left_ms: int) -> TransactionRequest:
         read, write = self.point_read(left_ms), self.point_write(left_ms)
         statements = [TransactionStatement(read.sql, read.params), TransactionStatement(write.sql, read.params)]
         return TransactionRequest(statements, self.database, timeout_ms=left_ms)
 
-    def _query(self, sql: str, left_ms: int) -> QueryRequest:
+    def _query(self, sql: str, left_ms: int) -> StatementJob:
         chosen = b"%d" % random.randint(1, _ROWS)
-        return QueryRequest(sql, [chosen], self.database, timeout_ms=left_ms)
+        return StatementJob(sql, [chosen], self.database, timeout_ms=left_ms)
 
 
 class _Series:

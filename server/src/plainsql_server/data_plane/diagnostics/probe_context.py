@@ -10,7 +10,8 @@ import msgspec
 from plainsql_server.core.errors import ServiceError
 from plainsql_server.core.principal import Principal
 from plainsql_server.data_plane.diagnostics.temporary_schemas import TemporarySchemas
-from plainsql_server.data_plane.query import Queries, QueryRequest
+from plainsql_server.data_plane.job import StatementJob
+from plainsql_server.data_plane.query import Queries
 from plainsql_server.data_plane.service_connections import ServiceConnection, ServiceConnections
 from plainsql_server.data_plane.stream import Streams
 from plainsql_server.data_plane.transaction import TransactionRequest, Transactions, TransactionStatement
@@ -45,7 +46,7 @@ class ProbeContext:
 
     async def raw_row(self, sql: str, params: Sequence[bytes] = (), **fields: Any) -> bytes:
         """The first row of a query, as JSON."""
-        result = await self.executors.queries.run(self.principal, QueryRequest(sql, params, self.database, **fields))
+        result = await self.executors.queries.run(self.principal, StatementJob(sql, params, self.database, **fields))
         return result.rows[0] if result.rows else b"{}"
 
     async def row(self, sql: str, params: Sequence[bytes] = (), **fields: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from plainsql_server.core.errors import LimitError, RequestError, ServiceError, 
 from plainsql_server.core.ids import Kind, new_id
 from plainsql_server.core.result import Shape
 from plainsql_server.data_plane.diagnostics.probe_context import Finding, Probe, ProbeContext, said
-from plainsql_server.data_plane.query import QueryRequest
+from plainsql_server.data_plane.job import StatementJob
 from plainsql_server.data_plane.service_connections import ServiceConnection
 from plainsql_server.data_plane.stream import Receiver
 from plainsql_server.data_plane.transaction import TransactionStatement
@@ -202,7 +202,7 @@ async def streaming(context: ProbeContext) -> Finding:
     """A query that produces a row every 20 ms: its first rows must arrive before its last one is produced."""
     clocked = _Clocked()
     sql = f"select n, pg_sleep({_ROW_EVERY_S}) from generate_series(1, {_STREAMED_ROWS}) n"
-    await context.executors.streams.run(context.principal, QueryRequest(sql, database=context.database), clocked)
+    await context.executors.streams.run(context.principal, StatementJob(sql, database=context.database), clocked)
     came = clocked.came_us
     is_streamed = len(came) == _STREAMED_ROWS and came[-1] - came[0] >= _ROW_EVERY_S * 1_000_000 * (len(came) - 3)
     return Finding(is_streamed, {"row_made_every_us": int(_ROW_EVERY_S * 1_000_000), "rows_came_after_us": came})

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from psycopg.pq.abc import PGresult
 
+from plainsql_server.core.clock import Deadline
 from plainsql_server.engine.encoding.shapes import Description, Encoding, Rendering, describe, rendering_of
 from plainsql_server.engine.encoding.types import FIRST_CUSTOMER_OID, SHIPPED_TYPES, EngineType
 
@@ -35,7 +36,7 @@ left join pg_catalog.pg_type e on e.oid operator(pg_catalog.=) t.typelem
 _MAX_RENDERED_COLUMNS = 10_000
 
 Rows = list[tuple[int, str, int, str, int]]
-LookUp = Callable[[str, bytes], Awaitable[list[list[str]]]]
+LookUp = Callable[[str, bytes, Deadline], Awaitable[list[list[str]]]]
 
 
 class Catalog:
@@ -51,20 +52,26 @@ class Catalog:
         self._rendered_columns = 0
         self.generation = 0
 
-    async def types(self, oids: Sequence[int]) -> list[EngineType]:
-        """Returns the types, looking up those not cached. A type that no longer exists is text named `unknown`."""
+    async def types(self, oids: Sequence[int], deadline: Deadline) -> list[EngineType]:
+        """Returns the types, looking up those not cached. A type that no longer exists is text named `unknown`.
+
+        Raises EngineError if the server is unavailable, or does not answer before the deadline.
+        """
         types = [SHIPPED_TYPES.get(oid) or self._met.get(oid) for oid in oids]
         if None in types:
-            rows = await self._look_up(_LOOK_UP, b"{%b}" % b",".join(b"%d" % oid for oid in oids))
+            rows = await self._look_up(_LOOK_UP, b"{%b}" % b",".join(b"%d" % oid for oid in oids), deadline)
             self._met.update(_types_from_rows([(int(o), n, int(b), d, int(e)) for o, n, b, d, e in rows]))
         return [SHIPPED_TYPES.get(oid) or self._met.get(oid) or EngineType(oid, "unknown") for oid in oids]
 
-    async def rendering(self, result: PGresult, encoding: Encoding) -> Rendering:
-        """How to encode this result. Cached by result description, because applications repeat their statements."""
+    async def rendering(self, result: PGresult, encoding: Encoding, deadline: Deadline) -> Rendering:
+        """How to encode this result. Cached by result description, because applications repeat their statements.
+
+        Raises like `types`.
+        """
         key = (describe(result), encoding)
         known = self._renderings.get(key)
         if known is None:
-            types = await self.types([oid for _, oid in key[0]])
+            types = await self.types([oid for _, oid in key[0]], deadline)
             if self._rendered_columns > _MAX_RENDERED_COLUMNS:
                 self._forget_renderings()
             known = self._renderings[key] = rendering_of(key[0], types, encoding)

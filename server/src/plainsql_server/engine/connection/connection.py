@@ -23,6 +23,7 @@ from psycopg import pq
 from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, PipelineStatus, PollingStatus, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
 
+from plainsql_server.core.clock import NO_DEADLINE
 from plainsql_server.engine.connection.prepared import PreparedStatements
 from plainsql_server.engine.connection.sqlstate import connection_lost, engine_away
 from plainsql_server.engine.connection.valve import Valve
@@ -77,6 +78,8 @@ class Connection:
         # Set when its statement is interrupted. Between two exchanges the backend is idle and a cancel request hits
         # nothing, so a request must check this before it starts another exchange. Session cleanup resets it.
         self.is_ended = False
+        # Until when the request that has the connection may use it. The pool sets it.
+        self.deadline = NO_DEADLINE
         # The index of the cell's host that it is connected to.
         self.place = 0
         # Whether a transaction committed without waiting for a standby.
@@ -195,25 +198,11 @@ class Connection:
         Raises EngineError if the connection breaks; the outcome of what was running is then unknown. Cancelling leaves
         the exchange unread, and the connection must be closed.
         """
-        if self._pg.is_busy():
-            await self.arrival()
-        return self.take()
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether the next result has arrived, so that `take` can be called without waiting."""
-        return not self._pg.is_busy()
-
-    async def arrival(self) -> None:
-        """Waits until the next result has arrived. Raises, and may be cancelled, like `fetch`."""
         while self._pg.is_busy():
             await self._readable()
+        return self._take()
 
-    def take(self) -> PGresult | None:
-        """Returns the next result, which must have arrived: check `is_ready` or await `arrival` first.
-
-        Most results arrive together, and a coroutine call for each would cost measurable time.
-        """
+    def _take(self) -> PGresult | None:
         if self._valve is not None:
             self.taken_bytes, self._valve.passed_bytes = self._valve.passed_bytes, 0
         result = self._pg.get_result()

@@ -38,9 +38,7 @@ def queue_discard_sequences(connection: Connection) -> int:
 async def drain(connection: Connection) -> None:
     """Reads and drops all results until every sync is answered. Raises the first error, after reading the rest."""
     while connection.syncs_due:
-        if not connection.is_ready:
-            await connection.arrival()
-        result = connection.take()
+        result = await connection.fetch()
         if result is not None and result.status == _FATAL_ERROR:
             await fail(connection, result)
 
@@ -57,9 +55,7 @@ async def read_row_count(connection: Connection) -> int:
     """Like `drain`, and returns the number of rows read."""
     count = 0
     while connection.syncs_due:
-        if not connection.is_ready:
-            await connection.arrival()
-        result = connection.take()
+        result = await connection.fetch()
         if result is None:
             continue
         if result.status == _FATAL_ERROR:

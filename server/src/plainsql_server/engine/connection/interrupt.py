@@ -14,6 +14,7 @@ a commit is left to finish on its own, and the caller gets an unknown outcome.
 import asyncio
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from psycopg import Error as DriverError
@@ -44,6 +45,15 @@ _LIVES = (
     "select 1 from pg_catalog.pg_stat_activity"
     " where pid operator(pg_catalog.=) $1 and usename operator(pg_catalog.=) current_user"
 )
+
+
+class InterruptReason(StrEnum):
+    """Why a statement was cancelled or terminated before it completed. The texts are part of error messages."""
+
+    DEADLINE = "its deadline passed"
+    TOO_LARGE = "its result is too large"
+    CUT_SHORT = "enough rows were read"
+    GONE = "the request was abandoned"
 
 
 @dataclass(frozen=True, slots=True)

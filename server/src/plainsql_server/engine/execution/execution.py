@@ -1,10 +1,11 @@
 """Runs one statement on a leased connection: prepares it if it has parameters, sends it, reads its results.
 
-    stream = ResultStream(connection, catalog, Run())
-    await stream.start(Statement("select 1"))
+    stream = ResultStream(connection, catalog, Statement("select 1"))
+    await stream.start()
     while (rows := await stream.next_batch()) is not None: …
 
-A buffered response collects the same stream, so there is only one code path.
+`data_plane/query.py` collects its rows. `read_stream.py` builds on it for streams. `transaction.py` has its own
+exchange, because it sends many statements at once.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,6 @@ from psycopg.pq.abc import PGresult
 from plainsql_server.core.clock import monotonic_us
 from plainsql_server.core.errors import EngineError, InternalError, Outcome, RequestError, ServiceError, StatementError
 from plainsql_server.core.result import NO_COLUMNS, Completion, Shape
-from plainsql_server.core.statement import Statement
 from plainsql_server.engine.connection.catalog import Catalog
 from plainsql_server.engine.connection.connection import Connection
 from plainsql_server.engine.connection.exchange import (
@@ -60,15 +60,20 @@ _FATAL_ERROR = int(ExecStatus.FATAL_ERROR)
 _PIPELINE_SYNC = int(ExecStatus.PIPELINE_SYNC)
 
 
-class Run:
-    """How to run a statement and encode its result."""
+class Statement:
+    """One SQL statement: its text, its parameters as the raw JSON that the client sent, and how to run it."""
 
-    __slots__ = ("chunk_rows", "encoding", "first_rows", "guarded", "read_only")
+    __slots__ = ("chunk_rows", "encoding", "first_rows", "guarded", "params", "read_only", "sql")
 
-    def __init__(self, encoding: Encoding = PLAIN, read_only: bool = False, chunk_rows: int = CHUNK_ROWS) -> None:
+    def __init__(
+        self, sql: str, params: Sequence[bytes] = (), *, encoding: Encoding = PLAIN, read_only: bool = False
+    ) -> None:
+        self.sql = sql
+        self.params = params
         self.encoding = encoding
         self.read_only = read_only
-        self.chunk_rows = chunk_rows
+        # Rows per result.
+        self.chunk_rows = CHUNK_ROWS
         # Whether the statement could make its read-only transaction writable.
         self.guarded = False
         # Fetch only this many rows, through a cursor. For SELECT, VALUES and TABLE.
@@ -83,10 +88,10 @@ class ResultStream:
     must not be used for another statement.
     """
 
-    def __init__(self, connection: Connection, catalog: Catalog, run: Run) -> None:
+    def __init__(self, connection: Connection, catalog: Catalog, statement: Statement) -> None:
         self._connection = connection
         self._catalog = catalog
-        self._run = run
+        self._statement = statement
         self._started_us = monotonic_us()
         self._pending: PGresult | None = None
         self._renderer: RowRenderer | None = None
@@ -94,16 +99,16 @@ class ResultStream:
         self.shape: Shape = NO_COLUMNS
         self.completion: Completion | None = None
 
-    async def start(self, statement: Statement) -> None:
+    async def start(self) -> None:
         """Sends the statement and waits for its first result. Raises errors that occur before the first row."""
         try:
-            await self._start(statement)
+            await self._start()
         except ServiceError as error:
             if not is_stale_plan(error):
                 raise
             # The schema has changed since the statement was prepared. Nothing was executed: prepare it again.
-            await close_prepared(self._connection, self._connection.prepared.forget(statement.sql))
-            await self._start(statement)
+            await close_prepared(self._connection, self._connection.prepared.forget(self._text()))
+            await self._start()
 
     async def next_batch(self) -> list[bytes] | None:
         """Returns the next rows, at least one, or None at the end. By then the statement has committed."""
@@ -113,9 +118,7 @@ class ResultStream:
         result, self._pending = self._pending, None
         while True:
             if result is None:
-                if not connection.is_ready:
-                    await connection.arrival()
-                result = connection.take()
+                result = await connection.fetch()
             if result is None:
                 break
             if result.status == _FATAL_ERROR:
@@ -127,7 +130,7 @@ class ResultStream:
         # Read up to the answer to the sync: only then has PostgreSQL committed, or failed to.
         await self._drain()
         command, affected = read_command_tag(self._tag)
-        if self._run.first_rows is not None:
+        if self._statement.first_rows is not None:
             command = "SELECT"
         self.completion = Completion(command, affected, monotonic_us() - self._started_us)
         return None
@@ -139,7 +142,7 @@ class ResultStream:
             # The commit was in flight when the connection broke: the outcome is unknown.
             raise connection_lost(error.internal_context or "") from error
         except StatementError as error:
-            if self._run.guarded and error.diagnosis.sqlstate in CHANGED_MODE:
+            if self._statement.guarded and error.diagnosis.sqlstate in CHANGED_MODE:
                 raise changed_mode() from error
             raise
 
@@ -147,40 +150,53 @@ class ResultStream:
         """Milliseconds since the statement started."""
         return (monotonic_us() - self._started_us) // 1000
 
-    async def _start(self, statement: Statement) -> None:
-        connection, run = self._connection, self._run
-        if run.first_rows is not None:
-            statement = Statement(f"declare {_CURSOR} no scroll cursor for {statement.sql}", statement.params)
+    async def _start(self) -> None:
+        connection, sql, params, chunk_rows = self._connection, self._text(), self._statement.params, self._chunk_rows()
         prepared: Prepared | None = None
-        if statement.params:
-            prepared = connection.prepared.find(statement.sql) or await self._prepare(statement)
-            values = encode_parameters(statement.params, prepared.parameter_types)
+        if params:
+            prepared = connection.prepared.find(sql) or await self._prepare(sql)
+            values = encode_parameters(params, prepared.parameter_types)
             skipped = self._send_preamble()
-            connection.send_prepared(prepared.name, values, run.chunk_rows)
+            connection.send_prepared(prepared.name, values, chunk_rows)
         else:
             skipped = self._send_preamble()
-            connection.send_query(statement.sql.encode(), run.chunk_rows)
-        if run.first_rows is not None:
-            connection.send_query(b"fetch forward %d from %b" % (run.first_rows, _CURSOR.encode()), run.chunk_rows)
-            skipped += 1
-        if run.read_only and run.guarded:
-            connection.send_query(NOTHING_DEFERRED)
-            connection.send_query(STILL_READ_ONLY)
-        if run.read_only or run.first_rows is not None:
-            connection.send_query(b"commit")
+            connection.send_query(sql.encode(), chunk_rows)
+        skipped += self._send_rest()
         connection.sync()
         for _ in range(skipped):
             await self._skip_step()
-        self._pending = await self._first_result(prepared if run.first_rows is None else None)
+        self._pending = await self._first_result(prepared if self._statement.first_rows is None else None)
+
+    def _text(self) -> str:
+        """The SQL to send."""
+        if self._statement.first_rows is None:
+            return self._statement.sql
+        return f"declare {_CURSOR} no scroll cursor for {self._statement.sql}"
+
+    def _chunk_rows(self) -> int:
+        return self._statement.chunk_rows
 
     def _send_preamble(self) -> int:
         """Queues the commands that precede the statement in the same flush. Returns the number of pipeline steps."""
-        connection, run = self._connection, self._run
+        connection, statement = self._connection, self._statement
         steps = queue_discard_sequences(connection)
-        if run.read_only or run.first_rows is not None:
-            connection.send_query(BEGIN[run.read_only])
+        if statement.read_only or statement.first_rows is not None:
+            connection.send_query(BEGIN[statement.read_only])
             steps += 1
         return steps
+
+    def _send_rest(self) -> int:
+        """Queues what follows the statement in the same flush. Returns how many steps precede the one with its rows."""
+        connection, statement = self._connection, self._statement
+        if statement.first_rows is not None:
+            fetch = b"fetch forward %d from %b" % (statement.first_rows, _CURSOR.encode())
+            connection.send_query(fetch, statement.chunk_rows)
+        if statement.read_only and statement.guarded:
+            connection.send_query(NOTHING_DEFERRED)
+            connection.send_query(STILL_READ_ONLY)
+        if statement.read_only or statement.first_rows is not None:
+            connection.send_query(b"commit")
+        return 0 if statement.first_rows is None else 1
 
     async def _skip_step(self) -> None:
         while (result := await self._connection.fetch()) is not None:
@@ -190,10 +206,7 @@ class ResultStream:
                 return
 
     async def _first_result(self, prepared: Prepared | None) -> PGresult:
-        connection = self._connection
-        if not connection.is_ready:
-            await connection.arrival()
-        result = connection.take()
+        result = await self._connection.fetch()
         if result is None:
             raise InternalError("a statement without a result")
         if result.status in _HAS_ROWS:
@@ -203,11 +216,11 @@ class ResultStream:
         return result
 
     async def _choose_rendering(self, result: PGresult, prepared: Prepared | None) -> None:
-        generation, encoding = self._catalog.generation, self._run.encoding
+        generation, encoding = self._catalog.generation, self._statement.encoding
         rendering = prepared.rendering(generation, encoding) if prepared else None
         if rendering is None:
             try:
-                rendering = await self._catalog.rendering(result, encoding)
+                rendering = await self._catalog.rendering(result, encoding, self._connection.deadline)
             except EngineError as error:
                 # The lookup's own connection failed, while this one goes on to commit.
                 raise connection_lost(error.internal_context or "") from error
@@ -225,14 +238,14 @@ class ResultStream:
         self._connection.close()
         raise RequestError("copy_not_supported", "COPY isn't supported.")
 
-    async def _prepare(self, statement: Statement) -> Prepared:
+    async def _prepare(self, sql: str) -> Prepared:
         connection = self._connection
         name = connection.prepared.new_name()
-        connection.send_prepare(name, statement.sql.encode())
+        connection.send_prepare(name, sql.encode())
         connection.sync()
         oids = await _read_parameter_oids(connection)
-        prepared = Prepared(name, await self._catalog.types(oids))
-        await close_prepared(connection, connection.prepared.add(statement.sql, prepared))
+        prepared = Prepared(name, await self._catalog.types(oids, connection.deadline))
+        await close_prepared(connection, connection.prepared.add(sql, prepared))
         if connection.is_ended:
             # The cancel request came while the backend was idle and hit nothing, so no one would end the statement.
             raise StatementError("query_canceled", "The statement was cancelled before it ran.")

@@ -21,12 +21,10 @@ from psycopg.pq.abc import PGresult
 from plainsql_server.core.clock import monotonic_us
 from plainsql_server.core.errors import RequestError, ServiceError, StatementError
 from plainsql_server.core.result import Completion
-from plainsql_server.core.statement import Statement
 from plainsql_server.engine.connection.catalog import Catalog
 from plainsql_server.engine.connection.connection import Connection, ResultTooLarge
-from plainsql_server.engine.connection.exchange import drain
+from plainsql_server.engine.connection.exchange import drain, queue_discard_sequences
 from plainsql_server.engine.connection.sqlstate import error_from_result
-from plainsql_server.engine.encoding.shapes import Encoding
 from plainsql_server.engine.encoding.widths import widest_row_bytes
 from plainsql_server.engine.execution.execution import (
     CHANGED_MODE,
@@ -34,7 +32,7 @@ from plainsql_server.engine.execution.execution import (
     STILL_READ_ONLY,
     STILL_SERIALIZABLE,
     ResultStream,
-    Run,
+    Statement,
     changed_mode,
 )
 
@@ -74,16 +72,15 @@ class NoSafeSnapshot(Exception):
 class ReadStream(ResultStream):
     """The rows of one query: at most `max_rows` and one more, which shows that there are more. None means all rows.
 
-    Call `open`, then `next_rows` until None, then `close`. Any of them may raise. After that, or if one is cancelled,
-    the connection is in a transaction or in the middle of an exchange.
+    It waits up to `budget_ms` for a safe snapshot; 0 means that any snapshot will do. Call `open`, then `next_rows`
+    until None, then `close`. Any of them may raise. After that, or if one is cancelled, the connection is in a
+    transaction or in the middle of an exchange.
     """
 
     def __init__(
-        self, connection: Connection, catalog: Catalog, encoding: Encoding, max_rows: int | None, budget_ms: int = 0
+        self, connection: Connection, catalog: Catalog, statement: Statement, max_rows: int | None, budget_ms: int = 0
     ) -> None:
-        # chunk_rows=0: libpq accepts no chunked mode for a statement that is skipped after an error, and DECLARE, which
-        # returns no rows, may be skipped.
-        super().__init__(connection, catalog, Run(encoding, chunk_rows=0))
+        super().__init__(connection, catalog, statement)
         self._budget_ms = budget_ms
         self._left = None if max_rows is None else max_rows + 1
         self._size = 1
@@ -95,24 +92,24 @@ class ReadStream(ResultStream):
         self._waited_s = 0.0
         # The largest row of the last FETCH, and how many rows libpq may put in one result.
         self._row_bytes = 0
-        self._chunk_rows = _CHUNK_ROWS
+        self._fetch_chunk_rows = _CHUNK_ROWS
         # A result with large rows, and how many of them have been encoded.
         self._large: PGresult | None = None
         self._rendered = 0
         self._first: list[bytes] | None = None
         self._is_over = False
 
-    async def open(self, statement: Statement) -> None:
+    async def open(self) -> None:
         """Begins the transaction and declares the cursor. The query does not run yet.
 
         Raises parse and analysis errors. Their positions count the DECLARE before the caller's text.
         """
-        if _WRITES_ALL_THE_SAME.search(statement.sql):
+        if _WRITES_ALL_THE_SAME.search(self._statement.sql):
             raise RequestError(
                 "transaction_control",
                 "The statement calls a function that assigns a transaction ID, which isn't allowed in a stream.",
             )
-        await self.start(Statement(_DECLARE + statement.sql, statement.params))
+        await self.start()
         self._pending = None
         await drain(self._connection)
 
@@ -145,9 +142,17 @@ class ReadStream(ResultStream):
             raise
         return Completion("SELECT", 0, monotonic_us() - self._started_us)
 
+    def _text(self) -> str:
+        return _DECLARE + self._statement.sql
+
+    def _chunk_rows(self) -> int:
+        # libpq accepts no chunked mode for a statement that is skipped after an error, and DECLARE, which returns no
+        # rows, may be skipped.
+        return 0
+
     def _send_preamble(self) -> int:
         connection = self._connection
-        steps = super()._send_preamble()
+        steps = queue_discard_sequences(connection)
         commands = [
             b"begin isolation level serializable read only",
             # The whole result is wanted, not just its first rows, so plan the cursor like an ordinary statement.
@@ -166,6 +171,10 @@ class ReadStream(ResultStream):
             connection.send_query(command)
         return steps + len(commands)
 
+    def _send_rest(self) -> int:
+        # The transaction stays open: `close` commits it.
+        return 0
+
     async def _skip_step(self) -> None:
         try:
             await super()._skip_step()
@@ -180,7 +189,7 @@ class ReadStream(ResultStream):
             return False
         if self._left is not None:
             self._left -= size
-        chunk_rows = 1 if self._row_bytes > _LARGE_ROW_BYTES else min(size, self._chunk_rows)
+        chunk_rows = 1 if self._row_bytes > _LARGE_ROW_BYTES else min(size, self._fetch_chunk_rows)
         self._connection.make_way()
         self._connection.send_query(b"fetch %d from %b" % (size, _CURSOR), chunk_rows)
         self._connection.sync()
@@ -219,9 +228,7 @@ class ReadStream(ResultStream):
     async def _next_rendered(self) -> list[bytes] | None:
         """Returns the encoded rows of the next result, or None at the end of the FETCH."""
         connection = self._connection
-        if not connection.is_ready:
-            await connection.arrival()
-        result = connection.take()
+        result = await connection.fetch()
         if result is None:
             return []
         if result.status == _FATAL_ERROR:
@@ -235,7 +242,7 @@ class ReadStream(ResultStream):
             await self._choose_rendering(result, None)
             widest_bytes = widest_row_bytes(result)
             if widest_bytes is not None and widest_bytes <= _LARGE_ROW_BYTES:
-                self._chunk_rows = _BOUNDED_CHUNK_ROWS
+                self._fetch_chunk_rows = _BOUNDED_CHUNK_ROWS
         if not result.ntuples or self._renderer is None:
             return []
         if connection.taken_bytes > _MAX_BYTES and result.ntuples > 1:

@@ -29,6 +29,7 @@ from plainsql_server.engine.connection.exchange import (
     fail,
     queue_discard_sequences,
 )
+from plainsql_server.engine.connection.interrupt import InterruptReason
 from plainsql_server.engine.connection.prepared import Prepared
 from plainsql_server.engine.connection.sqlstate import connection_lost, engine_away, is_stale_plan
 from plainsql_server.engine.encoding.parameters import encode_parameter
@@ -46,7 +47,7 @@ from plainsql_server.engine.execution.execution import (
     read_command_tag,
 )
 from plainsql_server.engine.execution.records import AlreadyRecorded, Record, claim_failure
-from plainsql_server.engine.pool.pool import Lease, Reason
+from plainsql_server.engine.pool.pool import Lease
 
 _HAS_ROWS = frozenset([int(ExecStatus.TUPLES_CHUNK), int(ExecStatus.TUPLES_OK)])
 _COMMAND_OK = int(ExecStatus.COMMAND_OK)
@@ -159,14 +160,14 @@ class Attempt:
     leaves the exchange unread, and the lease then closes the connection.
     """
 
-    def __init__(self, lease: Lease, catalog: Catalog, plan: Plan, told: Results | None = None) -> None:
+    def __init__(self, lease: Lease, catalog: Catalog, plan: Plan, results: Results | None = None) -> None:
         self._lease = lease
         self._connection = lease.connection
         self._catalog = catalog
         self._plan = plan
         self._due: deque[tuple[_Due, int]] = deque()
         self._wanted = _references(plan.steps)
-        self._results = told or Results()
+        self._results = results or Results()
         self._values = self._results.values
         self._counts = self._results.counts
         self._pushed_out: list[bytes] = []
@@ -271,7 +272,7 @@ class Attempt:
         connection.send_prepare(name, sql.encode())
         self._due += ((_Due.PREPARE, index), (_Due.PREPARE, index))
         await self._settle()
-        prepared = Prepared(name, await self._catalog.types(self._parameter_oids))
+        prepared = Prepared(name, await self._catalog.types(self._parameter_oids, self._connection.deadline))
         self._pushed_out += connection.prepared.add(sql, prepared)
         return prepared
 
@@ -365,13 +366,13 @@ class Attempt:
             rows = reading.renderer.render(result)[: self._plan.max_rows - len(reading.rows)]
             self._results.size_bytes += sum(map(len, rows))
             if self._results.size_bytes > self._plan.max_bytes:
-                self._lease.interrupt(Reason.TOO_LARGE)
+                self._lease.interrupt(InterruptReason.TOO_LARGE)
             else:
                 reading.rows += rows
 
     async def _rendering(self, result: PGresult) -> Rendering:
         try:
-            return await self._catalog.rendering(result, self._plan.encoding)
+            return await self._catalog.rendering(result, self._plan.encoding, self._connection.deadline)
         except EngineError as error:
             # The lookup's own connection failed, while this one may go on to commit.
             raise connection_lost(error.internal_context or "") from error

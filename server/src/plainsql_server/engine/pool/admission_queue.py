@@ -96,7 +96,7 @@ class AdmissionQueue:
         """Sets how many slots the organization may have, as its tier says now."""
         queue.organization.max_running = min(max_running, self._organization_ceiling)
 
-    def try_acquire(self, queue: TenantQueue) -> bool:
+    def _take_free(self, queue: TenantQueue) -> bool:
         """Takes a slot if one is free and no request waits for the same pool."""
         organization = queue.organization
         if queue in organization.lines or not (
@@ -111,9 +111,14 @@ class AdmissionQueue:
         return True
 
     async def acquire(self, queue: TenantQueue, deadline: Deadline) -> None:
-        """Waits for a slot. Raises LimitError if none becomes free in time; cancelling it gives up the place."""
-        if self.try_acquire(queue):
-            return
+        """Takes a slot, at once if one is free. Raises LimitError if none becomes free in time.
+
+        Cancelling it gives up the place in the queue.
+        """
+        if not self._take_free(queue):
+            await self._wait(queue, deadline)
+
+    async def _wait(self, queue: TenantQueue, deadline: Deadline) -> None:
         self._refuse_what_cannot_start(queue, deadline)
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stand_in_line(queue, place)

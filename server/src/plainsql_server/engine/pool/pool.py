@@ -13,7 +13,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from enum import StrEnum
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -24,9 +23,10 @@ from plainsql_server.engine.connection.catalog import Catalog
 from plainsql_server.engine.connection.cleaning import clean
 from plainsql_server.engine.connection.connection import Connection, ResultTooLarge
 from plainsql_server.engine.connection.exchange import drain
-from plainsql_server.engine.connection.interrupt import Ending, gone, interrupt
+from plainsql_server.engine.connection.interrupt import Ending, InterruptReason, gone, interrupt
 from plainsql_server.engine.connection.queries import values_and_close
 from plainsql_server.engine.connection.session_state import SessionState
+from plainsql_server.engine.connection.sqlstate import engine_away
 from plainsql_server.engine.pool.address import Address
 from plainsql_server.engine.pool.admission_queue import AdmissionQueue
 from plainsql_server.engine.pool.health import probes
@@ -44,21 +44,16 @@ _IDLE_LIFE_S = 60.0
 _SWEEP_EVERY_S = 5.0
 # Far more than opening a connection takes. Only a deadline shorter than this can be the reason that opening failed.
 _CONNECTING_TAKES_S = 0.1
-
+# How early a timer may fire: the event loop rounds to milliseconds.
+_TIMER_EARLY_S = 0.002
+# How long after the deadline a lookup of types ends. By then the statement's own interrupt has begun, so the request
+# reports the deadline as the reason.
+_LOOK_UP_GRACE_S = 0.05
 
 _T = TypeVar("_T")
 
 
-class Reason(StrEnum):
-    """Why a statement was cancelled or terminated before it completed. The texts are part of error messages."""
-
-    DEADLINE = "its deadline passed"
-    TOO_LARGE = "its result is too large"
-    CUT_SHORT = "enough rows were read"
-    GONE = "the request was abandoned"
-
-
-_DEADLINE = Reason.DEADLINE
+_DEADLINE = InterruptReason.DEADLINE
 
 
 class Lease:
@@ -91,14 +86,13 @@ class Lease:
         self._started_s = 0.0
         # Until the statement has been classified, assume the worst.
         self.session_state = _EVERYTHING
-        self.ended_for: Reason | None = None
+        self.ended_for: InterruptReason | None = None
 
     async def __aenter__(self) -> "Lease":
         pool = self._pool
         admission = pool.cell.admission
         asked_s = time.monotonic()
-        if not admission.try_acquire(pool.queue):
-            await admission.acquire(pool.queue, self._deadline)
+        await admission.acquire(pool.queue, self._deadline)
         try:
             self.connection = pool.take_idle() or await pool.open(self._deadline)
         except BaseException:
@@ -107,6 +101,7 @@ class Lease:
         # Measured from here, because waiting for a failover says nothing about how long a slot is held.
         self._started_s = lent_s = time.monotonic()
         self.queue_us = int((lent_s - asked_s) * 1_000_000)
+        self.connection.deadline = self._deadline
         self._timer = pool.loop.call_later(self._deadline.at_s - lent_s, self.interrupt, _DEADLINE)
         return self
 
@@ -129,7 +124,7 @@ class Lease:
         if connection.is_open and not connection.is_settled:
             # The request was abandoned while its statement was running: read the rest of the exchange here.
             pool.cell.start(_read_out(connection))
-            self.interrupt(Reason.GONE)
+            self.interrupt(InterruptReason.GONE)
         if self._interruption is not None:
             # Wait for the interrupt to finish: a late cancel must not hit another request.
             session_state = max(self.session_state, _SESSION)
@@ -148,18 +143,18 @@ class Lease:
     def live_until(self, deadline: Deadline) -> None:
         """Replaces the deadline. For streams, whose duration says nothing about how long a slot is usually held."""
         self._timer.cancel()
-        self._deadline = deadline
-        self._timer = self._pool.loop.call_later(deadline.left_s(), self.interrupt, Reason.DEADLINE)
+        self._deadline = self.connection.deadline = deadline
+        self._timer = self._pool.loop.call_later(deadline.left_s(), self.interrupt, InterruptReason.DEADLINE)
         self._started_s = 0.0
 
-    def interrupt_after(self, delay_ms: int, reason: Reason) -> None:
+    def interrupt_after(self, delay_ms: int, reason: InterruptReason) -> None:
         """Interrupts the statement after a delay, unless the deadline comes first. Replaces the deadline's timer."""
         delay_s = delay_ms / 1000
         if delay_s < self._deadline.left_s():
             self._timer.cancel()
             self._timer = asyncio.get_running_loop().call_later(delay_s, self.interrupt, reason)
 
-    def interrupt(self, reason: Reason) -> None:
+    def interrupt(self, reason: InterruptReason) -> None:
         """Cancels the request's running statement, or terminates its backend. Its results must still be read.
 
         If called again, does nothing: the first reason stays.
@@ -170,8 +165,8 @@ class Lease:
             self._interruption = self._pool.cell.start(self._pool.interrupt(self.connection))
 
 
-class StreamTurn:
-    """A stream slot of an organization: `async with pool.stream_turn(…)`."""
+class StreamSlot:
+    """A stream slot of an organization: `async with pool.stream_slot(…)`."""
 
     __slots__ = ("_deadline", "_pool", "_started_s")
 
@@ -217,10 +212,10 @@ class Pool:
         self.cell.admission.limit(self.queue, max(1, organization_limit // self.cell.processes))
         return Lease(self, deadline)
 
-    def stream_turn(self, organization_limit: int, deadline: Deadline) -> "StreamTurn":
+    def stream_slot(self, organization_limit: int, deadline: Deadline) -> "StreamSlot":
         """A stream slot, to acquire before the lease: a slow reader may hold both for a long time."""
         self.cell.stream_admission.limit(self.stream_queue, max(1, organization_limit // self.cell.processes // 2))
-        return StreamTurn(self, deadline)
+        return StreamSlot(self, deadline)
 
     def take_idle(self) -> Connection | None:
         """Takes a usable idle connection, for a request that holds a slot. Returns None if there is none."""
@@ -245,7 +240,7 @@ class Pool:
             return await self.cell.leader.connect(self._ways, self.cell.connect_timeout_ms / 1000, left_s)
         except BaseException as error:
             self._count(-1)
-            if isinstance(error, EngineError) and left_s < _CONNECTING_TAKES_S and not deadline.left_s():
+            if isinstance(error, EngineError) and left_s < _CONNECTING_TAKES_S and deadline.left_s() < _TIMER_EARLY_S:
                 # The deadline was too short; the server may be fine.
                 raise _no_time_to_connect() from error
             raise
@@ -348,8 +343,12 @@ class Pool:
         self.open_count += change
         self.cell.open_count += change
 
-    async def _look_up(self, sql: str, parameter: bytes) -> list[list[str]]:
-        return await values_and_close(await self.open_apart(), sql, parameter)
+    async def _look_up(self, sql: str, parameter: bytes, deadline: Deadline) -> list[list[str]]:
+        try:
+            async with asyncio.timeout(deadline.left_s() + _LOOK_UP_GRACE_S):
+                return await values_and_close(await self.open_apart(), sql, parameter)
+        except TimeoutError:
+            raise engine_away("a lookup of types had no answer before the deadline") from None
 
 
 class CellPools:

@@ -13,18 +13,20 @@ from plainsql_server.core.errors import EngineError, InternalError, Outcome, Ser
 from plainsql_server.core.observation import Failure, Observe, RequestFinished
 from plainsql_server.core.principal import Principal
 from plainsql_server.directory.principals import Principals
-from plainsql_server.http.app.authentication import authenticate, check_scope, remembered
+from plainsql_server.http.app.authentication import authenticate, check_scope
 from plainsql_server.http.app.rate_limit import take_permit
 from plainsql_server.http.app.routes import Route, RouteTable
 from plainsql_server.http.server.answers import QueryTimings
+from plainsql_server.http.server.channel import CancelReason
 from plainsql_server.http.server.connections import Connections
 from plainsql_server.http.server.cors import cors_headers, is_preflight, preflight_response
 from plainsql_server.http.server.errors import error_response
-from plainsql_server.http.server.protocol import SHUTDOWN, ClientTimeouts
+from plainsql_server.http.server.protocol import ClientTimeouts
 from plainsql_server.http.server.readiness import Readiness
-from plainsql_server.http.server.requests import AsgiScope, BodyCameLate, ClientGone, Receive, Request, Send
+from plainsql_server.http.server.requests import AsgiScope, ClientGone, Receive, Request, Send, require_content_type
 from plainsql_server.http.server.responses import Response
 from plainsql_server.limits.permits import Permits
+from plainsql_server.limits.tiers import TIERS
 
 UNKNOWN_ROUTE = "(none)"
 # Plain integers, because comparing with enum members is measurably slower.
@@ -56,6 +58,8 @@ class Application:
         self._routes: RouteTable
         self._principals: Principals
         self._permits: Permits
+        # Whether the resources are being closed.
+        self._is_closing = False
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -73,37 +77,38 @@ class Application:
         route: Route | None = None
         principal: Principal | None = None
         try:
+            if self._is_closing:
+                raise _shutting_down(Outcome.NOT_EXECUTED)
             if is_preflight(request) and (methods := self._routes.methods_of(request.path)):
                 response = preflight_response(methods)
-            elif (route := self._routes.find(request.method, request.path)).scope is None:
+            elif (route := self._routes.find(request)).scope is None:
                 response = await route.answer_anyone(request)
             else:
-                principal = remembered(request, self._principals, route)
-                if principal is None:
-                    principal = await authenticate(request, self._principals, route)
+                principal = await authenticate(request, self._principals, route)
                 # Every authenticated request counts, including those that lack the scope.
-                if (waiting := take_permit(request, principal, self._permits)) is not None:
-                    await waiting
+                await take_permit(request, principal, self._permits)
                 check_scope(principal, route)
-                try:
-                    response = await route.answer(request, principal)
-                except BodyCameLate:
-                    # Routes read the body before they do anything else, so it is safe to start over.
+                if route.body_type is not None and await _read_body(request, route, route.body_type, principal):
+                    # The key may have been revoked while the body arrived.
                     principal = await authenticate(request, self._principals, route)
                     check_scope(principal, route)
-                    response = await route.answer(request, principal)
-        except asyncio.CancelledError as cancelled:
-            if cancelled.args != (SHUTDOWN,):
+                response = await route.answer(request, principal)
+        except asyncio.CancelledError:
+            if request.channel.cancel_reason is CancelReason.CLIENT_GONE:
                 self._observe_finished(request, route, principal, request.streamed or _GONE)
                 return None
-            response = self._failed(_shutting_down(), request, route)
+            # The server cancels what still runs at its very end, and gives no reason.
+            response = self._failed(_shutting_down(Outcome.UNKNOWN), request, route)
         except ClientGone:
             self._observe_finished(request, route, principal, _GONE)
             return None
         except ServiceError as error:
             response = self._failed(error, request, route)
         except Exception as error:
-            response = self._failed(InternalError(f"{type(error).__name__}: {error}"), request, route)
+            # While the resources are being closed, they fail in many ways.
+            context = f"{type(error).__name__}: {error}"
+            failure = _shutting_down(Outcome.UNKNOWN, context) if self._is_closing else InternalError(context)
+            response = self._failed(failure, request, route)
         if response.stream is not None:
             # It is already sent.
             if response.failure is not None:
@@ -160,15 +165,26 @@ class Application:
         async with self._lifespan() as (self._routes, self._principals, self._permits):
             await send({"type": "lifespan.startup.complete"})
             await receive()
+            self._is_closing = True
         await send({"type": "lifespan.shutdown.complete"})
 
 
-def _shutting_down() -> EngineError:
+async def _read_body(request: Request, route: Route, content_type: bytes, principal: Principal) -> bool:
+    """Reads the body that the route takes. Returns whether it had to wait for it. Raises RequestError."""
+    require_content_type(request, content_type)
+    max_bytes = route.contract.max_body_bytes or TIERS[principal.tier].request_bytes
+    return await request.read_body(max_bytes, principal.tier)
+
+
+def _shutting_down(outcome: Outcome, context: str | None = None) -> EngineError:
     return EngineError(
         "shutting_down",
         "The service is restarting, and the request was cancelled before it finished.",
+        # Nothing was done, so it can be sent again.
+        retryable=outcome is Outcome.NOT_EXECUTED,
         retry_after_ms=1_000,
-        outcome=Outcome.UNKNOWN,
+        outcome=outcome,
+        internal_context=context,
     )
 
 

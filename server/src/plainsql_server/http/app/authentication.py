@@ -26,11 +26,6 @@ async def authenticate(request: Request, principals: Principals, route: Route) -
     return principal
 
 
-def remembered(request: Request, principals: Principals, route: Route) -> Principal | None:
-    """The caller, if it is cached, else None: then call `authenticate`. Raises like `authenticate`."""
-    return None if route.key_in_body else principals.remembered(secret_of(request))
-
-
 def check_scope(principal: Principal, route: Route) -> None:
     """Raises AccessError if the caller lacks the scope that the route requires."""
     scope = route.scope
@@ -52,11 +47,9 @@ def secret_of(request: Request) -> str:
 async def _secret_in_body(request: Request) -> str | None:
     if b"authorization" in request.headers:
         return None
-    # Await the body first, so that `body` doesn't raise BodyCameLate: no caller was authenticated before it.
-    await request.await_body(_MAX_BODY_BYTES, "any")
-    body = await request.body(_MAX_BODY_BYTES, "any")
+    await request.read_body(_MAX_BODY_BYTES, "any")
     try:
-        return decode_json(body, body_with_key).api_key
+        return decode_json(request.body, body_with_key).api_key
     except RequestError:
         # Report the missing key first. Other errors in the body are reported only to authenticated callers.
         return None

@@ -2,8 +2,8 @@
 
     Contract(body=KeyBody, answers={201: NewKeyAnswer}, errors=("invalid_name", "key_limit"))
 
-Contracts are not used to validate requests: handlers decode into the same models, and tests compare every answer that
-they see with the generated document.
+The application takes from it where the parameter is in the path, and which body to read. It validates nothing else:
+handlers decode into the same models, and tests compare every answer that they see with the generated document.
 """
 
 from collections.abc import Mapping
@@ -33,6 +33,8 @@ class Parameter:
     description: str
     schema: Mapping[str, Any]
     example: str
+    # Whether a path parameter may contain slashes. It must be the end of the path.
+    has_slashes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,8 @@ class Contract:
     # The error codes specific to this route. Each is listed in `error_codes.py`.
     errors: tuple[str, ...]
     body: Model | Media | None = None
+    # None: the limit of the caller's tier.
+    max_body_bytes: int | None = None
     # Example bodies, by title.
     examples: Mapping[str, Any] | None = None
     options: Model | None = None
@@ -53,3 +57,10 @@ class Contract:
     runs_sql: bool = False
     # The formats in which the answer can be streamed.
     streams: tuple[Media, ...] = ()
+
+    @property
+    def body_type(self) -> bytes | None:
+        """The media type of the body; None if the route takes none."""
+        if self.body is None:
+            return None
+        return (self.body.content_type if isinstance(self.body, Media) else JSON_TYPE).encode()

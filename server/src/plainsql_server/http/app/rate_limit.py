@@ -3,13 +3,11 @@
 The headers follow the IETF draft on rate limit headers. The counting is in `limits/permits.py`.
 """
 
-from collections.abc import Awaitable
 from math import ceil
 
 from plainsql_server.core.errors import LimitError
 from plainsql_server.core.principal import Principal
 from plainsql_server.http.server.requests import Request
-from plainsql_server.limits.account import Permit
 from plainsql_server.limits.permits import Permits
 from plainsql_server.limits.tiers import TIERS
 
@@ -30,33 +28,20 @@ _HEADERS = {
 }
 
 
-def take_permit(request: Request, principal: Principal, permits: Permits) -> Awaitable[None] | None:
-    """Takes a permit and sets the headers of the response. Returns None if that is done, else an awaitable to wait for.
+async def take_permit(request: Request, principal: Principal, permits: Permits) -> None:
+    """Takes a permit and sets the headers of the response. Raises LimitError if the limit is exceeded.
 
-    The awaitable raises LimitError if the limit is exceeded. A tier without a rate limit has no headers. The remaining
-    count is what this process knows: it is exact at low rates; at high rates it misses the permits that other processes
-    have leased since.
+    A tier without a rate limit has no headers. The remaining count is what this process knows: it is exact at low
+    rates; at high rates it misses the permits that other processes have leased since.
     """
     limit = TIERS[principal.tier].requests_per_minute
     if limit is None:
-        return None
-    permit = permits.take_held(principal.organization_id)
-    if permit is None:
-        return _wait_for_permit(request, principal, permits, limit)
-    _tell(request, principal.tier, permit)
-    return None
-
-
-async def _wait_for_permit(request: Request, principal: Principal, permits: Permits, limit: int) -> None:
+        return
     permit = await permits.take(principal.organization_id, limit)
-    _tell(request, principal.tier, permit)
+    policy, left = _HEADERS[principal.tier]
+    request.rate_headers = (policy, (b"ratelimit", left % (permit.left, ceil(permit.wait_s))))
     if not permit.granted:
         raise _rate_limited(limit, principal.tier, permit.wait_s)
-
-
-def _tell(request: Request, tier: str, permit: Permit) -> None:
-    policy, left = _HEADERS[tier]
-    request.rate_headers = (policy, (b"ratelimit", left % (permit.left, ceil(permit.wait_s))))
 
 
 def _rate_limited(limit: int, tier: str, wait_s: float) -> LimitError:

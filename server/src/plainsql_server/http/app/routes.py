@@ -2,11 +2,12 @@
 
     scoped_route("GET", "/v1/keys/{id}", Scope.ADMIN, "Show an API key", keys.get, contract=shown)
 
-Every route must declare who may call it and its contract. A path may have a segment `{id}` or `{name}`, which matches
-any text without a slash.
+Every route must declare who may call it and its contract. If the contract has a body, the application reads it before
+it calls the handler, which finds it in `request.body`. A path may have one parameter, such as `{id}`, which the handler
+finds in `request.path_parameter`.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -45,6 +46,9 @@ class Route:
     # Whether the key may be in the body's field `api_key`, if there is no Authorization header.
     key_in_body: bool = False
 
+    # The media type of the body that it takes; None if it takes none.
+    body_type: bytes | None = None
+
     def __post_init__(self) -> None:
         declared = self.contract.path
         if ("{" in self.path) != (declared is not None) or (declared and f"{{{declared.name}}}" not in self.path):
@@ -67,7 +71,9 @@ def scoped_route(
     answers_queries: bool = False,
 ) -> Route:
     """A route that requires a key or session with a scope."""
-    return Route(method, path, scope, purpose, answer, _never, contract, answers_queries)
+    return Route(
+        method, path, scope, purpose, answer, _never, contract, answers_queries, body_type=contract.body_type
+    )  # fmt: skip
 
 
 def known_callers_route(
@@ -81,68 +87,84 @@ def known_callers_route(
     key_in_body: bool = False,
 ) -> Route:
     """A route that requires a key or session, with any scopes. Its handler rejects the kind that `caller` excludes."""
-    return Route(method, path, caller, purpose, answer, _never, contract, key_in_body=key_in_body)
+    return Route(
+        method, path, caller, purpose, answer, _never, contract, key_in_body=key_in_body, body_type=contract.body_type
+    )  # fmt: skip
 
 
 async def _never(*_: object) -> Response:
     raise AssertionError("the other kind of answer belongs to this route")
 
 
-class RouteTable:
-    """The routes of one plane. One dictionary lookup finds a route; paths with an {id} need a second one.
+class _Template:
+    """A path with a parameter, and its routes by method."""
 
-    A path that ends with {key} matches everything that follows, including slashes.
-    """
+    __slots__ = ("_has_slashes", "_prefix", "_suffix", "methods")
+
+    def __init__(self, path: str, has_slashes: bool) -> None:
+        self._prefix, _, rest = path.partition("{")
+        self._suffix = rest.partition("}")[2]
+        self._has_slashes = has_slashes
+        self.methods: dict[str, Route] = {}
+
+    def parameter(self, path: str) -> str | None:
+        """The value of the parameter in a path; None if the path does not match."""
+        end = len(path) - len(self._suffix)
+        if end <= len(self._prefix) or not path.startswith(self._prefix) or not path.endswith(self._suffix):
+            return None
+        value = path[len(self._prefix) : end]
+        if self._has_slashes:
+            return value if value.strip("/") else None
+        return None if "/" in value else value
+
+
+class RouteTable:
+    """The routes of one plane. One dictionary lookup finds a path without a parameter; the others are tried in turn."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
         self.routes = tuple(routes)
         self._by_path: dict[str, dict[str, Route]] = {}
+        self._templates: dict[str, _Template] = {}
         for route in routes:
-            methods = self._by_path.setdefault(route.path, {})
+            methods = self._methods(route)
             methods[route.method] = route
             if route.method == "GET":
                 # HEAD is GET without the body, which the server omits.
                 methods["HEAD"] = route
-        self._with_id = any("{" in route.path for route in routes)
 
-    def find(self, method: str, path: str) -> Route:
-        """The route for a request. Raises AccessError for an unknown path, RequestError for a wrong method."""
-        methods = self._by_path.get(path) or self._methods_with_id(path)
+    def find(self, request: Request) -> Route:
+        """The route for a request, whose path parameter it sets.
+
+        Raises AccessError for an unknown path, RequestError for a wrong method.
+        """
+        path = request.path
+        methods = self._by_path.get(path)
+        if methods is None:
+            request.path_parameter, methods = self._match(path)
         if not methods:
             raise AccessError("route_not_found", f"There is no route {path}.", hint="GET / lists the routes.")
-        route = methods.get(method)
+        route = methods.get(request.method)
         if route is None:
-            raise RequestError("method_not_allowed", f"{path} accepts {' or '.join(sorted(methods))}, not {method}.")
+            names = " or ".join(sorted(methods))
+            raise RequestError("method_not_allowed", f"{path} accepts {names}, not {request.method}.")
         return route
 
     def methods_of(self, path: str) -> list[str]:
         """The methods that a path accepts. Empty if there is no such path."""
-        return sorted(self._by_path.get(path) or self._methods_with_id(path))
+        return sorted(self._by_path.get(path) or self._match(path)[1])
 
-    def _methods_with_id(self, path: str) -> Mapping[str, Route]:
-        segments = path.split("/")
-        if len(segments) == NAME_SEGMENT + 1 and segments[NAME_SEGMENT]:
-            return self._by_path.get("/".join([*segments[:NAME_SEGMENT], "{name}"]), {})
-        if not self._with_id or len(segments) <= ID_SEGMENT or not any(segments[ID_SEGMENT:]):
-            return {}
-        # An id is never empty, but a key may begin with a slash.
-        segments[ID_SEGMENT] = segments[ID_SEGMENT] and "{id}"
-        return self._by_path.get("/".join(segments)) or self._by_path.get(
-            "/".join([*segments[:ID_SEGMENT], "{key}"]), {}
-        )
+    def _methods(self, route: Route) -> dict[str, Route]:
+        parameter = route.contract.path
+        if parameter is None:
+            return self._by_path.setdefault(route.path, {})
+        template = self._templates.get(route.path)
+        if template is None:
+            template = self._templates[route.path] = _Template(route.path, parameter.has_slashes)
+        return template.methods
 
-
-# The position of the id in every path that has one: /v1/keys/{id}/rotate.
-ID_SEGMENT = 3
-# The position of the name, in paths without a version: /capabilities/{name}.
-NAME_SEGMENT = 2
-
-
-def id_in_path(request: Request) -> str:
-    """The {id} in the path of a request."""
-    return request.path.split("/")[ID_SEGMENT]
-
-
-def name_in_path(request: Request) -> str:
-    """The {name} in the path of a request."""
-    return request.path.split("/")[NAME_SEGMENT]
+    def _match(self, path: str) -> tuple[str, dict[str, Route]]:
+        for template in self._templates.values():
+            value = template.parameter(path)
+            if value is not None:
+                return value, template.methods
+        return "", {}

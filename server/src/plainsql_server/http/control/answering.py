@@ -15,15 +15,14 @@ from plainsql_server.core.actor import Actor
 from plainsql_server.core.errors import AccessError, RequestError
 from plainsql_server.core.ids import Kind, is_id
 from plainsql_server.core.principal import Principal
-from plainsql_server.http.app.routes import id_in_path
-from plainsql_server.http.server.requests import Request, decode_json, require_content_type
+from plainsql_server.http.server.requests import Request, decode_json
 from plainsql_server.http.server.responses import Response
 
 Decoded = TypeVar("Decoded")
 Record = TypeVar("Record")
 
 # Bodies on the control plane hold no more than names and lists of scopes.
-_MAX_BODY_BYTES = 64 * 1024
+MAX_BODY_BYTES = 64 * 1024
 _DEFAULT_LIMIT = 100
 _MAX_LIMIT = 1_000
 
@@ -38,11 +37,9 @@ class PageOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     ] = None
 
 
-async def read_body(request: Request, principal: Principal, decoder: "msgspec.json.Decoder[Decoded]") -> Decoded:
+def decoded_body(request: Request, decoder: "msgspec.json.Decoder[Decoded]") -> Decoded:
     """The JSON body as a model. An empty body counts as {}. Raises RequestError if it is invalid."""
-    require_content_type(request, "application/json")
-    body = await request.body(_MAX_BODY_BYTES, principal.tier)
-    return decode_json(body or b"{}", decoder)
+    return decode_json(request.body or b"{}", decoder)
 
 
 def administrator(request: Request, principal: Principal) -> Actor:
@@ -57,7 +54,7 @@ def administrator(request: Request, principal: Principal) -> Actor:
 
 def id_of(request: Request, kind: Kind, code: str) -> str:
     """The id in the path. Raises AccessError with `code` if it is not a valid id of this kind."""
-    text = id_in_path(request)
+    text = request.path_parameter
     if not is_id(text, kind):
         raise AccessError(code, f"There is no {'database' if kind is Kind.DATABASE else 'key'} {text!r}.")
     return text

@@ -17,7 +17,7 @@ from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
 from plainsql_server.http.app.banner import Urls
 from plainsql_server.http.app.fields import DatabaseName
-from plainsql_server.http.control.answering import PageOptions, administrator, id_of, page, read_body, read_cursor
+from plainsql_server.http.control.answering import PageOptions, administrator, decoded_body, id_of, page, read_cursor
 from plainsql_server.http.server.answers import Cursor, RequestId, Success, Time
 from plainsql_server.http.server.requests import Request
 from plainsql_server.http.server.responses import Response, json_response
@@ -103,7 +103,7 @@ class DatabaseRoutes:
 
     async def post(self, request: Request, principal: Principal) -> Response:
         by = administrator(request, principal)
-        body = await read_body(request, principal, _new_database_body)
+        body = decoded_body(request, _new_database_body)
         created = await databases.create(self._directory, principal.organization_id, body.name, by)
         return await self._answer(request, 201, created)
 
@@ -124,7 +124,7 @@ class DatabaseRoutes:
     async def patch(self, request: Request, principal: Principal) -> Response:
         by = administrator(request, principal)
         database = await self._named(request, principal)
-        body = await read_body(request, principal, _change_body)
+        body = decoded_body(request, _change_body)
         if body.default is False:
             raise RequestError(
                 "malformed_request", "`default` can only be true. Make another database the default instead."

@@ -20,10 +20,10 @@ from plainsql_server.http.app.fields import DatabaseName, Title
 from plainsql_server.http.control.answering import (
     PageOptions,
     administrator,
+    decoded_body,
     id_of,
     no_content,
     page,
-    read_body,
     read_cursor,
 )
 from plainsql_server.http.server.answers import Cursor, RequestId, Success, Time
@@ -130,7 +130,7 @@ class KeyRoutes:
 
     async def post(self, request: Request, principal: Principal) -> Response:
         by = administrator(request, principal)
-        body = await read_body(request, principal, _key_body)
+        body = decoded_body(request, _key_body)
         key, secret = await keys.create(
             self._directory, principal.organization_id, body.name, body.scopes,
             database=body.database, expires_at=body.expires_at, by=by,
@@ -152,7 +152,7 @@ class KeyRoutes:
 
     async def rotate(self, request: Request, principal: Principal) -> Response:
         by = administrator(request, principal)
-        body = await read_body(request, principal, _rotation_body)
+        body = decoded_body(request, _rotation_body)
         overlap = timedelta(seconds=body.overlap_seconds)
         new, old, secret = await keys.rotate(self._directory, principal.organization_id, _id(request), overlap, by)
         shown = RotationAnswer(key=_shown_with(secret, new), replaced=_shown(old), request_id=request.id)

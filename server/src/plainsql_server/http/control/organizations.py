@@ -22,8 +22,8 @@ from plainsql_server.http.app.fields import Title
 from plainsql_server.http.control.answering import (
     PageOptions,
     administrator,
+    decoded_body,
     page,
-    read_body,
     read_cursor,
     wrong_cursor,
 )
@@ -136,7 +136,7 @@ class OrganizationRoutes:
 
     async def patch(self, request: Request, principal: Principal) -> Response:
         by = administrator(request, principal)
-        body = await read_body(request, principal, _change_body)
+        body = decoded_body(request, _change_body)
         changed = await organizations.rename(self._directory, principal.organization_id, body.name, by)
         return json_response(200, OrganizationAnswer(organization=_shown(changed), request_id=request.id))
 

@@ -11,7 +11,7 @@ from plainsql_server.directory.connection import Directory
 from plainsql_server.http.app.banner import Urls
 from plainsql_server.http.app.contract import Contract, Parameter
 from plainsql_server.http.app.routes import Answer, Caller, Route, known_callers_route, scoped_route
-from plainsql_server.http.control.answering import PageOptions
+from plainsql_server.http.control.answering import MAX_BODY_BYTES, PageOptions
 from plainsql_server.http.control.databases import (
     DatabaseAnswer,
     DatabaseChangeBody,
@@ -67,6 +67,7 @@ def control_routes(directory: Directory, urls: Urls, restore_s: int, there_is_wo
 def _session_routes(sessions: SessionRoutes) -> list[Route]:
     made = Contract(
         body=SessionBody,
+        max_body_bytes=MAX_BODY_BYTES,
         examples={"Same scopes as the key": {}, "Fewer scopes": {"scopes": ["read"]}},
         answers={201: NewSessionAnswer},
         errors=("no_scopes", "database_not_found", "session_limit"),
@@ -91,6 +92,7 @@ def _session_routes(sessions: SessionRoutes) -> list[Route]:
 def _key_routes(keys: KeyRoutes) -> list[Route]:
     made = Contract(
         body=KeyBody,
+        max_body_bytes=MAX_BODY_BYTES,
         examples={"For a website": {"name": "website", "scopes": ["write"]}},
         answers={201: NewKeyAnswer},
         errors=("invalid_name", "no_scopes", "invalid_expiry", "database_not_found", "key_limit"),
@@ -100,6 +102,7 @@ def _key_routes(keys: KeyRoutes) -> list[Route]:
     rotated = Contract(
         path=_KEY,
         body=RotationBody,
+        max_body_bytes=MAX_BODY_BYTES,
         examples={"One hour of overlap": {"overlap_seconds": 3600}},
         answers={201: RotationAnswer},
         errors=("key_not_found", "key_not_active", "key_replaced", "database_not_found", "key_limit"),
@@ -117,6 +120,7 @@ def _key_routes(keys: KeyRoutes) -> list[Route]:
 def _database_routes(databases: DatabaseRoutes) -> list[Route]:
     made = Contract(
         body=NewDatabaseBody,
+        max_body_bytes=MAX_BODY_BYTES,
         examples={"A shop": {"name": "shop"}},
         answers={201: DatabaseAnswer},
         errors=("invalid_name", "name_taken", "database_limit", "database_not_found", "organization_not_found",
@@ -127,6 +131,7 @@ def _database_routes(databases: DatabaseRoutes) -> list[Route]:
     changed = Contract(
         path=_DATABASE,
         body=DatabaseChangeBody,
+        max_body_bytes=MAX_BODY_BYTES,
         examples={"Rename it": {"name": "store"}, "Make it the default": {"default": True}},
         answers={200: DatabaseAnswer},
         errors=("database_not_found", "invalid_name", "name_taken", "wrong_state"),
@@ -154,6 +159,7 @@ def _organization_routes(organizations: OrganizationRoutes) -> list[Route]:
     shown = Contract(answers={200: OrganizationAnswer}, errors=("organization_not_found",))
     changed = Contract(
         body=OrganizationChangeBody,
+        max_body_bytes=MAX_BODY_BYTES,
         examples={"Rename it": {"name": "Acme Ltd"}},
         answers={200: OrganizationAnswer},
         errors=("invalid_name", "name_taken", "organization_not_found"),

@@ -14,7 +14,7 @@ from plainsql_server.core.principal import Principal, Scope
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.sessions import SessionRecord
 from plainsql_server.http.app.fields import DatabaseName
-from plainsql_server.http.control.answering import no_content, read_body
+from plainsql_server.http.control.answering import decoded_body, no_content
 from plainsql_server.http.server.answers import RequestId, Success, Time
 from plainsql_server.http.server.requests import Request
 from plainsql_server.http.server.responses import Response, json_response
@@ -77,7 +77,7 @@ class SessionRoutes:
         self._directory = directory
 
     async def post(self, request: Request, principal: Principal) -> Response:
-        body = await read_body(request, principal, _session_body)
+        body = decoded_body(request, _session_body)
         by = Actor.of(principal, request.id)
         session, token = await sessions.create(self._directory, principal, by, body.scopes, body.database)
         shown = NewSession(**msgspec.structs.asdict(_shown(session)), token=token.text)

@@ -12,7 +12,6 @@ from msgspec import Meta
 from plainsql_server import VERSION
 from plainsql_server.core.principal import Principal
 from plainsql_server.data_plane.diagnostics.capabilities import CAPABILITIES, Capabilities
-from plainsql_server.http.app.routes import name_in_path
 from plainsql_server.http.server.answers import Microseconds, RequestId, Success
 from plainsql_server.http.server.requests import Request
 from plainsql_server.http.server.responses import Response, json_response
@@ -87,7 +86,7 @@ class CapabilitiesRoutes:
         return json_response(200, answer)
 
     async def get_one(self, request: Request, principal: Principal) -> Response:
-        name = name_in_path(request)
+        name = request.path_parameter
         probed = await self._capabilities.probe(principal, request.header(b"x-database"), name)
         answer = ProbeAnswer(
             name=name,

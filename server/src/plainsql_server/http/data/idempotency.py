@@ -20,7 +20,6 @@ from plainsql_server.http.server.answers import RequestId, Success
 from plainsql_server.http.server.requests import Request
 from plainsql_server.http.server.responses import Response, json_response
 
-PATH_PREFIX = "/v1/requests/"
 IDEMPOTENCY_KEY = b"idempotency-key"
 _VALID_KEY = re.compile(rb"[\x21-\x7e]{1,255}\Z")
 
@@ -55,11 +54,10 @@ class IdempotencyRoutes:
         request: Request,
         principal: Principal,
         wanted: TransactionRequest,
-        body: bytes,
         render: Callable[[TransactionResult], bytes],
     ) -> Response:
         """Runs a request once and returns its response, or the stored response of an earlier request."""
-        keyed = KeyedRequest(_key(request), request.id, _hash(request, body), render)
+        keyed = KeyedRequest(_key(request), request.id, _hash(request), render)
         recorded = await self._idempotency.run(principal, wanted, keyed)
         response = transaction_response(recorded.transaction, recorded.body)
         if recorded.replayed:
@@ -68,13 +66,13 @@ class IdempotencyRoutes:
 
     async def get(self, request: Request, principal: Principal) -> Response:
         """GET /v1/requests/{request id or idempotency key}."""
-        wanted = request.path.removeprefix(PATH_PREFIX)
+        wanted = request.path_parameter
         if not _VALID_KEY.match(wanted.encode()):
             raise AccessError("request_not_found", "That isn't a valid request id or idempotency key.")
         is_key = not is_request_id(wanted.encode())
         status = await self._idempotency.find(principal, request.header(b"x-database"), wanted, is_key=is_key)
-        told = RequestState(id=wanted, outcome=status.outcome, finished_at=status.finished_at)
-        return json_response(200, RequestAnswer(request=told, request_id=request.id))
+        state = RequestState(id=wanted, outcome=status.outcome, finished_at=status.finished_at)
+        return json_response(200, RequestAnswer(request=state, request_id=request.id))
 
 
 def transaction_response(transaction: TransactionResult, body: bytes) -> Response:
@@ -100,6 +98,6 @@ def _key(request: Request) -> str:
     return sent.decode()
 
 
-def _hash(request: Request, body: bytes) -> bytes:
+def _hash(request: Request) -> bytes:
     """A hash of everything that determines what a request does. The database is implied by where the record is."""
-    return hashlib.sha256(b"\0".join((request.path.encode(), request.query_string, body))).digest()
+    return hashlib.sha256(b"\0".join((request.path.encode(), request.query_string, request.body))).digest()

@@ -7,16 +7,16 @@ from plainsql_server.core.clock import monotonic_us
 from plainsql_server.core.errors import RequestError
 from plainsql_server.core.principal import Principal
 from plainsql_server.core.result import Result
-from plainsql_server.data_plane.query import Queries, QueryRequest
+from plainsql_server.data_plane.job import StatementJob
+from plainsql_server.data_plane.query import Queries
 from plainsql_server.data_plane.transaction import TransactionRequest, TransactionStatement
 from plainsql_server.engine.encoding.shapes import Encoding
 from plainsql_server.http.app.stream_formats import Form
 from plainsql_server.http.data.idempotency import IDEMPOTENCY_KEY, IdempotencyRoutes
 from plainsql_server.http.data.query_body import QUERY_BODY, QueryOptions
 from plainsql_server.http.data.streams import StreamedAnswers, wanted_form
-from plainsql_server.http.server.requests import Request, decode_json, require_content_type, text_of
+from plainsql_server.http.server.requests import Request, decode_json, text_of
 from plainsql_server.http.server.responses import Response
-from plainsql_server.limits.tiers import TIERS
 
 ENCODINGS = {
     (rows, numbers): Encoding(rows == "array", numbers == "string")
@@ -34,32 +34,28 @@ class QueryRoutes:
         self._streamed = streamed
 
     async def post_json(self, request: Request, principal: Principal) -> Response:
-        body = body_at_hand(request, principal, b"application/json")
-        if body is None:
-            body = await read_body(request, principal, b"application/json")
-        sent = decode_json(body, QUERY_BODY)
-        query = _query_request(request, sent.sql, sent)
-        query.params = [bytes(raw).strip() for raw in sent.params]
-        query.read_only = sent.read_only
+        sent = decode_json(request.body, QUERY_BODY)
+        job = _job(request, sent.sql, sent)
+        job.params = [bytes(raw).strip() for raw in sent.params]
+        job.read_only = sent.read_only
         if sent.database is not None:
-            query.database = sent.database
-        return await self._answer(request, principal, query, body)
+            job.database = sent.database
+        return await self._answer(request, principal, job)
 
     async def post_text(self, request: Request, principal: Principal) -> Response:
-        body = await read_body(request, principal, b"text/plain")
-        query = _query_request(request, text_of(body), request.options(QueryOptions))
-        return await self._answer(request, principal, query, body)
+        job = _job(request, text_of(request.body), request.options(QueryOptions))
+        return await self._answer(request, principal, job)
 
-    async def _answer(self, request: Request, principal: Principal, query: QueryRequest, body: bytes) -> Response:
-        form = wanted_form(request, query)
+    async def _answer(self, request: Request, principal: Principal, job: StatementJob) -> Response:
+        form = wanted_form(request, job)
         if IDEMPOTENCY_KEY in request.headers:
-            return await self._answer_once(request, principal, query, body, form)
+            return await self._answer_once(request, principal, job, form)
         if form is not None:
-            return await self._streamed.answer(request, principal, query, form)
-        return _render(await self._queries.run(principal, query), request)
+            return await self._streamed.answer(request, principal, job, form)
+        return _render(await self._queries.run(principal, job), request)
 
     async def _answer_once(
-        self, request: Request, principal: Principal, query: QueryRequest, body: bytes, form: Form | None
+        self, request: Request, principal: Principal, job: StatementJob, form: Form | None
     ) -> Response:
         if form is not None:
             raise RequestError(
@@ -68,41 +64,28 @@ class QueryRoutes:
                 hint="Remove the Idempotency-Key header, or remove the STREAM hint and the Accept header.",
             )
         return await self._idempotency.run(
-            request, principal, _as_transaction(query), body, lambda transaction: _body(transaction.results[0], request)
+            request, principal, _as_transaction(job), lambda transaction: _body(transaction.results[0], request)
         )
 
 
-async def read_body(request: Request, principal: Principal, content_type: bytes) -> bytes:
-    """The body, within the size limit. Raises RequestError if its content type is wrong."""
-    body = body_at_hand(request, principal, content_type)
-    return await request.body(TIERS[principal.tier].request_bytes, principal.tier) if body is None else body
+def _job(request: Request, sql: str, options: QueryOptions) -> StatementJob:
+    job = StatementJob(sql)
+    job.database = request.header(b"x-database")
+    job.encoding = ENCODINGS[options.row_format, options.big_numbers]
+    job.wanted_rows = options.max_rows
+    job.wanted_timeout_ms = options.timeout_ms
+    return job
 
 
-def body_at_hand(request: Request, principal: Principal, content_type: bytes) -> bytes | None:
-    """The body if it arrived with the head, as most do; None if you must await `read_body`. Raises like `read_body`."""
-    if request.headers.get(b"content-type") != content_type:
-        require_content_type(request, content_type.decode())
-    return request.body_at_hand(TIERS[principal.tier].request_bytes, principal.tier)
-
-
-def _query_request(request: Request, sql: str, options: QueryOptions) -> QueryRequest:
-    query = QueryRequest(sql)
-    query.database = request.header(b"x-database")
-    query.encoding = ENCODINGS[options.row_format, options.big_numbers]
-    query.max_rows = options.max_rows
-    query.timeout_ms = options.timeout_ms
-    return query
-
-
-def _as_transaction(query: QueryRequest) -> TransactionRequest:
+def _as_transaction(job: StatementJob) -> TransactionRequest:
     """The statement as a transaction, which can include the idempotency record."""
     return TransactionRequest(
-        [TransactionStatement(query.sql, query.params)],
-        query.database,
-        query.encoding,
-        query.read_only,
-        query.max_rows,
-        timeout_ms=query.timeout_ms,
+        [TransactionStatement(job.sql, job.params)],
+        job.database,
+        job.encoding,
+        job.read_only,
+        job.wanted_rows,
+        timeout_ms=job.wanted_timeout_ms,
     )
 
 

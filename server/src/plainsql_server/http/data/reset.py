@@ -12,7 +12,6 @@ from plainsql_server.core.actor import Actor
 from plainsql_server.core.principal import Principal
 from plainsql_server.data_plane.reset import Resets
 from plainsql_server.http.app.fields import DatabaseName
-from plainsql_server.http.data.query import read_body
 from plainsql_server.http.server.answers import Count, RequestId, Success
 from plainsql_server.http.server.requests import Request, decode_json
 from plainsql_server.http.server.responses import Response, json_response
@@ -58,7 +57,7 @@ class ResetRoutes:
         self._resets = resets
 
     async def post(self, request: Request, principal: Principal) -> Response:
-        body = decode_json(await read_body(request, principal, b"application/json"), _decoder)
+        body = decode_json(request.body, _decoder)
         database = request.header(b"x-database") if body.database is None else body.database
         emptied = await self._resets.run(principal, database, body.confirm, Actor.of(principal, request.id))
         dropped = DroppedObjects(**emptied.dropped)

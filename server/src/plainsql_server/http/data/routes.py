@@ -83,6 +83,7 @@ _REQUEST = Contract(
     path=Parameter(
         "key", "An idempotency key, or the id of a request that was sent with one.",
         {"type": "string", "minLength": 1}, "4b8b1c1e-6f5e-4d0b-9d3c-0f8d2c5f9f4e",
+        has_slashes=True,
     ),
     headers=(DATABASE,),
     answers={200: RequestAnswer},

@@ -5,21 +5,21 @@ formats are in `stream_formats.py`.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from plainsql_server.core.clock import monotonic_us
-from plainsql_server.core.errors import AccessError, EngineError, InternalError, Outcome, ServiceError
+from plainsql_server.core.errors import EngineError, InternalError, Outcome, ServiceError
 from plainsql_server.core.principal import Principal
 from plainsql_server.core.result import Shape
 from plainsql_server.core.statement import without_stream_hint
-from plainsql_server.data_plane.query import QueryRequest
+from plainsql_server.data_plane.job import StatementJob
 from plainsql_server.data_plane.stream import ReaderTooSlow, StreamEnd, Streams
-from plainsql_server.http.app.credential_watch import ACCESS_ENDED, CredentialWatch, access_ended
+from plainsql_server.http.app.credential_watch import CredentialWatch, access_ended
 from plainsql_server.http.app.stream_formats import FORMS, Form
 from plainsql_server.http.server.accept import preferred
+from plainsql_server.http.server.channel import CancelReason
 from plainsql_server.http.server.cors import cors_headers
-from plainsql_server.http.server.protocol import SHUTDOWN
 from plainsql_server.http.server.requests import Request
 from plainsql_server.http.server.responses import Response
 from plainsql_server.http.server.sink import ClientStalled, Sink
@@ -45,23 +45,27 @@ class StreamedAnswers:
         self._pace = pace
         self._standing = standing
 
-    async def answer(self, request: Request, principal: Principal, query: QueryRequest, form: Form) -> Response:
+    async def answer(self, request: Request, principal: Principal, job: StatementJob, form: Form) -> Response:
         """Streams the answer and returns it, for the log. Raises ServiceError if nothing was sent.
 
         Cancelling it cancels the statement.
         """
-        query.encoding = form.encoding(query.encoding)
+        job.encoding = form.encoding(job.encoding)
         delivery = _Delivery(request, form, self._pace)
         try:
             async with self._standing.watched(request, principal):
-                end = await self._streams.run(principal, query, delivery)
+                end = await self._streams.run(principal, job, delivery)
             delivery.finish(end)
-        except asyncio.CancelledError as cancelled:
-            error = _reason(cancelled)
-            if error is None or not delivery.has_begun:
+        except asyncio.CancelledError:
+            reason = request.channel.cancel_reason
+            if reason is CancelReason.ACCESS_ENDED and not delivery.has_begun:
+                raise access_ended(job.outcome) from None
+            if reason is CancelReason.CLIENT_GONE or not delivery.has_begun:
                 delivery.give_up("client_gone")
-                raise (error if isinstance(error, AccessError) else cancelled) from None
-            delivery.fail(error)
+                raise
+            # The outcome is the statement's: one that writes was committed before its first row was sent.
+            ended = access_ended if reason is CancelReason.ACCESS_ENDED else _shutting_down
+            delivery.fail(ended(job.outcome))
         except ClientStalled:
             delivery.give_up("client_stalled")
         except ReaderTooSlow:
@@ -74,15 +78,17 @@ class StreamedAnswers:
         except Exception as error:
             if not delivery.has_begun:
                 raise
-            delivery.fail(InternalError(f"{type(error).__name__}: {error}"))
+            failure = InternalError(f"{type(error).__name__}: {error}")
+            failure.outcome = job.outcome
+            delivery.fail(failure)
         return delivery.response
 
 
-def wanted_form(request: Request, query: QueryRequest) -> Form | None:
+def wanted_form(request: Request, job: StatementJob) -> Form | None:
     """The requested stream format, or None. Removes a STREAM hint from the statement."""
-    hinted = without_stream_hint(query.sql) if "/*+" in query.sql else None
+    hinted = without_stream_hint(job.sql) if "/*+" in job.sql else None
     if hinted is not None:
-        query.sql = hinted
+        job.sql = hinted
     wanted = preferred(request.headers.get(b"accept"), _FORMS, must=hinted is not None)
     return None if wanted is None else FORMS[wanted]
 
@@ -95,7 +101,9 @@ class _Delivery:
         self._form = form
         self._ping_s = pace.ping_ms / 1000
         self._loop = asyncio.get_running_loop()
-        self._sink = Sink(request.way, pace.stall_ms / 1000)
+        self._sink = Sink(request.channel, pace.stall_ms / 1000)
+        # Whether the last byte sent is in the middle of a row.
+        self._is_in_row = False
         self._timer: asyncio.TimerHandle | None = None
         self._wrote_s = 0.0
         self.has_begun = False
@@ -124,10 +132,9 @@ class _Delivery:
             self._timer = self._loop.call_later(self._ping_s, self._ping)
 
     async def take(self, rows: Sequence[bytes]) -> None:
-        data = b"".join(rows)
-        # Write in chunks and wait after each: TLS would accept a large write whole, even if the client isn't reading.
-        for start in range(0, len(data), _PIECE_BYTES):
-            self._write(data[start : start + _PIECE_BYTES])
+        # Write in pieces and wait after each: TLS would accept a large write whole, even if the client isn't reading.
+        for piece, self._is_in_row in _pieces(rows):
+            self._write(piece)
             if self._sink.is_behind:
                 await self._sink.drain()
         self.response.row_count += len(rows)
@@ -143,7 +150,7 @@ class _Delivery:
         self.response.error_code = error.code
         self.response.failure = error
         last = self._form.error(error, self._request.id)
-        if last is not None:
+        if last is not None and not self._is_in_row:
             self._end(last)
         else:
             self._stop_pinging()
@@ -179,24 +186,35 @@ class _Delivery:
 
     def _ping(self) -> None:
         silent_s = self._loop.time() - self._wrote_s
-        if silent_s >= self._ping_s and not self._sink.is_behind:
+        if silent_s >= self._ping_s and not self._sink.is_behind and not self._is_in_row:
             self._write(self._form.ping)
             silent_s = 0.0
         self._timer = self._loop.call_later(max(0.001, self._ping_s - silent_s), self._ping)
 
 
-def _reason(cancelled: asyncio.CancelledError) -> ServiceError | None:
-    """The error for a stream that the service cancelled. None if its client disconnected."""
-    if cancelled.args == (SHUTDOWN,):
-        return _shutting_down()
-    return access_ended() if cancelled.args == (ACCESS_ENDED,) else None
+def _pieces(rows: Sequence[bytes]) -> Iterator[tuple[bytes, bool]]:
+    """The rows in pieces to write at once, each with whether it ends within a row. Only large rows are cut."""
+    piece: list[bytes] = []
+    size_bytes = 0
+    for row in rows:
+        if piece and size_bytes + len(row) > _PIECE_BYTES:
+            yield b"".join(piece), False
+            piece, size_bytes = [], 0
+        if len(row) <= _PIECE_BYTES:
+            piece.append(row)
+            size_bytes += len(row)
+            continue
+        for start in range(0, len(row), _PIECE_BYTES):
+            yield row[start : start + _PIECE_BYTES], start + _PIECE_BYTES < len(row)
+    if piece:
+        yield b"".join(piece), False
 
 
-def _shutting_down() -> ServiceError:
+def _shutting_down(outcome: Outcome) -> ServiceError:
     return EngineError(
         "shutting_down",
         "The service is restarting, and the stream was cancelled before it finished.",
-        retryable=True,
+        retryable=outcome is not Outcome.COMMITTED,
         retry_after_ms=1_000,
-        outcome=Outcome.ROLLED_BACK,
+        outcome=outcome,
     )

@@ -21,7 +21,7 @@ from plainsql_server.data_plane.transaction import (
 from plainsql_server.engine.execution.transaction import Count as Counted
 from plainsql_server.engine.execution.transaction import Expectation
 from plainsql_server.http.data.idempotency import IDEMPOTENCY_KEY, IdempotencyRoutes, transaction_response
-from plainsql_server.http.data.query import ENCODINGS, read_body
+from plainsql_server.http.data.query import ENCODINGS
 from plainsql_server.http.data.query_body import (
     DatabaseWanted,
     Numbers,
@@ -149,13 +149,11 @@ class TransactionRoutes:
         self._idempotency = idempotency
 
     async def post(self, request: Request, principal: Principal) -> Response:
-        body = await read_body(request, principal, b"application/json")
-        wanted = _transaction_request(request, decode_json(body, _decoder))
+        wanted = _transaction_request(request, decode_json(request.body, _decoder))
         if IDEMPOTENCY_KEY in request.headers:
             return await self._idempotency.run(
-                request, principal, wanted, body,
-                lambda transaction: _body(transaction, request),
-            )  # fmt: skip
+                request, principal, wanted, lambda transaction: _body(transaction, request)
+            )
         transaction = await self._transactions.run(principal, wanted)
         return transaction_response(transaction, _body(transaction, request))
 

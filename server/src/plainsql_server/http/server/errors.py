@@ -65,12 +65,12 @@ def status_of_code(code: str) -> int:
 
 def error_response(error: ServiceError, request_id: str, *, query_timings: QueryTimings | None = None) -> Response:
     """The response to a failed request. With `query_timings`, it also has the fields of a query's answer."""
-    told = error_object(error)
+    shown = error_object(error)
     content: Failure | QueryFailure
     if query_timings is None:
-        content = Failure(error=told, request_id=request_id)
+        content = Failure(error=shown, request_id=request_id)
     else:
-        content = QueryFailure(error=told, timings=query_timings, request_id=request_id)
+        content = QueryFailure(error=shown, timings=query_timings, request_id=request_id)
     status = status_of(error)
     return Response(status, msgspec.json.encode(content), _headers(status, error), error_code=error.code)
 

@@ -16,18 +16,17 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from plainsql_server.core.errors import RequestError, ServiceError
 from plainsql_server.core.ids import Kind, new_id
+from plainsql_server.http.server.channel import CancelReason, ResponseChannel
 from plainsql_server.http.server.connections import Connections
 from plainsql_server.http.server.errors import error_response
 from plainsql_server.http.server.readiness import Readiness
 from plainsql_server.http.server.request_head import Head
-from plainsql_server.http.server.requests import WAY, Request
+from plainsql_server.http.server.requests import CHANNEL, Request
 from plainsql_server.http.server.responses import Response, rendered
 from plainsql_server.http.server.sink import reset
 
 # How long a request may keep running after the server was asked to stop. Then it is cancelled with an error.
 LAST_ANSWERS_AFTER_S = 2.0
-# The argument of that cancellation. Any other cancellation means that the client disconnected.
-SHUTDOWN = "shutdown"
 
 # A client must read at least 1/8 of the pending answer within each stall timeout.
 _READ_SHARE = 8
@@ -84,7 +83,10 @@ class ShortWayProtocol(HttpToolsProtocol):
     """The connection of one client."""
 
     _short: _ShortCycle | None = None
-    _task: "asyncio.Task[None] | None" = None
+    # Of the request that is being answered.
+    _channel: ResponseChannel | None = None
+    # Whether the server was asked to stop, after the drain time.
+    _is_stopping = False
     _stall_timer: asyncio.TimerHandle | None = None
     # When the connection became idle; infinite while it is in use.
     _idle_since_s = math.inf
@@ -138,8 +140,8 @@ class ShortWayProtocol(HttpToolsProtocol):
         self._awaits_nothing()
         short.more_body = False
         request = self._head.request(self.parser.get_method(), bytes(short.body))
-        request.way = (self, short, short.chunked)
-        self._run(self._answer(short, request))
+        request.channel = ResponseChannel(self, short, short.chunked)
+        self._run(self._answer(short, request), request.channel)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -149,13 +151,14 @@ class ShortWayProtocol(HttpToolsProtocol):
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
-        if self._task is not None:
-            self._task.cancel()
+        if self._channel is not None:
+            self._channel.cancel(CancelReason.CLIENT_GONE)
 
     def shutdown(self) -> None:
         super().shutdown()
-        if self._task is not None:
-            self.loop.call_later(LAST_ANSWERS_AFTER_S, self._task.cancel, SHUTDOWN)
+        self._is_stopping = True
+        if self._channel is not None:
+            self._cancel_in_time(self._channel)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -291,15 +294,23 @@ class ShortWayProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        cycle.scope["extensions"] = {WAY: {WAY: (self, cycle, cycle.scope["http_version"] != "1.0")}}
-        self._run(cycle.run_asgi(app))
+        channel = ResponseChannel(self, cycle, cycle.scope["http_version"] != "1.0")
+        cycle.scope["extensions"] = {CHANNEL: {CHANNEL: channel}}
+        self._run(cycle.run_asgi(app), channel)
 
-    def _run(self, work: Any) -> None:
-        task = self._task = self.loop.create_task(work)
+    def _run(self, work: Any, channel: ResponseChannel) -> None:
+        self._channel = channel
+        task = channel.task = self.loop.create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self._done)
+        if self._is_stopping:
+            # The request had begun to arrive before the stop.
+            self._cancel_in_time(channel)
+
+    def _cancel_in_time(self, channel: ResponseChannel) -> None:
+        self.loop.call_later(LAST_ANSWERS_AFTER_S, channel.cancel, CancelReason.SHUTDOWN)
 
     def _done(self, task: "asyncio.Task[None]") -> None:
         self.tasks.discard(task)
-        if self._task is task:
-            self._task = None
+        if self._channel is not None and self._channel.task is task:
+            self._channel = None

@@ -1,7 +1,8 @@
 """A request as the routes see it: headers by name, a bounded body, options from the query string.
 
     options = request.options(QueryOptions)
-    body = await request.body(max_bytes, principal.tier)
+    await request.read_body(max_bytes, principal.tier)
+    request.body
 
 Every size limit is checked before the data is parsed.
 """
@@ -17,8 +18,8 @@ import msgspec
 from plainsql_server.core.clock import monotonic_us
 from plainsql_server.core.errors import RequestError
 from plainsql_server.core.ids import is_request_id, new_request_id
+from plainsql_server.http.server.channel import ResponseChannel
 from plainsql_server.http.server.responses import Response
-from plainsql_server.http.server.sink import Way
 
 AsgiScope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -28,8 +29,8 @@ Decoded = TypeVar("Decoded")
 # A large body may take longer than the body timeout, but must arrive at least at this rate.
 _SLOWEST_BODY_BYTES_PER_S = 64 * 1024
 
-# The ASGI extension through which the protocol passes the response channel for streams.
-WAY = "plainsql.way"
+# The ASGI extension through which the protocol passes the response channel.
+CHANNEL = "plainsql.channel"
 
 
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-|\Z)")
@@ -39,19 +40,15 @@ class ClientGone(Exception):
     """The client closed the connection before its request was complete, so there is no answer to send."""
 
 
-class BodyCameLate(Exception):
-    """The body arrived after the caller was authenticated. Authenticate again: the key may have been revoked since."""
-
-
 class Request:
     """One HTTP request."""
 
     __slots__ = (
-        "_body", "_body_timeout_s", "_receive", "headers", "id", "method", "path", "query_string", "rate_headers",
-        "started_us", "streamed", "way",
+        "_body_timeout_s", "_receive", "body", "channel", "headers", "id", "method", "path", "path_parameter",
+        "query_string", "rate_headers", "started_us", "streamed",
     )  # fmt: skip
 
-    way: Way
+    channel: ResponseChannel
     # The response that is being streamed, set once its first byte is sent.
     streamed: Response | None
 
@@ -65,7 +62,10 @@ class Request:
         self.path = path
         self.headers = headers
         self.query_string = query_string
-        self._body = body
+        # Complete once `read_body` has returned. The application calls it for routes that take a body.
+        self.body = body
+        # The value of the parameter in the path; '' if the route has none.
+        self.path_parameter = ""
         self._receive = receive
         self._body_timeout_s = body_timeout_s
         # The rate limit headers of the response.
@@ -80,7 +80,7 @@ class Request:
             scope["method"], scope["path"], scope["query_string"], dict(scope["headers"]),
             receive=receive, body_timeout_s=body_timeout_s,
         )  # fmt: skip
-        request.way = scope["extensions"][WAY][WAY]
+        request.channel = scope["extensions"][CHANNEL][CHANNEL]
         return request
 
     def header(self, name: bytes) -> str | None:
@@ -124,38 +124,28 @@ class Request:
         """Whether the query string has an option, with or without a value."""
         return any(key == name for key, _ in parse_qsl(self.query_string.decode("latin-1"), keep_blank_values=True))
 
-    async def body(self, max_bytes: int, tier: str) -> bytes:
-        """The complete body. Raises RequestError if it is too large or compressed, ClientGone if it is cut off.
+    async def read_body(self, max_bytes: int, tier: str) -> bool:
+        """Reads the body to its end. Returns whether it had to wait for it: then authenticate the caller again.
 
-        Raises BodyCameLate if it had to wait for the body. Then authenticate the caller again and call it again.
+        Raises RequestError if the body is too large, too slow or compressed, ClientGone if it is cut off.
         """
-        body = self.body_at_hand(max_bytes, tier)
-        if body is None:
-            await self.await_body(max_bytes, tier)
-            raise BodyCameLate
-        return body
-
-    def body_at_hand(self, max_bytes: int, tier: str) -> bytes | None:
-        """The complete body if it arrived with the head, else None: then await `body`. Raises like `body`."""
         encoding = self.headers.get(b"content-encoding")
         if encoding is not None and encoding.lower() != b"identity":
             raise RequestError(
                 "unsupported_content_encoding", "Compressed bodies aren't supported. Send the body uncompressed."
             )
         if self._receive is not None:
-            return None
-        if len(self._body) > max_bytes:
+            await self._receive_body(self._receive, max_bytes, tier)
+            return True
+        if len(self.body) > max_bytes:
             raise _too_large(max_bytes, tier)
-        return self._body
+        return False
 
-    async def await_body(self, max_bytes: int, tier: str) -> None:
-        """Waits until the body is complete. Raises RequestError if it is too large or too slow, or ClientGone."""
-        if self._receive is None:
-            return
+    async def _receive_body(self, receive: Receive, max_bytes: int, tier: str) -> None:
         if int(self.headers.get(b"content-length", b"0")) > max_bytes:
             raise _too_large(max_bytes, tier)
         try:
-            self._body = await _received(self._receive, self._body_timeout_s, max_bytes, tier)
+            self.body = await _received(receive, self._body_timeout_s, max_bytes, tier)
         except TimeoutError:
             raise RequestError("request_timeout", "The body did not arrive in time.") from None
         self._receive = None
@@ -178,8 +168,13 @@ async def _received(receive: Receive, timeout_s: float, max_bytes: int, tier: st
     return bytes(body)
 
 
-def require_content_type(request: Request, wanted: str) -> None:
+def require_content_type(request: Request, wanted: bytes) -> None:
     """Raises RequestError unless the content type is `wanted` or missing, and the charset is UTF-8 or missing."""
+    if request.headers.get(b"content-type") != wanted:
+        _check_content_type(request, wanted.decode())
+
+
+def _check_content_type(request: Request, wanted: str) -> None:
     content_type = request.content_type()
     if content_type not in ("", wanted) or request.charset() not in ("", "utf-8", "utf8"):
         raise RequestError(

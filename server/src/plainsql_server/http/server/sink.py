@@ -13,11 +13,10 @@ import asyncio
 import socket
 import struct
 from collections.abc import Sequence
-from typing import Any, Protocol
 
-from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from plainsql_server.http.server.channel import ResponseChannel
 from plainsql_server.http.server.responses import Header
 
 _LAST_CHUNK = b"0\r\n\r\n"
@@ -32,28 +31,6 @@ class ClientStalled(Exception):
     """The connection was closed because the client stopped reading."""
 
 
-class Cycle(Protocol):
-    """A request that is being answered, as uvicorn represents it."""
-
-    keep_alive: bool
-    response_complete: bool
-
-
-class Channel(Protocol):
-    """The connection of a client: uvicorn's protocol."""
-
-    transport: asyncio.Transport
-    flow: FlowControl
-    server_state: Any
-
-    def on_response_complete(self) -> None:
-        """Continues with the next request."""
-
-
-Way = tuple[Channel, Cycle, bool]
-"""The response channel: the connection, the cycle of the request, and whether the answer may be chunked."""
-
-
 def reset(transport: asyncio.Transport) -> None:
     """Resets a connection, so the client sees an error rather than a normal end. Unsent data is discarded."""
     connection = transport.get_extra_info("socket")
@@ -64,10 +41,12 @@ def reset(transport: asyncio.Transport) -> None:
 class Sink:
     """The body of one response. Data is sent at once, unless the client is behind."""
 
-    def __init__(self, way: Way, stall_s: float) -> None:
-        self._channel, self._cycle, self._chunked = way
-        self._transport = self._channel.transport
-        self._flow = self._channel.flow
+    def __init__(self, channel: ResponseChannel, stall_s: float) -> None:
+        self._connection = channel.connection
+        self._cycle = channel.cycle
+        self._chunked = channel.is_chunked
+        self._transport = self._connection.transport
+        self._flow = self._connection.flow
         self._stall_s = stall_s
         self._head = b""
         self.sent_bytes = 0
@@ -82,7 +61,7 @@ class Sink:
         connection = self._transport.get_extra_info("socket")
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
         lines = [STATUS_LINE[status]]
-        for name, value in (*self._channel.server_state.default_headers, *headers):
+        for name, value in (*self._connection.server_state.default_headers, *headers):
             lines += (name, b": ", value, b"\r\n")
         if self._chunked:
             lines.append(b"transfer-encoding: chunked\r\n")
@@ -125,7 +104,7 @@ class Sink:
             self._transport.close()
             # Closing waits until the client has read everything. Limit that wait.
             asyncio.get_running_loop().call_later(self._stall_s, self._transport.abort)
-        self._channel.on_response_complete()
+        self._connection.on_response_complete()
 
     def abort(self) -> None:
         """Aborts the response. The client sees that it is incomplete."""

@@ -1,0 +1,85 @@
+"""The error to report for a request that failed.
+
+    except (ServiceError, ResultTooLarge) as error:
+        raise to_error(error, lease.ended_for, job) from error
+
+Queries, streams, transactions and the service's own statements share it.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from plainsql_server.core.errors import EngineError, LimitError, Outcome, ServiceError, StatementError
+from plainsql_server.engine.connection.connection import ResultTooLarge
+from plainsql_server.engine.connection.interrupt import InterruptReason
+from plainsql_server.limits.tiers import Limits
+
+
+class Limited(Protocol):
+    """A request with limits."""
+
+    limits: Limits
+    tier: str
+    timeout_ms: int
+
+    @property
+    def kind(self) -> str:
+        """What error messages call it: statement, stream or transaction."""
+
+
+def to_error(
+    error: ServiceError | ResultTooLarge,
+    reason: InterruptReason | None,
+    job: Limited,
+    *,
+    too_large: Outcome = Outcome.UNKNOWN,
+) -> ServiceError:
+    """The error to report. If we ended the statement ourselves, it names our reason instead of PostgreSQL's error.
+
+    `too_large` is the outcome of a request whose result was cut off in the middle.
+    """
+    if isinstance(error, ResultTooLarge):
+        return result_too_large(job, too_large)
+    if reason is InterruptReason.TOO_LARGE and was_rolled_back(error):
+        return result_too_large(job, Outcome.ROLLED_BACK)
+    if reason is InterruptReason.DEADLINE and isinstance(error, (StatementError, EngineError)):
+        return timed_out(job, error.outcome)
+    return error
+
+
+def timed_out(job: Limited, outcome: Outcome = Outcome.ROLLED_BACK) -> LimitError:
+    """The error for a request that exceeded its deadline."""
+    doubt = "; it may or may not have taken effect" if outcome is Outcome.UNKNOWN else ""
+    message = f"The {job.kind} did not finish within {job.timeout_ms} ms and was cancelled (tier {job.tier!r}){doubt}."
+    if job.kind == "transaction":
+        return LimitError("transaction_deadline_exceeded", message, outcome=outcome)
+    return LimitError("statement_timeout", message, outcome=outcome)
+
+
+def result_too_large(job: Limited, outcome: Outcome) -> LimitError:
+    """The error for a result that is too large to be buffered, or for a row of a stream that is."""
+    limit = f"{job.limits.result_bytes} bytes, the {job.tier} tier's limit"
+    if job.kind == "stream":
+        message = f"A row, or a batch of rows of different sizes, exceeds {limit}."
+        return LimitError("result_too_large", message, outcome=outcome)
+    return LimitError(
+        "result_too_large",
+        f"The result exceeds {limit} for a result that isn't streamed.",
+        hint="Select fewer rows or columns, or stream the result: start the statement with /*+ STREAM */.",
+        outcome=outcome,
+    )
+
+
+def was_rolled_back(error: Exception) -> bool:
+    """Whether PostgreSQL rolled the statement back before it reported this error."""
+    return isinstance(error, (StatementError, EngineError)) and error.outcome is Outcome.ROLLED_BACK
+
+
+@dataclass(slots=True)
+class OwnLimits:
+    """The limits of the service's own statements, for `to_error`."""
+
+    limits: Limits
+    tier: str
+    timeout_ms: int
+    kind: str = "statement"
