@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from plainsql_server.operations.priorities import _CUSTOMERS, BEHIND_NICE, Account, Priorities
+from plainsql_server.operations.priorities import _CUSTOMERS, BEHIND_NICE, CpuAccount, Priorities
 from server.tests.load import Client, new_tag
 from server.tests.strangers.cells import Hostile, hostile_cell
 from server.tests.strangers.guards import guarded
@@ -193,14 +193,14 @@ def test_customers_are_told_from_others_by_their_titles(title: str, database: st
 
 
 def test_what_is_within_the_free_share_is_owed_by_nobody() -> None:
-    account = Account()
+    account = CpuAccount()
     for _ in range(1000):
         account.charge(used_s=0.02, free_s=0.025)
-    assert account == Account(owed_s=0.0, is_behind=False)
+    assert account == CpuAccount(owed_s=0.0, is_behind=False)
 
 
 def test_a_burst_is_let_through_and_more_is_not() -> None:
-    account = Account()
+    account = CpuAccount()
     account.charge(used_s=0.1, free_s=0.01)
     assert not account.is_behind
     account.charge(used_s=0.1, free_s=0.01)
@@ -208,7 +208,7 @@ def test_a_burst_is_let_through_and_more_is_not() -> None:
 
 
 def test_one_who_is_behind_stays_so_until_all_is_paid_which_is_never_much() -> None:
-    account = Account()
+    account = CpuAccount()
     account.charge(used_s=1000.0, free_s=0.0)
     assert account.owed_s == 1.0
     account.charge(used_s=0.0, free_s=0.99)

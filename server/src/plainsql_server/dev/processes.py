@@ -26,7 +26,7 @@ _GLANCE_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class SystemAccount:
     """The unprivileged user that root's PostgreSQL runs as."""
 
     uid: int
@@ -87,7 +87,7 @@ class Launcher:
         *,
         environment: Mapping[str, str],
         death_signal: signal.Signals,
-        account: Account | None = None,
+        account: SystemAccount | None = None,
         marked: bool = True,
     ) -> Child:
         """Starts a child in its own session, with its output in the part's log file.
@@ -116,7 +116,7 @@ class Launcher:
         self._state.save(self._folder)
 
 
-def run_as(account: Account | None, command: Sequence[str | Path]) -> bool:
+def run_as(account: SystemAccount | None, command: Sequence[str | Path]) -> bool:
     """Whether a short command succeeds as that user. Tests what the user can access, including ACLs."""
     words = [str(word) for word in command]
     finished = subprocess.run(words, cwd="/", capture_output=True, check=False, **_identity(account))  # type: ignore[call-overload]
@@ -199,7 +199,7 @@ def _has_exited(pid: int) -> bool:
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-def _identity(account: Account | None) -> dict[str, object]:
+def _identity(account: SystemAccount | None) -> dict[str, object]:
     if account is None:
         return {}
     return {"user": account.uid, "group": account.gid, "extra_groups": []}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from plainsql_server.core.clock import now
 from plainsql_server.core.errors import EngineError
 from plainsql_server.core.observation import LimiterChanged, LimiterLoad, Observe
-from plainsql_server.limits.account import Account, Permit
+from plainsql_server.limits.account import Permit, PermitAccount
 from plainsql_server.limits.ledger import Granted, SharedLedgerLost
 from plainsql_server.limits.window import Window
 
@@ -51,15 +51,15 @@ class Permits:
         self._share = share
         self._window = window
         self._clock = clock
-        self._accounts: dict[str, Account] = {}
+        self._accounts: dict[str, PermitAccount] = {}
         self.state = State.ALONE
         self._warm_at_s = 0.0
         # Accounts with something to request or report, oldest first.
-        self._asking: dict[Account, None] = {}
+        self._asking: dict[PermitAccount, None] = {}
         self._there_is_work = asyncio.Event()
         self._known_run: str | None = None
         # Accounts with a lease, which may expire unused.
-        self._leased: dict[Account, None] = {}
+        self._leased: dict[PermitAccount, None] = {}
         self._swept_s = 0.0
         self._forgot_s = clock()
         self.round_trips = 0
@@ -124,20 +124,20 @@ class Permits:
         is_degraded = self.state in (State.LOST, State.WARMING)
         return LimiterLoad(is_degraded, self.round_trips, self._given["shared"], self._given["share"])
 
-    def _account(self, organization_id: str, limit: int) -> Account:
+    def _account(self, organization_id: str, limit: int) -> PermitAccount:
         account = self._accounts.get(organization_id)
         if account is None:
             self._forget_the_idle()
-            account = self._accounts[organization_id] = Account(organization_id, limit, self._window)
+            account = self._accounts[organization_id] = PermitAccount(organization_id, limit, self._window)
         account.limit = limit
         return account
 
-    def _ask(self, account: Account) -> None:
+    def _ask(self, account: PermitAccount) -> None:
         account.is_asking = True
         self._asking[account] = None
         self._there_is_work.set()
 
-    def _take_of_share(self, account: Account) -> Permit:
+    def _take_of_share(self, account: PermitAccount) -> Permit:
         now_s = self._clock()
         share = max(1, int(account.limit * self._share))
         left = share - account.ledger.used(now_s)
@@ -193,7 +193,7 @@ class Permits:
         for account, answer in zip(accounts, granted, strict=True):
             self._hear(account, answer, sent_s)
 
-    def _hear(self, account: Account, granted: Granted, sent_s: float) -> None:
+    def _hear(self, account: PermitAccount, granted: Granted, sent_s: float) -> None:
         account.is_asking = False
         now_s = self._clock()
         account.left = granted.left
@@ -207,7 +207,7 @@ class Permits:
             self._given["shared"] += granted.granted
         self._serve(account, granted, sent_s)
 
-    def _serve(self, account: Account, granted: Granted, sent_s: float) -> None:
+    def _serve(self, account: PermitAccount, granted: Granted, sent_s: float) -> None:
         now_s = self._clock()
         if granted.granted and now_s >= sent_s + self._window.life_s:
             # The answer is late, because Redis or this process stalled. If these permits were used now, they would stop
@@ -231,7 +231,7 @@ class Permits:
         elif account.waiting:
             self._ask(account)
 
-    def _refuse(self, account: Account) -> None:
+    def _refuse(self, account: PermitAccount) -> None:
         # Refuse locally for a while, so that a flood of refused requests doesn't flood Redis.
         now_s = self._clock()
         account.refused_until_s = min(account.more_at_s, now_s + self._window.life_s)
@@ -240,7 +240,7 @@ class Permits:
             if not place.done():
                 place.set_result(account.refusal(now_s))
 
-    def _serve_of_share(self, account: Account) -> None:
+    def _serve_of_share(self, account: PermitAccount) -> None:
         while account.waiting:
             place = account.waiting.popleft()
             if not place.done():
