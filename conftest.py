@@ -16,7 +16,7 @@ import pytest
 
 from plainsql_server import KERNEL
 from plainsql_server.directory.connection import Directory
-from plainsql_server.kernel import State
+from plainsql_server.kernel import KernelState
 from server.tests import programs, scratch
 from server.tests.customers import Customers
 from server.tests.page import READERS
@@ -47,7 +47,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out_marks = set()
     if not os.environ.get("PLAINSQL_TEST_FULL"):
         left_out_marks.add("full")
-    if KERNEL is not State.COMPILED:
+    if KERNEL is not KernelState.COMPILED:
         left_out_marks.add("compiled")
     only_units = config.getoption("markexpr").startswith("unit")
 

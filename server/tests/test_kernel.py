@@ -9,7 +9,7 @@ from sys import meta_path
 import pytest
 
 from plainsql_server import KERNEL, kernel
-from plainsql_server.kernel import KernelFinder, State, digest_of, kernel_files
+from plainsql_server.kernel import KernelFinder, KernelState, digest_of, kernel_files
 from server.build_kernel import MODULES, PACKAGE, SOURCES
 
 pytestmark = pytest.mark.unit
@@ -66,7 +66,7 @@ def test_a_stale_kernel_is_told(
     (package / "second.py").write_text("# changed\n")
     monkeypatch.setattr(kernel, "FOLDER", package / "_kernel")
     monkeypatch.setattr(kernel, "PACKAGE", package)
-    assert kernel.use_kernel() is State.STALE
+    assert kernel.use_kernel() is KernelState.STALE
     assert "make kernel" in capsys.readouterr().err
     assert not any(isinstance(finder, KernelFinder) and finder.files.get("some_package.first") for finder in meta_path)
 
@@ -76,7 +76,7 @@ def test_what_runs_is_what_was_found(module: str) -> None:
     name = f"{PACKAGE}.{module.replace('/', '.')}"
     assert (SOURCES / PACKAGE / f"{module}.py").exists()
     files = kernel_files(kernel.FOLDER, kernel.PACKAGE)
-    assert bool(files) is (KERNEL is State.COMPILED)
+    assert bool(files) is (KERNEL is KernelState.COMPILED)
     loaded = import_module(name).__file__
     assert loaded == str(files[name] if files else SOURCES / PACKAGE / f"{module}.py")
 

@@ -16,7 +16,7 @@ from plainsql_server.directory import spanning
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
-from plainsql_server.directory.spanning import NewRecord, State
+from plainsql_server.directory.spanning import NewRecord, SpanningState
 from plainsql_server.engine.admin.provisioning import ROLE_CONNECTION_LIMIT
 from plainsql_server.engine.admin.reaping import CellWatch
 from plainsql_server.engine.execution.spanning import gid_of, new_gid
@@ -230,24 +230,24 @@ async def test_a_customer_who_takes_every_connection_does_not_keep_recovery_out(
 async def test_turns_come_in_the_order_of_asking_and_the_dead_are_passed_over(
     directory: Directory, database: DatabaseRecord
 ) -> None:
-    async def enter(hold_s: float = 60.0) -> tuple[str, State]:
+    async def enter(hold_s: float = 60.0) -> tuple[str, SpanningState]:
         new = NewRecord(new_gid(), database.organization_id, new_gid(), [database.id])
         return new.id, await spanning.enter(directory, new, hold_s)
 
     first, state = await enter()
-    assert state is State.OPEN
+    assert state is SpanningState.OPEN
     (second, state), (third, _), (fourth, _) = await enter(), await enter(hold_s=-1), await enter()
-    assert state is State.WAITING
+    assert state is SpanningState.WAITING
     for each in (second, third, fourth):
-        assert await spanning.advance(directory, each, 60) is State.WAITING
+        assert await spanning.advance(directory, each, 60) is SpanningState.WAITING
     assert await spanning.commit(directory, first)
-    assert await spanning.advance(directory, second, 60) is State.WAITING
+    assert await spanning.advance(directory, second, 60) is SpanningState.WAITING
     await spanning.free(directory, first)
-    assert await spanning.advance(directory, fourth, 60) is State.WAITING
-    assert await spanning.advance(directory, second, 60) is State.OPEN
+    assert await spanning.advance(directory, fourth, 60) is SpanningState.WAITING
+    assert await spanning.advance(directory, second, 60) is SpanningState.OPEN
     await spanning.give_up(directory, second)
     # The third one's process is gone.
-    assert await spanning.advance(directory, fourth, 60) is State.OPEN
+    assert await spanning.advance(directory, fourth, 60) is SpanningState.OPEN
 
 
 async def test_two_of_an_organization_are_never_open_whatever_the_code_does(

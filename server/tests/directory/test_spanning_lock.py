@@ -14,7 +14,7 @@ from plainsql_server.directory import spanning
 from plainsql_server.directory.channel import Channel
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.freshness import Freshness
-from plainsql_server.directory.spanning import State
+from plainsql_server.directory.spanning import SpanningState
 from plainsql_server.directory.spanning_lock import SpanningNotifier
 from plainsql_server.engine.execution.spanning import new_gid
 
@@ -85,7 +85,7 @@ async def test_who_waits_asks_seldom(dsn: str, directory: Directory, monkeypatch
     asked = 0
     advance = spanning.advance
 
-    async def counted(directory: Directory, id_: str, hold_s: float) -> State | None:
+    async def counted(directory: Directory, id_: str, hold_s: float) -> SpanningState | None:
         nonlocal asked
         asked += 1
         return await advance(directory, id_, hold_s)

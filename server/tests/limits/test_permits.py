@@ -14,7 +14,7 @@ from plainsql_server.core.observation import LimiterChanged, Observation
 from plainsql_server.limits.account import Permit
 from plainsql_server.limits.ledger import Ask
 from plainsql_server.limits.opening import open_permits
-from plainsql_server.limits.permits import Permits, State
+from plainsql_server.limits.permits import Permits, PermitSource
 from plainsql_server.limits.shared import SharedLedger
 from plainsql_server.limits.window import Window
 from server.tests.redis_server import RedisServer, running_redis
@@ -186,7 +186,7 @@ async def test_a_busy_organization_does_not_pay_a_round_trip_for_each_request(re
 async def test_permits_that_a_node_leased_and_did_not_use_are_given_back(redis: RedisServer) -> None:
     async with nodes(redis, 2, Window(30_000)) as (busy, other):
         uses: list[float] = []
-        while len(uses) < 900 and busy.state is State.SHARED:
+        while len(uses) < 900 and busy.state is PermitSource.SHARED:
             uses += [time.monotonic() for _ in range(10) if (await take(busy, "org", 1_000)).granted]
         account = busy._accounts["org"]
         # Its demand ends here, with a lease in hand; the lease expires, and the other node can have the rest.
@@ -257,13 +257,13 @@ async def test_killed_in_mid_load_redis_leaves_shares_then_takes_over_again(redi
         load = [asyncio.ensure_future(ask_on(node, over)) for node in three for _ in range(5)]
         await asyncio.sleep(1)
         redis.kill()
-        await wait_for(lambda: all(node.state is State.LOST for node in three))
+        await wait_for(lambda: all(node.state is PermitSource.LOST for node in three))
         lost_s = time.monotonic()
         await wait_for(lambda: any(use > lost_s + 2 for use in uses[-50:]))
         redis.start()
         back_s = time.monotonic()
-        await wait_for(lambda: all(node.state is State.WARMING for node in three))
-        await wait_for(lambda: all(node.state is State.SHARED for node in three))
+        await wait_for(lambda: all(node.state is PermitSource.WARMING for node in three))
+        await wait_for(lambda: all(node.state is PermitSource.SHARED for node in three))
         shared_s = time.monotonic()
         await asyncio.sleep(2.5)
         over.set()
@@ -287,7 +287,7 @@ async def test_when_redis_is_lost_a_node_gives_at_most_its_share_counting_what_i
         for _ in range(70):
             assert (await take(one, "org", 240)).granted
         redis.kill()
-        await wait_for(lambda: one.state is State.LOST and other.state is State.LOST)
+        await wait_for(lambda: one.state is PermitSource.LOST and other.state is PermitSource.LOST)
         assert sum([(await take(one, "org", 240)).granted for _ in range(300)]) == 10
         assert sum([(await take(other, "org", 240)).granted for _ in range(300)]) == 80
 
@@ -321,7 +321,7 @@ async def test_a_redis_that_hangs_is_noticed_and_what_was_given_meanwhile_is_tol
         assert sum([(await take(one, "org", 100)).granted for _ in range(60)]) == 49
         assert time.monotonic() - began_s < 4.0
         redis.resume()
-        await wait_for(lambda: one.state is State.SHARED and other.state is State.SHARED)
+        await wait_for(lambda: one.state is PermitSource.SHARED and other.state is PermitSource.SHARED)
         await wait_for(lambda: one._accounts["org"].untold == 0)
         # The same life of Redis: it knows the rest already, so that nobody needs to wait for a window.
         rest = sum([(await take(other, "org", 100)).granted for _ in range(100)])
@@ -334,7 +334,7 @@ async def test_a_process_that_stalls_does_not_take_redis_for_lost(redis: RedisSe
         await asyncio.sleep(0)
         time.sleep(2.5)  # noqa: ASYNC251 - the stall is what is tested
         granted = sum([(await each).granted for each in waiting])
-        assert [node.state for node in two] == [State.SHARED, State.SHARED]
+        assert [node.state for node in two] == [PermitSource.SHARED, PermitSource.SHARED]
     assert granted == 100
 
 
@@ -342,10 +342,10 @@ async def test_every_change_is_observed_once(redis: RedisServer) -> None:
     seen: list[Observation] = []
     async with open_permits(seen.append, redis.url, Fraction(1), Window(500)) as node:
         redis.kill()
-        await wait_for(lambda: node.state is State.LOST)
+        await wait_for(lambda: node.state is PermitSource.LOST)
         await take(node, "org", 10)
         redis.start()
-        await wait_for(lambda: node.state is State.SHARED)
+        await wait_for(lambda: node.state is PermitSource.SHARED)
     states = [each.state for each in seen if isinstance(each, LimiterChanged)]
     assert states == ["shared", "lost", "warming", "shared"]
 
@@ -383,6 +383,6 @@ async def test_permits_that_are_heard_of_too_late_are_given_back_and_asked_for_a
         redis.resume()
         # The only one of its window: had it not been given back, there would be none to grant.
         assert (await waiting).granted
-        assert node.state is State.SHARED
+        assert node.state is PermitSource.SHARED
         assert node.round_trips - before == 2
         assert not (await take(node, "late", 1)).granted

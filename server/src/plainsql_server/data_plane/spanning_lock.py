@@ -20,7 +20,7 @@ from plainsql_server.core.errors import EngineError, LimitError, Outcome, Servic
 from plainsql_server.core.observation import Failure, Observe
 from plainsql_server.directory import spanning
 from plainsql_server.directory.connection import Directory
-from plainsql_server.directory.spanning import NewRecord, State
+from plainsql_server.directory.spanning import NewRecord, SpanningState
 from plainsql_server.directory.spanning_lock import SpanningNotifier
 from plainsql_server.engine.connection.sqlstate import connection_lost, engine_away
 
@@ -148,9 +148,9 @@ class SpanningLocks:
 
     async def _wait(self, record: NewRecord, deadline: Deadline) -> None:
         word = self._notifier.expect(record.organization_id)
-        state: State | None = await spanning.enter(self._directory, record, HOLD_S)
+        state: SpanningState | None = await spanning.enter(self._directory, record, HOLD_S)
         look_s = _FIRST_LOOK_S
-        while state is State.WAITING:
+        while state is SpanningState.WAITING:
             if not deadline.left_s():
                 raise _not_in_time()
             with suppress(TimeoutError):

@@ -24,7 +24,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from plainsql_server.dev.folder import Folder, State
+from plainsql_server.dev.folder import Folder, RunState
 from plainsql_server.dev.options import DevError
 from plainsql_server.dev.processes import SystemAccount, run_as
 from plainsql_server.operations.files.cell import CellConfig
@@ -91,7 +91,7 @@ class Cluster:
         give(file, self.account)
 
 
-def place_cluster(folder: Folder, state: State) -> Cluster:
+def place_cluster(folder: Folder, state: RunState) -> Cluster:
     """Finds or creates the cluster's home and its socket folder. A socket folder under /tmp is recorded in `state`."""
     account = _account(folder)
     home = _home(folder, account)

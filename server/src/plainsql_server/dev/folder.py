@@ -86,7 +86,7 @@ class Recorded:
 
 
 @dataclass(slots=True)
-class State:
+class RunState:
     """What the next start has to clean up if this run is killed."""
 
     run_id: str = field(default_factory=lambda: secrets.token_hex(16))
@@ -98,12 +98,12 @@ class State:
         write_json(folder.state_file, asdict(self))
 
 
-def read_state(folder: Folder) -> State | None:
+def read_state(folder: Folder) -> RunState | None:
     """The record of the last run, or None if there is none."""
     try:
         raw = json.loads(folder.state_file.read_text())
         processes = [Recorded(**entry) for entry in raw["processes"]]
-        return State(run_id=raw["run_id"], socket_directory=raw["socket_directory"], processes=processes)
+        return RunState(run_id=raw["run_id"], socket_directory=raw["socket_directory"], processes=processes)
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:

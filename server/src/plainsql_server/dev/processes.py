@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from plainsql_server.dev.folder import Folder, Recorded, State
+from plainsql_server.dev.folder import Folder, Recorded, RunState
 
 RUN_ID_VARIABLE = "PLAINSQL_DEV_RUN"
 _PR_SET_PDEATHSIG = 1
@@ -76,7 +76,7 @@ class Child:
 class Launcher:
     """Starts child processes and records each one, so the next start can clean up after a crash."""
 
-    def __init__(self, folder: Folder, state: State) -> None:
+    def __init__(self, folder: Folder, state: RunState) -> None:
         self._folder = folder
         self._state = state
 
@@ -140,7 +140,7 @@ def started(pid: int) -> str | None:
     return f"{_boot_id()}/{fields[19]}"
 
 
-def end_leftovers(state: State) -> None:
+def end_leftovers(state: RunState) -> None:
     """Kills the processes of an earlier run, except PostgreSQL, which `postgres.py` stops properly."""
     known = {entry.pid: entry.started for entry in state.processes if entry.name != "postgres"}
     found = {pid: began for pid, began in known.items() if began and started(pid) == began}

@@ -28,7 +28,7 @@ MINUTE = Window(60_000)
 _RECONNECT_AFTER_S = 0.25
 
 
-class State(StrEnum):
+class PermitSource(StrEnum):
     """The source of permits."""
 
     ALONE = "alone"
@@ -52,7 +52,7 @@ class Permits:
         self._window = window
         self._clock = clock
         self._accounts: dict[str, PermitAccount] = {}
-        self.state = State.ALONE
+        self.state = PermitSource.ALONE
         self._warm_at_s = 0.0
         # Accounts with something to request or report, oldest first.
         self._asking: dict[PermitAccount, None] = {}
@@ -73,7 +73,7 @@ class Permits:
         now_s = self._clock()
         if not account.take_held(now_s):
             return None
-        if account.held <= account.refill_at and account.wants_refill() and self.state is State.SHARED:
+        if account.held <= account.refill_at and account.wants_refill() and self.state is PermitSource.SHARED:
             self._ask(account)
         return account.grant(account.left + account.held, now_s)
 
@@ -82,7 +82,7 @@ class Permits:
         account = self._account(organization_id, limit)
         if (permit := self.take_held(organization_id)) is not None:
             return permit
-        if self.state is not State.SHARED:
+        if self.state is not PermitSource.SHARED:
             return self._take_of_share(account)
         now_s = self._clock()
         if now_s < account.refused_until_s:
@@ -114,14 +114,14 @@ class Permits:
 
     async def check(self) -> None:
         """Raises EngineError if Redis is configured but does not grant the permits."""
-        if self.state in (State.LOST, State.WARMING):
+        if self.state in (PermitSource.LOST, PermitSource.WARMING):
             raise EngineError(
                 "degraded", "Redis does not decide rate limits at the moment; each process enforces its own share."
             )
 
     def load(self) -> LimiterLoad:
         """The load, for the metrics."""
-        is_degraded = self.state in (State.LOST, State.WARMING)
+        is_degraded = self.state in (PermitSource.LOST, PermitSource.WARMING)
         return LimiterLoad(is_degraded, self.round_trips, self._given["shared"], self._given["share"])
 
     def _account(self, organization_id: str, limit: int) -> PermitAccount:
@@ -144,9 +144,9 @@ class Permits:
         if left > 0:
             account.ledger.add(1, now_s)
             self._given["share"] += 1
-            if self.state is not State.ALONE:
+            if self.state is not PermitSource.ALONE:
                 account.untold += 1
-            if self.state is State.WARMING:
+            if self.state is PermitSource.WARMING:
                 self._ask(account)
         return Permit(left > 0, max(0, left - 1), account.ledger.next_back_s(now_s))
 
@@ -159,8 +159,8 @@ class Permits:
             if account.untold or account.returned:
                 self._ask(account)
         await self._exchange(shared)
-        if self.state is not State.WARMING:
-            self._enter(State.SHARED)
+        if self.state is not PermitSource.WARMING:
+            self._enter(PermitSource.SHARED)
 
     async def _settle(self, shared: "SharedLedger") -> None:
         """One cycle: waits for work or sweeps idle leases, then handles everything pending in one round trip."""
@@ -172,8 +172,8 @@ class Permits:
         if self._clock() - self._swept_s > self._window.life_s:
             self._sweep()
         await self._exchange(shared)
-        if self.state is State.WARMING and self._clock() >= self._warm_at_s:
-            self._enter(State.SHARED)
+        if self.state is PermitSource.WARMING and self._clock() >= self._warm_at_s:
+            self._enter(PermitSource.SHARED)
 
     async def _exchange(self, shared: "SharedLedger") -> None:
         self._there_is_work.clear()
@@ -248,10 +248,10 @@ class Permits:
 
     def _warm(self, until_s: float) -> None:
         self._warm_at_s = until_s
-        self._enter(State.WARMING)
+        self._enter(PermitSource.WARMING)
 
     def _go_by_shares(self, reason: str) -> None:
-        self._enter(State.LOST, reason)
+        self._enter(PermitSource.LOST, reason)
         accounts, self._asking = self._asking, {}
         for account in accounts:
             account.is_asking = False
@@ -274,7 +274,7 @@ class Permits:
             self._forgot_s = now_s
             self._accounts = {name: each for name, each in self._accounts.items() if not each.is_idle(now_s)}
 
-    def _enter(self, state: State, context: str | None = None) -> None:
+    def _enter(self, state: PermitSource, context: str | None = None) -> None:
         if state is not self.state:
             self.state = state
             self._observe(LimiterChanged(now(), "limiter", state, context))

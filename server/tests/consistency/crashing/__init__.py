@@ -22,7 +22,7 @@ from plainsql_server.data_plane import spanning_lock
 from plainsql_server.data_plane.spanning import Spanning, Step
 from plainsql_server.directory import spanning
 from plainsql_server.directory.connection import Directory
-from plainsql_server.directory.spanning import NewRecord, State
+from plainsql_server.directory.spanning import NewRecord, SpanningState
 
 
 def die_where_told(step: Step) -> None:
@@ -43,7 +43,7 @@ def die_where_told(step: Step) -> None:
         time.sleep(0.01)
 
 
-async def enter_at_once(directory: Directory, new: NewRecord, hold_s: float) -> State:
+async def enter_at_once(directory: Directory, new: NewRecord, hold_s: float) -> SpanningState:
     """Takes the lock, whoever has it. The test has dropped the index that keeps the rule."""
     statement = """
         INSERT INTO spanning_transactions (id, organization_id, gid, database_ids, state, held_until)
@@ -53,7 +53,7 @@ async def enter_at_once(directory: Directory, new: NewRecord, hold_s: float) -> 
         await connection.execute(
             statement, (new.id, new.organization_id, new.gid, list(new.database_ids), hold_s)
         )  # fmt: skip
-    return State.OPEN
+    return SpanningState.OPEN
 
 
 @asynccontextmanager
