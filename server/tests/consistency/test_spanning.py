@@ -16,7 +16,7 @@ from functools import partial
 import psycopg
 import pytest
 
-from plainsql_server.data_plane.spanning import Step
+from plainsql_server.data_plane.spanning import SpanningStep
 from server.tests.consistency.anomalies import AnomalyClass
 from server.tests.consistency.checker import check
 from server.tests.consistency.faults import kill_engine, wait_until
@@ -36,8 +36,8 @@ SPANNING = size("PLAINSQL_TEST_SPANNING", 50)
 LOCAL = size("PLAINSQL_TEST_SPANNING_LOCAL", 200)
 CRASHES = size("PLAINSQL_TEST_STEP_CRASHES", 1)
 # Before, at and after the decision, and where one database has what the other has not.
-SOME = (Step.PREPARE_SENT_TO_ONE, Step.PREPARED, Step.DECIDED, Step.COMMIT_SENT_TO_ONE)
-STEPS = tuple(Step) if CRASHES > 1 else SOME
+SOME = (SpanningStep.PREPARE_SENT_TO_ONE, SpanningStep.PREPARED, SpanningStep.DECIDED, SpanningStep.COMMIT_SENT_TO_ONE)
+STEPS = tuple(SpanningStep) if CRASHES > 1 else SOME
 CONTROL = size("PLAINSQL_TEST_SPANNING_CONTROL", 1_000)
 # The search for what the rule prevents ends with the first round that has it.
 CONTROL_ROUND = 125

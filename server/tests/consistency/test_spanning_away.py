@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from plainsql_server.data_plane import spanning_lock
-from plainsql_server.data_plane.spanning import Step
+from plainsql_server.data_plane.spanning import SpanningStep
 from server.tests.cell import Cell
 from server.tests.consistency.faults import wait_until
 from server.tests.consistency.two_cells import HOLD_S, SIDES, TwoCells, send, serving, stored
@@ -36,20 +36,20 @@ def earnest_node(two: TwoCells) -> Iterator[Node]:
         yield running
 
 
-@pytest.mark.parametrize("step", [Step.PREPARED, Step.DECIDED], ids=lambda each: each.name)
+@pytest.mark.parametrize("step", [SpanningStep.PREPARED, SpanningStep.DECIDED], ids=lambda each: each.name)
 async def test_what_a_process_leaves_in_doubt_is_finished_within_the_time_that_is_promised(
-    two: TwoCells, earnest_node: Node, step: Step
+    two: TwoCells, earnest_node: Node, step: SpanningStep
 ) -> None:
     number = 80 + step.value
     two.crash_file.write_text(step.name)
     with pytest.raises(NoAnswer):
         await send(earnest_node, two, number, timeout_ms=20_000)
     await asyncio.to_thread(two.wait_until_settled, BOUND_S)
-    assert stored(two, number) == [step is Step.DECIDED] * 2
+    assert stored(two, number) == [step is SpanningStep.DECIDED] * 2
 
 
 async def test_a_cell_that_dies_after_the_decision_shows_it_when_it_is_back(two: TwoCells, node: Node) -> None:
-    with two.holding(Step.DECIDED) as is_held:
+    with two.holding(SpanningStep.DECIDED) as is_held:
         request = asyncio.create_task(send(node, two, 1, timeout_ms=1_500))
         await wait_until(is_held)
         two.cells[1].kill()
@@ -61,7 +61,7 @@ async def test_a_cell_that_dies_after_the_decision_shows_it_when_it_is_back(two:
 
 
 async def test_a_cell_that_dies_and_comes_back_in_time_is_waited_for(two: TwoCells, node: Node) -> None:
-    with two.holding(Step.DECIDED) as is_held:
+    with two.holding(SpanningStep.DECIDED) as is_held:
         request = asyncio.create_task(send(node, two, 2, timeout_ms=30_000))
         await wait_until(is_held)
         two.cells[0].kill()
@@ -73,7 +73,7 @@ async def test_a_cell_that_dies_and_comes_back_in_time_is_waited_for(two: TwoCel
 
 async def test_a_cell_that_dies_before_the_decision_undoes_it_or_not_at_all(two: TwoCells, node: Node) -> None:
     """It was prepared, so that it can still be committed, and is if the cell is back in time."""
-    with two.holding(Step.PREPARED) as is_held:
+    with two.holding(SpanningStep.PREPARED) as is_held:
         request = asyncio.create_task(send(node, two, 3, timeout_ms=30_000))
         await wait_until(is_held)
         two.cells[1].kill()
@@ -85,7 +85,7 @@ async def test_a_cell_that_dies_before_the_decision_undoes_it_or_not_at_all(two:
 
 
 async def test_a_process_that_stood_still_for_too_long_cannot_commit(two: TwoCells, node: Node) -> None:
-    with two.holding(Step.PREPARED) as is_held:
+    with two.holding(SpanningStep.PREPARED) as is_held:
         request = asyncio.create_task(send(node, two, 4, timeout_ms=30_000))
         await wait_until(is_held)
         # Nobody says that it lives meanwhile.
@@ -101,7 +101,7 @@ async def test_a_process_that_stood_still_for_too_long_cannot_commit(two: TwoCel
 async def test_a_directory_that_dies_at_the_decision_leaves_the_outcome_unknown_and_no_half(
     two: TwoCells, node: Node
 ) -> None:
-    with two.holding(Step.PREPARED) as is_held:
+    with two.holding(SpanningStep.PREPARED) as is_held:
         request = asyncio.create_task(send(node, two, 6, timeout_ms=1_500))
         await wait_until(is_held)
         two.directory.kill()
@@ -120,15 +120,15 @@ LATE_S = 2.0
 @pytest.mark.parametrize(
     ("step", "code", "outcome"),
     [
-        (Step.BEGUN, "transaction_deadline_exceeded", "rolled_back"),
-        (Step.RUN, "transaction_deadline_exceeded", "rolled_back"),
-        (Step.PREPARED, "commit_delayed", "committed"),
-        (Step.DECIDED, "commit_delayed", "committed"),
+        (SpanningStep.BEGUN, "transaction_deadline_exceeded", "rolled_back"),
+        (SpanningStep.RUN, "transaction_deadline_exceeded", "rolled_back"),
+        (SpanningStep.PREPARED, "commit_delayed", "committed"),
+        (SpanningStep.DECIDED, "commit_delayed", "committed"),
     ],
-    ids=lambda each: each.name if isinstance(each, Step) else "",
+    ids=lambda each: each.name if isinstance(each, SpanningStep) else "",
 )
 async def test_a_cell_that_hangs_makes_no_answer_late(
-    two: TwoCells, patient_node: Node, step: Step, *, code: str, outcome: str
+    two: TwoCells, patient_node: Node, step: SpanningStep, *, code: str, outcome: str
 ) -> None:
     number = 20 + step.value
     async with AsyncExitStack() as stack:
@@ -151,7 +151,7 @@ async def test_a_cell_that_hangs_while_another_one_refuses_makes_no_answer_late(
     """What is prepared there cannot be undone until it moves again."""
     failing = {"database": SIDES[0], "sql": "create temp table gone ()"}
     async with AsyncExitStack() as stack:
-        with two.holding(Step.UNDOING) as is_held:
+        with two.holding(SpanningStep.UNDOING) as is_held:
             request = asyncio.create_task(send(patient_node, two, 60, timeout_ms=1_500, more=(failing,)))
             await wait_until(is_held)
             stack.enter_context(two.cells[1].stopped())
@@ -164,7 +164,7 @@ async def test_a_cell_that_hangs_while_another_one_refuses_makes_no_answer_late(
 
 async def test_a_directory_that_hangs_at_the_decision_makes_no_answer_late(two: TwoCells, patient_node: Node) -> None:
     async with AsyncExitStack() as stack:
-        with two.holding(Step.PREPARED) as is_held:
+        with two.holding(SpanningStep.PREPARED) as is_held:
             request = asyncio.create_task(send(patient_node, two, 61, timeout_ms=1_500))
             await wait_until(is_held)
             stack.enter_context(two.directory.stopped())
@@ -180,7 +180,7 @@ async def test_a_directory_that_hangs_when_all_is_committed_takes_nothing_away(
     two: TwoCells, patient_node: Node
 ) -> None:
     async with AsyncExitStack() as stack:
-        with two.holding(Step.COMMITTED) as is_held:
+        with two.holding(SpanningStep.COMMITTED) as is_held:
             request = asyncio.create_task(send(patient_node, two, 63, timeout_ms=1_500))
             await wait_until(is_held)
             stack.enter_context(two.directory.stopped())
@@ -283,8 +283,8 @@ async def no_standby(cell: Cell) -> AsyncIterator[None]:
         await probe
 
 
-@pytest.mark.parametrize("step", [Step.BEGUN, Step.PREPARED], ids=["prepare", "commit"])
-async def test_a_customer_who_waits_for_no_standby_waits_for_it_here(two: TwoCells, step: Step) -> None:
+@pytest.mark.parametrize("step", [SpanningStep.BEGUN, SpanningStep.PREPARED], ids=["prepare", "commit"])
+async def test_a_customer_who_waits_for_no_standby_waits_for_it_here(two: TwoCells, step: SpanningStep) -> None:
     careless = {"database": SIDES[1], "sql": "set synchronous_commit = off"}
     number = 10 + step.value
     with serving(two, test_hold_s=30) as node:

@@ -17,7 +17,7 @@ import psycopg
 
 from plainsql_server.control_plane import cells, databases, keys, organizations
 from plainsql_server.core.principal import Scope
-from plainsql_server.data_plane.spanning import Step
+from plainsql_server.data_plane.spanning import SpanningStep
 from plainsql_server.directory.connection import Directory
 from server.tests.cell import Cell
 from server.tests.consistency.history import Append, History, Operation, Outcome, Read, Transaction
@@ -69,7 +69,7 @@ class TwoCells:
         return time.monotonic() - began_s
 
     @contextmanager
-    def holding(self, step: Step) -> Iterator[Callable[[], bool]]:
+    def holding(self, step: SpanningStep) -> Iterator[Callable[[], bool]]:
         """Whoever comes to that step stands still until the end of the block. Tells whether somebody does."""
         with holding(self.crash_file, step) as is_held:
             yield is_held
@@ -92,7 +92,7 @@ class TwoCells:
 
 
 @contextmanager
-def holding(crash_file: Path, step: Step) -> Iterator[Callable[[], bool]]:
+def holding(crash_file: Path, step: SpanningStep) -> Iterator[Callable[[], bool]]:
     """The same, for a data plane that was told of that file."""
     held = crash_file.with_suffix(".held")
     held.unlink(missing_ok=True)

@@ -35,7 +35,7 @@ from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.connection.connection import ResultTooLarge
 from plainsql_server.engine.connection.session_state import SessionState
 from plainsql_server.engine.encoding.shapes import PLAIN, Encoding
-from plainsql_server.engine.execution.transaction import Attempt, Expectation, Plan, Step
+from plainsql_server.engine.execution.transaction import Attempt, Expectation, Plan, TransactionStep
 from plainsql_server.engine.pool.pool import Lease, Pool, Pools, Reason
 from plainsql_server.limits.tiers import TIERS, TRANSACTION_DATABASES, Limits
 
@@ -321,7 +321,7 @@ def _too_many_databases() -> RequestError:
 
 def _plan(request: TransactionRequest, limits: Limits) -> Plan:
     steps = [
-        Step(each.sql, [read_parameter(raw, index) for raw in each.params], each.expect)
+        TransactionStep(each.sql, [read_parameter(raw, index) for raw in each.params], each.expect)
         for index, each in enumerate(request.statements)
     ]
     return Plan(

@@ -19,13 +19,13 @@ from pathlib import Path
 
 from plainsql_server import assembly
 from plainsql_server.data_plane import spanning_lock
-from plainsql_server.data_plane.spanning import Spanning, Step
+from plainsql_server.data_plane.spanning import Spanning, SpanningStep
 from plainsql_server.directory import spanning
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.spanning import NewRecord, SpanningState
 
 
-def die_where_told(step: Step) -> None:
+def die_where_told(step: SpanningStep) -> None:
     path = Path(os.environ["PLAINSQL_TEST_CRASH_FILE"])
     held = path.with_suffix(".held")
     try:

@@ -92,7 +92,7 @@ class Expectation:
 
 
 @dataclass(slots=True)
-class Step:
+class TransactionStep:
     """One statement of a transaction. A parameter is raw JSON, or a reference to an earlier step."""
 
     sql: str
@@ -104,7 +104,7 @@ class Step:
 class Plan:
     """A transaction to run."""
 
-    steps: Sequence[Step]
+    steps: Sequence[TransactionStep]
     encoding: Encoding = PLAIN
     read_only: bool = False
     max_rows: int = 0
@@ -231,7 +231,7 @@ class Attempt:
             connection.send_query(_TAKE_SNAPSHOT)
             self._due.append((_Due.OURS, 0))
 
-    async def _queue_step(self, index: int, step: Step) -> None:
+    async def _queue_step(self, index: int, step: TransactionStep) -> None:
         size_bytes = len(step.sql) + sum(len(param) for param in step.params if isinstance(param, bytes))
         is_full = self._queued_bytes and self._queued_bytes + size_bytes > _FLUSH_BYTES
         if is_full or any(isinstance(param, Reference) for param in step.params):
@@ -275,7 +275,7 @@ class Attempt:
         self._pushed_out += connection.prepared.add(sql, prepared)
         return prepared
 
-    def _encoded(self, index: int, step: Step, prepared: Prepared) -> list[bytes | None]:
+    def _encoded(self, index: int, step: TransactionStep, prepared: Prepared) -> list[bytes | None]:
         types = prepared.parameter_types
         try:
             check_parameter_count(step.params, types)
@@ -467,7 +467,7 @@ class Attempt:
                 await drain(connection)
 
 
-def _references(steps: Sequence[Step]) -> Mapping[int, Mapping[int, set[Reference]]]:
+def _references(steps: Sequence[TransactionStep]) -> Mapping[int, Mapping[int, set[Reference]]]:
     """The values that references need, by step and row."""
     wanted: dict[int, dict[int, set[Reference]]] = {}
     for step in steps:
