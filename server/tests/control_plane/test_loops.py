@@ -11,7 +11,7 @@ from plainsql_server.control_plane import databases
 from plainsql_server.control_plane.finishing import Finisher
 from plainsql_server.core.observation import Failure, Observation
 from plainsql_server.directory.cells import CellRecord
-from plainsql_server.directory.connection import Connection, Directory
+from plainsql_server.directory.connection import Directory, DirectoryConnection
 from plainsql_server.directory.databases import DatabaseState
 from plainsql_server.directory.organizations import OrganizationRecord
 from plainsql_server.directory.tally import Tally
@@ -25,7 +25,7 @@ class BrokenDirectory(Directory):
         self.left = failures
 
     @asynccontextmanager
-    async def connection(self) -> AsyncIterator[Connection]:
+    async def connection(self) -> AsyncIterator[DirectoryConnection]:
         if self.left:
             self.left -= 1
             raise RuntimeError("broken")

@@ -19,7 +19,7 @@ import psycopg
 from plainsql_server.core.clock import now
 from plainsql_server.core.observation import Failure, Observe
 from plainsql_server.core.shutdown_on_timeout import cut_if_silent
-from plainsql_server.directory.connection import Connection, connect_alone
+from plainsql_server.directory.connection import DirectoryConnection, connect_alone
 from plainsql_server.directory.freshness import Freshness
 from plainsql_server.directory.spanning import TURNS
 from plainsql_server.directory.spanning_lock import SpanningNotifier
@@ -70,7 +70,7 @@ class Channel:
                 await self._hear(connection, max(self._freshness.short_s / _PROOFS_PER_TRUST, _RETRY_FIRST_S))
 
     @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[Connection]:
+    async def _connection(self) -> AsyncIterator[DirectoryConnection]:
         try:
             connection = await connect_alone(self._dsn, APPLICATION_NAME)
         except psycopg.Error:
@@ -82,7 +82,7 @@ class Channel:
         finally:
             await connection.close()
 
-    async def _prove(self, connection: Connection) -> None:
+    async def _prove(self, connection: DirectoryConnection) -> None:
         asked_s = time.monotonic()
         with self._cut_if_silent(connection):
             cursor = await connection.execute("SELECT pg_listening_channels()")
@@ -94,12 +94,12 @@ class Channel:
             await self._hear(connection, 0)
         self._freshness.proven(asked_s)
 
-    async def _hear(self, connection: Connection, for_s: float) -> None:
+    async def _hear(self, connection: DirectoryConnection, for_s: float) -> None:
         async for heard in connection.notifies(timeout=for_s):
             if heard.channel == TURNS:
                 self._notifier.announce(heard.payload)
                 continue
             self._freshness.announce(None if heard.payload == _EVERY_ORGANIZATION else heard.payload)
 
-    def _cut_if_silent(self, connection: Connection) -> AbstractContextManager[None]:
+    def _cut_if_silent(self, connection: DirectoryConnection) -> AbstractContextManager[None]:
         return cut_if_silent(connection.fileno(), max(self._freshness.short_s, _RETRY_FIRST_S))

@@ -17,7 +17,7 @@ from plainsql_server.core.actor import Actor
 from plainsql_server.core.errors import AccessError, ConflictError
 from plainsql_server.directory import audit
 from plainsql_server.directory.cells import CellState
-from plainsql_server.directory.connection import Connection, Directory
+from plainsql_server.directory.connection import Directory, DirectoryConnection
 
 _SELECT = """
     SELECT d.id, d.organization_id, d.name, d.state, d.is_default, d.plain, d.engine_name, d.record_secret,
@@ -248,7 +248,7 @@ async def rename_and_make_default(
 
 
 async def _make_default(
-    connection: Connection, database_id: str, organization_id: str, only_from: States, by: Actor
+    connection: DirectoryConnection, database_id: str, organization_id: str, only_from: States, by: Actor
 ) -> bool:
     """Makes it the default, within a transaction. Returns whether that was possible."""
     possible = "SELECT FROM databases WHERE id = %s AND organization_id = %s AND state = ANY(%s) FOR NO KEY UPDATE"
@@ -304,7 +304,7 @@ async def is_due_for_dropping(directory: Directory, database_id: str, engine_nam
         return (await connection.execute(statement, (database_id, engine_name))).rowcount == 1
 
 
-async def hold(connection: Connection, database_id: str) -> None:
+async def hold(connection: DirectoryConnection, database_id: str) -> None:
     """Prevents the deletion of a database until the end of the transaction. Raises AccessError if it is deleted.
 
     Call it first when you bind a credential to a database. A deletion then happens either entirely before, and is
@@ -337,7 +337,7 @@ async def _change(
         return record
 
 
-async def _lock_organization(connection: Connection, organization_id: str) -> None:
+async def _lock_organization(connection: DirectoryConnection, organization_id: str) -> None:
     # This lock mode does not block rows that reference the organization, such as audit entries of a transaction that
     # has locked a cell's row.
     await connection.execute("SELECT FROM organizations WHERE id = %s FOR NO KEY UPDATE", (organization_id,))
@@ -350,20 +350,20 @@ async def _find_where(directory: Directory, condition: str, arguments: tuple[str
     return _record(row) if row else None
 
 
-async def _get(connection: Connection, database_id: str) -> DatabaseRecord:
+async def _get(connection: DirectoryConnection, database_id: str) -> DatabaseRecord:
     row = await (await connection.execute(f"{_SELECT} WHERE d.id = %s", (database_id,))).fetchone()
     assert row is not None
     return _record(row)
 
 
-async def _count(connection: Connection, organization_id: str) -> int:
+async def _count(connection: DirectoryConnection, organization_id: str) -> int:
     counted = f"SELECT count(*) AS n FROM databases d WHERE organization_id = %s AND state <> 'deleted' AND {_NO_COPY}"
     row = await (await connection.execute(counted, (organization_id,))).fetchone()
     assert row is not None
     return int(row["n"])
 
 
-async def _insert_rows(connection: Connection, new: NewDatabase, claim_s: float) -> None:
+async def _insert_rows(connection: DirectoryConnection, new: NewDatabase, claim_s: float) -> None:
     database = """
         INSERT INTO databases (id, organization_id, name, state, is_default, engine_name, cell_id, work_after)
         SELECT %(id)s, %(organization_id)s, %(name)s, 'creating',

@@ -10,7 +10,7 @@ from typing import Any
 
 from plainsql_server.core.actor import Actor
 from plainsql_server.directory import audit
-from plainsql_server.directory.connection import Connection, Directory
+from plainsql_server.directory.connection import Directory, DirectoryConnection
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState, find_by_id
 
 _IS_DRAFT = "state = 'deleting' AND restores_to IS NULL"
@@ -63,7 +63,7 @@ async def replace(
 
 
 async def exchange(
-    connection: Connection, draft: DatabaseRecord, target: DatabaseRecord, *, plain: bool | None = None
+    connection: DirectoryConnection, draft: DatabaseRecord, target: DatabaseRecord, *, plain: bool | None = None
 ) -> bool:
     """Swaps the locations of draft and target: cell, engine name, roles and record secret.
 
@@ -83,7 +83,7 @@ async def exchange(
 
 
 async def _both(
-    connection: Connection, draft: DatabaseRecord, target: DatabaseRecord
+    connection: DirectoryConnection, draft: DatabaseRecord, target: DatabaseRecord
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """The locations of target and draft, with both rows locked; None if one has changed."""
     locked = f"SELECT id, state, restores_to, {_PLACE} FROM databases WHERE id = ANY(%s) ORDER BY id FOR UPDATE"
@@ -96,13 +96,13 @@ async def _both(
     return (old, new) if is_draft and unchanged else None
 
 
-async def _lock_cells(connection: Connection, cell_ids: list[str]) -> None:
+async def _lock_cells(connection: DirectoryConnection, cell_ids: list[str]) -> None:
     # Both rows get new database counts. The fixed order prevents a deadlock with a swap in the opposite direction.
     locked = "SELECT FROM cells WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE"
     await connection.execute(locked, (cell_ids,))
 
 
-async def _move_aside(connection: Connection, draft_id: str) -> None:
+async def _move_aside(connection: DirectoryConnection, draft_id: str) -> None:
     # Engine names must be unique at every moment, so the draft gets a temporary one.
     await connection.execute(
         "UPDATE databases SET engine_name = 'd_' || encode(uuid_send(gen_random_uuid()), 'hex') WHERE id = %s",
@@ -110,7 +110,7 @@ async def _move_aside(connection: Connection, draft_id: str) -> None:
     )
 
 
-async def _place(connection: Connection, database_id: str, place: dict[str, Any]) -> None:
+async def _place(connection: DirectoryConnection, database_id: str, place: dict[str, Any]) -> None:
     statement = """
         UPDATE databases SET engine_name = %(engine_name)s, cell_id = %(cell_id)s, record_secret = %(record_secret)s,
             plain = %(plain)s WHERE id = %(id)s
@@ -118,7 +118,7 @@ async def _place(connection: Connection, database_id: str, place: dict[str, Any]
     await connection.execute(statement, {**place, "id": database_id})
 
 
-async def _swap_roles(connection: Connection, one: DatabaseRecord, other: DatabaseRecord) -> None:
+async def _swap_roles(connection: DirectoryConnection, one: DatabaseRecord, other: DatabaseRecord) -> None:
     await connection.execute("DELETE FROM roles WHERE database_id = ANY(%s)", ([one.id, other.id],))
     roles = "INSERT INTO roles (database_id, kind, engine_name) VALUES (%s, 'owner', %s), (%s, 'reader', %s)"
     for database_id, content in ((one.id, other), (other.id, one)):

@@ -11,7 +11,7 @@ from plainsql_server.core.actor import Actor
 from plainsql_server.core.errors import LimitError
 from plainsql_server.core.principal import Principal, Scope
 from plainsql_server.directory import audit, databases, organizations
-from plainsql_server.directory.connection import Connection, Directory
+from plainsql_server.directory.connection import Directory, DirectoryConnection
 
 _SELECT = """
     SELECT s.id, s.organization_id, s.key_id, o.tier, s.scopes, s.database_id, d.name AS database_name,
@@ -157,7 +157,7 @@ async def delete_expired_before(directory: Directory, moment: datetime) -> None:
         await connection.execute("DELETE FROM sessions WHERE expires_at < %s", (moment,))
 
 
-async def _count_live(connection: Connection, organization_id: str, at: datetime) -> int:
+async def _count_live(connection: DirectoryConnection, organization_id: str, at: datetime) -> int:
     # Counts by key, because that column has an index.
     statement = """
         SELECT count(*) AS n FROM api_keys k JOIN sessions s ON s.key_id = k.id
