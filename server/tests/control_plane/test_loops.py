@@ -9,7 +9,7 @@ import psycopg
 
 from plainsql_server.control_plane import databases
 from plainsql_server.control_plane.finishing import Finisher
-from plainsql_server.core.observation import Failure, Observation
+from plainsql_server.core.observation import FailureObserved, Observation
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory, DirectoryConnection
 from plainsql_server.directory.databases import DatabaseState
@@ -65,7 +65,7 @@ async def test_the_finisher_goes_on_after_any_error(
         async with asyncio.timeout(20):
             while (await databases.get(directory, database.id)).state is not DatabaseState.READY:  # noqa: ASYNC110  # another task changes it
                 await asyncio.sleep(0.02)
-    assert [(each.where, each.context) for each in seen if isinstance(each, Failure)] == [
+    assert [(each.where, each.context) for each in seen if isinstance(each, FailureObserved)] == [
         ("finishing", "RuntimeError: broken")
     ] * 2
 
@@ -109,6 +109,6 @@ async def test_usage_is_kept_and_written_later_after_any_error(
 
     async with running(asyncio.ensure_future(tally.run())):
         await until(lambda: written() == [(1, 3, 40, 500)])
-    assert [(each.where, each.context) for each in seen if isinstance(each, Failure)] == [
+    assert [(each.where, each.context) for each in seen if isinstance(each, FailureObserved)] == [
         ("usage", "RuntimeError: broken")
     ] * 2

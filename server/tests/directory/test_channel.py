@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 import psycopg
 import pytest
 
-from plainsql_server.core.observation import Failure, Observation
+from plainsql_server.core.observation import FailureObserved, Observation
 from plainsql_server.directory.cache import Cache
 from plainsql_server.directory.channel import APPLICATION_NAME, Channel
 from plainsql_server.directory.freshness import Freshness
@@ -37,7 +37,7 @@ class Node:
 
     def __init__(self) -> None:
         self.freshness = Freshness(SHORT_MS, LONG_MS, grace_ms=2_000)
-        self.failures: list[Failure] = []
+        self.failures: list[FailureObserved] = []
         self.looked_up: list[str] = []
         self.hold = asyncio.Event()
         self.hold.set()
@@ -49,7 +49,7 @@ class Node:
         return f"answer {len(self.looked_up)}"
 
     def observe(self, observation: Observation) -> None:
-        assert isinstance(observation, Failure)
+        assert isinstance(observation, FailureObserved)
         self.failures.append(observation)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from plainsql_server.core.clock import Deadline
 from plainsql_server.core.errors import EngineError, LimitError, Outcome, ServiceError, StatementError
-from plainsql_server.core.observation import Failure, Observation
+from plainsql_server.core.observation import FailureObserved, Observation
 from plainsql_server.core.statement import Statement, first_words
 from plainsql_server.engine.connection.catalog import Catalog
 from plainsql_server.engine.connection.exchange import drain
@@ -304,7 +304,7 @@ async def test_a_statement_that_fails_leaves_its_connection_in_use(
                 await ask(cell.pool, sql)
             assert await ask(cell.pool, "select 1 as a") == [b'{"a":1}']
         assert backends(engine, database) == before
-        assert not [each for each in cell.observed if isinstance(each, Failure)]
+        assert not [each for each in cell.observed if isinstance(each, FailureObserved)]
 
 
 async def test_a_request_that_is_given_up_costs_its_connection_and_frees_its_turn(

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from plainsql_server.core.clock import Deadline, now
 from plainsql_server.core.errors import AccessError, ConflictError, EngineError, LimitError, Outcome, ServiceError
-from plainsql_server.core.observation import Failure
+from plainsql_server.core.observation import FailureObserved
 from plainsql_server.core.principal import Principal
 from plainsql_server.core.result import Result
 from plainsql_server.data_plane.databases import Databases
@@ -138,7 +138,7 @@ class Idempotency:
         except ServiceError as error:
             # The answer is already sent. The next recorded request tries again.
             self._purge_after_s.pop(job.first.place.database_id, None)
-            failure = Failure(now(), "failure", "data_plane.idempotency", f"purging: {error.message}")
+            failure = FailureObserved(now(), "failure", "data_plane.idempotency", f"purging: {error.message}")
             job.first.pool.cell.observe(failure)
 
 

@@ -30,7 +30,7 @@ from typing import Any, NoReturn
 from plainsql_server.core.clock import Deadline, monotonic_us, now
 from plainsql_server.core.errors import EngineError, LimitError, Outcome, ServiceError
 from plainsql_server.core.ids import Kind, new_id
-from plainsql_server.core.observation import Failure, Observe
+from plainsql_server.core.observation import FailureObserved, Observe
 from plainsql_server.data_plane.admission import transaction_timed_out
 from plainsql_server.data_plane.spanning_lock import SpanningLock, SpanningLocks, taken_away
 from plainsql_server.data_plane.transaction import Job, Part, TransactionResult, as_told, try_until_done
@@ -184,7 +184,7 @@ class Spanning:
         except ServiceError as error:
             # Everything is committed, so the request succeeds. Recovery frees the record.
             context = f"freeing a record: {error.internal_context}"
-            self._observe(Failure(now(), "failure", "data_plane.spanning", context))
+            self._observe(FailureObserved(now(), "failure", "data_plane.spanning", context))
 
 
 class _Attempt:

@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager, suppress
 
 from plainsql_server.core.clock import Deadline, now
 from plainsql_server.core.errors import EngineError, LimitError, Outcome, ServiceError
-from plainsql_server.core.observation import Failure, Observe
+from plainsql_server.core.observation import FailureObserved, Observe
 from plainsql_server.directory import spanning
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.spanning import NewRecord, SpanningState
@@ -180,7 +180,9 @@ class SpanningLocks:
             self._report("leaving", error)
 
     def _report(self, what: str, error: ServiceError) -> None:
-        self._observe(Failure(now(), "failure", "data_plane.spanning_lock", f"{what}: {error.internal_context}"))
+        self._observe(
+            FailureObserved(now(), "failure", "data_plane.spanning_lock", f"{what}: {error.internal_context}")
+        )
 
 
 def taken_away() -> EngineError:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from plainsql_server.core.clock import Deadline, now
 from plainsql_server.core.errors import EngineError, LimitError, ServiceError
-from plainsql_server.core.observation import CellLoad, Failure, Observe
+from plainsql_server.core.observation import CellLoad, FailureObserved, Observe
 from plainsql_server.engine.connection.catalog import Catalog
 from plainsql_server.engine.connection.cleaning import clean
 from plainsql_server.engine.connection.connection import Connection, ResultTooLarge
@@ -298,7 +298,7 @@ class Pool:
 
     def _report(self, what: str, error: BaseException) -> None:
         context = f"{what}: {type(error).__name__}: {error}"
-        self.cell.observe(Failure(now(), "failure", "engine.pool", context))
+        self.cell.observe(FailureObserved(now(), "failure", "engine.pool", context))
 
     async def interrupt(self, connection: Connection) -> Ending:
         """Stops the statement that one of the pool's connections is running."""
@@ -333,7 +333,9 @@ class Pool:
 
     async def _wait_for_end(self, backend_pid: int, connection: Connection) -> None:
         try:
-            self.cell.observe(Failure(now(), "failure", "engine.pool", "a backend ignored pg_terminate_backend"))
+            self.cell.observe(
+                FailureObserved(now(), "failure", "engine.pool", "a backend ignored pg_terminate_backend")
+            )
             await gone(backend_pid, self._ways[connection.place])
         finally:
             # 0.0: the wait says nothing about how long a slot is usually held. It also served as the penalty.
