@@ -24,7 +24,7 @@ class AskingError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """An HTTP response."""
 
     status: int
@@ -40,12 +40,12 @@ class Answer:
         return decoded if isinstance(decoded, dict) else {}
 
 
-async def get(url: str, path: str, ca_file: Path | None = None) -> Answer:
+async def get(url: str, path: str, ca_file: Path | None = None) -> HttpAnswer:
     """Send a GET request and return the response. Raises AskingError."""
     return await asyncio.to_thread(_get, url, path, ca_file)
 
 
-def _get(url: str, path: str, ca_file: Path | None) -> Answer:
+def _get(url: str, path: str, ca_file: Path | None) -> HttpAnswer:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise AskingError(f"{url!r} is not an HTTP URL")
@@ -59,7 +59,7 @@ def _get(url: str, path: str, ca_file: Path | None) -> Answer:
         connection.request("GET", path)
         response = connection.getresponse()
         headers = {name.lower(): value for name, value in response.getheaders()}
-        return Answer(response.status, headers, response.read(_LARGEST_BYTES).decode(errors="replace"))
+        return HttpAnswer(response.status, headers, response.read(_LARGEST_BYTES).decode(errors="replace"))
     except ssl.SSLCertVerificationError as error:
         raise AskingError(f"its certificate is rejected: {error.verify_message}") from error
     except (OSError, http.client.HTTPException) as error:

@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from plainsql_server import VERSION
-from plainsql_server.operations.asking import Answer, AskingError, get
+from plainsql_server.operations.asking import AskingError, HttpAnswer, get
 from plainsql_server.operations.findings import Finding, Target, broken, good, warning
 from plainsql_server.settings import PREFIX
 
@@ -46,7 +46,7 @@ async def _plane(target: Target, name: str, url: str) -> Finding:
     return _health(name, url, answer)
 
 
-def _health(name: str, url: str, answer: Answer) -> Finding:
+def _health(name: str, url: str, answer: HttpAnswer) -> Finding:
     said = answer.json()
     if "checks" not in said:
         return broken(
