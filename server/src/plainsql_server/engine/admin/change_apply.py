@@ -12,7 +12,7 @@ from psycopg import AsyncConnection, sql
 
 from plainsql_server.core.errors import InternalError
 from plainsql_server.engine.admin.large_objects import copy_large_objects
-from plainsql_server.engine.admin.snapshot import Change, Moment, array, batches, changes
+from plainsql_server.engine.admin.snapshot import Moment, TableChange, array, batches, changes
 
 # A whole row as text, independent of casts that the tenant created.
 _ROW = "pg_catalog.textin(pg_catalog.record_out(x.*))"
@@ -98,7 +98,7 @@ async def copy_own(moment: Moment, copy: Copy) -> None:
     """Copies the service's own tables, which a dump as the owner does not contain."""
     for table in moment.tables.values():
         if table.is_ours:
-            await _insert(moment, Change(table, (), (), whole=True), copy)
+            await _insert(moment, TableChange(table, (), (), whole=True), copy)
 
 
 async def set_sequences(later: Moment, copy: Copy) -> None:
@@ -109,7 +109,7 @@ async def set_sequences(later: Moment, copy: Copy) -> None:
         await copy.owner.execute(statement.format(quoted, sql.Literal(value), sql.Literal(is_called)))
 
 
-async def _delete(earlier: Moment, each: Change, copy: Copy) -> None:
+async def _delete(earlier: Moment, each: TableChange, copy: Copy) -> None:
     writer = _writer(each, copy)
     if each.whole:
         await writer.execute(sql.SQL("DELETE FROM ONLY {}").format(each.table.identifier))
@@ -133,7 +133,7 @@ async def _delete(earlier: Moment, each: Change, copy: Copy) -> None:
     await writer.execute("DROP TABLE pg_temp.gone")
 
 
-def _delete_statement(each: Change) -> sql.Composed:
+def _delete_statement(each: TableChange) -> sql.Composed:
     if not each.table.key:
         return sql.SQL(_DELETE_BY_TEXT).format(table=each.table.identifier)
     equal = [
@@ -144,7 +144,7 @@ def _delete_statement(each: Change) -> sql.Composed:
     return statement.format(each.table.identifier, sql.SQL(" AND ").join(equal))
 
 
-async def _insert(later: Moment, each: Change, copy: Copy) -> None:
+async def _insert(later: Moment, each: TableChange, copy: Copy) -> None:
     columns = sql.SQL(", ").join(map(sql.Identifier, each.table.columns))
     # A table may have rows but no columns, or only generated ones.
     named = sql.SQL("({})" if each.table.columns else "").format(columns)
@@ -157,7 +157,7 @@ async def _insert(later: Moment, each: Change, copy: Copy) -> None:
         await _write(_writer(each, copy), into, later.copy(each.table, query))
 
 
-def _writer(each: Change, copy: Copy) -> AsyncConnection:
+def _writer(each: TableChange, copy: Copy) -> AsyncConnection:
     return copy.admin if each.table.is_ours else copy.owner
 
 

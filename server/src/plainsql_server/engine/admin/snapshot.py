@@ -97,7 +97,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TableChange:
     """The ctids of rows deleted (`gone`) and inserted (`come`) between two snapshots; if `whole`, all rows changed."""
 
     table: Table
@@ -252,28 +252,30 @@ async def fingerprint_of(connection: AsyncConnection) -> str:
     return str(fingerprint)
 
 
-async def changes(earlier: Moment, later: Moment) -> list[Change]:
+async def changes(earlier: Moment, later: Moment) -> list[TableChange]:
     """The changes between two snapshots with the same definitions, for each table that has any."""
     tables = [table for table in later.tables.values() if earlier.tables[table.oid].storage == table.storage]
     # One pass over every table on each of the two connections, in parallel.
     ended, begun = await asyncio.gather(
         earlier.places(tables, earlier.ended_since()), later.places(tables, earlier.since())
     )
-    found: list[Change] = []
+    found: list[TableChange] = []
     for table in later.tables.values():
         if table.oid not in ended:
             # Truncated or rewritten: the ctids cannot be compared.
-            found.append(Change(table, (), (), whole=True))
+            found.append(TableChange(table, (), (), whole=True))
         elif ended[table.oid] or begun[table.oid]:
             found.append(await _change(earlier, later, table, ended[table.oid], begun[table.oid]))
     return [each for each in found if each]
 
 
-async def _change(earlier: Moment, later: Moment, table: Table, ended: Sequence[str], begun: Sequence[str]) -> Change:
+async def _change(
+    earlier: Moment, later: Moment, table: Table, ended: Sequence[str], begun: Sequence[str]
+) -> TableChange:
     """Reduces the candidates to the rows that were really deleted and inserted."""
     remaining, already = await asyncio.gather(later.seen(table, ended), earlier.seen(table, begun))
     gone = [place for place in ended if place not in remaining]
-    return Change(table, gone, [place for place in begun if place not in already])
+    return TableChange(table, gone, [place for place in begun if place not in already])
 
 
 def batches(items: Sequence[Any], size: int = PLACES_AT_ONCE) -> list[Sequence[Any]]:
