@@ -59,7 +59,7 @@ class KeyRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewKey:
+class NewKeyRecord:
     """A key to store."""
 
     id: str
@@ -74,7 +74,7 @@ class NewKey:
     replaces: str | None = None
 
 
-async def insert(directory: Directory, new: NewKey, at_most: int, by: Actor) -> KeyRecord:
+async def insert(directory: Directory, new: NewKeyRecord, at_most: int, by: Actor) -> KeyRecord:
     """Stores a key. Raises LimitError if the organization already has `at_most` active keys.
 
     Raises AccessError if the database that it is bound to was deleted meanwhile.
@@ -91,7 +91,7 @@ async def insert(directory: Directory, new: NewKey, at_most: int, by: Actor) -> 
 
 
 async def replace(
-    directory: Directory, new: NewKey, old_ends_at: datetime, at: datetime, *, at_most: int, by: Actor
+    directory: Directory, new: NewKeyRecord, old_ends_at: datetime, at: datetime, *, at_most: int, by: Actor
 ) -> tuple[KeyRecord, KeyRecord] | None:
     """Stores a key that replaces another. Returns both; the old one now expires at `old_ends_at` or earlier.
 
@@ -201,7 +201,7 @@ async def _count_live(connection: DirectoryConnection, organization_id: str) -> 
     return int(row["n"])
 
 
-async def _insert_row(connection: DirectoryConnection, new: NewKey) -> None:
+async def _insert_row(connection: DirectoryConnection, new: NewKeyRecord) -> None:
     statement = """
         INSERT INTO api_keys
             (id, organization_id, name, digest, shown_prefix, last_four, scopes, database_id, expires_at, replaces)
@@ -215,7 +215,7 @@ async def _insert_row(connection: DirectoryConnection, new: NewKey) -> None:
     await connection.execute(statement, arguments)
 
 
-def _told(new: NewKey) -> dict[str, Any]:
+def _told(new: NewKeyRecord) -> dict[str, Any]:
     return {
         "name": new.name,
         "scopes": sorted(str(scope) for scope in new.scopes),

@@ -58,7 +58,7 @@ class SessionRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewSession:
+class NewSessionRecord:
     """A session to store."""
 
     id: str
@@ -71,7 +71,7 @@ class NewSession:
     expires_at: datetime
 
 
-async def insert(directory: Directory, new: NewSession, at_most: int, by: Actor) -> SessionRecord | None:
+async def insert(directory: Directory, new: NewSessionRecord, at_most: int, by: Actor) -> SessionRecord | None:
     """Stores a session. Returns None if its key was revoked or expired meanwhile, or is bound to another database.
 
     Raises AccessError if the database that it is bound to was deleted meanwhile, LimitError if the organization already

@@ -17,7 +17,7 @@ from plainsql_server.data_plane.transaction import TransactionRequest, Transacti
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ProbeFinding:
     """Whether the feature works as documented, and the evidence."""
 
     supported: bool
@@ -67,7 +67,7 @@ class ProbeContext:
         )
 
 
-Probe = Callable[[ProbeContext], Awaitable[Finding]]
+Probe = Callable[[ProbeContext], Awaitable[ProbeFinding]]
 
 
 def said(error: ServiceError) -> dict[str, Any]:
