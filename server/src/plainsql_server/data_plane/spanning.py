@@ -33,7 +33,7 @@ from plainsql_server.core.ids import Kind, new_id
 from plainsql_server.core.observation import FailureObserved, Observe
 from plainsql_server.data_plane.admission import transaction_timed_out
 from plainsql_server.data_plane.spanning_lock import SpanningLock, SpanningLocks, taken_away
-from plainsql_server.data_plane.transaction import Job, Part, TransactionResult, as_told, try_until_done
+from plainsql_server.data_plane.transaction import Job, TransactionPart, TransactionResult, as_told, try_until_done
 from plainsql_server.engine.connection.connection import ResultTooLarge
 from plainsql_server.engine.connection.sqlstate import connection_lost, engine_away
 from plainsql_server.engine.execution.records import AlreadyRecorded
@@ -329,7 +329,7 @@ async def _rolled_back(participant: Participant) -> bool:
         return participant.give_up()
 
 
-async def _see_committed(participant: Participant, part: Part, until: Deadline) -> None:
+async def _see_committed(participant: Participant, part: TransactionPart, until: Deadline) -> None:
     """Returns when it is committed. Raises EngineError if its cell is unavailable for too long; it is still committed,
     once the cell is back.
     """

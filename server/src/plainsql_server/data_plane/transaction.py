@@ -89,7 +89,7 @@ class TransactionResult:
 
 
 @dataclass(slots=True)
-class Part:
+class TransactionPart:
     """The part of a transaction that runs in one database. The plan has all steps; those in `indexes` run there."""
 
     plan: Plan
@@ -114,7 +114,7 @@ class Job:
     """A validated transaction, with everything needed to run it."""
 
     organization_id: str
-    parts: Sequence[Part]
+    parts: Sequence[TransactionPart]
     max_retries: int
     timeout_ms: int
     began_s: float
@@ -127,7 +127,7 @@ class Job:
     held_us: int = 0
 
     @property
-    def first(self) -> Part:
+    def first(self) -> TransactionPart:
         """The part of the first statement. The request is recorded in its database."""
         return self.parts[0]
 
@@ -165,7 +165,7 @@ class Transactions:
         deadline = Deadline(began_s + timeout_ms / 1000)
         classifications = await _classify(request, limits, principal.tier)
         plan = _plan(request, limits)
-        parts: list[Part] = []
+        parts: list[TransactionPart] = []
         for where in await self._places(principal, request, deadline):
             own = replace(plan, fresh=set()) if parts else plan
             parts.append(await self._part(principal, where, own, classifications, deadline))
@@ -203,7 +203,7 @@ class Transactions:
         plan: Plan,
         every: Sequence[Classification],
         deadline: Deadline,
-    ) -> Part:
+    ) -> TransactionPart:
         place, indexes = where
         classifications = every if len(indexes) == len(every) else [every[index] for index in indexes]
         plan.first_takes_no_snapshot = classifications[0].command not in _TAKES_SNAPSHOT
@@ -218,7 +218,7 @@ class Transactions:
         )
         pool = self._pools.for_address(place.address, principal.organization_id)
         count = partial(self._tally.note_usage, principal.organization_id, place.database_id)
-        return Part(plan, classifications, indexes, place, pool, count)
+        return TransactionPart(plan, classifications, indexes, place, pool, count)
 
 
 async def run_attempts(job: Job, transaction: TransactionResult) -> None:
