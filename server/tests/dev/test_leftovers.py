@@ -12,7 +12,7 @@ import pytest
 
 from plainsql_server.core import clock
 from plainsql_server.dev.certificates import ensure_certificates
-from plainsql_server.dev.folder import Folder, Recorded, RunState, read_state
+from plainsql_server.dev.folder import Folder, RecordedProcess, RunState, read_state
 from plainsql_server.dev.options import DevError
 from plainsql_server.dev.ports import choose_ports
 from plainsql_server.dev.processes import RUN_ID_VARIABLE, end_leftovers, started
@@ -31,15 +31,15 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_a_recorded_process_is_ended(sleeper: subprocess.Popen[bytes]) -> None:
-    end_leftovers(RunState(processes=[Recorded("data", sleeper.pid, started(sleeper.pid) or "")]))
+    end_leftovers(RunState(processes=[RecordedProcess("data", sleeper.pid, started(sleeper.pid) or "")]))
     assert sleeper.wait(5) == -signal.SIGKILL
 
 
 def test_a_stranger_with_a_reused_number_is_left_alone(sleeper: subprocess.Popen[bytes]) -> None:
     earlier = started(os.getpid())
     assert earlier != started(sleeper.pid)
-    end_leftovers(RunState(processes=[Recorded("data", sleeper.pid, earlier or "")]))
-    end_leftovers(RunState(processes=[Recorded("data", sleeper.pid, "")]))
+    end_leftovers(RunState(processes=[RecordedProcess("data", sleeper.pid, earlier or "")]))
+    end_leftovers(RunState(processes=[RecordedProcess("data", sleeper.pid, "")]))
     assert sleeper.poll() is None
 
 
@@ -54,7 +54,7 @@ def test_a_worker_that_outlived_its_parent_is_ended_by_its_mark() -> None:
 
 
 def test_the_record_survives_being_written_and_read(tmp_path: Path) -> None:
-    state = RunState(socket_directory="/tmp/plainsql-x", processes=[Recorded("data", 1, "boot/2")])
+    state = RunState(socket_directory="/tmp/plainsql-x", processes=[RecordedProcess("data", 1, "boot/2")])
     state.save(Folder(tmp_path))
     assert read_state(Folder(tmp_path)) == state
 

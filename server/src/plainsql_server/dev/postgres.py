@@ -6,7 +6,7 @@ from signal import Signals as Signal
 
 from plainsql_server.dev.binaries import Binaries
 from plainsql_server.dev.cluster import PORT, SUPERUSER, Cluster
-from plainsql_server.dev.folder import Recorded, RunState
+from plainsql_server.dev.folder import RecordedProcess, RunState
 from plainsql_server.dev.options import DevError
 from plainsql_server.dev.parts import Part
 from plainsql_server.dev.processes import Launcher, running_inside, started, wait_until_gone
@@ -110,7 +110,7 @@ def end_leftover_postgres(cluster: Cluster, state: RunState | None) -> None:
 
 
 def _still_running(state: RunState | None) -> dict[int, str]:
-    recorded: list[Recorded] = state.processes if state else []
+    recorded: list[RecordedProcess] = state.processes if state else []
     servers = [entry for entry in recorded if entry.name == Postgres.name]
     return {entry.pid: entry.started for entry in servers if entry.started and started(entry.pid) == entry.started}
 

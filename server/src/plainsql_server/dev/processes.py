@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from plainsql_server.dev.folder import Folder, Recorded, RunState
+from plainsql_server.dev.folder import Folder, RecordedProcess, RunState
 
 RUN_ID_VARIABLE = "PLAINSQL_DEV_RUN"
 _PR_SET_PDEATHSIG = 1
@@ -112,7 +112,7 @@ class Launcher:
         return Child(name, process, log_file)
 
     def _record(self, name: str, pid: int) -> None:
-        self._state.processes.append(Recorded(name, pid, started(pid) or ""))
+        self._state.processes.append(RecordedProcess(name, pid, started(pid) or ""))
         self._state.save(self._folder)
 
 
