@@ -41,7 +41,7 @@ from plainsql_server.engine.pool.pool import PoolLimits, Pools
 from plainsql_server.http.app.application import Application
 from plainsql_server.http.app.banner import Banner, Check, Urls
 from plainsql_server.http.app.credential_watch import CredentialWatch
-from plainsql_server.http.app.reference import Reference
+from plainsql_server.http.app.reference import ReferencePage
 from plainsql_server.http.app.routes import Route, RouteTable
 from plainsql_server.http.control.routes import control_routes
 from plainsql_server.http.data.banner_routes import banner_routes
@@ -214,7 +214,7 @@ def _all_routes(
     plane: str, settings: Settings, checks: dict[str, Check], readiness: Readiness, routes: list[Route]
 ) -> list[Route]:
     """A plane's own routes, and those that both planes have."""
-    reference = Reference(plane)
+    reference = ReferencePage(plane)
     own_url = settings.data_url if plane == "data" else settings.control_url
     banner = Banner(own_url, _urls(settings), checks, readiness)
     every = [*routes, *banner.open_routes(), *reference.routes()]

@@ -73,7 +73,7 @@ class Count(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class ResultReference:
     """A parameter taken from an earlier step's result: one of its counts, or a value by row and column."""
 
     step: int
@@ -96,7 +96,7 @@ class TransactionStep:
     """One statement of a transaction. A parameter is raw JSON, or a reference to an earlier step."""
 
     sql: str
-    params: Sequence[bytes | Reference] = ()
+    params: Sequence[bytes | ResultReference] = ()
     expect: Expectation | None = None
 
 
@@ -125,7 +125,7 @@ class Results:
 
     results: list[Result] = field(default_factory=list)
     counts: list[dict[Count, int]] = field(default_factory=list)
-    values: dict[Reference, bytes | None] = field(default_factory=dict)
+    values: dict[ResultReference, bytes | None] = field(default_factory=dict)
     size_bytes: int = 0
 
 
@@ -234,7 +234,7 @@ class Attempt:
     async def _queue_step(self, index: int, step: TransactionStep) -> None:
         size_bytes = len(step.sql) + sum(len(param) for param in step.params if isinstance(param, bytes))
         is_full = self._queued_bytes and self._queued_bytes + size_bytes > _FLUSH_BYTES
-        if is_full or any(isinstance(param, Reference) for param in step.params):
+        if is_full or any(isinstance(param, ResultReference) for param in step.params):
             await self._settle()
         self._queued_bytes += size_bytes
         if step.params:
@@ -280,14 +280,14 @@ class Attempt:
         try:
             check_parameter_count(step.params, types)
             return [
-                self._value(param) if isinstance(param, Reference) else encode_parameter(param, types[at], at + 1)
+                self._value(param) if isinstance(param, ResultReference) else encode_parameter(param, types[at], at + 1)
                 for at, param in enumerate(step.params)
             ]
         except ServiceError as error:
             error.statement_index = index
             raise
 
-    def _value(self, reference: Reference) -> bytes | None:
+    def _value(self, reference: ResultReference) -> bytes | None:
         if reference.count is not None:
             return b"%d" % self._counts[reference.step][reference.count]
         try:
@@ -376,7 +376,7 @@ class Attempt:
             # The lookup's own connection failed, while this one may go on to commit.
             raise connection_lost(error.internal_context or "") from error
 
-    def _take_value(self, result: PGresult, reading: _Reading, reference: Reference, row: int) -> None:
+    def _take_value(self, result: PGresult, reading: _Reading, reference: ResultReference, row: int) -> None:
         columns = reading.shape.columns
         if reference.column in columns:
             self._values[reference] = result.get_value(row, columns.index(reference.column))
@@ -467,11 +467,11 @@ class Attempt:
                 await drain(connection)
 
 
-def _references(steps: Sequence[TransactionStep]) -> Mapping[int, Mapping[int, set[Reference]]]:
+def _references(steps: Sequence[TransactionStep]) -> Mapping[int, Mapping[int, set[ResultReference]]]:
     """The values that references need, by step and row."""
-    wanted: dict[int, dict[int, set[Reference]]] = {}
+    wanted: dict[int, dict[int, set[ResultReference]]] = {}
     for step in steps:
         for param in step.params:
-            if isinstance(param, Reference) and param.count is None:
+            if isinstance(param, ResultReference) and param.count is None:
                 wanted.setdefault(param.step, {}).setdefault(param.row, set()).add(param)
     return wanted
