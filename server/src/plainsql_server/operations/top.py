@@ -21,7 +21,7 @@ _IDLE = "idle"
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class RunningStatement:
     """One customer backend and its statement."""
 
     cell: str
@@ -39,13 +39,13 @@ class Statement:
 class Picture:
     """The running statements, and the cells that did not answer, with the reason."""
 
-    statements: list[Statement]
+    statements: list[RunningStatement]
     away: dict[str, str]
 
 
 async def look(directory: Directory, *, idle: bool = False) -> Picture:
     """List the statements of all cells, longest first; with `idle`, also idle connections."""
-    shown: list[Statement] = []
+    shown: list[RunningStatement] = []
     answers, away = await _ask(await cells.list_(directory))
     for cell, running in answers:
         kept = [each for each in running if idle or each.state != _IDLE]
@@ -54,7 +54,7 @@ async def look(directory: Directory, *, idle: bool = False) -> Picture:
     return Picture(sorted(shown, key=lambda each: -each.elapsed_s), away)
 
 
-async def cancel(directory: Directory, pid: int, cell_name: str | None, *, terminate: bool = False) -> Statement:
+async def cancel(directory: Directory, pid: int, cell_name: str | None, *, terminate: bool = False) -> RunningStatement:
     """Cancel a backend's statement, and with `terminate` its connection, too. Returns the statement.
 
     Raises AccessError if no customer backend has that PID, ConflictError if several cells have one. A cell that does
@@ -99,8 +99,8 @@ async def _running(cell: CellRecord) -> list[Running]:
         return await activity.statements(connection)
 
 
-def _statement(cell: CellRecord, running: Running, owner: RoleOwner | None) -> Statement:
-    return Statement(
+def _statement(cell: CellRecord, running: Running, owner: RoleOwner | None) -> RunningStatement:
+    return RunningStatement(
         cell=cell.name,
         pid=running.pid,
         organization=owner.organization if owner else "unknown",
