@@ -61,7 +61,7 @@ class StreamEnd:
 
 
 @dataclass(slots=True)
-class _Job:
+class _StreamJob:
     """A validated request, with everything needed to stream it."""
 
     request: QueryRequest
@@ -118,7 +118,7 @@ class Streams:
                 pass
         return await self._collect(job, principal, receiver)
 
-    async def _collect(self, job: _Job, principal: Principal, receiver: Receiver) -> StreamEnd:
+    async def _collect(self, job: _StreamJob, principal: Principal, receiver: Receiver) -> StreamEnd:
         pool = self._pools.for_address(job.place.address, principal.organization_id)
         turn_by = job.deadline(job.limits.statement_timeout_ms)
         # Take the stream slot before running the statement: a request that is refused one must have no effect.
@@ -132,7 +132,7 @@ class Streams:
                 raise ReaderTooSlow from None
         return StreamEnd(result.completion, len(result.rows), result.truncated)
 
-    async def _read_and_count(self, job: _Job, principal: Principal, receiver: Receiver) -> StreamEnd:
+    async def _read_and_count(self, job: _StreamJob, principal: Principal, receiver: Receiver) -> StreamEnd:
         is_read = True
         try:
             return await self._read(job, principal, receiver)
@@ -147,7 +147,7 @@ class Streams:
                     principal.organization_id, job.place.database_id, job.row_count, held_us, job.size_bytes
                 )
 
-    async def _read(self, job: _Job, principal: Principal, receiver: Receiver) -> StreamEnd:
+    async def _read(self, job: _StreamJob, principal: Principal, receiver: Receiver) -> StreamEnd:
         pool = self._pools.for_address(job.place.address, principal.organization_id)
         limit = job.limits.concurrent_statements
         # Wait for a slot no longer than an ordinary statement would, despite the longer time limit of streams.
@@ -171,14 +171,14 @@ async def _pass_on_from_memory(result: Result, receiver: Receiver) -> None:
         await receiver.take(result.rows[first : first + _ROWS_AT_ONCE])
 
 
-def _job(principal: Principal, request: QueryRequest, classification: Classification, place: Place) -> _Job:
+def _job(principal: Principal, request: QueryRequest, classification: Classification, place: Place) -> _StreamJob:
     limits = TIERS[principal.tier]
     life_ms = limits.stream_life_ms if request.timeout_ms is None else min(request.timeout_ms, limits.stream_life_ms)
     read_only = request.read_only or place.address.read_only
-    return _Job(request, classification, place, read_only, limits, principal.tier, life_ms, time.monotonic())
+    return _StreamJob(request, classification, place, read_only, limits, principal.tier, life_ms, time.monotonic())
 
 
-async def _begin(job: _Job, pool: Pool, lease: Lease) -> ReadStream:
+async def _begin(job: _StreamJob, pool: Pool, lease: Lease) -> ReadStream:
     # Limits the rows that are in memory at once: a single one, or several small ones.
     lease.connection.max_result_bytes = job.limits.result_bytes
     lease.live_until(job.deadline(job.limits.stream_life_ms))
@@ -196,7 +196,7 @@ async def _begin(job: _Job, pool: Pool, lease: Lease) -> ReadStream:
     return stream
 
 
-async def _open(job: _Job, pool: Pool, lease: Lease) -> ReadStream:
+async def _open(job: _StreamJob, pool: Pool, lease: Lease) -> ReadStream:
     connection, request = lease.connection, job.request
     statement = Statement(request.sql, request.params)
     stream = ReadStream(connection, pool.catalog, request.encoding, request.max_rows, SAFE_SNAPSHOT_BUDGET_MS)
@@ -213,7 +213,7 @@ async def _open(job: _Job, pool: Pool, lease: Lease) -> ReadStream:
     return stream
 
 
-async def _pass_on(job: _Job, lease: Lease, stream: ReadStream, receiver: Receiver) -> StreamEnd:
+async def _pass_on(job: _StreamJob, lease: Lease, stream: ReadStream, receiver: Receiver) -> StreamEnd:
     max_rows = job.request.max_rows
     count = 0
     truncated = False
@@ -230,12 +230,12 @@ async def _pass_on(job: _Job, lease: Lease, stream: ReadStream, receiver: Receiv
     return StreamEnd(await stream.close(), count, truncated)
 
 
-def _check_time(job: _Job, lease: Lease) -> None:
+def _check_time(job: _StreamJob, lease: Lease) -> None:
     if lease.ended_for is not None:
         raise _timeout(job)
 
 
-def _session_state(job: _Job) -> SessionState:
+def _session_state(job: _StreamJob) -> SessionState:
     quick = time.monotonic() - job.began_s < PLAIN_FOR_S
     return (
         job.classification.state_without_code
@@ -244,7 +244,7 @@ def _session_state(job: _Job) -> SessionState:
     )
 
 
-def _told(error: ServiceError | ResultTooLarge, reason: Reason | None, job: _Job) -> ServiceError:
+def _told(error: ServiceError | ResultTooLarge, reason: Reason | None, job: _StreamJob) -> ServiceError:
     """The error to report. If we ended the statement ourselves, it names our reason. Nothing was changed."""
     if isinstance(error, ResultTooLarge):
         return LimitError(
@@ -256,7 +256,7 @@ def _told(error: ServiceError | ResultTooLarge, reason: Reason | None, job: _Job
     return _timeout(job) if reason is Reason.DEADLINE else error
 
 
-def _timeout(job: _Job) -> LimitError:
+def _timeout(job: _StreamJob) -> LimitError:
     return LimitError(
         "statement_timeout",
         f"The stream did not finish within {round((time.monotonic() - job.began_s) * 1000)} ms, its time limit,"
