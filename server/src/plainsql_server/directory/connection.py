@@ -91,7 +91,7 @@ class Directory:
                 await connection.execute("SELECT FROM tiers LIMIT 1")
         except TimeoutError as error:
             raise directory_away(
-                f"directory: no response in time; the last failure: {Connection.last_failure}"
+                f"directory: no response in time; the last failure: {DirectoryConnection.last_failure}"
             ) from error
 
 
@@ -99,7 +99,7 @@ def as_service_error(error: Exception) -> ServiceError:
     """The error to raise for a driver error: the directory is unavailable, or our SQL is wrong."""
     context = f"directory: {type(error).__name__}: {error}".strip()
     if isinstance(error, PoolTimeout) and DirectoryConnection.last_failure:
-        return directory_away(f"{context}; the last attempt: {Connection.last_failure}")
+        return directory_away(f"{context}; the last attempt: {DirectoryConnection.last_failure}")
     if isinstance(error, (errors.UndefinedTable, errors.UndefinedColumn)):
         return directory_away(f"{context} (has `plainsql-server migrate` run?)")
     if isinstance(error, psycopg.Error) and not isinstance(error, psycopg.OperationalError):
