@@ -121,8 +121,8 @@ def _add_settings(parser: argparse.ArgumentParser, *, is_first: bool = True) -> 
     add("--key", text="API key or session token; PLAINSQL_KEY is safer, because `ps` shows options")
     add("-d", "--database", text="database (default: the organization's default)")
     add("--ca-file", text="file with the CA certificates to trust instead of the system's")
-    said = "limit for each call (default: 60; for streamed results, the tier's limit)"
-    add("--timeout", type=float, metavar="SECONDS", text=said)
+    text = "limit for each call (default: 60; for streamed results, the tier's limit)"
+    add("--timeout", type=float, metavar="SECONDS", text=text)
     if is_first:
         add("--version", action="store_true", default=False, text="show the version and exit")
 

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 
 from plainsql_server.core.clock import now
 from plainsql_server.core.errors import EngineError, ServiceError
-from plainsql_server.core.observation import FailureObserved, Observe, Reaped, told_to_operators
+from plainsql_server.core.observation import FailureObserved, Observe, Reaped, describe_for_operators
 from plainsql_server.directory import spanning
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.spanning import Participation, Unfinished
@@ -163,4 +163,4 @@ class Recovery:
             self._tidy_at_s = time.monotonic() + _TIDY_EVERY_S
 
     def _report(self, error: Exception) -> None:
-        self._observe(FailureObserved(now(), "failure", "recovery", told_to_operators(error)))
+        self._observe(FailureObserved(now(), "failure", "recovery", describe_for_operators(error)))

@@ -59,7 +59,7 @@ class Reaped(Observation):
     count: int
 
 
-def told_to_operators(error: Exception) -> str:
+def describe_for_operators(error: Exception) -> str:
     """The text of an error for the context of a `FailureObserved`."""
     if isinstance(error, ServiceError):
         return error.internal_context or error.message

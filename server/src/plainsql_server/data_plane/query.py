@@ -176,8 +176,8 @@ async def _run(job: _Job, pool: Pool) -> Result:
                 return await _collect(job, pool, lease)
             except (ServiceError, ResultTooLarge) as error:
                 if lease.ended_for is not Reason.CUT_SHORT or not was_rolled_back(error):
-                    told = _told(error, lease.ended_for, job)
-                    raise told from (None if told is error else error)
+                    reported = _to_error(error, lease.ended_for, job)
+                    raise reported from (None if reported is error else error)
             finally:
                 job.held_us = (job.held_us or 0) + monotonic_us() - leased_us
                 lease.session_state = _session_state(job)
@@ -222,12 +222,12 @@ async def _collect(job: _Job, pool: Pool, lease: Lease) -> Result:
     return Result(stream.shape, rows, truncated, stream.completion, lease.queue_us, size_bytes=size_bytes)
 
 
-def _told(error: ServiceError | ResultTooLarge, reason: Reason | None, job: _Job) -> ServiceError:
+def _to_error(error: ServiceError | ResultTooLarge, reason: Reason | None, job: _Job) -> ServiceError:
     """The error to report. If we ended the statement ourselves, it names our reason instead of PostgreSQL's error."""
-    told = _as_told(error, reason, job)
-    if told.outcome is Outcome.ROLLED_BACK and _may_have_committed(job):
-        told.outcome = Outcome.UNKNOWN
-    return told
+    reported = _converted(error, reason, job)
+    if reported.outcome is Outcome.ROLLED_BACK and _may_have_committed(job):
+        reported.outcome = Outcome.UNKNOWN
+    return reported
 
 
 def _may_have_committed(job: _Job) -> bool:
@@ -238,7 +238,7 @@ def _may_have_committed(job: _Job) -> bool:
     return block is None or _ENDS_TRANSACTIONS.search(sql, block.end()) is not None
 
 
-def _as_told(error: ServiceError | ResultTooLarge, reason: Reason | None, job: _Job) -> ServiceError:
+def _converted(error: ServiceError | ResultTooLarge, reason: Reason | None, job: _Job) -> ServiceError:
     if isinstance(error, ResultTooLarge):
         return result_too_large(job.limits, job.tier, Outcome.UNKNOWN)
     if was_rolled_back(error) and reason is Reason.TOO_LARGE:

@@ -33,7 +33,7 @@ from plainsql_server.core.ids import Kind, new_id
 from plainsql_server.core.observation import FailureObserved, Observe
 from plainsql_server.data_plane.admission import transaction_timed_out
 from plainsql_server.data_plane.spanning_lock import SpanningLock, SpanningLocks, taken_away
-from plainsql_server.data_plane.transaction import Job, TransactionPart, TransactionResult, as_told, try_until_done
+from plainsql_server.data_plane.transaction import Job, TransactionPart, TransactionResult, to_error, try_until_done
 from plainsql_server.engine.connection.connection import ResultTooLarge
 from plainsql_server.engine.connection.sqlstate import connection_lost, engine_away
 from plainsql_server.engine.execution.records import AlreadyRecorded
@@ -104,7 +104,7 @@ class _Progress:
         if self.stage is _Stage.RUNNING:
             running.cancel()
 
-    def told_too_late(self, job: Job, id_: str) -> ServiceError:
+    def too_late_error(self, job: Job, id_: str) -> ServiceError:
         """The error if the deadline has passed and a participant or the directory does not respond."""
         if self.stage >= _Stage.DECIDED:
             return _shows_later(f"no answer in time: {id_}")
@@ -139,7 +139,7 @@ class Spanning:
         if running.done():
             running.result()
         elif progress.stage is not _Stage.COMMITTED:
-            raise progress.told_too_late(job, transaction.id)
+            raise progress.too_late_error(job, transaction.id)
 
     async def _run(self, job: Job, transaction: TransactionResult, progress: _Progress) -> None:
         asked_us = monotonic_us()
@@ -198,9 +198,9 @@ class _Attempt:
         self._lock = lock
         self._progress = progress
         self._on_step = on_step
-        self._told = Results()
+        self._results = Results()
         self._participants = [
-            Participant(lease, part.pool.catalog, part.plan, self._told, gid_of(lock.gid, number))
+            Participant(lease, part.pool.catalog, part.plan, self._results, gid_of(lock.gid, number))
             for number, (lease, part) in enumerate(zip(leases, job.parts, strict=True))
         ]
 
@@ -209,7 +209,7 @@ class _Attempt:
         try:
             await self._run_steps()
             self._on_step(SpanningStep.RUN)
-            transaction.results = self._told.results
+            transaction.results = self._results.results
             began_us = monotonic_us()
             if self._job.first.plan.read_only:
                 await self._end_reading()
@@ -290,10 +290,10 @@ class _Attempt:
         if isinstance(error, AlreadyRecorded):
             raise error
         ended = next((lease for lease in self._leases if lease.ended_for is not None), self._leases[0])
-        told = as_told(error, ended, self._job, committing=False)
-        if told.retryable and (self._lock.is_in_doubt or self._progress.is_abandoned):
-            told = engine_away("a participant was lost while it prepared", outcome=Outcome.ROLLED_BACK)
-        raise told from (None if told is error else error)
+        reported = to_error(error, ended, self._job, committing=False)
+        if reported.retryable and (self._lock.is_in_doubt or self._progress.is_abandoned):
+            reported = engine_away("a participant was lost while it prepared", outcome=Outcome.ROLLED_BACK)
+        raise reported from (None if reported is error else error)
 
 
 async def _lend(stack: AsyncExitStack, job: Job) -> list[Lease]:

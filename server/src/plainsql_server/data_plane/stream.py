@@ -159,8 +159,8 @@ class Streams:
                 await receiver.begin(stream.shape, lease.queue_us)
                 return await _pass_on(job, lease, stream, receiver)
             except (ServiceError, ResultTooLarge) as error:
-                told = _told(error, lease.ended_for, job)
-                raise told from (None if told is error else error)
+                reported = _to_error(error, lease.ended_for, job)
+                raise reported from (None if reported is error else error)
             finally:
                 lease.session_state = _session_state(job)
 
@@ -244,7 +244,7 @@ def _session_state(job: _StreamJob) -> SessionState:
     )
 
 
-def _told(error: ServiceError | ResultTooLarge, reason: Reason | None, job: _StreamJob) -> ServiceError:
+def _to_error(error: ServiceError | ResultTooLarge, reason: Reason | None, job: _StreamJob) -> ServiceError:
     """The error to report. If we ended the statement ourselves, it names our reason. Nothing was changed."""
     if isinstance(error, ResultTooLarge):
         return LimitError(

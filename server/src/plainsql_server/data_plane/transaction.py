@@ -265,8 +265,8 @@ async def _run_once(job: Job, transaction: TransactionResult) -> None:
         try:
             transaction.results = await attempt.run()
         except (ServiceError, ResultTooLarge) as error:
-            told = as_told(error, lease, job, committing=attempt.committing)
-            raise told from (None if told is error else error)
+            reported = to_error(error, lease, job, committing=attempt.committing)
+            raise reported from (None if reported is error else error)
         finally:
             job.held_us += monotonic_us() - leased_us
             lease.session_state = part.session_state(job.began_s)
@@ -276,7 +276,7 @@ async def _run_once(job: Job, transaction: TransactionResult) -> None:
             raise result_too_large(job.limits, job.tier, Outcome.COMMITTED)
 
 
-def as_told(error: ServiceError | ResultTooLarge, lease: Lease, job: Job, *, committing: bool) -> ServiceError:
+def to_error(error: ServiceError | ResultTooLarge, lease: Lease, job: Job, *, committing: bool) -> ServiceError:
     """The error to report. If we ended the statement ourselves, it names our reason instead of PostgreSQL's error."""
     if isinstance(error, ResultTooLarge):
         return result_too_large(job.limits, job.tier, Outcome.UNKNOWN if committing else Outcome.ROLLED_BACK)

@@ -86,7 +86,7 @@ async def insert(directory: Directory, new: NewKeyRecord, at_most: int, by: Acto
         if new.database_id is not None:
             await databases.hold(connection, new.database_id)
         await _insert_row(connection, new)
-        await audit.note(connection, by, "key.create", new.organization_id, new.id, **_told(new))
+        await audit.note(connection, by, "key.create", new.organization_id, new.id, **_audit_details(new))
         return await _get(connection, new.id)
 
 
@@ -215,7 +215,7 @@ async def _insert_row(connection: DirectoryConnection, new: NewKeyRecord) -> Non
     await connection.execute(statement, arguments)
 
 
-def _told(new: NewKeyRecord) -> dict[str, Any]:
+def _audit_details(new: NewKeyRecord) -> dict[str, Any]:
     return {
         "name": new.name,
         "scopes": sorted(str(scope) for scope in new.scopes),

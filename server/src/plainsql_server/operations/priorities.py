@@ -71,7 +71,7 @@ class Priorities:
     _accounts: dict[str, CpuAccount] = field(default_factory=dict)
     _backends: dict[int, _Backend] = field(default_factory=dict)
     _looked_s: float | None = None
-    _told: str = ""
+    _last_line: str = ""
 
     def run(self, ends_within: Callable[[float], bool]) -> None:
         """Run rounds until `ends_within` returns true. Failed rounds don't end it: overloaded machines need it most.
@@ -162,9 +162,9 @@ class Priorities:
         backend.is_behind = is_behind
 
     def _tell_anew(self, text: str) -> None:
-        if text and text != self._told:
+        if text and text != self._last_line:
             self.tell(text)
-        self._told = text
+        self._last_line = text
 
 
 def _children(data_folder: Path) -> set[int]:

@@ -12,7 +12,13 @@ from plainsql_server.core.clock import monotonic_us
 from plainsql_server.core.errors import AccessError, StatementError
 from plainsql_server.core.principal import Principal
 from plainsql_server.data_plane.diagnostics import probes, sql_probes
-from plainsql_server.data_plane.diagnostics.probe_context import Executors, Probe, ProbeContext, ProbeFinding, said
+from plainsql_server.data_plane.diagnostics.probe_context import (
+    Executors,
+    Probe,
+    ProbeContext,
+    ProbeFinding,
+    evidence_of,
+)
 
 _FIRST = "0.61.0"
 
@@ -116,4 +122,4 @@ class Capabilities:
             return await capability.probe(context)
         except StatementError as error:
             # PostgreSQL rejects a statement of the probe. A user of the feature would get the same error.
-            return ProbeFinding(False, {"failed": said(error)})
+            return ProbeFinding(False, {"failed": evidence_of(error)})

@@ -70,7 +70,7 @@ class ProbeContext:
 Probe = Callable[[ProbeContext], Awaitable[ProbeFinding]]
 
 
-def said(error: ServiceError) -> dict[str, Any]:
+def evidence_of(error: ServiceError) -> dict[str, Any]:
     """An error as evidence."""
-    told = {"code": error.code, "sqlstate": error.diagnosis.sqlstate, "message": error.message}
-    return {name: value for name, value in told.items() if value is not None}
+    evidence = {"code": error.code, "sqlstate": error.diagnosis.sqlstate, "message": error.message}
+    return {name: value for name, value in evidence.items() if value is not None}

@@ -11,7 +11,7 @@ from plainsql_server.core.clock import monotonic_us
 from plainsql_server.core.errors import LimitError, RequestError, ServiceError, StatementError
 from plainsql_server.core.ids import Kind, new_id
 from plainsql_server.core.result import Shape
-from plainsql_server.data_plane.diagnostics.probe_context import Probe, ProbeContext, ProbeFinding, said
+from plainsql_server.data_plane.diagnostics.probe_context import Probe, ProbeContext, ProbeFinding, evidence_of
 from plainsql_server.data_plane.query import QueryRequest
 from plainsql_server.data_plane.service_connections import ServiceConnection
 from plainsql_server.data_plane.stream import Receiver
@@ -89,7 +89,7 @@ async def atomic_transactions(context: ProbeContext) -> ProbeFinding:
         try:
             await context.transaction(TransactionStatement(f"{insert} (1)"), TransactionStatement(f"{insert} (1)"))
         except StatementError as error:
-            failed = said(error)
+            failed = evidence_of(error)
         after_failure = (await context.row(count))["found"]
         await context.transaction(TransactionStatement(f"{insert} (1)"), TransactionStatement(f"{insert} (2)"))
         after_success = (await context.row(count))["found"]
@@ -121,7 +121,7 @@ async def transaction_expectations(context: ProbeContext) -> ProbeFinding:
                 TransactionStatement(f"insert into {schema}.pairs (id) values (1)", expect=expect)
             )
         except ServiceError as error:
-            failed = said(error)
+            failed = evidence_of(error)
         left = (await context.row(f"select count(*) as found from {schema}.pairs"))["found"]
     return ProbeFinding(
         failed.get("code") == "expectation_failed" and left == 0, {"failure": failed, "rows_left": left}
@@ -167,7 +167,7 @@ async def read_only_requests(context: ProbeContext) -> ProbeFinding:
     try:
         await context.row("create table plainsql_probe ()", read_only=True)
     except StatementError as error:
-        return ProbeFinding(error.diagnosis.sqlstate == "25006", {"refused": said(error)})
+        return ProbeFinding(error.diagnosis.sqlstate == "25006", {"refused": evidence_of(error)})
     return ProbeFinding(False, {"refused": None})
 
 
@@ -217,7 +217,7 @@ def refused(sql: str) -> Probe:
         try:
             await context.row(sql)
         except (RequestError, StatementError) as error:
-            return ProbeFinding(False, {"tried": sql, "refused": said(error)})
+            return ProbeFinding(False, {"tried": sql, "refused": evidence_of(error)})
         return ProbeFinding(True, {"tried": sql, "refused": None})
 
     return probe

@@ -56,8 +56,8 @@ class Participant(Attempt):
     on is cancelled, call `give_up`.
     """
 
-    def __init__(self, lease: Lease, catalog: Catalog, plan: Plan, told: Results, gid: str) -> None:
-        super().__init__(lease, catalog, plan, told)
+    def __init__(self, lease: Lease, catalog: Catalog, plan: Plan, results: Results, gid: str) -> None:
+        super().__init__(lease, catalog, plan, results)
         self.gid = gid
         self.has_begun = False
         self.is_prepared = False

@@ -159,14 +159,14 @@ class Attempt:
     leaves the exchange unread, and the lease then closes the connection.
     """
 
-    def __init__(self, lease: Lease, catalog: Catalog, plan: Plan, told: Results | None = None) -> None:
+    def __init__(self, lease: Lease, catalog: Catalog, plan: Plan, results: Results | None = None) -> None:
         self._lease = lease
         self._connection = lease.connection
         self._catalog = catalog
         self._plan = plan
         self._due: deque[tuple[_Due, int]] = deque()
         self._wanted = _references(plan.steps)
-        self._results = told or Results()
+        self._results = results or Results()
         self._values = self._results.values
         self._counts = self._results.counts
         self._pushed_out: list[bytes] = []

@@ -86,8 +86,8 @@ class Events:
         return b"event: done\ndata: %b\n\n" % msgspec.json.encode(_done(StreamDone, end, total_us))
 
     def error(self, error: ServiceError, request_id: str) -> bytes | None:
-        told = StreamError(request_id=request_id, **msgspec.structs.asdict(error_object(error)))
-        return b"event: error\ndata: %b\n\n" % msgspec.json.encode(told)
+        content = StreamError(request_id=request_id, **msgspec.structs.asdict(error_object(error)))
+        return b"event: error\ndata: %b\n\n" % msgspec.json.encode(content)
 
 
 class Lines:

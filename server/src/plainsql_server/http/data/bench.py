@@ -68,7 +68,7 @@ class BenchRoutes:
             principal, request.header(b"x-database"), options.iterations, options.concurrency
         )
         answer = BenchAnswer(
-            ops=[_told(operation) for operation in measured.operations],
+            ops=[_shown(operation) for operation in measured.operations],
             iterations=options.iterations,
             concurrency=options.concurrency,
             limited_by=measured.limited_by,
@@ -77,7 +77,7 @@ class BenchRoutes:
         return json_response(200, answer)
 
 
-def _told(operation: Operation) -> BenchOperation:
+def _shown(operation: Operation) -> BenchOperation:
     took_us = sorted(operation.took_us)
 
     def at(share: float) -> int | None:

@@ -73,8 +73,8 @@ class IdempotencyRoutes:
             raise AccessError("request_not_found", "That isn't a valid request id or idempotency key.")
         is_key = not is_request_id(wanted.encode())
         status = await self._idempotency.find(principal, request.header(b"x-database"), wanted, is_key=is_key)
-        told = RequestState(id=wanted, outcome=status.outcome, finished_at=status.finished_at)
-        return json_response(200, RequestAnswer(request=told, request_id=request.id))
+        state = RequestState(id=wanted, outcome=status.outcome, finished_at=status.finished_at)
+        return json_response(200, RequestAnswer(request=state, request_id=request.id))
 
 
 def transaction_response(transaction: TransactionResult, body: bytes) -> Response:

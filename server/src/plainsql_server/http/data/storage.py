@@ -58,7 +58,7 @@ class StorageRoutes:
 
     async def get(self, request: Request, principal: Principal) -> Response:
         trip = await self._tests.run(principal, request.header(b"x-database"))
-        response = _response(request, trip, [_told(step) for step in trip.steps])
+        response = _response(request, trip, [_shown(step) for step in trip.steps])
         response.exec_us, response.queue_us = trip.exec_us, trip.queue_us
         return response
 
@@ -75,5 +75,5 @@ def _response(request: Request, trip: RoundTrip, steps: list[StorageStep]) -> Re
     return response
 
 
-def _told(step: RoundTripStep) -> StorageStep:
+def _shown(step: RoundTripStep) -> StorageStep:
     return StorageStep(name=step.name, ok=step.ok, us=step.us)

@@ -65,31 +65,31 @@ def status_of_code(code: str) -> int:
 
 def error_response(error: ServiceError, request_id: str, *, query_timings: QueryTimings | None = None) -> Response:
     """The response to a failed request. With `query_timings`, it also has the fields of a query's answer."""
-    told = error_object(error)
+    shown = error_object(error)
     content: Failure | QueryFailure
     if query_timings is None:
-        content = Failure(error=told, request_id=request_id)
+        content = Failure(error=shown, request_id=request_id)
     else:
-        content = QueryFailure(error=told, timings=query_timings, request_id=request_id)
+        content = QueryFailure(error=shown, timings=query_timings, request_id=request_id)
     status = status_of(error)
     return Response(status, msgspec.json.encode(content), _headers(status, error), error_code=error.code)
 
 
 def error_object(error: ServiceError) -> Error:
     """The JSON form of an error, for any answer that contains one."""
-    said = error.diagnosis
+    diagnosis = error.diagnosis
     return Error(
         code=error.code,
         message=error.message,
-        sqlstate=said.sqlstate,
-        detail=said.detail,
+        sqlstate=diagnosis.sqlstate,
+        detail=diagnosis.detail,
         hint=error.hint,
-        position=said.position,
+        position=diagnosis.position,
         statement_index=error.statement_index,
-        schema=said.schema,
-        table=said.table,
-        column=said.column,
-        constraint=said.constraint,
+        schema=diagnosis.schema,
+        table=diagnosis.table,
+        column=diagnosis.column,
+        constraint=diagnosis.constraint,
         retryable=error.retryable,
         retry_after_ms=error.retry_after_ms,
         outcome=error.outcome,
