@@ -130,12 +130,8 @@ def _wait_before_retry(response: Response, *, safe: bool, was_lost: bool) -> flo
         return None
     if response.status == 503 and not safe and not error.get("retryable"):
         return None
-    retry_after_ms = error.get("retry_after_ms")
-    return (
-        float(retry_after_ms) / 1000
-        if retry_after_ms is not None
-        else _seconds(response.headers.get("retry-after", "1"))
-    )
+    wait_ms = error.get("retry_after_ms")
+    return float(wait_ms) / 1000 if wait_ms is not None else _seconds(response.headers.get("retry-after", "1"))
 
 
 def _seconds(text: str) -> float:

@@ -40,8 +40,8 @@ class Tables:
         async with self._connections.open(principal, database) as service:
             *_, digests = await service.run(BEGIN, SAFE_PATH, HAS_CHANGED[detail])
             # PostgreSQL's parallel workers may return the digests in any order.
-            digests = sorted(value or b"" for row in digests.rows for value in row)
-            version = _version(digests, service.place.database_id, schema, detail, at_most)
+            found = sorted(value or b"" for row in digests.rows for value in row)
+            version = _version(found, service.place.database_id, schema, detail, at_most)
             tables = None if is_known(version) else await _tables(service, schema, detail, at_most)
             await service.run(b"commit")
             service.left_nothing()

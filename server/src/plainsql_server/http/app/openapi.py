@@ -64,9 +64,7 @@ def openapi_document(plane: str, description: str, routes: Sequence[Route]) -> J
         "components": {
             "schemas": shapes.components,
             "responses": dict(sorted(shapes.responses.items())),
-            "headers": {
-                name: _header(*descriptions) for name, descriptions in _HEADERS.items() if name in shapes.headers
-            },
+            "headers": {name: _header(*header) for name, header in _HEADERS.items() if name in shapes.headers},
             "securitySchemes": {
                 "credential": {
                     "type": "http",
