@@ -87,17 +87,17 @@ async def test_beyond_so_many_that_wait_strangers_are_refused_at_once() -> None:
     strangers = UnknownCredentials(Freshness(0, 0, 0), at_once=1, max_waiting=2)
     gate = asyncio.Event()
 
-    async def take_turn() -> None:
-        async with strangers.turn():
+    async def take_slot() -> None:
+        async with strangers.slot():
             await gate.wait()
 
-    taken = [asyncio.create_task(take_turn()) for _ in range(3)]
+    taken = [asyncio.create_task(take_slot()) for _ in range(3)]
     await asyncio.sleep(0)
     began_s = time.monotonic()
     with pytest.raises(LimitError) as refused:
-        await take_turn()
+        await take_slot()
     assert refused.value.code == "overloaded"
     assert time.monotonic() - began_s < SOON_S
     gate.set()
     await asyncio.gather(*taken)
-    await asyncio.wait_for(take_turn(), SOON_S)
+    await asyncio.wait_for(take_slot(), SOON_S)

@@ -411,7 +411,7 @@ async def test_the_processes_share_the_streams_of_an_organization(
         AsyncExitStack() as held,
     ):
         for _ in range(streams):
-            await held.enter_async_context(cell.pool.stream_turn(8, Deadline.after_ms(1_000)))
+            await held.enter_async_context(cell.pool.stream_slot(8, Deadline.after_ms(1_000)))
         with pytest.raises(LimitError):
-            async with cell.pool.stream_turn(8, Deadline.after_ms(50)):
+            async with cell.pool.stream_slot(8, Deadline.after_ms(50)):
                 pass

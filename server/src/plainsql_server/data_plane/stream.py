@@ -120,9 +120,9 @@ class Streams:
 
     async def _collect(self, job: _StreamJob, principal: Principal, receiver: Receiver) -> StreamEnd:
         pool = self._pools.for_address(job.place.address, principal.organization_id)
-        turn_by = job.deadline(job.limits.statement_timeout_ms)
+        slot_deadline = job.deadline(job.limits.statement_timeout_ms)
         # Take the stream slot before running the statement: a request that is refused one must have no effect.
-        async with pool.stream_turn(job.limits.concurrent_statements, turn_by):
+        async with pool.stream_slot(job.limits.concurrent_statements, slot_deadline):
             result = await self._queries.run(principal, job.request)
             try:
                 # Sending has its own time limit, so a long statement does not lose its rows.
@@ -151,8 +151,8 @@ class Streams:
         pool = self._pools.for_address(job.place.address, principal.organization_id)
         limit = job.limits.concurrent_statements
         # Wait for a slot no longer than an ordinary statement would, despite the longer time limit of streams.
-        turn_by = job.deadline(job.limits.statement_timeout_ms)
-        async with pool.stream_turn(limit, turn_by), pool.lease(limit, turn_by) as lease:
+        slot_deadline = job.deadline(job.limits.statement_timeout_ms)
+        async with pool.stream_slot(limit, slot_deadline), pool.lease(limit, slot_deadline) as lease:
             job.leased_s = time.monotonic()
             try:
                 stream = await _begin(job, pool, lease)

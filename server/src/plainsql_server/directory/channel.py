@@ -21,11 +21,11 @@ from plainsql_server.core.observation import FailureObserved, Observe
 from plainsql_server.core.shutdown_on_timeout import cut_if_silent
 from plainsql_server.directory.connection import DirectoryConnection, connect_alone
 from plainsql_server.directory.freshness import Freshness
-from plainsql_server.directory.spanning import TURNS
+from plainsql_server.directory.spanning import LOCK_RELEASED
 from plainsql_server.directory.spanning_lock import SpanningNotifier
 
 APPLICATION_NAME = "plainsql-changes"
-_LISTEN = f"LISTEN plainsql_changes; LISTEN {TURNS}"
+_LISTEN = f"LISTEN plainsql_changes; LISTEN {LOCK_RELEASED}"
 _EVERY_ORGANIZATION = "*"
 
 # Several proofs fit into the time for which one is valid, so a late one does no harm.
@@ -98,7 +98,7 @@ class Channel:
 
     async def _hear(self, connection: DirectoryConnection, for_s: float) -> None:
         async for heard in connection.notifies(timeout=for_s):
-            if heard.channel == TURNS:
+            if heard.channel == LOCK_RELEASED:
                 self._notifier.announce(heard.payload)
                 continue
             self._freshness.announce(None if heard.payload == _EVERY_ORGANIZATION else heard.payload)

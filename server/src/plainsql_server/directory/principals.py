@@ -63,7 +63,7 @@ class Principals:
             return await self._ask(secret, digest)
         if self._unknown.is_refused(digest):
             return None
-        async with self._unknown.turn():
+        async with self._unknown.slot():
             asked_s = time.monotonic()
             found = await self._ask(secret, digest)
         if found is None:

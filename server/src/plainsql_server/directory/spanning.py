@@ -15,7 +15,7 @@ from psycopg import errors
 from plainsql_server.directory.connection import Directory
 
 # The notification channel that announces, by organization, that the spanning lock is free.
-TURNS = "plainsql_turns"
+LOCK_RELEASED = "plainsql_turns"
 
 # Longer than a client that lost a response keeps asking for the outcome.
 _KEPT_S = 600
@@ -231,7 +231,7 @@ async def _pass_on(directory: Directory, statement: str, id_: str) -> bool:
         SELECT CASE WHEN EXISTS (SELECT FROM spanning_transactions AS other
                                  WHERE other.organization_id = freed.organization_id AND other.id <> %s
                                    AND other.state = 'waiting' AND other.freed_at IS NULL)
-               THEN pg_notify('{TURNS}', organization_id)::text END
+               THEN pg_notify('{LOCK_RELEASED}', organization_id)::text END
         FROM freed
     """
     return await _change(directory, telling, (id_, id_))

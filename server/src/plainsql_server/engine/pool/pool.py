@@ -170,7 +170,7 @@ class Lease:
             self._interruption = self._pool.cell.start(self._pool.interrupt(self.connection))
 
 
-class StreamTurn:
+class StreamSlot:
     """A stream slot of an organization: `async with pool.stream_turn(…)`."""
 
     __slots__ = ("_deadline", "_pool", "_started_s")
@@ -217,10 +217,10 @@ class Pool:
         self.cell.admission.limit(self.queue, max(1, organization_limit // self.cell.processes))
         return Lease(self, deadline)
 
-    def stream_turn(self, organization_limit: int, deadline: Deadline) -> "StreamTurn":
+    def stream_slot(self, organization_limit: int, deadline: Deadline) -> "StreamTurn":
         """A stream slot, to acquire before the lease: a slow reader may hold both for a long time."""
         self.cell.stream_admission.limit(self.stream_queue, max(1, organization_limit // self.cell.processes // 2))
-        return StreamTurn(self, deadline)
+        return StreamSlot(self, deadline)
 
     def take_idle(self) -> Connection | None:
         """Takes a usable idle connection, for a request that holds a slot. Returns None if there is none."""
