@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plainsql_server.engine.connection.prepared import MAX_PREPARED_LENGTH, Prepared, PreparedStatements
-from plainsql_server.engine.encoding.shapes import PLAIN, Rendering, rendering_of
+from plainsql_server.engine.encoding.shapes import DEFAULT_ENCODING, Rendering, rendering_of
 
 pytestmark = pytest.mark.unit
 
@@ -103,10 +103,10 @@ def test_long_texts_push_out_others_but_never_themselves() -> None:
 
 
 def test_renderings_of_an_older_generation_are_let_go() -> None:
-    prepared, rendering = Prepared(b"a", ()), rendering_of((), (), PLAIN)
+    prepared, rendering = Prepared(b"a", ()), rendering_of((), (), DEFAULT_ENCODING)
     for generation in range(3):
-        assert prepared.rendering(generation, PLAIN) is None
-        prepared.remember(generation, PLAIN, rendering)
-        assert prepared.rendering(generation, PLAIN) is rendering
-    assert prepared.rendering(0, PLAIN) is None
+        assert prepared.rendering(generation, DEFAULT_ENCODING) is None
+        prepared.remember(generation, DEFAULT_ENCODING, rendering)
+        assert prepared.rendering(generation, DEFAULT_ENCODING) is rendering
+    assert prepared.rendering(0, DEFAULT_ENCODING) is None
     assert isinstance(rendering, Rendering)

@@ -23,12 +23,12 @@ from plainsql_server.data_plane.admission import (
     was_rolled_back,
 )
 from plainsql_server.data_plane.classification import Classification, classify
-from plainsql_server.data_plane.databases import PLAIN_FOR_S, Databases
+from plainsql_server.data_plane.databases import WITHOUT_CODE_FOR_S, Databases
 from plainsql_server.data_plane.retry import DEFAULT_RETRIES, Retries
 from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.connection.connection import ResultTooLarge
 from plainsql_server.engine.connection.session_state import SessionState
-from plainsql_server.engine.encoding.shapes import PLAIN
+from plainsql_server.engine.encoding.shapes import DEFAULT_ENCODING
 from plainsql_server.engine.execution.execution import CHUNK_ROWS, ResultStream, Run
 from plainsql_server.engine.pool.pool import Lease, Pool, Pools, Reason
 from plainsql_server.limits.tiers import TIERS, Limits
@@ -66,7 +66,7 @@ class QueryRequest:
         self.sql = sql
         self.params = params
         self.database = database
-        self.encoding = PLAIN
+        self.encoding = DEFAULT_ENCODING
         self.max_rows: int | None = None
         self.timeout_ms = timeout_ms
         self.read_only = read_only
@@ -106,7 +106,7 @@ class _Job:
         self.limits = limits
         self.tier = tier
         # Whether the database had no code when it was looked up.
-        self.plain = False
+        self.without_code = False
         # How long it held a connection, over all attempts. None until it gets the first one.
         self.held_us: int | None = None
 
@@ -128,11 +128,11 @@ class Queries:
             principal, request.database, job.deadline
         )
         job.run.read_only |= place.address.read_only
-        job.plain = place.plain
-        if job.plain and job.classification.may_store_code and not job.run.read_only:
+        job.without_code = place.without_code
+        if job.without_code and job.classification.may_store_code and not job.run.read_only:
             await self._databases.prepare_for_code(place, job.deadline)
-            job.plain = False
-        job.plain &= place.certain
+            job.without_code = False
+        job.without_code &= place.certain
         pool = self._pools.for_address(place.address, principal.organization_id)
         result = None
         try:
@@ -188,8 +188,8 @@ async def _run(job: _Job, pool: Pool) -> Result:
 def _session_state(job: _Job) -> SessionState:
     # Code may be stored in the database while a statement waits for a slot or a lock, so only a quick statement can
     # rely on what was known when it started.
-    quick = time.monotonic() - job.began_s < PLAIN_FOR_S
-    return job.classification.state_without_code if job.plain and quick else job.classification.session_state
+    quick = time.monotonic() - job.began_s < WITHOUT_CODE_FOR_S
+    return job.classification.state_without_code if job.without_code and quick else job.classification.session_state
 
 
 async def _collect(job: _Job, pool: Pool, lease: Lease) -> Result:

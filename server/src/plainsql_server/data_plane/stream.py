@@ -20,7 +20,7 @@ from plainsql_server.core.result import Completion, Result, Shape
 from plainsql_server.core.statement import Statement
 from plainsql_server.data_plane.admission import check_statement
 from plainsql_server.data_plane.classification import Classification, classify
-from plainsql_server.data_plane.databases import PLAIN_FOR_S, Databases, Place
+from plainsql_server.data_plane.databases import WITHOUT_CODE_FOR_S, Databases, Place
 from plainsql_server.data_plane.query import Queries, QueryRequest
 from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.connection.connection import ResultTooLarge
@@ -236,10 +236,10 @@ def _check_time(job: _StreamJob, lease: Lease) -> None:
 
 
 def _session_state(job: _StreamJob) -> SessionState:
-    quick = time.monotonic() - job.began_s < PLAIN_FOR_S
+    quick = time.monotonic() - job.began_s < WITHOUT_CODE_FOR_S
     return (
         job.classification.state_without_code
-        if job.place.plain and job.place.certain and quick
+        if job.place.without_code and job.place.certain and quick
         else job.classification.session_state
     )
 

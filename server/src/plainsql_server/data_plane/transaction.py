@@ -28,13 +28,13 @@ from plainsql_server.data_plane.admission import (
     was_rolled_back,
 )
 from plainsql_server.data_plane.classification import Classification, classify
-from plainsql_server.data_plane.databases import PLAIN_FOR_S, Databases, Place
+from plainsql_server.data_plane.databases import WITHOUT_CODE_FOR_S, Databases, Place
 from plainsql_server.data_plane.references import read_parameter
 from plainsql_server.data_plane.retry import DEFAULT_RETRIES, Retries
 from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.connection.connection import ResultTooLarge
 from plainsql_server.engine.connection.session_state import SessionState
-from plainsql_server.engine.encoding.shapes import PLAIN, Encoding
+from plainsql_server.engine.encoding.shapes import DEFAULT_ENCODING, Encoding
 from plainsql_server.engine.execution.transaction import Attempt, Expectation, Plan, TransactionStep
 from plainsql_server.engine.pool.pool import Lease, Pool, Pools, Reason
 from plainsql_server.limits.tiers import TIERS, TRANSACTION_DATABASES, Limits
@@ -61,7 +61,7 @@ class TransactionRequest:
 
     statements: Sequence[TransactionStatement]
     database: str | None = None
-    encoding: Encoding = PLAIN
+    encoding: Encoding = DEFAULT_ENCODING
     read_only: bool = False
     max_rows: int | None = None
     max_retries: int | None = None
@@ -105,8 +105,10 @@ class TransactionPart:
     def session_state(self, began_s: float) -> SessionState:
         """The session state that the statements may have left behind."""
         # Only a quick transaction can rely on what was known about the database when it started.
-        plain = self.place.plain and self.place.certain and time.monotonic() - began_s < PLAIN_FOR_S
-        return max(each.state_without_code if plain else each.session_state for each in self.classifications)
+        without_code = (
+            self.place.without_code and self.place.certain and time.monotonic() - began_s < WITHOUT_CODE_FOR_S
+        )
+        return max(each.state_without_code if without_code else each.session_state for each in self.classifications)
 
 
 @dataclass(slots=True)
@@ -208,12 +210,13 @@ class Transactions:
         classifications = every if len(indexes) == len(every) else [every[index] for index in indexes]
         plan.first_takes_no_snapshot = classifications[0].command not in _TAKES_SNAPSHOT
         plan.read_only |= place.address.read_only
-        if place.plain and not plan.read_only and any(each.may_store_code for each in classifications):
+        if place.without_code and not plan.read_only and any(each.may_store_code for each in classifications):
             await self._databases.prepare_for_code(place, deadline)
-            place = replace(place, plain=False)
+            place = replace(place, without_code=False)
         # Statements that only read and change rows, without customer code, can't change the transaction's mode.
         plan.guarded = any(
-            (each.state_without_code if place.plain and place.certain else each.session_state) > SessionState.SEQUENCES
+            (each.state_without_code if place.without_code and place.certain else each.session_state)
+            > SessionState.SEQUENCES
             for each in classifications
         )
         pool = self._pools.for_address(place.address, principal.organization_id)

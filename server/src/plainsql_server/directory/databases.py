@@ -57,7 +57,7 @@ class DatabaseRecord:
     name: str
     state: DatabaseState
     is_default: bool
-    plain: bool
+    without_code: bool
     """Whether it is a database without code (functions, triggers, …). Decides how connections are reset."""
     engine_name: str
     record_secret: str
@@ -315,7 +315,7 @@ async def hold(connection: DirectoryConnection, database_id: str) -> None:
         raise AccessError("database_not_found", f"There is no database {database_id!r}.")
 
 
-async def set_not_plain(directory: Directory, database_id: str) -> None:
+async def set_has_code(directory: Directory, database_id: str) -> None:
     """Records that the database may contain code. This is never reset."""
     async with directory.connection() as connection:
         await connection.execute("UPDATE databases SET plain = false WHERE id = %s AND plain", (database_id,))

@@ -24,14 +24,14 @@ async def put_off(directory: Directory, draft_id: str, claim_s: float) -> bool:
         return (await connection.execute(statement, (claim_s, draft_id))).rowcount == 1
 
 
-async def adopt(directory: Directory, draft: DatabaseRecord, plain: bool, by: Actor) -> DatabaseRecord | None:
+async def adopt(directory: Directory, draft: DatabaseRecord, without_code: bool, by: Actor) -> DatabaseRecord | None:
     """Makes the draft a ready database, and the default if there is none. Returns None if it is no longer a draft."""
     statement = f"""
         UPDATE databases SET state = 'ready', work_after = NULL, plain = %(plain)s, is_default = NOT EXISTS (
             SELECT FROM databases WHERE organization_id = %(organization)s AND is_default)
         WHERE id = %(id)s AND {_IS_DRAFT}
     """
-    arguments = {"id": draft.id, "organization": draft.organization_id, "plain": plain}
+    arguments = {"id": draft.id, "organization": draft.organization_id, "plain": without_code}
     async with directory.connection() as connection, connection.transaction():
         # Other transactions that choose a default database wait for this lock.
         await connection.execute("SELECT FROM organizations WHERE id = %s FOR NO KEY UPDATE", (draft.organization_id,))
@@ -42,7 +42,13 @@ async def adopt(directory: Directory, draft: DatabaseRecord, plain: bool, by: Ac
 
 
 async def replace(
-    directory: Directory, draft: DatabaseRecord, target: DatabaseRecord, *, plain: bool, restore_s: float, by: Actor
+    directory: Directory,
+    draft: DatabaseRecord,
+    target: DatabaseRecord,
+    *,
+    without_code: bool,
+    restore_s: float,
+    by: Actor,
 ) -> DatabaseRecord | None:
     """Gives the database `target` the draft's content. It keeps its id, name and keys, and stays the default if it was.
 
@@ -50,7 +56,7 @@ async def replace(
     nothing, if one of the two has changed.
     """
     async with directory.connection() as connection, connection.transaction():
-        if not await exchange(connection, draft, target, plain=plain):
+        if not await exchange(connection, draft, target, without_code=without_code):
             return None
         await connection.execute(
             "UPDATE databases SET restores_to = %s, restorable_until = now() + %s * interval '1 s',"
@@ -63,11 +69,11 @@ async def replace(
 
 
 async def exchange(
-    connection: DirectoryConnection, draft: DatabaseRecord, target: DatabaseRecord, *, plain: bool | None = None
+    connection: DirectoryConnection, draft: DatabaseRecord, target: DatabaseRecord, *, without_code: bool | None = None
 ) -> bool:
     """Swaps the locations of draft and target: cell, engine name, roles and record secret.
 
-    `plain` overrides whether the new content is without code. Returns False, and changes nothing, if one of the two has
+    `without_code` overrides whether the new content is without code. Returns False, and changes nothing, if one of the two has
     changed.
     """
     rows = await _both(connection, draft, target)
@@ -76,7 +82,7 @@ async def exchange(
     old, new = rows
     await _lock_cells(connection, [old["cell_id"], new["cell_id"]])
     await _move_aside(connection, draft.id)
-    await _place(connection, target.id, {**new, "plain": old["plain"] if plain is None else plain})
+    await _place(connection, target.id, {**new, "plain": old["plain"] if without_code is None else without_code})
     await _place(connection, draft.id, old)
     await _swap_roles(connection, draft, target)
     return True

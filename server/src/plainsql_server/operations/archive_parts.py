@@ -55,7 +55,7 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
     pieces: int
     # Whether the database contained no customer code, checked after the dump.
-    plain: bool = False
+    without_code: bool = False
 
 
 class PieceWriter:
@@ -74,9 +74,9 @@ class PieceWriter:
         """Append content to one of the backup's archives, such as `data`."""
         self._write(f"{part}/{self._pieces:09}", content)
 
-    def finish(self, *, plain: bool = False) -> None:
+    def finish(self, *, without_code: bool = False) -> None:
         """Mark the backup as complete and end the file."""
-        end = End(sha256=self._hash.hexdigest(), pieces=self._pieces, plain=plain)
+        end = End(sha256=self._hash.hexdigest(), pieces=self._pieces, without_code=without_code)
         self._write(_END, msgspec.json.encode(end))
         self._tar.close()
 

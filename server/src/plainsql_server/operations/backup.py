@@ -74,7 +74,7 @@ async def backup_database(directory: Directory, database: DatabaseRecord, output
         await _copy_records(moment, writer)
     # Read after the dump: a database without code now had none before, either.
     current = await stored.find_by_id(directory, database.id)
-    await asyncio.to_thread(writer.finish, plain=current is not None and current.plain)
+    await asyncio.to_thread(writer.finish, without_code=current is not None and current.without_code)
 
 
 async def backup_directory(directory: Directory, dsn: str, output: BinaryIO, progress: Progress) -> None:

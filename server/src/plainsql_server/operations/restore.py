@@ -89,9 +89,14 @@ async def restore_database(
         end = await _fill(await cell_of(directory, made), made, pieces, progress)
         progress.step("swap" if target else "publish")
         if target is None:
-            return await drafts.adopt(directory, made, plain=end.plain)
+            return await drafts.adopt(directory, made, without_code=end.without_code)
         return await drafts.replace(
-            directory, made, target, plain=end.plain, restore_s=heeding.restore_s, heeded_s=heeding.heeded_s
+            directory,
+            made,
+            target,
+            without_code=end.without_code,
+            restore_s=heeding.restore_s,
+            heeded_s=heeding.heeded_s,
         )
 
 

@@ -29,7 +29,7 @@ from plainsql_server.engine.connection.prepared import Prepared
 from plainsql_server.engine.connection.sqlstate import connection_lost, is_stale_plan
 from plainsql_server.engine.encoding.parameters import encode_parameter
 from plainsql_server.engine.encoding.rows import RowRenderer
-from plainsql_server.engine.encoding.shapes import PLAIN, Encoding
+from plainsql_server.engine.encoding.shapes import DEFAULT_ENCODING, Encoding
 from plainsql_server.engine.encoding.types import EngineType
 
 # Rows per libpq result (chunked rows mode): enough to keep calls cheap, and few enough that even large rows do not fill
@@ -65,7 +65,9 @@ class Run:
 
     __slots__ = ("chunk_rows", "encoding", "first_rows", "guarded", "read_only")
 
-    def __init__(self, encoding: Encoding = PLAIN, read_only: bool = False, chunk_rows: int = CHUNK_ROWS) -> None:
+    def __init__(
+        self, encoding: Encoding = DEFAULT_ENCODING, read_only: bool = False, chunk_rows: int = CHUNK_ROWS
+    ) -> None:
         self.encoding = encoding
         self.read_only = read_only
         self.chunk_rows = chunk_rows

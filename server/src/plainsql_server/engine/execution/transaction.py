@@ -33,7 +33,7 @@ from plainsql_server.engine.connection.prepared import Prepared
 from plainsql_server.engine.connection.sqlstate import connection_lost, engine_away, is_stale_plan
 from plainsql_server.engine.encoding.parameters import encode_parameter
 from plainsql_server.engine.encoding.rows import RowRenderer
-from plainsql_server.engine.encoding.shapes import PLAIN, Encoding, Rendering
+from plainsql_server.engine.encoding.shapes import DEFAULT_ENCODING, Encoding, Rendering
 from plainsql_server.engine.execution.execution import (
     BEGIN,
     CHANGED_MODE,
@@ -105,7 +105,7 @@ class Plan:
     """A transaction to run."""
 
     steps: Sequence[TransactionStep]
-    encoding: Encoding = PLAIN
+    encoding: Encoding = DEFAULT_ENCODING
     read_only: bool = False
     max_rows: int = 0
     max_bytes: int = 0
