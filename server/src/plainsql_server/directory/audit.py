@@ -43,10 +43,10 @@ async def note(
     await connection.execute(statement, values)
 
 
-async def delete_before(directory: Directory, moment: datetime, at_most: int) -> int:
+async def delete_before(directory: Directory, before: datetime, at_most: int) -> int:
     """Deletes up to `at_most` of the oldest entries before that moment. Returns how many were deleted."""
     # Ids start with the time and are indexed.
-    first_kept = f"{Kind.AUDIT}_{int(moment.timestamp() * 1000):012x}"
+    first_kept = f"{Kind.AUDIT}_{int(before.timestamp() * 1000):012x}"
     statement = "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE id < %s ORDER BY id LIMIT %s)"
     async with directory.connection() as connection:
         return (await connection.execute(statement, (first_kept, at_most))).rowcount

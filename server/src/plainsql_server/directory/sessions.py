@@ -151,10 +151,10 @@ async def end(directory: Directory, session_id: str, at: datetime, by: Actor) ->
     return True
 
 
-async def delete_expired_before(directory: Directory, moment: datetime) -> None:
+async def delete_expired_before(directory: Directory, before: datetime) -> None:
     """Deletes sessions that expired before then. The audit log keeps their entries."""
     async with directory.connection() as connection:
-        await connection.execute("DELETE FROM sessions WHERE expires_at < %s", (moment,))
+        await connection.execute("DELETE FROM sessions WHERE expires_at < %s", (before,))
 
 
 async def _count_live(connection: DirectoryConnection, organization_id: str, at: datetime) -> int:

@@ -55,23 +55,23 @@ async def backup_database(directory: Directory, database: DatabaseRecord, output
     cell = await cell_of(directory, database)
     conninfo = owners_conninfo(cell.conninfo, database.engine_name, database.owner_role, BACKUP)
     progress.step("safe snapshot")
-    async with frozen(cell.conninfo, cell.admin_role, database.engine_name) as moment:
-        version = moment.connection.info.server_version
+    async with frozen(cell.conninfo, cell.admin_role, database.engine_name) as source:
+        version = source.connection.info.server_version
         program = find_program("pg_dump", version // 10_000)
-        dumped = TablesDumped(moment.tables)
+        dumped = TablesDumped(source.tables)
         manifest = Manifest(
             kind=DATABASE, name=database.name, taken_at=now().isoformat(), server_version=str(version),
             dumped_by_major=major_of(program), owner_role=database.owner_role, reader_role=database.reader_role,
-            tables_bytes=dumped.total, is_serial=moment.is_serial,
+            tables_bytes=dumped.total, is_serial=source.is_serial,
         )  # fmt: skip
         writer = PieceWriter(output, manifest)
-        snapshot = f"--snapshot={moment.snapshot}"
+        snapshot = f"--snapshot={source.snapshot}"
         for part, section in _SECTIONS.items():
             progress.step(part, dumped.total if part == "data" else None)
             options = [*TENANT, *section, snapshot]
             await _dump(program, options, conninfo, writer=writer, part=part, dumped=dumped, progress=progress)
         progress.step("records")
-        await _copy_records(moment, writer)
+        await _copy_records(source, writer)
     # Read after the dump: a database without code now had none before, either.
     current = await stored.find_by_id(directory, database.id)
     await asyncio.to_thread(writer.finish, without_code=current is not None and current.without_code)
@@ -125,9 +125,9 @@ async def _pieces(process: Process) -> AsyncIterator[bytes]:
             return
 
 
-async def _copy_records(moment: Frozen, writer: PieceWriter) -> None:
+async def _copy_records(source: Frozen, writer: PieceWriter) -> None:
     for table in RECORDS:
-        async for piece in _joined(moment.records(table)):
+        async for piece in _joined(source.records(table)):
             await asyncio.to_thread(writer.write, table, piece)
 
 

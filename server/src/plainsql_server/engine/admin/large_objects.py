@@ -4,7 +4,7 @@ detection of `snapshot.py` does not cover them.
 
 from psycopg import AsyncConnection, sql
 
-from plainsql_server.engine.admin.snapshot import Moment
+from plainsql_server.engine.admin.snapshot import Snapshot
 
 _PIECE_BYTES = 1 << 20
 _FOR_WRITING = 0x20000
@@ -16,7 +16,7 @@ _RIGHTS = """
 
 
 async def copy_large_objects(
-    earlier: Moment, later: Moment, owner: AsyncConnection, role_names: dict[str, str]
+    earlier: Snapshot, later: Snapshot, owner: AsyncConnection, role_names: dict[str, str]
 ) -> None:
     """Writes large objects that may have changed to the copy, as its owner, and removes deleted ones.
 
@@ -36,7 +36,7 @@ async def copy_large_objects(
         await _grant(later, owner, oid, role_names)
 
 
-async def _write(later: Moment, owner: AsyncConnection, oid: int) -> None:
+async def _write(later: Snapshot, owner: AsyncConnection, oid: int) -> None:
     opened = sql.SQL("SELECT lo_truncate64(lo_open({}, {}), 0)")
     await owner.execute(opened.format(sql.Literal(oid), sql.Literal(_FOR_WRITING)))
     offset = 0
@@ -49,7 +49,7 @@ async def _write(later: Moment, owner: AsyncConnection, oid: int) -> None:
         offset += len(piece)
 
 
-async def _grant(later: Moment, owner: AsyncConnection, oid: int, role_names: dict[str, str]) -> None:
+async def _grant(later: Snapshot, owner: AsyncConnection, oid: int, role_names: dict[str, str]) -> None:
     wanted = {(role_names.get(role, role), right) for role, right in await later.rows(sql.SQL(_RIGHTS), oid)}
     there = set(await (await owner.execute(_RIGHTS, (oid,))).fetchall())
     for change, preposition, rights in (("REVOKE", "FROM", there - wanted), ("GRANT", "TO", wanted - there)):

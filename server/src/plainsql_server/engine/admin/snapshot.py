@@ -123,7 +123,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class Snapshot:
     """A held snapshot of a database. It lasts as long as the transactions of its connections are open."""
 
     pair: Pair
@@ -225,7 +225,7 @@ async def connected(conninfo: str, role: str, database: str, program: str = MOVE
         raise InternalError(f"moving {database}: {type(error).__name__}: {error}") from error
 
 
-async def now_in(pair: Pair) -> Moment:
+async def now_in(pair: Pair) -> Snapshot:
     """Takes a snapshot of the database. It is held until `end` is called or the connections are closed."""
     connection = pair.admin
     for each in (pair.admin, pair.owner):
@@ -243,7 +243,7 @@ async def now_in(pair: Pair) -> Moment:
         oid: Table(oid, schema, name, is_view, storage, size_bytes, tuple(columns), tuple(key or ()))
         for oid, schema, name, is_view, storage, size_bytes, columns, key in rows
     }
-    return Moment(pair, snapshot, horizon, group, fingerprint, tables)
+    return Snapshot(pair, snapshot, horizon, group, fingerprint, tables)
 
 
 async def fingerprint_of(connection: AsyncConnection) -> str:
@@ -252,7 +252,7 @@ async def fingerprint_of(connection: AsyncConnection) -> str:
     return str(fingerprint)
 
 
-async def changes(earlier: Moment, later: Moment) -> list[TableChange]:
+async def changes(earlier: Snapshot, later: Snapshot) -> list[TableChange]:
     """The changes between two snapshots with the same definitions, for each table that has any."""
     tables = [table for table in later.tables.values() if earlier.tables[table.oid].storage == table.storage]
     # One pass over every table on each of the two connections, in parallel.
@@ -270,7 +270,7 @@ async def changes(earlier: Moment, later: Moment) -> list[TableChange]:
 
 
 async def _change(
-    earlier: Moment, later: Moment, table: Table, ended: Sequence[str], begun: Sequence[str]
+    earlier: Snapshot, later: Snapshot, table: Table, ended: Sequence[str], begun: Sequence[str]
 ) -> TableChange:
     """Reduces the candidates to the rows that were really deleted and inserted."""
     remaining, already = await asyncio.gather(later.seen(table, ended), earlier.seen(table, begun))
