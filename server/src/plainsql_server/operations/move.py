@@ -30,7 +30,7 @@ from plainsql_server.directory.moves import MoveRecord
 from plainsql_server.engine.admin import backups, change_apply
 from plainsql_server.engine.admin.change_apply import Copy, follow
 from plainsql_server.engine.admin.snapshot import Pair, Snapshot, connected, fingerprint_of, now_in
-from plainsql_server.operations.archive_parts import PIECE_BYTES
+from plainsql_server.operations.archive_parts import CHUNK_BYTES
 from plainsql_server.operations.backup import TENANT
 from plainsql_server.operations.programs import find_program, run, running
 from plainsql_server.operations.progress import Progress, TablesDumped
@@ -260,10 +260,10 @@ async def _pour(
     ):
         assert dumping.stdout is not None
         assert restoring.stdin is not None
-        while piece := await dumping.stdout.read(PIECE_BYTES):
-            restoring.stdin.write(piece)
+        while chunk := await dumping.stdout.read(CHUNK_BYTES):
+            restoring.stdin.write(chunk)
             await restoring.stdin.drain()
-            progress.at(dumped.wrote(len(piece)))
+            progress.at(dumped.wrote(len(chunk)))
         if await dumping.wait():
             raise RequestError("dump_failed", f"pg_dump failed: {last_words}")
 

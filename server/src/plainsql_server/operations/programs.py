@@ -110,8 +110,8 @@ async def _listen(process: Process, hear: Hear | None) -> str:
 async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
     """Yield the lines of a stream, each truncated to `_LINE_KEPT` bytes."""
     begun = b""
-    while piece := await stream.read(_BUFFER_BYTES):
-        *ended, rest = piece.split(b"\n")
+    while chunk := await stream.read(_BUFFER_BYTES):
+        *ended, rest = chunk.split(b"\n")
         for part in ended:
             yield (begun + part)[:_LINE_KEPT].decode(errors="replace")
             begun = b""
