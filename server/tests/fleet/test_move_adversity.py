@@ -208,7 +208,7 @@ def test_what_a_move_left_behind_is_never_opened_again(fleet: Fleet) -> None:
             Directory.open(fleet.dsn) as directory,
             drafts.draft(directory, target.organization_id, "main", replaces=True) as made,
         ):
-            await drafts.replace(directory, made, target, plain=False, restore_s=60, heeded_s=0)
+            await drafts.replace(directory, made, target, without_code=False, restore_s=60, heeded_s=0)
 
     async def find() -> DatabaseRecord:
         async with Directory.open(fleet.dsn) as directory:

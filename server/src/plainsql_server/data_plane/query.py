@@ -82,11 +82,11 @@ class _Job:
         "held_us",
         "limits",
         "max_rows",
-        "plain",
         "run",
         "statement",
         "tier",
         "timeout_ms",
+        "without_code",
     )  # fmt: skip
 
     def __init__(self, request: QueryRequest, classification: Classification, limits: Limits, tier: str) -> None:

@@ -73,8 +73,8 @@ async def exchange(
 ) -> bool:
     """Swaps the locations of draft and target: cell, engine name, roles and record secret.
 
-    `without_code` overrides whether the new content is without code. Returns False, and changes nothing, if one of the two has
-    changed.
+    `without_code` overrides whether the new content is without code. Returns False, and changes nothing, if one of the
+    two has changed.
     """
     rows = await _both(connection, draft, target)
     if rows is None:

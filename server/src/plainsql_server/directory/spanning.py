@@ -14,7 +14,8 @@ from psycopg import errors
 
 from plainsql_server.directory.connection import Directory
 
-# The notification channel that announces, by organization, that the spanning lock is free.
+# The notification channel that announces, by organization, that the spanning lock is free. Its name is that of the
+# first release, so that processes of both versions hear each other during an upgrade.
 LOCK_RELEASED = "plainsql_turns"
 
 # Longer than a client that lost a response keeps asking for the outcome.

@@ -1,6 +1,6 @@
 """The backup file format: a plain tar of small parts, which can be written and read as a stream.
 
-    writer = PieceWriter(stream, manifest)
+    writer = ArchiveWriter(stream, manifest)
     writer.write("data", content)
     writer.finish()
 
@@ -53,9 +53,9 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
     """Marks the backup as complete."""
 
     sha256: str
-    chunks: int
+    chunks: int = msgspec.field(name="pieces")
     # Whether the database contained no customer code, checked after the dump.
-    without_code: bool = False
+    without_code: bool = msgspec.field(default=False, name="plain")
 
 
 class ArchiveWriter:

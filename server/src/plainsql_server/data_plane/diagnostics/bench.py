@@ -34,7 +34,7 @@ _STREAMED_ROWS = 100
 # Long enough for the rollback of an earlier benchmark, short enough that a second one does not wait for the first.
 _LOCK_TIMEOUT_MS = 200
 _LOCK_NOT_AVAILABLE = "55P03"
-_LOCK_SCHEMA = "plainsql_bench_turn"
+_LOCK_SCHEMA = "plainsql_bench_lock"
 
 
 OperationName = Literal["point_read", "point_write", "transaction", "stream"]

@@ -217,7 +217,7 @@ class Pool:
         self.cell.admission.limit(self.queue, max(1, organization_limit // self.cell.processes))
         return Lease(self, deadline)
 
-    def stream_slot(self, organization_limit: int, deadline: Deadline) -> "StreamTurn":
+    def stream_slot(self, organization_limit: int, deadline: Deadline) -> "StreamSlot":
         """A stream slot, to acquire before the lease: a slow reader may hold both for a long time."""
         self.cell.stream_admission.limit(self.stream_queue, max(1, organization_limit // self.cell.processes // 2))
         return StreamSlot(self, deadline)
