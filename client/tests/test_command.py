@@ -41,8 +41,8 @@ def run(
         ("csv", 'n,t,e\n1.50,"ä,",\n'),
     ],
 )
-def test_standard_output_is_data_alone(service: Service, form: str, expected: str) -> None:
-    done = run(service, "sql", "-o", form, "select 1.50 as n, 'ä,' as t, null as e")
+def test_standard_output_is_data_alone(service: Service, output_format: str, expected: str) -> None:
+    done = run(service, "sql", "-o", output_format, "select 1.50 as n, 'ä,' as t, null as e")
     assert (done.stdout, done.returncode) == (expected, 0)
     assert service.data_url in done.stderr
 
@@ -112,10 +112,10 @@ def test_a_login_is_tried_saved_for_its_user_alone_and_used(service: Service, tm
 
 
 @pytest.mark.parametrize("form", ["table", "json", "csv", "ndjson"])
-def test_read_only_is_refused_to_write_in_every_form(service: Service, form: str) -> None:
+def test_read_only_is_refused_to_write_in_every_form(service: Service, output_format: str) -> None:
     name = f"s_{uuid4().hex[:8]}"
     service.query(f"create sequence {name}")
-    done = run(service, "sql", "--read-only", "-o", form, f"select nextval('{name}')")
+    done = run(service, "sql", "--read-only", "-o", output_format, f"select nextval('{name}')")
     assert (done.returncode, "read_only_sql_transaction" in done.stderr) == (1, True)
     assert service.value(f"select is_called from {name}") is False
     service.query(f"drop sequence {name}")

@@ -96,11 +96,11 @@ def test_a_bad_row_is_named_and_nothing_is_half_imported(
 
 @pytest.mark.parametrize("form", ["ndjson", "parquet"])
 def test_other_forms_make_the_round_trip(
-    service: Service, db: plainsql.Client, table: str, tmp_path: Path, form: str
+    service: Service, db: plainsql.Client, table: str, tmp_path: Path, output_format: str
 ) -> None:
     db.query(f"insert into {table} select g, 'n' || g, g + 0.25, '2026-01-01Z' from generate_series(1, 1000) g")
     before = db.query(f"select * from {table} order by id").rows
-    path = str(tmp_path / f"out.{form}")
+    path = str(tmp_path / f"out.{output_format}")
     assert run(service, "export", path, "--table", table).returncode == 0
     db.query(f"delete from {table}")
     done = run(service, "import", path, "--table", table)
@@ -125,7 +125,7 @@ ALL_VALUES = """
 
 @pytest.mark.parametrize("form", ["csv", "ndjson"])
 def test_every_kind_of_value_makes_the_round_trip(
-    service: Service, db: plainsql.Client, tmp_path: Path, form: str
+    service: Service, db: plainsql.Client, tmp_path: Path, output_format: str
 ) -> None:
     name = f"all_{uuid4().hex[:8]}"
     db.query(f"create table {name} (id int generated always as identity, {ALL_TYPES})")
@@ -134,7 +134,7 @@ def test_every_kind_of_value_makes_the_round_trip(
     # A JSON null in NDJSON cannot be told from none.
     db.query(f"update {name} set js = '{{}}' where js::text = 'null'")
     before = db.query(f"select {name}::text from (select {columns} from {name} order by id) {name}").rows
-    path = str(tmp_path / f"out.{form}")
+    path = str(tmp_path / f"out.{output_format}")
     done = run(service, "export", path, "--sql", f"select {columns} from {name} order by id")
     assert done.returncode == 0, done.stderr
     db.query(f"delete from {name}")

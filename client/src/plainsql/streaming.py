@@ -10,7 +10,7 @@ from typing import Any
 
 from plainsql.driver import finish
 from plainsql.errors import StreamBroken, service_error
-from plainsql.protocol import StreamForm
+from plainsql.protocol import StreamFormat
 from plainsql.result import Row, make_rows
 from plainsql.values import decode_json
 from plainsql.wire import Lost, Response, Source
@@ -176,10 +176,10 @@ class ByteStream(Iterator[bytes]):
     Raises StreamBroken if the connection breaks, and the service's error if the statement fails midway.
     """
 
-    def __init__(self, response: Response, form: StreamForm) -> None:
+    def __init__(self, response: Response, stream_format: StreamFormat) -> None:
         assert response.source is not None
         self._source = response.source
-        self._is_csv = form is StreamForm.CSV
+        self._is_csv = stream_format is StreamFormat.CSV
         self._has_head = self._is_csv
         # The last line so far. If the stream ends here, it is the closing line, not a row.
         self._held = b""

@@ -103,8 +103,8 @@ class Metrics(Collector):
             errors.add_metric([code], count)
         yield errors
         streams = CounterMetricFamily("plainsql_streams", "Streams that have ended.", labels=["form", "end"])
-        for (form, end), count in list(self._streams.items()):
-            streams.add_metric([form, end], count)
+        for (stream_format, end), count in list(self._streams.items()):
+            streams.add_metric([stream_format, end], count)
         yield streams
         yield CounterMetricFamily("plainsql_stream_bytes", "Bytes sent to clients in streams.", self._stream_bytes)
         yield CounterMetricFamily("plainsql_rows", "Rows sent to clients.", self._rows)

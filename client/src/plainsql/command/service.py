@@ -39,7 +39,7 @@ def run_bench(options: argparse.Namespace) -> int:
         **{f"p{share}_us": took_us[min(len(took_us) - 1, len(took_us) * share // 100)] for share in (50, 95, 99)},
         "max_us": took_us[-1], "per_second": round(len(took_us) / elapsed_s),
     }  # fmt: skip
-    write_records(tuple(record), [record], options.form)
+    write_records(tuple(record), [record], options.output_format)
     return 0
 
 

@@ -20,8 +20,8 @@ from plainsql_server.directory.cells import CellState
 from plainsql_server.directory.connection import Directory, DirectoryConnection
 
 _SELECT = """
-    SELECT d.id, d.organization_id, d.name, d.state, d.is_default, d.plain AS without_code, d.engine_name, d.record_secret,
-           d.created_at,
+    SELECT d.id, d.organization_id, d.name, d.state, d.is_default, d.plain AS without_code, d.engine_name,
+           d.record_secret, d.created_at,
            o.engine_name AS owner_role, r.engine_name AS reader_role,
            d.cell_id, c.name AS cell_name, c.conninfo AS cell_conninfo, c.state AS cell_state,
            coalesce(d.held_until > now(), false) AS is_held, d.restorable_until, d.restores_to

@@ -23,7 +23,7 @@ from plainsql_server.core.errors import RequestError
 T = TypeVar("T")
 
 # Increase it when older versions could misread what this version writes.
-_FORM = 1
+_FORMAT = 1
 CHUNK_BYTES = 1 << 20
 _BUFFER_BYTES = 1 << 20
 _MANIFEST, _END = "manifest.json", "end.json"
@@ -34,7 +34,7 @@ _LARGEST_JSON_BYTES = 1 << 20
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What the backup contains, and what is needed to read it."""
 
-    form: int = _FORM
+    format: int = msgspec.field(default=_FORMAT, name="form")
     kind: str
     name: str
     taken_at: str
@@ -108,8 +108,8 @@ class ArchiveReader:
         if name != _MANIFEST:
             raise _not_a_backup()
         self.manifest = _decoded(content, Manifest)
-        if self.manifest.form != _FORM:
-            raise RequestError("not_a_backup", f"This version can't read backup format {self.manifest.form}.")
+        if self.manifest.format != _FORMAT:
+            raise RequestError("not_a_backup", f"This version can't read backup format {self.manifest.format}.")
 
     def chunks(self) -> Iterator[tuple[str, bytes]]:
         """Yield (archive, content) pairs, then set `end`. Raises RequestError if the backup is incomplete."""

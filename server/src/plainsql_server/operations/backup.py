@@ -33,8 +33,8 @@ _DUMPABLE = frozenset([DatabaseState.READY, DatabaseState.SUSPENDED])
 # How long pg_dump waits for a customer's table lock. Statements queued behind it wait as long.
 _LOCK_WAIT = "--lock-wait-timeout=20s"
 # No compression here: operators compress the whole file, and progress is measured by the bytes written.
-_FORM = ("--format=custom", "--compress=0")
-TENANT = (*_FORM, _LOCK_WAIT, "--exclude-schema=plainsql", "--no-subscriptions")
+_FORMAT = ("--format=custom", "--compress=0")
+TENANT = (*_FORMAT, _LOCK_WAIT, "--exclude-schema=plainsql", "--no-subscriptions")
 _SECTIONS = {"schema": ("--section=pre-data", "--section=post-data"), "data": ("--section=data", "--verbose")}
 
 _DIRECTORY_TABLES = """
@@ -91,7 +91,7 @@ async def backup_directory(directory: Directory, dsn: str, output: BinaryIO, pro
     writer = ArchiveWriter(output, manifest)
     progress.step("data", dumped.total)
     conninfo = make_conninfo(dsn, application_name=BACKUP)
-    options = [*_FORM, _LOCK_WAIT, "--verbose"]
+    options = [*_FORMAT, _LOCK_WAIT, "--verbose"]
     await _dump(program, options, conninfo, writer=writer, part="data", dumped=dumped, progress=progress)
     await asyncio.to_thread(writer.finish)
 

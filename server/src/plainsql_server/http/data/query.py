@@ -10,10 +10,10 @@ from plainsql_server.core.result import Result
 from plainsql_server.data_plane.query import Queries, QueryRequest
 from plainsql_server.data_plane.transaction import TransactionRequest, TransactionStatement
 from plainsql_server.engine.encoding.shapes import Encoding
-from plainsql_server.http.app.stream_formats import Form
+from plainsql_server.http.app.stream_formats import StreamFormat
 from plainsql_server.http.data.idempotency import IDEMPOTENCY_KEY, IdempotencyRoutes
 from plainsql_server.http.data.query_body import QUERY_BODY, QueryOptions
-from plainsql_server.http.data.streams import StreamedAnswers, wanted_form
+from plainsql_server.http.data.streams import StreamedAnswers, wanted_format
 from plainsql_server.http.server.requests import Request, decode_json, require_content_type, text_of
 from plainsql_server.http.server.responses import Response
 from plainsql_server.limits.tiers import TIERS
@@ -51,17 +51,22 @@ class QueryRoutes:
         return await self._answer(request, principal, query, body)
 
     async def _answer(self, request: Request, principal: Principal, query: QueryRequest, body: bytes) -> Response:
-        form = wanted_form(request, query)
+        stream_format = wanted_format(request, query)
         if IDEMPOTENCY_KEY in request.headers:
-            return await self._answer_once(request, principal, query, body, form)
-        if form is not None:
-            return await self._streamed.answer(request, principal, query, form)
+            return await self._answer_once(request, principal, query, body, stream_format)
+        if stream_format is not None:
+            return await self._streamed.answer(request, principal, query, stream_format)
         return _render(await self._queries.run(principal, query), request)
 
     async def _answer_once(
-        self, request: Request, principal: Principal, query: QueryRequest, body: bytes, form: Form | None
+        self,
+        request: Request,
+        principal: Principal,
+        query: QueryRequest,
+        body: bytes,
+        stream_format: StreamFormat | None,
     ) -> Response:
-        if form is not None:
+        if stream_format is not None:
             raise RequestError(
                 "idempotent_stream",
                 "A request with an Idempotency-Key can't be streamed.",

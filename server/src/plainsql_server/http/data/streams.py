@@ -16,7 +16,7 @@ from plainsql_server.core.statement import without_stream_hint
 from plainsql_server.data_plane.query import QueryRequest
 from plainsql_server.data_plane.stream import ReaderTooSlow, StreamEnd, Streams
 from plainsql_server.http.app.credential_watch import ACCESS_ENDED, CredentialWatch, access_ended
-from plainsql_server.http.app.stream_formats import FORMS, Form
+from plainsql_server.http.app.stream_formats import STREAM_FORMATS, StreamFormat
 from plainsql_server.http.server.accept import preferred
 from plainsql_server.http.server.cors import cors_headers
 from plainsql_server.http.server.protocol import SHUTDOWN
@@ -24,7 +24,7 @@ from plainsql_server.http.server.requests import Request
 from plainsql_server.http.server.responses import Response
 from plainsql_server.http.server.sink import ClientStalled, Sink
 
-_FORMS = tuple(FORMS)
+_STREAM_TYPES = tuple(STREAM_FORMATS)
 # How much to write before checking whether the client keeps up.
 _PIECE_BYTES = 64 * 1024
 
@@ -45,13 +45,15 @@ class StreamedAnswers:
         self._pace = pace
         self._standing = standing
 
-    async def answer(self, request: Request, principal: Principal, query: QueryRequest, form: Form) -> Response:
+    async def answer(
+        self, request: Request, principal: Principal, query: QueryRequest, stream_format: StreamFormat
+    ) -> Response:
         """Streams the answer and returns it, for the log. Raises ServiceError if nothing was sent.
 
         Cancelling it cancels the statement.
         """
-        query.encoding = form.encoding(query.encoding)
-        delivery = _Delivery(request, form, self._pace)
+        query.encoding = stream_format.encoding(query.encoding)
+        delivery = _Delivery(request, stream_format, self._pace)
         try:
             async with self._standing.watched(request, principal):
                 end = await self._streams.run(principal, query, delivery)
@@ -78,21 +80,21 @@ class StreamedAnswers:
         return delivery.response
 
 
-def wanted_form(request: Request, query: QueryRequest) -> Form | None:
+def wanted_format(request: Request, query: QueryRequest) -> StreamFormat | None:
     """The requested stream format, or None. Removes a STREAM hint from the statement."""
     hinted = without_stream_hint(query.sql) if "/*+" in query.sql else None
     if hinted is not None:
         query.sql = hinted
-    wanted = preferred(request.headers.get(b"accept"), _FORMS, must=hinted is not None)
-    return None if wanted is None else FORMS[wanted]
+    wanted = preferred(request.headers.get(b"accept"), _STREAM_TYPES, must=hinted is not None)
+    return None if wanted is None else STREAM_FORMATS[wanted]
 
 
 class _Delivery:
     """The delivery of one stream to its client."""
 
-    def __init__(self, request: Request, form: Form, pace: Pace) -> None:
+    def __init__(self, request: Request, stream_format: StreamFormat, pace: Pace) -> None:
         self._request = request
-        self._form = form
+        self._format = stream_format
         self._ping_s = pace.ping_ms / 1000
         self._loop = asyncio.get_running_loop()
         self._sink = Sink(request.way, pace.stall_ms / 1000)
@@ -100,7 +102,7 @@ class _Delivery:
         self._wrote_s = 0.0
         self.has_begun = False
         # For the log, updated while the stream runs.
-        self.response = Response(200, b"", content_type=form.content_type, stream=form.name)
+        self.response = Response(200, b"", content_type=stream_format.content_type, stream=stream_format.name)
 
     async def begin(self, shape: Shape, queue_us: int) -> None:
         request, response = self._request, self.response
@@ -119,8 +121,8 @@ class _Delivery:
             *cors_headers(request),
         )
         self._sink.begin(response.status, response.headers)
-        self._columns = self._form.columns(shape, request.id)
-        if self._form.ping:
+        self._columns = self._format.columns(shape, request.id)
+        if self._format.ping:
             self._timer = self._loop.call_later(self._ping_s, self._ping)
 
     async def take(self, rows: Sequence[bytes]) -> None:
@@ -136,13 +138,13 @@ class _Delivery:
         """Ends a complete stream."""
         response = self.response
         response.exec_us, response.command = end.completion.exec_us, end.completion.command
-        self._end(self._form.done(end, monotonic_us() - self._request.started_us))
+        self._end(self._format.done(end, monotonic_us() - self._request.started_us))
 
     def fail(self, error: ServiceError) -> None:
         """Ends a failed stream."""
         self.response.error_code = error.code
         self.response.failure = error
-        last = self._form.error(error, self._request.id)
+        last = self._format.error(error, self._request.id)
         if last is not None:
             self._end(last)
         else:
@@ -180,7 +182,7 @@ class _Delivery:
     def _ping(self) -> None:
         silent_s = self._loop.time() - self._wrote_s
         if silent_s >= self._ping_s and not self._sink.is_behind:
-            self._write(self._form.ping)
+            self._write(self._format.ping)
             silent_s = 0.0
         self._timer = self._loop.call_later(max(0.001, self._ping_s - silent_s), self._ping)
 
