@@ -33,7 +33,7 @@ def run(
 
 
 @pytest.mark.parametrize(
-    ("form", "expected"),
+    ("output_format", "expected"),
     [
         ("table", " n    | t  | e\n------+----+------\n 1.50 | ä, | NULL\n"),
         ("json", '[\n{"n":1.50,"t":"ä,","e":null}\n]\n'),
@@ -111,7 +111,7 @@ def test_a_login_is_tried_saved_for_its_user_alone_and_used(service: Service, tm
     )
 
 
-@pytest.mark.parametrize("form", ["table", "json", "csv", "ndjson"])
+@pytest.mark.parametrize("output_format", ["table", "json", "csv", "ndjson"])
 def test_read_only_is_refused_to_write_in_every_form(service: Service, output_format: str) -> None:
     name = f"s_{uuid4().hex[:8]}"
     service.query(f"create sequence {name}")

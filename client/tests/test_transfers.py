@@ -94,7 +94,7 @@ def test_a_bad_row_is_named_and_nothing_is_half_imported(
     assert stages(db) == 0
 
 
-@pytest.mark.parametrize("form", ["ndjson", "parquet"])
+@pytest.mark.parametrize("output_format", ["ndjson", "parquet"])
 def test_other_forms_make_the_round_trip(
     service: Service, db: plainsql.Client, table: str, tmp_path: Path, output_format: str
 ) -> None:
@@ -123,7 +123,7 @@ ALL_VALUES = """
 """
 
 
-@pytest.mark.parametrize("form", ["csv", "ndjson"])
+@pytest.mark.parametrize("output_format", ["csv", "ndjson"])
 def test_every_kind_of_value_makes_the_round_trip(
     service: Service, db: plainsql.Client, tmp_path: Path, output_format: str
 ) -> None:

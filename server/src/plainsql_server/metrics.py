@@ -102,7 +102,7 @@ class Metrics(Collector):
         for code, count in list(self._errors.items()):
             errors.add_metric([code], count)
         yield errors
-        streams = CounterMetricFamily("plainsql_streams", "Streams that have ended.", labels=["form", "end"])
+        streams = CounterMetricFamily("plainsql_streams", "Streams that have ended.", labels=["format", "end"])
         for (stream_format, end), count in list(self._streams.items()):
             streams.add_metric([stream_format, end], count)
         yield streams

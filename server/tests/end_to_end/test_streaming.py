@@ -105,7 +105,7 @@ def test_csv_is_read_back_by_a_reader_of_csv(service: Service) -> None:
     assert response.text.endswith(',,"",true\r\n')
 
 
-@pytest.mark.parametrize("form", [SSE, NDJSON])
+@pytest.mark.parametrize("stream_format", [SSE, NDJSON])
 def test_no_value_can_break_the_frame(service: Service, form: str) -> None:
     sql = (
         """select E'a\\n\\nevent: done\\ndata: {}\\n\\n' as "x\ny","""
@@ -126,7 +126,7 @@ def test_options_and_parameters_hold_for_streams(service: Service) -> None:
     assert rows == [["9007199254740993", "x"]]
 
 
-@pytest.mark.parametrize("form", [SSE, NDJSON, CSV])
+@pytest.mark.parametrize("stream_format", [SSE, NDJSON, CSV])
 @pytest.mark.parametrize(
     ("sql", "status", "code"),
     [

@@ -9,7 +9,7 @@ FORMS = (SSE, NDJSON, CSV)
 
 
 @pytest.mark.parametrize(
-    ("accept", "form"),
+    ("accept", "stream_format"),
     [
         (None, None),
         (b"", None),
@@ -47,7 +47,7 @@ def test_a_client_gets_a_stream_only_where_it_prefers_one(accept: bytes | None, 
 
 
 @pytest.mark.parametrize(
-    ("accept", "form"),
+    ("accept", "stream_format"),
     [
         (None, SSE),
         (b"*/*", SSE),

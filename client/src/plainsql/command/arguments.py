@@ -129,7 +129,7 @@ def _add_settings(parser: argparse.ArgumentParser, *, is_first: bool = True) -> 
 
 def _add_format(parser: argparse.ArgumentParser) -> None:
     shown = "output format (default: table)"
-    parser.add_argument("-o", "--output", dest="form", choices=OUTPUT_FORMATS, default="table", help=shown)
+    parser.add_argument("-o", "--output", dest="output_format", choices=OUTPUT_FORMATS, default="table", help=shown)
 
 
 def _add_sql(parser: argparse.ArgumentParser) -> None:

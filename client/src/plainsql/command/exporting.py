@@ -69,7 +69,7 @@ def _pass_on(
 ) -> None:
     is_csv = output_format == "csv"
     with db.stream_bytes(
-        sql, output_format=StreamFormat.CSV if is_csv else StreamFormat.OBJECTS, timeout_s=life_s
+        sql, stream_format=StreamFormat.CSV if is_csv else StreamFormat.OBJECTS, timeout_s=life_s
     ) as pieces:
         # The header is not a row. Line breaks in quoted fields are counted as rows; the number is only for display.
         header = 1 if is_csv else 0

@@ -67,10 +67,10 @@ def _run_together(db: Client, statements: list[str], options: argparse.Namespace
 
 
 def _pass_on(db: Client, sql: str, options: argparse.Namespace) -> None:
-    output_format = StreamFormat.CSV if options.output_format == "csv" else StreamFormat.OBJECTS
+    stream_format = StreamFormat.CSV if options.output_format == "csv" else StreamFormat.OBJECTS
     out = sys.stdout.buffer
     limits = {"max_rows": options.max_rows, "read_only": options.read_only, "timeout_s": options.timeout}
-    with db.stream_bytes(sql, *options.param, output_format=output_format, **limits) as rows:
+    with db.stream_bytes(sql, *options.param, stream_format=stream_format, **limits) as rows:
         if options.output_format != "json":
             for piece in rows:
                 out.write(piece)
