@@ -78,8 +78,8 @@ def test_a_large_request_streams_like_a_small_one(service: Service) -> None:
 
 def test_a_connection_goes_on_after_a_stream(service: Service) -> None:
     with httpx.Client(verify=service.http._transport._pool._ssl_context, timeout=30) as client:  # type: ignore[attr-defined]
-        for form in (SSE, NDJSON, CSV, SSE):
-            headers = {"Authorization": f"Bearer {service.api_key}", "Accept": form}
+        for stream_format in (SSE, NDJSON, CSV, SSE):
+            headers = {"Authorization": f"Bearer {service.api_key}", "Accept": stream_format}
             response = client.post(f"{service.data_url}/v1/query", json={"sql": "select 1 as n"}, headers=headers)
             assert "connection" not in response.headers
             assert "1" in response.text
@@ -106,12 +106,12 @@ def test_csv_is_read_back_by_a_reader_of_csv(service: Service) -> None:
 
 
 @pytest.mark.parametrize("stream_format", [SSE, NDJSON])
-def test_no_value_can_break_the_frame(service: Service, form: str) -> None:
+def test_no_value_can_break_the_frame(service: Service, stream_format: str) -> None:
     sql = (
         """select E'a\\n\\nevent: done\\ndata: {}\\n\\n' as "x\ny","""
         """ '{"a":\n\n"b"}'::json as j, E'\\r' as r, 'é😀' as u"""
     )
-    if form == SSE:
+    if stream_format == SSE:
         (row,), _ = stream(service, sql)
     else:
         row = json.loads(ask(service, sql, NDJSON).text.split("\n")[1])
@@ -139,9 +139,9 @@ def test_options_and_parameters_hold_for_streams(service: Service) -> None:
     ],
 )
 def test_an_error_before_the_first_row_keeps_its_status_and_json(
-    service: Service, form: str, sql: str, status: int, code: str
+    service: Service, stream_format: str, sql: str, status: int, code: str
 ) -> None:
-    error_of(ask(service, sql, form), status, code)
+    error_of(ask(service, sql, stream_format), status, code)
 
 
 def test_positions_count_in_the_text_that_was_sent(service: Service) -> None:

@@ -42,8 +42,8 @@ FORMS = (SSE, NDJSON, CSV)
         (b",, ;q=1,text/csv", CSV),
     ],
 )
-def test_a_client_gets_a_stream_only_where_it_prefers_one(accept: bytes | None, form: bytes | None) -> None:
-    assert preferred(accept, FORMS, must=False) == form
+def test_a_client_gets_a_stream_only_where_it_prefers_one(accept: bytes | None, stream_format: bytes | None) -> None:
+    assert preferred(accept, FORMS, must=False) == stream_format
 
 
 @pytest.mark.parametrize(
@@ -58,5 +58,5 @@ def test_a_client_gets_a_stream_only_where_it_prefers_one(accept: bytes | None, 
         (b"application/x-ndjson, text/csv", NDJSON),
     ],
 )
-def test_with_a_hint_the_header_only_chooses_the_form(accept: bytes | None, form: bytes) -> None:
-    assert preferred(accept, FORMS, must=True) == form
+def test_with_a_hint_the_header_only_chooses_the_form(accept: bytes | None, stream_format: bytes) -> None:
+    assert preferred(accept, FORMS, must=True) == stream_format
