@@ -51,7 +51,7 @@ from plainsql_server.http.data.routes import data_routes
 from plainsql_server.http.data.streams import Pace, StreamedAnswers
 from plainsql_server.http.data.transaction import TransactionRoutes
 from plainsql_server.http.server.connections import ConnectionLimits, Connections, allow_descriptors
-from plainsql_server.http.server.protocol import LAST_ANSWERS_AFTER_S, ClientTimeouts, ShortWayProtocol
+from plainsql_server.http.server.protocol import LAST_ANSWERS_AFTER_S, ClientTimeouts, FastPathProtocol
 from plainsql_server.http.server.readiness import Readiness
 from plainsql_server.http.server.workers import serve
 from plainsql_server.limits.opening import open_permits
@@ -329,7 +329,7 @@ def _serve(factory: str, settings: Settings, host: str, port: int, workers: int)
         ssl_certfile=settings.tls_cert_file,
         ssl_keyfile=settings.tls_key_file,
         loop="uvloop",
-        http=ShortWayProtocol,
+        http=FastPathProtocol,
         ws="none",
         lifespan="on",
         access_log=False,

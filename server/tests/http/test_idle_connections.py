@@ -9,7 +9,7 @@ import pytest
 import uvicorn
 
 from plainsql_server.http.server.connections import ConnectionLimits, Connections
-from plainsql_server.http.server.protocol import ClientTimeouts, ShortWayProtocol
+from plainsql_server.http.server.protocol import ClientTimeouts, FastPathProtocol
 from plainsql_server.http.server.readiness import Readiness
 from plainsql_server.http.server.requests import Request
 from plainsql_server.http.server.responses import Response
@@ -38,7 +38,7 @@ class Echo:
 @asynccontextmanager
 async def connection() -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     config = uvicorn.Config(
-        Echo(), interface="asgi3", port=0, http=ShortWayProtocol, ws="none", lifespan="off", proxy_headers=False,
+        Echo(), interface="asgi3", port=0, http=FastPathProtocol, ws="none", lifespan="off", proxy_headers=False,
         timeout_keep_alive=KEPT_S, log_level="warning",
     )  # fmt: skip
     server = uvicorn.Server(config)

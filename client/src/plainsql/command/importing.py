@@ -151,19 +151,19 @@ def _store_all(db: Client, plan: Plan, batches: Iterator[Batch], stage: str, pro
         _store(db, plan, batch, lambda sql: f"insert into {stage} {sql}")
         return batch
 
-    under_way: list[Future[Batch]] = []
+    in_progress: list[Future[Batch]] = []
     with ThreadPoolExecutor(_IN_FLIGHT) as threads:
         try:
             for batch in batches:
-                under_way.append(threads.submit(store, batch))
-                if len(under_way) > _IN_FLIGHT:
-                    stored = under_way.pop(0).result()
+                in_progress.append(threads.submit(store, batch))
+                if len(in_progress) > _IN_FLIGHT:
+                    stored = in_progress.pop(0).result()
                     progress.advance(stored.rows, stored.size_bytes)
-            for each in under_way:
+            for each in in_progress:
                 stored = each.result()
                 progress.advance(stored.rows, stored.size_bytes)
         except BaseException:
-            for each in under_way:
+            for each in in_progress:
                 each.cancel()
             raise
 

@@ -224,8 +224,8 @@ async def _leaders(conninfo: str, admin_role: str) -> str:
     hosts = hosts_of(conninfo)
     if len(hosts) == 1:
         return conninfo
-    ways = Address(conninfo, "postgres", admin_role).ways(_CONNECT_TIMEOUT_S * 1000)
-    return make_conninfo(conninfo, **hosts[await leading(ways, _CONNECT_TIMEOUT_S)])
+    conninfos = Address(conninfo, "postgres", admin_role).conninfos(_CONNECT_TIMEOUT_S * 1000)
+    return make_conninfo(conninfo, **hosts[await leading(conninfos, _CONNECT_TIMEOUT_S)])
 
 
 async def _connect(

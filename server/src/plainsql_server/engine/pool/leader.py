@@ -43,14 +43,14 @@ class Leader:
         # When the last completed probe began.
         self._looked_s = 0.0
 
-    async def connect(self, ways: Sequence[bytes], connect_timeout_s: float, limit_s: float) -> Connection:
-        """Connects to the primary. `ways` are connection strings, one for each host.
+    async def connect(self, conninfos: Sequence[bytes], connect_timeout_s: float, limit_s: float) -> Connection:
+        """Connects to the primary. `conninfos` are connection strings, one for each host.
 
         Raises EngineError if that fails. For a cell with several hosts, it is raised only after `limit_s` or
         FAILOVER_WAIT_S, or if the primary rejects these connection strings but accepts the probe role.
         """
-        if len(ways) == 1:
-            return await Connection.open(ways[0], min(connect_timeout_s, limit_s))
+        if len(conninfos) == 1:
+            return await Connection.open(conninfos[0], min(connect_timeout_s, limit_s))
         end_s = time.monotonic() + min(limit_s, FAILOVER_WAIT_S)
         # A host that rejected the connection although it is the primary. It is tried once more, because it may just
         # have been promoted.
@@ -62,7 +62,7 @@ class Leader:
             asked_s = time.monotonic()
             timeout_s = min(connect_timeout_s, _LOOK_S, max(0.0, end_s - asked_s))
             try:
-                connection = await Connection.open(ways[place], timeout_s)
+                connection = await Connection.open(conninfos[place], timeout_s)
             except EngineError:
                 failed_s = time.monotonic()
                 # A timeout is not a rejection: after a failover, all clients connect at once.
@@ -130,12 +130,12 @@ class Leader:
             self._looked_s = began_s
 
 
-async def leading(ways: Sequence[bytes], timeout_s: float) -> int:
+async def leading(conninfos: Sequence[bytes], timeout_s: float) -> int:
     """Returns the index of the host that accepts connections as primary. Raises EngineError if none does in time.
 
     If two hosts do, the one with the later timeline wins.
     """
-    attempts = [asyncio.ensure_future(Connection.open(way, timeout_s)) for way in ways]
+    attempts = [asyncio.ensure_future(Connection.open(conninfo, timeout_s)) for conninfo in conninfos]
     try:
         waiting = set(attempts)
         while waiting and not _successes(attempts):

@@ -199,7 +199,7 @@ class Pool:
         self.queue = cell.admission.tenant_queue(organization_id, cell.pool_limit)
         self.stream_queue = cell.stream_admission.tenant_queue(organization_id, max(1, cell.pool_limit // 2))
         self.loop = asyncio.get_running_loop()
-        self._ways = address.ways(cell.connect_timeout_ms)
+        self._conninfos = address.conninfos(cell.connect_timeout_ms)
         self.catalog = Catalog(self._look_up)
         # Last in, first out: the most recently used connection is reused, and the others age and are closed.
         self.idle: list[Connection] = []
@@ -242,7 +242,7 @@ class Pool:
         self._count(+1)
         left_s = deadline.left_s()
         try:
-            return await self.cell.leader.connect(self._ways, self.cell.connect_timeout_ms / 1000, left_s)
+            return await self.cell.leader.connect(self._conninfos, self.cell.connect_timeout_ms / 1000, left_s)
         except BaseException as error:
             self._count(-1)
             if isinstance(error, EngineError) and left_s < _CONNECTING_TAKES_S and not deadline.left_s():
@@ -253,7 +253,7 @@ class Pool:
     async def open_apart(self) -> Connection:
         """Opens a connection to the primary outside the pool. The caller must close it."""
         timeout_s = self.cell.connect_timeout_ms / 1000
-        return await self.cell.leader.connect(self._ways, timeout_s, timeout_s)
+        return await self.cell.leader.connect(self._conninfos, timeout_s, timeout_s)
 
     def release(self, connection: Connection, started_s: float) -> None:
         """Takes back a clean connection and releases the slot that was in use since `started_s`."""
@@ -302,7 +302,7 @@ class Pool:
 
     async def interrupt(self, connection: Connection) -> Ending:
         """Stops the statement that one of the pool's connections is running."""
-        ending = await interrupt(connection, self._ways[connection.place], has_replicas=len(self._ways) > 1)
+        ending = await interrupt(connection, self._conninfos[connection.place], has_replicas=len(self._conninfos) > 1)
         if ending.runs_on_pid:
             self.cell.leader.suspect()
         return ending
@@ -336,7 +336,7 @@ class Pool:
             self.cell.observe(
                 FailureObserved(now(), "failure", "engine.pool", "a backend ignored pg_terminate_backend")
             )
-            await gone(backend_pid, self._ways[connection.place])
+            await gone(backend_pid, self._conninfos[connection.place])
         finally:
             # 0.0: the wait says nothing about how long a slot is usually held. It also served as the penalty.
             self._close(connection)

@@ -97,7 +97,7 @@ class _Delivery:
         self._format = stream_format
         self._ping_s = pace.ping_ms / 1000
         self._loop = asyncio.get_running_loop()
-        self._sink = Sink(request.way, pace.stall_ms / 1000)
+        self._sink = Sink(request.channel, pace.stall_ms / 1000)
         self._timer: asyncio.TimerHandle | None = None
         self._wrote_s = 0.0
         self.has_begun = False

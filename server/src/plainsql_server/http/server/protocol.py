@@ -20,7 +20,7 @@ from plainsql_server.http.server.connections import Connections
 from plainsql_server.http.server.errors import error_response
 from plainsql_server.http.server.readiness import Readiness
 from plainsql_server.http.server.request_head import Head
-from plainsql_server.http.server.requests import WAY, Request
+from plainsql_server.http.server.requests import RESPONSE_CHANNEL, Request
 from plainsql_server.http.server.responses import Response, rendered
 from plainsql_server.http.server.sink import reset
 
@@ -55,7 +55,7 @@ class Responder(Protocol):
         """The answer, or None if the client disconnected."""
 
 
-class _ShortCycle:
+class _FastPathCycle:
     """A request on the fast path, with the attributes that uvicorn's protocol expects of a cycle."""
 
     __slots__ = ("body", "chunked", "disconnected", "keep_alive", "message_event", "more_body", "response_complete")
@@ -80,10 +80,10 @@ class _Unwatched:
 _NEVER_AWAITED = _Unwatched()
 
 
-class ShortWayProtocol(HttpToolsProtocol):
+class FastPathProtocol(HttpToolsProtocol):
     """The connection of one client."""
 
-    _short: _ShortCycle | None = None
+    _fast_cycle: _FastPathCycle | None = None
     _task: "asyncio.Task[None] | None" = None
     _stall_timer: asyncio.TimerHandle | None = None
     # When the connection became idle; infinite while it is in use.
@@ -112,34 +112,34 @@ class ShortWayProtocol(HttpToolsProtocol):
     @property
     def is_answering(self) -> bool:
         """Whether a request is being answered: it is complete, or its body is read under the body timeout."""
-        return self._short is None and self._owes_an_answer()
+        return self._fast_cycle is None and self._owes_an_answer()
 
     def on_headers_complete(self) -> None:
         if not self._owes_an_answer() and self._head.is_short():
             newer = self.parser.get_http_version() != "1.0"
-            self._short = _ShortCycle(newer and self.parser.should_keep_alive(), newer)
-            self.cycle = self._short  # type: ignore[assignment]
+            self._fast_cycle = _FastPathCycle(newer and self.parser.should_keep_alive(), newer)
+            self.cycle = self._fast_cycle  # type: ignore[assignment]
             return
-        self._short = None
+        self._fast_cycle = None
         self._awaits_nothing()
-        self._begin_uvicorns_way()
+        self._begin_with_uvicorn()
 
     def on_body(self, body: bytes) -> None:
-        if self._short is None:
+        if self._fast_cycle is None:
             super().on_body(body)
         else:
-            self._short.body += body
+            self._fast_cycle.body += body
 
     def on_message_complete(self) -> None:
-        if (short := self._short) is None:
+        if (fast_cycle := self._fast_cycle) is None:
             super().on_message_complete()
             return
-        self._short = None
+        self._fast_cycle = None
         self._awaits_nothing()
-        short.more_body = False
-        request = self._head.request(self.parser.get_method(), bytes(short.body))
-        request.way = (self, short, short.chunked)
-        self._run(self._answer(short, request))
+        fast_cycle.more_body = False
+        request = self._head.request(self.parser.get_method(), bytes(fast_cycle.body))
+        request.channel = (self, fast_cycle, fast_cycle.chunked)
+        self._run(self._answer(fast_cycle, request))
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -259,18 +259,18 @@ class ShortWayProtocol(HttpToolsProtocol):
         cycle = cast("RequestResponseCycle | None", self.cycle)
         return cycle is not None and not cycle.response_complete
 
-    async def _answer(self, short: _ShortCycle, request: Request) -> None:
+    async def _answer(self, fast_cycle: _FastPathCycle, request: Request) -> None:
         responder: Responder = self.app
         if responder.readiness.draining:
-            short.keep_alive = False
+            fast_cycle.keep_alive = False
         response = await responder.respond(request)
-        if response is None or short.disconnected:
+        if response is None or fast_cycle.disconnected:
             return
         if responder.readiness.draining:
-            short.keep_alive = False
-        self._write(self._rendered(response, short.keep_alive, with_body=request.method != "HEAD"))
-        short.response_complete = True
-        if not short.keep_alive:
+            fast_cycle.keep_alive = False
+        self._write(self._rendered(response, fast_cycle.keep_alive, with_body=request.method != "HEAD"))
+        fast_cycle.response_complete = True
+        if not fast_cycle.keep_alive:
             self.transport.close()
         self.on_response_complete()
 
@@ -283,7 +283,7 @@ class ShortWayProtocol(HttpToolsProtocol):
         status_line, headers = STATUS_LINE[response.status], self.server_state.default_headers
         return rendered(response, status_line, headers, keep_alive=keep_alive, with_body=with_body)
 
-    def _begin_uvicorns_way(self) -> None:
+    def _begin_with_uvicorn(self) -> None:
         super().on_message_begin()
         self.url = self._head.url
         for name, value in self._head.headers.items():
@@ -291,7 +291,9 @@ class ShortWayProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        cycle.scope["extensions"] = {WAY: {WAY: (self, cycle, cycle.scope["http_version"] != "1.0")}}
+        cycle.scope["extensions"] = {
+            RESPONSE_CHANNEL: {RESPONSE_CHANNEL: (self, cycle, cycle.scope["http_version"] != "1.0")}
+        }
         self._run(cycle.run_asgi(app))
 
     def _run(self, work: Any) -> None:

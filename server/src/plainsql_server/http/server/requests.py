@@ -18,7 +18,7 @@ from plainsql_server.core.clock import monotonic_us
 from plainsql_server.core.errors import RequestError
 from plainsql_server.core.ids import is_request_id, new_request_id
 from plainsql_server.http.server.responses import Response
-from plainsql_server.http.server.sink import Way
+from plainsql_server.http.server.sink import ResponseChannel
 
 AsgiScope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -29,7 +29,7 @@ Decoded = TypeVar("Decoded")
 _SLOWEST_BODY_BYTES_PER_S = 64 * 1024
 
 # The ASGI extension through which the protocol passes the response channel for streams.
-WAY = "plainsql.way"
+RESPONSE_CHANNEL = "plainsql.way"
 
 
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-|\Z)")
@@ -51,7 +51,7 @@ class Request:
         "started_us", "streamed", "way",
     )  # fmt: skip
 
-    way: Way
+    channel: ResponseChannel
     # The response that is being streamed, set once its first byte is sent.
     streamed: Response | None
 
@@ -80,7 +80,7 @@ class Request:
             scope["method"], scope["path"], scope["query_string"], dict(scope["headers"]),
             receive=receive, body_timeout_s=body_timeout_s,
         )  # fmt: skip
-        request.way = scope["extensions"][WAY][WAY]
+        request.channel = scope["extensions"][RESPONSE_CHANNEL][RESPONSE_CHANNEL]
         return request
 
     def header(self, name: bytes) -> str | None:

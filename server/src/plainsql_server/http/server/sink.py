@@ -50,7 +50,7 @@ class Channel(Protocol):
         """Continues with the next request."""
 
 
-Way = tuple[Channel, Cycle, bool]
+ResponseChannel = tuple[Channel, Cycle, bool]
 """The response channel: the connection, the cycle of the request, and whether the answer may be chunked."""
 
 
@@ -64,8 +64,8 @@ def reset(transport: asyncio.Transport) -> None:
 class Sink:
     """The body of one response. Data is sent at once, unless the client is behind."""
 
-    def __init__(self, way: Way, stall_s: float) -> None:
-        self._channel, self._cycle, self._chunked = way
+    def __init__(self, channel: ResponseChannel, stall_s: float) -> None:
+        self._channel, self._cycle, self._chunked = channel
         self._transport = self._channel.transport
         self._flow = self._channel.flow
         self._stall_s = stall_s
