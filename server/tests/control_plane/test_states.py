@@ -105,8 +105,8 @@ async def test_a_database_that_was_suspended_is_suspended_again_when_it_is_resto
 
 async def test_every_action_has_a_test_and_every_state_but_the_last_has_a_way_out() -> None:
     assert set(WORK) == set(DatabaseAction)
-    conninfos = {state for (state, _), after in DATABASE_TRANSITIONS.items() if after != {state}}
-    assert conninfos == set(DatabaseState) - {DatabaseState.DELETED}
+    changing = {state for (state, _), after in DATABASE_TRANSITIONS.items() if after != {state}}
+    assert changing == set(DatabaseState) - {DatabaseState.DELETED}
 
 
 class Credentials:

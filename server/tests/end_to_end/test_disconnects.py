@@ -19,7 +19,7 @@ DISCONNECTS = size("PLAINSQL_TEST_DISCONNECTS", 10)
 MIXED = size("PLAINSQL_TEST_MIXED", 1_000)
 CLIENTS = 16
 GONE_WITHIN_S = 1.0
-# More than the protocol's short way takes.
+# More than the protocol's fast path takes.
 LARGE = "/* " + "x" * 70_000 + " */"
 
 SLEEP = "select pg_sleep(60)"
@@ -37,7 +37,7 @@ def node(service: Service) -> Iterator[Node]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "sql"), [("short way", SLEEP), ("large body", f"{SLEEP} {LARGE}"), ("trapped cancel", TRAP)]
+    ("kind", "sql"), [("fast path", SLEEP), ("large body", f"{SLEEP} {LARGE}"), ("trapped cancel", TRAP)]
 )
 async def test_a_client_that_goes_away_has_its_statement_cancelled(
     service: Service, node: Node, kind: str, sql: str

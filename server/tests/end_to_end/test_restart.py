@@ -54,7 +54,7 @@ async def test_a_statement_that_runs_when_the_process_is_told_to_stop_is_finishe
     assert await asyncio.to_thread(node.process.wait, STOPPED_WITHIN_S) in (0, -signal.SIGTERM)
 
 
-@pytest.mark.parametrize("padding", ["", "/* " + "x" * 70_000 + " */"], ids=["short way", "large body"])
+@pytest.mark.parametrize("padding", ["", "/* " + "x" * 70_000 + " */"], ids=["fast path", "large body"])
 async def test_a_statement_that_outlasts_the_draining_is_cancelled_and_answered(
     service: Service, node: Node, padding: str
 ) -> None:

@@ -89,4 +89,4 @@ def test_machines_that_make_no_cell_are_refused(nodes: tuple[str, ...], tmp_path
 )
 def test_each_host_of_a_connection_string_is_told_apart(conninfo: str, hosts: list[dict[str, str]]) -> None:
     assert hosts_of(conninfo) == hosts
-    assert len(Address(conninfo, "d", "r").ways(5_000)) == len(hosts)
+    assert len(Address(conninfo, "d", "r").conninfos(5_000)) == len(hosts)

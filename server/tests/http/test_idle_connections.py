@@ -32,7 +32,7 @@ class Echo:
         return Response(200, body, [(b"content-length", b"%d" % len(body))])
 
     async def __call__(self, _scope: object, _receive: object, _send: object) -> None:
-        raise AssertionError("the short way does not call this")
+        raise AssertionError("the fast path does not call this")
 
 
 @asynccontextmanager

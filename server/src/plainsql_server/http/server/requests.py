@@ -29,7 +29,7 @@ Decoded = TypeVar("Decoded")
 _SLOWEST_BODY_BYTES_PER_S = 64 * 1024
 
 # The ASGI extension through which the protocol passes the response channel for streams.
-RESPONSE_CHANNEL = "plainsql.way"
+RESPONSE_CHANNEL = "plainsql.response_channel"
 
 
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-|\Z)")
@@ -47,8 +47,8 @@ class Request:
     """One HTTP request."""
 
     __slots__ = (
-        "_body", "_body_timeout_s", "_receive", "headers", "id", "method", "path", "query_string", "rate_headers",
-        "started_us", "streamed", "way",
+        "_body", "_body_timeout_s", "_receive", "channel", "headers", "id", "method", "path", "query_string",
+        "rate_headers", "started_us", "streamed",
     )  # fmt: skip
 
     channel: ResponseChannel
