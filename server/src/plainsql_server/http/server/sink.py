@@ -39,7 +39,7 @@ class Cycle(Protocol):
     response_complete: bool
 
 
-class Channel(Protocol):
+class HttpConnection(Protocol):
     """The connection of a client: uvicorn's protocol."""
 
     transport: asyncio.Transport
@@ -50,7 +50,7 @@ class Channel(Protocol):
         """Continues with the next request."""
 
 
-ResponseChannel = tuple[Channel, Cycle, bool]
+ResponseChannel = tuple[HttpConnection, Cycle, bool]
 """The response channel: the connection, the cycle of the request, and whether the answer may be chunked."""
 
 
