@@ -12,7 +12,7 @@ from bench.stack import Stack
 
 FORMATS = {"events": "text/event-stream", "NDJSON": "application/x-ndjson", "CSV": "text/csv"}
 _STATEMENT = "select aid, bid, abalance, filler from pgbench_accounts"
-_PIECE_BYTES = 1 << 18
+_CHUNK_BYTES = 1 << 18
 
 
 def psql(stack: Stack, rows: int) -> float:
@@ -34,8 +34,8 @@ def service(stack: Stack, rows: int, stream_format: str) -> float:
     began_s = time.perf_counter()
     last = b""
     with urllib.request.urlopen(request, timeout=600) as response:
-        while piece := response.read1(_PIECE_BYTES):
-            last = (last + piece)[-500:]
+        while chunk := response.read1(_CHUNK_BYTES):
+            last = (last + chunk)[-500:]
     took_s = time.perf_counter() - began_s
     if stream_format != "CSV" and b'"row_count":%d' % rows not in last:
         raise SystemExit(f"the stream failed: {last.decode()}")

@@ -73,10 +73,10 @@ def _load(url: str, headers: dict[str, str], body: object, size: tuple[int, int,
 def _as_format(body: str) -> tuple[str, list[str]]:
     """The body with `%d` for each placeholder, and the placeholders' names in order."""
     names: list[str] = []
-    pieces = body.split('"<')
-    text = pieces[0]
-    for piece in pieces[1:]:
-        name, _, rest = piece.partition('>"')
+    segments = body.split('"<')
+    text = segments[0]
+    for segment in segments[1:]:
+        name, _, rest = segment.partition('>"')
         names.append(name)
         text += "%d" + rest
     return text, names

@@ -244,8 +244,8 @@ def on_a_terminal(service: Service, *arguments: str) -> str:
         seen = b""
         # A terminal whose other end is closed is an error to read from.
         with contextlib.suppress(OSError):
-            while piece := os.read(ours, 65536):
-                seen += piece
+            while chunk := os.read(ours, 65536):
+                seen += chunk
     os.close(ours)
     return seen.decode()
 

@@ -67,7 +67,7 @@ _KEEP_ALIVE_S = 75
 # A worker that does not respond for this long is replaced. On a busy machine a worker takes some seconds to start; with
 # a shorter limit it would be replaced before it is up, again and again. A worker that dies is noticed at once in any
 # case.
-_WORKER_SILENCE_S = 30
+_WORKER_HEALTHCHECK_S = 30
 # Every control request uses the directory, most of them for several statements.
 _CONTROL_DIRECTORY_CONNECTIONS = 8
 # How often a stream checks that its caller's key has not been revoked. It reacts at most this much later than a
@@ -338,7 +338,7 @@ def _serve(factory: str, settings: Settings, host: str, port: int, workers: int)
         headers=_safety_headers(settings),
         proxy_headers=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
-        timeout_worker_healthcheck=_WORKER_SILENCE_S,
+        timeout_worker_healthcheck=_WORKER_HEALTHCHECK_S,
         timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
     )
     serve(config)

@@ -13,8 +13,8 @@ pytestmark = pytest.mark.slow
 
 
 def get(run: Dev, url: str, path: str) -> dict[str, Any]:
-    trust = ssl.create_default_context(cafile=run.description()["ca_file"])
-    response = httpx.get(url + path, verify=trust, timeout=10)
+    ssl_context = ssl.create_default_context(cafile=run.description()["ca_file"])
+    response = httpx.get(url + path, verify=ssl_context, timeout=10)
     assert response.status_code == 200
     answer: dict[str, Any] = response.json()
     return answer

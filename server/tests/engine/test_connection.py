@@ -16,7 +16,7 @@ from server.tests.postgres import SUPERUSER, Postgres
 VALUE_BYTES = 120_000
 LIMIT_BYTES = 32_000
 # More than the answers to `begin`, less than the buffer that libpq starts with.
-FIRST_PIECE_BYTES = 4_000
+FIRST_CHUNK_BYTES = 4_000
 
 
 class TwoPieces:
@@ -36,13 +36,13 @@ class TwoPieces:
         self._client, _ = self._listener.accept()
         threading.Thread(target=self._pass_on, args=(self._client, self._engine)).start()
         while answer := self._engine.recv(1 << 20):
-            self._client.sendall(answer[:FIRST_PIECE_BYTES])
-            if len(answer) > FIRST_PIECE_BYTES:
+            self._client.sendall(answer[:FIRST_CHUNK_BYTES])
+            if len(answer) > FIRST_CHUNK_BYTES:
                 self.send_rest.wait(10)
                 while len(answer) < VALUE_BYTES:
                     answer += self._engine.recv(1 << 20)
                 # So much fits into the socket's buffer: the reader finds all of it at once.
-                self._client.sendall(answer[FIRST_PIECE_BYTES:])
+                self._client.sendall(answer[FIRST_CHUNK_BYTES:])
                 self.rest_sent.set()
 
     def _pass_on(self, source: socket.socket, target: socket.socket) -> None:

@@ -70,12 +70,12 @@ def _pass_on(
     is_csv = output_format == "csv"
     with db.stream_bytes(
         sql, stream_format=StreamFormat.CSV if is_csv else StreamFormat.OBJECTS, timeout_s=life_s
-    ) as pieces:
+    ) as chunks:
         # The header is not a row. Line breaks in quoted fields are counted as rows; the number is only for display.
         header = 1 if is_csv else 0
-        for piece in pieces:
-            out.write(piece)
-            progress.advance(piece.count(b"\n") - header, len(piece))
+        for chunk in chunks:
+            out.write(chunk)
+            progress.advance(chunk.count(b"\n") - header, len(chunk))
             header = 0
 
 

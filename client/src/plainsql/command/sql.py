@@ -72,11 +72,11 @@ def _pass_on(db: Client, sql: str, options: argparse.Namespace) -> None:
     limits = {"max_rows": options.max_rows, "read_only": options.read_only, "timeout_s": options.timeout}
     with db.stream_bytes(sql, *options.param, stream_format=stream_format, **limits) as rows:
         if options.output_format != "json":
-            for piece in rows:
-                out.write(piece)
+            for chunk in rows:
+                out.write(chunk)
             return
         before = b"[\n"
-        for piece in rows:
-            out.write(before + piece.rstrip(b"\n").replace(b"\n", b",\n"))
+        for chunk in rows:
+            out.write(before + chunk.rstrip(b"\n").replace(b"\n", b",\n"))
             before = b",\n"
         out.write(b"[\n]\n" if before == b"[\n" else b"\n]\n")

@@ -29,7 +29,7 @@ _LISTEN = f"LISTEN plainsql_changes; LISTEN {LOCK_RELEASED}"
 _EVERY_ORGANIZATION = "*"
 
 # Several proofs fit into the time for which one is valid, so a late one does no harm.
-_PROOFS_PER_TRUST = 3
+_PROOFS_PER_PERIOD = 3
 _RETRY_FIRST_S = 0.1
 _RETRY_LONGEST_S = 1.0
 
@@ -69,7 +69,7 @@ class Channel:
             while True:
                 await self._prove(connection)
                 self._retry_s, self._reported = _RETRY_FIRST_S, False
-                await self._hear(connection, max(self._freshness.short_s / _PROOFS_PER_TRUST, _RETRY_FIRST_S))
+                await self._hear(connection, max(self._freshness.short_s / _PROOFS_PER_PERIOD, _RETRY_FIRST_S))
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[DirectoryConnection]:

@@ -51,8 +51,8 @@ def _get(url: str, path: str, ca_file: Path | None) -> HttpAnswer:
         raise AskingError(f"{url!r} is not an HTTP URL")
     connection: http.client.HTTPConnection
     if parts.scheme == "https":
-        trust = ssl.create_default_context(cafile=ca_file)
-        connection = http.client.HTTPSConnection(parts.hostname, parts.port, timeout=_TIMEOUT_S, context=trust)
+        ssl_context = ssl.create_default_context(cafile=ca_file)
+        connection = http.client.HTTPSConnection(parts.hostname, parts.port, timeout=_TIMEOUT_S, context=ssl_context)
     else:
         connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=_TIMEOUT_S)
     try:

@@ -6,7 +6,7 @@ from psycopg import AsyncConnection, sql
 
 from plainsql_server.engine.admin.snapshot import Snapshot
 
-_PIECE_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 20
 _FOR_WRITING = 0x20000
 _OBJECTS = sql.SQL("SELECT loid FROM pg_largeobject WHERE {0} UNION SELECT oid FROM pg_largeobject_metadata WHERE {0}")
 _RIGHTS = """
@@ -42,11 +42,11 @@ async def _write(later: Snapshot, owner: AsyncConnection, oid: int) -> None:
     offset = 0
     while True:
         read = sql.SQL("SELECT lo_get(%s::oid, %s::bigint, %s::int)")
-        ((piece,),) = await later.rows(read, oid, offset, _PIECE_BYTES)
-        if not piece:
+        ((chunk,),) = await later.rows(read, oid, offset, _CHUNK_BYTES)
+        if not chunk:
             return
-        await owner.execute("SELECT lo_put(%s::oid, %s::bigint, %s::bytea)", (oid, offset, bytes(piece)))
-        offset += len(piece)
+        await owner.execute("SELECT lo_put(%s::oid, %s::bigint, %s::bytea)", (oid, offset, bytes(chunk)))
+        offset += len(chunk)
 
 
 async def _grant(later: Snapshot, owner: AsyncConnection, oid: int, role_names: dict[str, str]) -> None:

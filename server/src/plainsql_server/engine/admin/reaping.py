@@ -34,7 +34,7 @@ _CONNECT_TIMEOUT_S = 2
 # No query takes even a tenth of a second. One that hangs must not hold up the checks of other cells.
 _STATEMENT_TIMEOUT_MS = 5_000
 # Nor must a server that does not respond at all, not even with a timeout error.
-_SILENCE_S = 6.0
+_NO_REPLY_S = 6.0
 # Nor must the wait for a standby that is down.
 _END_TIMEOUT_S = 5.0
 # An advisory lock held by the process that watches a cell, so that other control processes do not watch it as well.
@@ -212,7 +212,7 @@ class CellWatch:
 
     async def _rows(self, query: str, arguments: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
         try:
-            with cut_if_silent(self._connection.fileno(), _SILENCE_S):
+            with cut_if_silent(self._connection.fileno(), _NO_REPLY_S):
                 cursor = await self._connection.execute(query, arguments)
                 return await cursor.fetchall()
         except psycopg.Error as error:

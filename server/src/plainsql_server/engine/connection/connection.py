@@ -335,7 +335,7 @@ class Connection:
             self._check_sound()
             return
         if self._waits and self._hung_up():
-            self._take_piece()
+            self._take_chunk()
             self._check_sound()
             return
         if self._waits and self._is_countable() and self._awaits_rows():
@@ -363,7 +363,7 @@ class Connection:
             inbox.register(self._valve, select.POLLIN)
         return any(events & (select.POLLHUP | select.POLLERR) for _, events in inbox.poll(0))
 
-    def _take_piece(self) -> None:
+    def _take_chunk(self) -> None:
         if self._valve is not None and not self._inbox.poll(0):
             self._valve.pass_on()
         self._consume()
@@ -380,7 +380,7 @@ class Connection:
             # No task waits for input: stop watching, or the level-triggered loop would spin.
             self._stop_reading()
             return
-        self._take_piece()
+        self._take_chunk()
 
     def _consume(self) -> None:
         try:
@@ -397,9 +397,9 @@ class Connection:
             # so it must read that before the server's socket is watched again.
             self._consume()
         else:
-            self._count_piece()
+            self._count_chunk()
 
-    def _count_piece(self) -> None:
+    def _count_chunk(self) -> None:
         # Ordinary results arrive in one piece: whatever is there at the first read, up to some megabytes.
         if self._valve is not None:
             if self._valve.passed_bytes > self.max_result_bytes:

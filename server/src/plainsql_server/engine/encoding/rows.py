@@ -85,7 +85,7 @@ class RowRenderer:
     ) -> None:
         self._encoders = list(enumerate(encoders))
         self._null_field = null
-        self._template = b"%b".join([piece.replace(b"%", b"%%") for piece in between])
+        self._template = b"%b".join([text.replace(b"%", b"%%") for text in between])
         self._write: Callable[[PGresult, int, int], list[bytes]] | None = None
         if _writer_class is not None:
             self._write = _writer_class(between, list(encoders), list(kinds), null, as_csv).write

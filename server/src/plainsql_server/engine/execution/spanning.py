@@ -31,7 +31,7 @@ GID_PREFIX = "plainsql_"
 
 _NO_SUCH_GID = "42704"
 _OUT_OF_MEMORY = "53200"
-_NO_ROOM = "maximum number of prepared transactions reached"
+_TOO_MANY_PREPARED = "maximum number of prepared transactions reached"
 _RETRY_AFTER_MS = 1_000
 _PREPARED_TAG = b"PREPARE TRANSACTION"
 # Overrides what a tenant's statement may have set. The other participants depend on this prepared transaction, so it
@@ -140,8 +140,8 @@ class Participant(Attempt):
         except ServiceError as error:
             self.may_be_prepared = False
             await self._undo(error)
-            if error.diagnosis.sqlstate == _OUT_OF_MEMORY and error.message == _NO_ROOM:
-                raise _no_room() from error
+            if error.diagnosis.sqlstate == _OUT_OF_MEMORY and error.message == _TOO_MANY_PREPARED:
+                raise _too_many_prepared() from error
             raise
         finally:
             self.used_us += monotonic_us() - began_us
@@ -221,7 +221,7 @@ async def read_end(connection: Connection) -> bool:
     return True
 
 
-def _no_room() -> LimitError:
+def _too_many_prepared() -> LimitError:
     return LimitError(
         "overloaded",
         "Too many transactions that span databases are being committed on this cell.",

@@ -26,7 +26,7 @@ _RETRY_AFTER_MS = 1_000
 # How much longer a slot is held whose connection was lost. So an organization gets five connections a second replaced:
 # opening one takes the cell's processors for some milliseconds, and the cell's guard (`operations/priorities.py`) does
 # not see at once what runs on a new one.
-_LOSS_COSTS_S = 0.2
+_PENALTY_S = 0.2
 # How many may be lost without a penalty, or all that the organization has: a server that restarts takes them all.
 _LOST_AT_ONCE = 8
 
@@ -145,8 +145,8 @@ class AdmissionQueue:
     def release_with_penalty(self, queue: TenantQueue, started_s: float) -> None:
         """Returns a slot whose connection was lost: at once, or later if that happens again and again."""
         organization, now_s = queue.organization, time.monotonic()
-        credit_s = _LOSS_COSTS_S * max(_LOST_AT_ONCE, organization.max_running)
-        organization.paid_until_s = max(organization.paid_until_s, now_s - credit_s) + _LOSS_COSTS_S
+        credit_s = _PENALTY_S * max(_LOST_AT_ONCE, organization.max_running)
+        organization.paid_until_s = max(organization.paid_until_s, now_s - credit_s) + _PENALTY_S
         if organization.paid_until_s <= now_s:
             self.release(queue, started_s)
         else:
@@ -186,7 +186,7 @@ class AdmissionQueue:
             for organization in list(self._round):
                 if self.running >= self._max_running:
                     return
-                if (found := _first_with_room(organization)) is not None:
+                if (found := _first_startable(organization)) is not None:
                     self._serve(*found)
                     served = True
 
@@ -224,7 +224,7 @@ def _may_wait_s(organization: OrganizationQueue, deadline: Deadline) -> float:
     return left_s - min(max(2 * organization.mean_slot_s, left_s / 5), left_s / 2)
 
 
-def _first_with_room(organization: OrganizationQueue) -> "tuple[TenantQueue, asyncio.Future[None]] | None":
+def _first_startable(organization: OrganizationQueue) -> "tuple[TenantQueue, asyncio.Future[None]] | None":
     if organization.running >= organization.max_running:
         return None
     for queue, line in organization.lines.items():

@@ -238,7 +238,7 @@ class Pool:
 
         Raises LimitError if the deadline left no time for it.
         """
-        self.cell.make_room()
+        self.cell.close_one_idle()
         self._count(+1)
         left_s = deadline.left_s()
         try:
@@ -390,7 +390,7 @@ class CellPools:
     def no_longer_idle(self, connection: Connection) -> None:
         del self._idle[connection]
 
-    def make_room(self) -> None:
+    def close_one_idle(self) -> None:
         """Closes the least recently used idle connection if the cell has reached its connection limit."""
         if self.open_count >= self._max_open and self._idle:
             connection, (pool, _) = self._idle.popitem(last=False)

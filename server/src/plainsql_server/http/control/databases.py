@@ -113,9 +113,9 @@ class DatabaseRoutes:
         after = read_cursor(options.cursor)
         found = await databases.list_(self._directory, principal.organization_id, options.limit + 1, after)
         sizes = await databases.sizes_bytes(self._directory, found)
-        here, following = page(found, options.limit, lambda database: database.id)
+        here, next_cursor = page(found, options.limit, lambda database: database.id)
         shown = [self._shown(database, sizes.get(database.id)) for database in here]
-        return json_response(200, DatabasesAnswer(databases=shown, next=following, request_id=request.id))
+        return json_response(200, DatabasesAnswer(databases=shown, next=next_cursor, request_id=request.id))
 
     async def get(self, request: Request, principal: Principal) -> Response:
         administrator(request, principal)

@@ -26,7 +26,7 @@ from plainsql_server.http.server.sink import ClientStalled, Sink
 
 _STREAM_TYPES = tuple(STREAM_FORMATS)
 # How much to write before checking whether the client keeps up.
-_PIECE_BYTES = 64 * 1024
+_CHUNK_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,10 @@ class Pace:
 class StreamedAnswers:
     """Answers queries with streams."""
 
-    def __init__(self, streams: Streams, pace: Pace, standing: CredentialWatch) -> None:
+    def __init__(self, streams: Streams, pace: Pace, credential_watch: CredentialWatch) -> None:
         self._streams = streams
         self._pace = pace
-        self._standing = standing
+        self._credential_watch = credential_watch
 
     async def answer(
         self, request: Request, principal: Principal, query: QueryRequest, stream_format: StreamFormat
@@ -55,7 +55,7 @@ class StreamedAnswers:
         query.encoding = stream_format.encoding(query.encoding)
         delivery = _Delivery(request, stream_format, self._pace)
         try:
-            async with self._standing.watched(request, principal):
+            async with self._credential_watch.watched(request, principal):
                 end = await self._streams.run(principal, query, delivery)
             delivery.finish(end)
         except asyncio.CancelledError as cancelled:
@@ -128,8 +128,8 @@ class _Delivery:
     async def take(self, rows: Sequence[bytes]) -> None:
         data = b"".join(rows)
         # Write in chunks and wait after each: TLS would accept a large write whole, even if the client isn't reading.
-        for start in range(0, len(data), _PIECE_BYTES):
-            self._write(data[start : start + _PIECE_BYTES])
+        for start in range(0, len(data), _CHUNK_BYTES):
+            self._write(data[start : start + _CHUNK_BYTES])
             if self._sink.is_behind:
                 await self._sink.drain()
         self.response.row_count += len(rows)

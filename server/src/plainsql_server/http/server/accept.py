@@ -36,7 +36,7 @@ def _quality_of_json(named: dict[bytes, float]) -> float:
 def _qualities(accept: bytes) -> dict[bytes, float]:
     named: dict[bytes, float] = {}
     for part in accept.lower().split(b","):
-        media_type, *parameters = [piece.strip() for piece in part.split(b";")]
+        media_type, *parameters = [text.strip() for text in part.split(b";")]
         quality = 1.0
         for parameter in parameters:
             name, _, value = parameter.partition(b"=")

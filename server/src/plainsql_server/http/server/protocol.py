@@ -31,7 +31,7 @@ SHUTDOWN = "shutdown"
 
 # A client must read at least 1/8 of the pending answer within each stall timeout.
 _READ_SHARE = 8
-_PIECE_BYTES = 256 * 1024
+_CHUNK_BYTES = 256 * 1024
 # Extra time for the sink of a stream, which watches its client itself and logs the outcome. It should act first.
 _SINK_FIRST_S = 0.5
 
@@ -276,8 +276,8 @@ class FastPathProtocol(HttpToolsProtocol):
 
     def _write(self, answer: bytes) -> None:
         # Write in chunks: TLS passes each write on whole, and what it has passed on no longer counts as unread.
-        for start in range(0, len(answer), _PIECE_BYTES):
-            self.transport.write(answer[start : start + _PIECE_BYTES])
+        for start in range(0, len(answer), _CHUNK_BYTES):
+            self.transport.write(answer[start : start + _CHUNK_BYTES])
 
     def _rendered(self, response: Response, keep_alive: bool, *, with_body: bool) -> bytes:
         status_line, headers = STATUS_LINE[response.status], self.server_state.default_headers
