@@ -111,7 +111,7 @@ class Client:
         options = Options(None, STREAM_LIFE_S if timeout_s is None else timeout_s, max_rows, read_only)
         return ByteStream(self._run(self._core.stream(sql, params, options, stream_format)), stream_format)
 
-    def tell_when_away(self, say: Callable[[str], None]) -> None:
+    def tell_when_unavailable(self, say: Callable[[str], None]) -> None:
         """Calls `say` once per call if the service does not answer and the call is retried."""
         self._core.notice = say
 

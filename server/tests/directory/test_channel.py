@@ -58,7 +58,7 @@ async def listening(dsn: str) -> AsyncIterator[Node]:
     node = Node()
     task = asyncio.create_task(Channel(dsn, node.freshness, node.observe).run())
     try:
-        await until(lambda: not node.freshness.away and node.freshness._proven_s > 0)
+        await until(lambda: not node.freshness.unavailable and node.freshness._proven_s > 0)
         yield node
     finally:
         task.cancel()
@@ -213,7 +213,7 @@ async def test_a_directory_that_is_away_is_borne_with_for_the_time_of_grace(post
     await node.cache.get("org_1")
     assert await node.cache.last_known("org_1") is None, "the directory is not away"
     task = asyncio.create_task(Channel("host=/nowhere dbname=none", node.freshness, node.observe).run())
-    await until(lambda: node.freshness.away)
+    await until(lambda: node.freshness.unavailable)
     node.hold.clear()
     assert await node.cache.last_known("org_1") == "answer 1"
     assert await node.cache.last_known("org_2") is None, "nothing is known of it"
@@ -228,6 +228,6 @@ async def test_a_directory_that_is_away_is_borne_with_for_the_time_of_grace(post
 async def test_a_look_up_that_works_wins_over_what_was_known(postgres: Postgres) -> None:
     node = Node()
     await node.cache.get("org_1")
-    node.freshness.away = True
+    node.freshness.unavailable = True
     assert await node.cache.last_known("org_1") is None
     assert await node.cache.get("org_1") == "answer 2"

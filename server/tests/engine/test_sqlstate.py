@@ -14,7 +14,7 @@ from plainsql_server.core.errors import EngineError, Outcome, RequestError, Serv
 from plainsql_server.engine.connection.sqlstate import (
     condition_name,
     connection_lost,
-    engine_away,
+    engine_unavailable,
     error_from_result,
     is_stale_plan,
 )
@@ -149,5 +149,5 @@ def test_every_condition_has_postgresqls_own_name() -> None:
 
 
 def test_only_an_engine_that_was_never_reached_has_surely_done_nothing() -> None:
-    assert (engine_away("x").outcome, connection_lost("x").outcome) == (Outcome.NOT_EXECUTED, Outcome.UNKNOWN)
-    assert (engine_away("x").retryable, connection_lost("x").retryable) == (True, False)
+    assert (engine_unavailable("x").outcome, connection_lost("x").outcome) == (Outcome.NOT_EXECUTED, Outcome.UNKNOWN)
+    assert (engine_unavailable("x").retryable, connection_lost("x").retryable) == (True, False)

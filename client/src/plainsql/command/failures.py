@@ -5,7 +5,7 @@ Also maps errors to exit codes. Any other exception is a bug and keeps its trace
 
 import sys
 
-from plainsql.command import EXIT_ACCESS, EXIT_AWAY, EXIT_FAILED, EXIT_USAGE
+from plainsql.command import EXIT_ACCESS, EXIT_FAILED, EXIT_UNAVAILABLE, EXIT_USAGE
 from plainsql.command.tables import visible, width
 from plainsql.command.terminal import paint
 from plainsql.errors import AccessError, EngineError, Error, InternalError, NetworkError, ServiceError, SettingsError
@@ -21,7 +21,7 @@ def exit_code_of(error: Exception) -> int:
     if isinstance(error, AccessError):
         return EXIT_ACCESS
     if isinstance(error, NetworkError | EngineError | InternalError):
-        return EXIT_AWAY
+        return EXIT_UNAVAILABLE
     if isinstance(error, Error | ImportError):
         return EXIT_FAILED
     raise error

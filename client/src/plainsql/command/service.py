@@ -9,7 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from plainsql.client import Client
-from plainsql.command import EXIT_AWAY
+from plainsql.command import EXIT_UNAVAILABLE
 from plainsql.command.nouns import write_records
 from plainsql.command.tables import json_of
 from plainsql.command.target import client_of, connect, settings_of
@@ -22,7 +22,7 @@ def show_health(options: argparse.Namespace) -> int:
     with connect(options) as db:
         health = db.health()
     print(json_of(health))
-    return 0 if health.get("status") in ("ok", "degraded") else EXIT_AWAY
+    return 0 if health.get("status") in ("ok", "degraded") else EXIT_UNAVAILABLE
 
 
 def run_bench(options: argparse.Namespace) -> int:

@@ -74,7 +74,7 @@ class Databases:
         if name is not None and not DATABASE_NAME.match(name):
             # No database can have this name. Don't let invalid names fill the cache.
             raise AccessError("database_not_found", "There is no database with that name.")
-        if self._freshness.away:
+        if self._freshness.unavailable:
             known = await self._places.last_known((principal, name))
             if known is not None:
                 return replace(known, certain=False)

@@ -25,7 +25,7 @@ from plainsql_server.data_plane.transaction import (
     run_attempts,
 )
 from plainsql_server.engine.connection.session_state import SessionState
-from plainsql_server.engine.connection.sqlstate import engine_away
+from plainsql_server.engine.connection.sqlstate import engine_unavailable
 from plainsql_server.engine.execution.records import AlreadyRecorded, Found, Record, look_up, purge
 from plainsql_server.engine.pool.pool import Pools
 from plainsql_server.limits.tiers import TIERS
@@ -185,6 +185,6 @@ async def _resolve(job: Job, key: str, lost: EngineError) -> Found:
         if found is not None and found.body is not None:
             return found
         if found is not None and not found.in_progress:
-            raise engine_away(lost.internal_context or "", outcome=Outcome.ROLLED_BACK) from lost
+            raise engine_unavailable(lost.internal_context or "", outcome=Outcome.ROLLED_BACK) from lost
         await asyncio.sleep(min(_LOOK_AGAIN_S, job.deadline.left_s()))
     raise lost

@@ -32,10 +32,10 @@ from plainsql_server.core.errors import EngineError, LimitError, Outcome, Servic
 from plainsql_server.core.ids import Kind, new_id
 from plainsql_server.core.observation import FailureObserved, Observe
 from plainsql_server.data_plane.admission import transaction_timed_out
-from plainsql_server.data_plane.spanning_lock import SpanningLock, SpanningLocks, taken_away
+from plainsql_server.data_plane.spanning_lock import SpanningLock, SpanningLocks, lock_lost
 from plainsql_server.data_plane.transaction import Job, TransactionPart, TransactionResult, to_error, try_until_done
 from plainsql_server.engine.connection.connection import ResultTooLarge
-from plainsql_server.engine.connection.sqlstate import connection_lost, engine_away
+from plainsql_server.engine.connection.sqlstate import connection_lost, engine_unavailable
 from plainsql_server.engine.execution.records import AlreadyRecorded
 from plainsql_server.engine.execution.spanning import Participant, commit_anew, gid_of, new_gid
 from plainsql_server.engine.execution.transaction import Results
@@ -262,14 +262,14 @@ class _Attempt:
             each.check_not_ended()
         if self._progress.is_abandoned:
             # The caller already got the error that it was rolled back.
-            raise engine_away("it was prepared too late", outcome=Outcome.ROLLED_BACK)
+            raise engine_unavailable("it was prepared too late", outcome=Outcome.ROLLED_BACK)
         self._progress.stage = _Stage.DECIDING
         until = Deadline(max(self._job.deadline.at_s, time.monotonic() + _COMMIT_AT_LEAST_S))
         for lease in self._leases:
             lease.live_until(Deadline(until.at_s + _LAST_WORD_S))
         if not await self._lock.decide(until):
             self._progress.stage = _Stage.PREPARING
-            raise taken_away()
+            raise lock_lost()
         self._progress.stage = _Stage.DECIDED
         self._on_step(SpanningStep.DECIDED)
         for number, each in enumerate(self._participants):
@@ -292,7 +292,7 @@ class _Attempt:
         ended = next((lease for lease in self._leases if lease.ended_for is not None), self._leases[0])
         reported = to_error(error, ended, self._job, committing=False)
         if reported.retryable and (self._lock.is_in_doubt or self._progress.is_abandoned):
-            reported = engine_away("a participant was lost while it prepared", outcome=Outcome.ROLLED_BACK)
+            reported = engine_unavailable("a participant was lost while it prepared", outcome=Outcome.ROLLED_BACK)
         raise reported from (None if reported is error else error)
 
 

@@ -76,9 +76,9 @@ class Channel:
         try:
             connection = await connect_alone(self._dsn, APPLICATION_NAME)
         except psycopg.Error:
-            self._freshness.away = True
+            self._freshness.unavailable = True
             raise
-        self._freshness.away = False
+        self._freshness.unavailable = False
         try:
             yield connection
         finally:

@@ -90,7 +90,7 @@ class Directory:
             async with asyncio.timeout(_CHECK_TIMEOUT_S), self.connection() as connection:
                 await connection.execute("SELECT FROM tiers LIMIT 1")
         except TimeoutError as error:
-            raise directory_away(
+            raise directory_unavailable(
                 f"directory: no response in time; the last failure: {DirectoryConnection.last_failure}"
             ) from error
 
@@ -99,15 +99,15 @@ def as_service_error(error: Exception) -> ServiceError:
     """The error to raise for a driver error: the directory is unavailable, or our SQL is wrong."""
     context = f"directory: {type(error).__name__}: {error}".strip()
     if isinstance(error, PoolTimeout) and DirectoryConnection.last_failure:
-        return directory_away(f"{context}; the last attempt: {DirectoryConnection.last_failure}")
+        return directory_unavailable(f"{context}; the last attempt: {DirectoryConnection.last_failure}")
     if isinstance(error, (errors.UndefinedTable, errors.UndefinedColumn)):
-        return directory_away(f"{context} (has `plainsql-server migrate` run?)")
+        return directory_unavailable(f"{context} (has `plainsql-server migrate` run?)")
     if isinstance(error, psycopg.Error) and not isinstance(error, psycopg.OperationalError):
         return InternalError(context)
-    return directory_away(context)
+    return directory_unavailable(context)
 
 
-def directory_away(context: str) -> EngineError:
+def directory_unavailable(context: str) -> EngineError:
     """The error for an unavailable directory. The context is for operators."""
     return EngineError(
         "directory_unavailable",

@@ -53,7 +53,7 @@ class Principals:
         """
         if not credential.is_well_formed(secret):
             return None
-        found = await self._found.last_known(secret) if self._freshness.away else None
+        found = await self._found.last_known(secret) if self._freshness.unavailable else None
         found = found or await self._found.get(secret)
         return None if found is None or found.good_until_s <= wall_s() else found.principal
 

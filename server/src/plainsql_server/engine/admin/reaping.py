@@ -22,7 +22,7 @@ from plainsql_server.core.shutdown_on_timeout import cut_if_silent
 from plainsql_server.engine.admin.backups import BACKUP, KEEPER, MOVE, RESTORE
 from plainsql_server.engine.connection.connection import Connection
 from plainsql_server.engine.connection.interrupt import AWAITS_NO_STANDBY
-from plainsql_server.engine.connection.sqlstate import engine_away
+from plainsql_server.engine.connection.sqlstate import engine_unavailable
 from plainsql_server.engine.execution.spanning import read_end
 from plainsql_server.engine.pool.address import Address, hosts_of
 from plainsql_server.engine.pool.leader import leading
@@ -206,7 +206,7 @@ class CellWatch:
                 connection.sync()
                 return await read_end(connection)
         except TimeoutError:
-            raise engine_away("reaping: COMMIT PREPARED or ROLLBACK PREPARED timed out") from None
+            raise engine_unavailable("reaping: COMMIT PREPARED or ROLLBACK PREPARED timed out") from None
         finally:
             connection.close()
 
@@ -244,5 +244,5 @@ async def _connect(
 
 def _as_service_error(error: psycopg.Error) -> EngineError | InternalError:
     if isinstance(error, psycopg.OperationalError):
-        return engine_away(f"reaping: {str(error).strip()}")
+        return engine_unavailable(f"reaping: {str(error).strip()}")
     return InternalError(f"reaping: {type(error).__name__}: {error}")

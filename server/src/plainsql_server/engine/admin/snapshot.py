@@ -26,7 +26,7 @@ from psycopg import AsyncConnection, sql
 from plainsql_server.core.errors import InternalError
 from plainsql_server.engine.admin.backups import MOVE
 from plainsql_server.engine.admin.schema_fingerprint import FINGERPRINT
-from plainsql_server.engine.connection.sqlstate import engine_away
+from plainsql_server.engine.connection.sqlstate import engine_unavailable
 
 # Both ends of a copy must write and read values in the same format, whatever a tenant stored with ALTER ROLE … SET.
 ALIKE = (
@@ -220,7 +220,7 @@ async def connected(conninfo: str, role: str, database: str, program: str = MOVE
         async with connection:
             yield connection
     except psycopg.OperationalError as error:
-        raise engine_away(f"moving {database}: {str(error).strip()}") from error
+        raise engine_unavailable(f"moving {database}: {str(error).strip()}") from error
     except psycopg.Error as error:
         raise InternalError(f"moving {database}: {type(error).__name__}: {error}") from error
 

@@ -24,7 +24,7 @@ from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, PipelineStatus, 
 from psycopg.pq.abc import PGconn, PGresult
 
 from plainsql_server.engine.connection.prepared import PreparedStatements
-from plainsql_server.engine.connection.sqlstate import connection_lost, engine_away
+from plainsql_server.engine.connection.sqlstate import connection_lost, engine_unavailable
 from plainsql_server.engine.connection.valve import Valve
 
 # Plain integers, because looking up an enum member costs more than the libpq call whose result it is compared with.
@@ -93,7 +93,7 @@ class Connection:
                 await _finish_connecting(pgconn)
         except TimeoutError:
             pgconn.finish()
-            raise engine_away("connecting timed out") from None
+            raise engine_unavailable("connecting timed out") from None
         except BaseException:
             pgconn.finish()
             raise
@@ -437,12 +437,12 @@ class Connection:
 async def _finish_connecting(pgconn: PGconn) -> None:
     while True:
         if pgconn.status == ConnStatus.BAD:
-            raise engine_away(pgconn.get_error_message())
+            raise engine_unavailable(pgconn.get_error_message())
         status = pgconn.connect_poll()
         if status == PollingStatus.OK:
             return
         if status == PollingStatus.FAILED:
-            raise engine_away(pgconn.get_error_message())
+            raise engine_unavailable(pgconn.get_error_message())
         await wait_for_socket(pgconn.socket, write=status == PollingStatus.WRITING)
 
 

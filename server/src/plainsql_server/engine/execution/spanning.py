@@ -21,7 +21,7 @@ from plainsql_server.core.errors import EngineError, InternalError, LimitError, 
 from plainsql_server.engine.connection.catalog import Catalog
 from plainsql_server.engine.connection.connection import Connection
 from plainsql_server.engine.connection.exchange import close_prepared, drain, fail, run_command
-from plainsql_server.engine.connection.sqlstate import engine_away
+from plainsql_server.engine.connection.sqlstate import engine_unavailable
 from plainsql_server.engine.execution.execution import NOTHING_DEFERRED
 from plainsql_server.engine.execution.transaction import Attempt, Plan, Results
 from plainsql_server.engine.pool.pool import Lease, Pool
@@ -84,7 +84,7 @@ class Participant(Attempt):
                 self._queue_ours(NOTHING_DEFERRED)
             await self._settle()
         except EngineError as error:
-            raise engine_away(error.internal_context or "", outcome=Outcome.ROLLED_BACK) from error
+            raise engine_unavailable(error.internal_context or "", outcome=Outcome.ROLLED_BACK) from error
         except ServiceError as error:
             await self._undo(error)
             raise
@@ -99,7 +99,7 @@ class Participant(Attempt):
                 await self._settle()
             await run_command(self._connection, b"commit")
         except EngineError as error:
-            raise engine_away(error.internal_context or "", outcome=Outcome.ROLLED_BACK) from error
+            raise engine_unavailable(error.internal_context or "", outcome=Outcome.ROLLED_BACK) from error
         except ServiceError as error:
             await self._undo(error)
             raise
@@ -121,7 +121,7 @@ class Participant(Attempt):
             self.may_be_prepared = True
             self._connection.sync()
         except EngineError as error:
-            raise engine_away(error.internal_context or "", outcome=Outcome.ROLLED_BACK) from error
+            raise engine_unavailable(error.internal_context or "", outcome=Outcome.ROLLED_BACK) from error
         except ServiceError as error:
             await self._undo(error)
             raise
@@ -136,7 +136,7 @@ class Participant(Attempt):
             await self._read_due()
             await self._read_prepared()
         except EngineError as error:
-            raise engine_away(error.internal_context or "", outcome=Outcome.ROLLED_BACK) from error
+            raise engine_unavailable(error.internal_context or "", outcome=Outcome.ROLLED_BACK) from error
         except ServiceError as error:
             self.may_be_prepared = False
             await self._undo(error)

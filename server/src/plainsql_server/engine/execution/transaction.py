@@ -30,7 +30,7 @@ from plainsql_server.engine.connection.exchange import (
     queue_discard_sequences,
 )
 from plainsql_server.engine.connection.prepared import Prepared
-from plainsql_server.engine.connection.sqlstate import connection_lost, engine_away, is_stale_plan
+from plainsql_server.engine.connection.sqlstate import connection_lost, engine_unavailable, is_stale_plan
 from plainsql_server.engine.encoding.parameters import encode_parameter
 from plainsql_server.engine.encoding.rows import RowRenderer
 from plainsql_server.engine.encoding.shapes import DEFAULT_ENCODING, Encoding, Rendering
@@ -185,7 +185,7 @@ class Attempt:
         except EngineError as error:
             if not self.committing:
                 # COMMIT was not sent, so nothing can have been committed.
-                raise engine_away(error.internal_context or "", outcome=Outcome.ROLLED_BACK) from error
+                raise engine_unavailable(error.internal_context or "", outcome=Outcome.ROLLED_BACK) from error
             await self._see_what_came_of(error)
             raise
         except AlreadyRecorded:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from plainsql_server.core.errors import EngineError, InternalError
 from plainsql_server.engine.connection.connection import Connection
 from plainsql_server.engine.connection.queries import ask
-from plainsql_server.engine.connection.sqlstate import engine_away
+from plainsql_server.engine.connection.sqlstate import engine_unavailable
 
 # How long a request waits for a primary at most, even if its deadline is later. In a failover, the leader lock (20 s)
 # expires first, and then a standby is promoted. An outage that lasts longer is no failover, and an error is better than
@@ -98,7 +98,7 @@ class Leader:
                 self._search = asyncio.get_running_loop().create_task(self._look_until_found())
             left_s = end_s - time.monotonic()
             if left_s <= 0:
-                raise engine_away(f"the cell has no primary: {self._why_not}")
+                raise engine_unavailable(f"the cell has no primary: {self._why_not}")
             await asyncio.wait([self._search], timeout=left_s)
         return self.place
 
@@ -164,7 +164,9 @@ def _failure(attempts: "Sequence[asyncio.Future[Connection]]") -> BaseException:
     unexpected = next((error for error in errors if error is not None and not isinstance(error, EngineError)), None)
     if unexpected is not None:
         return unexpected
-    return engine_away("; ".join(error.internal_context or "" for error in errors if isinstance(error, EngineError)))
+    return engine_unavailable(
+        "; ".join(error.internal_context or "" for error in errors if isinstance(error, EngineError))
+    )
 
 
 async def _latest(found: list[tuple[int, Connection]]) -> int:
@@ -178,7 +180,7 @@ async def _latest(found: list[tuple[int, Connection]]) -> int:
             continue
         timelines.append(((file or b"").decode()[:8], place))
     if not timelines:
-        raise engine_away("several servers claimed to be the primary, and none of them answers")
+        raise engine_unavailable("several servers claimed to be the primary, and none of them answers")
     return max(timelines)[1]
 
 
