@@ -39,17 +39,17 @@ from plainsql_server.directory.spanning_lock import SpanningNotifier
 from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.pool.pool import PoolLimits, Pools
 from plainsql_server.http.app.application import Application
-from plainsql_server.http.app.banner import Banner, Check, Urls
 from plainsql_server.http.app.credential_watch import CredentialWatch
+from plainsql_server.http.app.health import Check, PublicRoutes, Urls
 from plainsql_server.http.app.reference import ReferencePage
 from plainsql_server.http.app.routes import Route, RouteTable
 from plainsql_server.http.control.routes import control_routes
-from plainsql_server.http.data.banner_routes import banner_routes
 from plainsql_server.http.data.idempotency import IdempotencyRoutes
 from plainsql_server.http.data.query import QueryRoutes
 from plainsql_server.http.data.routes import data_routes
 from plainsql_server.http.data.streams import Pace, StreamedAnswers
 from plainsql_server.http.data.transaction import TransactionRoutes
+from plainsql_server.http.data.utility_routes import utility_routes
 from plainsql_server.http.server.connections import ConnectionLimits, Connections, allow_descriptors
 from plainsql_server.http.server.protocol import LAST_ANSWERS_AFTER_S, ClientTimeouts, FastPathProtocol
 from plainsql_server.http.server.readiness import Readiness
@@ -154,7 +154,7 @@ def build_data_application(settings: Settings, observe: Observer) -> Application
             )
             own = ServiceConnections(databases, pools, tally)
             executors = Executors(own, TemporarySchemas(own), queries, transactions, streams)
-            routes += banner_routes(directory, executors, permits)
+            routes += utility_routes(directory, executors, permits)
             yield (
                 RouteTable(_all_routes("data", settings, checks, readiness, routes)),
                 principals,
@@ -216,9 +216,9 @@ def _all_routes(
     """A plane's own routes, and those that both planes have."""
     reference = ReferencePage(plane)
     own_url = settings.data_url if plane == "data" else settings.control_url
-    banner = Banner(own_url, _urls(settings), checks, readiness)
-    every = [*routes, *banner.open_routes(), *reference.routes()]
-    banner.routes = tuple(every)
+    public = PublicRoutes(own_url, _urls(settings), checks, readiness)
+    every = [*routes, *public.open_routes(), *reference.routes()]
+    public.routes = tuple(every)
     reference.describe(every)
     return every
 

@@ -1,4 +1,4 @@
-"""Databases that a test of the banner routes may fill, break and empty.
+"""Databases that a test of the utility routes may fill, break and empty.
 
 Owns making them, and looking at them past the service, as the superuser.
 """

@@ -2,7 +2,7 @@
 
 The cluster's home is `postgres/` in the state folder, with the subfolders `data/` and `socket/`, both 0700. PostgreSQL
 does not listen on the network. Only root and the user that PostgreSQL runs as can enter the socket's folder, so the
-operating system does the authentication, and `pg_hba.conf` uses `ssl_context`. A map of system users would need one line per
+operating system does the authentication, and `pg_hba.conf` uses `trust`. A map of system users would need one line per
 tenant on PostgreSQL 15.
 
 Three cases need special treatment:

@@ -1,4 +1,4 @@
-"""What holds for every banner route alike: who is let in, the alias, HEAD, rate limits, and the shared health check."""
+"""What holds for every utility route alike: who is let in, the alias, HEAD, rate limits, and the shared health check."""
 
 import asyncio
 

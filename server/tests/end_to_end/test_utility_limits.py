@@ -1,4 +1,4 @@
-"""Where banner routes meet limits of a tier: limits that are made small here, on an application in this process."""
+"""Where utility routes meet limits of a tier: limits that are made small here, on an application in this process."""
 
 import asyncio
 import time
