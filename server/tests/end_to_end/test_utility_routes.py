@@ -1,4 +1,4 @@
-"""What holds for every utility route alike: who is let in, the alias, HEAD, rate limits, and the shared health check."""
+"""For every utility route: authorization, the alias, HEAD, rate limits, and the shared health check."""
 
 import asyncio
 

@@ -11,9 +11,9 @@ import pytest
 
 from server.tests.failover.ha_cell import HaCell
 from server.tests.failover.load import Load
-from server.tests.failover.lonely import LonelyClient
 from server.tests.failover.machines import Machine
 from server.tests.failover.network import Network
+from server.tests.failover.partitioned_client import LonelyClient
 from server.tests.load import Node, size
 
 FAILOVERS = size("PLAINSQL_TEST_FAILOVERS", 0)

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from plainsql_server.core.errors import ConflictError
-from server.tests.fleet.meddling import move_meddled
+from server.tests.fleet.concurrent_changes import move_meddled
 from server.tests.fleet.stage import Fleet
 from server.tests.operations.test_backups import SCHEMA, described
 from server.tests.processes import wait_for

@@ -17,9 +17,9 @@ from plainsql_server.directory import moves as stored_moves
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.engine.admin import fencing
+from server.tests.fleet.concurrent_changes import move_meddled
 from server.tests.fleet.dying import die_at
 from server.tests.fleet.finishing import finish
-from server.tests.fleet.meddling import move_meddled
 from server.tests.fleet.stage import Fleet
 from server.tests.postgres import SUPERUSER
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from server.tests.fleet.meddling import move_meddled
+from server.tests.fleet.concurrent_changes import move_meddled
 from server.tests.fleet.stage import Fleet
 
 pytestmark = pytest.mark.chaos

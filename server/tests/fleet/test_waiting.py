@@ -13,7 +13,7 @@ from psycopg.conninfo import make_conninfo
 
 from server.tests.end_to_end.relay import Relay
 from server.tests.events import StreamClient
-from server.tests.fleet.meddling import move_meddled
+from server.tests.fleet.concurrent_changes import move_meddled
 from server.tests.fleet.stage import Fleet
 from server.tests.load import Client, Node, running_node
 from server.tests.postgres import Postgres

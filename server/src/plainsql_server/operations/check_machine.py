@@ -137,11 +137,11 @@ def disk(check: str, path: str, free_percent: float) -> Finding | None:
         return None
     free = 100 * found.f_bavail / found.f_blocks if found.f_blocks else 100.0
     free_gb = found.f_bavail * found.f_frsize / 1e9
-    found = f"The disk of {path} has {free:.0f} % free ({free_gb:.1f} GB)"
+    summary = f"The disk of {path} has {free:.0f} % free ({free_gb:.1f} GB)"
     if free >= free_percent:
-        return good(check, f"{found}.")
+        return good(check, f"{summary}.")
     grade = broken if free < free_percent / 2 else warning
     return grade(
-        check, f"{found}; a cell needs {free_percent:g} %. When its disk is full, it stops for every customer.",
+        check, f"{summary}; a cell needs {free_percent:g} %. When its disk is full, it stops for every customer.",
         "Enlarge the disk, delete what is not needed, or move databases to another cell.",
     )  # fmt: skip

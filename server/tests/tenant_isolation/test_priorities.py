@@ -13,8 +13,8 @@ import pytest
 
 from plainsql_server.operations.priorities import _CUSTOMERS, BEHIND_NICE, CpuAccount, Priorities
 from server.tests.load import Client, new_tag
-from server.tests.strangers.cells import Hostile, hostile_cell
-from server.tests.strangers.guards import guarded
+from server.tests.tenant_isolation.cells import Hostile, hostile_cell
+from server.tests.tenant_isolation.guards import guarded
 
 COUNT = "/* {tag} */ select count(*) from generate_series(1, 1000000000)"
 

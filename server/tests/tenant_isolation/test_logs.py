@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from plainsql_server.core.credential import new_key
-from server.tests.strangers.cells import Hostile, hostile_cell
+from server.tests.tenant_isolation.cells import Hostile, hostile_cell
 
 pytestmark = pytest.mark.slow
 

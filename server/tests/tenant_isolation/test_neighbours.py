@@ -25,9 +25,9 @@ from plainsql_server.control_plane.reaping import Reaper
 from plainsql_server.core.observation import Observation
 from plainsql_server.directory.connection import Directory
 from server.tests.load import NoAnswer, Node, percentile, size
-from server.tests.strangers.attacks import ATTACKS, SPARSE, TABLES, Attacker, Bomb, under
-from server.tests.strangers.cells import Hostile, hostile_cell
-from server.tests.strangers.guards import guarded
+from server.tests.tenant_isolation.attacks import ATTACKS, SPARSE, TABLES, Attacker, Bomb, under
+from server.tests.tenant_isolation.cells import Hostile, hostile_cell
+from server.tests.tenant_isolation.guards import guarded
 
 pytestmark = pytest.mark.chaos
 

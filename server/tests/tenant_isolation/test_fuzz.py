@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from server.tests.load import size
-from server.tests.strangers.cells import Hostile, hostile_cell
-from server.tests.strangers.random_sql import FUNCTIONS, Function, Generator
+from server.tests.tenant_isolation.cells import Hostile, hostile_cell
+from server.tests.tenant_isolation.random_sql import FUNCTIONS, Function, Generator
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from server.tests.load import Answer, percentile
-from server.tests.strangers.cells import Hostile, hostile_cell
+from server.tests.tenant_isolation.cells import Hostile, hostile_cell
 
 CONNECTIONS = 2
 # Statements are judged, and answers put together, while all other requests of the process wait.
