@@ -50,20 +50,20 @@ def test_standard_output_is_data_alone(service: Service, output_format: str, exp
 def test_an_error_shows_the_statement_with_a_caret_and_goes_to_standard_error(service: Service) -> None:
     done = run(service, "sql", "select 1,\n  nowhere_to_be_found")
     assert (done.stdout, done.returncode) == ("", 1)
-    said = done.stderr.splitlines()[1:]
-    assert said[:3] == [
+    lines = done.stderr.splitlines()[1:]
+    assert lines[:3] == [
         'Error: column "nowhere_to_be_found" does not exist',
         "Line 2:   nowhere_to_be_found",
         " " * 10 + "^",
     ]
-    assert said[3].startswith("Code: undefined_column (42703)  Request: req_")
+    assert lines[3].startswith("Code: undefined_column (42703)  Request: req_")
 
 
 def test_exit_codes_tell_what_kind_of_failure_it_was(service: Service, tmp_path: Path) -> None:
     assert run(None, "sql", "select 1", cwd=tmp_path).returncode == 2
     assert run(service, "--key", "svc_k_wrong", "sql", "select 1").returncode == 3
-    away = run(None, "--url", "http://127.0.0.1:1", "--key", "x", "--timeout", "0.1", "sql", "select 1")
-    assert (away.returncode, "Can't connect to" in away.stderr) == (4, True)
+    refused = run(None, "--url", "http://127.0.0.1:1", "--key", "x", "--timeout", "0.1", "sql", "select 1")
+    assert (refused.returncode, "Can't connect to" in refused.stderr) == (4, True)
     assert run(service, "nonsense").returncode == 2
 
 
@@ -173,9 +173,9 @@ def test_a_reader_that_has_enough_is_no_error(service: Service) -> None:
 def test_a_script_s_failure_has_the_exit_code_of_its_kind(service: Service) -> None:
     assert run(service, input="select 1; select * from nowhere; select 2").returncode == 1
     assert run(service, "--key", "svc_k_wrong", input="select 1").returncode == 3
-    away = run(None, "--url", "http://127.0.0.1:1", "--key", "x", "--timeout", "0.5", input="select 1")
-    assert away.returncode == 4
-    assert "Can't connect to http://127.0.0.1:1: Connection refused. Retrying for 1 s." in away.stderr
+    refused = run(None, "--url", "http://127.0.0.1:1", "--key", "x", "--timeout", "0.5", input="select 1")
+    assert refused.returncode == 4
+    assert "Can't connect to http://127.0.0.1:1: Connection refused. Retrying for 1 s." in refused.stderr
 
 
 def test_a_time_limit_holds_for_streamed_forms_as_well(service: Service) -> None:

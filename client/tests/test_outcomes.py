@@ -91,12 +91,12 @@ def test_a_call_ends_in_its_time_although_bytes_still_come(insert: Callable[[str
 def test_a_certificate_that_nobody_vouches_for_and_a_host_that_is_none_fail_at_once(
     service: Any, insert: Callable[[str, float], Any]
 ) -> None:
-    for url, said in (
+    for url, message in (
         (service.data_url, "isn't trusted"),
         ("https://nowhere.invalid", "Host nowhere.invalid not found"),
     ):
         began = time.monotonic()
-        with pytest.raises(plainsql.NetworkError, match=said) as caught:
+        with pytest.raises(plainsql.NetworkError, match=message) as caught:
             insert(url, 30)
         assert caught.value.outcome == "not_executed"
         assert time.monotonic() - began < 10

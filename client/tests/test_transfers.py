@@ -86,10 +86,10 @@ def test_a_file_of_many_batches_is_imported_whole(
 def test_a_bad_row_is_named_and_nothing_is_half_imported(
     service: Service, db: plainsql.Client, table: str, tmp_path: Path, case: tuple[int, dict[str, str], str]
 ) -> None:
-    rows, change, said = case
+    rows, change, message = case
     write_rows(tmp_path / "in.csv", rows, **change)
     done = run(service, "import", str(tmp_path / "in.csv"), "--table", table)
-    assert (done.returncode, said in done.stderr) == (1, True), done.stderr
+    assert (done.returncode, message in done.stderr) == (1, True), done.stderr
     assert db.query(f"select count(*) from {table}").value() == 0
     assert stages(db) == 0
 
@@ -205,11 +205,11 @@ def test_a_tsv_has_tabs_and_ndjson_may_leave_columns_out(service: Service, db: p
     ],
 )
 def test_what_cannot_be_read_is_named_by_its_line(  # noqa: PLR0917  # fixtures
-    service: Service, db: plainsql.Client, table: str, tmp_path: Path, file: str, content: bytes, said: str
+    service: Service, db: plainsql.Client, table: str, tmp_path: Path, file: str, content: bytes, message: str
 ) -> None:
     (tmp_path / file).write_bytes(content)
     done = run(service, "import", str(tmp_path / file), "--table", table)
-    assert (done.returncode, said in done.stderr) == (1, True), done.stderr
+    assert (done.returncode, message in done.stderr) == (1, True), done.stderr
     assert db.query(f"select count(*) from {table}").value() == 0
 
 

@@ -237,7 +237,7 @@ def test_every_setting_says_what_it_is_for() -> None:
 
 def test_a_setting_without_a_description_is_noticed() -> None:
     class Sample(msgspec.Struct):
-        told: Annotated[int, Meta(description="Something.")]
+        described: Annotated[int, Meta(description="Something.")]
         bare: int
         empty: Annotated[int, Meta(description=" ")]
         bounded: Annotated[int, Meta(ge=0)]

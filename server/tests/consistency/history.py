@@ -51,15 +51,15 @@ class Transaction(msgspec.Struct, frozen=True):
     # Of one that is not known to be OK: that the answer said so, though not what was read.
     is_committed: bool = False
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """The transaction in one line, for people."""
-        return f"T{self.id} ({self.outcome.value}, process {self.process}) [{' '.join(map(told, self.operations))}]"
+        return f"T{self.id} ({self.outcome.value}, process {self.process}) [{' '.join(map(describe, self.operations))}]"
 
 
 History = list[Transaction]
 
 
-def told(operation: Operation) -> str:
+def describe(operation: Operation) -> str:
     """An operation in a few characters, for people."""
     if isinstance(operation, Append):
         return f"append({operation.key}, {operation.value})"
@@ -88,10 +88,10 @@ def require_well_formed(history: Iterable[Transaction]) -> None:
         for operation in transaction.operations:
             if isinstance(operation, Append):
                 if (operation.key, operation.value) in appended:
-                    raise MalformedHistory(f"{told(operation)} is there twice")
+                    raise MalformedHistory(f"{describe(operation)} is there twice")
                 appended.add((operation.key, operation.value))
             elif operation.values is None and transaction.outcome is Outcome.OK:
-                raise MalformedHistory(f"T{transaction.id} is ok and {told(operation)}")
+                raise MalformedHistory(f"T{transaction.id} is ok and {describe(operation)}")
 
 
 def save(history: Iterable[Transaction], path: Path) -> None:

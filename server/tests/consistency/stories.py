@@ -59,7 +59,7 @@ class Search:
 
     def _tell(self, kind: AnomalyClass, steps: list[Step], closing: int) -> Anomaly:
         members = tuple(first for first, _, _ in steps)
-        lines = [self.transactions[number].told() for number in members]
+        lines = [self.transactions[number].describe() for number in members]
         lines += [tell_step(self.graph, *step) for step in steps]
         lines.append(f"({closing} such edges in a knot of {len(self.knot)} transactions)")
         return Anomaly(kind, members, "\n".join(lines))

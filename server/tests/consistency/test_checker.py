@@ -177,13 +177,13 @@ EXPLAINED: dict[str, list[Written]] = {
 def test_an_anomaly_is_found_and_called_by_its_name(name: str) -> None:
     transactions, expected = SHOWN[name]
     report = check(history(*transactions))
-    assert {kind.name for kind in report.kinds} == expected, report.told()
+    assert {kind.name for kind in report.kinds} == expected, report.describe()
 
 
 @pytest.mark.parametrize("name", EXPLAINED)
 def test_what_only_looks_like_an_anomaly_is_none(name: str) -> None:
     report = check(history(*EXPLAINED[name]))
-    assert report.anomalies == (), report.told()
+    assert report.anomalies == (), report.describe()
 
 
 def test_every_class_has_a_history_that_shows_it() -> None:
@@ -265,7 +265,7 @@ def serial(count: int, clients: int, seed: int) -> History:
 def test_one_stale_read_among_fifty_thousand_transactions_is_found() -> None:
     made = serial(50_000, clients=32, seed=1)
     report = check(made)
-    assert report.anomalies == (), report.told()
+    assert report.anomalies == (), report.describe()
     place, read = next(
         (place, operation)
         for place in range(40_000, 50_000)

@@ -89,7 +89,7 @@ def test_the_checker_finds_an_anomaly_exactly_where_no_order_explains_the_histor
         report = check(history)
         ordered = has_order(history)
         seen[ordered] += 1
-        assert (report.anomalies == ()) == ordered, report.told()
+        assert (report.anomalies == ()) == ordered, report.describe()
 
     compare()
     # Both sides were really asked.

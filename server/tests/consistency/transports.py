@@ -64,8 +64,8 @@ class HttpTransport:
         self._fields = {"row_format": "array", **fields}
 
     async def run(self, statements: Sequence[Statement]) -> Reply:
-        told = [each.fields() for each in statements]
-        return await self._post("/v1/transaction", {"statements": told, **self._fields})
+        fields = [each.fields() for each in statements]
+        return await self._post("/v1/transaction", {"statements": fields, **self._fields})
 
     async def run_alone(self, statement: Statement) -> Reply:
         fields = {**statement.fields(), "row_format": "array"}

@@ -135,8 +135,8 @@ async def _provision(dsn: str, *conninfos: str) -> tuple[str, tuple[str, str]]:
 @contextmanager
 def serving(two: TwoCells, **settings: object) -> Iterator[Node]:
     """A data plane that can be made to die."""
-    told = {"workers": 2, "test_crash_file": two.crash_file, "test_hold_s": HOLD_S, **settings}
-    with running_node(two.directory_dsn, CRASHING, cell_max_connections=24, **told) as node:
+    configured = {"workers": 2, "test_crash_file": two.crash_file, "test_hold_s": HOLD_S, **settings}
+    with running_node(two.directory_dsn, CRASHING, cell_max_connections=24, **configured) as node:
         yield node
 
 
@@ -210,8 +210,8 @@ class SpanningWorkload(Workload):
         return reply
 
     def _statement(self, operation: Operation) -> Statement:
-        told = super()._statement(operation)
-        return Statement(told.sql, told.params, side_of(operation.key))
+        configured = super()._statement(operation)
+        return Statement(configured.sql, configured.params, side_of(operation.key))
 
 
 def spans(operations: tuple[Operation, ...]) -> bool:
@@ -242,8 +242,8 @@ def torn(history: History, lists: dict[int, list[int]]) -> list[str]:
     for each in history:
         appends = [operation for operation in each.operations if isinstance(operation, Append)]
         stored = [append.value in lists.get(append.key, []) for append in appends]
-        told = {Outcome.OK: {True}, Outcome.FAIL: {False}}.get(each.outcome, {True, False})
-        allowed = {True} if each.is_committed else told
+        configured = {Outcome.OK: {True}, Outcome.FAIL: {False}}.get(each.outcome, {True, False})
+        allowed = {True} if each.is_committed else configured
         if appends and (len(set(stored)) > 1 or stored[0] not in allowed):
-            found.append(each.told())
+            found.append(each.configured())
     return found

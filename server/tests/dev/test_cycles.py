@@ -35,8 +35,8 @@ def ask(run: Dev, sql: str, *params: int) -> list[dict[str, int]]:
     )
     answer = response.json()
     assert answer["success"], answer
-    told: list[dict[str, int]] = answer["rows"]
-    return told
+    rows: list[dict[str, int]] = answer["rows"]
+    return rows
 
 
 def add_row(run: Dev, number: int) -> None:

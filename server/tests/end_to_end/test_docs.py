@@ -17,7 +17,7 @@ SCREENSHOTS = os.environ.get("PLAINSQL_TEST_SCREENSHOTS", "")
 _LIMIT_S = 100
 
 
-def visit(url: str, key: str, *tries: tuple[str, str, str]) -> dict[str, Any]:
+def page_load(url: str, key: str, *tries: tuple[str, str, str]) -> dict[str, Any]:
     """What a visitor sees who sends these: (a name for it, the operation, the example)."""
     command = ["node", str(READERS / "docs.mjs"), f"{url}/docs", key, SCREENSHOTS, json.dumps(tries)]
     printed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LIMIT_S)
@@ -34,7 +34,7 @@ def routes(service: Service, url: str) -> set[str]:
 def test_a_visitor_sends_examples_to_the_data_plane_and_sees_the_answers(
     plain_service: Service, npm_packages: None
 ) -> None:
-    seen = visit(
+    seen = page_load(
         plain_service.data_url, plain_service.api_key,
         ("row", "post_v1_query", "With parameters"), ("stream", "post_v1_query", "A stream"),
         ("text", "post_query", ""), ("transaction", "post_v1_transaction", "An expectation"),
@@ -53,7 +53,7 @@ def test_a_visitor_sends_examples_to_the_data_plane_and_sees_the_answers(
 
 
 def test_a_visitor_without_a_key_is_told_so_by_the_control_plane(plain_service: Service, npm_packages: None) -> None:
-    seen = visit(plain_service.control_url, "", ("keys", "get_v1_keys", ""), ("made", "post_v1_keys", ""))
+    seen = page_load(plain_service.control_url, "", ("keys", "get_v1_keys", ""), ("made", "post_v1_keys", ""))
     assert {" ".join(section.split()) for section in seen["sections"]} == routes(
         plain_service, plain_service.control_url
     )

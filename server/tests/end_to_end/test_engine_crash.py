@@ -50,7 +50,7 @@ class Writer:
 
     client: Client
     first: int
-    told: dict[int, str] = field(default_factory=dict)
+    outcomes: dict[int, str] = field(default_factory=dict)
     answers: list[tuple[float, Answer]] = field(default_factory=list)
     stopped: bool = False
 
@@ -60,14 +60,14 @@ class Writer:
             while not self.stopped:
                 number += 1
                 answer = await client.query("insert into acknowledged values ($1)", number, timeout_ms=TIMEOUT_MS)
-                self.told[number] = answer.outcome
+                self.outcomes[number] = answer.outcome
                 self.answers.append((time.monotonic(), answer))
                 if not answer.succeeded:
                     # As a polite client would, though sooner.
                     await asyncio.sleep(0.02)
 
-    def succeeded_after(self, moment_s: float) -> bool:
-        return any(at_s > moment_s and answer.succeeded for at_s, answer in self.answers)
+    def succeeded_after(self, since_s: float) -> bool:
+        return any(at_s > since_s and answer.succeeded for at_s, answer in self.answers)
 
 
 async def wait_until(condition: Callable[[], bool], limit_s: float) -> None:
@@ -102,16 +102,16 @@ async def test_an_engine_killed_under_load_hangs_nobody_and_loses_nothing(cell: 
         for writer in writers:
             writer.stopped = True
     answers = [answer for writer in writers for _, answer in writer.answers]
-    told = {number: outcome for writer in writers for number, outcome in writer.told.items()}
+    outcomes = {number: outcome for writer in writers for number, outcome in writer.outcomes.items()}
     slowest = max(answers, key=lambda answer: answer.elapsed_s)
     print(
         f"crashes: {CRASHES}, answers {len(answers)}, slowest {slowest.elapsed_s:.3f} s ({slowest.code}),"
         f" back after {', '.join(f'{value:.2f}' for value in back_s)} s,"
-        f" outcomes { {outcome: list(told.values()).count(outcome) for outcome in sorted(set(told.values()))} }"
+        f" outcomes { {outcome: list(outcomes.values()).count(outcome) for outcome in sorted(set(outcomes.values()))} }"
     )
     there = numbers_in(cell)
-    assert {number for number, outcome in told.items() if outcome == "committed"} <= there, "lost"
-    untouched = {number for number, outcome in told.items() if outcome in ("rolled_back", "not_executed")}
+    assert {number for number, outcome in outcomes.items() if outcome == "committed"} <= there, "lost"
+    untouched = {number for number, outcome in outcomes.items() if outcome in ("rolled_back", "not_executed")}
     assert untouched & there == set(), "did something and said that nothing happened"
     assert [answer for answer in answers if not answer.succeeded and not answer.is_refusal()] == [], node.failures()
     assert slowest.elapsed_s <= ANSWERED_WITHIN_S

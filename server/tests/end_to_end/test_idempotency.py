@@ -42,8 +42,8 @@ def outcome_of(service: Service, wanted: str, **arguments: Any) -> dict[str, Any
     answer = response.json()
     assert answer["success"]
     assert answer["request"].pop("id") == wanted
-    told: dict[str, Any] = answer["request"]
-    return told
+    found: dict[str, Any] = answer["request"]
+    return found
 
 
 @pytest.mark.parametrize("route", ROUTES)
@@ -120,8 +120,8 @@ def test_those_who_look_do_not_take_each_other_for_the_request(service: Service)
         with ThreadPoolExecutor(8) as clients:
             answers = list(clients.map(lambda _, key=key: service.call("GET", f"/v1/requests/{key}"), range(200)))
         # Nothing is known of an id, and a key was not used.
-        told = {answer.json()["request"]["outcome"] for answer in answers if answer.status_code == 200}
-        assert told <= {"not_executed"}
+        found = {answer.json()["request"]["outcome"] for answer in answers if answer.status_code == 200}
+        assert found <= {"not_executed"}
         assert {answer.status_code for answer in answers} <= {200, 404}
 
 

@@ -35,8 +35,8 @@ RECORD = b"select plainsql.finish"
 
 def cuts(sent: bytes, answer: bytes) -> list[Cut]:
     """Lost on the way there, lost on the way back, and lost when it was surely done; as often as the test is large."""
-    ways = [Cut(sent, forward=False), Cut(sent, forward=True), Cut(sent, forward=True, answer=answer)]
-    return list(islice(cycle(ways), CUTS))
+    cuts = [Cut(sent, forward=False), Cut(sent, forward=True), Cut(sent, forward=True, answer=answer)]
+    return list(islice(cycle(cuts), CUTS))
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def line() -> Iterator[Line]:
         shutil.rmtree(folder)
 
 
-def told(response: httpx.Response) -> str:
+def outcome_in(response: httpx.Response) -> str:
     body = response.json()
     return "committed" if body["success"] else str(body["error"]["outcome"])
 
@@ -96,16 +96,16 @@ def told(response: httpx.Response) -> str:
 def cut_often(line: Line, first: int, *, keyed: bool, route: str = "/v1/transaction") -> dict[int, str]:
     """What was told about each number that was to be inserted while its connection was cut."""
     if keyed or route == "/v1/transaction":
-        ways = cuts(RECORD if keyed else COMMIT, b"COMMIT\0")
+        cuts = cuts(RECORD if keyed else COMMIT, b"COMMIT\0")
     else:
         # A statement without a transaction around it is committed by what follows it.
-        ways = cuts(b"\0insert into lost", b"INSERT 0 1\0")
+        cuts = cuts(b"\0insert into lost", b"INSERT 0 1\0")
     outcomes = {}
-    for number, way in enumerate(ways, first):
-        line.relay.cuts.append(way)
+    for number, cut in enumerate(cuts, first):
+        line.relay.cuts.append(cut)
         response = line.insert(number, keyed=keyed, route=route)
         assert not line.relay.cuts, "nothing was cut"
-        outcomes[number] = told(response)
+        outcomes[number] = outcome_in(response)
         assert response.status_code in (200, 503), response.text
     return outcomes
 
@@ -164,10 +164,10 @@ def test_a_loss_before_the_commit_was_sent_is_no_riddle(line: Line) -> None:
     response = line.call(
         "POST", "/v1/transaction", json={"statements": statements}, headers={"Idempotency-Key": "before"}
     )
-    assert told(response) == "rolled_back"
+    assert outcome_in(response) == "rolled_back"
     line.relay.cuts.append(Cut(b"\0insert into lost", forward=True))
     statements[0] = {"sql": f"insert into lost values ({first + 2}) returning n as before_it"}
-    assert told(line.call("POST", "/v1/transaction", json={"statements": statements})) == "rolled_back"
+    assert outcome_in(line.call("POST", "/v1/transaction", json={"statements": statements})) == "rolled_back"
     assert not line.relay.cuts
     assert line.there()[first + 1] == line.there()[first + 2] == 0
 
@@ -182,7 +182,7 @@ def test_postgresql_killed_at_that_moment_changes_nothing_about_it(line: Line, k
         line.relay.cuts.append(Cut(RECORD if keyed else COMMIT, forward=number % 2 == 0, then=line.cell.kill))
         starting = threading.Thread(target=start_when_killed, args=(line,))
         starting.start()
-        outcomes[number] = told(line.insert(number, keyed=keyed))
+        outcomes[number] = outcome_in(line.insert(number, keyed=keyed))
         starting.join()
         wait_until_served(line)
     there = line.there()

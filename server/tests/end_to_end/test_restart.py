@@ -62,12 +62,12 @@ async def test_a_statement_that_outlasts_the_draining_is_cancelled_and_answered(
     async with Activity.of(service) as activity, node.client(service.api_key) as client:
         await client.send(f"/* {tag} */ select pg_sleep(600) {padding}")
         await activity.begun(tag)
-        told_s = time.monotonic()
+        stopped_s = time.monotonic()
         node.process.send_signal(signal.SIGTERM)
         answer = await client.answer()
         assert answer.is_refusal(), answer
         assert answer.outcome in ("rolled_back", "unknown"), answer
-        assert await activity.gone(tag, told_s) <= STOPPED_WITHIN_S
+        assert await activity.gone(tag, stopped_s) <= STOPPED_WITHIN_S
     assert await asyncio.to_thread(node.process.wait, STOPPED_WITHIN_S) in (0, -signal.SIGTERM)
 
 

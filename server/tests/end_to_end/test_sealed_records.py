@@ -222,9 +222,9 @@ def test_an_error_of_the_record_itself_does_not_show_the_secret(sealed: Sealed) 
     for unfit in ("set local transaction_read_only = on", "set local default_transaction_read_only = on"):
         key = secrets.token_hex(8)
         response = post(service, f"insert into {table} values (1)", *TALKATIVE, unfit, idempotency_key=key)
-        told = service.call("GET", f"/v1/requests/{key}").json()["request"]["outcome"]
+        outcome = service.call("GET", f"/v1/requests/{key}").json()["request"]["outcome"]
         assert not any(secret in response.text for secret in sealed.secrets)
-        assert (told == "committed") == response.json()["success"] == (numbers(service, table) == [1])
+        assert (outcome == "committed") == response.json()["success"] == (numbers(service, table) == [1])
         assert response.status_code == 200
 
 

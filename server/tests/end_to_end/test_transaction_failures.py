@@ -188,7 +188,7 @@ def test_a_type_that_cannot_be_looked_up_makes_nobody_do_the_work_twice(service:
     table = fresh_table(service, "n serial", database="narrow")
     service.query(f"create type {table}_mood as enum ('glad')", database="narrow")
     role = service.value("select current_user::text", database="narrow")
-    told = []
+    reported = []
     with service.engine() as engine:
         for number, idempotency_key in enumerate(("", "", "narrow-1", "")):
             service.query("select 1", database="narrow")
@@ -201,10 +201,10 @@ def test_a_type_that_cannot_be_looked_up_makes_nobody_do_the_work_twice(service:
                 )  # fmt: skip
             else:
                 response = service.post_query(f"insert into {table} default values returning {mood}", database="narrow")
-            told.append(check_shape(response)["error"]["outcome"])
+            reported.append(check_shape(response)["error"]["outcome"])
             engine.execute(f"alter role {role} connection limit 64")
     there = service.value(f"select count(*) from {table}", database="narrow")
-    assert told.count("committed") <= there <= told.count("committed") + told.count("unknown"), told
+    assert reported.count("committed") <= there <= reported.count("committed") + reported.count("unknown"), reported
 
 
 def test_the_session_of_an_earlier_request_does_not_show_in_a_transaction(service: Service) -> None:

@@ -173,10 +173,10 @@ class Interference:
 
     def _change(self, sessions: Sequence["psycopg.Connection[tuple[Any, ...]]"]) -> None:
         with self._service.engine() as watcher, ThreadPoolExecutor(1) as thread:
-            for session, following in zip_longest(sessions, sessions[1:]):
+            for session, later in zip_longest(sessions, sessions[1:]):
                 self._wait_for_waiters(watcher, 1)
-                if following is not None:
-                    thread.submit(self._take_lock, following)
+                if later is not None:
+                    thread.submit(self._take_lock, later)
                     self._wait_for_waiters(watcher, 2)
                 session.execute(f"update {self.table} set n = n + 100 where id = 1")
                 session.commit()
@@ -289,8 +289,8 @@ def test_a_tier_limits_the_number_and_the_length_of_statements(service: Service)
     key = tenants.free_key(service)
     error = error_of(post(service, *["select 1"] * 101, key=key), 400, "too_many_statements")
     assert error["outcome"] == "not_executed"
-    for said in ("100", "101", "free"):
-        assert said in error["message"]
+    for word in ("100", "101", "free"):
+        assert word in error["message"]
     assert post(service, *["select 1"] * 100, key=key).json()["success"]
     long = f"select 1 /* {'x' * 1024 * 1024} */"
     assert error_of(post(service, "select 1", long, key=key), 413, "statement_too_large")["statement_index"] == 1

@@ -52,9 +52,9 @@ class LonelyClient:
             while not self.acknowledged:  # noqa: ASYNC110  # another thread is watched
                 await asyncio.sleep(0.01)
 
-    def acknowledged_after(self, moment_s: float) -> list[int]:
+    def acknowledged_after(self, since_s: float) -> list[int]:
         """What was acknowledged although it was sent after a moment, while another machine led."""
-        return [number for number in self.acknowledged if self._sent_s[number] > moment_s]
+        return [number for number in self.acknowledged if self._sent_s[number] > since_s]
 
     def finds_a_leader(self) -> bool:
         """Whether its machine takes itself for the leader."""

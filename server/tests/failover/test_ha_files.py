@@ -38,8 +38,8 @@ def test_the_sample_is_what_the_command_writes(tmp_path: Path) -> None:
 
 
 def test_its_servers_are_set_and_guarded_as_every_cell_is() -> None:
-    told = json.loads((SAMPLE / "a/patroni.yml").read_text().partition("\n")[2])
-    own, shared = told["postgresql"], told["bootstrap"]["dcs"]
+    config = json.loads((SAMPLE / "a/patroni.yml").read_text().partition("\n")[2])
+    own, shared = config["postgresql"], config["bootstrap"]["dcs"]
     cell = CellConfig(
         SUPERUSER,
         "/run/postgresql",

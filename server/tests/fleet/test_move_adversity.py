@@ -96,9 +96,9 @@ def test_a_database_that_is_deleted_while_it_moves_is_gone_and_so_is_its_copy(fl
 def test_a_second_move_is_refused_and_the_first_goes_on(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     # The first one stands still meanwhile, and says nothing.
     monkeypatch.setattr(moves, "ALIVE_S", 100.0)
-    said: list[str] = []
-    moved, _ = move_meddled(fleet, {"changes": lambda: said.append(fleet.move(exit_code=1))})
-    assert "already being moved" in said[0]
+    output: list[str] = []
+    moved, _ = move_meddled(fleet, {"changes": lambda: output.append(fleet.move(exit_code=1))})
+    assert "already being moved" in output[0]
     assert (moved.attempts, fleet.cell()) == (1, "second")
 
 

@@ -308,8 +308,8 @@ async def test_a_redis_that_was_restarted_unnoticed_gives_nothing_again(redis: R
 
 async def test_who_needs_most_of_what_is_left_leaves_the_rest_to_the_others(redis: RedisServer) -> None:
     async with SharedLedger.open(redis.url, NEVER_ENDING) as shared:
-        (told,) = await shared.settle([Ask("org", 100, 80, 600, 0, ())])
-        assert (told.granted, told.left) == (85, 15)
+        (grant,) = await shared.settle([Ask("org", 100, 80, 600, 0, ())])
+        assert (grant.granted, grant.left) == (85, 15)
 
 
 @pytest.mark.timing

@@ -72,8 +72,8 @@ def test_a_backup_to_standard_output_is_nothing_but_the_backup(stage: Stage) -> 
     with stage.owner() as owner:
         owner.execute("create table t as select 1 as a")
     piped = stage.start(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    content, said = piped.communicate(timeout=60)
-    assert piped.returncode == 0, said
+    content, stderr = piped.communicate(timeout=60)
+    assert piped.returncode == 0, stderr
     with tarfile.open(fileobj=io.BytesIO(content)) as tar:
         names = tar.getnames()
     assert (names[0], names[-1]) == ("manifest.json", "end.json")
@@ -89,10 +89,10 @@ def test_a_backup_that_cannot_be_written_says_so_in_a_line_and_leaves_no_file(st
         owner.execute("create table t as select g, md5(g::text) from generate_series(1, 50000) g")
     with Path("/dev/full").open("wb") as full:
         piped = stage.start("backup", "--org", "acme", "main", stdout=full, stderr=subprocess.PIPE)
-        _, said = piped.communicate(timeout=60)
+        _, stderr = piped.communicate(timeout=60)
     assert piped.returncode == 1
-    assert said.decode().splitlines()[-1] == "Error: Standard output can't be written: No space left on device."
-    assert b"Traceback" not in said
+    assert stderr.decode().splitlines()[-1] == "Error: Standard output can't be written: No space left on device."
+    assert b"Traceback" not in stderr
     missing = stage.run("backup", "--org", "acme", "main", "--output", str(tmp_path / "no/where"), exit_code=1)
     assert "can't be written: No such file or directory" in missing.stderr
     assert list(tmp_path.iterdir()) == []

@@ -150,17 +150,17 @@ def test_the_directory_does_not_let_us_in(guarded: Postgres, dsn: str, fix: str)
         ('FATAL:  permission denied for database "x"', "GRANT CONNECT"),
     ],
 )
-def test_each_way_of_not_answering_has_its_own_fix(said: str, fix: str) -> None:
+def test_each_way_of_not_answering_has_its_own_fix(message: str, fix: str) -> None:
     """PostgreSQL's own words, of states that are over before a test has seen them, and names that mean nothing."""
-    assert fix in fix_for(said, "PLAINSQL_DIRECTORY_DSN")
+    assert fix in fix_for(message, "PLAINSQL_DIRECTORY_DSN")
 
 
 def test_the_network_is_trusted(guarded: Postgres) -> None:
     stage = Stage.made(guarded)
     found = doctor(stage)
     assert_found(found, "trusts every network client", "cert")
-    (told,) = [each["found"] for each in found if "trusts every" in each["found"]]
-    assert "10.0.0.0" in told
+    (found_here,) = [each["found"] for each in found if "trusts every" in each["found"]]
+    assert "10.0.0.0" in found_here
 
 
 def test_a_cell_asks_for_a_password_which_none_has(guarded: Postgres) -> None:
@@ -213,9 +213,9 @@ def test_there_is_no_cell(stage: Stage) -> None:
 async def test_a_cell_is_below_the_floor(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(provisioning.VERSION_FLOOR, 15, 99)
     found = [each async for each in examine(Target(read_settings(stage.environment())))]
-    told = [each for each in found if "known vulnerabilities; 15.99" in each.found]
-    assert [each.grade for each in told] == [Grade.BROKEN]
-    assert "newest minor release" in str(told[0].fix)
+    found_here = [each for each in found if "known vulnerabilities; 15.99" in each.found]
+    assert [each.grade for each in found_here] == [Grade.BROKEN]
+    assert "newest minor release" in str(found_here[0].fix)
 
 
 def test_the_template_is_missing_or_changed_and_upgrade_mends_it(stage: Stage) -> None:

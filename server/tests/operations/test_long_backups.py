@@ -74,11 +74,11 @@ def test_a_backup_may_take_longer_than_its_customer(filled: Stage) -> None:
     try:
         wait_until_copying(filled, "plainsql-backup")
         assert reap(filled) == []
-        content, said = backup.communicate(timeout=60)
+        content, stderr = backup.communicate(timeout=60)
     finally:
         backup.kill()
         backup.wait()
-    assert backup.returncode == 0, said
+    assert backup.returncode == 0, stderr
     assert b"end.json" in content[-20_000:]
 
 
@@ -92,11 +92,11 @@ def test_a_restore_may_take_longer_than_its_customer(filled: Stage, tmp_path: Pa
         restore.stdin.flush()
         wait_until_copying(filled, "plainsql-restore")
         assert reap(filled) == []
-        _, said = restore.communicate(content[len(content) * 3 // 4 :], timeout=60)
+        _, stderr = restore.communicate(content[len(content) * 3 // 4 :], timeout=60)
     finally:
         restore.kill()
         restore.wait()
-    assert restore.returncode == 0, said
+    assert restore.returncode == 0, stderr
     assert filled.checksums("copy") == filled.checksums()
 
 

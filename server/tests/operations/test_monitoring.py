@@ -145,9 +145,9 @@ def ask(url: str, expression: str) -> list[dict[str, Any]]:
     """What Prometheus answers to a panel's question. Raises AssertionError if it is none."""
     for variable, value in (("$job", "plainsql"), ("$route", ".*"), ("$__rate_interval", "30s")):
         expression = expression.replace(variable, value)
-    said = httpx.get(f"{url}/api/v1/query", params={"query": expression}, timeout=10).json()
-    assert said["status"] == "success", (expression, said)
-    result: list[dict[str, Any]] = said["data"]["result"]
+    response = httpx.get(f"{url}/api/v1/query", params={"query": expression}, timeout=10).json()
+    assert response["status"] == "success", (expression, response)
+    result: list[dict[str, Any]] = response["data"]["result"]
     return result
 
 

@@ -42,8 +42,8 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 @pytest.fixture(scope="module")
 def guard(hostile: Hostile) -> Iterator[Path]:
-    with guarded(hostile.postgres) as said:
-        yield said
+    with guarded(hostile.postgres) as log_file:
+        yield log_file
 
 
 @pytest.fixture(scope="module")
@@ -195,13 +195,13 @@ class _Port:
     client = Node.client
 
 
-def _attack(port: int, key: str, name: str, seconds: float, told: Connection) -> None:
+def _attack(port: int, key: str, name: str, seconds: float, pipe: Connection) -> None:
     async def run() -> None:
         attacker = Attacker(_Port(port), key, seconds, TABLES_MADE)  # type: ignore[arg-type]  # all that it uses of a node
         async with under(ATTACKS[name].attack, attacker):
-            told.send("begun")
-            await asyncio.to_thread(told.poll, seconds)
-        told.send(attacker.answers - attacker.refusals)
+            pipe.send("begun")
+            await asyncio.to_thread(pipe.poll, seconds)
+        pipe.send(attacker.answers - attacker.refusals)
 
     asyncio.run(run())
 

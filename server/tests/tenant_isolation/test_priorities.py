@@ -78,7 +78,7 @@ async def cancelled(hostile: Hostile, client: Client, tag: str) -> None:
 
 async def test_statements_that_are_cut_short_count_together(hostile: Hostile) -> None:
     """Each ends before a look of the guard's is sure to see it at work."""
-    with guarded(hostile.postgres) as said:
+    with guarded(hostile.postgres) as log_file:
 
         async def burn() -> None:
             async with hostile.node.client(hostile.key) as attacker:
@@ -88,7 +88,7 @@ async def test_statements_that_are_cut_short_count_together(hostile: Hostile) ->
 
         burning = [asyncio.create_task(burn()) for _ in range(4)]
         try:
-            await until(lambda: f"{hostile.own.database}: priority lowered" in said.read_text(), 15)
+            await until(lambda: f"{hostile.own.database}: priority lowered" in log_file.read_text(), 15)
         finally:
             await stopped(burning)
 
@@ -104,10 +104,10 @@ def burn_in_short_lives(hostile: Hostile, done: threading.Event) -> None:
 
 async def test_connections_that_live_shorter_than_from_look_to_look_count_together(hostile: Hostile) -> None:
     done = threading.Event()
-    with guarded(hostile.postgres) as said:
+    with guarded(hostile.postgres) as log_file:
         burning = [asyncio.create_task(asyncio.to_thread(burn_in_short_lives, hostile, done)) for _ in range(2)]
         try:
-            await until(lambda: f"{hostile.own.database}: priority lowered" in said.read_text(), 15)
+            await until(lambda: f"{hostile.own.database}: priority lowered" in log_file.read_text(), 15)
         finally:
             done.set()
             await asyncio.gather(*burning)

@@ -74,11 +74,11 @@ async def test_types_within_types_without_end_are_told_all_the_same(hostile: Hos
     nest = "do $$ begin for i in 1..1500 loop execute format('create domain n%s as n%s[]', i, i - 1); end loop; end $$"
     for statement in ("create domain n0 as int", nest):
         assert (await ask(hostile, statement)).succeeded
-    for depth, told in ((1, [[7]]), (5, None), (1500, None)):
-        value = "array[array[7]::n1]::n1[]" if told else f"null::n{depth}[]"
+    for depth, expected in ((1, [[7]]), (5, None), (1500, None)):
+        value = "array[array[7]::n1]::n1[]" if expected else f"null::n{depth}[]"
         answer = await ask(hostile, f"select {value} as x")
         assert answer.succeeded, answer
-        assert answer.value == told
+        assert answer.value == expected
 
 
 HUNGRY = "select a < b and b < c from (select {} as a, {} as b, {} as c) as x".format(

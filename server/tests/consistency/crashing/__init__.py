@@ -25,18 +25,18 @@ from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.spanning import NewRecord, SpanningState
 
 
-def die_where_told(step: SpanningStep) -> None:
+def die_at_step(step: SpanningStep) -> None:
     path = Path(os.environ["PLAINSQL_TEST_CRASH_FILE"])
     held = path.with_suffix(".held")
     try:
-        told = path.read_text()
-        if told.removeprefix("HOLD ") != step.name:
+        wanted = path.read_text()
+        if wanted.removeprefix("HOLD ") != step.name:
             return
         # Of two processes that read it, one gets it.
         path.rename(held)
     except FileNotFoundError:
         return
-    if told == step.name:
+    if wanted == step.name:
         os.kill(os.getpid(), signal.SIGKILL)
     while held.exists():
         # Nothing else happens in this process meanwhile, as if it had been stopped.
@@ -64,7 +64,7 @@ async def no_queue(*_: object) -> AsyncIterator[None]:
 # What uvicorn's workers ask for.
 data_application = assembly.data_application
 
-setattr(assembly, "Spanning", partial(Spanning, on_step=die_where_told))  # noqa: B010  # mypy knows it as a class
+setattr(assembly, "Spanning", partial(Spanning, on_step=die_at_step))  # noqa: B010  # mypy knows it as a class
 spanning_lock.HOLD_S = float(os.environ["PLAINSQL_TEST_HOLD_S"])
 spanning_lock._KEEP_EVERY_S = spanning_lock.HOLD_S / 4
 if os.environ.get("PLAINSQL_TEST_OVERLAP"):
