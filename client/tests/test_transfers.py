@@ -194,7 +194,7 @@ def test_a_tsv_has_tabs_and_ndjson_may_leave_columns_out(service: Service, db: p
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "said"),
+    ("file", "content", "message"),
     [
         ("in.csv", b"id,price\n1,1\n2,\xff\n", "line 3: The byte 0xff isn't valid UTF-8"),
         ("in.csv", b'id,price\n1,1\n2,"3\n', "line 3: Unclosed or unexpected quotation mark"),

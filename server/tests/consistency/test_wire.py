@@ -23,7 +23,7 @@ SENT = start_up(b"serializable") + parse(b"begin isolation level serializable re
 HEARD = start_up(b"read\\ committed") + parse(b"begin" + b" " * 29 + b" read only") + parse(b"select 1")
 
 
-@pytest.mark.parametrize("piece_bytes", [1, 2, 7, 64, 1000])
+@pytest.mark.parametrize("chunk_bytes", [1, 2, 7, 64, 1000])
 def test_serializable_is_replaced_whatever_the_pieces(chunk_bytes: int) -> None:
     weakening = Weakening("read committed")
     heard = [weakening(SENT[at : at + chunk_bytes]) for at in range(0, len(SENT), chunk_bytes)]

@@ -210,8 +210,8 @@ class SpanningWorkload(Workload):
         return reply
 
     def _statement(self, operation: Operation) -> Statement:
-        configured = super()._statement(operation)
-        return Statement(configured.sql, configured.params, side_of(operation.key))
+        made = super()._statement(operation)
+        return Statement(made.sql, made.params, side_of(operation.key))
 
 
 def spans(operations: tuple[Operation, ...]) -> bool:
@@ -242,8 +242,8 @@ def torn(history: History, lists: dict[int, list[int]]) -> list[str]:
     for each in history:
         appends = [operation for operation in each.operations if isinstance(operation, Append)]
         stored = [append.value in lists.get(append.key, []) for append in appends]
-        configured = {Outcome.OK: {True}, Outcome.FAIL: {False}}.get(each.outcome, {True, False})
-        allowed = {True} if each.is_committed else configured
+        reported = {Outcome.OK: {True}, Outcome.FAIL: {False}}.get(each.outcome, {True, False})
+        allowed = {True} if each.is_committed else reported
         if appends and (len(set(stored)) > 1 or stored[0] not in allowed):
-            found.append(each.configured())
+            found.append(each.describe())
     return found

@@ -29,7 +29,7 @@ def call(*calls: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
         printed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LIMIT_S)
     assert printed.returncode == 0, printed.stderr
     answer = json.loads(printed.stdout)
-    return answer["seen"], "\n".join(answer["told"])
+    return answer["seen"], "\n".join(answer["console"])
 
 
 @dataclass(frozen=True)

@@ -60,15 +60,17 @@ def test_a_visitor_without_a_key_is_told_so_by_the_control_plane(plain_service: 
     for answer in seen["answers"].values():
         assert answer.startswith("401\n")
         assert '"code": "unauthenticated"' in answer
-    refused = [line for line in seen["told"] if "401" in line]
-    check_alone(seen | {"told": [line for line in seen["told"] if line not in refused]}, plain_service.control_url)
+    refused = [line for line in seen["console"] if "401" in line]
+    check_alone(
+        seen | {"console": [line for line in seen["console"] if line not in refused]}, plain_service.control_url
+    )
 
 
 def check_alone(seen: dict[str, Any], url: str) -> None:
     """Nothing came from elsewhere, and a script that is not ours does not run."""
     assert [origin for origin in seen["asked"] if origin != "null"] == [url]
     assert seen["inline"] is False
-    (complaint,) = seen["told"]
+    (complaint,) = seen["console"]
     assert "Content Security Policy" in complaint
 
 

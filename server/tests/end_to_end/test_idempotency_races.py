@@ -71,12 +71,12 @@ class Senders:
         except httpx.TransportError as error:
             # Nobody listens, or whoever did was killed: only the key makes it safe to send it again.
             return type(error).__name__
-        outcomes = response.json()
-        if outcomes["success"]:
+        content = response.json()
+        if content["success"]:
             return response.content
         assert response.status_code in (409, 503), response.text
-        assert outcomes["error"]["outcome"] in ("not_executed", "rolled_back"), response.text
-        return str(outcomes["error"]["code"])
+        assert content["error"]["outcome"] in ("not_executed", "rolled_back"), response.text
+        return str(content["error"]["code"])
 
 
 async def kill_often(nodes: Sequence[Node], senders: Senders) -> None:
@@ -102,6 +102,8 @@ async def test_each_key_has_one_effect_though_it_is_sent_five_times_and_processe
             group.create_task(senders.run())
             group.create_task(kill_often(nodes, senders))
     effects = service.query(f"select count(*) as rows, count(distinct k) as keys from {table}")["rows"][0]
-    print(f"keys {len(senders.answers)}, sends {SENDS} each, kills {KILLS}, effects {effects}, told {senders.outcomes}")
+    print(
+        f"keys {len(senders.answers)}, sends {SENDS} each, kills {KILLS}, effects {effects}, outcomes {senders.outcomes}"
+    )
     assert effects == {"rows": len(senders.answers), "keys": len(senders.answers)}
     assert [key for key, bodies in senders.answers.items() if len(bodies) != 1] == [], "one key, several answers"

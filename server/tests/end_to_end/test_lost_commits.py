@@ -33,7 +33,7 @@ COMMIT = b"\0commit\0"
 RECORD = b"select plainsql.finish"
 
 
-def cuts(sent: bytes, answer: bytes) -> list[Cut]:
+def cycled_cuts(sent: bytes, answer: bytes) -> list[Cut]:
     """Lost on the way there, lost on the way back, and lost when it was surely done; as often as the test is large."""
     cuts = [Cut(sent, forward=False), Cut(sent, forward=True), Cut(sent, forward=True, answer=answer)]
     return list(islice(cycle(cuts), CUTS))
@@ -96,10 +96,10 @@ def outcome_in(response: httpx.Response) -> str:
 def cut_often(line: Line, first: int, *, keyed: bool, route: str = "/v1/transaction") -> dict[int, str]:
     """What was told about each number that was to be inserted while its connection was cut."""
     if keyed or route == "/v1/transaction":
-        cuts = cuts(RECORD if keyed else COMMIT, b"COMMIT\0")
+        cuts = cycled_cuts(RECORD if keyed else COMMIT, b"COMMIT\0")
     else:
         # A statement without a transaction around it is committed by what follows it.
-        cuts = cuts(b"\0insert into lost", b"INSERT 0 1\0")
+        cuts = cycled_cuts(b"\0insert into lost", b"INSERT 0 1\0")
     outcomes = {}
     for number, cut in enumerate(cuts, first):
         line.relay.cuts.append(cut)

@@ -62,8 +62,8 @@ def test_a_failed_statement_is_told_by_its_condition(
 def test_everything_that_the_engine_says_is_kept(engine: psycopg.Connection) -> None:
     engine.execute("create table sqlstate_t (id int4 constraint sqlstate_positive check (id > 0))")
     error = error_from_result(failure(engine, "insert into sqlstate_t values (-1)"))
-    diagnosis = error.diagnosis
-    assert (error.code, diagnosis.sqlstate, diagnosis.schema, diagnosis.table, diagnosis.constraint, diagnosis.detail) == (
+    of = error.diagnosis
+    assert (error.code, of.sqlstate, of.schema, of.table, of.constraint, of.detail) == (
         "check_violation", "23514", "public", "sqlstate_t", "sqlstate_positive", "Failing row contains (-1).",
     )  # fmt: skip
     missing = error_from_result(failure(engine, "select idd from sqlstate_t"))

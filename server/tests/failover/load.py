@@ -160,7 +160,7 @@ class Load:
         if report.anomalies:
             kept = Path(tempfile.mkdtemp(prefix="plainsql-history-")) / "history.jsonl"
             history.save(self.workload.history, kept)
-            raise AssertionError(f"{report.answered()}\nThe history is in {kept}.")
+            raise AssertionError(f"{report.describe()}\nThe history is in {kept}.")
 
     def _print(self, answered: Sequence[Answered], slowest_s: float, counters: dict[int, int]) -> None:
         acknowledged = sum(client.acknowledged for client in self.counting)

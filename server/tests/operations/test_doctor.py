@@ -135,7 +135,7 @@ def test_the_directory_does_not_let_us_in(guarded: Postgres, dsn: str, fix: str)
 
 
 @pytest.mark.parametrize(
-    ("said", "fix"),
+    ("message", "fix"),
     [
         ("FATAL:  the database system is starting up", "Wait"),
         ("FATAL:  the database system is not yet accepting connections", "Wait"),
