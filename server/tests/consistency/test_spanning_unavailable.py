@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
 
 
 @pytest.fixture(scope="module")
-def patient_node(two: TwoCells) -> Iterator[Node]:
+def long_timeout_node(two: TwoCells) -> Iterator[Node]:
     """One that may stand still for a while, as a busy machine makes it, before others take what it has."""
     with serving(two, test_hold_s=10) as running:
         yield running
@@ -128,12 +128,12 @@ LATE_S = 2.0
     ids=lambda each: each.name if isinstance(each, SpanningStep) else "",
 )
 async def test_a_cell_that_hangs_makes_no_answer_late(
-    two: TwoCells, patient_node: Node, step: SpanningStep, *, code: str, outcome: str
+    two: TwoCells, long_timeout_node: Node, step: SpanningStep, *, code: str, outcome: str
 ) -> None:
     number = 20 + step.value
     async with AsyncExitStack() as stack:
         with two.holding(step) as is_held:
-            request = asyncio.create_task(send(patient_node, two, number, timeout_ms=1_500))
+            request = asyncio.create_task(send(long_timeout_node, two, number, timeout_ms=1_500))
             await wait_until(is_held)
             stack.enter_context(two.cells[1].stopped())
         answer = await request
@@ -142,17 +142,17 @@ async def test_a_cell_that_hangs_makes_no_answer_late(
     two.wait_until_settled(BOUND_S)
     assert stored(two, number) == [outcome == "committed"] * 2
     # The turn is the next one's.
-    assert (await send(patient_node, two, number + 20, timeout_ms=20_000)).succeeded
+    assert (await send(long_timeout_node, two, number + 20, timeout_ms=20_000)).succeeded
 
 
 async def test_a_cell_that_hangs_while_another_one_refuses_makes_no_answer_late(
-    two: TwoCells, patient_node: Node
+    two: TwoCells, long_timeout_node: Node
 ) -> None:
     """What is prepared there cannot be undone until it moves again."""
     failing = {"database": SIDES[0], "sql": "create temp table gone ()"}
     async with AsyncExitStack() as stack:
         with two.holding(SpanningStep.UNDOING) as is_held:
-            request = asyncio.create_task(send(patient_node, two, 60, timeout_ms=1_500, more=(failing,)))
+            request = asyncio.create_task(send(long_timeout_node, two, 60, timeout_ms=1_500, more=(failing,)))
             await wait_until(is_held)
             stack.enter_context(two.cells[1].stopped())
         answer = await request
@@ -162,10 +162,12 @@ async def test_a_cell_that_hangs_while_another_one_refuses_makes_no_answer_late(
     assert stored(two, 60) == [False, False]
 
 
-async def test_a_directory_that_hangs_at_the_decision_makes_no_answer_late(two: TwoCells, patient_node: Node) -> None:
+async def test_a_directory_that_hangs_at_the_decision_makes_no_answer_late(
+    two: TwoCells, long_timeout_node: Node
+) -> None:
     async with AsyncExitStack() as stack:
         with two.holding(SpanningStep.PREPARED) as is_held:
-            request = asyncio.create_task(send(patient_node, two, 61, timeout_ms=1_500))
+            request = asyncio.create_task(send(long_timeout_node, two, 61, timeout_ms=1_500))
             await wait_until(is_held)
             stack.enter_context(two.directory.stopped())
         answer = await request
@@ -173,15 +175,15 @@ async def test_a_directory_that_hangs_at_the_decision_makes_no_answer_late(two: 
         assert answer.elapsed_s < 1.5 + LATE_S
     two.wait_until_settled(2 * BOUND_S)
     assert stored(two, 61) in ([True, True], [False, False])
-    assert (await send(patient_node, two, 62, timeout_ms=20_000)).succeeded
+    assert (await send(long_timeout_node, two, 62, timeout_ms=20_000)).succeeded
 
 
 async def test_a_directory_that_hangs_when_all_is_committed_takes_nothing_away(
-    two: TwoCells, patient_node: Node
+    two: TwoCells, long_timeout_node: Node
 ) -> None:
     async with AsyncExitStack() as stack:
         with two.holding(SpanningStep.COMMITTED) as is_held:
-            request = asyncio.create_task(send(patient_node, two, 63, timeout_ms=1_500))
+            request = asyncio.create_task(send(long_timeout_node, two, 63, timeout_ms=1_500))
             await wait_until(is_held)
             stack.enter_context(two.directory.stopped())
         answer = await request
@@ -191,8 +193,8 @@ async def test_a_directory_that_hangs_when_all_is_committed_takes_nothing_away(
     assert stored(two, 63) == [True, True]
 
 
-_PATIENT = "perform pg_sleep(new.seconds)"
-_STUBBORN = f"begin {_PATIENT}; exception when query_canceled then {_PATIENT}; end"
+_SLEEP = "perform pg_sleep(new.seconds)"
+_SLEEP_UNCANCELLED = f"begin {_SLEEP}; exception when query_canceled then {_SLEEP}; end"
 
 
 def defer(two: TwoCells, work: str) -> None:
@@ -221,7 +223,7 @@ def sleeping(two: TwoCells) -> bool:
 
 
 async def test_nothing_is_prepared_while_another_database_does_what_was_deferred(two: TwoCells, node: Node) -> None:
-    defer(two, _PATIENT)
+    defer(two, _SLEEP)
     request = asyncio.create_task(send(node, two, 70, timeout_ms=20_000, more=(slow(1.5),)))
     await wait_until(lambda: sleeping(two))
     prepared: list[list[str]] = []
@@ -236,7 +238,7 @@ async def test_nothing_is_prepared_while_another_database_does_what_was_deferred
     assert stored(two, 70) == [True, True]
 
 
-@pytest.mark.parametrize("work", [_PATIENT, _STUBBORN], ids=["patient", "stubborn"])
+@pytest.mark.parametrize("work", [_SLEEP, _SLEEP_UNCANCELLED], ids=["patient", "stubborn"])
 async def test_what_was_deferred_counts_against_the_deadline(two: TwoCells, node: Node, work: str) -> None:
     defer(two, work)
     answer = await send(node, two, 71, timeout_ms=1_000, more=(slow(20),))

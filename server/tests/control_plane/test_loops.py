@@ -74,8 +74,8 @@ async def test_entries_of_the_audit_log_are_removed_after_13_months_and_not_befo
     directory: Directory, organization: OrganizationRecord, dsn: str
 ) -> None:
     def at(days: int) -> str:
-        moment = datetime.now(UTC) - timedelta(days=days)
-        return f"aud_{int(moment.timestamp() * 1000):012x}{'0' * 20}"
+        created_at = datetime.now(UTC) - timedelta(days=days)
+        return f"aud_{int(created_at.timestamp() * 1000):012x}{'0' * 20}"
 
     def ids() -> set[str]:
         with psycopg.connect(dsn) as connection:

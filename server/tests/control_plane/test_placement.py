@@ -186,8 +186,8 @@ async def test_a_database_goes_only_where_it_may(
     directory: Directory, organization: OrganizationRecord, cell: CellRecord, second: CellRecord, postgres: Postgres
 ) -> None:
     database = await databases.create(directory, organization.id, "main")
-    stranger = await organizations.create(directory, "Stranger", "dedicated")
-    await cells.add(directory, "theirs", postgres.conninfo, SUPERUSER, stranger.id)
+    outsider = await organizations.create(directory, "Stranger", "dedicated")
+    await cells.add(directory, "theirs", postgres.conninfo, SUPERUSER, outsider.id)
     for name, error in (("nowhere", AccessError), ("local", RequestError), ("theirs", ConflictError)):
         with pytest.raises(error):
             await moves.choose(directory, database, name)

@@ -232,7 +232,7 @@ async def test_a_role_that_a_stranger_granted_something_to_can_be_dropped(cell: 
 
 
 async def test_a_database_of_an_older_version_gets_the_rights_of_a_new_one(cell: Postgres, names: EngineNames) -> None:
-    stranger = await _create(cell)
+    outsider = await _create(cell)
     with cell.connect(database=names.database) as admin:
         admin.execute("drop event trigger plainsql_check_grants")
         admin.execute("drop function plainsql.look_up(text, text)")
@@ -243,7 +243,7 @@ async def test_a_database_of_an_older_version_gets_the_rights_of_a_new_one(cell:
         await provisioning.renew_rights(cell.conninfo, SUPERUSER)
         assert await _older(cell) == []
     with _owner(cell, names) as owner:
-        for statement in ("select pg_notify('a', 'b')", f"grant usage on schema public to {stranger.owner_role}"):
+        for statement in ("select pg_notify('a', 'b')", f"grant usage on schema public to {outsider.owner_role}"):
             with pytest.raises(errors.InsufficientPrivilege):
                 owner.execute(statement)
         settings = "select from pg_db_role_setting where setrole = 0 and 'log_min_messages=fatal' = any (setconfig)"

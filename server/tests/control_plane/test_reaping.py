@@ -265,8 +265,8 @@ async def test_many_connections_with_many_locks_each_are_counted_together(
     seen: list[Observation],
 ) -> None:  # fmt: skip
     second = await databases.create(directory, organization.id, "second")
-    stranger = await organizations.create(directory, "Stranger", "free")
-    other = await databases.create(directory, stranger.id, "main")
+    outsider = await organizations.create(directory, "Stranger", "free")
+    other = await databases.create(directory, outsider.id, "main")
     reaper = Reaper(directory, seen.append, Ceilings(locks=150, few_locks=10))
     with tenant(postgres, database) as one, tenant(postgres, second) as two, tenant(postgres, other) as modest:
         for each in (one, two, modest):

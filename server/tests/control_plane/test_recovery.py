@@ -100,7 +100,7 @@ async def test_a_clock_that_went_back_hides_nothing(
 
 
 @pytest.fixture
-def lonely() -> Iterator[Postgres]:
+def without_standby() -> Iterator[Postgres]:
     """A cell whose commits wait for a standby that is not there."""
 
     def config(root: Path) -> CellConfig:
@@ -132,35 +132,37 @@ def has_table(postgres: Postgres) -> bool:
 
 
 async def test_a_commit_that_waits_for_a_standby_is_not_done_and_left_alone(
-    lonely: Postgres, monkeypatch: pytest.MonkeyPatch
+    without_standby: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gid = prepare_alone(lonely)
-    async with CellWatch.beside(lonely.conninfo, SUPERUSER) as cell:
+    gid = prepare_alone(without_standby)
+    async with CellWatch.beside(without_standby.conninfo, SUPERUSER) as cell:
         with monkeypatch.context() as patched:
             patched.setattr("plainsql_server.engine.admin.reaping._END_TIMEOUT_S", 0.5)
             with pytest.raises(EngineError):
                 await cell.end_prepared(gid, "postgres", commit=True)
-        assert waiting_for_a_standby(lonely) == 1
-        assert not has_table(lonely)
+        assert waiting_for_a_standby(without_standby) == 1
+        assert not has_table(without_standby)
         # Somebody is at it.
         with pytest.raises(ServiceError, match="busy"):
             await cell.end_prepared(gid, "postgres", commit=True)
         assert await cell.where_prepared(gid) == ["postgres"]
-    with lonely.connect() as admin:
+    with without_standby.connect() as admin:
         admin.execute("alter system set synchronous_standby_names = ''")
         admin.execute("select pg_reload_conf()")
-    wait_for(lambda: has_table(lonely), 10, lambda: "it was not committed")
+    wait_for(lambda: has_table(without_standby), 10, lambda: "it was not committed")
 
 
-async def test_a_commit_whose_wait_for_a_standby_is_cancelled_is_not_done(lonely: Postgres) -> None:
-    gid = prepare_alone(lonely)
+async def test_a_commit_whose_wait_for_a_standby_is_cancelled_is_not_done(without_standby: Postgres) -> None:
+    gid = prepare_alone(without_standby)
 
     async def cancel() -> None:
-        await asyncio.to_thread(wait_for, lambda: waiting_for_a_standby(lonely) == 1, 10, lambda: "nobody waits")
-        with lonely.connect() as admin:
+        await asyncio.to_thread(
+            wait_for, lambda: waiting_for_a_standby(without_standby) == 1, 10, lambda: "nobody waits"
+        )
+        with without_standby.connect() as admin:
             admin.execute("select pg_cancel_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'")
 
-    async with CellWatch.beside(lonely.conninfo, SUPERUSER) as cell:
+    async with CellWatch.beside(without_standby.conninfo, SUPERUSER) as cell:
         cancelling = asyncio.create_task(cancel())
         with pytest.raises(EngineError):
             await cell.end_prepared(gid, "postgres", commit=True)

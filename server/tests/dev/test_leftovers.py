@@ -63,17 +63,17 @@ def test_the_record_survives_being_written_and_read(tmp_path: Path) -> None:
 def test_a_lock_file_with_a_strangers_number_does_not_stop_a_start(state: Path, start: Starter) -> None:
     data = state / "postgres" / "data"
     # PostgreSQL minds only strangers that it could signal, so this one is of its own user.
-    stranger = subprocess.Popen(["/bin/sleep", "300"], user=data.stat().st_uid, cwd="/")
+    outsider = subprocess.Popen(["/bin/sleep", "300"], user=data.stat().st_uid, cwd="/")
     try:
-        (data / "postmaster.pid").write_text(f"{stranger.pid}\n{data}\n1\n5432\n\n\n 1 1\nready\n")
+        (data / "postmaster.pid").write_text(f"{outsider.pid}\n{data}\n1\n5432\n\n\n 1 1\nready\n")
         os.chown(data / "postmaster.pid", data.stat().st_uid, data.stat().st_gid)
         run = start(state)
         run.wait_ready()
         assert run.stop() == 0
-        assert stranger.poll() is None
+        assert outsider.poll() is None
     finally:
-        stranger.kill()
-        stranger.wait()
+        outsider.kill()
+        outsider.wait()
 
 
 @pytest.mark.timeout(90)

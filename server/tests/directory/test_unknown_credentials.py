@@ -84,12 +84,12 @@ async def test_what_was_refused_a_moment_ago_is_not_asked_for_again_until_someth
 
 @pytest.mark.timing
 async def test_beyond_so_many_that_wait_strangers_are_refused_at_once() -> None:
-    strangers = UnknownCredentials(Freshness(0, 0, 0), at_once=1, max_waiting=2)
-    gate = asyncio.Event()
+    unknown = UnknownCredentials(Freshness(0, 0, 0), at_once=1, max_waiting=2)
+    released = asyncio.Event()
 
     async def take_slot() -> None:
-        async with strangers.slot():
-            await gate.wait()
+        async with unknown.slot():
+            await released.wait()
 
     taken = [asyncio.create_task(take_slot()) for _ in range(3)]
     await asyncio.sleep(0)
@@ -98,6 +98,6 @@ async def test_beyond_so_many_that_wait_strangers_are_refused_at_once() -> None:
         await take_slot()
     assert refused.value.code == "overloaded"
     assert time.monotonic() - began_s < SOON_S
-    gate.set()
+    released.set()
     await asyncio.gather(*taken)
     await asyncio.wait_for(take_slot(), SOON_S)

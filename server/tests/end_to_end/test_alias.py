@@ -26,7 +26,7 @@ from server.tests.service import Service
 SAMPLE = Path(__file__).resolve().parents[3] / "deploy/nginx/plainsql-alias.conf"
 
 # How long a piece may take through the alias, on a busy machine.
-_PIECE_LIMIT_S = 5.0
+_CHUNK_LIMIT_S = 5.0
 
 CONTROL_PATHS = [
     "/v1/session", "/v1/session/refresh", "/v1/keys", "/v1/keys/key_1", "/v1/keys/key_1/rotate", "/v1/databases",
@@ -150,7 +150,7 @@ def test_an_address_with_many_bodies_under_way_is_refused_more_of_them() -> None
     assert (error["outcome"], error["retryable"], answer.headers["retry-after"]) == ("not_executed", True, "1")
 
 
-async def pieces_in_step(port: int, upstream: Upstream, pieces: int) -> int:
+async def chunks_in_step(port: int, upstream: Upstream, chunks: int) -> int:
     """How many pieces of a stream came through the alias, each of which was made only when all before it was here.
 
     The head comes before the first of them: nginx that gathers sends it with the first piece.
@@ -158,7 +158,7 @@ async def pieces_in_step(port: int, upstream: Upstream, pieces: int) -> int:
     came = b""
     try:
         async with (
-            httpx.AsyncClient(timeout=_PIECE_LIMIT_S) as http,
+            httpx.AsyncClient(timeout=_CHUNK_LIMIT_S) as http,
             http.stream("POST", f"http://127.0.0.1:{port}/v1/query", json={"sql": "x"}) as response,
         ):
             upstream.wanted.release()
@@ -168,26 +168,26 @@ async def pieces_in_step(port: int, upstream: Upstream, pieces: int) -> int:
                 came += part
     except httpx.ReadTimeout:
         # So that the stand-in comes to its end, too.
-        for _ in range(pieces):
+        for _ in range(chunks):
             upstream.wanted.release()
     return came.count(b"\n\n")
 
 
 async def test_a_streams_head_and_every_piece_is_here_before_the_next_is_made_over_one_kept_connection() -> None:
-    async with streaming_upstream(pieces=10) as upstream:
+    async with streaming_upstream(chunks=10) as upstream:
         with running_alias(upstream.port) as port:
             for _ in range(3):
                 upstream.wanted = asyncio.Semaphore(0)
-                assert await pieces_in_step(port, upstream, 10) == 10
+                assert await chunks_in_step(port, upstream, 10) == 10
     assert upstream.connections == 1
-    assert all(b"connection: close" not in head.lower() for head in upstream.heads)
-    assert all(b" HTTP/1.1\r\n" in head for head in upstream.heads)
+    assert all(b"connection: close" not in head.lower() for head in upstream.request_heads)
+    assert all(b" HTTP/1.1\r\n" in head for head in upstream.request_heads)
 
 
 async def test_an_alias_that_gathers_pieces_would_be_noticed() -> None:
-    async with streaming_upstream(pieces=10) as upstream:
+    async with streaming_upstream(chunks=10) as upstream:
         with running_alias(upstream.port, instead={"proxy_buffering off": "proxy_buffering on"}) as port:
-            assert await pieces_in_step(port, upstream, 10) == 0
+            assert await chunks_in_step(port, upstream, 10) == 0
 
 
 async def test_a_real_streams_rows_pass_the_alias_one_by_one(plain_service: Service) -> None:

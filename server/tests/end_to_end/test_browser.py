@@ -17,7 +17,7 @@ _LIMIT_S = 110
 
 
 @pytest.fixture(scope="module")
-def plain() -> Iterator[Service]:
+def plain_http() -> Iterator[Service]:
     with running_service("--no-tls", tier="standard") as running:
         yield running
 
@@ -41,23 +41,23 @@ class PageLoad:
 
 
 @pytest.fixture(scope="module")
-def page_load(plain: Service, npm_packages: None) -> PageLoad:
-    key = {"Authorization": f"Bearer {plain.api_key}"}
-    alias_url = str(plain.dev["alias_url"])
+def page_load(plain_http: Service, npm_packages: None) -> PageLoad:
+    key = {"Authorization": f"Bearer {plain_http.api_key}"}
+    alias_url = str(plain_http.dev["alias_url"])
     query = {
         "method": "POST",
         "headers": key | {"Content-Type": "application/json"},
         "body": '{"sql": "select 1 as n"}',
     }
     calls: dict[str, dict[str, Any]] = {
-        "query": {"url": f"{plain.data_url}/v1/query", "options": query},
+        "query": {"url": f"{plain_http.data_url}/v1/query", "options": query},
         "query by alias": {"url": f"{alias_url}/v1/query", "options": query},
         # Without a preflight the redirect itself is what the browser refuses.
         "keys by alias, no preflight": {"url": f"{alias_url}/v1/keys", "options": {}},
     }
     for name, method in (("session", "POST"), ("databases", "GET"), ("keys", "GET")):
         options = {"method": method, "headers": key}
-        calls[name] = {"url": f"{plain.control_url}/v1/{name}", "options": options}
+        calls[name] = {"url": f"{plain_http.control_url}/v1/{name}", "options": options}
         calls[f"{name} by alias"] = {"url": f"{alias_url}/v1/{name}", "options": options}
     seen, console = call(*calls.values())
     return PageLoad(dict(zip(calls, seen, strict=True)), console)

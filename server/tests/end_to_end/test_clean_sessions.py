@@ -59,7 +59,17 @@ SETTINGS = {
     "session authorization": ("session_authorization", "{owner}"),
     "plan": ("enable_seqscan", "off"),
 }
-WAYS = ("command", "set_config", "function", "trigger", "view", "default", "do", "with parameters", "update of a view")
+METHODS = (
+    "command",
+    "set_config",
+    "function",
+    "trigger",
+    "view",
+    "default",
+    "do",
+    "with parameters",
+    "update of a view",
+)
 
 # Everything that a session can hold, in one row.
 STATE = """
@@ -109,12 +119,12 @@ class Tenant:
             leaked["settings"] = dict(set(state["settings"].items()) - set(self.clean["settings"].items()))
         return leaked
 
-    def leave_behind(self, kind: str, way: str) -> bool:
+    def leave_behind(self, kind: str, method: str) -> bool:
         """Whether the engine did it; some is refused, which leaves nothing behind either."""
-        sql, *params = spelled(kind, way, self.owner)
+        sql, *params = spelled(kind, method, self.owner)
         answer = self.ask(sql, *params)
         if not answer["success"]:
-            assert answer["error"]["code"] in REFUSED or not self.may_write, (kind, way, answer["error"])
+            assert answer["error"]["code"] in REFUSED or not self.may_write, (kind, method, answer["error"])
         return bool(answer["success"])
 
     @property
@@ -124,7 +134,7 @@ class Tenant:
         )
 
 
-def spelled(kind: str, way: str, owner: str) -> tuple[str, ...]:
+def spelled(kind: str, method: str, owner: str) -> tuple[str, ...]:
     """The statement that leaves this kind of state behind in this way, and its parameters."""
     command = ALL_KINDS[kind].format(owner=owner)
     quoted = command.replace("'", "''")
@@ -141,7 +151,7 @@ def spelled(kind: str, way: str, owner: str) -> tuple[str, ...]:
         "do": (f"do $do$begin execute '{quoted}'; end$do$",),
         "with parameters": ("select leave($1)", command),
         "update of a view": (f"update pg_settings set setting = '{value}' where name = '{name}'",),
-    }[way]
+    }[method]
 
 
 def make_code(tenant: Tenant) -> None:
@@ -203,21 +213,21 @@ def tenants() -> Iterator[list[Tenant]]:
         yield made
 
 
-def ways_of(kind: str) -> list[str]:
-    return [way for way in WAYS if kind in SETTINGS or way not in ("set_config", "update of a view")]
+def methods_of(kind: str) -> list[str]:
+    return [method for method in METHODS if kind in SETTINGS or method not in ("set_config", "update of a view")]
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_the_next_request_of_the_same_pool_sees_nothing(tenants: list[Tenant], kind: str) -> None:
     first, second, reader = tenants
     done = Counter[str]()
-    for way in ways_of(kind):
-        done[way] += first.leave_behind(kind, way)
-        assert second.leaks(kind) == {}, way
-        reader.leave_behind(kind, way)
-        assert reader.leaks(kind) == {}, way
+    for method in methods_of(kind):
+        done[method] += first.leave_behind(kind, method)
+        assert second.leaks(kind) == {}, method
+        reader.leave_behind(kind, method)
+        assert reader.leaks(kind) == {}, method
     # The advisory lock is refused in every way, LISTEN only by name; the rest must have happened, or nothing is proven.
-    expected = 0 if kind == "advisory lock" else len(ways_of(kind)) - (kind == "listening")
+    expected = 0 if kind == "advisory lock" else len(methods_of(kind)) - (kind == "listening")
     assert done.total() == expected, done
 
 
@@ -248,12 +258,12 @@ def test_nor_do_they_with_two_workers() -> None:
 def leaks_of_many_switches(tenants: list[Tenant], switches: int) -> tuple[int, list[dict[str, Any]]]:
     """Several clients at once, who take turns on the same connections with different keys: how often, what was seen."""
     first, second, _ = tenants
-    work = [(kind, ways_of(kind)[number % len(ways_of(kind))]) for number in range(switches) for kind in KINDS]
+    work = [(kind, methods_of(kind)[number % len(methods_of(kind))]) for number in range(switches) for kind in KINDS]
 
     def switch(job: tuple[int, tuple[str, str]]) -> dict[str, Any]:
-        number, (kind, way) = job
+        number, (kind, method) = job
         one, other = (first, second) if number % 2 else (second, first)
-        one.leave_behind(kind, way)
+        one.leave_behind(kind, method)
         return other.leaks(kind)
 
     with ThreadPoolExecutor(4) as clients:
@@ -262,12 +272,12 @@ def leaks_of_many_switches(tenants: list[Tenant], switches: int) -> tuple[int, l
 
 def test_random_numbers_are_not_foretold_by_an_earlier_request(tenants: list[Tenant]) -> None:
     first, second, _ = tenants
-    for way in ("select setseed(0.5)", "set seed = 0.5", "select leave('set seed = 0.5')"):
+    for method in ("select setseed(0.5)", "set seed = 0.5", "select leave('set seed = 0.5')"):
         foretold = []
         for _ in range(2):
-            assert first.ask(way)["success"]
+            assert first.ask(method)["success"]
             foretold.append(second.ask("select random() as r")["rows"][0]["r"])
-        assert foretold[0] != foretold[1], way
+        assert foretold[0] != foretold[1], method
 
 
 def test_code_that_forgets_our_prepared_statements_is_not_felt(tenants: list[Tenant]) -> None:

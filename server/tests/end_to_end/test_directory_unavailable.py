@@ -42,7 +42,7 @@ class Place:
     unseen: str
 
     @contextmanager
-    def silence(self) -> Iterator[None]:
+    def stop_answering(self) -> Iterator[None]:
         """The directory stands still, with every connection open."""
         postmaster = int((Path(self.directory.socket_dir) / "data" / "postmaster.pid").read_text().split()[0])
         # The parent first: it starts nobody then.
@@ -115,7 +115,7 @@ async def test_a_directory_that_falls_silent_makes_no_answer_late(place: Place) 
     """Nobody is told that it is away: neither an answer comes, nor an error."""
     async with place.node.client(place.seen) as client:
         await served_again(client)
-        with place.silence():
+        with place.stop_answering():
             silent_s = time.monotonic()
             codes = set()
             while "directory_unavailable" not in codes or time.monotonic() - silent_s < LONGER_THAN_GRACE_S:

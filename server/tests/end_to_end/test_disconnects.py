@@ -44,7 +44,7 @@ async def test_a_client_that_goes_away_has_its_statement_cancelled(
 ) -> None:
     gone_s: list[float] = []
 
-    async def go_away(_: int) -> None:
+    async def disconnect(_: int) -> None:
         tag = new_tag()
         async with node.client(service.api_key) as client:
             await client.send(f"/* {tag} */ {sql}")
@@ -52,7 +52,7 @@ async def test_a_client_that_goes_away_has_its_statement_cancelled(
         gone_s.append(await activity.gone(tag, time.monotonic()))
 
     async with Activity.of(service) as activity:
-        await all_of(DISCONNECTS, go_away)
+        await all_of(DISCONNECTS, disconnect)
     print(f"{kind}: gone {len(gone_s)} times, median {percentile(gone_s, 50):.3f} s, max {max(gone_s):.3f} s")
     assert len(gone_s) == DISCONNECTS
     assert max(gone_s) <= GONE_WITHIN_S

@@ -28,7 +28,7 @@ ANSWERED_WITHIN_S = TIMEOUT_MS / 1000 + 1.0
 BACK_WITHIN_S = 3.0
 # How long load runs before the engine dies, and how long the engine stays away.
 QUIET_S = 0.7
-AWAY_S = 0.5
+DOWN_S = 0.5
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ async def crash(cell: Cell, writers: list[Writer]) -> float:
     await asyncio.sleep(QUIET_S)
     await wait_until(lambda: all(writer.succeeded_after(began_s) for writer in writers), 10)
     cell.kill()
-    await asyncio.sleep(AWAY_S)
+    await asyncio.sleep(DOWN_S)
     await asyncio.to_thread(cell.start)
     up_s = time.monotonic()
     await wait_until(lambda: all(writer.succeeded_after(up_s) for writer in writers), 20)

@@ -18,8 +18,8 @@ def spoken(service: Service, request: bytes) -> bytes:
         answer = connection.recv(1 << 20)
         connection.settimeout(0.5)
         try:
-            while piece := connection.recv(1 << 20):
-                answer += piece
+            while chunk := connection.recv(1 << 20):
+                answer += chunk
         except TimeoutError:
             return answer
     return answer

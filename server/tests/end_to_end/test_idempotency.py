@@ -235,11 +235,11 @@ def test_keys_belong_to_a_database(service: Service) -> None:
 
 
 def test_keys_and_ids_of_another_organization_are_unknown(service: Service) -> None:
-    stranger, key, request_id = tenants.free_key(service), new_key(), new_request_id()
+    outsider, key, request_id = tenants.free_key(service), new_key(), new_request_id()
     post(service, "select 1", idempotency_key=key, headers={"X-Request-Id": request_id})
-    assert outcome_of(service, key, key=stranger) == {"outcome": "not_executed"}
-    error_of(service.call("GET", f"/v1/requests/{request_id}", key=stranger), 404, "request_not_found")
-    response = post(service, "select 2", idempotency_key=key, key=stranger)
+    assert outcome_of(service, key, key=outsider) == {"outcome": "not_executed"}
+    error_of(service.call("GET", f"/v1/requests/{request_id}", key=outsider), 404, "request_not_found")
+    response = post(service, "select 2", idempotency_key=key, key=outsider)
     assert response.json()["results"][0]["rows"] == [{"?column?": 2}]
 
 
@@ -254,16 +254,16 @@ def test_an_answer_that_is_too_large_to_keep_rolls_back(service: Service) -> Non
 
 
 def test_so_does_one_that_is_too_large_for_the_tier(service: Service) -> None:
-    stranger, key = tenants.free_key(service), new_key()
-    post(service, "create table if not exists sized (n int)", "truncate sized", key=stranger)
+    outsider, key = tenants.free_key(service), new_key()
+    post(service, "create table if not exists sized (n int)", "truncate sized", key=outsider)
     for size_bytes in (12_000_000, 60_000_000):
         large = f"select repeat('x', {size_bytes})"
         error = error_of(
-            post(service, "insert into sized values (1)", large, idempotency_key=key, key=stranger),
+            post(service, "insert into sized values (1)", large, idempotency_key=key, key=outsider),
             200,
             "result_too_large",
         )
-        there = post(service, "select * from sized", key=stranger).json()["results"][0]["row_count"]
+        there = post(service, "select * from sized", key=outsider).json()["results"][0]["row_count"]
         assert (error["outcome"], there) == ("rolled_back", 0)
 
 

@@ -31,8 +31,8 @@ def answer_to(node: Node, key: str, sql: str, accept: str) -> bytes:
     answer = b""
     with socket.create_connection(("127.0.0.1", node.port), timeout=20) as connection:
         connection.sendall(head.encode() + body)
-        while piece := connection.recv(1 << 16):
-            answer += piece
+        while chunk := connection.recv(1 << 16):
+            answer += chunk
     return answer
 
 

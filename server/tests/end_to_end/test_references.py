@@ -129,7 +129,7 @@ def test_a_reference_means_nothing_in_a_single_query(service: Service) -> None:
     assert service.value("select $1::jsonb", {"$ref": "0.rows.0.n"}) == {"$ref": "0.rows.0.n"}
 
 
-HOLDING: list[tuple[str, dict[str, int]]] = [
+SATISFIED: list[tuple[str, dict[str, int]]] = [
     ("update {} set n = n + 10", {"affected_rows": 2}), ("delete from {} where n > 100", {"affected_rows": 0}),
     ("select * from {}", {"row_count": 2}), ("select * from {} where n > 100", {"row_count": 0}),
     ("insert into {} values (3), (4) returning n", {"row_count": 2}),
@@ -138,7 +138,7 @@ HOLDING: list[tuple[str, dict[str, int]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("sql", "expect"), HOLDING)
+@pytest.mark.parametrize(("sql", "expect"), SATISFIED)
 def test_an_expectation_that_holds_commits(service: Service, sql: str, expect: dict[str, int]) -> None:
     table = fresh_table(service)
     service.query(f"insert into {table} values (1), (2)")
@@ -147,7 +147,7 @@ def test_an_expectation_that_holds_commits(service: Service, sql: str, expect: d
     assert 99 in numbers(service, table)
 
 
-@pytest.mark.parametrize(("sql", "expect"), HOLDING)
+@pytest.mark.parametrize(("sql", "expect"), SATISFIED)
 @pytest.mark.parametrize("position", [0, 1, 2])
 def test_one_that_does_not_hold_rolls_everything_back(
     service: Service, sql: str, expect: dict[str, int], position: int
@@ -183,11 +183,11 @@ def test_many_references_to_a_large_result_hold_nobody_up(service: Service) -> N
     # The engine reads the parameters once without us; what is left is ours.
     began_s = time.monotonic()
     assert last_row(service, "select 1", with_params(sql, *range(30_000))) == {"c": 30_000}
-    plain_s = time.monotonic() - began_s
+    unreferenced_s = time.monotonic() - began_s
     began_s = time.monotonic()
     large = "select n from generate_series(0, 9999) n"
     assert last_row(service, large, with_params(sql, *references)) == {"c": 30_000}
-    assert time.monotonic() - began_s < 2 * plain_s + 2
+    assert time.monotonic() - began_s < 2 * unreferenced_s + 2
 
 
 @pytest.mark.timing

@@ -176,8 +176,8 @@ async def test_rolling_restarts_leave_nobody_without_an_answer_and_lose_nothing(
         async with asyncio.TaskGroup() as group:
             for writer in writers:
                 group.create_task(writer.run())
-            for turn in range(RESTARTS):
-                await restart(nodes[turn % 2])
+            for number in range(RESTARTS):
+                await restart(nodes[number % 2])
             for writer in writers:
                 writer.stopped = True
         # The log is written a moment later.

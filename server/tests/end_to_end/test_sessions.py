@@ -9,7 +9,7 @@ import pytest
 from server.tests.end_to_end import tenants
 from server.tests.end_to_end.control import answer, call, new_key, new_session, query
 from server.tests.end_to_end.error_shape import error_of
-from server.tests.end_to_end.session_ages import moment, wait_until_refused
+from server.tests.end_to_end.session_ages import parse_time, wait_until_refused
 from server.tests.service import Service
 
 
@@ -83,7 +83,7 @@ def test_a_refresh_promises_no_life_after_the_key_that_was_rotated_away(service:
     rotated = answer(service, "POST", f"/v1/keys/{key['id']}/rotate", status=201, json={"overlap_seconds": 3})
     refreshed = answer(service, "POST", "/v1/session/refresh", key=session["token"])
     assert refreshed["expires_at"] == rotated["replaced"]["expires_at"]
-    left_s = (moment(refreshed["expires_at"]) - datetime.now(UTC)).total_seconds()
+    left_s = (parse_time(refreshed["expires_at"]) - datetime.now(UTC)).total_seconds()
     wait_until_refused(service, session["token"], left_s + 10)
 
 

@@ -110,8 +110,8 @@ class Place:
             connection.sendall(request)
             answer = b""
             try:
-                while piece := connection.recv(1 << 20):
-                    answer += piece
+                while chunk := connection.recv(1 << 20):
+                    answer += chunk
                     connection.settimeout(0.3)
             except (TimeoutError, ConnectionResetError):
                 return answer

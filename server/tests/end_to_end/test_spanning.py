@@ -270,7 +270,7 @@ def test_a_cell_without_a_place_undoes_everything_and_says_when_to_come_again(tw
     assert everywhere(two, table) == {"main": [], "far": [1, 2], "near": [1]}
 
 
-def hold_turn(two: Two, *, hold_s: float) -> None:
+def hold_lock(two: Two, *, hold_s: float) -> None:
     """As another node would that has the turn and died with it a moment ago."""
     with two.service.engine("plainsql_directory") as directory:
         directory.execute(
@@ -281,7 +281,7 @@ def hold_turn(two: Two, *, hold_s: float) -> None:
         )
 
 
-def drop_turn(two: Two) -> None:
+def drop_lock(two: Two) -> None:
     with two.service.engine("plainsql_directory") as directory:
         directory.execute("delete from spanning_transactions where id = 'txn_held'")
 
@@ -289,7 +289,7 @@ def drop_turn(two: Two) -> None:
 @pytest.mark.timing
 def test_who_does_not_get_a_turn_in_time_is_told_when_to_come_again(two: Two, table: str) -> None:
     both = [at(name, f"insert into {table} values (1)") for name in ("far", "near")]
-    hold_turn(two, hold_s=60)
+    hold_lock(two, hold_s=60)
     try:
         began_s = time.monotonic()
         response = post(two.service, *both, timeout_ms=400)
@@ -300,17 +300,17 @@ def test_who_does_not_get_a_turn_in_time_is_told_when_to_come_again(two: Two, ta
         # What stays in one database waits for nobody.
         run(two.service, f"insert into {table} values (1)")
     finally:
-        drop_turn(two)
+        drop_lock(two)
     run(two.service, *both)
 
 
 @pytest.mark.timing
 def test_a_turn_whose_holder_is_gone_passes_to_the_next_within_the_bound(two: Two, table: str) -> None:
     began_s = time.monotonic()
-    hold_turn(two, hold_s=1)
+    hold_lock(two, hold_s=1)
     run(two.service, *(at(name, f"insert into {table} values (1)") for name in ("far", "near")))
     assert 0.9 < time.monotonic() - began_s < BOUND_S
-    drop_turn(two)
+    drop_lock(two)
 
 
 def test_a_deadline_undoes_everything(two: Two, table: str) -> None:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 STREAMS = 4
 _LIMIT_S = 30.0
 # Of the neighbour's transactions; about as many are the stalled tenant's.
-ROOM = 500
+SPARE_ROWS = 500
 
 
 @dataclass
@@ -107,7 +107,7 @@ async def abort_rate(counted: Counted, holding: AbstractAsyncContextManager[obje
     """The share of the neighbour's transactions that fail while something stands still that began amid the writers."""
     async with holding:
         # An old snapshot does harm when the engine's room for finished transactions is full.
-        await _more(counted, ROOM)
+        await _more(counted, SPARE_ROWS)
         done, failed = counted.done, counted.failed
         await asyncio.sleep(SECONDS)
         return (counted.failed - failed) / (counted.done - done)

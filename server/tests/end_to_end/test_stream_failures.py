@@ -125,7 +125,7 @@ async def test_a_client_that_does_not_read_is_given_up(service: Service, node: N
         began_s = time.monotonic()
         assert await _backends_gone(activity) <= 0.7 + GONE_WITHIN_S
         with pytest.raises(BrokenOff):
-            async for _ in client.pieces():
+            async for _ in client.chunks():
                 pass
         assert time.monotonic() - began_s < 10
     line = await _logged(node, "client_stalled")
@@ -149,8 +149,8 @@ async def test_a_stream_that_runs_when_the_process_stops_is_told_so(service: Ser
 
 @pytest.mark.timing
 async def test_the_deadline_ends_a_stream_whose_client_does_not_read(service: Service) -> None:
-    with running_node(service.directory_dsn, stream_stall_ms=20_000) as patient:
-        async with Activity.of(service) as activity, StreamClient(patient.port, service.api_key) as client:
+    with running_node(service.directory_dsn, stream_stall_ms=20_000) as slow_reader:
+        async with Activity.of(service) as activity, StreamClient(slow_reader.port, service.api_key) as client:
             await client.send(ENDLESS, timeout_ms=5_000)
             await client.read_head()
             assert client.headers["content-type"] == "text/event-stream"
@@ -173,15 +173,15 @@ def written(service: Service) -> str:
 async def test_the_result_of_a_write_that_nobody_reads_lives_no_longer_than_a_stream(
     service: Service, written: str
 ) -> None:
-    with running_node(service.directory_dsn, stream_stall_ms=60_000) as patient:
-        async with StreamClient(patient.port, service.api_key, receive_bytes=1024) as client:
+    with running_node(service.directory_dsn, stream_stall_ms=60_000) as slow_reader:
+        async with StreamClient(slow_reader.port, service.api_key, receive_bytes=1024) as client:
             began_s = time.monotonic()
             await client.send(written, timeout_ms=2_000)
             await client.read_head()
-            line = await _logged(patient, "client_stalled")
+            line = await _logged(slow_reader, "client_stalled")
             assert 2.0 <= time.monotonic() - began_s <= 4.0 + GONE_WITHIN_S
             with pytest.raises(BrokenOff):
-                async for _ in client.pieces():
+                async for _ in client.chunks():
                     pass
     assert line["row_count"] < 4_000
     assert line["sent_bytes"] > 0
@@ -189,18 +189,18 @@ async def test_the_result_of_a_write_that_nobody_reads_lives_no_longer_than_a_st
 
 async def test_writes_that_nobody_reads_take_the_turns_of_streams(service: Service, written: str) -> None:
     # Half of the connections of a pool may be streams: one.
-    with running_node(service.directory_dsn, stream_stall_ms=60_000, pool_max_connections=2) as patient:
-        async with StreamClient(patient.port, service.api_key, receive_bytes=1024) as unread:
+    with running_node(service.directory_dsn, stream_stall_ms=60_000, pool_max_connections=2) as slow_reader:
+        async with StreamClient(slow_reader.port, service.api_key, receive_bytes=1024) as unread:
             await unread.send(written)
             await unread.read_head()
             before = service.value("select count(*) from unread_writes")
-            async with StreamClient(patient.port, service.api_key) as second:
+            async with StreamClient(slow_reader.port, service.api_key) as second:
                 await second.send(written, timeout_ms=500)
                 await second.read_head()
                 assert second.status == 503
                 assert (await second.json_body())["error"]["code"] == "overloaded"
             assert service.value("select count(*) from unread_writes") == before
-        async with StreamClient(patient.port, service.api_key) as third:
+        async with StreamClient(slow_reader.port, service.api_key) as third:
             await third.send(written)
             await third.read_head()
             end = await third.last_event()

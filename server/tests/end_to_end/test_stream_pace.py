@@ -41,9 +41,9 @@ async def count_rows(node: Node, key: str, sql: str, accept: str) -> tuple[int, 
     async with StreamClient(node.port, key) as client:
         await client.send(sql, accept=accept)
         await client.read_head()
-        async for piece in client.pieces():
-            lines += piece.count(b"\n")
-            last = piece
+        async for chunk in client.chunks():
+            lines += chunk.count(b"\n")
+            last = chunk
     return lines, last
 
 
@@ -156,4 +156,4 @@ async def test_only_events_have_comments(service: Service, node: Node, accept: s
     async with StreamClient(node.port, service.api_key) as client:
         await client.send(sql, accept=accept)
         await client.read_head()
-        assert b"ping" not in b"".join([piece async for piece in client.pieces()])
+        assert b"ping" not in b"".join([chunk async for chunk in client.chunks()])

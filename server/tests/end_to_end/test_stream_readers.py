@@ -126,8 +126,8 @@ async def test_nginx_passes_rows_on_as_they_come(service: Service, node: Node, o
             httpx.AsyncClient(timeout=30) as client,
             client.stream("POST", url, **request(service, sql)) as response,
         ):
-            async for piece in response.aiter_raw():
-                rows = [event.content for event in parser.feed(piece) if event.type == "row"]
+            async for chunk in response.aiter_raw():
+                rows = [event.content for event in parser.feed(chunk) if event.type == "row"]
                 late_s += [time.time() - row["made_s"] for row in rows]
     more_s = statistics.median(through_s) - statistics.median(direct_s)
     print(f"first row through nginx: +{more_s * 1000:.1f} ms; rows late {[f'{each * 1000:.1f}' for each in late_s]} ms")

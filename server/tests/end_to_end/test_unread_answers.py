@@ -115,8 +115,8 @@ async def test_who_reads_slowly_gets_it_all(service: Service, node: Node) -> Non
         loop = asyncio.get_running_loop()
         received, began_s = b"", time.monotonic()
         while len(received) < ANSWER_BYTES:
-            piece = await loop.sock_recv(connection, 1 << 16)
-            assert piece
-            received += piece
+            chunk = await loop.sock_recv(connection, 1 << 16)
+            assert chunk
+            received += chunk
             await asyncio.sleep(max(0.0, 2 * STALL_S * len(received) / ANSWER_BYTES - (time.monotonic() - began_s)))
     assert time.monotonic() - began_s > 1.5 * STALL_S

@@ -427,7 +427,7 @@ class AdmissionMachine(RuleBasedStateMachine):
         assert max(self.held_by_pool().values(), default=0) <= self.pool_limit
 
     @invariant()
-    def nobody_waits_who_has_room(self) -> None:
+    def no_startable_request_waits(self) -> None:
         half = self.max_running // 2
         for who, _ in self.waiting:
             assert (
@@ -443,17 +443,17 @@ class AdmissionMachine(RuleBasedStateMachine):
         return Counter(slot.who.pool for slot in self.slots)
 
 
-TestGateMachine = AdmissionMachine.TestCase
-TestGateMachine.settings = settings(
+TestAdmissionQueueMachine = AdmissionMachine.TestCase
+TestAdmissionQueueMachine.settings = settings(
     max_examples=60, stateful_step_count=30, deadline=None, report_multiple_bugs=False, database=None
 )
 
 
 async def test_a_strangers_long_turns_do_not_have_ones_own_short_ones_refused() -> None:
     admission = AdmissionQueue(64, 1_000)
-    stranger, own = queue("stranger"), queue("own", pool_limit=2)
+    outsider, own = queue("stranger"), queue("own", pool_limit=2)
     for _ in range(200):
-        admission.release(replace(entered(admission, stranger), started_s=time.monotonic() - 30))
+        admission.release(replace(entered(admission, outsider), started_s=time.monotonic() - 30))
     held = [entered(admission, own), entered(admission, own)]
     waiting = [asyncio.create_task(admission.acquire(own, Deadline.after_ms(1_000))) for _ in range(20)]
     await asyncio.sleep(0)

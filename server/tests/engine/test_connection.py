@@ -19,7 +19,7 @@ LIMIT_BYTES = 32_000
 FIRST_CHUNK_BYTES = 4_000
 
 
-class TwoPieces:
+class TwoChunks:
     """Stands before PostgreSQL and passes a long answer on in two pieces: its beginning and, when told to, the rest."""
 
     def __init__(self, folder: Path, postgres: Postgres) -> None:
@@ -59,10 +59,10 @@ class TwoPieces:
 
 
 @contextmanager
-def answers_in_two_pieces(postgres: Postgres) -> Iterator[tuple[str, TwoPieces]]:
+def answers_in_two_chunks(postgres: Postgres) -> Iterator[tuple[str, TwoChunks]]:
     """A conninfo, and what stands behind it."""
     with tempfile.TemporaryDirectory(prefix="plainsql-test-") as folder:
-        between = TwoPieces(Path(folder), postgres)
+        between = TwoChunks(Path(folder), postgres)
         thread = threading.Thread(target=between.serve)
         thread.start()
         try:
@@ -74,7 +74,7 @@ def answers_in_two_pieces(postgres: Postgres) -> Iterator[tuple[str, TwoPieces]]
 
 async def test_a_large_value_that_began_behind_an_earlier_answer_is_counted(postgres: Postgres) -> None:
     """libpq has made room for all of the value by then, and would read it in one go if it were there."""
-    with answers_in_two_pieces(postgres) as (conninfo, between):
+    with answers_in_two_chunks(postgres) as (conninfo, between):
         connection = await Connection.open(conninfo.encode(), 5)
         connection.max_result_bytes = LIMIT_BYTES
         connection.send_query(b"begin")

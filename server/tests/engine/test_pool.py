@@ -74,10 +74,10 @@ async def run(lease: Lease, pool: Pool, sql: str, *params: str) -> list[Any]:
     return rows
 
 
-async def ask(pool: Pool, sql: str, *params: str, plain: bool = True, timeout_ms: int = 5_000) -> list[Any]:
+async def ask(pool: Pool, sql: str, *params: str, without_code: bool = True, timeout_ms: int = 5_000) -> list[Any]:
     """One request's worth: a lease, its classification, the rows as JSON."""
     async with lease_of(pool, timeout_ms) as lease:
-        lease.session_state = state_left_by(first_words(sql), sql, without_code=plain)
+        lease.session_state = state_left_by(first_words(sql), sql, without_code=without_code)
         return await run(lease, pool, sql, *params)
 
 
@@ -279,9 +279,9 @@ async def test_code_that_discards_our_prepared_statements_does_no_harm(postgres:
                              " $$begin execute command; return 1; end$$")  # fmt: skip
         for command in ('"deallocate all"', '"discard plans"', '"prepare plainsql_1000 as select 1"'):
             for _ in range(2):
-                assert await ask(cell.pool, "select $1::int as a", "5", plain=False) == [b'{"a":5}']
-                await ask(cell.pool, "select forget($1)", command, plain=False)
-                assert await ask(cell.pool, "select $1::int as a", "5", plain=False) == [b'{"a":5}']
+                assert await ask(cell.pool, "select $1::int as a", "5", without_code=False) == [b'{"a":5}']
+                await ask(cell.pool, "select forget($1)", command, without_code=False)
+                assert await ask(cell.pool, "select $1::int as a", "5", without_code=False) == [b'{"a":5}']
 
 
 async def test_a_connection_keeps_a_bounded_number_of_prepared_statements(postgres: Postgres, database: str) -> None:

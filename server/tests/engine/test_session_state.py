@@ -297,8 +297,8 @@ def test_a_select_that_makes_a_table_is_found(sql: str) -> None:
 
 @pytest.mark.parametrize("sql", OTHER_COMMANDS)
 @pytest.mark.parametrize("plain", [True, False])
-def test_whatever_is_no_query_and_no_change_of_rows_may_leave_everything(sql: str, plain: bool) -> None:
-    assert state_left_by(sql, without_code=plain) is SessionState.EVERYTHING
+def test_whatever_is_no_query_and_no_change_of_rows_may_leave_everything(sql: str, without_code: bool) -> None:
+    assert state_left_by(sql, without_code=without_code) is SessionState.EVERYTHING
 
 
 @pytest.mark.parametrize("sql", STORES_CODE)
@@ -351,9 +351,9 @@ DEAR = ["a", "1", "$", "\u20ac", "a ", '" ', "abs(", "a.", "table a.", "on on ",
 @pytest.mark.timing
 @pytest.mark.parametrize("piece", DEAR)
 @pytest.mark.parametrize("beginning", ["select ", "insert into ", "create table t ", "create index on a"])
-def test_no_text_takes_long_to_judge(piece: str, beginning: str) -> None:
+def test_no_text_takes_long_to_judge(chunk: str, beginning: str) -> None:
     for length in (64 * 1024, MEGABYTE):
-        sql = (beginning + piece * length)[:length]
+        sql = (beginning + chunk * length)[:length]
         began_s = time.process_time()
         state_left_by(sql, without_code=True)
         may_store_code(sql)

@@ -19,7 +19,7 @@ _PAUSE_S = 0.1
 
 
 @dataclass
-class LonelyClient:
+class PartitionedClient:
     """Writes to its machine for as long as it runs, whatever that says."""
 
     cell: HaCell

@@ -13,7 +13,7 @@ from server.tests.failover.ha_cell import HaCell
 from server.tests.failover.load import Load
 from server.tests.failover.machines import Machine
 from server.tests.failover.network import Network
-from server.tests.failover.partitioned_client import LonelyClient
+from server.tests.failover.partitioned_client import PartitionedClient
 from server.tests.load import Node, size
 
 FAILOVERS = size("PLAINSQL_TEST_FAILOVERS", 0)
@@ -123,8 +123,8 @@ async def test_a_leader_that_is_cut_off_acknowledges_nothing_and_is_replaced(
 
 
 async def cut_off_for_a_while(cell: HaCell, network: Network, leader: Machine, load: Load) -> None:
-    with LonelyClient.of(cell, leader) as lonely:
-        await lonely.has_written()
+    with PartitionedClient.of(cell, leader) as partitioned:
+        await partitioned.has_written()
         since_s = time.monotonic()
         network.cut_off(leader.name)
         try:
@@ -132,15 +132,15 @@ async def cut_off_for_a_while(cell: HaCell, network: Network, leader: Machine, l
             new = await asyncio.to_thread(cell.leader)
             assert new is not leader
             await load.go_on()
-            assert not await asyncio.to_thread(lonely.finds_a_leader), "two servers lead"
+            assert not await asyncio.to_thread(partitioned.finds_a_leader), "two servers lead"
         finally:
             network.join(leader.name)
         await load.go_on()
-        lonely.stop()
-    assert lonely.acknowledged_after(since_s) == [], "acknowledged by a leader that was none"
-    with cell.connect(database=lonely.database) as admin:
+        partitioned.stop()
+    assert partitioned.acknowledged_after(since_s) == [], "acknowledged by a leader that was none"
+    with cell.connect(database=partitioned.database) as admin:
         there = {row[0] for row in admin.execute("select n from lonely").fetchall()}
-    assert set(lonely.acknowledged) <= there, "lost"
+    assert set(partitioned.acknowledged) <= there, "lost"
 
 
 @pytest.mark.full  # takes as long as a lock lives

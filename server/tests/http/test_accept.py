@@ -5,7 +5,7 @@ from plainsql_server.http.server.accept import preferred
 pytestmark = pytest.mark.unit
 
 SSE, NDJSON, CSV = b"text/event-stream", b"application/x-ndjson", b"text/csv"
-FORMS = (SSE, NDJSON, CSV)
+OFFERS = (SSE, NDJSON, CSV)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ FORMS = (SSE, NDJSON, CSV)
     ],
 )
 def test_a_client_gets_a_stream_only_where_it_prefers_one(accept: bytes | None, stream_format: bytes | None) -> None:
-    assert preferred(accept, FORMS, must=False) == stream_format
+    assert preferred(accept, OFFERS, must=False) == stream_format
 
 
 @pytest.mark.parametrize(
@@ -59,4 +59,4 @@ def test_a_client_gets_a_stream_only_where_it_prefers_one(accept: bytes | None, 
     ],
 )
 def test_with_a_hint_the_header_only_chooses_the_form(accept: bytes | None, stream_format: bytes) -> None:
-    assert preferred(accept, FORMS, must=True) == stream_format
+    assert preferred(accept, OFFERS, must=True) == stream_format

@@ -352,10 +352,10 @@ def test_a_key_file_is_open_to_others(stage: Stage, authority: trustme.CA, tmp_p
 
 
 def test_a_port_is_in_use(stage: Stage) -> None:
-    with socket.socket() as stranger:
-        stranger.bind(("127.0.0.1", 0))
-        stranger.listen()
-        port = stranger.getsockname()[1]
+    with socket.socket() as outsider:
+        outsider.bind(("127.0.0.1", 0))
+        outsider.listen()
+        port = outsider.getsockname()[1]
         found = doctor(stage, data_port=str(port))
     assert_found(found, f"Another program listens on 127.0.0.1:{port}", "PLAINSQL_DATA_PORT")
 
@@ -373,16 +373,16 @@ def test_the_planes_are_not_there_or_another_service_is(service: Service, stage:
 def test_whoever_answers_has_a_certificate_of_an_unknown_authority(
     stage: Stage, authority: trustme.CA, name: str
 ) -> None:
-    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as stranger:
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as outsider:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         authority.issue_cert("127.0.0.1").configure_cert(context)
-        stranger.socket = context.wrap_socket(stranger.socket, server_side=True)
-        thread = Thread(target=stranger.serve_forever)
+        outsider.socket = context.wrap_socket(outsider.socket, server_side=True)
+        thread = Thread(target=outsider.serve_forever)
         thread.start()
         try:
-            found = doctor(stage, **{f"{name}_url": f"https://127.0.0.1:{stranger.server_port}"})
+            found = doctor(stage, **{f"{name}_url": f"https://127.0.0.1:{outsider.server_port}"})
         finally:
-            stranger.shutdown()
+            outsider.shutdown()
             thread.join()
     assert_found(found, "its certificate is rejected", "--ca-file")
     assert not any("does not answer at https:" in each["found"] for each in found)

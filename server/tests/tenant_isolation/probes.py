@@ -191,7 +191,7 @@ LEAKS = [
     _sees("which databases there are in a table space", "pg_tablespace_databases(1663)"),
 ]  # fmt: skip
 
-STRANGERS = [
+OTHER_TENANTS = [
     *(
         _sees(f"{verb} of {whom}", f"(select pg_{verb}_backend(pid) from pg_stat_activity"
               f" where usename = '{{{whom}}}' and application_name = 'probe-target' offset 0) as x")
@@ -277,4 +277,4 @@ RECORDS = [
     Probe("the records' schema dropped", "drop schema plainsql cascade", impossible="the service needs it"),
 ]  # fmt: skip
 
-PROBES = [*FILES, *CODE, *EXTENSIONS, *ROLES, *DATABASES, *LEAKS, *STRANGERS, *SETTINGS, *RECORDS]
+PROBES = [*FILES, *CODE, *EXTENSIONS, *ROLES, *DATABASES, *LEAKS, *OTHER_TENANTS, *SETTINGS, *RECORDS]

@@ -50,12 +50,12 @@ def _write(folder: Path, name: str, issued: trustme.LeafCert) -> None:
 # The wheel's PostgreSQL 18 knows no TLS.
 @pytest.fixture(scope="module")
 def cell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsCell]:
-    made, authority, stranger = tmp_path_factory.mktemp("tls"), trustme.CA(), trustme.CA()
+    made, authority, outsider = tmp_path_factory.mktemp("tls"), trustme.CA(), trustme.CA()
     authority.cert_pem.write_to_path(made / "ca.pem")
     _write(made, "server", authority.issue_cert("localhost", "127.0.0.1", "::1"))
     _write(made, "admin", authority.issue_cert("admin@test.example", common_name=SUPERUSER))
     _write(made, "data", authority.issue_cert("data@test.example", common_name="plainsql_data"))
-    _write(made, "stranger", stranger.issue_cert("data@test.example", common_name=SUPERUSER))
+    _write(made, "stranger", outsider.issue_cert("data@test.example", common_name=SUPERUSER))
     port = choose_ports({"cell": 0})["cell"]
 
     def config(root: Path) -> CellConfig:

@@ -207,8 +207,8 @@ def tell(hostile: Hostile, raw: bytes) -> bytes:
         try:
             connection.sendall(raw)
             connection.shutdown(socket.SHUT_WR)
-            while piece := connection.recv(1 << 16):
-                answer += piece
+            while chunk := connection.recv(1 << 16):
+                answer += chunk
         except (ConnectionResetError, BrokenPipeError):
             return answer
     return answer
