@@ -19,7 +19,7 @@ from server.tests.consistency.transports import HttpTransport, Reply, Statement,
 
 _LIMIT_S = 20
 # Stands in a step for a sub-select that waits for the next gate, after the statement took its snapshot.
-BARRIER = "{gate}"
+PAUSE = "{barrier}"
 
 Rows = list[list[Any]]
 
@@ -85,8 +85,8 @@ class Role:
         self._statements: list[Statement] = []
         self._places: list[int] = []
         for number, step in enumerate(steps):
-            if BARRIER in step:
-                step = step.replace(BARRIER, f"({self._wait()}) as gate")
+            if PAUSE in step:
+                step = step.replace(PAUSE, f"({self._wait()}) as barrier")
             elif number > 0:
                 self._add(self._wait())
             self._places.append(len(self._statements))

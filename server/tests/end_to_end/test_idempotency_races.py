@@ -102,8 +102,6 @@ async def test_each_key_has_one_effect_though_it_is_sent_five_times_and_processe
             group.create_task(senders.run())
             group.create_task(kill_often(nodes, senders))
     effects = service.query(f"select count(*) as rows, count(distinct k) as keys from {table}")["rows"][0]
-    print(
-        f"keys {len(senders.answers)}, sends {SENDS} each, kills {KILLS}, effects {effects}, outcomes {senders.outcomes}"
-    )
+    print(f"keys {len(senders.answers)}, sends {SENDS} each, kills {KILLS}, {effects}, {senders.outcomes}")
     assert effects == {"rows": len(senders.answers), "keys": len(senders.answers)}
     assert [key for key, bodies in senders.answers.items() if len(bodies) != 1] == [], "one key, several answers"

@@ -138,7 +138,7 @@ def is_refused(service: Service, channel: str, key: str, sql: str, **fields: Any
 
 
 @pytest.mark.parametrize("sql", WRITES)
-@pytest.mark.parametrize("way", CHANNELS)
+@pytest.mark.parametrize("channel", CHANNELS)
 def test_a_read_key_cannot_write(service: Service, schema: str, read_key: str, channel: str, sql: str) -> None:
     before = state(service, schema)
     refused = is_refused(service, channel, read_key, sql.format(s=schema))
@@ -147,7 +147,7 @@ def test_a_read_key_cannot_write(service: Service, schema: str, read_key: str, c
 
 
 @pytest.mark.parametrize("sql", WRITES)
-@pytest.mark.parametrize("way", CHANNELS)
+@pytest.mark.parametrize("channel", CHANNELS)
 def test_a_read_only_request_of_a_write_key_cannot_write(service: Service, schema: str, channel: str, sql: str) -> None:
     before = state(service, schema)
     refused = is_refused(service, channel, "", sql.format(s=schema), read_only=True)

@@ -104,8 +104,8 @@ def test_a_read_key_reads_and_does_not_write(service: Service) -> None:
     refused = post(service, f"select n from {table}", f"insert into {table} values (6)", key=key).json()["error"]
     assert refused["sqlstate"] in ("25006", "42501")
     assert refused["statement_index"] == 1
-    for way in ("set local transaction_read_only = off", "select set_config('transaction_read_only', 'off', false)"):
-        assert not post(service, way, f"insert into {table} values (6)", key=key).json()["success"]
+    for change in ("set local transaction_read_only = off", "select set_config('transaction_read_only', 'off', false)"):
+        assert not post(service, change, f"insert into {table} values (6)", key=key).json()["success"]
     assert numbers(service, table) == [5]
 
 

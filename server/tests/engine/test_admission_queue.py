@@ -451,7 +451,7 @@ TestAdmissionQueueMachine.settings = settings(
 
 async def test_a_strangers_long_turns_do_not_have_ones_own_short_ones_refused() -> None:
     admission = AdmissionQueue(64, 1_000)
-    outsider, own = queue("stranger"), queue("own", pool_limit=2)
+    outsider, own = queue("outsider"), queue("own", pool_limit=2)
     for _ in range(200):
         admission.release(replace(entered(admission, outsider), started_s=time.monotonic() - 30))
     held = [entered(admission, own), entered(admission, own)]

@@ -296,7 +296,7 @@ def test_a_select_that_makes_a_table_is_found(sql: str) -> None:
 
 
 @pytest.mark.parametrize("sql", OTHER_COMMANDS)
-@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("without_code", [True, False])
 def test_whatever_is_no_query_and_no_change_of_rows_may_leave_everything(sql: str, without_code: bool) -> None:
     assert state_left_by(sql, without_code=without_code) is SessionState.EVERYTHING
 
@@ -349,7 +349,7 @@ DEAR = ["a", "1", "$", "\u20ac", "a ", '" ', "abs(", "a.", "table a.", "on on ",
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("piece", DEAR)
+@pytest.mark.parametrize("chunk", DEAR)
 @pytest.mark.parametrize("beginning", ["select ", "insert into ", "create table t ", "create index on a"])
 def test_no_text_takes_long_to_judge(chunk: str, beginning: str) -> None:
     for length in (64 * 1024, MEGABYTE):

@@ -32,12 +32,12 @@ class PartitionedClient:
 
     @classmethod
     @contextmanager
-    def of(cls, cell: HaCell, machine: Machine) -> Iterator["LonelyClient"]:
+    def of(cls, cell: HaCell, machine: Machine) -> Iterator["PartitionedClient"]:
         with cell.connect() as admin:
             row = admin.execute("select datname from pg_database where datname like 'd\\_%'").fetchone()
         assert row is not None
         with cell.connect(database=row[0]) as admin:
-            admin.execute("create table if not exists lonely (n bigint primary key)")
+            admin.execute("create table if not exists partitioned (n bigint primary key)")
         client = cls(cell, machine, row[0])
         thread = threading.Thread(target=client._run)
         thread.start()
@@ -76,6 +76,6 @@ class PartitionedClient:
     def _write(self, connection: psycopg.Connection) -> None:
         self._number += 1
         self._sent_s[self._number] = time.monotonic()
-        connection.execute("insert into lonely values (%s)", (self._number,))
+        connection.execute("insert into partitioned values (%s)", (self._number,))
         self.acknowledged[self._number] = time.monotonic()
         self._stopped.wait(_PAUSE_S)

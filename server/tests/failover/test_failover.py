@@ -139,7 +139,7 @@ async def cut_off_for_a_while(cell: HaCell, network: Network, leader: Machine, l
         partitioned.stop()
     assert partitioned.acknowledged_after(since_s) == [], "acknowledged by a leader that was none"
     with cell.connect(database=partitioned.database) as admin:
-        there = {row[0] for row in admin.execute("select n from lonely").fetchall()}
+        there = {row[0] for row in admin.execute("select n from partitioned").fetchall()}
     assert set(partitioned.acknowledged) <= there, "lost"
 
 

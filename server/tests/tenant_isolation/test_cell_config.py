@@ -55,7 +55,7 @@ def cell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsCell]:
     _write(made, "server", authority.issue_cert("localhost", "127.0.0.1", "::1"))
     _write(made, "admin", authority.issue_cert("admin@test.example", common_name=SUPERUSER))
     _write(made, "data", authority.issue_cert("data@test.example", common_name="plainsql_data"))
-    _write(made, "stranger", outsider.issue_cert("data@test.example", common_name=SUPERUSER))
+    _write(made, "outsider", outsider.issue_cert("data@test.example", common_name=SUPERUSER))
     port = choose_ports({"cell": 0})["cell"]
 
     def config(root: Path) -> CellConfig:
@@ -82,8 +82,8 @@ async def test_the_planes_log_in_by_their_certificates_and_nobody_else_does(cell
     for user, certificate in (
         (SUPERUSER, "data"),
         (names.owner_role, None),
-        (names.owner_role, "stranger"),
-        (SUPERUSER, "stranger"),
+        (names.owner_role, "outsider"),
+        (SUPERUSER, "outsider"),
     ):
         with pytest.raises(psycopg.OperationalError):
             cell.connect(user, names.database if user != SUPERUSER else "postgres", certificate)
