@@ -114,8 +114,8 @@ CASES: dict[str, Case] = {
 SINGLE_STATEMENTS: dict[str, Case] = {
     "P4 in single statements": Case(
         tuple(
-            (f"update test set value = (select value from test where id = 1) + {amount} from {PAUSE} where test.id = 1",)
-            for amount in (1, 2)
+            (f"update test set value = (select value from test where id = 1) + {n} from {PAUSE} where test.id = 1",)
+            for n in (1, 2)
         ),
         "1212", "read committed",
         lambda played, state: _all_committed(played) and state[1] != 13,
