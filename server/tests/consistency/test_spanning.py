@@ -59,10 +59,10 @@ def require_sound(two: TwoCells, workload: SpanningWorkload, name: str) -> None:
     print(f"settled after {in_doubt_s:.1f} s; seen between two commits of one transaction: {len(clock)} times")
     assert workload.complaints == []
     assert torn(workload.history, two.lists()) == []
-    assert [each for each in report.anomalies if each not in clock] == [], report.described()
+    assert [each for each in report.anomalies if each not in clock] == [], report.describe()
     for side in (0, 1):
         alone = check(projected(workload.history, side))
-        assert alone.anomalies == (), alone.described()
+        assert alone.anomalies == (), alone.describe()
 
 
 def test_what_was_told_to_be_committed_must_be_stored() -> None:
