@@ -76,7 +76,7 @@ async def test_the_asyncio_client_keeps_to_it_as_well(plain_service: Service) ->
     assert plain_service.value("select count(distinct number) from async_effects") == 60
 
 
-def test_a_service_that_is_away_is_an_honest_error() -> None:
+def test_an_unavailable_service_is_reported_as_such() -> None:
     with (
         plainsql.connect("http://127.0.0.1:1", "svc_k_none", timeout_s=0.2) as db,
         pytest.raises(plainsql.NetworkError, match="Can't connect to") as caught,
@@ -85,7 +85,7 @@ def test_a_service_that_is_away_is_an_honest_error() -> None:
     assert caught.value.outcome == "not_executed"
 
 
-def test_a_write_whose_answers_are_all_lost_says_that_it_is_not_known(plain_service: Service) -> None:
+def test_a_write_whose_answers_are_all_lost_has_an_unknown_outcome(plain_service: Service) -> None:
     port = urlsplit(plain_service.data_url).port
     assert port is not None
     with (

@@ -130,7 +130,7 @@ def test_returning_works_in_autocommit_and_is_refused_by_name_in_buffered_mode(e
     table.drop(engine)
 
 
-def test_a_data_frame_makes_the_round_trip(engine: sa.Engine) -> None:
+def test_a_data_frame_survives_a_round_trip(engine: sa.Engine) -> None:
     name = f"pd_{uuid4().hex[:8]}"
     frame = pandas.DataFrame({"a": [1, 2, 3], "b": ["x", "y", None], "c": [0.5, 1.5, 2.5]})
     frame.to_sql(name, engine, index=False)
@@ -155,7 +155,7 @@ def test_a_data_frame_of_more_rows_than_a_transaction_has_statements_is_stored(e
 
 
 @pytest.mark.parametrize("option", ["autocommit=yes", "tls=0", "timeout_s=soon", "tsl=false"])
-def test_an_option_that_says_nothing_is_refused(option: str) -> None:
+def test_an_empty_option_is_rejected(option: str) -> None:
     with pytest.raises(dbapi.InterfaceError, match=r"In the URL|unknown option"):
         sa.create_engine(f"plainsql://k:x@localhost/main?{option}")
 

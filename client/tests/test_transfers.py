@@ -45,7 +45,7 @@ def write_rows(path: Path, rows: int, **changes: str) -> None:
     path.write_text("id,name,price,at\n" + "\n".join(lines) + "\n")
 
 
-def test_quotes_line_breaks_nulls_and_empty_strings_survive_the_way_in_and_out(
+def test_quotes_line_breaks_nulls_and_empty_strings_survive_a_round_trip(
     service: Service, db: plainsql.Client, table: str, tmp_path: Path
 ) -> None:
     content = (
@@ -61,7 +61,7 @@ def test_quotes_line_breaks_nulls_and_empty_strings_survive_the_way_in_and_out(
     assert (tmp_path / "out.csv").read_text().replace("\r\n", "\n") == content.replace("00.000000Z", "00Z")
 
 
-def test_a_file_of_many_batches_is_imported_whole(
+def test_a_file_of_many_batches_is_imported_completely(
     service: Service, db: plainsql.Client, table: str, tmp_path: Path
 ) -> None:
     write_rows(tmp_path / "in.csv", 12_000)
@@ -83,7 +83,7 @@ def test_a_file_of_many_batches_is_imported_whole(
         (12_000, {"row8000": "8000,a,1"}, "line 8001: Expected 4 fields as in the header, got 3"),
     ],
 )
-def test_a_bad_row_is_named_and_nothing_is_half_imported(
+def test_an_invalid_row_is_reported_and_no_partial_batch_is_imported(
     service: Service, db: plainsql.Client, table: str, tmp_path: Path, case: tuple[int, dict[str, str], str]
 ) -> None:
     rows, change, message = case
@@ -95,7 +95,7 @@ def test_a_bad_row_is_named_and_nothing_is_half_imported(
 
 
 @pytest.mark.parametrize("output_format", ["ndjson", "parquet"])
-def test_other_forms_make_the_round_trip(
+def test_other_formats_survive_a_round_trip(
     service: Service, db: plainsql.Client, table: str, tmp_path: Path, output_format: str
 ) -> None:
     db.query(f"insert into {table} select g, 'n' || g, g + 0.25, '2026-01-01Z' from generate_series(1, 1000) g")
@@ -124,7 +124,7 @@ ALL_VALUES = """
 
 
 @pytest.mark.parametrize("output_format", ["csv", "ndjson"])
-def test_every_kind_of_value_makes_the_round_trip(
+def test_every_kind_of_value_survives_a_round_trip(
     service: Service, db: plainsql.Client, tmp_path: Path, output_format: str
 ) -> None:
     name = f"all_{uuid4().hex[:8]}"
@@ -204,7 +204,7 @@ def test_a_tsv_has_tabs_and_ndjson_may_leave_columns_out(service: Service, db: p
         ("in.ndjson", b'{"id": 1, "price": 1}\n{"id": 2, "price": "x"}\n', "line 2, column 'price': invalid input"),
     ],
 )
-def test_what_cannot_be_read_is_named_by_its_line(  # noqa: PLR0917  # fixtures
+def test_an_unreadable_line_is_reported_by_its_number(  # noqa: PLR0917  # fixtures
     service: Service, db: plainsql.Client, table: str, tmp_path: Path, file: str, content: bytes, message: str
 ) -> None:
     (tmp_path / file).write_bytes(content)

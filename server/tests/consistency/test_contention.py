@@ -118,7 +118,7 @@ def counted(dsn: str) -> int:
     return int(row[0])
 
 
-async def test_no_increment_is_lost_and_the_service_tries_again_better_than_its_clients(
+async def test_no_increment_is_lost_and_server_retries_outperform_client_retries(
     cell: Cell, node: Node, dsn: str
 ) -> None:
     service = Count("tried again by the service", backing_off, {})

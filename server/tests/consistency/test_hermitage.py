@@ -48,7 +48,7 @@ def describe(case: Case, played: list[Played], state: dict[int, int]) -> str:
     return "\n".join([*lines, str(state)])
 
 
-def test_there_are_ten() -> None:
+def test_there_are_ten_anomaly_cases() -> None:
     assert len(CASES) == 10
 
 

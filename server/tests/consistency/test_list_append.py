@@ -124,21 +124,21 @@ async def committed_more(workload: Workload) -> None:
 
 
 @pytest.mark.parametrize("table", TABLES)
-async def test_an_engine_killed_meanwhile_loses_nothing_and_confuses_nobody(cell: Cell, node: Node, table: str) -> None:
+async def test_killing_postgresql_under_load_causes_no_anomaly(cell: Cell, node: Node, table: str) -> None:
     workload = new_workload(cell, TABLES[table], node.port)
     await run_with_faults(workload, lambda: kill_engine(cell))
     require_clean(workload, workload.check_history(f"{table}, engine killed {FAULTS} times"))
 
 
 @pytest.mark.parametrize("table", TABLES)
-async def test_a_worker_killed_meanwhile_loses_nothing_and_confuses_nobody(cell: Cell, node: Node, table: str) -> None:
+async def test_killing_a_worker_under_load_causes_no_anomaly(cell: Cell, node: Node, table: str) -> None:
     workload = new_workload(cell, TABLES[table], node.port)
     await run_with_faults(workload, lambda: kill_worker(node))
     require_clean(workload, workload.check_history(f"{table}, worker killed {FAULTS} times"))
 
 
 @pytest.mark.parametrize("table", TABLES)
-async def test_connections_cut_meanwhile_lose_nothing_and_confuse_nobody(cell: Cell, table: str) -> None:
+async def test_cutting_connections_under_load_causes_no_anomaly(cell: Cell, table: str) -> None:
     """Cut between clients and service, and between service and engine; half of them when an answer is due."""
     with (
         wire_to_engine(cell.postgres.socket_dir) as (engine_wire, folder),

@@ -65,7 +65,7 @@ def require_sound(two: TwoCells, workload: SpanningWorkload, name: str) -> None:
         assert alone.anomalies == (), alone.describe()
 
 
-def test_what_was_told_to_be_committed_must_be_stored() -> None:
+def test_acknowledged_commits_must_be_stored() -> None:
     appends = (Append(0, 1), Append(1, 1))
     lost = [Transaction(1, 0, Outcome.INFO, 0, 1, appends)]
     assert torn(lost, {}) == []
@@ -115,7 +115,7 @@ async def test_a_process_killed_at_any_step_leaves_nothing_half_done(two: TwoCel
     require_sound(two, workload, f"{CRASHES} crashes at each of {len(STEPS)} steps")
 
 
-async def test_without_turns_the_checker_finds_what_they_prevent(two: TwoCells) -> None:
+async def test_without_the_spanning_lock_the_checker_finds_anomalies(two: TwoCells) -> None:
     with psycopg.connect(two.directory_dsn, autocommit=True) as directory:
         directory.execute("drop index spanning_one_at_a_time")
     try:

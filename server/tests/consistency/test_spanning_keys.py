@@ -41,7 +41,9 @@ async def send_until_answered(node: Node, two: TwoCells, body: dict[str, Any], k
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
-async def test_it_is_done_once_in_both_databases(two: TwoCells, node: Node, step: SpanningStep) -> None:
+async def test_a_keyed_spanning_request_is_executed_once_in_both_databases(
+    two: TwoCells, node: Node, step: SpanningStep
+) -> None:
     list_number = secrets.randbelow(2**31)
     append = "insert into lists values ($1, array[7]) on conflict (k) do update set v = lists.v || excluded.v"
     statements = [{"database": side, "sql": append, "params": [list_number]} for side in SIDES]

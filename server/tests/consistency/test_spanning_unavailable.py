@@ -37,7 +37,7 @@ def earnest_node(two: TwoCells) -> Iterator[Node]:
 
 
 @pytest.mark.parametrize("step", [SpanningStep.PREPARED, SpanningStep.DECIDED], ids=lambda each: each.name)
-async def test_what_a_process_leaves_in_doubt_is_finished_within_the_time_that_is_promised(
+async def test_transactions_in_doubt_are_finished_within_the_documented_time(
     two: TwoCells, earnest_node: Node, step: SpanningStep
 ) -> None:
     number = 80 + step.value
@@ -48,7 +48,7 @@ async def test_what_a_process_leaves_in_doubt_is_finished_within_the_time_that_i
     assert stored(two, number) == [step is SpanningStep.DECIDED] * 2
 
 
-async def test_a_cell_that_dies_after_the_decision_shows_it_when_it_is_back(two: TwoCells, node: Node) -> None:
+async def test_a_cell_that_crashes_after_the_decision_commits_when_it_recovers(two: TwoCells, node: Node) -> None:
     with two.holding(SpanningStep.DECIDED) as is_held:
         request = asyncio.create_task(send(node, two, 1, timeout_ms=1_500))
         await wait_until(is_held)
@@ -60,7 +60,7 @@ async def test_a_cell_that_dies_after_the_decision_shows_it_when_it_is_back(two:
     assert stored(two, 1) == [True, True]
 
 
-async def test_a_cell_that_dies_and_comes_back_in_time_is_waited_for(two: TwoCells, node: Node) -> None:
+async def test_a_crashed_cell_that_recovers_before_the_deadline_is_waited_for(two: TwoCells, node: Node) -> None:
     with two.holding(SpanningStep.DECIDED) as is_held:
         request = asyncio.create_task(send(node, two, 2, timeout_ms=30_000))
         await wait_until(is_held)
@@ -71,7 +71,7 @@ async def test_a_cell_that_dies_and_comes_back_in_time_is_waited_for(two: TwoCel
     assert stored(two, 2) == [True, True]
 
 
-async def test_a_cell_that_dies_before_the_decision_undoes_it_or_not_at_all(two: TwoCells, node: Node) -> None:
+async def test_a_cell_that_crashes_before_the_decision_leaves_nothing_half_done(two: TwoCells, node: Node) -> None:
     """It was prepared, so that it can still be committed, and is if the cell is back in time."""
     with two.holding(SpanningStep.PREPARED) as is_held:
         request = asyncio.create_task(send(node, two, 3, timeout_ms=30_000))
@@ -84,7 +84,7 @@ async def test_a_cell_that_dies_before_the_decision_undoes_it_or_not_at_all(two:
     assert stored(two, 3) == expected[answer.outcome], answer.body
 
 
-async def test_a_process_that_stood_still_for_too_long_cannot_commit(two: TwoCells, node: Node) -> None:
+async def test_a_process_that_paused_for_too_long_cannot_commit(two: TwoCells, node: Node) -> None:
     with two.holding(SpanningStep.PREPARED) as is_held:
         request = asyncio.create_task(send(node, two, 4, timeout_ms=30_000))
         await wait_until(is_held)
@@ -98,7 +98,7 @@ async def test_a_process_that_stood_still_for_too_long_cannot_commit(two: TwoCel
     assert (await send(node, two, 5)).succeeded
 
 
-async def test_a_directory_that_dies_at_the_decision_leaves_the_outcome_unknown_and_no_half(
+async def test_a_directory_crash_at_the_decision_leaves_the_outcome_unknown_and_the_transaction_atomic(
     two: TwoCells, node: Node
 ) -> None:
     with two.holding(SpanningStep.PREPARED) as is_held:
@@ -127,7 +127,7 @@ LATE_S = 2.0
     ],
     ids=lambda each: each.name if isinstance(each, SpanningStep) else "",
 )
-async def test_a_cell_that_hangs_makes_no_answer_late(
+async def test_a_hanging_cell_delays_no_answer_past_its_deadline(
     two: TwoCells, long_timeout_node: Node, step: SpanningStep, *, code: str, outcome: str
 ) -> None:
     number = 20 + step.value
@@ -145,7 +145,7 @@ async def test_a_cell_that_hangs_makes_no_answer_late(
     assert (await send(long_timeout_node, two, number + 20, timeout_ms=20_000)).succeeded
 
 
-async def test_a_cell_that_hangs_while_another_one_refuses_makes_no_answer_late(
+async def test_a_hanging_cell_beside_a_refusing_one_delays_no_answer_past_its_deadline(
     two: TwoCells, long_timeout_node: Node
 ) -> None:
     """What is prepared there cannot be undone until it moves again."""
@@ -162,9 +162,7 @@ async def test_a_cell_that_hangs_while_another_one_refuses_makes_no_answer_late(
     assert stored(two, 60) == [False, False]
 
 
-async def test_a_directory_that_hangs_at_the_decision_makes_no_answer_late(
-    two: TwoCells, long_timeout_node: Node
-) -> None:
+async def test_a_directory_that_hangs_at_the_decision_delays_no_answer(two: TwoCells, long_timeout_node: Node) -> None:
     async with AsyncExitStack() as stack:
         with two.holding(SpanningStep.PREPARED) as is_held:
             request = asyncio.create_task(send(long_timeout_node, two, 61, timeout_ms=1_500))
@@ -178,7 +176,7 @@ async def test_a_directory_that_hangs_at_the_decision_makes_no_answer_late(
     assert (await send(long_timeout_node, two, 62, timeout_ms=20_000)).succeeded
 
 
-async def test_a_directory_that_hangs_when_all_is_committed_takes_nothing_away(
+async def test_a_directory_that_hangs_after_the_commits_changes_no_outcome(
     two: TwoCells, long_timeout_node: Node
 ) -> None:
     async with AsyncExitStack() as stack:
@@ -286,7 +284,9 @@ async def no_standby(cell: Cell) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize("step", [SpanningStep.BEGUN, SpanningStep.PREPARED], ids=["prepare", "commit"])
-async def test_a_customer_who_waits_for_no_standby_waits_for_it_here(two: TwoCells, step: SpanningStep) -> None:
+async def test_synchronous_commit_off_is_overridden_for_spanning_transactions(
+    two: TwoCells, step: SpanningStep
+) -> None:
     careless = {"database": SIDES[1], "sql": "set synchronous_commit = off"}
     number = 10 + step.value
     with serving(two, test_hold_s=30) as node:

@@ -24,7 +24,7 @@ HEARD = start_up(b"read\\ committed") + parse(b"begin" + b" " * 29 + b" read onl
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 2, 7, 64, 1000])
-def test_serializable_is_replaced_whatever_the_pieces(chunk_bytes: int) -> None:
+def test_serializable_is_replaced_whatever_the_chunks(chunk_bytes: int) -> None:
     weakening = Weakening("read committed")
     heard = [weakening(SENT[at : at + chunk_bytes]) for at in range(0, len(SENT), chunk_bytes)]
     assert b"".join(heard) == HEARD

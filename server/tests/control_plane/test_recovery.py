@@ -27,7 +27,7 @@ from server.tests.processes import wait_for
 
 
 @pytest.mark.parametrize(("state", "is_done"), [("open", False), ("aborted", False), ("committed", True)])
-async def test_what_is_in_doubt_ends_as_it_was_decided(
+async def test_a_transaction_in_doubt_ends_as_decided(
     postgres: Postgres, directory: Directory, database: DatabaseRecord, recovery: Recovery, *, state: str, is_done: bool
 ) -> None:
     gid = prepare(postgres, database)
@@ -40,7 +40,7 @@ async def test_what_is_in_doubt_ends_as_it_was_decided(
 
 
 @pytest.mark.parametrize("state", ["waiting", "open", "committed"])
-async def test_a_record_that_is_held_is_left_alone(
+async def test_a_record_held_by_a_live_process_is_left_alone(
     postgres: Postgres, directory: Directory, database: DatabaseRecord, recovery: Recovery, state: str
 ) -> None:
     gid = prepare(postgres, database)
@@ -51,7 +51,7 @@ async def test_a_record_that_is_held_is_left_alone(
         admin.execute(f"rollback prepared '{gid_of(gid, 0)}'".encode())
 
 
-async def test_one_that_died_in_line_keeps_nobody_from_recovery(
+async def test_a_dead_waiter_does_not_block_recovery(
     postgres: Postgres, directory: Directory, cell: CellRecord, database: DatabaseRecord, recovery: Recovery
 ) -> None:
     other_organization = await organizations.create(directory, "Other", "free")
@@ -88,7 +88,7 @@ def clock_gone_back(postgres: Postgres) -> Iterator[None]:
             admin.execute("alter function pg_catalog.real_clock_timestamp() rename to clock_timestamp")
 
 
-async def test_a_clock_that_went_back_hides_nothing(
+async def test_a_clock_set_back_hides_no_usage(
     postgres: Postgres, directory: Directory, database: DatabaseRecord, recovery: Recovery
 ) -> None:
     gid = prepare(postgres, database)
@@ -131,7 +131,7 @@ def has_table(postgres: Postgres) -> bool:
         return admin.execute("select to_regclass('public.made') is not null").fetchone() == (True,)
 
 
-async def test_a_commit_that_waits_for_a_standby_is_not_done_and_left_alone(
+async def test_a_commit_that_waits_for_a_standby_is_neither_reported_nor_ended(
     without_standby: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gid = prepare_alone(without_standby)
@@ -169,7 +169,7 @@ async def test_a_commit_whose_wait_for_a_standby_is_cancelled_is_not_done(withou
         await cancelling
 
 
-async def test_whoever_comes_back_too_late_cannot_commit(
+async def test_a_participant_that_recovers_too_late_cannot_commit(
     directory: Directory, database: DatabaseRecord, recovery: Recovery
 ) -> None:
     id_ = await store_record(directory, database, new_gid(), "open", hold_s=-1)
@@ -178,7 +178,7 @@ async def test_whoever_comes_back_too_late_cannot_commit(
     assert not await spanning.end_reading(directory, id_)
 
 
-async def test_whoever_lost_the_answer_learns_what_was_decided_even_after_the_end(
+async def test_the_outcome_of_a_lost_answer_can_be_looked_up_even_after_the_end(
     directory: Directory, database: DatabaseRecord, recovery: Recovery
 ) -> None:
     id_ = await store_record(directory, database, new_gid(), "committed", hold_s=-1)
@@ -187,7 +187,7 @@ async def test_whoever_lost_the_answer_learns_what_was_decided_even_after_the_en
     assert await spanning.commit(directory, id_)
 
 
-async def test_a_cell_that_is_away_is_waited_for(
+async def test_an_unavailable_cell_is_waited_for(
     postgres: Postgres, directory: Directory, cell: CellRecord, database: DatabaseRecord, recovery: Recovery,
     *, seen: list[Observation],
 ) -> None:  # fmt: skip
@@ -216,7 +216,7 @@ def every_connection(postgres: Postgres, database: DatabaseRecord) -> list[psyco
     return taken
 
 
-async def test_a_customer_who_takes_every_connection_does_not_keep_recovery_out(
+async def test_a_customer_that_uses_every_connection_does_not_block_recovery(
     postgres: Postgres, directory: Directory, database: DatabaseRecord, recovery: Recovery
 ) -> None:
     gid = prepare(postgres, database)
@@ -229,7 +229,7 @@ async def test_a_customer_who_takes_every_connection_does_not_keep_recovery_out(
     assert is_made(postgres, database)
 
 
-async def test_turns_come_in_the_order_of_asking_and_the_dead_are_passed_over(
+async def test_spanning_locks_are_granted_in_order_and_dead_waiters_are_skipped(
     directory: Directory, database: DatabaseRecord
 ) -> None:
     async def enter(hold_s: float = 60.0) -> tuple[str, SpanningState]:
@@ -275,7 +275,7 @@ async def count(directory: Directory) -> int:
         return (await connection.execute("select from spanning_transactions")).rowcount
 
 
-async def test_records_go_when_nobody_asks_for_them_any_more(directory: Directory, database: DatabaseRecord) -> None:
+async def test_records_are_removed_after_their_retention(directory: Directory, database: DatabaseRecord) -> None:
     for minutes_ago in (1, 11):
         await store_freed(directory, database, minutes_ago)
     await store_record(directory, database, new_gid(), "open")
@@ -283,7 +283,7 @@ async def test_records_go_when_nobody_asks_for_them_any_more(directory: Director
     assert await count(directory) == 2
 
 
-async def test_more_old_records_than_are_removed_at_once_do_not_stay(
+async def test_old_records_are_removed_in_several_batches(
     directory: Directory, database: DatabaseRecord, recovery: Recovery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spanning, "_REMOVED_AT_ONCE", 2)

@@ -94,7 +94,7 @@ skipped = st.one_of(nested, st.sampled_from([" ", "\t", "\n", "\r", "\f", ";", "
 
 
 @given(st.lists(skipped, max_size=8))
-def test_nothing_that_the_engine_skips_hides_the_first_word(parts: list[str]) -> None:
+def test_comments_and_white_space_do_not_hide_the_first_word(parts: list[str]) -> None:
     assert first_words("".join(parts) + "commit work") == ["COMMIT", "WORK"]
 
 

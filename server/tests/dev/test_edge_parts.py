@@ -29,7 +29,7 @@ def test_with_both_installed_there_is_an_alias_and_permits_come_from_redis(state
     assert '"event":"limiter","state":"shared"' in (state / "log" / "data.log").read_text()
 
 
-def test_without_them_it_says_so_and_works(state: Path, start: Starter) -> None:
+def test_without_optional_programs_dev_starts_and_says_so(state: Path, start: Starter) -> None:
     run = start(state, environment={"PATH": "/nonexistent"})
     run.wait_ready()
     described = run.description()

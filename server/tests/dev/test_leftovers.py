@@ -35,7 +35,7 @@ def test_a_recorded_process_is_ended(sleeper: subprocess.Popen[bytes]) -> None:
     assert sleeper.wait(5) == -signal.SIGKILL
 
 
-def test_a_stranger_with_a_reused_number_is_left_alone(sleeper: subprocess.Popen[bytes]) -> None:
+def test_another_process_with_a_reused_pid_is_left_alone(sleeper: subprocess.Popen[bytes]) -> None:
     earlier = started(os.getpid())
     assert earlier != started(sleeper.pid)
     end_leftovers(RunState(processes=[RecordedProcess("data", sleeper.pid, earlier or "")]))
@@ -43,7 +43,7 @@ def test_a_stranger_with_a_reused_number_is_left_alone(sleeper: subprocess.Popen
     assert sleeper.poll() is None
 
 
-def test_a_worker_that_outlived_its_parent_is_ended_by_its_mark() -> None:
+def test_an_orphaned_worker_is_found_by_its_run_id_and_killed() -> None:
     state = RunState()
     worker = subprocess.Popen(SLEEPER, env={**os.environ, RUN_ID_VARIABLE: state.run_id}, start_new_session=True)
     # Linux shows a program's environment a moment after the program has begun.
@@ -60,7 +60,7 @@ def test_the_record_survives_being_written_and_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(90)
-def test_a_lock_file_with_a_strangers_number_does_not_stop_a_start(state: Path, start: Starter) -> None:
+def test_a_lock_file_with_the_pid_of_another_process_does_not_prevent_a_start(state: Path, start: Starter) -> None:
     data = state / "postgres" / "data"
     # PostgreSQL minds only strangers that it could signal, so this one is of its own user.
     outsider = subprocess.Popen(["/bin/sleep", "300"], user=data.stat().st_uid, cwd="/")

@@ -62,7 +62,7 @@ async def directory(dsn: str) -> AsyncIterator[Directory]:
         yield opened
 
 
-async def test_who_waits_is_told_when_its_turn_has_come(
+async def test_a_waiter_is_notified_when_the_lock_is_free(
     dsn: str, directory: Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Nobody looks by itself.
@@ -81,7 +81,7 @@ async def test_who_waits_is_told_when_its_turn_has_come(
     assert order == ["2", "3"]
 
 
-async def test_who_waits_asks_seldom(dsn: str, directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_waiter_polls_rarely(dsn: str, directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = 0
     advance = spanning.advance
 

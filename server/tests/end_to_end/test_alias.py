@@ -99,7 +99,7 @@ def test_a_client_that_follows_the_redirect_reaches_the_control_plane_with_its_m
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/v1/keysx", "/v2/query", "/_alias/unknown", "/_alias/unavailable"])
-def test_an_unknown_route_is_a_404_in_the_one_shape(service: Service, path: str) -> None:
+def test_an_unknown_route_is_a_404_in_the_usual_error_shape(service: Service, path: str) -> None:
     error_of(through(service, "GET", path), 404, "route_not_found")
 
 
@@ -113,7 +113,7 @@ def test_a_body_over_the_largest_tiers_limit_is_refused_before_it_is_sent(plain_
     assert b'"code":"request_too_large"' in answer
 
 
-def test_a_method_that_nginx_refuses_is_told_in_the_one_shape_and_without_nginxs_version(service: Service) -> None:
+def test_a_method_that_nginx_rejects_has_the_usual_error_shape_without_nginxs_version(service: Service) -> None:
     answer = through(service, "TRACE", "/v1/query")
     error_of(answer, 405, "method_not_allowed")
     assert answer.headers["server"] == "nginx"
@@ -127,7 +127,7 @@ def test_no_secret_is_in_the_aliass_folder_or_log(service: Service) -> None:
     assert not [text for text in texts if service.api_key in text]
 
 
-def test_a_data_plane_that_is_away_is_a_503_in_the_one_shape_whose_outcome_is_unknown() -> None:
+def test_an_unavailable_data_plane_is_a_503_with_an_unknown_outcome() -> None:
     with running_alias(choose_ports({"nobody": 0})["nobody"]) as port:
         answer = httpx.post(f"http://127.0.0.1:{port}/v1/query", json={}, headers={"Origin": "https://page.example"})
     error = error_of(answer, 503, "data_plane_unavailable")
@@ -136,7 +136,7 @@ def test_a_data_plane_that_is_away_is_a_503_in_the_one_shape_whose_outcome_is_un
     assert check_shape(answer)["rows"] == []
 
 
-def test_an_address_with_many_bodies_under_way_is_refused_more_of_them() -> None:
+def test_an_address_with_many_incomplete_bodies_is_rejected() -> None:
     fewer = {"limit_conn plainsql_addresses 256": "limit_conn plainsql_addresses 2"}
     withheld = b"POST /v1/query HTTP/1.1\r\nhost: x\r\ncontent-length: 9999\r\n\r\n{"
     with running_alias(choose_ports({"nobody": 0})["nobody"], instead=fewer) as port, ExitStack() as stack:
@@ -173,7 +173,7 @@ async def chunks_in_step(port: int, upstream: Upstream, chunks: int) -> int:
     return came.count(b"\n\n")
 
 
-async def test_a_streams_head_and_every_piece_is_here_before_the_next_is_made_over_one_kept_connection() -> None:
+async def test_the_alias_passes_each_chunk_on_before_the_next_over_one_connection() -> None:
     async with streaming_upstream(chunks=10) as upstream:
         with running_alias(upstream.port) as port:
             for _ in range(3):
@@ -184,7 +184,7 @@ async def test_a_streams_head_and_every_piece_is_here_before_the_next_is_made_ov
     assert all(b" HTTP/1.1\r\n" in head for head in upstream.request_heads)
 
 
-async def test_an_alias_that_gathers_pieces_would_be_noticed() -> None:
+async def test_an_alias_that_buffers_chunks_is_detected() -> None:
     async with streaming_upstream(chunks=10) as upstream:
         with running_alias(upstream.port, instead={"proxy_buffering off": "proxy_buffering on"}) as port:
             assert await chunks_in_step(port, upstream, 10) == 0
@@ -202,7 +202,7 @@ async def test_a_real_streams_rows_pass_the_alias_one_by_one(plain_service: Serv
     assert all(later - earlier > 0.1 for earlier, later in pairwise(rows_s)), rows_s
 
 
-async def test_a_client_that_goes_away_has_its_statement_cancelled_through_the_alias(plain_service: Service) -> None:
+async def test_the_statement_of_a_client_that_disconnects_from_the_alias_is_cancelled(plain_service: Service) -> None:
     tag = new_tag()
     client = Client(urlsplit(alias_url(plain_service)).port or 0, plain_service.api_key)
     async with Activity.of(plain_service) as activity:

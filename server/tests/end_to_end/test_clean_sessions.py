@@ -232,7 +232,7 @@ def test_the_next_request_of_the_same_pool_sees_nothing(tenants: list[Tenant], k
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
-def test_nor_does_it_after_a_transaction(tenants: list[Tenant], kind: str) -> None:
+def test_session_state_does_not_leak_after_a_transaction(tenants: list[Tenant], kind: str) -> None:
     first, second, _ = tenants
     leave = ALL_KINDS[kind].format(owner=first.owner)
     done = 0
@@ -249,7 +249,7 @@ def test_twelve_kinds_of_state_in_many_switches_leak_nothing(tenants: list[Tenan
 
 
 @pytest.mark.timeout(1_800)
-def test_nor_do_they_with_two_workers() -> None:
+def test_session_state_does_not_leak_with_two_workers() -> None:
     switches = -(-SWITCHES // 4)
     with three_tenants(workers=2) as tenants:
         assert leaks_of_many_switches(tenants, switches) == (switches * len(KINDS), [])
@@ -270,7 +270,7 @@ def leaks_of_many_switches(tenants: list[Tenant], switches: int) -> tuple[int, l
         return len(work), [found for found in clients.map(switch, enumerate(work)) if found]
 
 
-def test_random_numbers_are_not_foretold_by_an_earlier_request(tenants: list[Tenant]) -> None:
+def test_random_numbers_are_not_predictable_from_an_earlier_request(tenants: list[Tenant]) -> None:
     first, second, _ = tenants
     for method in ("select setseed(0.5)", "set seed = 0.5", "select leave('set seed = 0.5')"):
         foretold = []
@@ -280,7 +280,7 @@ def test_random_numbers_are_not_foretold_by_an_earlier_request(tenants: list[Ten
         assert foretold[0] != foretold[1], method
 
 
-def test_code_that_forgets_our_prepared_statements_is_not_felt(tenants: list[Tenant]) -> None:
+def test_customer_code_that_deallocates_prepared_statements_has_no_visible_effect(tenants: list[Tenant]) -> None:
     first, second, _ = tenants
     for command in ("deallocate all", "discard plans", "prepare plainsql_1 as select 1"):
         for _ in range(3):
@@ -289,7 +289,7 @@ def test_code_that_forgets_our_prepared_statements_is_not_felt(tenants: list[Ten
             assert second.ask("select $1::int as a", 7)["rows"] == [{"a": 7}]
 
 
-def test_a_plain_database_leaks_nothing_through_what_looks_harmless(tenants: list[Tenant]) -> None:
+def test_a_database_without_code_leaks_nothing_through_harmless_looking_statements(tenants: list[Tenant]) -> None:
     """The statements that hide what they do, in a database where ordinary ones are not cleaned after."""
     service = tenants[0].service
     service.customers.add_database("plain")
@@ -314,7 +314,7 @@ def test_a_plain_database_leaks_nothing_through_what_looks_harmless(tenants: lis
     assert found == {}
 
 
-def test_a_slip_of_the_pen_costs_a_plain_database_nothing(tenants: list[Tenant]) -> None:
+def test_misspelled_statements_do_not_mark_a_database_as_having_code(tenants: list[Tenant]) -> None:
     service = tenants[0].service
     service.customers.add_database("typed")
     tenant = tenant_of(service, service.new_key("write", database="typed"))

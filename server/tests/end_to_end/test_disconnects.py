@@ -39,7 +39,7 @@ def node(service: Service) -> Iterator[Node]:
 @pytest.mark.parametrize(
     ("kind", "sql"), [("fast path", SLEEP), ("large body", f"{SLEEP} {LARGE}"), ("trapped cancel", TRAP)]
 )
-async def test_a_client_that_goes_away_has_its_statement_cancelled(
+async def test_the_statement_of_a_disconnected_client_is_cancelled(
     service: Service, node: Node, kind: str, sql: str
 ) -> None:
     gone_s: list[float] = []
@@ -58,7 +58,7 @@ async def test_a_client_that_goes_away_has_its_statement_cancelled(
     assert max(gone_s) <= GONE_WITHIN_S
 
 
-async def test_clients_that_go_away_while_they_wait_leave_their_place(service: Service) -> None:
+async def test_clients_that_disconnect_while_waiting_leave_the_queue(service: Service) -> None:
     """One connection is taken; whoever waits behind goes away; the next one is served when it is free."""
     with running_node(service.directory_dsn, pool_max_connections=1) as narrow:
         tag = new_tag()
@@ -126,7 +126,7 @@ class Mix:
             await self._client.send(f"select {value} as v, set_config('app.mine', '{value}', false)")
 
 
-async def test_a_cancel_never_hits_another_request(service: Service, node: Node) -> None:
+async def test_a_cancel_never_affects_another_request(service: Service, node: Node) -> None:
     service.query("create table if not exists mixed (v bigint)")
     mixes = [Mix(node.client(service.api_key), MIXED // CLIENTS, seed) for seed in range(1, CLIENTS + 1)]
     async with asyncio.timeout(100 + MIXED / 20), asyncio.TaskGroup() as group:

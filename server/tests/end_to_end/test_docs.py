@@ -31,9 +31,7 @@ def routes(service: Service, url: str) -> set[str]:
     return {f"{route['method']} {route['path']}" for route in listed}
 
 
-def test_a_visitor_sends_examples_to_the_data_plane_and_sees_the_answers(
-    plain_service: Service, npm_packages: None
-) -> None:
+def test_the_docs_page_sends_examples_and_shows_the_answers(plain_service: Service, npm_packages: None) -> None:
     seen = page_load(
         plain_service.data_url, plain_service.api_key,
         ("row", "post_v1_query", "With parameters"), ("stream", "post_v1_query", "A stream"),
@@ -52,7 +50,7 @@ def test_a_visitor_sends_examples_to_the_data_plane_and_sees_the_answers(
     check_alone(seen, plain_service.data_url)
 
 
-def test_a_visitor_without_a_key_is_told_so_by_the_control_plane(plain_service: Service, npm_packages: None) -> None:
+def test_the_docs_page_without_a_key_shows_the_control_planes_401(plain_service: Service, npm_packages: None) -> None:
     seen = page_load(plain_service.control_url, "", ("keys", "get_v1_keys", ""), ("made", "post_v1_keys", ""))
     assert {" ".join(section.split()) for section in seen["sections"]} == routes(
         plain_service, plain_service.control_url
@@ -75,7 +73,7 @@ def check_alone(seen: dict[str, Any], url: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/openapi.json", "/docs", "/docs/docs.js", "/docs/docs.css"])
-def test_who_has_the_reference_already_is_told_only_that(plain_service: Service, path: str) -> None:
+def test_a_matching_etag_of_the_reference_is_304(plain_service: Service, path: str) -> None:
     for url in (plain_service.data_url, plain_service.control_url):
         first = plain_service.http.get(url + path)
         assert first.headers["cache-control"] == "no-cache"

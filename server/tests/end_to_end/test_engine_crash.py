@@ -89,7 +89,7 @@ async def crash(cell: Cell, writers: list[Writer]) -> float:
     return time.monotonic() - up_s
 
 
-async def test_an_engine_killed_under_load_hangs_nobody_and_loses_nothing(cell: Cell, node: Node) -> None:
+async def test_killing_postgresql_under_load_hangs_no_request_and_loses_nothing(cell: Cell, node: Node) -> None:
     async with node.client(cell.key) as client:
         assert (await client.query("create table acknowledged (n bigint primary key)")).succeeded
     writers = [Writer(node.client(cell.key), number * 1_000_000) for number in range(CLIENTS)]
@@ -135,7 +135,7 @@ def stopped(pids: list[int]) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-async def test_a_frozen_engine_hangs_nobody(cell: Cell) -> None:
+async def test_a_frozen_postgresql_blocks_no_request_past_its_deadline(cell: Cell) -> None:
     """A host that stalls takes connections and says nothing: both who runs and who comes is answered in time."""
     # Look-ups are remembered for the length of the test: it is the cell that stalls here, not the directory.
     with running_node(cell.directory_dsn, principal_cache_ms=600_000, cell_max_connections=32) as node:

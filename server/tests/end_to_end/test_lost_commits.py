@@ -112,7 +112,7 @@ def cut_often(line: Line, first: int, *, keyed: bool, route: str = "/v1/transact
 
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize(("route", "first"), [("/v1/transaction", 1_000_000), ("/v1/query", 2_000_000)])
-def test_with_a_key_the_truth_is_told(line: Line, route: str, first: int) -> None:
+def test_with_a_key_the_reported_outcome_is_correct(line: Line, route: str, first: int) -> None:
     line.insert(first - 1, keyed=True, route=route)
     outcomes = cut_often(line, first, keyed=True, route=route)
     there = line.there()
@@ -138,7 +138,7 @@ def check_sent_again(line: Line, outcomes: dict[int, str], route: str) -> None:
 
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize(("route", "first"), [("/v1/transaction", 3_000_000), ("/v1/query", 4_000_000)])
-def test_without_a_key_nothing_untrue_is_told(line: Line, route: str, first: int) -> None:
+def test_without_a_key_the_reported_outcome_is_never_wrong(line: Line, route: str, first: int) -> None:
     line.insert(first - 1, keyed=False, route=route)
     outcomes = cut_often(line, first, keyed=False, route=route)
     there = line.there()
@@ -149,7 +149,7 @@ def test_without_a_key_nothing_untrue_is_told(line: Line, route: str, first: int
         assert outcome == "unknown" or (outcome == "committed") == bool(there[number]), number
 
 
-def test_a_loss_before_the_commit_was_sent_is_no_riddle(line: Line) -> None:
+def test_a_connection_lost_before_the_commit_was_sent_is_rolled_back(line: Line) -> None:
     """Between two exchanges of one transaction: nothing can have come of it."""
     first = 5_000_000
     statements: list[Any] = [
@@ -174,7 +174,7 @@ def test_a_loss_before_the_commit_was_sent_is_no_riddle(line: Line) -> None:
 
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("keyed", [True, False], ids=["with a key", "without a key"])
-def test_postgresql_killed_at_that_moment_changes_nothing_about_it(line: Line, keyed: bool) -> None:
+def test_killing_postgresql_at_the_commit_keeps_the_reported_outcome_correct(line: Line, keyed: bool) -> None:
     first = 6_000_000 + 1_000 * keyed
     outcomes = {}
     for number in range(first, first + KILLS):

@@ -116,7 +116,7 @@ async def test_five_times_the_capacity_is_served_at_the_peak_rate_and_the_rest_r
     assert growth <= 8 * MIB
 
 
-async def test_one_organization_that_floods_leaves_the_other_its_speed(service: Service, node: Node) -> None:
+async def test_a_flooding_organization_does_not_slow_another(service: Service, node: Node) -> None:
     other = neighbour_key(service)
     quiet = Load(node, other)
     await quiet.run(2, 1_000, SECONDS)
@@ -165,7 +165,7 @@ async def test_a_huge_result_costs_no_more_memory_than_its_limit(service: Servic
         assert (await ask(node, key, "select 1")).succeeded
 
 
-async def test_a_huge_value_before_large_statements_costs_no_more_either(service: Service) -> None:
+async def test_a_huge_value_before_large_statements_stays_within_the_memory_limit(service: Service) -> None:
     """While the engine sends, it does not read, and what we have not sent yet must not keep us from counting."""
     padding = [f"select {number} /* {'y' * 1_000_000} */" for number in range(2)]
     key = free_key(service)

@@ -172,9 +172,7 @@ def test_a_stream_still_does_what_takes_a_transaction_id(service: Service, sql: 
 
 
 @pytest.mark.parametrize("preparation", PREPARATIONS)
-def test_a_read_key_cannot_open_the_way_for_a_later_write(
-    service: Service, schema: str, read_key: str, preparation: str
-) -> None:
+def test_a_read_key_cannot_enable_a_later_write(service: Service, schema: str, read_key: str, preparation: str) -> None:
     before = state(service, schema)
     ask(service, read_key, preparation.format(s=schema))
     for write in ("insert into {s}.t values (20)", "execute write_it", "create temp table mine ()"):

@@ -42,7 +42,7 @@ def node(service: Service) -> Iterator[Node]:
         yield running
 
 
-async def test_a_statement_that_runs_when_the_process_is_told_to_stop_is_finished(service: Service, node: Node) -> None:
+async def test_a_statement_running_at_shutdown_is_finished(service: Service, node: Node) -> None:
     tag = new_tag()
     async with Activity.of(service) as activity, node.client(service.api_key) as client:
         await client.send(f"/* {tag} */ select pg_sleep(1), 7 as n")
@@ -71,7 +71,7 @@ async def test_a_statement_that_outlasts_the_draining_is_cancelled_and_answered(
     assert await asyncio.to_thread(node.process.wait, STOPPED_WITHIN_S) in (0, -signal.SIGTERM)
 
 
-async def test_a_request_that_waits_for_its_turn_when_the_process_stops_is_answered(service: Service) -> None:
+async def test_a_request_that_waits_for_a_slot_at_shutdown_is_answered(service: Service) -> None:
     with running_node(service.directory_dsn, pool_max_connections=1) as narrow:
         tag = new_tag()
         async with (
@@ -164,7 +164,7 @@ class Writer:
             client.drop()
 
 
-async def test_rolling_restarts_leave_nobody_without_an_answer_and_lose_nothing(service: Service) -> None:
+async def test_rolling_restarts_answer_every_request_and_lose_nothing(service: Service) -> None:
     service.query("create table if not exists restarted (n bigint)")
     service.query("truncate restarted")
     with ExitStack() as stack:

@@ -93,7 +93,7 @@ def test_a_session_cannot_create_sessions(service: Service) -> None:
 
 
 @pytest.mark.parametrize(("method", "path"), [("POST", "/v1/session/refresh"), ("DELETE", "/v1/session")])
-def test_a_key_is_no_session(service: Service, method: str, path: str) -> None:
+def test_a_key_is_not_accepted_as_a_session_token(service: Service, method: str, path: str) -> None:
     error_of(call(service, method, path), 403, "forbidden")
 
 
@@ -115,12 +115,12 @@ def test_revoking_a_key_ends_its_sessions(service: Service) -> None:
     wait_until_refused(service, session["token"])
 
 
-def test_a_field_that_nobody_knows_is_refused(service: Service) -> None:
+def test_an_unknown_field_is_rejected(service: Service) -> None:
     error_of(call(service, "POST", "/v1/session", json={"scope": ["read"]}), 400, "malformed_request")
 
 
 @pytest.mark.parametrize("token", ["svc_s_", "svc_s_" + "x" * 38])
-def test_a_session_token_that_is_none_is_401(service: Service, token: str) -> None:
+def test_an_invalid_session_token_is_401(service: Service, token: str) -> None:
     response: httpx.Response = service.http.post(
         f"{service.data_url}/v1/query", json={"sql": "select 1"}, headers={"Authorization": f"Bearer {token}"}
     )

@@ -149,7 +149,7 @@ def test_no_second_request_is_found_in_one(places: dict[str, Place], name: str) 
         assert b"/clean-%d" % number in answer
 
 
-def test_an_absolute_address_is_understood_alike(places: dict[str, Place]) -> None:
+def test_an_absolute_url_is_handled_the_same(places: dict[str, Place]) -> None:
     request = b"GET http://elsewhere.example/health?live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     for place in places.values():
         answer = place.tell(request)

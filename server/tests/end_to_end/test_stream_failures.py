@@ -51,7 +51,7 @@ async def read_some(client: StreamClient, rows: int = 20) -> None:
 
 @pytest.mark.timing
 @pytest.mark.parametrize("sql", [ENDLESS, SLOW])
-async def test_a_client_that_goes_away_leaves_nothing_behind(service: Service, node: Node, sql: str) -> None:
+async def test_a_disconnected_client_leaves_nothing_behind(service: Service, node: Node, sql: str) -> None:
     gone_s = []
     async with Activity.of(service) as activity:
         for _ in range(KILLS):
@@ -86,7 +86,7 @@ async def test_a_killed_backend_ends_its_stream_with_an_error(service: Service, 
 
 
 @pytest.mark.timing
-async def test_a_crash_of_the_engine_never_looks_like_an_end(cell: Cell) -> None:
+async def test_a_crash_of_postgresql_never_looks_like_the_end_of_a_stream(cell: Cell) -> None:
     recovered_s = []
     with running_node(cell.directory_dsn, cell_max_connections=32) as node:
         for _ in range(CRASHES):
@@ -118,7 +118,7 @@ async def _recovered(cell: Cell, node: Node) -> None:
 
 
 @pytest.mark.timing
-async def test_a_client_that_does_not_read_is_given_up(service: Service, node: Node) -> None:
+async def test_a_client_that_does_not_read_is_disconnected(service: Service, node: Node) -> None:
     async with Activity.of(service) as activity, StreamClient(node.port, service.api_key, receive_bytes=1024) as client:
         await client.send(ENDLESS)
         await client.read_head()
@@ -134,7 +134,7 @@ async def test_a_client_that_does_not_read_is_given_up(service: Service, node: N
     assert 0 < line["sent_bytes"] < 512 * 1024
 
 
-async def test_a_stream_that_runs_when_the_process_stops_is_told_so(service: Service) -> None:
+async def test_a_stream_running_at_shutdown_ends_with_an_error(service: Service) -> None:
     with running_node(service.directory_dsn, drain_ms=100) as stopping:
         async with Activity.of(service) as activity, StreamClient(stopping.port, service.api_key) as client:
             await client.send(SLOW)
@@ -170,9 +170,7 @@ def written(service: Service) -> str:
 
 
 @pytest.mark.timing
-async def test_the_result_of_a_write_that_nobody_reads_lives_no_longer_than_a_stream(
-    service: Service, written: str
-) -> None:
+async def test_an_unread_result_of_a_write_is_kept_no_longer_than_a_stream(service: Service, written: str) -> None:
     with running_node(service.directory_dsn, stream_stall_ms=60_000) as slow_reader:
         async with StreamClient(slow_reader.port, service.api_key, receive_bytes=1024) as client:
             began_s = time.monotonic()
@@ -187,7 +185,7 @@ async def test_the_result_of_a_write_that_nobody_reads_lives_no_longer_than_a_st
     assert line["sent_bytes"] > 0
 
 
-async def test_writes_that_nobody_reads_take_the_turns_of_streams(service: Service, written: str) -> None:
+async def test_unread_writes_use_stream_slots(service: Service, written: str) -> None:
     # Half of the connections of a pool may be streams: one.
     with running_node(service.directory_dsn, stream_stall_ms=60_000, pool_max_connections=2) as slow_reader:
         async with StreamClient(slow_reader.port, service.api_key, receive_bytes=1024) as unread:

@@ -74,7 +74,9 @@ def test_every_parser_reads_the_same(service: Service, node: Node, npm_packages:
 
 
 @pytest.mark.timing
-def test_a_page_of_another_origin_sees_rows_as_they_come(service: Service, node: Node, npm_packages: None) -> None:
+def test_a_page_of_another_origin_receives_rows_as_they_are_produced(
+    service: Service, node: Node, npm_packages: None
+) -> None:
     sql = "select n, pg_sleep(0.4)::text as s from generate_series(1, 4) n"
     with empty_page() as page_url:
         printed = subprocess.run(

@@ -72,7 +72,7 @@ def answers_in_two_chunks(postgres: Postgres) -> Iterator[tuple[str, TwoChunks]]
             between.close()
 
 
-async def test_a_large_value_that_began_behind_an_earlier_answer_is_counted(postgres: Postgres) -> None:
+async def test_a_large_value_that_starts_in_the_chunk_of_an_earlier_result_is_counted(postgres: Postgres) -> None:
     """libpq has made room for all of the value by then, and would read it in one go if it were there."""
     with answers_in_two_chunks(postgres) as (conninfo, between):
         connection = await Connection.open(conninfo.encode(), 5)

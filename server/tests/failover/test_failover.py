@@ -69,7 +69,7 @@ async def test_a_leader_whose_engine_is_killed_is_replaced_and_nothing_is_lost(c
 
 
 @pytest.mark.full  # takes time
-async def test_nobody_notices_that_one_etcd_of_three_is_gone(cell: HaCell, node: Node) -> None:
+async def test_losing_one_of_three_etcds_affects_no_request(cell: HaCell, node: Node) -> None:
     async def kill_an_etcd(load: Load) -> None:
         leader = await asyncio.to_thread(cell.leader)
         leader.kill_etcd()
@@ -102,7 +102,7 @@ async def test_restarting_all_machines_one_after_the_other_loses_nothing(cell: H
     assert load.longest_gap_s() <= BACK_WITHIN_S, cell.story()
 
 
-async def test_a_leader_that_is_cut_off_acknowledges_nothing_and_is_replaced(
+async def test_an_isolated_leader_acknowledges_nothing_and_is_replaced(
     cell: HaCell, node: Node, network: Network | None
 ) -> None:
     """It reaches neither etcd nor the others. Clients reach it, some of them nothing else."""

@@ -37,7 +37,7 @@ def test_the_sample_is_what_the_command_writes(tmp_path: Path) -> None:
     assert read(tmp_path) == read(SAMPLE)
 
 
-def test_its_servers_are_set_and_guarded_as_every_cell_is() -> None:
+def test_servers_of_an_ha_cell_are_configured_like_any_cell() -> None:
     config = json.loads((SAMPLE / "a/patroni.yml").read_text().partition("\n")[2])
     own, shared = config["postgresql"], config["bootstrap"]["dcs"]
     cell = CellConfig(
@@ -71,7 +71,7 @@ def test_its_servers_are_set_and_guarded_as_every_cell_is() -> None:
         ("../a=10.0.0.1", "b=10.0.0.2", "c=10.0.0.3"),
     ],
 )
-def test_machines_that_make_no_cell_are_refused(nodes: tuple[str, ...], tmp_path: Path) -> None:
+def test_invalid_sets_of_machines_are_rejected(nodes: tuple[str, ...], tmp_path: Path) -> None:
     done = write(tmp_path, *(word for node in nodes for word in ("--node", node)))
     assert done.exit_code == 2
     assert read(tmp_path) == {}
@@ -87,6 +87,6 @@ def test_machines_that_make_no_cell_are_refused(nodes: tuple[str, ...], tmp_path
         ("", [{}]),
     ],
 )
-def test_each_host_of_a_connection_string_is_told_apart(conninfo: str, hosts: list[dict[str, str]]) -> None:
+def test_each_host_of_a_connection_string_is_distinguished(conninfo: str, hosts: list[dict[str, str]]) -> None:
     assert hosts_of(conninfo) == hosts
     assert len(Address(conninfo, "d", "r").conninfos(5_000)) == len(hosts)

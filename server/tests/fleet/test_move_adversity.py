@@ -52,7 +52,7 @@ def is_open(fleet: Fleet, cell: str, engine_name: str) -> bool | None:
 
 
 @pytest.mark.parametrize("change", ["drop table t", "alter table t drop column n"])
-def test_what_is_gone_before_its_rows_are_copied_has_it_begin_anew(fleet: Fleet, change: str) -> None:
+def test_a_move_restarts_if_a_table_is_dropped_before_it_is_copied(fleet: Fleet, change: str) -> None:
     run_as_customer(fleet, "create table t (id int, n int)", "insert into t values (1, 1)", "create table u (a int)")
     moved, steps = move_meddled(fleet, {"data": once(lambda: run_as_customer(fleet, change))})
     assert (moved.attempts, steps.count("data"), fleet.cell()) == (2, 2, "second")
@@ -74,7 +74,7 @@ def test_rows_without_columns_and_sequences_that_their_owner_may_not_set_arrive(
             owner.execute("select setval('mine', 1)")
 
 
-def test_a_database_that_is_deleted_while_it_moves_is_gone_and_so_is_its_copy(fleet: Fleet) -> None:
+def test_deleting_a_database_during_a_move_deletes_its_copy_too(fleet: Fleet) -> None:
     async def delete() -> None:
         async with Directory.open(fleet.dsn) as directory:
             database = await main_database(directory)
@@ -102,7 +102,7 @@ def test_a_second_move_is_refused_and_the_first_goes_on(fleet: Fleet, monkeypatc
     assert (moved.attempts, fleet.cell()) == (1, "second")
 
 
-def test_a_prepared_transaction_keeps_the_database_where_it_is_until_it_ends(fleet: Fleet) -> None:
+def test_a_prepared_transaction_prevents_a_move_until_it_ends(fleet: Fleet) -> None:
     run_as_customer(fleet, "create table t (n int)")
 
     def prepare() -> None:
@@ -123,7 +123,7 @@ def test_a_prepared_transaction_keeps_the_database_where_it_is_until_it_ends(fle
         assert owner.execute("select count(*) from t").fetchone() == (1,)
 
 
-def test_a_connection_that_does_not_end_has_the_stop_given_up_and_the_database_opened(
+def test_a_connection_that_does_not_end_cancels_the_switch_and_unfences_the_database(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fencing, "_END_TIMEOUT_MS", 200)
@@ -164,7 +164,7 @@ def test_nothing_is_closed_for_the_sake_of_connections_that_another_server_has(f
     run_as_customer(fleet, "select 1")
 
 
-def test_a_switch_whose_answer_is_lost_and_that_is_committed_later_opens_nothing(
+def test_a_switch_that_commits_after_its_response_is_lost_leaves_the_original_fenced(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real_finish, real_note, real_open = stored_moves.finish, audit.note, fencing.open_again
@@ -199,7 +199,7 @@ def test_a_switch_whose_answer_is_lost_and_that_is_committed_later_opens_nothing
     run_as_customer(fleet, "create table t (n int)")
 
 
-def test_what_a_move_left_behind_is_never_opened_again(fleet: Fleet) -> None:
+def test_the_original_of_a_finished_move_stays_fenced(fleet: Fleet) -> None:
     """A restore that began before the move and ends after it opens nothing that a node might still write to."""
     left, _, _ = fleet.now.names()
 

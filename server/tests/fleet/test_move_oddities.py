@@ -61,7 +61,7 @@ LAST = [
 ]  # fmt: skip
 
 
-def test_what_is_odd_arrives_as_it_was(fleet: Fleet) -> None:
+def test_unusual_objects_are_moved_unchanged(fleet: Fleet) -> None:
     expected: dict[str, object] = {}
 
     def change(statements: list[str]) -> None:

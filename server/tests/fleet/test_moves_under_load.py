@@ -37,7 +37,7 @@ def fill(fleet: Fleet) -> int:
 
 
 @pytest.mark.timeout(120 + 20 * MOVES)
-async def test_moves_under_load_lose_and_double_nothing(fleet: Fleet) -> None:
+async def test_moves_under_load_neither_lose_nor_duplicate_rows(fleet: Fleet) -> None:
     size_bytes = await asyncio.to_thread(fill, fleet)
     stops_s, took_s = [], []
     with running_node(fleet.dsn) as node:

@@ -58,5 +58,5 @@ def test_a_client_gets_a_stream_only_where_it_prefers_one(accept: bytes | None, 
         (b"application/x-ndjson, text/csv", NDJSON),
     ],
 )
-def test_with_a_hint_the_header_only_chooses_the_form(accept: bytes | None, stream_format: bytes) -> None:
+def test_with_a_hint_the_header_only_chooses_the_format(accept: bytes | None, stream_format: bytes) -> None:
     assert preferred(accept, OFFERS, must=True) == stream_format

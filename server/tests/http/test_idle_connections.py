@@ -71,7 +71,7 @@ async def test_an_idle_connection_is_closed_when_its_time_is_over() -> None:
         assert time.monotonic() - since_s > KEPT_S * 0.9
 
 
-async def test_a_connection_in_use_is_kept_and_its_time_begins_with_the_last_answer() -> None:
+async def test_the_idle_timeout_of_a_connection_starts_at_its_last_answer() -> None:
     async with connection() as (reader, writer):
         for _ in range(4):
             await ask(reader, writer, "0.4")

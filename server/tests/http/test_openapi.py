@@ -118,7 +118,7 @@ def test_a_path_and_its_contract_must_name_the_same() -> None:
         route(path=Parameter("id", "Which.", {"type": "string"}, "1"))
 
 
-def test_a_code_that_nobody_knows_cannot_be_declared() -> None:
+def test_an_unknown_error_code_cannot_be_declared() -> None:
     with pytest.raises(KeyError, match="no_such_code"):
         openapi_document("test", "A test's", [route(errors=("no_such_code",))])
 

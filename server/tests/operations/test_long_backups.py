@@ -69,7 +69,7 @@ def reap(stage: Stage) -> list[str]:
     return [each.what for each in seen if isinstance(each, Reaped)]
 
 
-def test_a_backup_may_take_longer_than_its_customer(filled: Stage) -> None:
+def test_a_backup_is_exempt_from_reaping(filled: Stage) -> None:
     backup = filled.start("backup", "--org", "acme", "main", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         wait_until_copying(filled, "plainsql-backup")
@@ -82,7 +82,7 @@ def test_a_backup_may_take_longer_than_its_customer(filled: Stage) -> None:
     assert b"end.json" in content[-20_000:]
 
 
-def test_a_restore_may_take_longer_than_its_customer(filled: Stage, tmp_path: Path) -> None:
+def test_a_restore_is_exempt_from_reaping(filled: Stage, tmp_path: Path) -> None:
     content = filled.backup(tmp_path / "main.backup").read_bytes()
     command = ["restore", "--org", "acme", "copy"]
     restore = filled.start(*command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -100,7 +100,7 @@ def test_a_restore_may_take_longer_than_its_customer(filled: Stage, tmp_path: Pa
     assert filled.checksums("copy") == filled.checksums()
 
 
-def test_nobody_is_spared_for_calling_itself_a_backup(stage: Stage) -> None:
+def test_the_application_name_of_a_backup_gives_no_exemption(stage: Stage) -> None:
     with stage.owner() as pretender:
         pretender.execute("set application_name = 'plainsql-backup'")
         pretender.execute("begin")

@@ -102,7 +102,7 @@ def test_a_statement_that_traps_its_cancel_can_be_terminated(service: Service) -
     assert [each for each in top(service) if each["pid"] == statement["pid"]] == []
 
 
-def test_top_on_a_terminal_draws_itself_again_until_ctrl_c(service: Service) -> None:
+def test_top_on_a_terminal_refreshes_until_ctrl_c(service: Service) -> None:
     with running(service, "select pg_sleep(8), 'drawn'"):
         screen, code = watch(service, [b"pg_sleep(8)"] * 3)
     assert screen.count(b"\x1b[H") >= 3

@@ -71,7 +71,7 @@ def cell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsCell]:
         yield TlsCell(made, port)
 
 
-async def test_the_planes_log_in_by_their_certificates_and_nobody_else_does(cell: TlsCell) -> None:
+async def test_only_the_planes_certificates_can_log_in(cell: TlsCell) -> None:
     await provisioning.prepare_cell(cell.conninfo("admin"), SUPERUSER)
     names = provisioning.new_names()
     await provisioning.create_database(cell.conninfo("admin"), SUPERUSER, names, "s", yes)
@@ -101,7 +101,7 @@ def test_the_sample_is_what_the_command_writes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("role", ['a"b', "a\nb"])
-def test_a_name_that_would_mean_something_else_in_the_files_is_refused(role: str, tmp_path: Path) -> None:
+def test_a_name_with_special_characters_for_the_files_is_rejected(role: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["cell", "files", str(tmp_path), "--admin-role", role])
     assert result.exit_code == 2
 

@@ -255,7 +255,7 @@ def test_random_statements_of_every_function_are_answered(hostile: Hostile) -> N
 
 
 # The last test of this file.
-def test_there_were_enough_and_everybody_lives(hostile: Hostile) -> None:
+def test_the_service_and_postgresql_survive_the_fuzzer(hostile: Hostile) -> None:
     print(f"fuzzed: {_counted} inputs, seed {SEED}")
     assert hostile.node.process.poll() is None
     assert hostile.node.health().json()["status"] == "ok"

@@ -207,7 +207,7 @@ def _attack(port: int, key: str, name: str, seconds: float, pipe: Connection) ->
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-async def test_a_neighbour_works_on(hostile: Hostile, guard: Path, name: str) -> None:
+async def test_a_neighbour_keeps_working(hostile: Hostile, guard: Path, name: str) -> None:
     quiet = await felt(hostile.node, hostile.victims_key, QUIET_S)
     bomb = ATTACKS[name]
     async with attacked(hostile, name, SECONDS + _SEEN_WITHIN_S) as sight:
