@@ -12,7 +12,7 @@ from bench.loads import SERIALIZABLE, Measured, check_one, found, wrk
 from bench.stack import Stack
 
 NAME = "TPC-B transaction"
-# What the service sets for every connection, so that both can be told apart: our settings and our own cost.
+# What the service sets for every connection, so that the cost of our settings and our own cost can be separated.
 PLANNER = "-c random_page_cost=1.1 -c cpu_tuple_cost=0.03"
 _TRIES = 100
 _STATEMENTS = (

@@ -1,4 +1,4 @@
-"""A peer on the loopback that answers as it is told: what proxies, balancers and failing hosts do to a client.
+"""A peer on the loopback with scripted answers: what proxies, balancers and failing hosts do to a client.
 
 Owns no meaning: each step takes one request and then answers with bytes, drips them, or hangs up.
 """

@@ -1,4 +1,4 @@
-"""Writes through a proxy that cuts connections at random: each is done exactly once, and nobody is lied to.
+"""Writes through a proxy that cuts connections at random: each is executed exactly once and reported correctly.
 
 PLAINSQL_TEST_CUT_WRITES says how many; 10,000 take some minutes.
 """
@@ -42,7 +42,7 @@ def test_every_write_is_done_exactly_once_whatever_is_cut(plain_service: Service
     counted = {row["number"]: row["count"] for row in plain_service.query(
         "select number, count(*) from effects group by number", max_rows=100_000)["rows"]}  # fmt: skip
     assert all(count == 1 for count in counted.values())
-    # Every write is told as done, and is: the client tries again until it is.
+    # Every write is reported as done, and is: the client retries until it is.
     assert set(outcomes) == {"committed"}
     assert set(counted) == set(range(WRITES))
 

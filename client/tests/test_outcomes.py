@@ -1,4 +1,4 @@
-"""What a caller is told when answers are lost, late or not the service's: never more than is known."""
+"""The reported outcome when answers are lost, late or not the service's: never more than is known."""
 
 import asyncio
 import time

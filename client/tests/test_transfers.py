@@ -131,7 +131,7 @@ def test_every_kind_of_value_survives_a_round_trip(
     db.query(f"create table {name} (id int generated always as identity, {ALL_TYPES})")
     columns = ", ".join(each.split()[0] for each in ALL_TYPES.split(","))
     db.query(f"insert into {name} ({columns}) values {ALL_VALUES}")
-    # A JSON null in NDJSON cannot be told from none.
+    # A JSON null in NDJSON cannot be distinguished from none.
     db.query(f"update {name} set js = '{{}}' where js::text = 'null'")
     before = db.query(f"select {name}::text from (select {columns} from {name} order by id) {name}").rows
     path = str(tmp_path / f"out.{output_format}")

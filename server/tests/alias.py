@@ -75,7 +75,7 @@ class Upstream:
     port: int = 0
     connections: int = 0
     request_heads: list[bytes] = field(default_factory=list)
-    # Of a stand-in that waits to be told: one for each piece that it may send.
+    # Of a stand-in that waits for permission: one for each chunk that it may send.
     wanted: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
 
 

@@ -46,7 +46,7 @@ def test_an_undocumented_status_or_field_is_detected_on_both_planes(plane: str, 
 
 def test_an_undocumented_content_type_is_detected() -> None:
     request = httpx.Request("GET", "http://plane/health")
-    with pytest.raises(AssertionError, match="text/plain is not told of"):
+    with pytest.raises(AssertionError, match="text/plain is not documented"):
         Documented("data").check(httpx.Response(200, text="ok", request=request))
 
 

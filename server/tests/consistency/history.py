@@ -1,7 +1,7 @@
 """What clients did and saw: the history that the checker judges.
 
 Owns the words. A history is a list of transactions; each appends numbers to lists and reads lists. No number is
-appended to a list twice, so that whoever sees it knows who wrote it. Times are of one clock, and a transaction's
+appended to a list twice, so that a reader of a value knows who wrote it. Times are of one clock, and a transaction's
 interval goes from before its request was sent until after its answer was read.
 """
 
@@ -13,7 +13,7 @@ import msgspec
 
 
 class Outcome(Enum):
-    """What the client was told."""
+    """The outcome that was reported to the client."""
 
     OK = "ok"
     # Certainly nothing happened.

@@ -113,7 +113,7 @@ def _duplicates(transaction: Transaction, read: Read, values: tuple[int, ...]) -
 
 
 def _wrong_values(read: OutsideRead, found: Observations) -> Iterator[Anomaly]:
-    """What a read should not have seen: garbage, what had failed, what was not finished. Each value is told once."""
+    """What a read should not have seen: garbage, what failed, what was not finished. Each value is reported once."""
     places = [(read.key, value) for value in read.values]
     for place in places:
         if place not in found.seen:

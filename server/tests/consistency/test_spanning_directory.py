@@ -47,7 +47,7 @@ def relayed(two: TwoCells) -> Iterator[tuple[Relay, Node]]:
 
 
 def die_at_the_decision(two: TwoCells, relay: Relay) -> Callable[[], bool]:
-    """The directory dies when it has stored the next decision; whoever asked for that hears nothing. Tells whether it
+    """The directory dies when it has stored the next decision, without a response. Tells whether it
     is dead.
     """
     is_dead = threading.Event()

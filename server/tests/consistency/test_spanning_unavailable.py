@@ -1,4 +1,4 @@
-"""Two-phase commit while a part of the service is away or slow at the worst moment: what callers are told is true."""
+"""Two-phase commit while a part of the service is unavailable or slow at the worst time: reported outcomes are true."""
 
 import asyncio
 import threading

@@ -70,7 +70,7 @@ class TwoCells:
 
     @contextmanager
     def holding(self, step: SpanningStep) -> Iterator[Callable[[], bool]]:
-        """Whoever comes to that step stands still until the end of the block. Tells whether somebody does."""
+        """Processes that reach that step pause until the end of the block. Tells whether one does."""
         with holding(self.crash_file, step) as is_held:
             yield is_held
 
@@ -93,7 +93,7 @@ class TwoCells:
 
 @contextmanager
 def holding(crash_file: Path, step: SpanningStep) -> Iterator[Callable[[], bool]]:
-    """The same, for a data plane that was told of that file."""
+    """The same, for a data plane that is configured with that file."""
     held = crash_file.with_suffix(".held")
     held.unlink(missing_ok=True)
     crash_file.write_text(f"HOLD {step.name}")
@@ -237,7 +237,7 @@ def projected(history: History, side: int) -> History:
 
 
 def torn(history: History, lists: dict[int, list[int]]) -> list[str]:
-    """Transactions of which one part is stored and another is not, or whose outcome was told wrongly."""
+    """Transactions of which one part is stored and another is not, or whose outcome was reported wrongly."""
     found = []
     for each in history:
         appends = [operation for operation in each.operations if isinstance(operation, Append)]

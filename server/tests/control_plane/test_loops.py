@@ -18,7 +18,7 @@ from plainsql_server.directory.tally import Tally
 
 
 class BrokenDirectory(Directory):
-    """The same directory, which fails in a way that is not one of the service's errors, as often as it is told to."""
+    """The same directory, which fails in a way that is not one of the service's errors, a given number of times."""
 
     def __init__(self, directory: Directory, failures: int) -> None:
         super().__init__(directory._pool)

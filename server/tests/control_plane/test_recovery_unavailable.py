@@ -1,4 +1,4 @@
-"""Recovery while a cell does not answer: it holds up those who need it, and nobody else."""
+"""Recovery while a cell does not answer: it delays only transactions that need that cell."""
 
 import asyncio
 import os
@@ -116,7 +116,7 @@ async def test_an_unresponsive_cell_delays_only_requests_that_need_it(
         await strand(directory, new_gid(), f"org_{number}", each)
     async with at_work(recovery):
         await until(lambda: bool(seen))
-        # It is known to be away. Whoever is asked for now waits for the next look.
+        # It is known to be unavailable. Requests for it now wait for the next check.
         for _ in range(3):
             silent.connections()
             gid = prepare(postgres, database)

@@ -75,7 +75,7 @@ WORK: dict[DatabaseAction, DatabaseWork] = {
     DatabaseAction.RESTORE: databases.restore,
     DatabaseAction.DROP: give_up_and_drop,
 }
-# Nobody asks for these, so that nobody is told that there was nothing to do.
+# No caller requests these, so they never report that there was nothing to do.
 SILENT = frozenset([DatabaseAction.FINISH, DatabaseAction.FAIL, DatabaseAction.DROP])
 
 

@@ -109,7 +109,7 @@ def test_a_megabyte_of_comments_before_the_first_word_is_refused_at_once() -> No
     assert first_words("/*" * 30_000) == []
     for comment in ("/**/", "-- \n", "-- \r"):
         assert first_words(comment * 16_000 + "select") == ["SELECT"]
-        # Linear is not enough: whoever waits meanwhile would feel a megabyte of them.
+        # Linear is not enough: a megabyte of them would delay other requests.
         assert code_of(comment * 250_000 + "commit") == "malformed_request"
     assert code_of("/*" * 500_000) == "malformed_request"
     assert code_of("/*" + "x" * 100_000 + "*/ commit") == "malformed_request"

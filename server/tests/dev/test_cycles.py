@@ -24,7 +24,7 @@ KILLS = max(2, CYCLES // 4)
 
 
 def ask(run: Dev, sql: str, *params: int) -> list[dict[str, int]]:
-    """What a customer is told; a row counts as committed because the service said so."""
+    """What a customer sees: a row counts as committed if the service reported so."""
     described = run.description()
     response = httpx.post(
         f"{described['data_url']}/v1/query",

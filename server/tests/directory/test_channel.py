@@ -176,7 +176,7 @@ async def test_a_channel_that_dies_silently_is_detected_within_the_short_period(
 
 
 async def test_a_lookup_from_before_a_lost_channel_is_trusted_only_briefly(dsn: str, admin: psycopg.Connection) -> None:
-    """What changed while nobody listened was told to nobody."""
+    """Changes while the channel is down are not announced."""
     async with listening(dsn) as node:
         asked_s = time.monotonic()
         await node.cache.get("org_1")

@@ -1,4 +1,4 @@
-"""Waiting for an organization's turn to span databases: who waits is told, and asks seldom."""
+"""Waiting for an organization's spanning lock: waiters are notified, and poll rarely."""
 
 import asyncio
 from collections.abc import AsyncIterator

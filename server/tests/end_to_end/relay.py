@@ -3,7 +3,7 @@
 Owns the counting and the cutting. The operator's own connections pass uncounted: the control plane looks at a cell when
 it wants to. A round trip is a burst of the service's that waits for an answer: everything that
 it sends before PostgreSQL says a word. To tell two bursts from one that came in two pieces, the relay waits a moment
-before it passes anything on; whoever does not need an answer sends the rest meanwhile.
+before it passes anything on; a peer that needs no answer sends the rest meanwhile.
 """
 
 import socket
@@ -96,7 +96,7 @@ class Relay:
             try:
                 engine.connect(self._engine_path)
             except OSError:
-                # PostgreSQL is away, and so are we to whoever wants it.
+                # PostgreSQL is unavailable, so the relay refuses its clients.
                 service.close()
                 engine.close()
                 continue

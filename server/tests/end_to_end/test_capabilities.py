@@ -89,7 +89,7 @@ def test_a_stream_really_streams(database: OwnDatabase) -> None:
     assert came_us[-1] - came_us[0] >= 3 * evidence["row_made_every_us"]
 
 
-def test_serializable_isolation_turns_false_on_a_cell_that_is_forced_to_repeatable_read() -> None:
+def test_serializable_isolation_is_false_on_a_cell_forced_to_repeatable_read() -> None:
     with (
         running_cell() as cell,
         wire_to_engine(cell.postgres.socket_dir, "repeatable read") as (_, folder),

@@ -149,7 +149,7 @@ async def test_a_statement_that_honours_its_cancel_keeps_its_connection(service:
             assert (await client.answer()).code == "transaction_deadline_exceeded"
             assert (await client.query(whose)).value == before
             check_answer(await client.query(TRAP, timeout_ms=LIMIT_MS))
-            assert (await client.query(whose)).value != before, "one that was told to end"
+            assert (await client.query(whose)).value != before, "a terminated backend"
 
 
 async def test_a_late_cancel_affects_no_other_request(service: Service) -> None:

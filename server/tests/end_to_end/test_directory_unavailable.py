@@ -112,7 +112,7 @@ async def test_cached_lookups_are_used_for_the_grace_period_while_the_directory_
 
 
 async def test_an_unresponsive_directory_delays_no_answer_past_its_deadline(place: Place) -> None:
-    """Nobody is told that it is away: neither an answer comes, nor an error."""
+    """The directory neither answers nor fails."""
     async with place.node.client(place.seen) as client:
         await served_again(client)
         with place.stop_answering():

@@ -1,4 +1,4 @@
-"""A client that goes away has its statement cancelled, and nobody else's.
+"""If a client disconnects, its statement is cancelled, and no other.
 
 `PLAINSQL_TEST_DISCONNECTS=100` and `PLAINSQL_TEST_MIXED=10000` are the full sizes.
 """
@@ -59,7 +59,7 @@ async def test_the_statement_of_a_disconnected_client_is_cancelled(
 
 
 async def test_clients_that_disconnect_while_waiting_leave_the_queue(service: Service) -> None:
-    """One connection is taken; whoever waits behind goes away; the next one is served when it is free."""
+    """One connection is taken; a waiting client disconnects; the next one is served when it is free."""
     with running_node(service.directory_dsn, pool_max_connections=1) as narrow:
         tag = new_tag()
         async with narrow.client(service.api_key) as first, Activity.of(service) as activity:

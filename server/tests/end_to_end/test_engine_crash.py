@@ -46,7 +46,7 @@ def node(cell: Cell) -> Iterator[Node]:
 
 @dataclass
 class Writer:
-    """A client that inserts one number after the other and remembers what it was told about each."""
+    """A client that inserts one number after the other and records each outcome."""
 
     client: Client
     first: int

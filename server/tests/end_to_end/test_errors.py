@@ -1,4 +1,4 @@
-"""Every status that the query routes can give, and the one shape that failures are told in."""
+"""Every status that the query routes can give, and the shape of errors."""
 
 import http.client
 import json

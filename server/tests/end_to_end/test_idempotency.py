@@ -1,4 +1,4 @@
-"""Idempotency-Key and GET /v1/requests/{id}: done once, told again, and never in doubt."""
+"""Idempotency-Key and GET /v1/requests/{id}: executed once, replayed, and never in doubt."""
 
 import re
 import secrets
@@ -104,7 +104,7 @@ def test_a_repeated_request_that_is_still_running_is_rejected_at_once(service: S
         assert outcome_of(service, request_id) == {"outcome": "in_progress"}
         began_s = time.monotonic()
         error = error_of(post(service, *statements, idempotency_key=key), 409, "request_in_progress")
-        # Another body is told the same: what the key stands for is not decided yet.
+        # Another body gets the same answer: what the key stands for is not decided yet.
         error_of(post(service, "select 1", idempotency_key=key), 409, "request_in_progress")
         assert time.monotonic() - began_s < 1
         assert (error["outcome"], error["retryable"]) == ("not_executed", True)

@@ -28,7 +28,7 @@ ANSWER_LIMIT_S = 30
 
 @dataclass
 class Senders:
-    """Clients that send each key five times at once, each until it is told that the work is done."""
+    """Clients that send each key five times at once, each until the work is reported as done."""
 
     nodes: Sequence[Node]
     api_key: str
@@ -69,7 +69,7 @@ class Senders:
         try:
             response = await http.post(f"http://127.0.0.1:{port}{route}", json=body, headers=headers)
         except httpx.TransportError as error:
-            # Nobody listens, or whoever did was killed: only the key makes it safe to send it again.
+            # No process listens, or it was killed: only the key makes it safe to send it again.
             return type(error).__name__
         content = response.json()
         if content["success"]:

@@ -1,4 +1,4 @@
-"""A connection that is lost between COMMIT and its answer: with a key the truth is told, without one no untruth is.
+"""Connections lost between COMMIT and its answer: the outcome is correct with a key, and never wrong without one.
 
 `PLAINSQL_TEST_LOST_COMMITS=100` is the full size, for each kind of request.
 """
@@ -94,7 +94,7 @@ def outcome_in(response: httpx.Response) -> str:
 
 
 def cut_often(line: Line, first: int, *, keyed: bool, route: str = "/v1/transaction") -> dict[int, str]:
-    """What was told about each number that was to be inserted while its connection was cut."""
+    """The reported outcome of each insert whose connection was cut."""
     if keyed or route == "/v1/transaction":
         cuts = cycled_cuts(RECORD if keyed else COMMIT, b"COMMIT\0")
     else:
@@ -117,7 +117,7 @@ def test_with_a_key_the_reported_outcome_is_correct(line: Line, route: str, firs
     outcomes = cut_often(line, first, keyed=True, route=route)
     there = line.there()
     records = {number: line.recorded(number) for number in outcomes}
-    print(f"{route} with a key: told {Counter(outcomes.values())}, recorded {Counter(records.values())}")
+    print(f"{route} with a key: reported {Counter(outcomes.values())}, recorded {Counter(records.values())}")
     assert set(outcomes.values()) == {"committed", "rolled_back"}
     for number, outcome in outcomes.items():
         truth = "committed" if there[number] else "rolled_back"
@@ -142,7 +142,7 @@ def test_without_a_key_the_reported_outcome_is_never_wrong(line: Line, route: st
     line.insert(first - 1, keyed=False, route=route)
     outcomes = cut_often(line, first, keyed=False, route=route)
     there = line.there()
-    print(f"{route} without a key: told {Counter(outcomes.values())}")
+    print(f"{route} without a key: reported {Counter(outcomes.values())}")
     assert "unknown" in outcomes.values()
     for number, outcome in outcomes.items():
         assert there[number] <= 1
@@ -186,7 +186,7 @@ def test_killing_postgresql_at_the_commit_keeps_the_reported_outcome_correct(lin
         starting.join()
         wait_until_served(line)
     there = line.there()
-    print(f"killed, keyed {keyed}: told {outcomes}, there {[number for number in outcomes if there[number]]}")
+    print(f"killed, keyed {keyed}: reported {outcomes}, there {[number for number in outcomes if there[number]]}")
     for number, outcome in outcomes.items():
         assert there[number] <= 1
         if keyed:

@@ -156,7 +156,7 @@ def test_nothing_is_dropped_with_more_than_a_few_others(service: Service) -> Non
         assert kinds.fetchone() == (0,)
 
 
-# What every DROP takes with it, as the superuser is told by the engine.
+# What every DROP takes with it, as PostgreSQL reports it to the superuser.
 NOTING_DROPS = [
     "create table plainsql.noted (kind text, dropped int, columns int)",
     """

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.chaos
 
 RESTARTS = size("PLAINSQL_TEST_RESTARTS", 3)
 CLIENTS = 8
-# By when a process that was told to stop has stopped, whatever its statements do.
+# By when a process has stopped after SIGTERM, whatever its statements do.
 STOPPED_WITHIN_S = 10.0
 
 

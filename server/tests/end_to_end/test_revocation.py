@@ -1,4 +1,4 @@
-"""How soon every node heeds a change: within a second, whether its channel works or has died without a word.
+"""How soon a change takes effect on every node: within a second, whether its channel works or has died without a word.
 
 `PLAINSQL_TEST_REVOCATIONS=100` is the full size.
 """

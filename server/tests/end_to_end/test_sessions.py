@@ -77,7 +77,7 @@ def test_a_refresh_changes_the_expiry_and_nothing_else(service: Service, write_k
     assert query(service, session["token"]).json()["success"]
 
 
-def test_a_refresh_promises_no_life_after_the_key_that_was_rotated_away(service: Service) -> None:
+def test_a_refresh_never_outlasts_a_rotated_key(service: Service) -> None:
     key = new_key(service, "read")
     session = new_session(service, key=key["secret"])
     rotated = answer(service, "POST", f"/v1/keys/{key['id']}/rotate", status=201, json={"overlap_seconds": 3})

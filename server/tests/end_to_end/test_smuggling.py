@@ -1,6 +1,6 @@
 """Requests that two parsers might read differently, sent raw: to the data plane, and through the alias.
 
-Each holds a second request where one parser could find it and the other not. Whoever refuses is right; who
+Each holds a second request where one parser could find it and the other not. A parser may reject it; one that
 understands must see one request. And whatever was sent through the alias, the next ones' answers must be theirs.
 """
 

@@ -86,7 +86,7 @@ def test_a_spanning_transaction_commits_in_all_databases_or_in_none(two: Two, ta
         f"insert into {table} values (5)",
     )
     assert answer["transaction"]["participants"] == 3
-    # Operators find it by the id that the caller was told.
+    # Operators find it by the id in the caller's answer.
     assert two.records(f"id = '{answer['transaction']['id']}' and state = 'committed'") == 1
     assert answer["affected_rows"] == 5
     assert [result["affected_rows"] for result in answer["results"]] == [1, 1, 2, 1]

@@ -133,7 +133,7 @@ async def stalled(stage: Stage) -> AsyncIterator[None]:
 async def idle(stage: Stage) -> AsyncIterator[None]:
     """A read-write transaction of the stalled tenant's that does nothing more, straight on the engine.
 
-    It has written, so that its number is in every snapshot of the cell, whoever's, and the neighbour's old row versions
+    It has written, so that its number is in every snapshot of the cell, and the neighbour's old row versions
     stay: these, written by transactions that the engine had to summarize, are what the neighbour then fails because of.
     """
     async with await psycopg.AsyncConnection.connect(stage.own_dsn, autocommit=True) as connection:

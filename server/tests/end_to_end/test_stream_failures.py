@@ -1,4 +1,4 @@
-"""Streams that do not come to their end: nobody is told a false `done`, and nothing is left behind.
+"""Streams that fail before their end: no client gets a false `done`, and nothing is left behind.
 
 `PLAINSQL_TEST_STREAM_KILLS=50` is the full size.
 """

@@ -1,4 +1,4 @@
-"""GET /tables: what is told of a database's tables, and when it is told again."""
+"""GET /tables: what it lists, and when a copy is still current."""
 
 import os
 import time
@@ -217,7 +217,7 @@ def test_every_change_of_structure_changes_the_tag_and_nothing_else_does(service
         tags.append(changed)
     assert tags[-1] == tags[-3], "the view came and went: it is the same answer again"
     database.query("analyze referring")
-    assert tag(database) != tags[-1], "an estimate is told, so it must be told anew"
+    assert tag(database) != tags[-1], "an estimate is listed, so its change must change the tag"
 
 
 def test_each_question_and_each_database_has_tags_of_its_own(shop: OwnDatabase) -> None:

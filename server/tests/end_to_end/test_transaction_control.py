@@ -2,7 +2,7 @@
 
 What is transaction control is refused before anything runs. What cannot be seen in the text is tried for real, at each
 place in a transaction: whatever the engine says to it, nothing is committed in part, the isolation stays serializable,
-what is told is true, and no connection is left in a transaction.
+the reported outcome is true, and no connection is left in a transaction.
 """
 
 import secrets

@@ -20,7 +20,7 @@ FIRST_CHUNK_BYTES = 4_000
 
 
 class TwoChunks:
-    """Stands before PostgreSQL and passes a long answer on in two pieces: its beginning and, when told to, the rest."""
+    """Stands before PostgreSQL and passes a long answer on in two chunks: its beginning and, on request, the rest."""
 
     def __init__(self, folder: Path, postgres: Postgres) -> None:
         self._listener = socket.socket(socket.AF_UNIX)

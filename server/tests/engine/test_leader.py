@@ -150,10 +150,10 @@ async def test_a_backend_that_ignores_termination_does_not_delay_other_requests(
             while not backends(engine, database):  # noqa: ASYNC110  # another process is watched
                 await asyncio.sleep(0.005)
         (pid,) = backends(engine, database)
-        # Stopped, it does not see that it is told to end.
+        # Stopped, it does not see the request to terminate.
         os.kill(pid, signal.SIGSTOP)
         try:
-            # At 0.5 s it is told to end, at 1.4 s it is given up.
+            # At 0.5 s it is asked to terminate, at 1.4 s it is abandoned.
             end_s = time.monotonic() + 2
             while time.monotonic() < end_s:
                 assert pool.cell.leader.place == 0

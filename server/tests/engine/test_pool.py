@@ -94,7 +94,7 @@ def backends(engine: psycopg.Connection, database: str) -> set[int]:
 
 
 def wait_for_backends(engine: psycopg.Connection, database: str, count: int) -> None:
-    """A backend that was told to go takes a moment."""
+    """A terminated backend takes a moment to exit."""
     end_s = time.monotonic() + WAIT_LIMIT_S
     while len(backends(engine, database)) != count:
         assert time.monotonic() < end_s, backends(engine, database)

@@ -1,4 +1,4 @@
-"""Clients that work while a cell is taken apart: list-append and counters, and what each of them was told and when.
+"""Clients that work while a cell is taken apart: list-append and counters, and each answer with its time.
 
 Owns the load and the verdict: an order explains everything that clients saw, no acknowledged write is lost, everybody
 was answered within the time that it had given.
@@ -47,7 +47,7 @@ class Answered:
 
 
 class TimedTransport(HttpTransport):
-    """A client that gives each request a time, and remembers what it was told."""
+    """A client that gives each request a time, and records its answers."""
 
     def __init__(self, node: Node, key: str, timeout_s: float) -> None:
         super().__init__(node.client(key))

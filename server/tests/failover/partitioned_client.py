@@ -1,4 +1,4 @@
-"""A client that reaches one machine of a cell and no other: what it is told by a leader that is none any more.
+"""A client that reaches one machine of a cell and no other: what a former leader answers it.
 
 Owns its thread, which goes past the service, as the superuser, and writes one number after the other.
 """

@@ -106,7 +106,7 @@ async def test_at_its_deadline_an_unreplicated_commit_is_unknown_and_invisible(c
         answer = await client.answer()
         assert answer.code == "transaction_deadline_exceeded", answer
         assert answer.outcome == "unknown", answer
-        assert len(waiting(cell)) == 2, "what was committed was told to wait no longer"
+        assert len(waiting(cell)) == 2, "the wait of a committed transaction was ended"
         seen = await reader.query("select count(*) as n from waiting", timeout_ms=3_000)
         assert seen.value == 0, "others read what may still be lost"
     assert numbers_in(cell) == {1, 2}

@@ -143,7 +143,7 @@ def test_a_connection_that_does_not_end_cancels_the_switch_and_unfences_the_data
 
 
 def test_nothing_is_closed_for_the_sake_of_connections_that_another_server_has(fleet: Fleet) -> None:
-    """After a fail-over, whoever closes talks to the new leader, and whoever reads perhaps still to the old one."""
+    """After a failover, the fencing connection goes to the new leader, and a reader may still use the old one."""
 
     async def stop(spared: list[int]) -> None:
         async with Directory.open(fleet.dsn) as directory:

@@ -26,7 +26,7 @@ _PAUSE_S = 0.05
 
 @dataclass
 class Spanned:
-    """What clients were told of transactions."""
+    """The reported outcomes of transactions."""
 
     acknowledged: set[str] = field(default_factory=set)
     undone: set[str] = field(default_factory=set)

@@ -56,7 +56,7 @@ async def test_a_request_to_a_held_database_waits_and_continues(stage: Stage) ->
     async with stage.client() as client:
         assert (await client.query("select 1")).succeeded
         stage.fleet.now.ask(HOLD)
-        # Heeded, it is answered no more.
+        # Once the change has taken effect, it is rejected.
         await until_refused(client)
         waiting = asyncio.create_task(client.query("select 2 as a", timeout_ms=20_000))
         done, _ = await asyncio.wait([waiting], timeout=0.5)
@@ -83,7 +83,7 @@ async def test_a_request_to_a_held_database_waits_no_longer_than_its_deadline(st
 
 
 async def until_refused(client: Client) -> None:
-    """A change is heeded within a second, beside which the machine may stand still; then who cannot wait is refused."""
+    """A change takes effect within a second, plus pauses of the machine; then requests that can't wait are rejected."""
     changed_s = time.monotonic()
     while (await client.query("select 1", timeout_ms=100)).code != "engine_unavailable":
         assert time.monotonic() - changed_s < HEEDED_S

@@ -22,7 +22,7 @@ OFFERS = (SSE, NDJSON, CSV)
         (CSV, CSV),
         (b"Text/Event-Stream", SSE),
         (b"text/csv; charset=utf-8", CSV),
-        # As gladly JSON as a stream: JSON.
+        # JSON and a stream with the same quality: JSON.
         (b"application/json, text/event-stream", None),
         (b"text/event-stream, application/json", None),
         # JSON by a wildcard only, which is no better.

@@ -239,7 +239,7 @@ async def test_a_node_that_never_reached_redis_enforces_its_share_and_reports_it
 
 @pytest.mark.timing
 async def test_killing_redis_under_load_falls_back_to_shares_until_it_recovers(redis: RedisServer) -> None:
-    """Every phase stays within its bound, nobody waits long or fails, and nothing is restarted but Redis."""
+    """Every phase stays within its bound, no request waits long or fails, and nothing is restarted but Redis."""
     limit, slowest_s, uses = 300, 0.0, list[float]()
 
     async def ask_on(node: Permits, until: asyncio.Event) -> None:

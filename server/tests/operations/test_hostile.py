@@ -1,4 +1,4 @@
-"""A customer lays traps in a database, and an operator backs it up and restores it: nobody else's rights are lent."""
+"""Backup and restore of a database with traps of its customer: it uses no other role's privileges."""
 
 import os
 from pathlib import Path

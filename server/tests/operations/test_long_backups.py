@@ -40,7 +40,7 @@ _COPYING = """
 @pytest.fixture
 def filled(stage: Stage) -> Stage:
     with stage.owner() as owner:
-        # More than pipes and buffers on the way hold, so that a program waits for whoever is slow.
+        # More than pipes and buffers on the way hold, so that a program waits for the slow one.
         owner.execute("create table t as select g, repeat(md5(g::text), 30) as body from generate_series(1, 30000) g")
     return stage
 

@@ -155,7 +155,7 @@ def test_status_says_what_does_not_answer_and_still_shows_the_rest(service: Serv
         assert "No customer backend has PID 1. The cell far does not answer" in lost
         nowhere = operate(service, "top", "--cancel", "1", "--cell", "near", exit_code=1).stderr
         assert "There is no cell 'near'" in nowhere
-        # Whoever must end a statement at night must not need the cell that is down.
+        # Ending a statement must not require the cell that is down.
         with running(service, "select pg_sleep(60), 'ended'") as answers:
             (statement,) = [each for each in top(service) if "'ended'" in each["sql"]]
             operate(service, "top", "--cancel", str(statement["pid"]))

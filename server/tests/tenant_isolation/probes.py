@@ -52,11 +52,11 @@ FILES = [
     Probe("a large object is made of a file", "select lo_import('/etc/passwd')"),
     _do("a large object is written to a file", "perform lo_create(4711); perform lo_export(4711, '{folder}/probe')"),
     Probe("a library is loaded", "load '$libdir/plpgsql'"),
-    Probe("the data's folder is told", "select 1 / length(current_setting('data_directory'))"),
-    Probe("the rules' file is told", "select 1 / length(current_setting('hba_file'))"),
-    _sees("the build's paths are told", "pg_config"),
-    _sees("the lines of the login rules are told", "pg_hba_file_rules"),
-    _sees("the lines of the configuration are told", "pg_file_settings"),
+    Probe("the data folder is shown", "select 1 / length(current_setting('data_directory'))"),
+    Probe("the path of pg_hba.conf is shown", "select 1 / length(current_setting('hba_file'))"),
+    _sees("the build's paths are shown", "pg_config"),
+    _sees("the lines of pg_hba.conf are shown", "pg_hba_file_rules"),
+    _sees("the lines of the configuration are shown", "pg_file_settings"),
 ]
 
 CODE = [

@@ -1,4 +1,4 @@
-"""An organization with a cell of its own: its databases go there and nobody else's do, shown with two real cells."""
+"""An organization with a cell of its own: only its databases go there, shown with two real cells."""
 
 from collections.abc import AsyncIterator, Iterator
 

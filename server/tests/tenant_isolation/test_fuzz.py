@@ -28,7 +28,7 @@ SEED = size("PLAINSQL_TEST_FUZZ_SEED", 0) or random.randrange(2**32)
 BATCH = 20
 # Whatever is asked for, an answer comes within the statement's limit and a little.
 ANSWER_S = 20
-# And nobody else's answer waits for it in the meantime. A hundred times what it takes on a machine that is not busy.
+# And no other answer waits for it in the meantime. A hundred times what it takes on a machine that is not busy.
 LONGEST_S = 8.0
 STATEMENT_MS = 300
 
@@ -130,9 +130,9 @@ LONG = (
 
 
 def is_read_for_minutes(first: str, repeated: str) -> bool:
-    """Whether PostgreSQL reads it for minutes, and heeds no cancel meanwhile; docs/security.md says why.
+    """Whether PostgreSQL reads it for minutes, and ignores cancels meanwhile; docs/security.md says why.
 
-    That such a statement costs its sender a turn and nobody else anything is shown by `test_traps.py`, with XPath.
+    That such a statement costs its sender a slot and delays no other tenant is shown by `test_traps.py`, with XPath.
     """
     is_operators = bool(re.fullmatch(r"[~!@#^&|`?+*/%<>=-]+", repeated))
     return (is_operators and ("+" in repeated or "/*" in repeated * 2)) or (first == "do" and "'" in repeated)

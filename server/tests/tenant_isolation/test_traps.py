@@ -196,7 +196,7 @@ async def test_a_tenant_that_ends_its_own_connections_gets_few_new_ones(hostile:
     with hostile.postgres.connect() as admin:
         opened = "select sessions from pg_stat_database where datname = %s"
         async with asyncio.timeout(30):
-            # What earlier tests have ended is told late.
+            # What earlier tests have ended is reported late.
             before = admin.execute(opened, (hostile.own.database,)).fetchone()
             losing = asyncio.gather(*(lose() for _ in range(CONNECTIONS)))
             victims_s = await longest_wait_s(hostile, losing)

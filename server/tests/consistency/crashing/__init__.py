@@ -1,9 +1,9 @@
 """A data plane that dies where a test tells it to: `python -m server.tests.consistency.crashing data`.
 
-Owns faults that nobody else can cause: the service itself has no switch for them. Each worker process gets its
+Causes faults for which the service itself has no switch. Each worker process gets its
 application here, so that what is changed holds in all of them.
 
-`PLAINSQL_TEST_CRASH_FILE` names a file. Whoever comes to the step that is written in it removes it, and dies by SIGKILL
+`PLAINSQL_TEST_CRASH_FILE` names a file. A process that reaches the step written in it removes it, and dies by SIGKILL
 at once; or, after `HOLD` and a space, stands still until the file beside it, which ends in `.held`, is removed.
 For `PLAINSQL_TEST_HOLD_S` a record is its holder's. With `PLAINSQL_TEST_OVERLAP` transactions that span databases do
 not wait for each other.
@@ -44,7 +44,7 @@ def die_at_step(step: SpanningStep) -> None:
 
 
 async def enter_at_once(directory: Directory, new: NewRecord, hold_s: float) -> SpanningState:
-    """Takes the lock, whoever has it. The test has dropped the index that keeps the rule."""
+    """Takes the lock even if another transaction has it. The test has dropped the index that keeps the rule."""
     statement = """
         INSERT INTO spanning_transactions (id, organization_id, gid, database_ids, state, held_until)
         VALUES (%s, %s, %s, %s, 'open', now() + %s * interval '1 s')
