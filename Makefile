@@ -13,7 +13,7 @@ PROCESSES ?= 4
 PARALLEL := -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
 END_TO_END := server/tests/end_to_end
-SOAK_spanning := $(addprefix server/tests/consistency/test_,spanning.py spanning_keys.py spanning_away.py \
+SOAK_spanning := $(addprefix server/tests/consistency/test_,spanning.py spanning_keys.py spanning_unavailable.py \
 	spanning_directory.py)
 SOAK_consistency := server/tests/consistency $(addprefix $(END_TO_END)/test_,idempotency_races.py lost_commits.py)
 SOAK_engine := server/tests/dev/test_cycles.py $(addprefix $(END_TO_END)/test_,clean_sessions.py deadlines.py \
@@ -23,12 +23,12 @@ SOAK_streams := $(addprefix $(END_TO_END)/test_,stream_rates.py stream_pace.py s
 	stream_readers.py unread_answers.py)
 SOAK_control := $(addprefix server/tests/,control_plane/test_crashes.py operations/test_backups.py) \
 	$(addprefix $(END_TO_END)/test_,rate_limits.py \
-	redis_away.py revocation.py provisioning_under_fire.py schemathesis.py)
-SOAK_strangers := server/tests/strangers
+	redis_unavailable.py revocation.py provisioning_under_fire.py schemathesis.py)
+SOAK_tenant_isolation := server/tests/tenant_isolation
 SOAK_client := client/tests
 SOAK_failover := server/tests/failover
 SOAK_moves := server/tests/fleet
-SOAK_all := $(SOAK_consistency) $(SOAK_engine) $(SOAK_streams) $(SOAK_control) $(SOAK_strangers) $(SOAK_client) \
+SOAK_all := $(SOAK_consistency) $(SOAK_engine) $(SOAK_streams) $(SOAK_control) $(SOAK_tenant_isolation) $(SOAK_client) \
 	$(SOAK_failover) $(SOAK_moves)
 
 .DEFAULT_GOAL := help
@@ -73,12 +73,12 @@ test-chaos:  ## tests that kill, cut or move something
 test-timing:  ## tests that claim something about time; nothing else may run
 	$(BIN)/pytest -m timing $(ARGS)
 
-soak:  ## tests in full size, and what they find (PART=consistency, spanning, failover, moves, engine, streams, control, strangers, client)
+soak:  ## tests in full size, and what they find (PART=consistency, spanning, failover, moves, engine, streams, control, tenant_isolation, client)
 	set -a; . server/tests/full_sizes.env; PLAINSQL_TEST_GATE=1; $(BIN)/pytest -q -s --timeout 1800 $(SOAK_$(or $(PART),all)) $(ARGS)
 
 neighbours:  ## what a tenant feels while its neighbour attacks, each attack for 30 s; prints the table of docs/security.md
 	PLAINSQL_TEST_ATTACK_S=30 PLAINSQL_TEST_ATTACK_TABLES=5000 \
-		$(BIN)/pytest -q -s --timeout 300 server/tests/strangers/test_neighbours.py $(ARGS)
+		$(BIN)/pytest -q -s --timeout 300 server/tests/tenant_isolation/test_neighbours.py $(ARGS)
 
 dev:  ## start the whole service on this machine, its state in ./.plainsql (ARGS="--no-tls" for options)
 	$(BIN)/plainsql-server dev $(ARGS)

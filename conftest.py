@@ -16,7 +16,7 @@ import pytest
 
 from plainsql_server import KERNEL
 from plainsql_server.directory.connection import Directory
-from plainsql_server.kernel import State
+from plainsql_server.kernel import KernelState
 from server.tests import programs, scratch
 from server.tests.customers import Customers
 from server.tests.page import READERS

@@ -149,11 +149,11 @@ def _measure_transactions(stack: Stack, rqlite_url: str | None, arguments: argpa
 def _measure_streams(stack: Stack, _: str | None, arguments: argparse.Namespace) -> list[Line]:
     rows = arguments.scale * ROWS_PER_SCALE
     lines: list[Line] = []
-    for form in streams.FORMS:
-        line = Line(f"stream, {form}", "rows")
+    for stream_format in streams.FORMATS:
+        line = Line(f"stream, {stream_format}", "rows")
         for _round in range(arguments.rounds):
             line.add("psql", streams.psql(stack, rows))
-            line.add("PlainSQL", streams.service(stack, rows, form))
+            line.add("PlainSQL", streams.service(stack, rows, stream_format))
         print_line(line)
         lines.append(line)
     return lines

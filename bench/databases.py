@@ -1,6 +1,6 @@
 """What more databases cost: the same look-ups spread over 1, 10, 100 and 1,000 of them on one cell.
 
-Owns that workload. Databases are drawn by Zipf's law, as customers are: few are busy, most are quiet. Told are
+Owns that workload. Databases are drawn by Zipf's law, as customers are: few are busy, most are quiet. Reports
 throughput, latency, connections to the cell, how many were opened anew meanwhile, and the memory of the service's
 processes, of the cell's and of one connection of it; and before that, what an empty database takes on disk.
 """

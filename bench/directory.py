@@ -1,7 +1,7 @@
 """What a large directory costs: a million keys and a hundred thousand databases in the real tables.
 
 Owns filling them, with rows that name no real database, and asking the service's own look-ups for keys and places in a
-random order, none twice. Told are the times of look-ups, what a node remembers of each, and what a node takes to start.
+random order, none twice. Reports the times of lookups, what a node remembers of each, and what a node needs to start.
 """
 
 import asyncio

@@ -3,7 +3,7 @@
 Owns two workloads. Of the first, three nodes are at work all the time, each with the same load of its own, so that
 neither how busy a node nor how busy the machine is differs: what differs is how many of them are one service's, and on
 how many cells its databases are. The others are of services of their own. Of the second, one load is spread over more
-and more nodes, each of which has less to do then. Told is processor time per request, of the nodes and cells of the one
+and more nodes, each of which has less to do then. Reports processor time per request, of the nodes and cells of the one
 service: other than time by the clock, it hardly depends on who else uses the machine.
 """
 

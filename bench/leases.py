@@ -81,9 +81,9 @@ async def _use_every_slot(ledger: SharedLedger, names: Sequence[str]) -> None:
 
 async def _ask(ledger: SharedLedger, names: Sequence[str]) -> int:
     asks = [Ask(name, _LIMIT, needed=1, wanted=10, given=0, returned=()) for name in names]
-    told = await ledger.settle(asks)
-    assert all(each.granted == 11 for each in told)
-    return len(told)
+    settled = await ledger.settle(asks)
+    assert all(each.granted == 11 for each in settled)
+    return len(settled)
 
 
 def _names(kind: str, organizations: int) -> list[str]:

@@ -44,7 +44,7 @@ WORKLOADS = (
 
 @dataclass(frozen=True)
 class Measured:
-    """Statements per second, the median latency of one, and where it is told, what 99 of 100 stay below."""
+    """Statements per second, the median latency of one, and, where measured, the 99th percentile."""
 
     per_second: float
     median_us: float

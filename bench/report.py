@@ -1,6 +1,6 @@
 """What was measured, for people and for programs: a table, a JSON file and a chart.
 
-Owns the presentation. The figure that counts is a ratio within one round; its median and its spread are told.
+Owns the presentation. The figure that counts is a ratio within one round; its median and its spread are shown.
 """
 
 import json

@@ -10,9 +10,9 @@ import urllib.request
 
 from bench.stack import Stack
 
-FORMS = {"events": "text/event-stream", "NDJSON": "application/x-ndjson", "CSV": "text/csv"}
+FORMATS = {"events": "text/event-stream", "NDJSON": "application/x-ndjson", "CSV": "text/csv"}
 _STATEMENT = "select aid, bid, abalance, filler from pgbench_accounts"
-_PIECE_BYTES = 1 << 18
+_CHUNK_BYTES = 1 << 18
 
 
 def psql(stack: Stack, rows: int) -> float:
@@ -23,16 +23,20 @@ def psql(stack: Stack, rows: int) -> float:
     return rows / (time.perf_counter() - began_s)
 
 
-def service(stack: Stack, rows: int, form: str) -> float:
+def service(stack: Stack, rows: int, stream_format: str) -> float:
     """Rows per second through PlainSQL. Refuses to measure a stream that did not come to its end."""
-    headers = {"Authorization": f"Bearer {stack.api_key}", "Content-Type": "application/json", "Accept": FORMS[form]}
+    headers = {
+        "Authorization": f"Bearer {stack.api_key}",
+        "Content-Type": "application/json",
+        "Accept": FORMATS[stream_format],
+    }
     request = urllib.request.Request(f"{stack.data_url}/v1/query", json.dumps({"sql": _STATEMENT}).encode(), headers)
     began_s = time.perf_counter()
     last = b""
     with urllib.request.urlopen(request, timeout=600) as response:
-        while piece := response.read1(_PIECE_BYTES):
-            last = (last + piece)[-500:]
+        while chunk := response.read1(_CHUNK_BYTES):
+            last = (last + chunk)[-500:]
     took_s = time.perf_counter() - began_s
-    if form != "CSV" and b'"row_count":%d' % rows not in last:
+    if stream_format != "CSV" and b'"row_count":%d' % rows not in last:
         raise SystemExit(f"the stream failed: {last.decode()}")
     return rows / took_s

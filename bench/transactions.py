@@ -12,7 +12,7 @@ from bench.loads import SERIALIZABLE, Measured, check_one, found, wrk
 from bench.stack import Stack
 
 NAME = "TPC-B transaction"
-# What the service sets for every connection, so that both can be told apart: our settings and our own cost.
+# What the service sets for every connection, so that the cost of our settings and our own cost can be separated.
 PLANNER = "-c random_page_cost=1.1 -c cpu_tuple_cost=0.03"
 _TRIES = 100
 _STATEMENTS = (
@@ -73,10 +73,10 @@ def _load(url: str, headers: dict[str, str], body: object, size: tuple[int, int,
 def _as_format(body: str) -> tuple[str, list[str]]:
     """The body with `%d` for each placeholder, and the placeholders' names in order."""
     names: list[str] = []
-    pieces = body.split('"<')
-    text = pieces[0]
-    for piece in pieces[1:]:
-        name, _, rest = piece.partition('>"')
+    segments = body.split('"<')
+    text = segments[0]
+    for segment in segments[1:]:
+        name, _, rest = segment.partition('>"')
         names.append(name)
         text += "%d" + rest
     return text, names

@@ -30,7 +30,7 @@ that return an iterator. `stream` returns an `AsyncStream`, and `transaction` an
 """
 # Used by other modules of the package, such as the command, but not meant for programs.
 _INNER = {
-    plainsql.Client: {"call", "query_as_sent", "run_transaction", "stream_bytes", "tell_when_away"},
+    plainsql.Client: {"call", "query_as_sent", "run_transaction", "stream_bytes", "tell_when_unavailable"},
     plainsql.Transaction: {"fill"},
     Pending: {"fill"},
     dbapi.Connection: {"is_read", "keep", "note_write", "refuse_stale_read", "run"},

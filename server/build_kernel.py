@@ -46,9 +46,9 @@ def build_kernel(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     # Before the compiler reads them: a source that is changed meanwhile makes a kernel that is put aside.
     digests = {file: digest_of(SOURCES / PACKAGE / file) for file in FILES}
-    with tempfile.TemporaryDirectory() as scratch:
-        _compile(Path(scratch))
-        shutil.copytree(Path(scratch) / "built", folder)
+    with tempfile.TemporaryDirectory() as build_folder:
+        _compile(Path(build_folder))
+        shutil.copytree(Path(build_folder) / "built", folder)
     (folder / MANIFEST).write_text(json.dumps(digests, indent=2) + "\n")
 
 
@@ -61,31 +61,33 @@ def what_is_missing() -> str | None:
     return None if headers.exists() else f"Python's headers ({headers})"
 
 
-def _compile(scratch: Path) -> None:
+def _compile(build_folder: Path) -> None:
     was_in = Path.cwd()
     # Both compilers name modules by their paths from here.
     os.chdir(SOURCES)
     try:
-        command = build_ext(Distribution({"name": PACKAGE, "ext_modules": [*_by_mypyc(scratch), *_by_cython(scratch)]}))
-        command.build_lib, command.build_temp = str(scratch / "built"), str(scratch / "objects")
+        command = build_ext(
+            Distribution({"name": PACKAGE, "ext_modules": [*_by_mypyc(build_folder), *_by_cython(build_folder)]})
+        )
+        command.build_lib, command.build_temp = str(build_folder / "built"), str(build_folder / "objects")
         command.ensure_finalized()
         command.run()
     finally:
         os.chdir(was_in)
 
 
-def _by_mypyc(scratch: Path) -> list[Any]:
+def _by_mypyc(build_folder: Path) -> list[Any]:
     paths = [f"{PACKAGE}/{module}.py" for module in MODULES]
-    options = ["--python-version", f"3.{sys.version_info.minor}", "--cache-dir", str(scratch / "mypy")]
+    options = ["--python-version", f"3.{sys.version_info.minor}", "--cache-dir", str(build_folder / "mypy")]
     return mypycify(
-        [*options, *paths], group_name=PACKAGE, target_dir=str(scratch / "c"), opt_level="2", debug_level="0"
+        [*options, *paths], group_name=PACKAGE, target_dir=str(build_folder / "c"), opt_level="2", debug_level="0"
     )
 
 
-def _by_cython(scratch: Path) -> list[Any]:
+def _by_cython(build_folder: Path) -> list[Any]:
     name = f"{PACKAGE}.{WRITER.replace('/', '.')}"
     writer = Extension(name, [f"{PACKAGE}/{WRITER}.pyx"], extra_compile_args=["-O2", "-g0"])
-    return list(cythonize([writer], build_dir=str(scratch / "c"), quiet=True))  # type: ignore[no-untyped-call]  # has no types
+    return list(cythonize([writer], build_dir=str(build_folder / "c"), quiet=True))  # type: ignore[no-untyped-call]  # has no types
 
 
 def _is_current(folder: Path) -> bool:

@@ -1,4 +1,4 @@
-"""A peer on the loopback that answers as it is told: what proxies, balancers and failing hosts do to a client.
+"""A peer on the loopback with scripted answers: what proxies, balancers and failing hosts do to a client.
 
 Owns no meaning: each step takes one request and then answers with bytes, drips them, or hangs up.
 """
@@ -17,8 +17,8 @@ Step = Callable[[socket.socket], None]
 def answer(status: int, content: Any, **headers: str) -> Step:
     """A whole answer, as the service gives it, or with a text for content as a proxy gives its own."""
     kind, body = ("text/html", content) if isinstance(content, str) else ("application/json", json.dumps(content))
-    said = {"Content-Type": kind, "Content-Length": str(len(body)), **headers}
-    head = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in said.items())
+    fields = {"Content-Type": kind, "Content-Length": str(len(body)), **headers}
+    head = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in fields.items())
     return lambda peer: peer.sendall(f"HTTP/1.1 {status} x\r\n{head}\r\n{body}".encode())
 
 

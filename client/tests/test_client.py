@@ -108,7 +108,7 @@ def test_a_result_that_the_tier_cuts_is_an_error_and_one_that_the_caller_cuts_is
     assert (len(cut), cut.truncated) == (3, True)
 
 
-def test_an_error_carries_what_postgresql_said_and_the_sql(db: plainsql.Client) -> None:
+def test_an_error_carries_postgresqls_diagnosis_and_the_sql(db: plainsql.Client) -> None:
     with pytest.raises(plainsql.StatementError) as caught:
         db.query("select * from nowhere")
     error = caught.value
@@ -127,7 +127,7 @@ def test_errors_have_the_service_s_own_classes() -> None:
     assert ours == raised
 
 
-def test_a_transaction_is_all_or_nothing_and_refers_to_what_it_made(db: plainsql.Client) -> None:
+def test_a_transaction_is_atomic_and_can_refer_to_its_own_results(db: plainsql.Client) -> None:
     with table(db, "id bigint generated always as identity, parent bigint, name text") as name:
         with db.transaction() as together:
             parent = together.add(f"insert into {name} (name) values ($1) returning id", "order")
@@ -178,7 +178,7 @@ def test_a_select_that_writes_is_run_once_and_so_is_what_allows_no_transaction(d
     db.query(f"drop sequence {sequence}")
 
 
-def test_a_deadline_ends_a_statement_and_says_that_nothing_was_done(db: plainsql.Client) -> None:
+def test_a_deadline_ends_a_statement_with_the_outcome_rolled_back(db: plainsql.Client) -> None:
     with pytest.raises(plainsql.LimitError) as caught:
         db.query("select pg_sleep(5)", timeout_s=0.1)
     assert (caught.value.code, caught.value.outcome) == ("statement_timeout", "rolled_back")
@@ -224,7 +224,7 @@ def _memory_of_streaming(service: Service, rows: int) -> int:
     return int(done.stdout)
 
 
-def test_a_write_whose_result_is_cut_says_that_it_was_done(db: plainsql.Client) -> None:
+def test_a_write_with_a_truncated_result_reports_committed(db: plainsql.Client) -> None:
     with table(db, "id int") as name:
         with pytest.raises(plainsql.ResultError, match="The statement was executed") as caught:
             db.query(f"insert into {name} select generate_series(1, 100001) returning id")
@@ -232,7 +232,7 @@ def test_a_write_whose_result_is_cut_says_that_it_was_done(db: plainsql.Client) 
         assert db.query(f"select count(*) from {name}").value() == 100_001
 
 
-def test_a_statement_that_asks_for_a_stream_by_itself_is_told_how(db: plainsql.Client) -> None:
+def test_a_query_with_the_stream_hint_points_to_stream(db: plainsql.Client) -> None:
     with pytest.raises(plainsql.ResultError, match=r"use stream\(\)"):
         db.query("/*+ STREAM */ select 1")
     with db.stream("/*+ STREAM */ select 1 as one") as rows:
@@ -305,7 +305,7 @@ async def test_the_asyncio_client_does_the_same(service: Service) -> None:
         assert [each.name async for each in db.list_databases()][:1] == ["main"]
 
 
-def test_what_cannot_be_a_parameter_is_refused_before_anything_is_sent(db: plainsql.Client) -> None:
+def test_an_invalid_parameter_is_rejected_before_anything_is_sent(db: plainsql.Client) -> None:
     with pytest.raises(TypeError, match="Unsupported parameter type object"):
         db.query("select $1", object())
     with pytest.raises(TypeError):

@@ -33,7 +33,7 @@ def run(
 
 
 @pytest.mark.parametrize(
-    ("form", "expected"),
+    ("output_format", "expected"),
     [
         ("table", " n    | t  | e\n------+----+------\n 1.50 | ä, | NULL\n"),
         ("json", '[\n{"n":1.50,"t":"ä,","e":null}\n]\n'),
@@ -41,8 +41,8 @@ def run(
         ("csv", 'n,t,e\n1.50,"ä,",\n'),
     ],
 )
-def test_standard_output_is_data_alone(service: Service, form: str, expected: str) -> None:
-    done = run(service, "sql", "-o", form, "select 1.50 as n, 'ä,' as t, null as e")
+def test_standard_output_is_data_alone(service: Service, output_format: str, expected: str) -> None:
+    done = run(service, "sql", "-o", output_format, "select 1.50 as n, 'ä,' as t, null as e")
     assert (done.stdout, done.returncode) == (expected, 0)
     assert service.data_url in done.stderr
 
@@ -50,20 +50,20 @@ def test_standard_output_is_data_alone(service: Service, form: str, expected: st
 def test_an_error_shows_the_statement_with_a_caret_and_goes_to_standard_error(service: Service) -> None:
     done = run(service, "sql", "select 1,\n  nowhere_to_be_found")
     assert (done.stdout, done.returncode) == ("", 1)
-    said = done.stderr.splitlines()[1:]
-    assert said[:3] == [
+    lines = done.stderr.splitlines()[1:]
+    assert lines[:3] == [
         'Error: column "nowhere_to_be_found" does not exist',
         "Line 2:   nowhere_to_be_found",
         " " * 10 + "^",
     ]
-    assert said[3].startswith("Code: undefined_column (42703)  Request: req_")
+    assert lines[3].startswith("Code: undefined_column (42703)  Request: req_")
 
 
-def test_exit_codes_tell_what_kind_of_failure_it_was(service: Service, tmp_path: Path) -> None:
+def test_exit_codes_distinguish_kinds_of_failure(service: Service, tmp_path: Path) -> None:
     assert run(None, "sql", "select 1", cwd=tmp_path).returncode == 2
     assert run(service, "--key", "svc_k_wrong", "sql", "select 1").returncode == 3
-    away = run(None, "--url", "http://127.0.0.1:1", "--key", "x", "--timeout", "0.1", "sql", "select 1")
-    assert (away.returncode, "Can't connect to" in away.stderr) == (4, True)
+    refused = run(None, "--url", "http://127.0.0.1:1", "--key", "x", "--timeout", "0.1", "sql", "select 1")
+    assert (refused.returncode, "Can't connect to" in refused.stderr) == (4, True)
     assert run(service, "nonsense").returncode == 2
 
 
@@ -95,7 +95,7 @@ def test_keys_databases_and_sessions_are_made_and_listed(service: Service) -> No
     assert json.loads(run(service, "whoami").stdout)["tier"] == "dedicated"
 
 
-def test_a_login_is_tried_saved_for_its_user_alone_and_used(service: Service, tmp_path: Path) -> None:
+def test_a_login_is_verified_saved_privately_and_used(service: Service, tmp_path: Path) -> None:
     environment = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path)}
     base = [str(Path(sys.executable).with_name("plainsql")), "--ca-file", str(service.dev["ca_file"])]
     for key, code in (("svc_k_wrong", 3), (service.api_key, 0)):
@@ -111,11 +111,11 @@ def test_a_login_is_tried_saved_for_its_user_alone_and_used(service: Service, tm
     )
 
 
-@pytest.mark.parametrize("form", ["table", "json", "csv", "ndjson"])
-def test_read_only_is_refused_to_write_in_every_form(service: Service, form: str) -> None:
+@pytest.mark.parametrize("output_format", ["table", "json", "csv", "ndjson"])
+def test_read_only_requests_cannot_write_in_any_form(service: Service, output_format: str) -> None:
     name = f"s_{uuid4().hex[:8]}"
     service.query(f"create sequence {name}")
-    done = run(service, "sql", "--read-only", "-o", form, f"select nextval('{name}')")
+    done = run(service, "sql", "--read-only", "-o", output_format, f"select nextval('{name}')")
     assert (done.returncode, "read_only_sql_transaction" in done.stderr) == (1, True)
     assert service.value(f"select is_called from {name}") is False
     service.query(f"drop sequence {name}")
@@ -129,7 +129,7 @@ def test_read_only_is_refused_to_write_in_every_form(service: Service, form: str
         '\'{"a": 1.10}\'::jsonb', "'-infinity'::date", "'dd0ee244-fa0c-4a9d-8110-021df457eaf3'::uuid",
     ],
 )  # fmt: skip
-def test_a_value_looks_the_same_whichever_way_it_came(service: Service, value: str) -> None:
+def test_a_value_looks_the_same_in_every_output_format(service: Service, value: str) -> None:
     streamed = run(service, "sql", "-o", "ndjson", f"select {value} as it").stdout
     together = run(service, "sql", "-o", "ndjson", f"select {value} as it", "select 1 as one").stdout.splitlines()[0]
     assert json.loads(together, parse_float=Decimal) == json.loads(streamed, parse_float=Decimal)
@@ -149,7 +149,7 @@ def test_a_value_cannot_command_the_terminal(service: Service) -> None:
     assert (failed.returncode, "\x1b" in failed.stderr) == (1, False)
 
 
-def test_settings_may_stand_behind_a_subcommand(service: Service) -> None:
+def test_settings_may_follow_a_subcommand(service: Service) -> None:
     before, behind = (
         run(None, "--key", "x", "sql", "select 1"),
         run(None, "sql", "select 1", "--key", "x", "--url", "nowhere"),
@@ -159,7 +159,7 @@ def test_settings_may_stand_behind_a_subcommand(service: Service) -> None:
     assert run(service, "keys", "create", "--help").stdout.startswith("usage: plainsql keys create ")
 
 
-def test_a_reader_that_has_enough_is_no_error(service: Service) -> None:
+def test_a_closed_output_pipe_is_not_an_error(service: Service) -> None:
     command = f"{Path(sys.executable).with_name('plainsql')} sql -o csv 'select generate_series(1, 1000000)' | head -2"
     environment = {**os.environ, "PLAINSQL_URL": service.data_url, "PLAINSQL_KEY": service.api_key}
     environment |= {"PLAINSQL_CA_FILE": str(service.dev["ca_file"])}
@@ -173,12 +173,12 @@ def test_a_reader_that_has_enough_is_no_error(service: Service) -> None:
 def test_a_script_s_failure_has_the_exit_code_of_its_kind(service: Service) -> None:
     assert run(service, input="select 1; select * from nowhere; select 2").returncode == 1
     assert run(service, "--key", "svc_k_wrong", input="select 1").returncode == 3
-    away = run(None, "--url", "http://127.0.0.1:1", "--key", "x", "--timeout", "0.5", input="select 1")
-    assert away.returncode == 4
-    assert "Can't connect to http://127.0.0.1:1: Connection refused. Retrying for 1 s." in away.stderr
+    refused = run(None, "--url", "http://127.0.0.1:1", "--key", "x", "--timeout", "0.5", input="select 1")
+    assert refused.returncode == 4
+    assert "Can't connect to http://127.0.0.1:1: Connection refused. Retrying for 1 s." in refused.stderr
 
 
-def test_a_time_limit_holds_for_streamed_forms_as_well(service: Service) -> None:
+def test_a_time_limit_applies_to_streamed_formats_too(service: Service) -> None:
     done = run(service, "--timeout", "0.3", "sql", "-o", "csv", "select pg_sleep(30)")
     assert (done.returncode, "statement_timeout" in done.stderr) == (1, True)
 
@@ -203,7 +203,7 @@ def test_null_and_the_empty_string_differ_in_csv() -> None:
     assert csv_line([None, "", "a", 'b"c', "d,e"]) == ',"",a,"b""c","d,e"'
 
 
-def test_nobody_waits_for_modules_that_are_not_needed(service: Service) -> None:
+def test_unneeded_modules_are_not_imported(service: Service) -> None:
     """What takes a while to import, and neither `--help` nor a statement and its answer need."""
     program = "import sys; from plainsql.command import main; sys.stderr = sys.stdout\n"
     program += "try: main(sys.argv[1:])\nfinally: print('modules:', *sys.modules)"
@@ -220,7 +220,7 @@ def test_nobody_waits_for_modules_that_are_not_needed(service: Service) -> None:
 
 
 @pytest.mark.timing
-def test_it_costs_little_more_than_python_itself(service: Service, tmp_path: Path) -> None:
+def test_the_command_costs_little_more_than_starting_python(service: Service, tmp_path: Path) -> None:
     """Processor time, beside that of programs that do nothing but import. An installed command has its bytecode
     compiled; so does this one after its first run. With PLAINSQL_TEST_COLD=1 also the time on the clock, which a busy
     machine does not keep."""

@@ -44,7 +44,7 @@ def test_the_module_has_the_globals() -> None:
     assert not issubclass(dbapi.InterfaceError, dbapi.DatabaseError)
 
 
-def test_the_constructors_make_what_they_say() -> None:
+def test_the_constructors_return_the_documented_types() -> None:
     assert dbapi.Date(2002, 12, 25) == dt.date(2002, 12, 25)
     assert dbapi.Time(13, 45, 30) == dt.time(13, 45, 30)
     assert dbapi.Timestamp(2002, 12, 25, 13, 45, 30) == dt.datetime(2002, 12, 25, 13, 45, 30)  # noqa: DTZ001
@@ -79,7 +79,7 @@ def test_a_description_has_seven_fields_and_type_codes_compare(connection: dbapi
     assert codes[0] != dbapi.NUMBER
 
 
-def test_row_counts_are_told(connection: dbapi.Connection, booze: str) -> None:
+def test_row_counts_are_reported(connection: dbapi.Connection, booze: str) -> None:
     cursor = connection.cursor()
     assert cursor.rowcount == -1
     cursor.execute(f"insert into {booze} values ('x'), ('y')")
@@ -122,7 +122,7 @@ def test_rows_are_fetched_one_by_one_in_groups_and_all_at_once(connection: dbapi
     cursor.setoutputsize(1000, 0)
 
 
-def test_what_is_closed_says_so(service: Service) -> None:
+def test_a_closed_cursor_or_connection_raises(service: Service) -> None:
     connection = connect(service)
     cursor = connection.cursor()
     cursor.close()
@@ -158,7 +158,7 @@ def test_errors_have_pep_249_s_classes(
             cursor.execute(sql.format(booze=booze))
 
 
-def test_buffered_writes_wait_for_the_commit_and_are_forgotten_by_a_rollback(service: Service, booze: str) -> None:
+def test_buffered_writes_are_sent_at_commit_and_discarded_by_rollback(service: Service, booze: str) -> None:
     with connect(service) as connection:
         cursor = connection.cursor()
         cursor.execute(f"insert into {booze} values (%s) returning name", ["kept"])
@@ -175,7 +175,7 @@ def test_buffered_writes_wait_for_the_commit_and_are_forgotten_by_a_rollback(ser
         assert service.value(f"select count(*) from {booze}") == 1
 
 
-def test_a_buffered_transaction_is_all_or_nothing(service: Service, booze: str) -> None:
+def test_a_buffered_transaction_is_atomic(service: Service, booze: str) -> None:
     with connect(service) as connection:
         connection.cursor().execute(f"insert into {booze} values ('a')")
         connection.cursor().execute(f"insert into {booze} values (repeat('x', 99))")
@@ -184,7 +184,7 @@ def test_a_buffered_transaction_is_all_or_nothing(service: Service, booze: str) 
         assert (connection.kept_writes, service.value(f"select count(*) from {booze}")) == (0, 0)
 
 
-def test_autocommit_does_not_pretend_to_roll_back(service: Service, booze: str) -> None:
+def test_a_rollback_after_a_write_raises_in_autocommit(service: Service, booze: str) -> None:
     with connect(service, autocommit=True) as connection:
         connection.rollback()
         connection.cursor().execute(f"insert into {booze} values ('done')")
@@ -238,7 +238,7 @@ def test_a_stream_does_not_write_in_buffered_mode(service: Service, booze: str) 
     assert service.value(f"select count(*) from {booze}") == 0
 
 
-def test_an_error_says_whether_anything_was_done() -> None:
+def test_an_error_reports_its_outcome() -> None:
     with scripted(hang_up) as (url, _):
         connection = dbapi.connect(url, "svc_k_x", timeout_s=0.2)
         connection.cursor().execute("insert into t values (1)")

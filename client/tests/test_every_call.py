@@ -53,7 +53,7 @@ async def test_every_call_works(service: Service, connect: Any) -> None:
     of_session.close()
     client.close()
     calls = {name for name, member in vars(type(client)).items() if inspect.isfunction(member) and name[0] != "_"}
-    of_commands = {"call", "close", "query_as_sent", "run_transaction", "stream_bytes", "tell_when_away"}
+    of_commands = {"call", "close", "query_as_sent", "run_transaction", "stream_bytes", "tell_when_unavailable"}
     assert do.called | session.called == calls - of_commands
 
 

@@ -1,4 +1,4 @@
-"""Writes through a proxy that cuts connections at random: each is done exactly once, and nobody is lied to.
+"""Writes through a proxy that cuts connections at random: each is executed exactly once and reported correctly.
 
 PLAINSQL_TEST_CUT_WRITES says how many; 10,000 take some minutes.
 """
@@ -42,7 +42,7 @@ def test_every_write_is_done_exactly_once_whatever_is_cut(plain_service: Service
     counted = {row["number"]: row["count"] for row in plain_service.query(
         "select number, count(*) from effects group by number", max_rows=100_000)["rows"]}  # fmt: skip
     assert all(count == 1 for count in counted.values())
-    # Every write is told as done, and is: the client tries again until it is.
+    # Every write is reported as done, and is: the client retries until it is.
     assert set(outcomes) == {"committed"}
     assert set(counted) == set(range(WRITES))
 
@@ -76,7 +76,7 @@ async def test_the_asyncio_client_keeps_to_it_as_well(plain_service: Service) ->
     assert plain_service.value("select count(distinct number) from async_effects") == 60
 
 
-def test_a_service_that_is_away_is_an_honest_error() -> None:
+def test_an_unavailable_service_is_reported_as_such() -> None:
     with (
         plainsql.connect("http://127.0.0.1:1", "svc_k_none", timeout_s=0.2) as db,
         pytest.raises(plainsql.NetworkError, match="Can't connect to") as caught,
@@ -85,7 +85,7 @@ def test_a_service_that_is_away_is_an_honest_error() -> None:
     assert caught.value.outcome == "not_executed"
 
 
-def test_a_write_whose_answers_are_all_lost_says_that_it_is_not_known(plain_service: Service) -> None:
+def test_a_write_whose_answers_are_all_lost_has_an_unknown_outcome(plain_service: Service) -> None:
     port = urlsplit(plain_service.data_url).port
     assert port is not None
     with (

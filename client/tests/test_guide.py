@@ -37,11 +37,11 @@ def test_the_guide_s_python_does_what_it_shows(place: Path) -> None:
     names: dict[str, Any] = {}
     try:
         for text in blocks:
-            said = io.StringIO()
-            with redirect_stdout(said):
+            output = io.StringIO()
+            with redirect_stdout(output):
                 exec(compile(text, str(GUIDE), "exec"), names)
             shown = [first or second for first, second in _SHOWN.findall(text)]
-            assert said.getvalue().splitlines() == shown, text
+            assert output.getvalue().splitlines() == shown, text
     finally:
         names["db"].close()
     names["engine"].dispose()

@@ -21,7 +21,7 @@ def test_every_public_call_has_a_docstring() -> None:
 
 
 def test_both_clients_have_the_same_calls_with_the_same_words() -> None:
-    of_commands = {"query_as_sent", "stream_bytes", "tell_when_away"}
+    of_commands = {"query_as_sent", "stream_bytes", "tell_when_unavailable"}
     ours, theirs = (
         {name: member for name, member in vars(kind).items() if inspect.isfunction(member) and not name.startswith("_")}
         for kind in (plainsql.Client, plainsql.AsyncClient)

@@ -69,7 +69,7 @@ def test_without_anything_the_error_says_what_to_do() -> None:
 @pytest.mark.parametrize(
     "url", ["ftp://x", "localhost:8400", "https://", "https://x:y", "https://u:p@x", "https://x/y"]
 )
-def test_an_address_that_is_none_is_refused(url: str) -> None:
+def test_an_invalid_address_is_rejected(url: str) -> None:
     with pytest.raises(SettingsError):
         resolve(url, "svc_k_x")
 

@@ -77,7 +77,7 @@ def terminal(service: Service, tmp_path: Path, request: pytest.FixtureRequest) -
     made.close()
 
 
-def test_the_shell_completes_points_cancels_remembers_and_pages(
+def test_the_shell_completes_marks_errors_cancels_keeps_history_and_pages(
     terminal: Terminal, db: plainsql.Client, service: Service
 ) -> None:
     name = f"shelf_{uuid4().hex[:6]}"
@@ -131,7 +131,7 @@ def test_the_guide_s_screen_is_what_the_shell_shows(terminal: Terminal, service:
     assert masked(screen) == masked("\n".join(shown))
 
 
-def test_statements_of_an_earlier_session_are_remembered(service: Service, tmp_path: Path) -> None:
+def test_the_shell_keeps_the_history_of_earlier_sessions(service: Service, tmp_path: Path) -> None:
     need("tmux")
     for press in ("type", "recall"):
         terminal = Terminal(service, tmp_path)

@@ -130,7 +130,7 @@ def test_returning_works_in_autocommit_and_is_refused_by_name_in_buffered_mode(e
     table.drop(engine)
 
 
-def test_a_data_frame_makes_the_round_trip(engine: sa.Engine) -> None:
+def test_a_data_frame_survives_a_round_trip(engine: sa.Engine) -> None:
     name = f"pd_{uuid4().hex[:8]}"
     frame = pandas.DataFrame({"a": [1, 2, 3], "b": ["x", "y", None], "c": [0.5, 1.5, 2.5]})
     frame.to_sql(name, engine, index=False)
@@ -155,7 +155,7 @@ def test_a_data_frame_of_more_rows_than_a_transaction_has_statements_is_stored(e
 
 
 @pytest.mark.parametrize("option", ["autocommit=yes", "tls=0", "timeout_s=soon", "tsl=false"])
-def test_an_option_that_says_nothing_is_refused(option: str) -> None:
+def test_an_empty_option_is_rejected(option: str) -> None:
     with pytest.raises(dbapi.InterfaceError, match=r"In the URL|unknown option"):
         sa.create_engine(f"plainsql://k:x@localhost/main?{option}")
 
@@ -194,9 +194,9 @@ def test_sqlalchemys_own_suite_passes(service: Service) -> None:
     service.customers.add_database(name)
     for schema in ("test_schema", "test_schema_2"):
         service.query(f"create schema {schema}", database=name)
-    everything = said_by_the_suite(address(service, name, autocommit="true"), "" if IS_FULL else PART)
+    everything = suite_output(address(service, name, autocommit="true"), "" if IS_FULL else PART)
     # Autocommit can be switched on and off only where the address does not choose it.
-    switching = said_by_the_suite(address(service, name), SWITCHING)
+    switching = suite_output(address(service, name), SWITCHING)
     cases = re.findall(r"^SKIPPED .*::([A-Za-z]+)_[^:]*::(\w+)", everything, re.MULTILINE)
     skipped = {f"{kind}.{test}" for kind, test in cases}
     documented = set(re.findall(r"`(\w+Test\w*(?:\.[\w*]+)?)`", GUIDE.read_text()))
@@ -210,7 +210,7 @@ def test_sqlalchemys_own_suite_passes(service: Service) -> None:
     assert counted(everything)[0] > 60
 
 
-def said_by_the_suite(url: str, chosen: str) -> str:
+def suite_output(url: str, chosen: str) -> str:
     """What the suite prints in a process of its own. `chosen` is as pytest's -k."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-rs", "--tb=short", "-k", chosen, "--dburi", f"plainsql+suite://{url}"],
@@ -221,12 +221,12 @@ def said_by_the_suite(url: str, chosen: str) -> str:
     return done.stdout
 
 
-def counted(said: str) -> tuple[int, int]:
+def counted(output: str) -> tuple[int, int]:
     """How many cases passed and were skipped, as pytest's last line says."""
-    counts = {word: int(number) for number, word in re.findall(r"(\d+) (passed|skipped)", said)}
+    counts = {word: int(number) for number, word in re.findall(r"(\d+) (passed|skipped)", output)}
     return counts["passed"], counts.get("skipped", 0)
 
 
-def classes_not_run(said: str) -> set[str]:
+def classes_not_run(output: str) -> set[str]:
     """Those that require something as a whole, and so are not even skipped."""
-    return set(re.findall(r"^NOT RUN (\w+)", said, re.MULTILINE))
+    return set(re.findall(r"^NOT RUN (\w+)", output, re.MULTILINE))

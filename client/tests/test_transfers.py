@@ -45,7 +45,7 @@ def write_rows(path: Path, rows: int, **changes: str) -> None:
     path.write_text("id,name,price,at\n" + "\n".join(lines) + "\n")
 
 
-def test_quotes_line_breaks_nulls_and_empty_strings_survive_the_way_in_and_out(
+def test_quotes_line_breaks_nulls_and_empty_strings_survive_a_round_trip(
     service: Service, db: plainsql.Client, table: str, tmp_path: Path
 ) -> None:
     content = (
@@ -61,7 +61,7 @@ def test_quotes_line_breaks_nulls_and_empty_strings_survive_the_way_in_and_out(
     assert (tmp_path / "out.csv").read_text().replace("\r\n", "\n") == content.replace("00.000000Z", "00Z")
 
 
-def test_a_file_of_many_batches_is_imported_whole(
+def test_a_file_of_many_batches_is_imported_completely(
     service: Service, db: plainsql.Client, table: str, tmp_path: Path
 ) -> None:
     write_rows(tmp_path / "in.csv", 12_000)
@@ -83,24 +83,24 @@ def test_a_file_of_many_batches_is_imported_whole(
         (12_000, {"row8000": "8000,a,1"}, "line 8001: Expected 4 fields as in the header, got 3"),
     ],
 )
-def test_a_bad_row_is_named_and_nothing_is_half_imported(
+def test_an_invalid_row_is_reported_and_no_partial_batch_is_imported(
     service: Service, db: plainsql.Client, table: str, tmp_path: Path, case: tuple[int, dict[str, str], str]
 ) -> None:
-    rows, change, said = case
+    rows, change, message = case
     write_rows(tmp_path / "in.csv", rows, **change)
     done = run(service, "import", str(tmp_path / "in.csv"), "--table", table)
-    assert (done.returncode, said in done.stderr) == (1, True), done.stderr
+    assert (done.returncode, message in done.stderr) == (1, True), done.stderr
     assert db.query(f"select count(*) from {table}").value() == 0
     assert stages(db) == 0
 
 
-@pytest.mark.parametrize("form", ["ndjson", "parquet"])
-def test_other_forms_make_the_round_trip(
-    service: Service, db: plainsql.Client, table: str, tmp_path: Path, form: str
+@pytest.mark.parametrize("output_format", ["ndjson", "parquet"])
+def test_other_formats_survive_a_round_trip(
+    service: Service, db: plainsql.Client, table: str, tmp_path: Path, output_format: str
 ) -> None:
     db.query(f"insert into {table} select g, 'n' || g, g + 0.25, '2026-01-01Z' from generate_series(1, 1000) g")
     before = db.query(f"select * from {table} order by id").rows
-    path = str(tmp_path / f"out.{form}")
+    path = str(tmp_path / f"out.{output_format}")
     assert run(service, "export", path, "--table", table).returncode == 0
     db.query(f"delete from {table}")
     done = run(service, "import", path, "--table", table)
@@ -123,18 +123,18 @@ ALL_VALUES = """
 """
 
 
-@pytest.mark.parametrize("form", ["csv", "ndjson"])
-def test_every_kind_of_value_makes_the_round_trip(
-    service: Service, db: plainsql.Client, tmp_path: Path, form: str
+@pytest.mark.parametrize("output_format", ["csv", "ndjson"])
+def test_every_kind_of_value_survives_a_round_trip(
+    service: Service, db: plainsql.Client, tmp_path: Path, output_format: str
 ) -> None:
     name = f"all_{uuid4().hex[:8]}"
     db.query(f"create table {name} (id int generated always as identity, {ALL_TYPES})")
     columns = ", ".join(each.split()[0] for each in ALL_TYPES.split(","))
     db.query(f"insert into {name} ({columns}) values {ALL_VALUES}")
-    # A JSON null in NDJSON cannot be told from none.
+    # A JSON null in NDJSON cannot be distinguished from none.
     db.query(f"update {name} set js = '{{}}' where js::text = 'null'")
     before = db.query(f"select {name}::text from (select {columns} from {name} order by id) {name}").rows
-    path = str(tmp_path / f"out.{form}")
+    path = str(tmp_path / f"out.{output_format}")
     done = run(service, "export", path, "--sql", f"select {columns} from {name} order by id")
     assert done.returncode == 0, done.stderr
     db.query(f"delete from {name}")
@@ -194,7 +194,7 @@ def test_a_tsv_has_tabs_and_ndjson_may_leave_columns_out(service: Service, db: p
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "said"),
+    ("file", "content", "message"),
     [
         ("in.csv", b"id,price\n1,1\n2,\xff\n", "line 3: The byte 0xff isn't valid UTF-8"),
         ("in.csv", b'id,price\n1,1\n2,"3\n', "line 3: Unclosed or unexpected quotation mark"),
@@ -204,12 +204,12 @@ def test_a_tsv_has_tabs_and_ndjson_may_leave_columns_out(service: Service, db: p
         ("in.ndjson", b'{"id": 1, "price": 1}\n{"id": 2, "price": "x"}\n', "line 2, column 'price': invalid input"),
     ],
 )
-def test_what_cannot_be_read_is_named_by_its_line(  # noqa: PLR0917  # fixtures
-    service: Service, db: plainsql.Client, table: str, tmp_path: Path, file: str, content: bytes, said: str
+def test_an_unreadable_line_is_reported_by_its_number(  # noqa: PLR0917  # fixtures
+    service: Service, db: plainsql.Client, table: str, tmp_path: Path, file: str, content: bytes, message: str
 ) -> None:
     (tmp_path / file).write_bytes(content)
     done = run(service, "import", str(tmp_path / file), "--table", table)
-    assert (done.returncode, said in done.stderr) == (1, True), done.stderr
+    assert (done.returncode, message in done.stderr) == (1, True), done.stderr
     assert db.query(f"select count(*) from {table}").value() == 0
 
 
@@ -244,8 +244,8 @@ def on_a_terminal(service: Service, *arguments: str) -> str:
         seen = b""
         # A terminal whose other end is closed is an error to read from.
         with contextlib.suppress(OSError):
-            while piece := os.read(ours, 65536):
-                seen += piece
+            while chunk := os.read(ours, 65536):
+                seen += chunk
     os.close(ours)
     return seen.decode()
 

@@ -74,13 +74,13 @@ class Upstream:
 
     port: int = 0
     connections: int = 0
-    heads: list[bytes] = field(default_factory=list)
-    # Of a stand-in that waits to be told: one for each piece that it may send.
+    request_heads: list[bytes] = field(default_factory=list)
+    # Of a stand-in that waits for permission: one for each chunk that it may send.
     wanted: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
 
 
 @asynccontextmanager
-async def streaming_upstream(pieces: int) -> AsyncIterator[Upstream]:
+async def streaming_upstream(chunks: int) -> AsyncIterator[Upstream]:
     """Answers each request with a stream of so many pieces, each made only when it is wanted."""
     seen = Upstream()
 
@@ -88,13 +88,13 @@ async def streaming_upstream(pieces: int) -> AsyncIterator[Upstream]:
         seen.connections += 1
         with contextlib.closing(writer), contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
-                seen.heads.append(await reader.readuntil(b"\r\n\r\n"))
+                seen.request_heads.append(await reader.readuntil(b"\r\n\r\n"))
                 head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
                 writer.write(head)
-                for number in range(pieces):
+                for number in range(chunks):
                     await seen.wanted.acquire()
-                    piece = b"event: row\ndata: %d\n\n" % number
-                    writer.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+                    chunk = b"event: row\ndata: %d\n\n" % number
+                    writer.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
                     await writer.drain()
                 writer.write(b"0\r\n\r\n")
 

@@ -69,9 +69,9 @@ class Documented:
     def _check_answer(self, response: httpx.Response, described: Json) -> None:
         content_type = response.headers.get("content-type", "").partition(";")[0]
         if not content_type:
-            assert "content" not in described, "a body is told of, and there is none"
+            assert "content" not in described, "a body is documented, and there is none"
             return
-        assert content_type in described["content"], f"{content_type} is not told of"
+        assert content_type in described["content"], f"{content_type} is not documented"
         if response.request.method == "HEAD":
             return
         schema = described["content"][content_type]["schema"]
@@ -86,7 +86,7 @@ class Documented:
         """Rows hold whatever was asked for; the other events are models."""
         models = {each["properties"]["event"]["const"]: each["properties"]["data"] for each in schema["anyOf"]}
         for event in events:
-            assert event.type in models, f"the event {event.type} is not told of"
+            assert event.type in models, f"the event {event.type} is not documented"
             if event.type != "row":
                 self._classify(self._strict, models[event.type]["contentSchema"], event.data.encode())
 

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 # No piece may take longer than this, or a test would hang instead of failing.
-PIECE_LIMIT_S = 30.0
+CHUNK_LIMIT_S = 30.0
 
 _END_OF_LINE = re.compile(r"\r\n|\n|\r")
 
@@ -43,10 +43,10 @@ class EventParser:
         self._data = ""
         self.comments: list[str] = []
 
-    def feed(self, piece: bytes, at_s: float = 0.0) -> list[Event]:
+    def feed(self, chunk: bytes, at_s: float = 0.0) -> list[Event]:
         """The events that are complete with this piece."""
         # A character may be cut in two; what is not a character at all must fail the test.
-        self._bytes += piece
+        self._bytes += chunk
         try:
             text, self._bytes = self._bytes.decode(), b""
         except UnicodeDecodeError as error:
@@ -132,7 +132,7 @@ class StreamClient:
     async def read_head(self) -> None:
         assert self._reader is not None
         try:
-            async with asyncio.timeout(PIECE_LIMIT_S):
+            async with asyncio.timeout(CHUNK_LIMIT_S):
                 head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             raise BrokenOff from error
@@ -141,30 +141,30 @@ class StreamClient:
             name, _, value = line.partition(":")
             self.headers[name.lower()] = value.strip()
 
-    async def pieces(self) -> AsyncIterator[bytes]:
+    async def chunks(self) -> AsyncIterator[bytes]:
         """The chunks of the body. Raises BrokenOff where the last one is missing."""
         assert self._reader is not None
         while True:
             try:
-                async with asyncio.timeout(PIECE_LIMIT_S):
+                async with asyncio.timeout(CHUNK_LIMIT_S):
                     size = int(await self._reader.readuntil(b"\r\n"), 16)
-                    piece = await self._reader.readexactly(size + 2)
+                    chunk = await self._reader.readexactly(size + 2)
             except (asyncio.IncompleteReadError, ConnectionError) as error:
                 raise BrokenOff from error
             if size == 0:
                 return
-            yield piece[:-2]
+            yield chunk[:-2]
 
     async def events(self) -> AsyncIterator[Event]:
         """The events, as they come."""
-        async for piece in self.pieces():
-            for event in self.parser.feed(piece, time.monotonic()):
+        async for chunk in self.chunks():
+            for event in self.parser.feed(chunk, time.monotonic()):
                 yield event
 
     async def json_body(self) -> Any:
         """The body of an answer that is no stream."""
         assert self._reader is not None
-        async with asyncio.timeout(PIECE_LIMIT_S):
+        async with asyncio.timeout(CHUNK_LIMIT_S):
             return json.loads(await self._reader.readexactly(int(self.headers["content-length"])))
 
     async def last_event(self) -> Event | None:

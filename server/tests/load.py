@@ -1,7 +1,7 @@
 """Load for tests: data-plane processes of the test's own, and clients that speak HTTP straight over a socket.
 
 Owns starting and stopping such a process, one client's connection, and what the engine says is running. A
-client's connection can be dropped at any moment, and a request without an answer is told apart from one that
+client's connection can be dropped at any moment, and a request without an answer is distinguished from one that
 was never taken: that is what these tests are about, and what HTTP libraries hide.
 """
 

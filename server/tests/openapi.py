@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from plainsql_server.http.app.reference import Reference
+from plainsql_server.http.app.reference import ReferencePage
 from server.tests.test_completeness import declared_routes
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "openapi"
@@ -17,7 +17,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "docs" / "openapi"
 def documents() -> dict[str, dict[str, Any]]:
     """The document of each plane, made of the routes that the assembly declares."""
     planes = asyncio.run(declared_routes())
-    return {plane: Reference(plane).describe(routes) for plane, routes in planes.items()}
+    return {plane: ReferencePage(plane).describe(routes) for plane, routes in planes.items()}
 
 
 def as_text(document: dict[str, Any]) -> str:

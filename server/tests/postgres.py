@@ -167,7 +167,7 @@ def _binaries(major: int) -> Path:
 
 
 def run_as_postgres(*command: object) -> None:
-    """Runs one of PostgreSQL's own programs as whoever tests' clusters belong to."""
+    """Runs one of PostgreSQL's own programs as the user that owns the tests' clusters."""
     user = pwd.getpwnam("postgres") if os.geteuid() == 0 else None
     subprocess.run(
         with_bounded_memory([str(part) for part in command]),

@@ -34,7 +34,7 @@ _STOP_LIMIT_S = 15
 
 @dataclass(frozen=True)
 class Service:
-    """A running service. `call` and its kin use the key that `dev` made, unless told otherwise."""
+    """A running service. `call` and its kin use the key that `dev` made, unless you pass another."""
 
     folder: Path
     dev: Mapping[str, Any]

@@ -148,6 +148,8 @@ def test_every_package_is_described() -> None:
 
 
 def test_no_package_has_too_many_modules() -> None:
-    folders = {path.parent for path in PACKAGE.rglob("*.py") if path.name != "__init__.py"}
+    # Migrations only grow in number, and the kernel is generated.
+    aside = {"versions", "_kernel"}
+    folders = {path.parent for path in PACKAGE.rglob("*.py") if not aside & {*path.parts}}
     counts = {folder: len([each for each in folder.glob("*.py") if each.name != "__init__.py"]) for folder in folders}
     assert {folder.name: count for folder, count in counts.items() if count > MODULES_MAX} == {}

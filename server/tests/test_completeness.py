@@ -172,7 +172,7 @@ def test_every_class_of_errors_has_a_status() -> None:
     assert classes_without_status(kinds) == []
 
 
-def test_a_class_without_a_status_is_noticed() -> None:
+def test_a_class_without_a_status_is_detected() -> None:
     forgotten = type("ForgottenError", (errors.RequestError,), {})
     assert classes_without_status([errors.RequestError, forgotten]) == ["ForgottenError"]
 
@@ -191,7 +191,7 @@ def test_the_tree_in_the_docstring_is_the_tree_of_classes() -> None:
     assert {kind.__name__ for kind in error_classes()} == set(defined)
 
 
-def test_a_class_that_is_not_drawn_is_noticed() -> None:
+def test_a_class_missing_from_the_diagram_is_detected() -> None:
     assert drawn_classes("ServiceError\n    ├ FirstError  one\n    └ LastError   two, not ThirdError\n") == [
         "FirstError", "LastError",
     ]  # fmt: skip
@@ -237,7 +237,7 @@ def test_every_setting_says_what_it_is_for() -> None:
 
 def test_a_setting_without_a_description_is_noticed() -> None:
     class Sample(msgspec.Struct):
-        told: Annotated[int, Meta(description="Something.")]
+        described: Annotated[int, Meta(description="Something.")]
         bare: int
         empty: Annotated[int, Meta(description=" ")]
         bounded: Annotated[int, Meta(ge=0)]

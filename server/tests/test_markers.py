@@ -43,7 +43,7 @@ def _bounds_duration(comparison: ast.Compare) -> bool:
     )
 
 
-def test_who_claims_something_about_time_says_so() -> None:
+def test_tests_that_claim_something_about_time_are_marked() -> None:
     files = [*(ROOT / "server/tests").rglob("test_*.py"), *(ROOT / "client/tests").rglob("test_*.py")]
     found = {path.name: list(unmarked_claims(path.read_text())) for path in files}
     assert {name: tests for name, tests in found.items() if tests} == {}

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("server/src", "client/src", "server/tests", "client/tests", "bench")
 
 # The codebases that we learn from have files of 70 to 250 lines and functions of 5 to 11, in the median. These
-# limits are far above that: whoever meets one has two things in one place.
+# limits are far above that: code that exceeds one has two things in one place.
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 

@@ -61,19 +61,19 @@ def _end(request: Request, response: Response | None, failure: Exception | None,
     if response is not None:
         if key is None or not _leaves_doubt(response, was_lost=was_lost):
             return response
-        said = _error_in(response).get("message", f"A proxy answered with status {response.status}.")
-        failure = Lost(f"A response was lost; the next attempt failed: {said}" if was_lost else said)
+        message = _error_in(response).get("message", f"A proxy answered with status {response.status}.")
+        failure = Lost(f"A response was lost; the next attempt failed: {message}" if was_lost else message)
         was_lost = True
     if not was_lost:
         raise NetworkError(str(failure), outcome="not_executed", idempotency_key=key)
     if key is None:
         raise NetworkError(f"{failure} It is unknown whether the request was executed.", outcome="unknown")
     if (yield from _is_committed(request, key)):
-        said = f"{failure} The write was committed. To get its response, repeat the request with the same key."
-        raise NetworkError(said, outcome="committed", idempotency_key=key)
+        message = f"{failure} The write was committed. To get its response, repeat the request with the same key."
+        raise NetworkError(message, outcome="committed", idempotency_key=key)
     # An attempt may still be in transit: "not executed yet" does not mean "never executed".
-    said = f"{failure} It is unknown whether the write was executed. Check later with request_outcome() and its key."
-    raise NetworkError(said, outcome="unknown", idempotency_key=key)
+    message = f"{failure} It is unknown whether the write was executed. Check later with request_outcome() and its key."
+    raise NetworkError(message, outcome="unknown", idempotency_key=key)
 
 
 def _is_committed(request: Request, key: str) -> Steps[bool]:
@@ -130,8 +130,8 @@ def _wait_before_retry(response: Response, *, safe: bool, was_lost: bool) -> flo
         return None
     if response.status == 503 and not safe and not error.get("retryable"):
         return None
-    told = error.get("retry_after_ms")
-    return float(told) / 1000 if told is not None else _seconds(response.headers.get("retry-after", "1"))
+    wait_ms = error.get("retry_after_ms")
+    return float(wait_ms) / 1000 if wait_ms is not None else _seconds(response.headers.get("retry-after", "1"))
 
 
 def _seconds(text: str) -> float:
@@ -146,8 +146,8 @@ def answer_of(response: Response) -> Any:
     except ValueError:
         answer = None
     if not isinstance(answer, dict):
-        said = f"The response (status {response.status}) isn't a JSON object."
-        fields = {"code": "no_json", "message": said, "outcome": "unknown"}
+        message = f"The response (status {response.status}) isn't a JSON object."
+        fields = {"code": "no_json", "message": message, "outcome": "unknown"}
         raise service_error(fields, status=response.status, request_id=response.headers.get("x-request-id"))
     if response.status < 300 and answer.get("success", True):
         return answer

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from plainsql.driver import Driver, finish
 from plainsql.lazy import LazyModule
-from plainsql.protocol import DEFAULT_TIMEOUT_S, STREAM_LIFE_S, Core, Options, StreamForm
+from plainsql.protocol import DEFAULT_TIMEOUT_S, STREAM_LIFE_S, Core, Options, StreamFormat
 from plainsql.result import Result, TransactionResult
 from plainsql.settings import Settings, resolve
 from plainsql.sockets import open_connection, pause, tls_context
@@ -102,16 +102,16 @@ class Client:
         self,
         sql: str,
         *params: Any,
-        form: StreamForm,
+        stream_format: StreamFormat,
         timeout_s: float | None = None,
         max_rows: int | None = None,
         read_only: bool | None = None,
     ) -> ByteStream:
         """Returns the rows as raw CSV or NDJSON bytes, for programs that only copy them."""
         options = Options(None, STREAM_LIFE_S if timeout_s is None else timeout_s, max_rows, read_only)
-        return ByteStream(self._run(self._core.stream(sql, params, options, form)), form)
+        return ByteStream(self._run(self._core.stream(sql, params, options, stream_format)), stream_format)
 
-    def tell_when_away(self, say: Callable[[str], None]) -> None:
+    def tell_when_unavailable(self, say: Callable[[str], None]) -> None:
         """Calls `say` once per call if the service does not answer and the call is retried."""
         self._core.notice = say
 

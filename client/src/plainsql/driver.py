@@ -81,11 +81,11 @@ class Connection:
     async def read(self) -> bytes:
         """The next piece of the body; empty at its end."""
         try:
-            while (piece := self._wire.piece()) is None:
+            while (chunk := self._wire.chunk()) is None:
                 self._wire.feed(await self.receive())
         except OSError as error:
             raise self._lost(error) from error
-        return piece
+        return chunk
 
     def _lost(self, error: OSError) -> Lost:
         if isinstance(error, TimeoutError):
@@ -108,14 +108,14 @@ class StreamSource:
         if connection is None:
             return b""
         try:
-            piece = await connection.read()
+            chunk = await connection.read()
         except BaseException:
             self.close()
             raise
-        if not piece:
+        if not chunk:
             self._connection = None
             self._driver.give_back(connection)
-        return piece
+        return chunk
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -164,10 +164,10 @@ class Driver:
             if effect.as_stream and response.is_stream():
                 response.source = StreamSource(self, connection)
                 return response
-            pieces = []
-            while piece := await connection.read():
-                pieces.append(piece)
-            response.body = b"".join(pieces)
+            chunks = []
+            while chunk := await connection.read():
+                chunks.append(chunk)
+            response.body = b"".join(chunks)
         except BaseException:
             # Unread bytes may be left on this connection, so it must not be reused.
             connection.close()

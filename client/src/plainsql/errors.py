@@ -85,11 +85,11 @@ class ServiceError(Error):
         self.sql: str | None = None
 
     def __str__(self) -> str:
-        said = [f"{self.code}: {self.message}"]
-        said += [f"{name}: {value}" for name, value in (("detail", self.detail), ("hint", self.hint)) if value]
+        lines = [f"{self.code}: {self.message}"]
+        lines += [f"{name}: {value}" for name, value in (("detail", self.detail), ("hint", self.hint)) if value]
         if self.request_id:
-            said.append(f"request id: {self.request_id}")
-        return "\n".join(said)
+            lines.append(f"request id: {self.request_id}")
+        return "\n".join(lines)
 
 
 class RequestError(ServiceError):

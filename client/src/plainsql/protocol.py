@@ -33,7 +33,7 @@ _REMEMBERED_WRITES = 256
 _JSON = ("Content-Type", "application/json")
 
 
-class StreamForm(Enum):
+class StreamFormat(Enum):
     """The format of a stream's rows."""
 
     ARRAYS = "arrays"
@@ -132,25 +132,25 @@ class Core:
         return json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
 
     def stream(
-        self, sql: str, params: Sequence[Any], options: Options, form: StreamForm = StreamForm.ARRAYS
+        self, sql: str, params: Sequence[Any], options: Options, stream_format: StreamFormat = StreamFormat.ARRAYS
     ) -> Steps[Response]:
         """Opens a stream. A read is retried until its first bytes arrive; a write is sent once."""
         read_only = options.read_only
         if read_only is None and looks_like_a_read(sql) and sql not in self._writes:
             try:
-                return (yield from self._open_stream(sql, params, options, form, read_only=True))
+                return (yield from self._open_stream(sql, params, options, stream_format, read_only=True))
             except ServiceError as error:
                 if error.code != "read_only_sql_transaction":
                     raise
                 self._remember_write(sql)
-        return (yield from self._open_stream(sql, params, options, form, read_only=bool(read_only)))
+        return (yield from self._open_stream(sql, params, options, stream_format, read_only=bool(read_only)))
 
     def _open_stream(
-        self, sql: str, params: Sequence[Any], options: Options, form: StreamForm, *, read_only: bool
+        self, sql: str, params: Sequence[Any], options: Options, stream_format: StreamFormat, *, read_only: bool
     ) -> Steps[Response]:
-        row_format = "array" if form is StreamForm.ARRAYS else "object"
+        row_format = "array" if stream_format is StreamFormat.ARRAYS else "object"
         body = self.query_body(sql, params, options, read_only=read_only, row_format=row_format)
-        accept = "text/csv" if form is StreamForm.CSV else "application/x-ndjson"
+        accept = "text/csv" if stream_format is StreamFormat.CSV else "application/x-ndjson"
         request = Request("POST", "/v1/query", (_JSON, ("Accept", accept)), body)
         response = yield from self._exchange(request, options, safe=read_only, as_stream=True)
         response.read_only = read_only

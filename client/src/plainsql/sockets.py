@@ -23,8 +23,8 @@ def tls_context(ca_file: str | None) -> ssl.SSLContext:
 def not_reached(address: Address, error: OSError) -> NotSent:
     """The error for a failed connection, with whether a retry can help."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        said = f"The certificate of {address.url} isn't trusted: {error.verify_message}."
-        return NotSent(f"{said} If you use your own CA, pass its ca_file.", is_final=True)
+        message = f"The certificate of {address.url} isn't trusted: {error.verify_message}."
+        return NotSent(f"{message} If you use your own CA, pass its ca_file.", is_final=True)
     if isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME:
         return NotSent(f"Host {address.host} not found: {error.strerror}.", is_final=True)
     if isinstance(error, ssl.SSLError):

@@ -10,7 +10,7 @@ from typing import Any
 
 from plainsql.driver import finish
 from plainsql.errors import StreamBroken, service_error
-from plainsql.protocol import StreamForm
+from plainsql.protocol import StreamFormat
 from plainsql.result import Row, make_rows
 from plainsql.values import decode_json
 from plainsql.wire import Lost, Response, Source
@@ -27,11 +27,11 @@ class RowLines:
         self.has_head = False
         self._rest = b""
 
-    def feed(self, piece: bytes) -> list[Row]:
+    def feed(self, chunk: bytes) -> list[Row]:
         """The rows that these bytes complete."""
-        whole, newline, rest = piece.rpartition(b"\n")
+        whole, newline, rest = chunk.rpartition(b"\n")
         if not newline:
-            self._rest += piece
+            self._rest += chunk
             return []
         lines = (self._rest + whole).split(b"\n")
         self._rest = rest
@@ -98,11 +98,11 @@ class _Rows:
 
     async def _read(self) -> bool:
         """Reads one piece; False at the end."""
-        piece = await _piece(self._source)
-        if not piece:
+        chunk = await _next_chunk(self._source)
+        if not chunk:
             self._lines.close()
             return False
-        self._rows.extend(self._lines.feed(piece))
+        self._rows.extend(self._lines.feed(chunk))
         return True
 
     def close(self) -> None:
@@ -176,10 +176,10 @@ class ByteStream(Iterator[bytes]):
     Raises StreamBroken if the connection breaks, and the service's error if the statement fails midway.
     """
 
-    def __init__(self, response: Response, form: StreamForm) -> None:
+    def __init__(self, response: Response, stream_format: StreamFormat) -> None:
         assert response.source is not None
         self._source = response.source
-        self._is_csv = form is StreamForm.CSV
+        self._is_csv = stream_format is StreamFormat.CSV
         self._has_head = self._is_csv
         # The last line so far. If the stream ends here, it is the closing line, not a row.
         self._held = b""
@@ -187,20 +187,20 @@ class ByteStream(Iterator[bytes]):
 
     def __next__(self) -> bytes:
         while not self._is_over:
-            piece = finish(_piece(self._source))
-            if not piece:
+            chunk = finish(_next_chunk(self._source))
+            if not chunk:
                 self._is_over = True
                 self._finish()
                 break
             if self._is_csv:
-                return piece
-            if rows := self._rows(piece):
+                return chunk
+            if rows := self._rows(chunk):
                 return rows
         raise StopIteration
 
-    def _rows(self, piece: bytes) -> bytes:
+    def _rows(self, chunk: bytes) -> bytes:
         """All whole lines except the last one."""
-        text = self._held + piece
+        text = self._held + chunk
         if not self._has_head:
             head, newline, text = text.partition(b"\n")
             if not newline:
@@ -235,7 +235,7 @@ class ByteStream(Iterator[bytes]):
         self.close()
 
 
-async def _piece(source: Source) -> bytes:
+async def _next_chunk(source: Source) -> bytes:
     """The next piece of a body. Raises StreamBroken if the connection breaks."""
     try:
         return await source.read()

@@ -124,7 +124,7 @@ class Wire:
             raise Lost("The service closed the connection without a response.")
         return Response(event.status_code, {name.decode(): value.decode("latin-1") for name, value in event.headers})
 
-    def piece(self) -> bytes | None:
+    def chunk(self) -> bytes | None:
         """The next bytes of the body, empty at its end, or None if more bytes are needed."""
         event = self._next()
         if event is None:

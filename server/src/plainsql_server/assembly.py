@@ -19,7 +19,7 @@ from plainsql_server.control_plane.reaping import Reaper
 from plainsql_server.control_plane.spanning import Recovery
 from plainsql_server.core.clock import now
 from plainsql_server.core.errors import ServiceError
-from plainsql_server.core.observation import Failure, Observation, Observe
+from plainsql_server.core.observation import FailureObserved, Observation, Observe
 from plainsql_server.data_plane.databases import Databases
 from plainsql_server.data_plane.diagnostics.probe_context import Executors
 from plainsql_server.data_plane.diagnostics.temporary_schemas import TemporarySchemas
@@ -39,19 +39,19 @@ from plainsql_server.directory.spanning_lock import SpanningNotifier
 from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.pool.pool import PoolLimits, Pools
 from plainsql_server.http.app.application import Application
-from plainsql_server.http.app.banner import Banner, Check, Urls
 from plainsql_server.http.app.credential_watch import CredentialWatch
-from plainsql_server.http.app.reference import Reference
+from plainsql_server.http.app.health import Check, PublicRoutes, Urls
+from plainsql_server.http.app.reference import ReferencePage
 from plainsql_server.http.app.routes import Route, RouteTable
 from plainsql_server.http.control.routes import control_routes
-from plainsql_server.http.data.banner_routes import banner_routes
 from plainsql_server.http.data.idempotency import IdempotencyRoutes
 from plainsql_server.http.data.query import QueryRoutes
 from plainsql_server.http.data.routes import data_routes
 from plainsql_server.http.data.streams import Pace, StreamedAnswers
 from plainsql_server.http.data.transaction import TransactionRoutes
+from plainsql_server.http.data.utility_routes import utility_routes
 from plainsql_server.http.server.connections import ConnectionLimits, Connections, allow_descriptors
-from plainsql_server.http.server.protocol import LAST_ANSWERS_AFTER_S, ClientTimeouts, ShortWayProtocol
+from plainsql_server.http.server.protocol import LAST_ANSWERS_AFTER_S, ClientTimeouts, FastPathProtocol
 from plainsql_server.http.server.readiness import Readiness
 from plainsql_server.http.server.workers import serve
 from plainsql_server.limits.opening import open_permits
@@ -67,7 +67,7 @@ _KEEP_ALIVE_S = 75
 # A worker that does not respond for this long is replaced. On a busy machine a worker takes some seconds to start; with
 # a shorter limit it would be replaced before it is up, again and again. A worker that dies is noticed at once in any
 # case.
-_WORKER_SILENCE_S = 30
+_WORKER_HEALTHCHECK_S = 30
 # Every control request uses the directory, most of them for several statements.
 _CONTROL_DIRECTORY_CONNECTIONS = 8
 # How often a stream checks that its caller's key has not been revoked. It reacts at most this much later than a
@@ -154,7 +154,7 @@ def build_data_application(settings: Settings, observe: Observer) -> Application
             )
             own = ServiceConnections(databases, pools, tally)
             executors = Executors(own, TemporarySchemas(own), queries, transactions, streams)
-            routes += banner_routes(directory, executors, permits)
+            routes += utility_routes(directory, executors, permits)
             yield (
                 RouteTable(_all_routes("data", settings, checks, readiness, routes)),
                 principals,
@@ -214,11 +214,11 @@ def _all_routes(
     plane: str, settings: Settings, checks: dict[str, Check], readiness: Readiness, routes: list[Route]
 ) -> list[Route]:
     """A plane's own routes, and those that both planes have."""
-    reference = Reference(plane)
+    reference = ReferencePage(plane)
     own_url = settings.data_url if plane == "data" else settings.control_url
-    banner = Banner(own_url, _urls(settings), checks, readiness)
-    every = [*routes, *banner.open_routes(), *reference.routes()]
-    banner.routes = tuple(every)
+    public = PublicRoutes(own_url, _urls(settings), checks, readiness)
+    every = [*routes, *public.open_routes(), *reference.routes()]
+    public.routes = tuple(every)
     reference.describe(every)
     return every
 
@@ -246,7 +246,7 @@ async def _tally(directory: Directory, settings: Settings, observe: Observer) ->
     try:
         await tally.finish()
     except ServiceError as error:
-        observe(Failure(now(), "failure", "usage", f"lost at shutdown: {error.internal_context}"))
+        observe(FailureObserved(now(), "failure", "usage", f"lost at shutdown: {error.internal_context}"))
 
 
 @asynccontextmanager
@@ -262,7 +262,9 @@ async def _in_background(work: Coroutine[Any, Any, None], observe: Observe) -> A
 
     def say(task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            observe(Failure(now(), "failure", "background", f"{task.get_coro()}: {type(error).__name__}: {error}"))
+            observe(
+                FailureObserved(now(), "failure", "background", f"{task.get_coro()}: {type(error).__name__}: {error}")
+            )
 
     task = asyncio.create_task(work)
     task.add_done_callback(say)
@@ -327,7 +329,7 @@ def _serve(factory: str, settings: Settings, host: str, port: int, workers: int)
         ssl_certfile=settings.tls_cert_file,
         ssl_keyfile=settings.tls_key_file,
         loop="uvloop",
-        http=ShortWayProtocol,
+        http=FastPathProtocol,
         ws="none",
         lifespan="on",
         access_log=False,
@@ -336,7 +338,7 @@ def _serve(factory: str, settings: Settings, host: str, port: int, workers: int)
         headers=_safety_headers(settings),
         proxy_headers=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
-        timeout_worker_healthcheck=_WORKER_SILENCE_S,
+        timeout_worker_healthcheck=_WORKER_HEALTHCHECK_S,
         timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
     )
     serve(config)

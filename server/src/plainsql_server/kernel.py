@@ -28,7 +28,7 @@ _STALE = (
 )
 
 
-class State(StrEnum):
+class KernelState(StrEnum):
     """Whether the compiled hot path is in use. `plainsql-server --version` and the metrics show it."""
 
     COMPILED = "compiled"
@@ -52,16 +52,16 @@ class KernelFinder(MetaPathFinder):
         return None if file is None else spec_from_file_location(fullname, file)
 
 
-def use_kernel() -> State:
+def use_kernel() -> KernelState:
     """Uses the compiled kernel if it exists and matches its sources. Returns which code is in use."""
     files = kernel_files(FOLDER, PACKAGE)
     if files is None:
         sys.stderr.write(_STALE)
-        return State.STALE
+        return KernelState.STALE
     if not files:
-        return State.NOT_COMPILED
+        return KernelState.NOT_COMPILED
     sys.meta_path.insert(0, KernelFinder(files))
-    return State.COMPILED
+    return KernelState.COMPILED
 
 
 def kernel_files(folder: Path, package: Path) -> dict[str, Path] | None:

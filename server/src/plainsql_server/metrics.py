@@ -102,9 +102,9 @@ class Metrics(Collector):
         for code, count in list(self._errors.items()):
             errors.add_metric([code], count)
         yield errors
-        streams = CounterMetricFamily("plainsql_streams", "Streams that have ended.", labels=["form", "end"])
-        for (form, end), count in list(self._streams.items()):
-            streams.add_metric([form, end], count)
+        streams = CounterMetricFamily("plainsql_streams", "Streams that have ended.", labels=["format", "end"])
+        for (stream_format, end), count in list(self._streams.items()):
+            streams.add_metric([stream_format, end], count)
         yield streams
         yield CounterMetricFamily("plainsql_stream_bytes", "Bytes sent to clients in streams.", self._stream_bytes)
         yield CounterMetricFamily("plainsql_rows", "Rows sent to clients.", self._rows)

@@ -34,7 +34,7 @@ class Report:
         """How many findings of each class there are."""
         return dict(Counter(anomaly.kind.name for anomaly in self.anomalies))
 
-    def told(self, limit: int = 5) -> str:
+    def describe(self, limit: int = 5) -> str:
         """The first findings, for people."""
         return "\n".join(map(str, self.anomalies[:limit])) or "no anomalies"
 

@@ -32,10 +32,10 @@ def components(successors: Successors, kinds: int, within: Collection[int] | Non
                 index[entered] = low[entered] = len(index)
                 stack.append(entered)
                 on_stack.add(entered)
-                path.append((entered, _following(successors, entered, kinds, inside)))
+                path.append((entered, _targets(successors, entered, kinds, inside)))
                 entered = None
-            node, following = path[-1]
-            for target in following:
+            node, targets = path[-1]
+            for target in targets:
                 if target not in index:
                     entered = target
                     break
@@ -58,7 +58,7 @@ def _unwind(stack: list[int], on_stack: set[int], root: int) -> list[int]:
     return component
 
 
-def _following(successors: Successors, node: int, kinds: int, inside: Collection[int]) -> Iterator[int]:
+def _targets(successors: Successors, node: int, kinds: int, inside: Collection[int]) -> Iterator[int]:
     return (target for target, mask in successors[node].items() if mask & kinds and target in inside)
 
 
@@ -74,7 +74,7 @@ def shortest_path(successors: Successors, kinds: int, start: int, end: int, with
     inside = frozenset(within)
     while waiting and end not in came_from:
         node = waiting.popleft()
-        for target in _following(successors, node, kinds, inside):
+        for target in _targets(successors, node, kinds, inside):
             if target not in came_from:
                 came_from[target] = node
                 waiting.append(target)
@@ -97,7 +97,7 @@ def returning(
     parts = components(successors, kinds, within)
     part_of = {node: number for number, part in enumerate(parts) for node in part}
     onward = [
-        {part_of[target] for node in part for target in _following(successors, node, kinds, part_of)} - {number}
+        {part_of[target] for node in part for target in _targets(successors, node, kinds, part_of)} - {number}
         for number, part in enumerate(parts)
     ]
     starts = sorted({part_of[start] for start, _ in pairs})

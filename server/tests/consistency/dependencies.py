@@ -81,16 +81,16 @@ def _add_clock(graph: Graph, transactions: Iterable[Transaction]) -> None:
     While it goes through the moments, it keeps the frontier: those that have completed and are not before another
     one that has. They overlap each other, so that there are never more of them than clients.
     """
-    moments: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    times: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     for transaction in transactions:
-        moments[transaction.invoked_ns][0].append(transaction.id)
+        times[transaction.invoked_ns][0].append(transaction.id)
         # What has no answer comes before nothing: it may take effect at any time.
         if transaction.outcome is Outcome.OK:
-            moments[transaction.completed_ns][1].append(transaction.id)
+            times[transaction.completed_ns][1].append(transaction.id)
     frontier: dict[int, None] = {}
     before: dict[int, tuple[int, ...]] = {}
-    for moment_ns in sorted(moments):
-        began, ended = moments[moment_ns]
+    for at_ns in sorted(times):
+        began, ended = times[at_ns]
         # At one and the same moment, the one that begins is not after the one that ends.
         for number in began:
             before[number] = tuple(frontier)

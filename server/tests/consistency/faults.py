@@ -14,7 +14,7 @@ from server.tests.load import Node
 from server.tests.processes import children_of
 
 # How long an engine that died stays away.
-_AWAY_S = 0.3
+_DOWN_S = 0.3
 _LIMIT_S = 120
 
 
@@ -28,7 +28,7 @@ async def wait_until(condition: Callable[[], bool]) -> None:
 async def kill_engine(cell: Cell) -> None:
     """Every process of PostgreSQL ends at once, and it is started again."""
     cell.kill()
-    await asyncio.sleep(_AWAY_S)
+    await asyncio.sleep(_DOWN_S)
     await asyncio.to_thread(cell.start)
 
 

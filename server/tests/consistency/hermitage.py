@@ -7,7 +7,7 @@ Martin Kleppmann's Hermitage, written for transactions that are sent whole.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from server.tests.consistency.stage import GATE, Played, Rows
+from server.tests.consistency.stage import PAUSE, Played, Rows
 from server.tests.consistency.transports import NONE
 
 SETUP = (
@@ -114,8 +114,8 @@ CASES: dict[str, Case] = {
 SINGLE_STATEMENTS: dict[str, Case] = {
     "P4 in single statements": Case(
         tuple(
-            (f"update test set value = (select value from test where id = 1) + {amount} from {GATE} where test.id = 1",)
-            for amount in (1, 2)
+            (f"update test set value = (select value from test where id = 1) + {n} from {PAUSE} where test.id = 1",)
+            for n in (1, 2)
         ),
         "1212", "read committed",
         lambda played, state: _all_committed(played) and state[1] != 13,
@@ -123,7 +123,7 @@ SINGLE_STATEMENTS: dict[str, Case] = {
     "G2-item in single statements": Case(
         tuple(
             (
-                f"update test set value = value - 25 from {GATE}"
+                f"update test set value = value - 25 from {PAUSE}"
                 f" where test.id = {row} and (select sum(value) from test) >= 25",
             )
             for row in (1, 2)
@@ -132,7 +132,7 @@ SINGLE_STATEMENTS: dict[str, Case] = {
     ),
     "G2 in single statements": Case(
         tuple(
-            (f"insert into test select {row}, 30 from {GATE} where not exists (select from test where value = 30)",)
+            (f"insert into test select {row}, 30 from {PAUSE} where not exists (select from test where value = 30)",)
             for row in (3, 4)
         ),
         "1212", "repeatable read",

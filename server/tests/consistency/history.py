@@ -1,7 +1,7 @@
 """What clients did and saw: the history that the checker judges.
 
 Owns the words. A history is a list of transactions; each appends numbers to lists and reads lists. No number is
-appended to a list twice, so that whoever sees it knows who wrote it. Times are of one clock, and a transaction's
+appended to a list twice, so that a reader of a value knows who wrote it. Times are of one clock, and a transaction's
 interval goes from before its request was sent until after its answer was read.
 """
 
@@ -13,7 +13,7 @@ import msgspec
 
 
 class Outcome(Enum):
-    """What the client was told."""
+    """The outcome that was reported to the client."""
 
     OK = "ok"
     # Certainly nothing happened.
@@ -51,15 +51,15 @@ class Transaction(msgspec.Struct, frozen=True):
     # Of one that is not known to be OK: that the answer said so, though not what was read.
     is_committed: bool = False
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """The transaction in one line, for people."""
-        return f"T{self.id} ({self.outcome.value}, process {self.process}) [{' '.join(map(told, self.operations))}]"
+        return f"T{self.id} ({self.outcome.value}, process {self.process}) [{' '.join(map(describe, self.operations))}]"
 
 
 History = list[Transaction]
 
 
-def told(operation: Operation) -> str:
+def describe(operation: Operation) -> str:
     """An operation in a few characters, for people."""
     if isinstance(operation, Append):
         return f"append({operation.key}, {operation.value})"
@@ -88,10 +88,10 @@ def require_well_formed(history: Iterable[Transaction]) -> None:
         for operation in transaction.operations:
             if isinstance(operation, Append):
                 if (operation.key, operation.value) in appended:
-                    raise MalformedHistory(f"{told(operation)} is there twice")
+                    raise MalformedHistory(f"{describe(operation)} is there twice")
                 appended.add((operation.key, operation.value))
             elif operation.values is None and transaction.outcome is Outcome.OK:
-                raise MalformedHistory(f"T{transaction.id} is ok and {told(operation)}")
+                raise MalformedHistory(f"T{transaction.id} is ok and {describe(operation)}")
 
 
 def save(history: Iterable[Transaction], path: Path) -> None:

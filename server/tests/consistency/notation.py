@@ -1,4 +1,4 @@
-"""A short way to write histories by hand.
+"""A short notation to write histories by hand.
 
 `history(ok(a(1, 1), r(2)), fail(…), info(…))`: transactions that all overlap, unless `at(…)` gives one its interval.
 """

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from server.tests.consistency.anomalies import Anomaly, AnomalyClass
-from server.tests.consistency.history import Append, Outcome, Read, Transaction, told
+from server.tests.consistency.history import Append, Outcome, Read, Transaction, describe
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +77,12 @@ def _walk(transaction: Transaction, found: Observations) -> None:
         found.anomalies += _duplicates(transaction, operation, values)
         if key in known:
             if values != known[key]:
-                expected = told(Read(key, known[key]))
-                found.anomalies.append(_contradiction(transaction, f"{told(operation)}, by itself {expected}"))
+                expected = describe(Read(key, known[key]))
+                found.anomalies.append(_contradiction(transaction, f"{describe(operation)}, by itself {expected}"))
         else:
             outside, complaint = _without_own(values, own[key], set(found.appended[transaction.id, key]))
             if complaint:
-                found.anomalies.append(_contradiction(transaction, f"{told(operation)} {complaint}"))
+                found.anomalies.append(_contradiction(transaction, f"{describe(operation)} {complaint}"))
             found.reads.append(OutsideRead(transaction.id, key, outside))
         known[key] = values
 
@@ -101,19 +101,19 @@ def _without_own(values: tuple[int, ...], own: tuple[int, ...], ever: set[int]) 
 
 
 def _contradiction(transaction: Transaction, what: str) -> Anomaly:
-    return Anomaly(AnomalyClass.INTERNAL, (transaction.id,), f"{transaction.told()}\n{what}")
+    return Anomaly(AnomalyClass.INTERNAL, (transaction.id,), f"{transaction.describe()}\n{what}")
 
 
 def _duplicates(transaction: Transaction, read: Read, values: tuple[int, ...]) -> Iterator[Anomaly]:
     if len(set(values)) < len(values):
         twice = sorted({value for value in values if values.count(value) > 1})
         yield Anomaly(
-            AnomalyClass.DUPLICATE, (transaction.id,), f"T{transaction.id} {told(read)} has {twice} more than once"
+            AnomalyClass.DUPLICATE, (transaction.id,), f"T{transaction.id} {describe(read)} has {twice} more than once"
         )
 
 
 def _wrong_values(read: OutsideRead, found: Observations) -> Iterator[Anomaly]:
-    """What a read should not have seen: garbage, what had failed, what was not finished. Each value is told once."""
+    """What a read should not have seen: garbage, what failed, what was not finished. Each value is reported once."""
     places = [(read.key, value) for value in read.values]
     for place in places:
         if place not in found.seen:
@@ -121,7 +121,7 @@ def _wrong_values(read: OutsideRead, found: Observations) -> Iterator[Anomaly]:
             yield from _wrong_value(read, place, found)
     writer = found.writers.get(places[-1]) if places else None
     if writer is not None and found.appended[writer, read.key][-1] != read.values[-1]:
-        ended = f"{read.values[-1]} is not the last append of {found.transactions[writer].told()}"
+        ended = f"{read.values[-1]} is not the last append of {found.transactions[writer].describe()}"
         yield Anomaly(AnomalyClass.G1B, (read.reader, writer), f"{_story(read)}: {ended}")
 
 
@@ -130,9 +130,9 @@ def _wrong_value(read: OutsideRead, place: tuple[int, int], found: Observations)
     if writer is None:
         yield Anomaly(AnomalyClass.GARBAGE, (read.reader,), f"{_story(read)}: nobody appended {place[1]}")
     elif found.transactions[writer].outcome is Outcome.FAIL:
-        failed = f"{place[1]} is of {found.transactions[writer].told()}"
+        failed = f"{place[1]} is of {found.transactions[writer].describe()}"
         yield Anomaly(AnomalyClass.G1A, (read.reader, writer), f"{_story(read)}: {failed}")
 
 
 def _story(read: OutsideRead) -> str:
-    return f"T{read.reader} {told(Read(read.key, read.values))}"
+    return f"T{read.reader} {describe(Read(read.key, read.values))}"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from server.tests.consistency.anomalies import Anomaly, AnomalyClass
-from server.tests.consistency.history import Outcome, Read, told
+from server.tests.consistency.history import Outcome, Read, describe
 from server.tests.consistency.observations import Observations, OutsideRead
 
 
@@ -43,7 +43,7 @@ def order(found: Observations) -> Orders:
 
 
 def _disagreement(one: OutsideRead, other: OutsideRead) -> Anomaly:
-    story = "\n".join(f"T{read.reader} {told(Read(read.key, read.values))}" for read in (one, other))
+    story = "\n".join(f"T{read.reader} {describe(Read(read.key, read.values))}" for read in (one, other))
     return Anomaly(AnomalyClass.INCOMPATIBLE, (one.reader, other.reader), story)
 
 
@@ -56,7 +56,7 @@ def _against_writer(read: OutsideRead, found: Observations) -> Iterator[Anomaly]
             continue
         places = [position[value] for value in found.appended[writer, read.key] if value in position]
         if places != sorted(places):
-            story = f"T{read.reader} {told(Read(read.key, read.values))}\n{found.transactions[writer].told()}"
+            story = f"T{read.reader} {describe(Read(read.key, read.values))}\n{found.transactions[writer].describe()}"
             yield Anomaly(AnomalyClass.INCOMPATIBLE, (read.reader, writer), story)
 
 
@@ -87,7 +87,7 @@ def _is_due(writer: int, read: OutsideRead, found: Observations) -> bool:
 
 def _loss(writer: int, value: int, read: OutsideRead, found: Observations) -> Anomaly:
     story = (
-        f"{found.transactions[writer].told()}\nwas acknowledged, and T{read.reader}, which began later,"
-        f" {told(Read(read.key, read.values))} lacks {value}"
+        f"{found.transactions[writer].describe()}\nwas acknowledged, and T{read.reader}, which began later,"
+        f" {describe(Read(read.key, read.values))} lacks {value}"
     )
     return Anomaly(AnomalyClass.LOST, (writer, read.reader), story)

@@ -19,7 +19,7 @@ from server.tests.consistency.transports import HttpTransport, Reply, Statement,
 
 _LIMIT_S = 20
 # Stands in a step for a sub-select that waits for the next gate, after the statement took its snapshot.
-GATE = "{gate}"
+PAUSE = "{barrier}"
 
 Rows = list[list[Any]]
 
@@ -49,13 +49,13 @@ class Gates:
     @classmethod
     @contextmanager
     def closed(cls, dsn: str, count: int) -> Iterator["Gates"]:
-        gates = cls(dsn, count)
+        barriers = cls(dsn, count)
         try:
-            for number, holder in enumerate(gates._holders):
+            for number, holder in enumerate(barriers._holders):
                 holder.execute("select from gates where id = %s for update", (number,))
-            yield gates
+            yield barriers
         finally:
-            for connection in (gates._admin, *gates._holders):
+            for connection in (barriers._admin, *barriers._holders):
                 connection.close()
 
     def open(self, number: int) -> None:
@@ -78,15 +78,15 @@ class Gates:
 class Role:
     """One transaction: its statements, the gates among them, and how far it has come."""
 
-    def __init__(self, steps: Sequence[str], first_gate: int) -> None:
+    def __init__(self, steps: Sequence[str], first_barrier: int) -> None:
         self.tag = f"role-{secrets.token_hex(6)}"
-        self.gates: list[int] = []
-        self._first_gate = first_gate
+        self.barriers: list[int] = []
+        self._first_barrier = first_barrier
         self._statements: list[Statement] = []
         self._places: list[int] = []
         for number, step in enumerate(steps):
-            if GATE in step:
-                step = step.replace(GATE, f"({self._wait()}) as gate")
+            if PAUSE in step:
+                step = step.replace(PAUSE, f"({self._wait()}) as barrier")
             elif number > 0:
                 self._add(self._wait())
             self._places.append(len(self._statements))
@@ -94,20 +94,20 @@ class Role:
         self._task: asyncio.Task[Reply] | None = None
 
     def _wait(self) -> str:
-        self.gates.append(self._first_gate + len(self.gates))
-        return f"select id from gates where id = {self.gates[-1]} for share"
+        self.barriers.append(self._first_barrier + len(self.barriers))
+        return f"select id from gates where id = {self.barriers[-1]} for share"
 
     def _add(self, sql: str) -> None:
         self._statements.append(Statement(f"/* {self.tag} */ {sql}"))
 
-    async def advance(self, transport: Transport, gates: Gates) -> None:
+    async def advance(self, transport: Transport, barriers: Gates) -> None:
         """Makes the next step, or as much of it as others allow."""
         if self._task is None:
             self._task = asyncio.create_task(self._run(transport))
         else:
-            gates.open(self.gates.pop(0))
+            barriers.open(self.barriers.pop(0))
         async with asyncio.timeout(_LIMIT_S):
-            while not self._task.done() and not gates.is_waiting(self.tag):  # noqa: ASYNC110  # the engine is watched
+            while not self._task.done() and not barriers.is_waiting(self.tag):  # noqa: ASYNC110  # the engine is watched
                 await asyncio.sleep(0.005)
 
     async def finish(self) -> Played:
@@ -129,11 +129,11 @@ async def play(
     """Runs transactions in the order of a schedule, as `1221`: a step of the first, two of the second, and so on."""
     roles: list[Role] = []
     for steps in scripts:
-        roles.append(Role(steps, sum(len(role.gates) for role in roles)))
-    with Gates.closed(dsn, sum(len(role.gates) for role in roles)) as gates:
+        roles.append(Role(steps, sum(len(role.barriers) for role in roles)))
+    with Gates.closed(dsn, sum(len(role.barriers) for role in roles)) as barriers:
         for number in map(int, schedule):
-            await roles[number - 1].advance(transports[number - 1], gates)
-        gates.open_all()
+            await roles[number - 1].advance(transports[number - 1], barriers)
+        barriers.open_all()
         played = [await role.finish() for role in roles]
     for transport in transports:
         await transport.close()

@@ -45,21 +45,21 @@ class Search:
         self, kind: AnomalyClass, closing: list[tuple[int, int]], closing_kind: int, others: int
     ) -> Iterator[Anomaly]:
         """One finding if any edge closes a cycle: that edge and a way back over others. The shortest of some."""
-        ways = [
+        paths = [
             shortest_path(self.graph.successors, others, second, first, self.knot)
             for first, second in closing[:_TRIED_EDGES]
         ]
-        if ways:
-            way = min(ways, key=len)
-            steps = [(way[-1], way[0], closing_kind)]
-            for first, second in pairwise(way):
+        if paths:
+            path = min(paths, key=len)
+            steps = [(path[-1], path[0], closing_kind)]
+            for first, second in pairwise(path):
                 mask = self.graph.successors[first][second] & others
                 steps.append((first, second, mask & -mask))
             yield self._tell(kind, _without_detours(steps), len(closing))
 
     def _tell(self, kind: AnomalyClass, steps: list[Step], closing: int) -> Anomaly:
         members = tuple(first for first, _, _ in steps)
-        lines = [self.transactions[number].told() for number in members]
+        lines = [self.transactions[number].describe() for number in members]
         lines += [tell_step(self.graph, *step) for step in steps]
         lines.append(f"({closing} such edges in a knot of {len(self.knot)} transactions)")
         return Anomaly(kind, members, "\n".join(lines))

@@ -177,13 +177,13 @@ EXPLAINED: dict[str, list[Written]] = {
 def test_an_anomaly_is_found_and_called_by_its_name(name: str) -> None:
     transactions, expected = SHOWN[name]
     report = check(history(*transactions))
-    assert {kind.name for kind in report.kinds} == expected, report.told()
+    assert {kind.name for kind in report.kinds} == expected, report.describe()
 
 
 @pytest.mark.parametrize("name", EXPLAINED)
 def test_what_only_looks_like_an_anomaly_is_none(name: str) -> None:
     report = check(history(*EXPLAINED[name]))
-    assert report.anomalies == (), report.told()
+    assert report.anomalies == (), report.describe()
 
 
 def test_every_class_has_a_history_that_shows_it() -> None:
@@ -191,7 +191,7 @@ def test_every_class_has_a_history_that_shows_it() -> None:
     assert shown == {kind.name for kind in AnomalyClass}
 
 
-def test_a_cycle_is_told_transaction_by_transaction() -> None:
+def test_a_cycle_is_described_transaction_by_transaction() -> None:
     (skew,) = check(history(ok(r(1), a(2, 1)), ok(r(2), a(1, 1)), ok(r(1, 1), r(2, 1)))).anomalies
     assert set(skew.transactions) == {0, 1}
     assert "T0 (ok, process 0) [read(1) = [] append(2, 1)]" in skew.story
@@ -199,7 +199,7 @@ def test_a_cycle_is_told_transaction_by_transaction() -> None:
     assert "T1 -rw-> T0: T1 read list 2 empty, without 1 of T0" in skew.story
 
 
-def test_the_clock_is_told_without_those_in_between() -> None:
+def test_a_stale_read_is_described_without_the_transactions_in_between() -> None:
     transactions, _ = SHOWN["real-time: with transactions in between"]
     (stale,) = check(history(*transactions)).anomalies
     assert set(stale.transactions) == {0, 3}
@@ -221,7 +221,7 @@ def test_a_report_counts_what_it_has_seen() -> None:
     ],
     ids=["one append twice", "ok without its reads", "ends before it begins"],
 )
-def test_a_history_that_contradicts_itself_is_refused(malformed: list[Written]) -> None:
+def test_a_contradictory_history_is_rejected(malformed: list[Written]) -> None:
     with pytest.raises(MalformedHistory):
         check(history(*malformed))
 
@@ -265,7 +265,7 @@ def serial(count: int, clients: int, seed: int) -> History:
 def test_one_stale_read_among_fifty_thousand_transactions_is_found() -> None:
     made = serial(50_000, clients=32, seed=1)
     report = check(made)
-    assert report.anomalies == (), report.told()
+    assert report.anomalies == (), report.describe()
     place, read = next(
         (place, operation)
         for place in range(40_000, 50_000)

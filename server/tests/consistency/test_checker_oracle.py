@@ -29,11 +29,11 @@ def mixed_histories(draw: st.DrawFn) -> History:
             st.lists(st.tuples(st.booleans(), st.integers(0, KEYS - 1)), min_size=1, max_size=3), min_size=2, max_size=4
         )
     )
-    turns = draw(st.permutations([number for number, plan in enumerate(plans) for _ in plan]))
+    schedule = draw(st.permutations([number for number, plan in enumerate(plans) for _ in plan]))
     outcomes = [draw(st.sampled_from([Outcome.OK, Outcome.OK, Outcome.OK, Outcome.INFO, Outcome.FAIL])) for _ in plans]
     lists: dict[int, tuple[int, ...]] = dict.fromkeys(range(KEYS), ())
     done: list[list[Operation]] = [[] for _ in plans]
-    for value, number in enumerate(turns):
+    for value, number in enumerate(schedule):
         appends, key = plans[number][len(done[number])]
         if appends:
             if outcomes[number] is not Outcome.FAIL or draw(st.integers(0, 9)) == 0:
@@ -89,7 +89,7 @@ def test_the_checker_finds_an_anomaly_exactly_where_no_order_explains_the_histor
         report = check(history)
         ordered = has_order(history)
         seen[ordered] += 1
-        assert (report.anomalies == ()) == ordered, report.told()
+        assert (report.anomalies == ()) == ordered, report.describe()
 
     compare()
     # Both sides were really asked.

@@ -70,7 +70,7 @@ def changed(history: History, place: int, change: Callable[[Read], Read], operat
 @given(serial_histories())
 def test_a_serial_history_is_clean(history: History) -> None:
     report = check(history)
-    assert report.anomalies == (), report.told()
+    assert report.anomalies == (), report.describe()
 
 
 @settings(deadline=None)

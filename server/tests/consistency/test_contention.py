@@ -118,18 +118,18 @@ def counted(dsn: str) -> int:
     return int(row[0])
 
 
-async def test_no_increment_is_lost_and_the_service_tries_again_better_than_its_clients(
+async def test_no_increment_is_lost_and_server_retries_outperform_client_retries(
     cell: Cell, node: Node, dsn: str
 ) -> None:
     service = Count("tried again by the service", backing_off, {})
     hasty = Count("tried again by clients, at once", at_once, {"max_retries": 0})
-    patient = Count("tried again by clients, backing off", backing_off, {"max_retries": 0})
+    backing_off_count = Count("tried again by clients, backing off", backing_off, {"max_retries": 0})
     await increment(cell, node, Count("warm-up", at_once, {}), CLIENTS)
     for _ in range(ROUNDS):
-        for count in (service, hasty, patient):
+        for count in (service, hasty, backing_off_count):
             await increment(cell, node, count, INCREMENTS // ROUNDS)
-    print("", service, hasty, patient, sep="\n")
+    print("", service, hasty, backing_off_count, sep="\n")
     assert counted(dsn) == CLIENTS + 3 * (INCREMENTS // ROUNDS * ROUNDS)
     # The short form takes a second or two, in which a machine with other work to do decides.
     if INCREMENTS >= FULL_SIZE:
-        assert service.per_s > max(hasty.per_s, patient.per_s)
+        assert service.per_s > max(hasty.per_s, backing_off_count.per_s)

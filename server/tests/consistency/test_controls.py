@@ -39,13 +39,13 @@ async def direct_run(dsn: str, table: Table, isolation: str) -> Workload:
 @pytest.mark.parametrize("isolation", ["read committed", "repeatable read"])
 async def test_a_weaker_isolation_shows_anomalies(dsn: str, table: str, isolation: str) -> None:
     workload = await direct_run(dsn, TABLES[table], isolation)
-    report = workload.judge(f"{table} at {isolation}")
-    print(report.told(2))
+    report = workload.check_history(f"{table} at {isolation}")
+    print(report.describe(2))
     assert report.anomalies
 
 
 @pytest.mark.parametrize("table", TABLES)
 async def test_the_engine_itself_is_serializable(dsn: str, table: str) -> None:
     workload = await direct_run(dsn, TABLES[table], "serializable")
-    report = workload.judge(f"{table} at serializable")
-    assert report.anomalies == (), report.told()
+    report = workload.check_history(f"{table} at serializable")
+    assert report.anomalies == (), report.describe()

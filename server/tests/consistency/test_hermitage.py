@@ -42,13 +42,13 @@ def state_of(dsn: str) -> dict[int, int]:
         return dict(admin.execute("select id, value from test").fetchall())
 
 
-def told(case: Case, played: list[Played], state: dict[int, int]) -> str:
+def describe(case: Case, played: list[Played], state: dict[int, int]) -> str:
     pairs = zip(case.scripts, played, strict=True)
     lines = [f"{script}: {each.reply.code or 'ok'} {each.steps}" for script, each in pairs]
     return "\n".join([*lines, str(state)])
 
 
-def test_there_are_ten() -> None:
+def test_there_are_ten_anomaly_cases() -> None:
     assert len(CASES) == 10
 
 
@@ -58,7 +58,7 @@ async def test_the_anomaly_happens_where_it_is_allowed(dsn: str, name: str) -> N
     transports = [DirectTransport(dsn, case.allowed_by) for _ in case.scripts]
     played = await play(dsn, transports, case.scripts, case.schedule)
     state = state_of(dsn)
-    assert case.shown(played, state), told(case, played, state)
+    assert case.shown(played, state), describe(case, played, state)
 
 
 @pytest.mark.parametrize("max_retries", [0, 10], ids=["without retries", "with retries"])
@@ -68,9 +68,11 @@ async def test_the_service_prevents_the_anomaly(cell: Cell, node: Node, dsn: str
     transports = [HttpTransport(node.client(cell.key), max_retries=max_retries) for _ in case.scripts]
     played = await play(dsn, transports, case.scripts, case.schedule)
     state = state_of(dsn)
-    assert not case.shown(played, state), told(case, played, state)
+    assert not case.shown(played, state), describe(case, played, state)
     # Preventing everything by doing nothing would be easy.
-    assert any(each.committed for each in played), told(case, played, state)
+    assert any(each.committed for each in played), describe(case, played, state)
     if max_retries:
         failed = [each.reply.code for each in played if not each.committed]
-        assert failed == (["division_by_zero"] if "select 1/0" in case.scripts[0] else []), told(case, played, state)
+        assert failed == (["division_by_zero"] if "select 1/0" in case.scripts[0] else []), describe(
+            case, played, state
+        )

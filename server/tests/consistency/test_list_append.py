@@ -77,14 +77,14 @@ def require_clean(workload: Workload, report: Report) -> None:
     if report.anomalies:
         kept = Path(tempfile.mkdtemp(prefix="plainsql-history-")) / "history.jsonl"
         history.save(workload.history, kept)
-        raise AssertionError(f"{report.told()}\nThe history is in {kept}.")
+        raise AssertionError(f"{report.describe()}\nThe history is in {kept}.")
 
 
 @pytest.mark.parametrize("table", TABLES)
 async def test_an_order_explains_what_clients_saw(cell: Cell, node: Node, table: str) -> None:
     workload = new_workload(cell, TABLES[table], node.port)
     await workload.run(partial(has_committed, workload, TRANSACTIONS), LIMIT_S)
-    require_clean(workload, workload.judge(f"{table} over HTTP"))
+    require_clean(workload, workload.check_history(f"{table} over HTTP"))
 
 
 @pytest.mark.parametrize("isolation", ["read committed", "repeatable read"])
@@ -99,7 +99,7 @@ async def test_with_a_weaker_isolation_put_under_the_service_anomalies_are_found
             isolations = await workload.transports[0].run([Statement("show transaction_isolation")])
             assert isolations.rows[0] == [[isolation]]
             await workload.run(partial(has_committed, workload, CONTROL_TRANSACTIONS), LIMIT_S)
-            report = workload.judge(f"control: {name} over HTTP at {isolation}")
+            report = workload.check_history(f"control: {name} over HTTP at {isolation}")
             assert report.anomalies
 
 
@@ -124,21 +124,21 @@ async def committed_more(workload: Workload) -> None:
 
 
 @pytest.mark.parametrize("table", TABLES)
-async def test_an_engine_killed_meanwhile_loses_nothing_and_confuses_nobody(cell: Cell, node: Node, table: str) -> None:
+async def test_killing_postgresql_under_load_causes_no_anomaly(cell: Cell, node: Node, table: str) -> None:
     workload = new_workload(cell, TABLES[table], node.port)
     await run_with_faults(workload, lambda: kill_engine(cell))
-    require_clean(workload, workload.judge(f"{table}, engine killed {FAULTS} times"))
+    require_clean(workload, workload.check_history(f"{table}, engine killed {FAULTS} times"))
 
 
 @pytest.mark.parametrize("table", TABLES)
-async def test_a_worker_killed_meanwhile_loses_nothing_and_confuses_nobody(cell: Cell, node: Node, table: str) -> None:
+async def test_killing_a_worker_under_load_causes_no_anomaly(cell: Cell, node: Node, table: str) -> None:
     workload = new_workload(cell, TABLES[table], node.port)
     await run_with_faults(workload, lambda: kill_worker(node))
-    require_clean(workload, workload.judge(f"{table}, worker killed {FAULTS} times"))
+    require_clean(workload, workload.check_history(f"{table}, worker killed {FAULTS} times"))
 
 
 @pytest.mark.parametrize("table", TABLES)
-async def test_connections_cut_meanwhile_lose_nothing_and_confuse_nobody(cell: Cell, table: str) -> None:
+async def test_cutting_connections_under_load_causes_no_anomaly(cell: Cell, table: str) -> None:
     """Cut between clients and service, and between service and engine; half of them when an answer is due."""
     with (
         wire_to_engine(cell.postgres.socket_dir) as (engine_wire, folder),
@@ -154,6 +154,6 @@ async def test_connections_cut_meanwhile_lose_nothing_and_confuse_nobody(cell: C
 
         workload = new_workload(cell, TABLES[table], service_wire.port)
         await run_with_faults(workload, cut)
-    report = workload.judge(f"{table}, connections cut {FAULTS} times on both sides")
+    report = workload.check_history(f"{table}, connections cut {FAULTS} times on both sides")
     require_clean(workload, report)
     assert report.outcomes[history.Outcome.INFO] > 0, "nothing was cut while it mattered"

@@ -16,7 +16,7 @@ from functools import partial
 import psycopg
 import pytest
 
-from plainsql_server.data_plane.spanning import Step
+from plainsql_server.data_plane.spanning import SpanningStep
 from server.tests.consistency.anomalies import AnomalyClass
 from server.tests.consistency.checker import check
 from server.tests.consistency.faults import kill_engine, wait_until
@@ -36,8 +36,8 @@ SPANNING = size("PLAINSQL_TEST_SPANNING", 50)
 LOCAL = size("PLAINSQL_TEST_SPANNING_LOCAL", 200)
 CRASHES = size("PLAINSQL_TEST_STEP_CRASHES", 1)
 # Before, at and after the decision, and where one database has what the other has not.
-SOME = (Step.PREPARE_SENT_TO_ONE, Step.PREPARED, Step.DECIDED, Step.COMMIT_SENT_TO_ONE)
-STEPS = tuple(Step) if CRASHES > 1 else SOME
+SOME = (SpanningStep.PREPARE_SENT_TO_ONE, SpanningStep.PREPARED, SpanningStep.DECIDED, SpanningStep.COMMIT_SENT_TO_ONE)
+STEPS = tuple(SpanningStep) if CRASHES > 1 else SOME
 CONTROL = size("PLAINSQL_TEST_SPANNING_CONTROL", 1_000)
 # The search for what the rule prevents ends with the first round that has it.
 CONTROL_ROUND = 125
@@ -54,26 +54,26 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2 * LIMIT_S)]
 def require_sound(two: TwoCells, workload: SpanningWorkload, name: str) -> None:
     """Fails unless everything is atomic, in an order, and finished."""
     in_doubt_s = two.wait_until_settled(BOUND_S)
-    report = workload.judge(f"{name}: {workload.spanning} spanning, {workload.local} local")
+    report = workload.check_history(f"{name}: {workload.spanning} spanning, {workload.local} local")
     clock = [each for each in report.anomalies if each.kind is AnomalyClass.REAL_TIME]
     print(f"settled after {in_doubt_s:.1f} s; seen between two commits of one transaction: {len(clock)} times")
     assert workload.complaints == []
     assert torn(workload.history, two.lists()) == []
-    assert [each for each in report.anomalies if each not in clock] == [], report.told()
+    assert [each for each in report.anomalies if each not in clock] == [], report.describe()
     for side in (0, 1):
         alone = check(projected(workload.history, side))
-        assert alone.anomalies == (), alone.told()
+        assert alone.anomalies == (), alone.describe()
 
 
-def test_what_was_told_to_be_committed_must_be_stored() -> None:
+def test_acknowledged_commits_must_be_stored() -> None:
     appends = (Append(0, 1), Append(1, 1))
     lost = [Transaction(1, 0, Outcome.INFO, 0, 1, appends)]
     assert torn(lost, {}) == []
     error = {"code": "commit_delayed", "outcome": "committed"}
     reply = reply_of(Answer(503, {"retry-after": "1"}, {"success": False, "error": error}, 0.0))
-    told = [Transaction(1, 0, reply.outcome, 0, 1, appends, reply.is_committed)]
-    assert torn(told, {}) != []
-    assert torn(told, {0: [1], 1: [1]}) == []
+    described = [Transaction(1, 0, reply.outcome, 0, 1, appends, reply.is_committed)]
+    assert torn(described, {}) != []
+    assert torn(described, {0: [1], 1: [1]}) == []
 
 
 async def committed_more(workload: SpanningWorkload) -> None:
@@ -92,7 +92,7 @@ async def test_a_process_killed_at_any_step_leaves_nothing_half_done(two: TwoCel
     workload = new_workload(two, node.port, CLIENTS)
     done = asyncio.Event()
     waits_s: list[float] = []
-    told: list[str] = []
+    described: list[str] = []
 
     async def crash_everywhere() -> None:
         for number, step in enumerate(STEPS * CRASHES):
@@ -103,7 +103,7 @@ async def test_a_process_killed_at_any_step_leaves_nothing_half_done(two: TwoCel
                 await kill_engine(two.cells[number // CELL_EVERY % 2])
             await committed_more(workload)
             waits_s.append(time.monotonic() - died_s)
-            told.append(f"{step.name} {waits_s[-1]:.1f} s")
+            described.append(f"{step.name} {waits_s[-1]:.1f} s")
         await wait_until(lambda: workload.spanning >= SPANNING and workload.local >= LOCAL)
         done.set()
 
@@ -111,11 +111,11 @@ async def test_a_process_killed_at_any_step_leaves_nothing_half_done(two: TwoCel
         group.create_task(workload.run(done.is_set, LIMIT_S))
         group.create_task(crash_everywhere())
     print(f"\n{len(waits_s)} crashes; the next spanning commit after {max(waits_s):.1f} s at most")
-    assert max(waits_s) < 2 * BOUND_S, told
+    assert max(waits_s) < 2 * BOUND_S, described
     require_sound(two, workload, f"{CRASHES} crashes at each of {len(STEPS)} steps")
 
 
-async def test_without_turns_the_checker_finds_what_they_prevent(two: TwoCells) -> None:
+async def test_without_the_spanning_lock_the_checker_finds_anomalies(two: TwoCells) -> None:
     with psycopg.connect(two.directory_dsn, autocommit=True) as directory:
         directory.execute("drop index spanning_one_at_a_time")
     try:
@@ -136,7 +136,7 @@ async def anomalies_of_overlapping(two: TwoCells, node: Node) -> set[AnomalyClas
     for _ in range(0, CONTROL, CONTROL_ROUND):
         workload = new_workload(two, node.port, CLIENTS, timeout_ms=1_500)
         await workload.run(partial(_has_spanned, workload, CONTROL_ROUND), LIMIT_S)
-        report = workload.judge(f"overlapping: {workload.spanning} spanning, {workload.local} local")
+        report = workload.check_history(f"overlapping: {workload.spanning} spanning, {workload.local} local")
         if found := set(report.kinds) - {AnomalyClass.REAL_TIME}:
             return found
     return set()

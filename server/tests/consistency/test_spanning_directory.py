@@ -47,7 +47,7 @@ def relayed(two: TwoCells) -> Iterator[tuple[Relay, Node]]:
 
 
 def die_at_the_decision(two: TwoCells, relay: Relay) -> Callable[[], bool]:
-    """The directory dies when it has stored the next decision; whoever asked for that hears nothing. Tells whether it
+    """The directory dies when it has stored the next decision, without a response. Tells whether it
     is dead.
     """
     is_dead = threading.Event()
@@ -60,7 +60,7 @@ def die_at_the_decision(two: TwoCells, relay: Relay) -> Callable[[], bool]:
     return is_dead.is_set
 
 
-async def test_a_decision_whose_answer_is_lost_holds(two: TwoCells) -> None:
+async def test_a_decision_stands_if_its_response_is_lost(two: TwoCells) -> None:
     with relayed(two) as (relay, node):
         is_dead = die_at_the_decision(two, relay)
         answer = await send(node, two, 1, timeout_ms=1_500)
@@ -72,7 +72,7 @@ async def test_a_decision_whose_answer_is_lost_holds(two: TwoCells) -> None:
     assert stored(two, 1) == [True, True]
 
 
-async def test_a_decision_whose_answer_is_lost_is_heard_when_the_directory_is_back_in_time(two: TwoCells) -> None:
+async def test_a_lost_response_to_a_decision_is_read_again_if_the_directory_recovers_in_time(two: TwoCells) -> None:
     with relayed(two) as (relay, node):
         is_dead = die_at_the_decision(two, relay)
         request = asyncio.create_task(send(node, two, 2, timeout_ms=25_000))

@@ -10,13 +10,13 @@ from typing import Any
 import httpx
 import pytest
 
-from plainsql_server.data_plane.spanning import Step
+from plainsql_server.data_plane.spanning import SpanningStep
 from server.tests.consistency.two_cells import SIDES, TwoCells
 from server.tests.load import Node, size
 
-_UNDOING = (Step.UNDOING, Step.UNDONE)
-_SOME = (Step.PREPARED, Step.DECIDED, Step.COMMIT_SENT_TO_ONE)
-STEPS = [step for step in Step if step not in _UNDOING] if size("PLAINSQL_TEST_STEP_CRASHES", 1) > 1 else _SOME
+_UNDOING = (SpanningStep.UNDOING, SpanningStep.UNDONE)
+_SOME = (SpanningStep.PREPARED, SpanningStep.DECIDED, SpanningStep.COMMIT_SENT_TO_ONE)
+STEPS = [step for step in SpanningStep if step not in _UNDOING] if size("PLAINSQL_TEST_STEP_CRASHES", 1) > 1 else _SOME
 _LIMIT_S = 60
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
@@ -41,7 +41,9 @@ async def send_until_answered(node: Node, two: TwoCells, body: dict[str, Any], k
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
-async def test_it_is_done_once_in_both_databases(two: TwoCells, node: Node, step: Step) -> None:
+async def test_a_keyed_spanning_request_is_executed_once_in_both_databases(
+    two: TwoCells, node: Node, step: SpanningStep
+) -> None:
     list_number = secrets.randbelow(2**31)
     append = "insert into lists values ($1, array[7]) on conflict (k) do update set v = lists.v || excluded.v"
     statements = [{"database": side, "sql": append, "params": [list_number]} for side in SIDES]
@@ -50,7 +52,7 @@ async def test_it_is_done_once_in_both_databases(two: TwoCells, node: Node, step
     assert unanswered >= 1, "nobody died"
     assert response.json()["transaction"]["participants"] == 2
     # What was decided before the process died was found, and not done again.
-    was_decided = step.value >= Step.DECIDED.value
+    was_decided = step.value >= SpanningStep.DECIDED.value
     assert response.headers.get("idempotency-replayed") == ("true" if was_decided else None)
     for cell, name in zip(two.cells, two.names, strict=True):
         with cell.postgres.connect(database=name) as admin:

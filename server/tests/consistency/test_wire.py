@@ -19,14 +19,14 @@ def parse(sql: bytes) -> bytes:
 
 
 CANCEL = struct.pack(">iiii", 16, 80877102, 1, 2)
-SAID = start_up(b"serializable") + parse(b"begin isolation level serializable read only") + parse(b"select 1")
+SENT = start_up(b"serializable") + parse(b"begin isolation level serializable read only") + parse(b"select 1")
 HEARD = start_up(b"read\\ committed") + parse(b"begin" + b" " * 29 + b" read only") + parse(b"select 1")
 
 
-@pytest.mark.parametrize("piece_bytes", [1, 2, 7, 64, 1000])
-def test_serializable_is_replaced_whatever_the_pieces(piece_bytes: int) -> None:
+@pytest.mark.parametrize("chunk_bytes", [1, 2, 7, 64, 1000])
+def test_serializable_is_replaced_whatever_the_chunks(chunk_bytes: int) -> None:
     weakening = Weakening("read committed")
-    heard = [weakening(SAID[at : at + piece_bytes]) for at in range(0, len(SAID), piece_bytes)]
+    heard = [weakening(SENT[at : at + chunk_bytes]) for at in range(0, len(SENT), chunk_bytes)]
     assert b"".join(heard) == HEARD
 
 

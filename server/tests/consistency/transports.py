@@ -44,7 +44,7 @@ class Reply:
     attempts: int = 1
     # What should not have happened, whatever the outcome.
     complaint: str = ""
-    # Whether it was told to be committed, be it without the rows.
+    # Whether it was reported as committed, even without the rows.
     is_committed: bool = False
 
 
@@ -57,15 +57,15 @@ class Transport(Protocol):
 
 
 class HttpTransport:
-    """POST /v1/transaction, and POST /v1/query for what is told to be alone."""
+    """POST /v1/transaction, and POST /v1/query for single statements."""
 
     def __init__(self, client: Client, **fields: Any) -> None:
         self._client = client
         self._fields = {"row_format": "array", **fields}
 
     async def run(self, statements: Sequence[Statement]) -> Reply:
-        told = [each.fields() for each in statements]
-        return await self._post("/v1/transaction", {"statements": told, **self._fields})
+        fields = [each.fields() for each in statements]
+        return await self._post("/v1/transaction", {"statements": fields, **self._fields})
 
     async def run_alone(self, statement: Statement) -> Reply:
         fields = {**statement.fields(), "row_format": "array"}
@@ -91,7 +91,7 @@ class HttpTransport:
 
 _OUTCOMES = {
     "rolled_back": Outcome.FAIL, "not_executed": Outcome.FAIL, "unknown": Outcome.INFO,
-    # It took effect, but the rows that it saw are not told.
+    # It took effect, but the rows that it saw are not reported.
     "committed": Outcome.INFO,
 }  # fmt: skip
 
@@ -110,7 +110,7 @@ def reply_of(answer: Answer) -> Reply:
 
 
 class DirectTransport:
-    """A connection of psycopg's, a transaction at the isolation that it is told. Nothing is retried."""
+    """A connection of psycopg's, a transaction at the given isolation. Nothing is retried."""
 
     def __init__(self, dsn: str, isolation: str) -> None:
         self._dsn = dsn

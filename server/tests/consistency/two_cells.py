@@ -17,7 +17,7 @@ import psycopg
 
 from plainsql_server.control_plane import cells, databases, keys, organizations
 from plainsql_server.core.principal import Scope
-from plainsql_server.data_plane.spanning import Step
+from plainsql_server.data_plane.spanning import SpanningStep
 from plainsql_server.directory.connection import Directory
 from server.tests.cell import Cell
 from server.tests.consistency.history import Append, History, Operation, Outcome, Read, Transaction
@@ -69,8 +69,8 @@ class TwoCells:
         return time.monotonic() - began_s
 
     @contextmanager
-    def holding(self, step: Step) -> Iterator[Callable[[], bool]]:
-        """Whoever comes to that step stands still until the end of the block. Tells whether somebody does."""
+    def holding(self, step: SpanningStep) -> Iterator[Callable[[], bool]]:
+        """Processes that reach that step pause until the end of the block. Tells whether one does."""
         with holding(self.crash_file, step) as is_held:
             yield is_held
 
@@ -92,8 +92,8 @@ class TwoCells:
 
 
 @contextmanager
-def holding(crash_file: Path, step: Step) -> Iterator[Callable[[], bool]]:
-    """The same, for a data plane that was told of that file."""
+def holding(crash_file: Path, step: SpanningStep) -> Iterator[Callable[[], bool]]:
+    """The same, for a data plane that is configured with that file."""
     held = crash_file.with_suffix(".held")
     held.unlink(missing_ok=True)
     crash_file.write_text(f"HOLD {step.name}")
@@ -135,8 +135,8 @@ async def _provision(dsn: str, *conninfos: str) -> tuple[str, tuple[str, str]]:
 @contextmanager
 def serving(two: TwoCells, **settings: object) -> Iterator[Node]:
     """A data plane that can be made to die."""
-    told = {"workers": 2, "test_crash_file": two.crash_file, "test_hold_s": HOLD_S, **settings}
-    with running_node(two.directory_dsn, CRASHING, cell_max_connections=24, **told) as node:
+    configured = {"workers": 2, "test_crash_file": two.crash_file, "test_hold_s": HOLD_S, **settings}
+    with running_node(two.directory_dsn, CRASHING, cell_max_connections=24, **configured) as node:
         yield node
 
 
@@ -210,8 +210,8 @@ class SpanningWorkload(Workload):
         return reply
 
     def _statement(self, operation: Operation) -> Statement:
-        told = super()._statement(operation)
-        return Statement(told.sql, told.params, side_of(operation.key))
+        made = super()._statement(operation)
+        return Statement(made.sql, made.params, side_of(operation.key))
 
 
 def spans(operations: tuple[Operation, ...]) -> bool:
@@ -237,13 +237,13 @@ def projected(history: History, side: int) -> History:
 
 
 def torn(history: History, lists: dict[int, list[int]]) -> list[str]:
-    """Transactions of which one part is stored and another is not, or whose outcome was told wrongly."""
+    """Transactions of which one part is stored and another is not, or whose outcome was reported wrongly."""
     found = []
     for each in history:
         appends = [operation for operation in each.operations if isinstance(operation, Append)]
         stored = [append.value in lists.get(append.key, []) for append in appends]
-        told = {Outcome.OK: {True}, Outcome.FAIL: {False}}.get(each.outcome, {True, False})
-        allowed = {True} if each.is_committed else told
+        reported = {Outcome.OK: {True}, Outcome.FAIL: {False}}.get(each.outcome, {True, False})
+        allowed = {True} if each.is_committed else reported
         if appends and (len(set(stored)) > 1 or stored[0] not in allowed):
-            found.append(each.told())
+            found.append(each.describe())
     return found

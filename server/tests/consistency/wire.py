@@ -166,7 +166,7 @@ class Wire:
         try:
             await self._connect(far)
         except OSError:
-            # Nobody listens there at the moment: whoever came is sent away.
+            # No server listens there at present: the client is disconnected.
             near.abort()
             return
         self._pairs.append((near, far))

@@ -175,7 +175,7 @@ class Workload:
             else:
                 raise AssertionError(f"the lists cannot be read in the end: {self.codes}")
 
-    def judge(self, name: str) -> Report:
+    def check_history(self, name: str) -> Report:
         """The checker's report, after a line that says what was judged."""
         began_s = time.monotonic()
         report = check(self.history)

@@ -18,7 +18,7 @@ _KNOWN = """
 
 
 async def yes() -> bool:
-    """For provisioning that nobody else is in the way of."""
+    """For provisioning without concurrent work."""
     return True
 
 

@@ -20,7 +20,7 @@ async def test_a_taken_name_is_a_conflict(directory: Directory, cell: CellRecord
         await cells.add(directory, "local", postgres.conninfo, SUPERUSER)
 
 
-async def test_a_cell_that_is_away_is_not_added(directory: Directory) -> None:
+async def test_an_unavailable_cell_is_not_added(directory: Directory) -> None:
     with pytest.raises(EngineError):
         await cells.add(directory, "local", "host=/nowhere", SUPERUSER)
     assert await cells.list_(directory) == []
@@ -33,7 +33,7 @@ async def test_a_cell_that_is_away_is_not_added(directory: Directory) -> None:
         "host=x,y", "host=x,y target_session_attrs=any", "host=x,y,z port=1,2 target_session_attrs=primary",
     ],
 )  # fmt: skip
-async def test_a_connection_string_that_a_cell_cannot_have_is_refused(directory: Directory, conninfo: str) -> None:
+async def test_an_invalid_connection_string_of_a_cell_is_rejected(directory: Directory, conninfo: str) -> None:
     with pytest.raises(RequestError) as failure:
         await cells.add(directory, "local", conninfo, SUPERUSER)
     assert failure.value.code == "invalid_conninfo"

@@ -99,12 +99,12 @@ def test_a_failure_is_one_line_on_stderr_and_exit_code_1(migrated: Run, argument
     assert words in ended.stderr
 
 
-def test_a_directory_without_tables_says_what_to_do(run: Run) -> None:
+def test_a_directory_without_tables_is_reported_with_its_fix(run: Run) -> None:
     assert "plainsql-server migrate" in run("org", "list", exit_code=1).stderr
 
 
 @pytest.mark.parametrize("arguments", [["migrate"], ["org", "list"]])
-def test_a_directory_that_is_away_is_one_line_that_says_why(arguments: list[str]) -> None:
+def test_an_unavailable_directory_is_reported_in_one_line(arguments: list[str]) -> None:
     ended = _run(*arguments, dsn="host=/nowhere dbname=directory")
     assert ended.returncode == 1
     assert len(ended.stderr.splitlines()) == 1

@@ -122,7 +122,9 @@ async def cut_off_creations(place: Place, fuse: Fuse) -> int:
     return await cut_off_everywhere(fuse, lambda n: databases.create(place.directory, place.organization_id, f"db{n}"))
 
 
-async def test_a_creation_cut_off_after_any_statement_is_finished_by_whoever_runs(place: Place, fuse: Fuse) -> None:
+async def test_a_creation_interrupted_after_any_statement_is_finished_by_another_process(
+    place: Place, fuse: Fuse
+) -> None:
     cuts = await cut_off_creations(place, fuse)
     assert cuts > 15 / EVERY
     assert DatabaseState.CREATING in {database.state for database in await place.databases()}
@@ -138,7 +140,7 @@ async def test_a_creation_cut_off_after_any_statement_is_finished_by_whoever_run
             assert reader.execute("SELECT one FROM t").fetchall() == [(1,)]
 
 
-async def test_a_creation_cut_off_after_any_statement_can_be_deleted(place: Place, fuse: Fuse) -> None:
+async def test_a_creation_interrupted_after_any_statement_can_be_deleted(place: Place, fuse: Fuse) -> None:
     await cut_off_creations(place, fuse)
     for database in await place.databases():
         await databases.delete(place.directory, database, restore_s=0, restorable=False)
@@ -147,7 +149,9 @@ async def test_a_creation_cut_off_after_any_statement_can_be_deleted(place: Plac
     assert place.agrees()
 
 
-async def test_a_deletion_cut_off_after_any_statement_is_finished_by_whoever_runs(place: Place, fuse: Fuse) -> None:
+async def test_a_deletion_interrupted_after_any_statement_is_finished_by_another_process(
+    place: Place, fuse: Fuse
+) -> None:
     database = await databases.create(place.directory, place.organization_id, "main")
     deleting = await databases.delete(place.directory, database, restore_s=0, restorable=False)
 
@@ -172,7 +176,7 @@ def hold_up(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], Awaitable[N
     monkeypatch.setattr(provisioning, "create_database", late)
 
 
-async def test_a_creation_that_was_held_up_does_not_bring_back_what_was_dropped_meanwhile(
+async def test_a_delayed_creation_does_not_recreate_a_dropped_database(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def delete() -> None:
@@ -186,9 +190,7 @@ async def test_a_creation_that_was_held_up_does_not_bring_back_what_was_dropped_
     assert place.agrees()
 
 
-async def test_a_creation_that_another_process_finished_meanwhile_is_ready(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_creation_finished_by_another_process_is_ready(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     hold_up(monkeypatch, lambda: finish_all(place))
     created = await databases.create(place.directory, place.organization_id, "main")
     assert created.state is DatabaseState.READY

@@ -51,7 +51,7 @@ async def test_a_taken_name_is_a_conflict(
         await databases.create(directory, organization.id, "main")
 
 
-async def test_a_name_that_cannot_be_is_refused(directory: Directory, organization: OrganizationRecord) -> None:
+async def test_an_invalid_name_is_rejected(directory: Directory, organization: OrganizationRecord) -> None:
     for name in ("", "Main", "1st", "a b", "x" * 64, "main\n"):
         with pytest.raises(RequestError):
             await databases.create(directory, organization.id, name)
@@ -77,7 +77,7 @@ async def test_without_a_cell_there_is_no_database(directory: Directory, organiz
     assert await databases.list_(directory, organization.id) == []
 
 
-async def test_a_cell_that_is_away_leaves_a_failed_database_which_a_second_try_finishes(
+async def test_an_unavailable_cell_leaves_a_failed_database_that_a_retry_completes(
     directory: Directory, organization: OrganizationRecord, cell: CellRecord, postgres: Postgres
 ) -> None:
     await stored_cells.set_address(directory, cell.id, "host=/nowhere", SUPERUSER)
@@ -91,7 +91,7 @@ async def test_a_cell_that_is_away_leaves_a_failed_database_which_a_second_try_f
     assert _works(postgres, finished)
 
 
-async def test_a_failure_midway_is_finished_by_a_second_try(
+async def test_a_retry_completes_work_that_failed_midway(
     directory: Directory, organization: OrganizationRecord, cell: CellRecord, postgres: Postgres
 ) -> None:
     template = sql.Identifier(TEMPLATE)
@@ -112,7 +112,7 @@ async def test_a_failure_midway_is_finished_by_a_second_try(
     assert _works(postgres, finished)
 
 
-async def test_a_creation_cut_short_anywhere_is_finished_by_the_next(
+async def test_an_interrupted_creation_is_finished_by_the_next_one(
     directory: Directory, organization: OrganizationRecord, cell: CellRecord, postgres: Postgres
 ) -> None:
     creation = asyncio.ensure_future(databases.create(directory, organization.id, "main"))
@@ -160,7 +160,7 @@ async def test_a_dropped_database_leaves_nothing_on_its_cell_even_while_in_use(
         assert left.fetchall() == []
 
 
-async def test_however_many_ask_for_sizes_few_connections_to_the_cell_are_open(
+async def test_concurrent_size_queries_share_few_connections_to_the_cell(
     directory: Directory, organization: OrganizationRecord, cell: CellRecord, postgres: Postgres
 ) -> None:
     made = await databases.create(directory, organization.id, "main")

@@ -15,7 +15,7 @@ from server.tests.postgres import Postgres
 CEILING_BYTES = 12_000_000
 
 
-async def test_a_database_that_has_grown_too_large_is_suspended_until_the_operator_resumes_it(
+async def test_an_oversized_database_is_suspended_until_the_operator_resumes_it(
     postgres: Postgres, directory: Directory, organization: OrganizationRecord, cell: CellRecord
 ) -> None:
     seen: list[Observation] = []
@@ -43,7 +43,7 @@ async def test_a_database_that_has_grown_too_large_is_suspended_until_the_operat
     assert (await databases.get(directory, resumed.id)).state is DatabaseState.READY
 
 
-async def test_without_a_ceiling_nobody_looks(directory: Directory, cell: CellRecord) -> None:
+async def test_without_a_size_limit_no_database_is_measured(directory: Directory, cell: CellRecord) -> None:
     seen: list[Observation] = []
     await DiskGuard(directory, seen.append, 0).run()
     assert seen == []

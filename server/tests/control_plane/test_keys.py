@@ -67,7 +67,7 @@ def _fill(dsn: str, organization_id: str, count: int) -> None:
         connection.execute(statement, {"id": organization_id, "count": count})
 
 
-async def test_an_organization_may_have_so_many_keys_that_work_and_revoked_ones_do_not_count(
+async def test_an_organizations_active_keys_are_limited_and_revoked_ones_do_not_count(
     directory: Directory, organization: OrganizationRecord, dsn: str
 ) -> None:
     _fill(dsn, organization.id, LIVE_KEYS - 1)
@@ -92,7 +92,7 @@ async def test_a_rotation_counts_while_both_keys_work(
     assert new.replaces == "key_1"
 
 
-async def test_a_key_bound_to_a_database_says_which(
+async def test_a_key_bound_to_a_database_shows_which(
     directory: Directory, organization: OrganizationRecord, cell: CellRecord
 ) -> None:
     database = await databases.create(directory, organization.id, "main")
@@ -180,7 +180,7 @@ async def test_a_key_expires_in_the_future_or_never(directory: Directory, organi
 
 
 @pytest.mark.parametrize("name", ["", " app", "x" * 101, "two\nlines"])
-async def test_a_key_without_a_proper_name_is_refused(
+async def test_a_key_without_a_valid_name_is_rejected(
     directory: Directory, organization: OrganizationRecord, name: str
 ) -> None:
     with pytest.raises(RequestError):

@@ -9,23 +9,23 @@ import psycopg
 
 from plainsql_server.control_plane import databases
 from plainsql_server.control_plane.finishing import Finisher
-from plainsql_server.core.observation import Failure, Observation
+from plainsql_server.core.observation import FailureObserved, Observation
 from plainsql_server.directory.cells import CellRecord
-from plainsql_server.directory.connection import Connection, Directory
+from plainsql_server.directory.connection import Directory, DirectoryConnection
 from plainsql_server.directory.databases import DatabaseState
 from plainsql_server.directory.organizations import OrganizationRecord
 from plainsql_server.directory.tally import Tally
 
 
 class BrokenDirectory(Directory):
-    """The same directory, which fails in a way that is not one of the service's errors, as often as it is told to."""
+    """The same directory, which fails in a way that is not one of the service's errors, a given number of times."""
 
     def __init__(self, directory: Directory, failures: int) -> None:
         super().__init__(directory._pool)
         self.left = failures
 
     @asynccontextmanager
-    async def connection(self) -> AsyncIterator[Connection]:
+    async def connection(self) -> AsyncIterator[DirectoryConnection]:
         if self.left:
             self.left -= 1
             raise RuntimeError("broken")
@@ -65,7 +65,7 @@ async def test_the_finisher_goes_on_after_any_error(
         async with asyncio.timeout(20):
             while (await databases.get(directory, database.id)).state is not DatabaseState.READY:  # noqa: ASYNC110  # another task changes it
                 await asyncio.sleep(0.02)
-    assert [(each.where, each.context) for each in seen if isinstance(each, Failure)] == [
+    assert [(each.where, each.context) for each in seen if isinstance(each, FailureObserved)] == [
         ("finishing", "RuntimeError: broken")
     ] * 2
 
@@ -74,8 +74,8 @@ async def test_entries_of_the_audit_log_are_removed_after_13_months_and_not_befo
     directory: Directory, organization: OrganizationRecord, dsn: str
 ) -> None:
     def at(days: int) -> str:
-        moment = datetime.now(UTC) - timedelta(days=days)
-        return f"aud_{int(moment.timestamp() * 1000):012x}{'0' * 20}"
+        created_at = datetime.now(UTC) - timedelta(days=days)
+        return f"aud_{int(created_at.timestamp() * 1000):012x}{'0' * 20}"
 
     def ids() -> set[str]:
         with psycopg.connect(dsn) as connection:
@@ -109,6 +109,6 @@ async def test_usage_is_kept_and_written_later_after_any_error(
 
     async with running(asyncio.ensure_future(tally.run())):
         await until(lambda: written() == [(1, 3, 40, 500)])
-    assert [(each.where, each.context) for each in seen if isinstance(each, Failure)] == [
+    assert [(each.where, each.context) for each in seen if isinstance(each, FailureObserved)] == [
         ("usage", "RuntimeError: broken")
     ] * 2

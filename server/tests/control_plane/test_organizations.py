@@ -28,6 +28,6 @@ async def test_a_taken_name_is_a_conflict(directory: Directory, organization: Or
 
 
 @pytest.mark.parametrize(("name", "tier"), [("New", "platinum"), ("", "free"), ("org_x", "free"), ("a\0b", "free")])
-async def test_an_organization_that_cannot_be_is_refused(directory: Directory, name: str, tier: str) -> None:
+async def test_an_invalid_organization_is_rejected(directory: Directory, name: str, tier: str) -> None:
     with pytest.raises(RequestError):
         await organizations.create(directory, name, tier)

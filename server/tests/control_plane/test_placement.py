@@ -25,7 +25,7 @@ async def second(directory: Directory, cell: CellRecord, postgres: Postgres) -> 
     return await cells.add(directory, "second", postgres.conninfo, SUPERUSER)
 
 
-async def test_a_new_database_goes_where_most_of_the_room_is_free(
+async def test_a_new_database_goes_to_the_cell_with_the_most_free_capacity(
     directory: Directory, cell: CellRecord, second: CellRecord
 ) -> None:
     owner = await organizations.create(directory, "Big", "dedicated")
@@ -39,7 +39,7 @@ async def test_a_new_database_goes_where_most_of_the_room_is_free(
     assert failure.value.code == "no_active_cell"
 
 
-async def test_cells_count_right_whatever_happens_at_once(
+async def test_cell_counts_stay_correct_under_concurrent_changes(
     directory: Directory, dsn: str, cell: CellRecord, second: CellRecord
 ) -> None:
     owner = await organizations.create(directory, "Big", "dedicated")
@@ -96,7 +96,7 @@ async def test_only_an_active_cell_takes_new_databases(
 
 @pytest.mark.parametrize("state", CellState)
 @pytest.mark.parametrize("next_state", CellState)
-async def test_a_cell_goes_where_the_table_says_and_nowhere_else(
+async def test_a_cell_allows_only_the_transitions_in_the_table(
     directory: Directory, dsn: str, cell: CellRecord, state: CellState, next_state: CellState
 ) -> None:
     with psycopg.connect(dsn) as connection:
@@ -131,7 +131,7 @@ async def moving(
 
 @pytest.mark.parametrize("state", MoveState)
 @pytest.mark.parametrize("next_state", MoveState)
-async def test_a_move_goes_where_the_table_says_and_nowhere_else(
+async def test_a_move_allows_only_the_transitions_in_the_table(
     directory: Directory,
     dsn: str,
     moving: tuple[MoveRecord, DatabaseRecord, DatabaseRecord],
@@ -182,12 +182,12 @@ async def test_a_database_is_moved_once_at_a_time(
     assert failure.value.code == "move_under_way"
 
 
-async def test_a_database_goes_only_where_it_may(
+async def test_a_database_is_moved_only_to_an_allowed_cell(
     directory: Directory, organization: OrganizationRecord, cell: CellRecord, second: CellRecord, postgres: Postgres
 ) -> None:
     database = await databases.create(directory, organization.id, "main")
-    stranger = await organizations.create(directory, "Stranger", "dedicated")
-    await cells.add(directory, "theirs", postgres.conninfo, SUPERUSER, stranger.id)
+    outsider = await organizations.create(directory, "Stranger", "dedicated")
+    await cells.add(directory, "theirs", postgres.conninfo, SUPERUSER, outsider.id)
     for name, error in (("nowhere", AccessError), ("local", RequestError), ("theirs", ConflictError)):
         with pytest.raises(error):
             await moves.choose(directory, database, name)

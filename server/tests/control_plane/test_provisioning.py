@@ -164,7 +164,7 @@ async def test_a_tenant_connects_to_its_own_database_only(cell: Postgres, names:
                 cell.connect(user, database)
 
 
-async def test_a_database_that_was_there_before_is_closed_to_tenants_too(cell: Postgres, names: EngineNames) -> None:
+async def test_a_preexisting_database_is_closed_to_tenants_too(cell: Postgres, names: EngineNames) -> None:
     directory = cell.fresh_database()
     await provisioning.prepare_cell(cell.conninfo, SUPERUSER)
     with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
@@ -199,7 +199,7 @@ async def test_preparing_and_creating_again_changes_nothing(cell: Postgres, name
         assert owner.execute("SELECT one FROM kept").fetchall() == [(1,)]
 
 
-async def test_names_on_a_cell_say_nothing(cell: Postgres) -> None:
+async def test_engine_names_reveal_nothing_about_customers(cell: Postgres) -> None:
     first, second = provisioning.new_names(), provisioning.new_names()
     parts = {
         name.split("_")[1]
@@ -210,7 +210,9 @@ async def test_names_on_a_cell_say_nothing(cell: Postgres) -> None:
     assert all(len(part) == 24 for part in parts)
 
 
-async def test_a_role_that_a_stranger_granted_something_to_can_be_dropped(cell: Postgres, names: EngineNames) -> None:
+async def test_a_role_that_another_tenant_granted_something_to_can_be_dropped(
+    cell: Postgres, names: EngineNames
+) -> None:
     # As in a database that was made before such grants were refused.
     with cell.connect(database=names.database) as admin:
         admin.execute("drop event trigger plainsql_check_grants")
@@ -231,8 +233,10 @@ async def test_a_role_that_a_stranger_granted_something_to_can_be_dropped(cell: 
         assert owner.execute("select count(*) from theirs").fetchone() == (0,)
 
 
-async def test_a_database_of_an_older_version_gets_the_rights_of_a_new_one(cell: Postgres, names: EngineNames) -> None:
-    stranger = await _create(cell)
+async def test_a_database_of_an_older_version_gets_the_privileges_of_a_new_one(
+    cell: Postgres, names: EngineNames
+) -> None:
+    outsider = await _create(cell)
     with cell.connect(database=names.database) as admin:
         admin.execute("drop event trigger plainsql_check_grants")
         admin.execute("drop function plainsql.look_up(text, text)")
@@ -243,7 +247,7 @@ async def test_a_database_of_an_older_version_gets_the_rights_of_a_new_one(cell:
         await provisioning.renew_rights(cell.conninfo, SUPERUSER)
         assert await _older(cell) == []
     with _owner(cell, names) as owner:
-        for statement in ("select pg_notify('a', 'b')", f"grant usage on schema public to {stranger.owner_role}"):
+        for statement in ("select pg_notify('a', 'b')", f"grant usage on schema public to {outsider.owner_role}"):
             with pytest.raises(errors.InsufficientPrivilege):
                 owner.execute(statement)
         settings = "select from pg_db_role_setting where setrole = 0 and 'log_min_messages=fatal' = any (setconfig)"
@@ -251,7 +255,9 @@ async def test_a_database_of_an_older_version_gets_the_rights_of_a_new_one(cell:
         assert owner.execute("select to_regprocedure('plainsql.look_up(text, text)') is null").fetchone() == (False,)
 
 
-async def test_rights_are_not_renewed_where_a_customer_has_taken_our_place(cell: Postgres, names: EngineNames) -> None:
+async def test_privileges_are_not_renewed_on_objects_that_a_customer_replaced(
+    cell: Postgres, names: EngineNames
+) -> None:
     # A function of the customer's would be called by a superuser.
     with cell.connect(database=names.database) as admin:
         admin.execute(f"alter schema plainsql owner to {names.owner_role}")

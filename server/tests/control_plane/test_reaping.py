@@ -130,7 +130,7 @@ async def test_operators_are_left_alone(postgres: Postgres, cell: CellRecord, re
         assert is_open(operator)
 
 
-async def test_an_idle_connection_of_nobody_is_ended(
+async def test_an_orphaned_idle_connection_is_ended(
     postgres: Postgres, directory: Directory, database: DatabaseRecord, seen: list[Observation]
 ) -> None:
     reaper = Reaper(directory, seen.append, Ceilings(idle_s=0.2))
@@ -157,7 +157,7 @@ async def test_a_tenant_with_too_many_locks_is_ended(
     await reaper.close()
 
 
-async def test_a_prepared_transaction_of_nobody_is_rolled_back_and_one_with_a_record_is_not(
+async def test_an_orphaned_prepared_transaction_is_rolled_back_and_a_recorded_one_is_not(
     postgres: Postgres, directory: Directory, database: DatabaseRecord, seen: list[Observation]
 ) -> None:
     reaper = Reaper(directory, seen.append, Ceilings(prepared_s=0, stray_s=0))
@@ -178,7 +178,7 @@ async def test_a_prepared_transaction_of_nobody_is_rolled_back_and_one_with_a_re
     await reaper.close()
 
 
-async def test_what_a_new_leader_has_prepared_though_it_was_committed_is_committed_again(
+async def test_a_committed_transaction_still_prepared_on_a_new_leader_is_committed_again(
     postgres: Postgres, directory: Directory, database: DatabaseRecord, seen: list[Observation]
 ) -> None:
     reaper = Reaper(directory, seen.append, Ceilings(stray_s=0.1))
@@ -209,7 +209,7 @@ async def test_prepared_transactions_of_another_service_are_left_alone(
     await reaper.close()
 
 
-async def test_a_move_takes_as_long_as_it_takes_and_nobody_is_spared_for_its_name(
+async def test_a_move_is_exempt_from_reaping_but_its_application_name_exempts_no_one(
     postgres: Postgres, database: DatabaseRecord, reaper: Reaper, seen: list[Observation]
 ) -> None:
     where = (database.owner_role, database.engine_name)
@@ -239,7 +239,7 @@ async def test_one_process_looks_at_a_cell(
     await second.close()
 
 
-async def test_a_cell_that_is_away_is_reported_and_looked_at_again(
+async def test_an_unavailable_cell_is_reported_and_checked_again(
     directory: Directory, database: DatabaseRecord, cell: CellRecord, reaper: Reaper, seen: list[Observation]
 ) -> None:
     async with directory.connection() as connection:
@@ -265,8 +265,8 @@ async def test_many_connections_with_many_locks_each_are_counted_together(
     seen: list[Observation],
 ) -> None:  # fmt: skip
     second = await databases.create(directory, organization.id, "second")
-    stranger = await organizations.create(directory, "Stranger", "free")
-    other = await databases.create(directory, stranger.id, "main")
+    outsider = await organizations.create(directory, "Stranger", "free")
+    other = await databases.create(directory, outsider.id, "main")
     reaper = Reaper(directory, seen.append, Ceilings(locks=150, few_locks=10))
     with tenant(postgres, database) as one, tenant(postgres, second) as two, tenant(postgres, other) as modest:
         for each in (one, two, modest):

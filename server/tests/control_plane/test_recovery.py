@@ -16,7 +16,7 @@ from plainsql_server.directory import spanning
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
-from plainsql_server.directory.spanning import NewRecord, State
+from plainsql_server.directory.spanning import NewRecord, SpanningState
 from plainsql_server.engine.admin.provisioning import ROLE_CONNECTION_LIMIT
 from plainsql_server.engine.admin.reaping import CellWatch
 from plainsql_server.engine.execution.spanning import gid_of, new_gid
@@ -27,7 +27,7 @@ from server.tests.processes import wait_for
 
 
 @pytest.mark.parametrize(("state", "is_done"), [("open", False), ("aborted", False), ("committed", True)])
-async def test_what_is_in_doubt_ends_as_it_was_decided(
+async def test_a_transaction_in_doubt_ends_as_decided(
     postgres: Postgres, directory: Directory, database: DatabaseRecord, recovery: Recovery, *, state: str, is_done: bool
 ) -> None:
     gid = prepare(postgres, database)
@@ -40,7 +40,7 @@ async def test_what_is_in_doubt_ends_as_it_was_decided(
 
 
 @pytest.mark.parametrize("state", ["waiting", "open", "committed"])
-async def test_a_record_that_is_held_is_left_alone(
+async def test_a_record_held_by_a_live_process_is_left_alone(
     postgres: Postgres, directory: Directory, database: DatabaseRecord, recovery: Recovery, state: str
 ) -> None:
     gid = prepare(postgres, database)
@@ -51,7 +51,7 @@ async def test_a_record_that_is_held_is_left_alone(
         admin.execute(f"rollback prepared '{gid_of(gid, 0)}'".encode())
 
 
-async def test_one_that_died_in_line_keeps_nobody_from_recovery(
+async def test_a_dead_waiter_does_not_block_recovery(
     postgres: Postgres, directory: Directory, cell: CellRecord, database: DatabaseRecord, recovery: Recovery
 ) -> None:
     other_organization = await organizations.create(directory, "Other", "free")
@@ -88,7 +88,7 @@ def clock_gone_back(postgres: Postgres) -> Iterator[None]:
             admin.execute("alter function pg_catalog.real_clock_timestamp() rename to clock_timestamp")
 
 
-async def test_a_clock_that_went_back_hides_nothing(
+async def test_a_clock_set_back_hides_no_usage(
     postgres: Postgres, directory: Directory, database: DatabaseRecord, recovery: Recovery
 ) -> None:
     gid = prepare(postgres, database)
@@ -100,7 +100,7 @@ async def test_a_clock_that_went_back_hides_nothing(
 
 
 @pytest.fixture
-def lonely() -> Iterator[Postgres]:
+def without_standby() -> Iterator[Postgres]:
     """A cell whose commits wait for a standby that is not there."""
 
     def config(root: Path) -> CellConfig:
@@ -131,43 +131,45 @@ def has_table(postgres: Postgres) -> bool:
         return admin.execute("select to_regclass('public.made') is not null").fetchone() == (True,)
 
 
-async def test_a_commit_that_waits_for_a_standby_is_not_done_and_left_alone(
-    lonely: Postgres, monkeypatch: pytest.MonkeyPatch
+async def test_a_commit_that_waits_for_a_standby_is_neither_reported_nor_ended(
+    without_standby: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gid = prepare_alone(lonely)
-    async with CellWatch.beside(lonely.conninfo, SUPERUSER) as cell:
+    gid = prepare_alone(without_standby)
+    async with CellWatch.beside(without_standby.conninfo, SUPERUSER) as cell:
         with monkeypatch.context() as patched:
             patched.setattr("plainsql_server.engine.admin.reaping._END_TIMEOUT_S", 0.5)
             with pytest.raises(EngineError):
                 await cell.end_prepared(gid, "postgres", commit=True)
-        assert waiting_for_a_standby(lonely) == 1
-        assert not has_table(lonely)
+        assert waiting_for_a_standby(without_standby) == 1
+        assert not has_table(without_standby)
         # Somebody is at it.
         with pytest.raises(ServiceError, match="busy"):
             await cell.end_prepared(gid, "postgres", commit=True)
         assert await cell.where_prepared(gid) == ["postgres"]
-    with lonely.connect() as admin:
+    with without_standby.connect() as admin:
         admin.execute("alter system set synchronous_standby_names = ''")
         admin.execute("select pg_reload_conf()")
-    wait_for(lambda: has_table(lonely), 10, lambda: "it was not committed")
+    wait_for(lambda: has_table(without_standby), 10, lambda: "it was not committed")
 
 
-async def test_a_commit_whose_wait_for_a_standby_is_cancelled_is_not_done(lonely: Postgres) -> None:
-    gid = prepare_alone(lonely)
+async def test_a_commit_whose_wait_for_a_standby_is_cancelled_is_not_done(without_standby: Postgres) -> None:
+    gid = prepare_alone(without_standby)
 
     async def cancel() -> None:
-        await asyncio.to_thread(wait_for, lambda: waiting_for_a_standby(lonely) == 1, 10, lambda: "nobody waits")
-        with lonely.connect() as admin:
+        await asyncio.to_thread(
+            wait_for, lambda: waiting_for_a_standby(without_standby) == 1, 10, lambda: "nobody waits"
+        )
+        with without_standby.connect() as admin:
             admin.execute("select pg_cancel_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'")
 
-    async with CellWatch.beside(lonely.conninfo, SUPERUSER) as cell:
+    async with CellWatch.beside(without_standby.conninfo, SUPERUSER) as cell:
         cancelling = asyncio.create_task(cancel())
         with pytest.raises(EngineError):
             await cell.end_prepared(gid, "postgres", commit=True)
         await cancelling
 
 
-async def test_whoever_comes_back_too_late_cannot_commit(
+async def test_a_participant_that_recovers_too_late_cannot_commit(
     directory: Directory, database: DatabaseRecord, recovery: Recovery
 ) -> None:
     id_ = await store_record(directory, database, new_gid(), "open", hold_s=-1)
@@ -176,7 +178,7 @@ async def test_whoever_comes_back_too_late_cannot_commit(
     assert not await spanning.end_reading(directory, id_)
 
 
-async def test_whoever_lost_the_answer_learns_what_was_decided_even_after_the_end(
+async def test_the_outcome_of_a_lost_answer_can_be_looked_up_even_after_the_end(
     directory: Directory, database: DatabaseRecord, recovery: Recovery
 ) -> None:
     id_ = await store_record(directory, database, new_gid(), "committed", hold_s=-1)
@@ -185,7 +187,7 @@ async def test_whoever_lost_the_answer_learns_what_was_decided_even_after_the_en
     assert await spanning.commit(directory, id_)
 
 
-async def test_a_cell_that_is_away_is_waited_for(
+async def test_an_unavailable_cell_is_waited_for(
     postgres: Postgres, directory: Directory, cell: CellRecord, database: DatabaseRecord, recovery: Recovery,
     *, seen: list[Observation],
 ) -> None:  # fmt: skip
@@ -214,7 +216,7 @@ def every_connection(postgres: Postgres, database: DatabaseRecord) -> list[psyco
     return taken
 
 
-async def test_a_customer_who_takes_every_connection_does_not_keep_recovery_out(
+async def test_a_customer_that_uses_every_connection_does_not_block_recovery(
     postgres: Postgres, directory: Directory, database: DatabaseRecord, recovery: Recovery
 ) -> None:
     gid = prepare(postgres, database)
@@ -227,27 +229,27 @@ async def test_a_customer_who_takes_every_connection_does_not_keep_recovery_out(
     assert is_made(postgres, database)
 
 
-async def test_turns_come_in_the_order_of_asking_and_the_dead_are_passed_over(
+async def test_spanning_locks_are_granted_in_order_and_dead_waiters_are_skipped(
     directory: Directory, database: DatabaseRecord
 ) -> None:
-    async def enter(hold_s: float = 60.0) -> tuple[str, State]:
+    async def enter(hold_s: float = 60.0) -> tuple[str, SpanningState]:
         new = NewRecord(new_gid(), database.organization_id, new_gid(), [database.id])
         return new.id, await spanning.enter(directory, new, hold_s)
 
     first, state = await enter()
-    assert state is State.OPEN
+    assert state is SpanningState.OPEN
     (second, state), (third, _), (fourth, _) = await enter(), await enter(hold_s=-1), await enter()
-    assert state is State.WAITING
+    assert state is SpanningState.WAITING
     for each in (second, third, fourth):
-        assert await spanning.advance(directory, each, 60) is State.WAITING
+        assert await spanning.advance(directory, each, 60) is SpanningState.WAITING
     assert await spanning.commit(directory, first)
-    assert await spanning.advance(directory, second, 60) is State.WAITING
+    assert await spanning.advance(directory, second, 60) is SpanningState.WAITING
     await spanning.free(directory, first)
-    assert await spanning.advance(directory, fourth, 60) is State.WAITING
-    assert await spanning.advance(directory, second, 60) is State.OPEN
+    assert await spanning.advance(directory, fourth, 60) is SpanningState.WAITING
+    assert await spanning.advance(directory, second, 60) is SpanningState.OPEN
     await spanning.give_up(directory, second)
     # The third one's process is gone.
-    assert await spanning.advance(directory, fourth, 60) is State.OPEN
+    assert await spanning.advance(directory, fourth, 60) is SpanningState.OPEN
 
 
 async def test_two_of_an_organization_are_never_open_whatever_the_code_does(
@@ -273,7 +275,7 @@ async def count(directory: Directory) -> int:
         return (await connection.execute("select from spanning_transactions")).rowcount
 
 
-async def test_records_go_when_nobody_asks_for_them_any_more(directory: Directory, database: DatabaseRecord) -> None:
+async def test_records_are_removed_after_their_retention(directory: Directory, database: DatabaseRecord) -> None:
     for minutes_ago in (1, 11):
         await store_freed(directory, database, minutes_ago)
     await store_record(directory, database, new_gid(), "open")
@@ -281,7 +283,7 @@ async def test_records_go_when_nobody_asks_for_them_any_more(directory: Director
     assert await count(directory) == 2
 
 
-async def test_more_old_records_than_are_removed_at_once_do_not_stay(
+async def test_old_records_are_removed_in_several_batches(
     directory: Directory, database: DatabaseRecord, recovery: Recovery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spanning, "_REMOVED_AT_ONCE", 2)

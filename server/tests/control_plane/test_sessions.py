@@ -46,7 +46,7 @@ async def test_a_session_lives_24_hours_and_has_its_keys_rights(
     assert found == key._replace(session_id=session.id)
 
 
-async def test_an_organization_may_have_so_many_sessions_at_once_and_ended_ones_do_not_count(
+async def test_an_organizations_active_sessions_are_limited_and_ended_ones_do_not_count(
     directory: Directory, organization: OrganizationRecord, dsn: str
 ) -> None:
     key = await key_of(directory, organization, Scope.READ)
@@ -139,7 +139,7 @@ async def test_a_session_ends_no_later_than_its_key(
     assert (await sessions.refresh(directory, principal, OPERATOR)).expires_at == soon
 
 
-async def test_what_a_key_loses_its_sessions_lose_too(
+async def test_scopes_that_a_key_loses_are_lost_by_its_sessions(
     directory: Directory, organization: OrganizationRecord, dsn: str
 ) -> None:
     key = await key_of(directory, organization, Scope.WRITE, Scope.ADMIN)
@@ -151,7 +151,7 @@ async def test_what_a_key_loses_its_sessions_lose_too(
     assert not any(principal.may(scope) for scope in (Scope.WRITE, Scope.ADMIN))
 
 
-async def test_a_key_that_was_revoked_a_moment_ago_makes_no_session(
+async def test_a_just_revoked_key_cannot_create_a_session(
     directory: Directory, organization: OrganizationRecord
 ) -> None:
     key = await key_of(directory, organization, Scope.READ)

@@ -75,13 +75,13 @@ WORK: dict[DatabaseAction, DatabaseWork] = {
     DatabaseAction.RESTORE: databases.restore,
     DatabaseAction.DROP: give_up_and_drop,
 }
-# Nobody asks for these, so that nobody is told that there was nothing to do.
+# No caller requests these, so they never report that there was nothing to do.
 SILENT = frozenset([DatabaseAction.FINISH, DatabaseAction.FAIL, DatabaseAction.DROP])
 
 
 @pytest.mark.parametrize("state", DatabaseState)
 @pytest.mark.parametrize("action", DatabaseAction)
-async def test_a_database_goes_where_the_table_says_and_nowhere_else(
+async def test_a_database_allows_only_the_transitions_in_the_table(
     directory: Directory, dsn: str, cell: CellRecord, state: DatabaseState, action: DatabaseAction
 ) -> None:
     database = await put(directory, dsn, cell, state)
@@ -103,10 +103,10 @@ async def test_a_database_that_was_suspended_is_suspended_again_when_it_is_resto
     assert (await databases.restore(directory, database)).state is DatabaseState.SUSPENDED
 
 
-async def test_every_action_has_a_test_and_every_state_but_the_last_has_a_way_out() -> None:
+async def test_every_action_is_tested_and_every_state_but_the_last_can_be_left() -> None:
     assert set(WORK) == set(DatabaseAction)
-    ways = {state for (state, _), after in DATABASE_TRANSITIONS.items() if after != {state}}
-    assert ways == set(DatabaseState) - {DatabaseState.DELETED}
+    changing = {state for (state, _), after in DATABASE_TRANSITIONS.items() if after != {state}}
+    assert changing == set(DatabaseState) - {DatabaseState.DELETED}
 
 
 class Credentials:
@@ -193,7 +193,7 @@ async def do_with_session(credentials: Credentials, action: CredentialAction) ->
 
 @pytest.mark.parametrize("state", CredentialState)
 @pytest.mark.parametrize("action", CredentialAction)
-async def test_a_key_goes_where_the_table_says_and_nowhere_else(
+async def test_a_key_allows_only_the_transitions_in_the_table(
     credentials: Credentials, state: CredentialState, action: CredentialAction
 ) -> None:
     credentials.put("api_keys", credentials.key_id, state)
@@ -208,7 +208,7 @@ async def test_a_key_goes_where_the_table_says_and_nowhere_else(
 
 @pytest.mark.parametrize("state", CredentialState)
 @pytest.mark.parametrize("action", CredentialAction)
-async def test_a_session_goes_where_the_table_says_and_nowhere_else(
+async def test_a_session_allows_only_the_transitions_in_the_table(
     credentials: Credentials, state: CredentialState, action: CredentialAction
 ) -> None:
     credentials.put("sessions", credentials.session_id, state)

@@ -47,7 +47,7 @@ def test_text_that_is_no_key_is_not_well_formed_and_raises_nothing(text: str) ->
 
 
 @pytest.mark.parametrize("tail", ["\n", " ", "0", "\0"])
-def test_a_key_with_something_behind_it_is_not_well_formed(tail: str) -> None:
+def test_a_key_with_trailing_characters_is_not_well_formed(tail: str) -> None:
     assert not is_well_formed(new_key().text + tail)
 
 
@@ -59,7 +59,7 @@ def test_the_prefix_of_another_kind_of_secret_breaks_the_checksum() -> None:
     assert not is_well_formed(new_key().text.replace("svc_k_", "svc_s_", 1))
 
 
-def test_digits_of_other_alphabets_are_no_digits() -> None:
+def test_digits_of_other_alphabets_are_rejected() -> None:
     text = new_key().text
     assert not is_well_formed(text[:10] + "٣" + text[11:])
 

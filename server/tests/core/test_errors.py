@@ -29,7 +29,7 @@ def test_an_outcome_that_is_known_replaces_the_usual_one() -> None:
     assert LimitError("result_too_large", "Too large.", outcome=Outcome.COMMITTED).outcome is Outcome.COMMITTED
 
 
-def test_an_internal_error_tells_its_context_to_nobody_but_the_log() -> None:
+def test_an_internal_errors_context_goes_only_to_the_log() -> None:
     error = InternalError("secret context")
     assert error.internal_context == "secret context"
     assert "secret" not in f"{error} {error.message} {error.hint} {error.code} {error.diagnosis}"
@@ -41,7 +41,7 @@ def test_an_error_is_not_worth_a_retry_unless_it_says_so() -> None:
     assert EngineError("a_code", "A message.", retryable=True).retryable is True
 
 
-def test_an_error_of_which_the_engine_said_nothing_has_an_empty_diagnosis() -> None:
+def test_an_error_without_a_diagnosis_has_an_empty_one() -> None:
     assert RequestError("a_code", "A message.").diagnosis == Diagnosis()
 
 

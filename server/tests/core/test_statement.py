@@ -94,7 +94,7 @@ skipped = st.one_of(nested, st.sampled_from([" ", "\t", "\n", "\r", "\f", ";", "
 
 
 @given(st.lists(skipped, max_size=8))
-def test_nothing_that_the_engine_skips_hides_the_first_word(parts: list[str]) -> None:
+def test_comments_and_white_space_do_not_hide_the_first_word(parts: list[str]) -> None:
     assert first_words("".join(parts) + "commit work") == ["COMMIT", "WORK"]
 
 
@@ -109,7 +109,7 @@ def test_a_megabyte_of_comments_before_the_first_word_is_refused_at_once() -> No
     assert first_words("/*" * 30_000) == []
     for comment in ("/**/", "-- \n", "-- \r"):
         assert first_words(comment * 16_000 + "select") == ["SELECT"]
-        # Linear is not enough: whoever waits meanwhile would feel a megabyte of them.
+        # Linear is not enough: a megabyte of them would delay other requests.
         assert code_of(comment * 250_000 + "commit") == "malformed_request"
     assert code_of("/*" * 500_000) == "malformed_request"
     assert code_of("/*" + "x" * 100_000 + "*/ commit") == "malformed_request"

@@ -24,7 +24,7 @@ KILLS = max(2, CYCLES // 4)
 
 
 def ask(run: Dev, sql: str, *params: int) -> list[dict[str, int]]:
-    """What a customer is told; a row counts as committed because the service said so."""
+    """What a customer sees: a row counts as committed if the service reported so."""
     described = run.description()
     response = httpx.post(
         f"{described['data_url']}/v1/query",
@@ -35,8 +35,8 @@ def ask(run: Dev, sql: str, *params: int) -> list[dict[str, int]]:
     )
     answer = response.json()
     assert answer["success"], answer
-    told: list[dict[str, int]] = answer["rows"]
-    return told
+    rows: list[dict[str, int]] = answer["rows"]
+    return rows
 
 
 def add_row(run: Dev, number: int) -> None:
@@ -71,7 +71,7 @@ def test_start_and_stop_cycles_keep_every_row_and_leave_nothing(state: Path, sta
 
 
 @pytest.mark.timeout(30 * KILLS)
-def test_kill_9_cycles_keep_every_row_and_the_next_start_works(state: Path, start: Starter) -> None:
+def test_kill_9_cycles_lose_no_row(state: Path, start: Starter) -> None:
     for number in range(KILLS):
         run = start(state)
         run.wait_ready()
@@ -100,7 +100,7 @@ def test_a_start_right_after_kill_9_works(state: Path, start: Starter) -> None:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("sign", ["log/cluster.log", "log/postgres.log", "log/provisioning.log", "api_key"])
-def test_a_first_start_that_was_killed_is_finished_by_the_next(fresh_state: Path, start: Starter, sign: str) -> None:
+def test_a_killed_first_start_is_finished_by_the_next_start(fresh_state: Path, start: Starter, sign: str) -> None:
     first = start(fresh_state)
     wait_for((fresh_state / sign).exists, 30, lambda: first.output)
     first.kill()

@@ -13,8 +13,8 @@ pytestmark = pytest.mark.slow
 
 
 def get(run: Dev, url: str, path: str) -> dict[str, Any]:
-    trust = ssl.create_default_context(cafile=run.description()["ca_file"])
-    response = httpx.get(url + path, verify=trust, timeout=10)
+    ssl_context = ssl.create_default_context(cafile=run.description()["ca_file"])
+    response = httpx.get(url + path, verify=ssl_context, timeout=10)
     assert response.status_code == 200
     answer: dict[str, Any] = response.json()
     return answer
@@ -29,7 +29,7 @@ def test_with_both_installed_there_is_an_alias_and_permits_come_from_redis(state
     assert '"event":"limiter","state":"shared"' in (state / "log" / "data.log").read_text()
 
 
-def test_without_them_it_says_so_and_works(state: Path, start: Starter) -> None:
+def test_without_optional_programs_dev_starts_and_says_so(state: Path, start: Starter) -> None:
     run = start(state, environment={"PATH": "/nonexistent"})
     run.wait_ready()
     described = run.description()

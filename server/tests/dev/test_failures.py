@@ -47,7 +47,7 @@ def test_each_signal_stops_it_with_exit_code_0(state: Path, start: Starter, numb
 
 
 @pytest.mark.parametrize("part", ["data", "postgres"])
-def test_a_part_that_does_not_react_is_ended_within_the_promised_time(state: Path, start: Starter, part: str) -> None:
+def test_an_unresponsive_part_is_killed_within_the_documented_time(state: Path, start: Starter, part: str) -> None:
     run = start(state)
     run.wait_ready()
     os.kill(run.description()["pids"][part], signal.SIGSTOP)
@@ -115,14 +115,14 @@ def test_data_of_another_major_version_is_not_touched(state: Path, start: Starte
     assert "can't open it" in refused.output
 
 
-def test_a_folder_that_cannot_be_made_is_named(folder: Path, start: Starter) -> None:
+def test_a_folder_that_cannot_be_created_is_named(folder: Path, start: Starter) -> None:
     (folder / "file").write_text("")
     run = start(folder / "file" / "inside")
     assert run.end() == 1
     assert "Can't use" in run.output
 
 
-def test_a_broken_state_file_is_named(state: Path, start: Starter) -> None:
+def test_an_invalid_state_file_is_reported_by_name(state: Path, start: Starter) -> None:
     (state / "state.json").write_text("{")
     run = start(state)
     assert run.end() == 1

@@ -12,7 +12,7 @@ import pytest
 
 from plainsql_server.core import clock
 from plainsql_server.dev.certificates import ensure_certificates
-from plainsql_server.dev.folder import Folder, Recorded, State, read_state
+from plainsql_server.dev.folder import Folder, RecordedProcess, RunState, read_state
 from plainsql_server.dev.options import DevError
 from plainsql_server.dev.ports import choose_ports
 from plainsql_server.dev.processes import RUN_ID_VARIABLE, end_leftovers, started
@@ -31,20 +31,20 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_a_recorded_process_is_ended(sleeper: subprocess.Popen[bytes]) -> None:
-    end_leftovers(State(processes=[Recorded("data", sleeper.pid, started(sleeper.pid) or "")]))
+    end_leftovers(RunState(processes=[RecordedProcess("data", sleeper.pid, started(sleeper.pid) or "")]))
     assert sleeper.wait(5) == -signal.SIGKILL
 
 
-def test_a_stranger_with_a_reused_number_is_left_alone(sleeper: subprocess.Popen[bytes]) -> None:
+def test_another_process_with_a_reused_pid_is_left_alone(sleeper: subprocess.Popen[bytes]) -> None:
     earlier = started(os.getpid())
     assert earlier != started(sleeper.pid)
-    end_leftovers(State(processes=[Recorded("data", sleeper.pid, earlier or "")]))
-    end_leftovers(State(processes=[Recorded("data", sleeper.pid, "")]))
+    end_leftovers(RunState(processes=[RecordedProcess("data", sleeper.pid, earlier or "")]))
+    end_leftovers(RunState(processes=[RecordedProcess("data", sleeper.pid, "")]))
     assert sleeper.poll() is None
 
 
-def test_a_worker_that_outlived_its_parent_is_ended_by_its_mark() -> None:
-    state = State()
+def test_an_orphaned_worker_is_found_by_its_run_id_and_killed() -> None:
+    state = RunState()
     worker = subprocess.Popen(SLEEPER, env={**os.environ, RUN_ID_VARIABLE: state.run_id}, start_new_session=True)
     # Linux shows a program's environment a moment after the program has begun.
     environment = Path(f"/proc/{worker.pid}/environ")
@@ -54,26 +54,26 @@ def test_a_worker_that_outlived_its_parent_is_ended_by_its_mark() -> None:
 
 
 def test_the_record_survives_being_written_and_read(tmp_path: Path) -> None:
-    state = State(socket_directory="/tmp/plainsql-x", processes=[Recorded("data", 1, "boot/2")])
+    state = RunState(socket_directory="/tmp/plainsql-x", processes=[RecordedProcess("data", 1, "boot/2")])
     state.save(Folder(tmp_path))
     assert read_state(Folder(tmp_path)) == state
 
 
 @pytest.mark.timeout(90)
-def test_a_lock_file_with_a_strangers_number_does_not_stop_a_start(state: Path, start: Starter) -> None:
+def test_a_lock_file_with_the_pid_of_another_process_does_not_prevent_a_start(state: Path, start: Starter) -> None:
     data = state / "postgres" / "data"
     # PostgreSQL minds only strangers that it could signal, so this one is of its own user.
-    stranger = subprocess.Popen(["/bin/sleep", "300"], user=data.stat().st_uid, cwd="/")
+    outsider = subprocess.Popen(["/bin/sleep", "300"], user=data.stat().st_uid, cwd="/")
     try:
-        (data / "postmaster.pid").write_text(f"{stranger.pid}\n{data}\n1\n5432\n\n\n 1 1\nready\n")
+        (data / "postmaster.pid").write_text(f"{outsider.pid}\n{data}\n1\n5432\n\n\n 1 1\nready\n")
         os.chown(data / "postmaster.pid", data.stat().st_uid, data.stat().st_gid)
         run = start(state)
         run.wait_ready()
         assert run.stop() == 0
-        assert stranger.poll() is None
+        assert outsider.poll() is None
     finally:
-        stranger.kill()
-        stranger.wait()
+        outsider.kill()
+        outsider.wait()
 
 
 @pytest.mark.timeout(90)

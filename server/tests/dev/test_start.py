@@ -89,7 +89,7 @@ def test_dev_json_has_every_promised_field_and_absolute_paths(first_run: Dev) ->
         os.kill(pid, 0)
 
 
-def test_one_line_has_an_operators_shell_look_after_it(first_run: Dev) -> None:
+def test_a_sourced_line_configures_an_operators_shell(first_run: Dev) -> None:
     command = f"{sys.executable} -m plainsql_server status --json --ca-file {first_run.description()['ca_file']}"
     shell = f". {first_run.directory}/operator.env && {command}"
     shown = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=True, timeout=60).stdout
@@ -167,7 +167,7 @@ def test_given_ports_are_used(state: Path, start: Starter, free_ports: tuple[int
     assert run.description()["control_url"] == f"https://localhost:{control_port}"
 
 
-def test_variables_of_the_users_shell_do_not_lead_elsewhere(fresh_state: Path, start: Starter) -> None:
+def test_variables_of_the_users_shell_do_not_redirect_connections(fresh_state: Path, start: Starter) -> None:
     hostile = {"PGHOST": "192.0.2.1", "PGDATA": "/nowhere", "PGPORT": "1", "PGOPTIONS": "-c nonsense=1"}
     run = start(fresh_state, environment={**hostile, "PLAINSQL_DIRECTORY_DSN": "host=192.0.2.1", "LC_ALL": "xx_YY"})
     run.wait_ready()

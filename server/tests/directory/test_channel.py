@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 import psycopg
 import pytest
 
-from plainsql_server.core.observation import Failure, Observation
+from plainsql_server.core.observation import FailureObserved, Observation
 from plainsql_server.directory.cache import Cache
 from plainsql_server.directory.channel import APPLICATION_NAME, Channel
 from plainsql_server.directory.freshness import Freshness
@@ -37,7 +37,7 @@ class Node:
 
     def __init__(self) -> None:
         self.freshness = Freshness(SHORT_MS, LONG_MS, grace_ms=2_000)
-        self.failures: list[Failure] = []
+        self.failures: list[FailureObserved] = []
         self.looked_up: list[str] = []
         self.hold = asyncio.Event()
         self.hold.set()
@@ -49,7 +49,7 @@ class Node:
         return f"answer {len(self.looked_up)}"
 
     def observe(self, observation: Observation) -> None:
-        assert isinstance(observation, Failure)
+        assert isinstance(observation, FailureObserved)
         self.failures.append(observation)
 
 
@@ -58,7 +58,7 @@ async def listening(dsn: str) -> AsyncIterator[Node]:
     node = Node()
     task = asyncio.create_task(Channel(dsn, node.freshness, node.observe).run())
     try:
-        await until(lambda: not node.freshness.away and node.freshness._proven_s > 0)
+        await until(lambda: not node.freshness.unavailable and node.freshness._proven_s > 0)
         yield node
     finally:
         task.cancel()
@@ -118,7 +118,7 @@ def stopped(pids: set[int]) -> Iterator[None]:
         "UPDATE organizations SET tier = 'standard' WHERE id = 'org_1'",
     ],
 )
-async def test_every_change_that_matters_is_told_by_whatever_hand_it_is_made(
+async def test_every_relevant_change_is_announced_whoever_makes_it(
     dsn: str, admin: psycopg.Connection, change: str
 ) -> None:
     async with listening(dsn) as node:
@@ -129,14 +129,14 @@ async def test_every_change_that_matters_is_told_by_whatever_hand_it_is_made(
         assert node.cache.remembered("org_2") == "answer 2"
 
 
-async def test_a_cell_that_moves_concerns_everybody(dsn: str, admin: psycopg.Connection) -> None:
+async def test_a_changed_cell_address_invalidates_every_cached_lookup(dsn: str, admin: psycopg.Connection) -> None:
     async with listening(dsn) as node:
         await node.cache.get("org_1")
         admin.execute("UPDATE cells SET conninfo = 'host=/elsewhere'")
         await until(lambda: node.cache.remembered("org_1") is None)
 
 
-async def test_that_a_key_was_used_is_told_to_nobody(dsn: str, admin: psycopg.Connection) -> None:
+async def test_the_use_of_a_key_is_not_announced(dsn: str, admin: psycopg.Connection) -> None:
     async with listening(dsn) as node:
         await node.cache.get("org_1")
         admin.execute("UPDATE api_keys SET last_used_at = now()")
@@ -145,21 +145,21 @@ async def test_that_a_key_was_used_is_told_to_nobody(dsn: str, admin: psycopg.Co
         assert node.cache.remembered("org_1") is not None
 
 
-async def test_while_the_channel_is_sound_an_answer_is_believed_for_long(dsn: str, admin: psycopg.Connection) -> None:
+async def test_lookups_are_trusted_for_long_while_the_channel_works(dsn: str, admin: psycopg.Connection) -> None:
     async with listening(dsn) as node:
         await node.cache.get("org_1")
         await asyncio.sleep(SHORT_MS / 1000 * 2)
         assert await node.cache.get("org_1") == "answer 1"
 
 
-async def test_without_a_channel_an_answer_is_believed_for_the_short_time_only() -> None:
+async def test_without_a_channel_lookups_are_trusted_only_briefly() -> None:
     node = Node()
     await node.cache.get("org_1")
     assert node.cache.remembered("org_1")
     assert await until(lambda: node.cache.remembered("org_1") is None) < SHORT_MS / 1000 + 0.2
 
 
-async def test_a_channel_that_dies_without_a_word_is_noticed_within_the_short_time(
+async def test_a_channel_that_dies_silently_is_detected_within_the_short_period(
     dsn: str, admin: psycopg.Connection
 ) -> None:
     async with listening(dsn) as node:
@@ -175,10 +175,8 @@ async def test_a_channel_that_dies_without_a_word_is_noticed_within_the_short_ti
         assert len(node.failures) == 1
 
 
-async def test_an_answer_from_before_a_loss_is_not_believed_for_long_after_it(
-    dsn: str, admin: psycopg.Connection
-) -> None:
-    """What changed while nobody listened was told to nobody."""
+async def test_a_lookup_from_before_a_lost_channel_is_trusted_only_briefly(dsn: str, admin: psycopg.Connection) -> None:
+    """Changes while the channel is down are not announced."""
     async with listening(dsn) as node:
         asked_s = time.monotonic()
         await node.cache.get("org_1")
@@ -194,7 +192,7 @@ async def test_an_answer_from_before_a_loss_is_not_believed_for_long_after_it(
         assert node.cache.remembered("org_1") == "answer 2"
 
 
-async def test_an_answer_that_was_on_its_way_when_a_change_was_told_is_not_kept(
+async def test_a_lookup_in_flight_during_a_change_notification_is_not_cached(
     dsn: str, admin: psycopg.Connection
 ) -> None:
     async with listening(dsn) as node:
@@ -208,12 +206,12 @@ async def test_an_answer_that_was_on_its_way_when_a_change_was_told_is_not_kept(
         assert node.cache.remembered("org_1") is None
 
 
-async def test_a_directory_that_is_away_is_borne_with_for_the_time_of_grace(postgres: Postgres) -> None:
+async def test_an_unavailable_directory_is_tolerated_for_the_grace_period(postgres: Postgres) -> None:
     node = Node()
     await node.cache.get("org_1")
     assert await node.cache.last_known("org_1") is None, "the directory is not away"
     task = asyncio.create_task(Channel("host=/nowhere dbname=none", node.freshness, node.observe).run())
-    await until(lambda: node.freshness.away)
+    await until(lambda: node.freshness.unavailable)
     node.hold.clear()
     assert await node.cache.last_known("org_1") == "answer 1"
     assert await node.cache.last_known("org_2") is None, "nothing is known of it"
@@ -225,9 +223,9 @@ async def test_a_directory_that_is_away_is_borne_with_for_the_time_of_grace(post
     assert len(node.failures) == 1
 
 
-async def test_a_look_up_that_works_wins_over_what_was_known(postgres: Postgres) -> None:
+async def test_a_successful_lookup_replaces_the_cached_one(postgres: Postgres) -> None:
     node = Node()
     await node.cache.get("org_1")
-    node.freshness.away = True
+    node.freshness.unavailable = True
     assert await node.cache.last_known("org_1") is None
     assert await node.cache.get("org_1") == "answer 2"

@@ -25,7 +25,7 @@ async def test_opening_does_not_need_the_directory_to_be_there_and_a_request_fai
 
 
 @pytest.mark.timing
-async def test_a_check_of_a_directory_that_is_away_takes_a_bounded_time() -> None:
+async def test_checking_an_unavailable_directory_takes_a_bounded_time() -> None:
     async with Directory.open("host=/nowhere dbname=directory") as directory:
         started_s = time.monotonic()
         with pytest.raises(EngineError):
@@ -33,7 +33,7 @@ async def test_a_check_of_a_directory_that_is_away_takes_a_bounded_time() -> Non
         assert time.monotonic() - started_s < 4
 
 
-async def test_a_check_of_a_good_directory_passes(directory: Directory) -> None:
+async def test_checking_a_healthy_directory_passes(directory: Directory) -> None:
     await directory.check()
 
 
@@ -52,7 +52,7 @@ async def test_our_own_wrong_sql_is_an_internal_error(directory: Directory) -> N
     assert "SELEKT" in (failure.value.internal_context or "")
 
 
-async def test_connections_that_the_server_ended_are_replaced_unnoticed(
+async def test_connections_closed_by_the_server_are_replaced_transparently(
     directory: Directory, postgres: Postgres
 ) -> None:
     await directory.check()

@@ -33,7 +33,7 @@ def test_migrating_again_changes_nothing(dsn: str) -> None:
         assert connection.execute("SELECT name FROM organizations").fetchall() == [("kept",)]
 
 
-def test_two_migrations_at_once_take_turns(empty_dsn: str) -> None:
+def test_concurrent_migrations_run_one_after_the_other(empty_dsn: str) -> None:
     with ThreadPoolExecutor(1) as pool, psycopg.connect(empty_dsn) as first:
         first.execute("SELECT pg_advisory_xact_lock(7040320155210118711)")
         second = pool.submit(migrate, empty_dsn)
@@ -53,7 +53,7 @@ def test_a_migration_that_fails_changes_nothing(empty_dsn: str) -> None:
     assert _tables(empty_dsn) == {"roles"}
 
 
-def test_a_directory_that_is_away_is_an_engine_error() -> None:
+def test_an_unavailable_directory_is_an_engine_error() -> None:
     with pytest.raises(EngineError) as failure:
         migrate("host=/nowhere dbname=directory")
     assert failure.value.code == "directory_unavailable"

@@ -1,4 +1,4 @@
-"""Waiting for an organization's turn to span databases: who waits is told, and asks seldom."""
+"""Waiting for an organization's spanning lock: waiters are notified, and poll rarely."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,7 +14,7 @@ from plainsql_server.directory import spanning
 from plainsql_server.directory.channel import Channel
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.freshness import Freshness
-from plainsql_server.directory.spanning import State
+from plainsql_server.directory.spanning import SpanningState
 from plainsql_server.directory.spanning_lock import SpanningNotifier
 from plainsql_server.engine.execution.spanning import new_gid
 
@@ -62,7 +62,7 @@ async def directory(dsn: str) -> AsyncIterator[Directory]:
         yield opened
 
 
-async def test_who_waits_is_told_when_its_turn_has_come(
+async def test_a_waiter_is_notified_when_the_lock_is_free(
     dsn: str, directory: Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Nobody looks by itself.
@@ -81,11 +81,11 @@ async def test_who_waits_is_told_when_its_turn_has_come(
     assert order == ["2", "3"]
 
 
-async def test_who_waits_asks_seldom(dsn: str, directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_waiter_polls_rarely(dsn: str, directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = 0
     advance = spanning.advance
 
-    async def counted(directory: Directory, id_: str, hold_s: float) -> State | None:
+    async def counted(directory: Directory, id_: str, hold_s: float) -> SpanningState | None:
         nonlocal asked
         asked += 1
         return await advance(directory, id_, hold_s)

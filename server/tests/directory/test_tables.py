@@ -62,7 +62,7 @@ def test_a_name_is_taken_once_per_organization_until_its_database_is_deleted(con
         {"state": "deleted", "is_default": True},
     ],
 )
-def test_a_database_that_cannot_be_is_refused(connection: psycopg.Connection, changes: dict[str, object]) -> None:
+def test_an_invalid_database_is_rejected(connection: psycopg.Connection, changes: dict[str, object]) -> None:
     with pytest.raises(errors.CheckViolation):
         connection.execute(*_database(**changes))
 
@@ -77,7 +77,7 @@ def test_a_database_needs_its_cell_and_organization(connection: psycopg.Connecti
     "changes",
     [{"digest": bytes(31)}, {"digest": b"svc_k_the secret itself"}, {"scopes": []}, {"scopes": ["read", "root"]}],
 )
-def test_a_key_that_cannot_be_is_refused(connection: psycopg.Connection, changes: dict[str, object]) -> None:
+def test_an_invalid_key_is_rejected(connection: psycopg.Connection, changes: dict[str, object]) -> None:
     with pytest.raises(errors.CheckViolation):
         connection.execute(*_key(**changes))
 
@@ -104,7 +104,7 @@ def test_a_name_that_looks_like_an_id_is_refused(connection: psycopg.Connection)
         connection.execute("INSERT INTO organizations (id, name, tier) VALUES ('org_3', 'org_1', 'free')")
 
 
-def test_a_cell_counts_its_databases_whatever_changes_them(connection: psycopg.Connection) -> None:
+def test_a_cells_database_count_follows_every_change(connection: psycopg.Connection) -> None:
     def counted() -> list[int]:
         return [row[0] for row in connection.execute("SELECT databases FROM cells ORDER BY id")]
 

@@ -42,9 +42,7 @@ def sessions_locked(dsn: str) -> Iterator[None]:
         yield
 
 
-async def test_who_is_known_is_not_kept_waiting_by_any_number_of_strangers(
-    directory: Directory, dsn: str, secret: str
-) -> None:
+async def test_known_credentials_do_not_wait_for_unknown_ones(directory: Directory, dsn: str, secret: str) -> None:
     # Nothing is believed for any time, so that every request is a look-up.
     principals = Principals(directory, Freshness(0, 0, 0))
     assert await principals.find(secret) is not None
@@ -59,16 +57,16 @@ async def test_who_is_known_is_not_kept_waiting_by_any_number_of_strangers(
         await asyncio.wait(flood)
 
 
-async def test_a_stranger_that_turns_out_good_is_let_in_when_its_turn_comes(directory: Directory, secret: str) -> None:
+async def test_an_unknown_credential_that_proves_valid_is_admitted_when_a_slot_is_free(
+    directory: Directory, secret: str
+) -> None:
     principals = Principals(directory, Freshness(0, 0, 0))
     found = await asyncio.gather(*(principals.find(new_key().text) for _ in range(50)), principals.find(secret))
     assert found[:-1] == [None] * 50
     assert found[-1] is not None
 
 
-async def test_what_was_refused_a_moment_ago_is_not_asked_for_again_until_something_changes(
-    directory: Directory, dsn: str
-) -> None:
+async def test_a_rejected_credential_is_not_looked_up_again_until_a_change(directory: Directory, dsn: str) -> None:
     freshness = Freshness(SHORT_MS, SHORT_MS, 0)
     principals = Principals(directory, freshness)
     token = new_session_token().text
@@ -83,21 +81,21 @@ async def test_what_was_refused_a_moment_ago_is_not_asked_for_again_until_someth
 
 
 @pytest.mark.timing
-async def test_beyond_so_many_that_wait_strangers_are_refused_at_once() -> None:
-    strangers = UnknownCredentials(Freshness(0, 0, 0), at_once=1, max_waiting=2)
-    gate = asyncio.Event()
+async def test_unknown_credentials_beyond_the_queue_limit_are_rejected_at_once() -> None:
+    unknown = UnknownCredentials(Freshness(0, 0, 0), at_once=1, max_waiting=2)
+    released = asyncio.Event()
 
-    async def take_turn() -> None:
-        async with strangers.turn():
-            await gate.wait()
+    async def take_slot() -> None:
+        async with unknown.slot():
+            await released.wait()
 
-    taken = [asyncio.create_task(take_turn()) for _ in range(3)]
+    taken = [asyncio.create_task(take_slot()) for _ in range(3)]
     await asyncio.sleep(0)
     began_s = time.monotonic()
     with pytest.raises(LimitError) as refused:
-        await take_turn()
+        await take_slot()
     assert refused.value.code == "overloaded"
     assert time.monotonic() - began_s < SOON_S
-    gate.set()
+    released.set()
     await asyncio.gather(*taken)
-    await asyncio.wait_for(take_turn(), SOON_S)
+    await asyncio.wait_for(take_slot(), SOON_S)

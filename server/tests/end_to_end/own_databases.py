@@ -1,4 +1,4 @@
-"""Databases that a test of the banner routes may fill, break and empty.
+"""Databases that a test of the utility routes may fill, break and empty.
 
 Owns making them, and looking at them past the service, as the superuser.
 """
@@ -47,7 +47,7 @@ class OwnDatabase:
     reader: str
 
     def call(self, method: str, path: str, *, key: str | None = "", **arguments: Any) -> httpx.Response:
-        """A request for this database, with its key unless told otherwise."""
+        """A request for this database, with its key unless you pass another."""
         headers = {"X-Database": self.name, **arguments.pop("headers", {})}
         return self.service.call(method, path, key=self.key if key == "" else key, headers=headers, **arguments)
 

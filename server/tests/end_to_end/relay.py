@@ -3,7 +3,7 @@
 Owns the counting and the cutting. The operator's own connections pass uncounted: the control plane looks at a cell when
 it wants to. A round trip is a burst of the service's that waits for an answer: everything that
 it sends before PostgreSQL says a word. To tell two bursts from one that came in two pieces, the relay waits a moment
-before it passes anything on; whoever does not need an answer sends the rest meanwhile.
+before it passes anything on; a peer that needs no answer sends the rest meanwhile.
 """
 
 import socket
@@ -19,7 +19,7 @@ from types import TracebackType
 from server.tests.postgres import SUPERUSER
 
 _QUIET_S = 0.02
-_PIECE_BYTES = 1 << 16
+_CHUNK_BYTES = 1 << 16
 _ANSWER_LIMIT_S = 10
 PORT = 5432
 _OPERATORS_LOGIN = f"user\0{SUPERUSER}\0".encode()
@@ -96,7 +96,7 @@ class Relay:
             try:
                 engine.connect(self._engine_path)
             except OSError:
-                # PostgreSQL is away, and so are we to whoever wants it.
+                # PostgreSQL is unavailable, so the relay refuses its clients.
                 service.close()
                 engine.close()
                 continue
@@ -110,7 +110,7 @@ class Relay:
             ready, _, _ = select([service, engine], [], [])
             source, target = (engine, service) if engine in ready else (service, engine)
             try:
-                data = source.recv(_PIECE_BYTES)
+                data = source.recv(_CHUNK_BYTES)
                 is_operators = is_operators or _OPERATORS_LOGIN in data
                 if data and source is service and not is_operators:
                     data = self._burst(service, data)
@@ -124,7 +124,7 @@ class Relay:
                 return
 
     def _burst(self, service: socket.socket, data: bytes) -> bytes:
-        while select([service], [], [], _QUIET_S)[0] and (more := service.recv(_PIECE_BYTES)):
+        while select([service], [], [], _QUIET_S)[0] and (more := service.recv(_CHUNK_BYTES)):
             data += more
         self.bursts.append(data)
         if self._holds_after is not None and len(self.bursts) > self._holds_after:
@@ -141,8 +141,8 @@ class Relay:
             engine.sendall(data)
         answer = b""
         engine.settimeout(_ANSWER_LIMIT_S)
-        while cut.answer not in answer and (piece := engine.recv(_PIECE_BYTES)):
-            answer += piece
+        while cut.answer not in answer and (chunk := engine.recv(_CHUNK_BYTES)):
+            answer += chunk
         if cut.then is not None:
             cut.then()
         return True

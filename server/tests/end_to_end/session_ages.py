@@ -15,7 +15,7 @@ DAY = timedelta(hours=24)
 MINUTE = timedelta(minutes=1)
 
 
-def moment(text: str) -> datetime:
+def parse_time(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 

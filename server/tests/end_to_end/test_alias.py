@@ -26,7 +26,7 @@ from server.tests.service import Service
 SAMPLE = Path(__file__).resolve().parents[3] / "deploy/nginx/plainsql-alias.conf"
 
 # How long a piece may take through the alias, on a busy machine.
-_PIECE_LIMIT_S = 5.0
+_CHUNK_LIMIT_S = 5.0
 
 CONTROL_PATHS = [
     "/v1/session", "/v1/session/refresh", "/v1/keys", "/v1/keys/key_1", "/v1/keys/key_1/rotate", "/v1/databases",
@@ -99,7 +99,7 @@ def test_a_client_that_follows_the_redirect_reaches_the_control_plane_with_its_m
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/v1/keysx", "/v2/query", "/_alias/unknown", "/_alias/unavailable"])
-def test_an_unknown_route_is_a_404_in_the_one_shape(service: Service, path: str) -> None:
+def test_an_unknown_route_is_a_404_in_the_usual_error_shape(service: Service, path: str) -> None:
     error_of(through(service, "GET", path), 404, "route_not_found")
 
 
@@ -113,7 +113,7 @@ def test_a_body_over_the_largest_tiers_limit_is_refused_before_it_is_sent(plain_
     assert b'"code":"request_too_large"' in answer
 
 
-def test_a_method_that_nginx_refuses_is_told_in_the_one_shape_and_without_nginxs_version(service: Service) -> None:
+def test_a_method_that_nginx_rejects_has_the_usual_error_shape_without_nginxs_version(service: Service) -> None:
     answer = through(service, "TRACE", "/v1/query")
     error_of(answer, 405, "method_not_allowed")
     assert answer.headers["server"] == "nginx"
@@ -127,7 +127,7 @@ def test_no_secret_is_in_the_aliass_folder_or_log(service: Service) -> None:
     assert not [text for text in texts if service.api_key in text]
 
 
-def test_a_data_plane_that_is_away_is_a_503_in_the_one_shape_whose_outcome_is_unknown() -> None:
+def test_an_unavailable_data_plane_is_a_503_with_an_unknown_outcome() -> None:
     with running_alias(choose_ports({"nobody": 0})["nobody"]) as port:
         answer = httpx.post(f"http://127.0.0.1:{port}/v1/query", json={}, headers={"Origin": "https://page.example"})
     error = error_of(answer, 503, "data_plane_unavailable")
@@ -136,7 +136,7 @@ def test_a_data_plane_that_is_away_is_a_503_in_the_one_shape_whose_outcome_is_un
     assert check_shape(answer)["rows"] == []
 
 
-def test_an_address_with_many_bodies_under_way_is_refused_more_of_them() -> None:
+def test_an_address_with_many_incomplete_bodies_is_rejected() -> None:
     fewer = {"limit_conn plainsql_addresses 256": "limit_conn plainsql_addresses 2"}
     withheld = b"POST /v1/query HTTP/1.1\r\nhost: x\r\ncontent-length: 9999\r\n\r\n{"
     with running_alias(choose_ports({"nobody": 0})["nobody"], instead=fewer) as port, ExitStack() as stack:
@@ -150,7 +150,7 @@ def test_an_address_with_many_bodies_under_way_is_refused_more_of_them() -> None
     assert (error["outcome"], error["retryable"], answer.headers["retry-after"]) == ("not_executed", True, "1")
 
 
-async def pieces_in_step(port: int, upstream: Upstream, pieces: int) -> int:
+async def chunks_in_step(port: int, upstream: Upstream, chunks: int) -> int:
     """How many pieces of a stream came through the alias, each of which was made only when all before it was here.
 
     The head comes before the first of them: nginx that gathers sends it with the first piece.
@@ -158,7 +158,7 @@ async def pieces_in_step(port: int, upstream: Upstream, pieces: int) -> int:
     came = b""
     try:
         async with (
-            httpx.AsyncClient(timeout=_PIECE_LIMIT_S) as http,
+            httpx.AsyncClient(timeout=_CHUNK_LIMIT_S) as http,
             http.stream("POST", f"http://127.0.0.1:{port}/v1/query", json={"sql": "x"}) as response,
         ):
             upstream.wanted.release()
@@ -168,26 +168,26 @@ async def pieces_in_step(port: int, upstream: Upstream, pieces: int) -> int:
                 came += part
     except httpx.ReadTimeout:
         # So that the stand-in comes to its end, too.
-        for _ in range(pieces):
+        for _ in range(chunks):
             upstream.wanted.release()
     return came.count(b"\n\n")
 
 
-async def test_a_streams_head_and_every_piece_is_here_before_the_next_is_made_over_one_kept_connection() -> None:
-    async with streaming_upstream(pieces=10) as upstream:
+async def test_the_alias_passes_each_chunk_on_before_the_next_over_one_connection() -> None:
+    async with streaming_upstream(chunks=10) as upstream:
         with running_alias(upstream.port) as port:
             for _ in range(3):
                 upstream.wanted = asyncio.Semaphore(0)
-                assert await pieces_in_step(port, upstream, 10) == 10
+                assert await chunks_in_step(port, upstream, 10) == 10
     assert upstream.connections == 1
-    assert all(b"connection: close" not in head.lower() for head in upstream.heads)
-    assert all(b" HTTP/1.1\r\n" in head for head in upstream.heads)
+    assert all(b"connection: close" not in head.lower() for head in upstream.request_heads)
+    assert all(b" HTTP/1.1\r\n" in head for head in upstream.request_heads)
 
 
-async def test_an_alias_that_gathers_pieces_would_be_noticed() -> None:
-    async with streaming_upstream(pieces=10) as upstream:
+async def test_an_alias_that_buffers_chunks_is_detected() -> None:
+    async with streaming_upstream(chunks=10) as upstream:
         with running_alias(upstream.port, instead={"proxy_buffering off": "proxy_buffering on"}) as port:
-            assert await pieces_in_step(port, upstream, 10) == 0
+            assert await chunks_in_step(port, upstream, 10) == 0
 
 
 async def test_a_real_streams_rows_pass_the_alias_one_by_one(plain_service: Service) -> None:
@@ -202,7 +202,7 @@ async def test_a_real_streams_rows_pass_the_alias_one_by_one(plain_service: Serv
     assert all(later - earlier > 0.1 for earlier, later in pairwise(rows_s)), rows_s
 
 
-async def test_a_client_that_goes_away_has_its_statement_cancelled_through_the_alias(plain_service: Service) -> None:
+async def test_the_statement_of_a_client_that_disconnects_from_the_alias_is_cancelled(plain_service: Service) -> None:
     tag = new_tag()
     client = Client(urlsplit(alias_url(plain_service)).port or 0, plain_service.api_key)
     async with Activity.of(plain_service) as activity:

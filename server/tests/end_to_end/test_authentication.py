@@ -95,7 +95,7 @@ def telling_headers(response: httpx.Response) -> dict[str, str]:
     return {name: value for name, value in response.headers.items() if name not in changing}
 
 
-def test_a_key_that_is_not_valid_is_401_before_anything_else_is_looked_at(service: Service) -> None:
+def test_an_invalid_key_is_401_before_any_other_check(service: Service) -> None:
     response = service.call("POST", "/v1/query", key=new_key().text, content=b"{", headers={"Content-Type": "x/y"})
     error_of(response, 401, "unauthenticated")
 

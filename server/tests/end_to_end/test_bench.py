@@ -72,12 +72,12 @@ def test_options_out_of_bounds_are_refused(database: OwnDatabase, query: str) ->
     error_of(database.call("GET", f"/bench{query}"), 400, "invalid_option")
 
 
-def test_a_reader_may_not(service: Service) -> None:
+def test_a_read_key_is_rejected(service: Service) -> None:
     error_of(service.call("GET", "/bench", key=tenants.read_key(service)), 403, "forbidden")
 
 
 @pytest.mark.timing
-async def test_it_ends_in_time_and_a_second_one_meanwhile_is_refused_by_every_process(
+async def test_a_benchmark_ends_in_time_and_excludes_others_in_every_process(
     database: OwnDatabase, second_process: Node
 ) -> None:
     began_s = time.monotonic()
@@ -125,7 +125,7 @@ def test_neighbours_are_served_meanwhile(database: OwnDatabase) -> None:
     assert all(response.json()["success"] for response in answers)
 
 
-def test_who_goes_away_leaves_nothing(database: OwnDatabase) -> None:
+def test_a_disconnected_benchmark_leaves_nothing_behind(database: OwnDatabase) -> None:
     with pytest.raises(httpx.TimeoutException):
         database.call("GET", "/bench?iterations=1000&concurrency=4", timeout=1)
     end = time.monotonic() + 20

@@ -67,7 +67,7 @@ def test_a_probe_finds_what_the_matrix_says_and_leaves_nothing(database: OwnData
     assert database.objects() == set()
 
 
-def test_probes_leave_the_database_as_plain_as_it_was(database: OwnDatabase) -> None:
+def test_probes_do_not_mark_the_database_as_having_code(database: OwnDatabase) -> None:
     with database.service.engine("plainsql_directory") as directory:
         row = directory.execute("SELECT plain FROM databases WHERE name = %s", (database.name,)).fetchone()
     assert row == (True,)
@@ -75,7 +75,7 @@ def test_probes_leave_the_database_as_plain_as_it_was(database: OwnDatabase) -> 
         assert engine.execute("SELECT count(*) FROM plainsql.requests").fetchone() == (0,)
 
 
-def test_a_write_skew_is_really_raced(database: OwnDatabase) -> None:
+def test_the_write_skew_test_really_races(database: OwnDatabase) -> None:
     evidence = probe(database, "serializable_isolation")["evidence"]
     assert evidence["each_saw_on_call"] == [2, 2], "both must have read before either wrote"
     assert sorted(evidence["outcomes"]) == ["40001", "committed"]
@@ -89,7 +89,7 @@ def test_a_stream_really_streams(database: OwnDatabase) -> None:
     assert came_us[-1] - came_us[0] >= 3 * evidence["row_made_every_us"]
 
 
-def test_serializable_isolation_turns_false_on_a_cell_that_is_forced_to_repeatable_read() -> None:
+def test_serializable_isolation_is_false_on_a_cell_forced_to_repeatable_read() -> None:
     with (
         running_cell() as cell,
         wire_to_engine(cell.postgres.socket_dir, "repeatable read") as (_, folder),
@@ -206,7 +206,7 @@ def test_a_reader_sees_the_matrix_and_runs_no_probe(service: Service) -> None:
     error_of(service.call("GET", "/capabilities/views", key=key), 403, "forbidden")
 
 
-def test_an_engine_that_is_away_is_no_finding(database: OwnDatabase) -> None:
+def test_an_unavailable_postgresql_is_an_error_and_not_a_finding(database: OwnDatabase) -> None:
     with database.service.engine() as engine:
         engine.execute(f"ALTER DATABASE {database.engine_name} WITH ALLOW_CONNECTIONS false".encode())
         try:
@@ -221,7 +221,7 @@ def test_an_engine_that_is_away_is_no_finding(database: OwnDatabase) -> None:
     assert probe(database, "views")["supported"]
 
 
-def test_what_a_crash_left_is_removed_by_the_next_probe_and_nothing_younger(service: Service) -> None:
+def test_temporary_schemas_of_a_crash_are_removed_by_the_next_probe(service: Service) -> None:
     database = new_database(service)
     young, old = new_schema_name(), "plainsql_temporary_60000000_0123456789abcdef"
     look_alike = "plainsql_temporary_60000000_0123456789abcdeg"

@@ -84,7 +84,7 @@ def test_the_engines_own_name_of_a_database_is_no_name_for_a_request(service: Se
     error_of(response, 404, "database_not_found")
 
 
-def test_a_key_bound_to_a_database_goes_there(tenant: Tenant) -> None:
+def test_a_key_bound_to_a_database_uses_that_database(tenant: Tenant) -> None:
     assert tenant.answer(key=tenant.bound_key) == "second"
     assert tenant.answer(key=tenant.bound_key, field="second") == "second"
     assert tenant.answer(key=tenant.bound_key, header="second", as_text=True) == "second"

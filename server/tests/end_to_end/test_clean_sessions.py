@@ -59,7 +59,17 @@ SETTINGS = {
     "session authorization": ("session_authorization", "{owner}"),
     "plan": ("enable_seqscan", "off"),
 }
-WAYS = ("command", "set_config", "function", "trigger", "view", "default", "do", "with parameters", "update of a view")
+METHODS = (
+    "command",
+    "set_config",
+    "function",
+    "trigger",
+    "view",
+    "default",
+    "do",
+    "with parameters",
+    "update of a view",
+)
 
 # Everything that a session can hold, in one row.
 STATE = """
@@ -109,12 +119,12 @@ class Tenant:
             leaked["settings"] = dict(set(state["settings"].items()) - set(self.clean["settings"].items()))
         return leaked
 
-    def leave_behind(self, kind: str, way: str) -> bool:
+    def leave_behind(self, kind: str, method: str) -> bool:
         """Whether the engine did it; some is refused, which leaves nothing behind either."""
-        sql, *params = spelled(kind, way, self.owner)
+        sql, *params = spelled(kind, method, self.owner)
         answer = self.ask(sql, *params)
         if not answer["success"]:
-            assert answer["error"]["code"] in REFUSED or not self.may_write, (kind, way, answer["error"])
+            assert answer["error"]["code"] in REFUSED or not self.may_write, (kind, method, answer["error"])
         return bool(answer["success"])
 
     @property
@@ -124,7 +134,7 @@ class Tenant:
         )
 
 
-def spelled(kind: str, way: str, owner: str) -> tuple[str, ...]:
+def spelled(kind: str, method: str, owner: str) -> tuple[str, ...]:
     """The statement that leaves this kind of state behind in this way, and its parameters."""
     command = ALL_KINDS[kind].format(owner=owner)
     quoted = command.replace("'", "''")
@@ -141,7 +151,7 @@ def spelled(kind: str, way: str, owner: str) -> tuple[str, ...]:
         "do": (f"do $do$begin execute '{quoted}'; end$do$",),
         "with parameters": ("select leave($1)", command),
         "update of a view": (f"update pg_settings set setting = '{value}' where name = '{name}'",),
-    }[way]
+    }[method]
 
 
 def make_code(tenant: Tenant) -> None:
@@ -203,26 +213,26 @@ def tenants() -> Iterator[list[Tenant]]:
         yield made
 
 
-def ways_of(kind: str) -> list[str]:
-    return [way for way in WAYS if kind in SETTINGS or way not in ("set_config", "update of a view")]
+def methods_of(kind: str) -> list[str]:
+    return [method for method in METHODS if kind in SETTINGS or method not in ("set_config", "update of a view")]
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_the_next_request_of_the_same_pool_sees_nothing(tenants: list[Tenant], kind: str) -> None:
     first, second, reader = tenants
     done = Counter[str]()
-    for way in ways_of(kind):
-        done[way] += first.leave_behind(kind, way)
-        assert second.leaks(kind) == {}, way
-        reader.leave_behind(kind, way)
-        assert reader.leaks(kind) == {}, way
+    for method in methods_of(kind):
+        done[method] += first.leave_behind(kind, method)
+        assert second.leaks(kind) == {}, method
+        reader.leave_behind(kind, method)
+        assert reader.leaks(kind) == {}, method
     # The advisory lock is refused in every way, LISTEN only by name; the rest must have happened, or nothing is proven.
-    expected = 0 if kind == "advisory lock" else len(ways_of(kind)) - (kind == "listening")
+    expected = 0 if kind == "advisory lock" else len(methods_of(kind)) - (kind == "listening")
     assert done.total() == expected, done
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
-def test_nor_does_it_after_a_transaction(tenants: list[Tenant], kind: str) -> None:
+def test_session_state_does_not_leak_after_a_transaction(tenants: list[Tenant], kind: str) -> None:
     first, second, _ = tenants
     leave = ALL_KINDS[kind].format(owner=first.owner)
     done = 0
@@ -239,7 +249,7 @@ def test_twelve_kinds_of_state_in_many_switches_leak_nothing(tenants: list[Tenan
 
 
 @pytest.mark.timeout(1_800)
-def test_nor_do_they_with_two_workers() -> None:
+def test_session_state_does_not_leak_with_two_workers() -> None:
     switches = -(-SWITCHES // 4)
     with three_tenants(workers=2) as tenants:
         assert leaks_of_many_switches(tenants, switches) == (switches * len(KINDS), [])
@@ -248,29 +258,29 @@ def test_nor_do_they_with_two_workers() -> None:
 def leaks_of_many_switches(tenants: list[Tenant], switches: int) -> tuple[int, list[dict[str, Any]]]:
     """Several clients at once, who take turns on the same connections with different keys: how often, what was seen."""
     first, second, _ = tenants
-    work = [(kind, ways_of(kind)[number % len(ways_of(kind))]) for number in range(switches) for kind in KINDS]
+    work = [(kind, methods_of(kind)[number % len(methods_of(kind))]) for number in range(switches) for kind in KINDS]
 
     def switch(job: tuple[int, tuple[str, str]]) -> dict[str, Any]:
-        number, (kind, way) = job
+        number, (kind, method) = job
         one, other = (first, second) if number % 2 else (second, first)
-        one.leave_behind(kind, way)
+        one.leave_behind(kind, method)
         return other.leaks(kind)
 
     with ThreadPoolExecutor(4) as clients:
         return len(work), [found for found in clients.map(switch, enumerate(work)) if found]
 
 
-def test_random_numbers_are_not_foretold_by_an_earlier_request(tenants: list[Tenant]) -> None:
+def test_random_numbers_are_not_predictable_from_an_earlier_request(tenants: list[Tenant]) -> None:
     first, second, _ = tenants
-    for way in ("select setseed(0.5)", "set seed = 0.5", "select leave('set seed = 0.5')"):
+    for method in ("select setseed(0.5)", "set seed = 0.5", "select leave('set seed = 0.5')"):
         foretold = []
         for _ in range(2):
-            assert first.ask(way)["success"]
+            assert first.ask(method)["success"]
             foretold.append(second.ask("select random() as r")["rows"][0]["r"])
-        assert foretold[0] != foretold[1], way
+        assert foretold[0] != foretold[1], method
 
 
-def test_code_that_forgets_our_prepared_statements_is_not_felt(tenants: list[Tenant]) -> None:
+def test_customer_code_that_deallocates_prepared_statements_has_no_visible_effect(tenants: list[Tenant]) -> None:
     first, second, _ = tenants
     for command in ("deallocate all", "discard plans", "prepare plainsql_1 as select 1"):
         for _ in range(3):
@@ -279,7 +289,7 @@ def test_code_that_forgets_our_prepared_statements_is_not_felt(tenants: list[Ten
             assert second.ask("select $1::int as a", 7)["rows"] == [{"a": 7}]
 
 
-def test_a_plain_database_leaks_nothing_through_what_looks_harmless(tenants: list[Tenant]) -> None:
+def test_a_database_without_code_leaks_nothing_through_harmless_looking_statements(tenants: list[Tenant]) -> None:
     """The statements that hide what they do, in a database where ordinary ones are not cleaned after."""
     service = tenants[0].service
     service.customers.add_database("plain")
@@ -304,7 +314,7 @@ def test_a_plain_database_leaks_nothing_through_what_looks_harmless(tenants: lis
     assert found == {}
 
 
-def test_a_slip_of_the_pen_costs_a_plain_database_nothing(tenants: list[Tenant]) -> None:
+def test_misspelled_statements_do_not_mark_a_database_as_having_code(tenants: list[Tenant]) -> None:
     service = tenants[0].service
     service.customers.add_database("typed")
     tenant = tenant_of(service, service.new_key("write", database="typed"))

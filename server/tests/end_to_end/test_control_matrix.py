@@ -113,7 +113,7 @@ def name_of(value: Any) -> str:
 
 @pytest.mark.parametrize("kind", NOBODY)
 @pytest.mark.parametrize("route", ROUTES, ids=name_of)
-def test_nobody_gets_in(service: Service, route: Route, kind: str) -> None:
+def test_requests_without_valid_credentials_are_401(service: Service, route: Route, kind: str) -> None:
     key = credential(service, kind, NOBODY[kind])
     response = call(service, route.method, filled(service, route, ours=True), key=key, json={})
     assert response.status_code == 401, response.text
@@ -139,7 +139,7 @@ def test_a_route_asks_for_the_scope_that_it_declares(service: Service, route: Ro
 
 
 @pytest.mark.parametrize("route", [route for route in ROUTES if "{id}" in route.path], ids=name_of)
-def test_what_is_another_organizations_does_not_exist(service: Service, route: Route) -> None:
+def test_objects_of_another_organization_are_not_found(service: Service, route: Route) -> None:
     key = credential(service, "other", other_organizations)
     body = {"name": "mine"} if route.method == "PATCH" else {}
     theirs = call(service, route.method, filled(service, route, ours=True), key=key, json=body)

@@ -74,7 +74,7 @@ def test_a_new_database_is_ready_and_works(service: Service, database: dict[str,
         ({"name": "x", "cell": "y"}, 400, "malformed_request"),
     ],
 )
-def test_a_database_that_cannot_be_is_refused(service: Service, body: dict[str, Any], status: int, code: str) -> None:
+def test_an_invalid_database_is_rejected(service: Service, body: dict[str, Any], status: int, code: str) -> None:
     error_of(call(service, "POST", "/v1/databases", json=body), status, code)
 
 
@@ -88,7 +88,7 @@ def test_one_name_is_given_once_even_to_many_at_once(service: Service) -> None:
     assert {each.status_code for each in responses} <= {201, 409}
 
 
-def test_a_tier_allows_so_many_databases(service: Service) -> None:
+def test_a_tier_limits_the_number_of_databases(service: Service) -> None:
     service.customers.add_organization("small", "free")
     key = service.new_key("admin", org="small")
     for number in range(3):
@@ -148,7 +148,7 @@ def test_of_two_changes_at_once_both_are_made_or_neither(service: Service, datab
     assert answer(service, "GET", path(database))["name"] == both["name"]
 
 
-def test_a_deleted_database_is_refused_within_a_second_and_comes_back_with_its_data(
+def test_a_deleted_database_is_rejected_within_a_second_and_can_be_restored_with_its_data(
     service: Service, database: dict[str, Any], write_key: str
 ) -> None:
     name = database["name"]
@@ -169,7 +169,7 @@ def test_a_deleted_database_is_refused_within_a_second_and_comes_back_with_its_d
     error_of(call(service, "POST", f"{path(database)}/restore"), 409, "wrong_state")
 
 
-def test_a_database_that_is_not_wanted_back_is_gone_soon_with_its_keys_and_its_name_is_free(
+def test_a_permanently_deleted_database_is_removed_with_its_keys_and_frees_its_name(
     service: Service, database: dict[str, Any]
 ) -> None:
     key = new_key(service, "read", database=database["name"])
@@ -183,7 +183,7 @@ def test_a_database_that_is_not_wanted_back_is_gone_soon_with_its_keys_and_its_n
     answer(service, "POST", "/v1/databases", status=201, json={"name": database["name"]})
 
 
-def test_whoever_changes_their_mind_can_give_up_a_deleted_database(service: Service, database: dict[str, Any]) -> None:
+def test_a_deleted_database_can_be_deleted_permanently(service: Service, database: dict[str, Any]) -> None:
     answer(service, "DELETE", path(database), status=202)
     answer(service, "DELETE", f"{path(database)}?restorable=false", status=202)
     wait_for_state(service, database, "deleted")

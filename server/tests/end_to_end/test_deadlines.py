@@ -138,7 +138,7 @@ async def test_a_statement_that_ends_just_before_its_limit_keeps_its_answer(serv
     print("near the limit:", {kind: list(outcomes.values()).count(kind) for kind in set(outcomes.values())})
 
 
-async def test_a_statement_that_heeds_its_cancel_costs_no_connection(service: Service) -> None:
+async def test_a_statement_that_honours_its_cancel_keeps_its_connection(service: Service) -> None:
     whose = "select pg_backend_pid() as pid"
     with running_node(service.directory_dsn, pool_max_connections=1) as narrow:
         async with narrow.client(service.api_key) as client:
@@ -149,10 +149,10 @@ async def test_a_statement_that_heeds_its_cancel_costs_no_connection(service: Se
             assert (await client.answer()).code == "transaction_deadline_exceeded"
             assert (await client.query(whose)).value == before
             check_answer(await client.query(TRAP, timeout_ms=LIMIT_MS))
-            assert (await client.query(whose)).value != before, "one that was told to end"
+            assert (await client.query(whose)).value != before, "a terminated backend"
 
 
-async def test_a_cancel_that_comes_late_meets_nobody_else(service: Service) -> None:
+async def test_a_late_cancel_affects_no_other_request(service: Service) -> None:
     """Statements that end at their limit, on the connections of others that have all the time they want."""
     # The first and the last are sure to end before and after it.
     limits_ms = (20, 36, 37, 38, 39, 40, 42, 1_000)
@@ -174,7 +174,7 @@ async def test_a_cancel_that_comes_late_meets_nobody_else(service: Service) -> N
     assert {"", "statement_timeout"} <= set(codes)
 
 
-async def test_time_spent_waiting_for_a_turn_counts(service: Service) -> None:
+async def test_time_spent_waiting_for_a_slot_counts(service: Service) -> None:
     """One connection, taken for long: the next request is answered within its own limit all the same."""
     with running_node(service.directory_dsn, pool_max_connections=1) as narrow:
         tag = new_tag()

@@ -1,4 +1,4 @@
-"""A client that goes away has its statement cancelled, and nobody else's.
+"""If a client disconnects, its statement is cancelled, and no other.
 
 `PLAINSQL_TEST_DISCONNECTS=100` and `PLAINSQL_TEST_MIXED=10000` are the full sizes.
 """
@@ -19,7 +19,7 @@ DISCONNECTS = size("PLAINSQL_TEST_DISCONNECTS", 10)
 MIXED = size("PLAINSQL_TEST_MIXED", 1_000)
 CLIENTS = 16
 GONE_WITHIN_S = 1.0
-# More than the protocol's short way takes.
+# More than the protocol's fast path takes.
 LARGE = "/* " + "x" * 70_000 + " */"
 
 SLEEP = "select pg_sleep(60)"
@@ -37,14 +37,14 @@ def node(service: Service) -> Iterator[Node]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "sql"), [("short way", SLEEP), ("large body", f"{SLEEP} {LARGE}"), ("trapped cancel", TRAP)]
+    ("kind", "sql"), [("fast path", SLEEP), ("large body", f"{SLEEP} {LARGE}"), ("trapped cancel", TRAP)]
 )
-async def test_a_client_that_goes_away_has_its_statement_cancelled(
+async def test_the_statement_of_a_disconnected_client_is_cancelled(
     service: Service, node: Node, kind: str, sql: str
 ) -> None:
     gone_s: list[float] = []
 
-    async def go_away(_: int) -> None:
+    async def disconnect(_: int) -> None:
         tag = new_tag()
         async with node.client(service.api_key) as client:
             await client.send(f"/* {tag} */ {sql}")
@@ -52,14 +52,14 @@ async def test_a_client_that_goes_away_has_its_statement_cancelled(
         gone_s.append(await activity.gone(tag, time.monotonic()))
 
     async with Activity.of(service) as activity:
-        await all_of(DISCONNECTS, go_away)
+        await all_of(DISCONNECTS, disconnect)
     print(f"{kind}: gone {len(gone_s)} times, median {percentile(gone_s, 50):.3f} s, max {max(gone_s):.3f} s")
     assert len(gone_s) == DISCONNECTS
     assert max(gone_s) <= GONE_WITHIN_S
 
 
-async def test_clients_that_go_away_while_they_wait_leave_their_place(service: Service) -> None:
-    """One connection is taken; whoever waits behind goes away; the next one is served when it is free."""
+async def test_clients_that_disconnect_while_waiting_leave_the_queue(service: Service) -> None:
+    """One connection is taken; a waiting client disconnects; the next one is served when it is free."""
     with running_node(service.directory_dsn, pool_max_connections=1) as narrow:
         tag = new_tag()
         async with narrow.client(service.api_key) as first, Activity.of(service) as activity:
@@ -126,7 +126,7 @@ class Mix:
             await self._client.send(f"select {value} as v, set_config('app.mine', '{value}', false)")
 
 
-async def test_a_cancel_never_hits_another_request(service: Service, node: Node) -> None:
+async def test_a_cancel_never_affects_another_request(service: Service, node: Node) -> None:
     service.query("create table if not exists mixed (v bigint)")
     mixes = [Mix(node.client(service.api_key), MIXED // CLIENTS, seed) for seed in range(1, CLIENTS + 1)]
     async with asyncio.timeout(100 + MIXED / 20), asyncio.TaskGroup() as group:

@@ -17,7 +17,7 @@ SCREENSHOTS = os.environ.get("PLAINSQL_TEST_SCREENSHOTS", "")
 _LIMIT_S = 100
 
 
-def visit(url: str, key: str, *tries: tuple[str, str, str]) -> dict[str, Any]:
+def page_load(url: str, key: str, *tries: tuple[str, str, str]) -> dict[str, Any]:
     """What a visitor sees who sends these: (a name for it, the operation, the example)."""
     command = ["node", str(READERS / "docs.mjs"), f"{url}/docs", key, SCREENSHOTS, json.dumps(tries)]
     printed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LIMIT_S)
@@ -31,10 +31,8 @@ def routes(service: Service, url: str) -> set[str]:
     return {f"{route['method']} {route['path']}" for route in listed}
 
 
-def test_a_visitor_sends_examples_to_the_data_plane_and_sees_the_answers(
-    plain_service: Service, npm_packages: None
-) -> None:
-    seen = visit(
+def test_the_docs_page_sends_examples_and_shows_the_answers(plain_service: Service, npm_packages: None) -> None:
+    seen = page_load(
         plain_service.data_url, plain_service.api_key,
         ("row", "post_v1_query", "With parameters"), ("stream", "post_v1_query", "A stream"),
         ("text", "post_query", ""), ("transaction", "post_v1_transaction", "An expectation"),
@@ -52,28 +50,30 @@ def test_a_visitor_sends_examples_to_the_data_plane_and_sees_the_answers(
     check_alone(seen, plain_service.data_url)
 
 
-def test_a_visitor_without_a_key_is_told_so_by_the_control_plane(plain_service: Service, npm_packages: None) -> None:
-    seen = visit(plain_service.control_url, "", ("keys", "get_v1_keys", ""), ("made", "post_v1_keys", ""))
+def test_the_docs_page_without_a_key_shows_the_control_planes_401(plain_service: Service, npm_packages: None) -> None:
+    seen = page_load(plain_service.control_url, "", ("keys", "get_v1_keys", ""), ("made", "post_v1_keys", ""))
     assert {" ".join(section.split()) for section in seen["sections"]} == routes(
         plain_service, plain_service.control_url
     )
     for answer in seen["answers"].values():
         assert answer.startswith("401\n")
         assert '"code": "unauthenticated"' in answer
-    refused = [line for line in seen["told"] if "401" in line]
-    check_alone(seen | {"told": [line for line in seen["told"] if line not in refused]}, plain_service.control_url)
+    refused = [line for line in seen["console"] if "401" in line]
+    check_alone(
+        seen | {"console": [line for line in seen["console"] if line not in refused]}, plain_service.control_url
+    )
 
 
 def check_alone(seen: dict[str, Any], url: str) -> None:
     """Nothing came from elsewhere, and a script that is not ours does not run."""
     assert [origin for origin in seen["asked"] if origin != "null"] == [url]
     assert seen["inline"] is False
-    (complaint,) = seen["told"]
+    (complaint,) = seen["console"]
     assert "Content Security Policy" in complaint
 
 
 @pytest.mark.parametrize("path", ["/openapi.json", "/docs", "/docs/docs.js", "/docs/docs.css"])
-def test_who_has_the_reference_already_is_told_only_that(plain_service: Service, path: str) -> None:
+def test_a_matching_etag_of_the_reference_is_304(plain_service: Service, path: str) -> None:
     for url in (plain_service.data_url, plain_service.control_url):
         first = plain_service.http.get(url + path)
         assert first.headers["cache-control"] == "no-cache"

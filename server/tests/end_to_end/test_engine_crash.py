@@ -28,7 +28,7 @@ ANSWERED_WITHIN_S = TIMEOUT_MS / 1000 + 1.0
 BACK_WITHIN_S = 3.0
 # How long load runs before the engine dies, and how long the engine stays away.
 QUIET_S = 0.7
-AWAY_S = 0.5
+DOWN_S = 0.5
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +46,11 @@ def node(cell: Cell) -> Iterator[Node]:
 
 @dataclass
 class Writer:
-    """A client that inserts one number after the other and remembers what it was told about each."""
+    """A client that inserts one number after the other and records each outcome."""
 
     client: Client
     first: int
-    told: dict[int, str] = field(default_factory=dict)
+    outcomes: dict[int, str] = field(default_factory=dict)
     answers: list[tuple[float, Answer]] = field(default_factory=list)
     stopped: bool = False
 
@@ -60,14 +60,14 @@ class Writer:
             while not self.stopped:
                 number += 1
                 answer = await client.query("insert into acknowledged values ($1)", number, timeout_ms=TIMEOUT_MS)
-                self.told[number] = answer.outcome
+                self.outcomes[number] = answer.outcome
                 self.answers.append((time.monotonic(), answer))
                 if not answer.succeeded:
                     # As a polite client would, though sooner.
                     await asyncio.sleep(0.02)
 
-    def succeeded_after(self, moment_s: float) -> bool:
-        return any(at_s > moment_s and answer.succeeded for at_s, answer in self.answers)
+    def succeeded_after(self, since_s: float) -> bool:
+        return any(at_s > since_s and answer.succeeded for at_s, answer in self.answers)
 
 
 async def wait_until(condition: Callable[[], bool], limit_s: float) -> None:
@@ -82,14 +82,14 @@ async def crash(cell: Cell, writers: list[Writer]) -> float:
     await asyncio.sleep(QUIET_S)
     await wait_until(lambda: all(writer.succeeded_after(began_s) for writer in writers), 10)
     cell.kill()
-    await asyncio.sleep(AWAY_S)
+    await asyncio.sleep(DOWN_S)
     await asyncio.to_thread(cell.start)
     up_s = time.monotonic()
     await wait_until(lambda: all(writer.succeeded_after(up_s) for writer in writers), 20)
     return time.monotonic() - up_s
 
 
-async def test_an_engine_killed_under_load_hangs_nobody_and_loses_nothing(cell: Cell, node: Node) -> None:
+async def test_killing_postgresql_under_load_hangs_no_request_and_loses_nothing(cell: Cell, node: Node) -> None:
     async with node.client(cell.key) as client:
         assert (await client.query("create table acknowledged (n bigint primary key)")).succeeded
     writers = [Writer(node.client(cell.key), number * 1_000_000) for number in range(CLIENTS)]
@@ -102,16 +102,16 @@ async def test_an_engine_killed_under_load_hangs_nobody_and_loses_nothing(cell: 
         for writer in writers:
             writer.stopped = True
     answers = [answer for writer in writers for _, answer in writer.answers]
-    told = {number: outcome for writer in writers for number, outcome in writer.told.items()}
+    outcomes = {number: outcome for writer in writers for number, outcome in writer.outcomes.items()}
     slowest = max(answers, key=lambda answer: answer.elapsed_s)
     print(
         f"crashes: {CRASHES}, answers {len(answers)}, slowest {slowest.elapsed_s:.3f} s ({slowest.code}),"
         f" back after {', '.join(f'{value:.2f}' for value in back_s)} s,"
-        f" outcomes { {outcome: list(told.values()).count(outcome) for outcome in sorted(set(told.values()))} }"
+        f" outcomes { {outcome: list(outcomes.values()).count(outcome) for outcome in sorted(set(outcomes.values()))} }"
     )
     there = numbers_in(cell)
-    assert {number for number, outcome in told.items() if outcome == "committed"} <= there, "lost"
-    untouched = {number for number, outcome in told.items() if outcome in ("rolled_back", "not_executed")}
+    assert {number for number, outcome in outcomes.items() if outcome == "committed"} <= there, "lost"
+    untouched = {number for number, outcome in outcomes.items() if outcome in ("rolled_back", "not_executed")}
     assert untouched & there == set(), "did something and said that nothing happened"
     assert [answer for answer in answers if not answer.succeeded and not answer.is_refusal()] == [], node.failures()
     assert slowest.elapsed_s <= ANSWERED_WITHIN_S
@@ -135,7 +135,7 @@ def stopped(pids: list[int]) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-async def test_a_frozen_engine_hangs_nobody(cell: Cell) -> None:
+async def test_a_frozen_postgresql_blocks_no_request_past_its_deadline(cell: Cell) -> None:
     """A host that stalls takes connections and says nothing: both who runs and who comes is answered in time."""
     # Look-ups are remembered for the length of the test: it is the cell that stalls here, not the directory.
     with running_node(cell.directory_dsn, principal_cache_ms=600_000, cell_max_connections=32) as node:

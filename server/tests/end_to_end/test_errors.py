@@ -1,4 +1,4 @@
-"""Every status that the query routes can give, and the one shape that failures are told in."""
+"""Every status that the query routes can give, and the shape of errors."""
 
 import http.client
 import json
@@ -83,7 +83,7 @@ def test_a_violated_constraint_is_200_and_says_which_one_and_where(
     assert service.value(f"select count(*) from {ordered}.children") == 1
 
 
-def test_a_constraint_that_fails_at_commit_is_told_like_any_other(service: Service, ordered: str) -> None:
+def test_a_constraint_that_fails_at_commit_is_reported_like_any_other(service: Service, ordered: str) -> None:
     service.query(
         f"create table {ordered}.later (id int constraint known references {ordered}.parents"
         " deferrable initially deferred)"
@@ -132,7 +132,7 @@ def test_a_raised_error_keeps_every_field_that_its_author_gave_it(service: Servi
     }  # fmt: skip
 
 
-def test_a_failure_that_a_retry_may_cure_says_so(service: Service) -> None:
+def test_a_retryable_failure_is_marked_retryable(service: Service) -> None:
     sql = "do $$begin raise exception 'again' using errcode = '{}'; end$$"
     assert error_of(service.post_query(sql.format("40001")), 200, "serialization_failure")["retryable"] is True
     assert error_of(service.post_query(sql.format("40P01")), 200, "deadlock_detected")["retryable"] is True
@@ -226,7 +226,7 @@ def test_a_missing_unknown_or_wrongly_typed_field_is_400(service: Service, body:
     [{"max_rows": "x"}, {"max_rows": "-1"}, {"max_rows": ""}, {"row_format": "csv"}, {"big_numbers": "1"},
      {"timeout_ms": "0"}, {"timeout_ms": "1.5"}, {"unknown": "1"}, {"read_only": "true"}],
 )  # fmt: skip
-def test_an_option_of_the_query_string_that_does_not_fit_is_400(service: Service, options: dict[str, str]) -> None:
+def test_an_invalid_option_of_the_query_string_is_400(service: Service, options: dict[str, str]) -> None:
     error = error_of(service.post_text("select 1", **options), 400, "invalid_option")
     assert next(iter(options)) in error["message"]
 
@@ -332,7 +332,7 @@ def test_a_chunked_body_over_the_limit_is_413(service: Service, free_key: str) -
     error_of(post_raw(service, chunks, key=free_key), 413, "request_too_large")
 
 
-def test_a_body_of_just_the_limit_is_taken(service: Service, free_key: str) -> None:
+def test_a_body_of_exactly_the_limit_is_accepted(service: Service, free_key: str) -> None:
     body = b'{"sql": "select 1"}'.ljust(4 * MIB)
     assert post_raw(service, body, key=free_key).json()["success"]
 
@@ -392,7 +392,7 @@ def test_text_that_is_not_utf_8_is_400(service: Service) -> None:
         "create unique index concurrently {t}_twice on {t} (n)",
     ],
 )
-def test_what_commits_on_its_way_is_not_told_to_be_rolled_back(service: Service, sql: str) -> None:
+def test_an_error_during_the_commit_is_not_reported_as_rolled_back(service: Service, sql: str) -> None:
     table = f"t_{secrets.token_hex(6)}"
     service.query(f"create table {table} (n int)")
     service.query(f"insert into {table} values (7), (7)")

@@ -91,7 +91,7 @@ def test_every_route_that_the_banner_lists_is_there(service: Service) -> None:
             assert service.http.request(route["method"], url + route["path"]).status_code not in (404, 405)
 
 
-def test_a_healthy_service_says_so_on_both_planes(service: Service) -> None:
+def test_a_healthy_service_reports_ok_on_both_planes(service: Service) -> None:
     for url, checks in ((service.data_url, {"engine", "directory"}), (service.control_url, {"directory"})):
         response = service.http.get(f"{url}/health")
         health = response.json()
@@ -103,19 +103,19 @@ def test_a_healthy_service_says_so_on_both_planes(service: Service) -> None:
         assert response.headers["x-request-id"] == health["request_id"]
 
 
-def test_a_live_check_asks_no_other_part(service: Service) -> None:
+def test_a_liveness_check_depends_on_no_other_component(service: Service) -> None:
     health = service.call("GET", "/health", key=None, params={"live": ""}).json()
     assert (health["status"], health["checks"]) == ("ok", {})
 
 
-def test_health_tells_nothing_about_customers(service: Service) -> None:
+def test_health_reveals_nothing_about_customers(service: Service) -> None:
     text = service.call("GET", "/health", key=None).text + service.call("GET", "/", key=None).text
     assert service.dev["postgres"]["database"] not in text
     assert service.dev["postgres"]["socket"] not in text
     assert service.api_key not in text
 
 
-def test_a_cell_that_is_away_is_503_and_the_service_recovers_when_it_is_back(fragile: Service) -> None:
+def test_an_unavailable_cell_is_503_and_the_service_recovers_with_it(fragile: Service) -> None:
     with cell_at(fragile, NOWHERE):
         for ask in (lambda: fragile.post_query("select 1"), lambda: fragile.post_text("select 1")):
             error = error_of(wait_for(ask, 503), 503, "engine_unavailable")
@@ -138,7 +138,7 @@ def test_a_cell_that_does_not_answer_is_503_within_seconds(fragile: Service, sil
     assert wait_for(lambda: fragile.post_query("select 1"), 200).json()["success"]
 
 
-def test_a_directory_that_is_away_is_503_and_the_service_recovers_when_it_is_back(fragile: Service) -> None:
+def test_an_unavailable_directory_is_503_and_the_service_recovers_with_it(fragile: Service) -> None:
     assert fragile.query("select 1")["success"]
     with directory_closed(fragile):
         unknown = new_key().text

@@ -18,8 +18,8 @@ def spoken(service: Service, request: bytes) -> bytes:
         answer = connection.recv(1 << 20)
         connection.settimeout(0.5)
         try:
-            while piece := connection.recv(1 << 20):
-                answer += piece
+            while chunk := connection.recv(1 << 20):
+                answer += chunk
         except TimeoutError:
             return answer
     return answer
@@ -43,7 +43,7 @@ def test_an_error_to_head_has_no_body_either(plain_service: Service) -> None:
     assert body_of(answer) == b""
 
 
-def test_what_follows_a_head_request_on_the_same_connection_is_answered_right(plain_service: Service) -> None:
+def test_requests_after_a_head_request_on_the_same_connection_are_answered_correctly(plain_service: Service) -> None:
     twice = b"HEAD / HTTP/1.1\r\nHost: x\r\n\r\nGET /health?live HTTP/1.1\r\nHost: x\r\n\r\n"
     _, _, second = spoken(plain_service, twice).partition(b"\r\n\r\n")
     assert second.startswith(b"HTTP/1.1 200")
@@ -63,9 +63,7 @@ def test_what_follows_a_head_request_on_the_same_connection_is_answered_right(pl
     ],
     ids=["no HTTP", "length below zero", "two framings", "two lengths", "long address", "long header", "many headers"],
 )
-def test_what_is_no_sound_request_is_refused_in_the_shape_of_every_error(
-    plain_service: Service, request_text: bytes
-) -> None:
+def test_malformed_requests_are_rejected_in_the_usual_error_shape(plain_service: Service, request_text: bytes) -> None:
     answer = spoken(plain_service, request_text)
     assert answer.startswith(b"HTTP/1.1 400")
     assert b"connection: close" in answer
@@ -89,7 +87,7 @@ def test_a_name_that_no_database_can_have_is_unknown_and_not_repeated(service: S
 @pytest.mark.parametrize(
     "sql", ["slect 1", "", "explain select 1", "show all", "select 1", "drop table if exists nothing"]
 )
-def test_only_what_can_store_code_takes_a_databases_plainness(sql: str, service: Service) -> None:
+def test_only_statements_that_can_store_code_mark_a_database_as_having_code(sql: str, service: Service) -> None:
     name = f"plain-{abs(hash(sql)):x}"
     service.customers.add_database(name)
     service.post_query(sql, database=name)
@@ -100,7 +98,7 @@ def test_only_what_can_store_code_takes_a_databases_plainness(sql: str, service:
         assert directory.execute("select plain from databases where name = %s", (name,)).fetchone() == (True,)
 
 
-def test_a_function_takes_it(service: Service) -> None:
+def test_creating_a_function_marks_the_database_as_having_code(service: Service) -> None:
     service.customers.add_database("with-code")
     service.query("create function f() returns int language sql as 'select 1'", database="with-code")
     with service.engine("plainsql_directory") as directory:

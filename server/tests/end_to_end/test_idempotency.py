@@ -1,4 +1,4 @@
-"""Idempotency-Key and GET /v1/requests/{id}: done once, told again, and never in doubt."""
+"""Idempotency-Key and GET /v1/requests/{id}: executed once, replayed, and never in doubt."""
 
 import re
 import secrets
@@ -42,12 +42,12 @@ def outcome_of(service: Service, wanted: str, **arguments: Any) -> dict[str, Any
     answer = response.json()
     assert answer["success"]
     assert answer["request"].pop("id") == wanted
-    told: dict[str, Any] = answer["request"]
-    return told
+    found: dict[str, Any] = answer["request"]
+    return found
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_a_request_that_is_sent_again_is_not_done_again(service: Service, route: str) -> None:
+def test_a_repeated_request_is_not_executed_again(service: Service, route: str) -> None:
     table = fresh_table(service, "n serial")
     key, sql = new_key(), f"insert into {table} default values returning n"
     first = ROUTES[route](service, sql, keyed(key))
@@ -64,14 +64,14 @@ def test_a_request_that_is_sent_again_is_not_done_again(service: Service, route:
     assert len(numbers(service, table)) == 3
 
 
-def test_a_replay_tells_what_was_and_not_what_is(service: Service) -> None:
+def test_a_replay_returns_the_recorded_answer_not_the_current_state(service: Service) -> None:
     table, key = fresh_table(service), new_key()
     first = ROUTES["/v1/query"](service, f"select count(*) from {table}", keyed(key))
     service.query(f"insert into {table} values (1)")
     assert ROUTES["/v1/query"](service, f"select count(*) from {table}", keyed(key)).content == first.content
 
 
-def test_a_key_stands_for_one_request(service: Service) -> None:
+def test_an_idempotency_key_identifies_one_request(service: Service) -> None:
     table, key = fresh_table(service, "n serial"), new_key()
     sql = f"insert into {table} default values"
     assert ROUTES["/v1/query"](service, sql, keyed(key)).json()["success"]
@@ -91,7 +91,7 @@ def test_a_key_stands_for_one_request(service: Service) -> None:
 
 
 @pytest.mark.timing
-def test_a_request_that_still_runs_is_told_so_at_once(service: Service) -> None:
+def test_a_repeated_request_that_is_still_running_is_rejected_at_once(service: Service) -> None:
     table, key, request_id = fresh_table(service), new_key(), new_request_id()
     statements = (f"insert into {table} values (1)", "select pg_sleep(1.5)")
     with ThreadPoolExecutor(1) as client:
@@ -104,7 +104,7 @@ def test_a_request_that_still_runs_is_told_so_at_once(service: Service) -> None:
         assert outcome_of(service, request_id) == {"outcome": "in_progress"}
         began_s = time.monotonic()
         error = error_of(post(service, *statements, idempotency_key=key), 409, "request_in_progress")
-        # Another body is told the same: what the key stands for is not decided yet.
+        # Another body gets the same answer: what the key stands for is not decided yet.
         error_of(post(service, "select 1", idempotency_key=key), 409, "request_in_progress")
         assert time.monotonic() - began_s < 1
         assert (error["outcome"], error["retryable"]) == ("not_executed", True)
@@ -115,17 +115,17 @@ def test_a_request_that_still_runs_is_told_so_at_once(service: Service) -> None:
     assert numbers(service, table) == [1]
 
 
-def test_those_who_look_do_not_take_each_other_for_the_request(service: Service) -> None:
+def test_concurrent_lookups_do_not_mistake_each_other_for_the_request(service: Service) -> None:
     for key in (new_key(), new_request_id()):
         with ThreadPoolExecutor(8) as clients:
             answers = list(clients.map(lambda _, key=key: service.call("GET", f"/v1/requests/{key}"), range(200)))
         # Nothing is known of an id, and a key was not used.
-        told = {answer.json()["request"]["outcome"] for answer in answers if answer.status_code == 200}
-        assert told <= {"not_executed"}
+        found = {answer.json()["request"]["outcome"] for answer in answers if answer.status_code == 200}
+        assert found <= {"not_executed"}
         assert {answer.status_code for answer in answers} <= {200, 404}
 
 
-def test_a_deadline_that_ends_the_claiming_of_a_key_is_a_deadline(service: Service) -> None:
+def test_a_deadline_during_the_claim_of_a_key_is_reported_as_one(service: Service) -> None:
     with service.engine(service.dev["postgres"]["database"]) as engine, engine.transaction():
         engine.execute("LOCK TABLE plainsql.requests")
         body = {"sql": "select 1", "timeout_ms": 300}
@@ -134,7 +134,7 @@ def test_a_deadline_that_ends_the_claiming_of_a_key_is_a_deadline(service: Servi
 
 
 @pytest.mark.parametrize("key", [b"", b"a b", b"a" * 256, "ä".encode(), b"a\tb", b"a,b c"])
-def test_a_key_that_cannot_be_is_refused(service: Service, key: bytes) -> None:
+def test_an_invalid_key_is_rejected(service: Service, key: bytes) -> None:
     table = fresh_table(service)
     headers: Any = {"Idempotency-Key": key, "Content-Type": "application/json"}
     body = b'{"sql": "insert into %b values (1)"}' % table.encode()
@@ -146,7 +146,7 @@ def test_a_key_that_cannot_be_is_refused(service: Service, key: bytes) -> None:
 
 
 @pytest.mark.parametrize("key", ["k", "a" * 255, "a/b", "/", "%2F", "?b=c#d", "~!@$^&*()[]{}|\\:;'<>,.\"`", "%00"])
-def test_a_key_may_be_any_visible_text_and_can_be_asked_for(service: Service, key: str) -> None:
+def test_an_idempotency_key_may_be_any_visible_text_and_can_be_looked_up(service: Service, key: str) -> None:
     key = key if len(key) > 200 else key + new_key()
     assert outcome_of(service, key) == {"outcome": "not_executed"}
     assert post(service, "select 1", idempotency_key=key).json()["success"]
@@ -188,7 +188,7 @@ def test_a_record_is_kept_for_a_day_and_no_longer(service: Service) -> None:
     assert outcome_of(service, key)["outcome"] == "committed"
 
 
-def test_old_records_make_room_however_many_there_are(service: Service) -> None:
+def test_old_records_are_removed_however_many_there_are(service: Service) -> None:
     table, key = fresh_table(service, "n serial"), new_key()
     sql = f"insert into {table} default values"
     post(service, sql, idempotency_key=key)
@@ -235,11 +235,11 @@ def test_keys_belong_to_a_database(service: Service) -> None:
 
 
 def test_keys_and_ids_of_another_organization_are_unknown(service: Service) -> None:
-    stranger, key, request_id = tenants.free_key(service), new_key(), new_request_id()
+    outsider, key, request_id = tenants.free_key(service), new_key(), new_request_id()
     post(service, "select 1", idempotency_key=key, headers={"X-Request-Id": request_id})
-    assert outcome_of(service, key, key=stranger) == {"outcome": "not_executed"}
-    error_of(service.call("GET", f"/v1/requests/{request_id}", key=stranger), 404, "request_not_found")
-    response = post(service, "select 2", idempotency_key=key, key=stranger)
+    assert outcome_of(service, key, key=outsider) == {"outcome": "not_executed"}
+    error_of(service.call("GET", f"/v1/requests/{request_id}", key=outsider), 404, "request_not_found")
+    response = post(service, "select 2", idempotency_key=key, key=outsider)
     assert response.json()["results"][0]["rows"] == [{"?column?": 2}]
 
 
@@ -253,21 +253,21 @@ def test_an_answer_that_is_too_large_to_keep_rolls_back(service: Service) -> Non
     assert post(service, insert, idempotency_key=key).json()["success"]
 
 
-def test_so_does_one_that_is_too_large_for_the_tier(service: Service) -> None:
-    stranger, key = tenants.free_key(service), new_key()
-    post(service, "create table if not exists sized (n int)", "truncate sized", key=stranger)
+def test_an_answer_too_large_for_the_tier_rolls_back_too(service: Service) -> None:
+    outsider, key = tenants.free_key(service), new_key()
+    post(service, "create table if not exists sized (n int)", "truncate sized", key=outsider)
     for size_bytes in (12_000_000, 60_000_000):
         large = f"select repeat('x', {size_bytes})"
         error = error_of(
-            post(service, "insert into sized values (1)", large, idempotency_key=key, key=stranger),
+            post(service, "insert into sized values (1)", large, idempotency_key=key, key=outsider),
             200,
             "result_too_large",
         )
-        there = post(service, "select * from sized", key=stranger).json()["results"][0]["row_count"]
+        there = post(service, "select * from sized", key=outsider).json()["results"][0]["row_count"]
         assert (error["outcome"], there) == ("rolled_back", 0)
 
 
-def test_a_request_can_be_asked_for_by_its_id_and_its_key(service: Service) -> None:
+def test_a_request_can_be_looked_up_by_its_id_and_its_key(service: Service) -> None:
     key, request_id = new_key(), new_request_id()
     post(service, "select 1", idempotency_key=key, headers={"X-Request-Id": request_id})
     by_key, by_id = outcome_of(service, key), outcome_of(service, request_id)
@@ -306,7 +306,7 @@ def test_a_key_works_with_parameters_references_and_expectations(service: Servic
     assert numbers(service, table) == [11]
 
 
-def test_a_database_without_a_place_for_records_says_so(service: Service) -> None:
+def test_a_database_without_record_tables_is_reported(service: Service) -> None:
     service.customers.add_database("ancient")
     with service.engine() as engine:
         name = service.value("select current_database()::text", database="ancient")

@@ -28,7 +28,7 @@ ANSWER_LIMIT_S = 30
 
 @dataclass
 class Senders:
-    """Clients that send each key five times at once, each until it is told that the work is done."""
+    """Clients that send each key five times at once, each until the work is reported as done."""
 
     nodes: Sequence[Node]
     api_key: str
@@ -36,7 +36,7 @@ class Senders:
     keys: int = 0
     killing: bool = True
     answers: dict[str, set[bytes]] = field(default_factory=dict)
-    told: dict[str, int] = field(default_factory=dict)
+    outcomes: dict[str, int] = field(default_factory=dict)
 
     async def run(self) -> None:
         async with httpx.AsyncClient(timeout=ANSWER_LIMIT_S) as http, asyncio.TaskGroup() as group:
@@ -59,7 +59,7 @@ class Senders:
                 outcome = await self._send(http, route, key, body)
                 if isinstance(outcome, bytes):
                     return outcome
-                self.told[outcome] = self.told.get(outcome, 0) + 1
+                self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
                 await asyncio.sleep(0.05)
 
     async def _send(self, http: httpx.AsyncClient, route: str, key: str, body: dict[str, object]) -> bytes | str:
@@ -69,23 +69,23 @@ class Senders:
         try:
             response = await http.post(f"http://127.0.0.1:{port}{route}", json=body, headers=headers)
         except httpx.TransportError as error:
-            # Nobody listens, or whoever did was killed: only the key makes it safe to send it again.
+            # No process listens, or it was killed: only the key makes it safe to send it again.
             return type(error).__name__
-        told = response.json()
-        if told["success"]:
+        content = response.json()
+        if content["success"]:
             return response.content
         assert response.status_code in (409, 503), response.text
-        assert told["error"]["outcome"] in ("not_executed", "rolled_back"), response.text
-        return str(told["error"]["code"])
+        assert content["error"]["outcome"] in ("not_executed", "rolled_back"), response.text
+        return str(content["error"]["code"])
 
 
 async def kill_often(nodes: Sequence[Node], senders: Senders) -> None:
-    for turn in range(KILLS):
+    for kill in range(KILLS):
         done = len(senders.answers)
         async with asyncio.timeout(60):
             while len(senders.answers) < done + 5:  # noqa: ASYNC110  # other tasks and processes do the work
                 await asyncio.sleep(0.01)
-        node = nodes[turn % len(nodes)]
+        node = nodes[kill % len(nodes)]
         node.process.kill()
         await asyncio.to_thread(node.process.wait)
         await asyncio.to_thread(node.start)
@@ -102,6 +102,6 @@ async def test_each_key_has_one_effect_though_it_is_sent_five_times_and_processe
             group.create_task(senders.run())
             group.create_task(kill_often(nodes, senders))
     effects = service.query(f"select count(*) as rows, count(distinct k) as keys from {table}")["rows"][0]
-    print(f"keys {len(senders.answers)}, sends {SENDS} each, kills {KILLS}, effects {effects}, told {senders.told}")
+    print(f"keys {len(senders.answers)}, sends {SENDS} each, kills {KILLS}, {effects}, {senders.outcomes}")
     assert effects == {"rows": len(senders.answers), "keys": len(senders.answers)}
     assert [key for key, bodies in senders.answers.items() if len(bodies) != 1] == [], "one key, several answers"

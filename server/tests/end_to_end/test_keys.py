@@ -56,7 +56,7 @@ def test_a_key_may_be_bound_to_a_database_and_expire(service: Service) -> None:
         ({"unknown": 1}, 400, "malformed_request"),
     ],
 )
-def test_a_key_that_cannot_be_is_refused(service: Service, fields: dict[str, Any], status: int, code: str) -> None:
+def test_an_invalid_key_is_rejected(service: Service, fields: dict[str, Any], status: int, code: str) -> None:
     body = {"name": "test", "scopes": ["read"], **fields}
     error_of(call(service, "POST", "/v1/keys", json=body), status, code)
 
@@ -87,7 +87,7 @@ def test_a_rotated_key_works_until_the_overlap_is_over(service: Service) -> None
     assert query(service, new["secret"]).json()["success"]
 
 
-def test_a_key_is_rotated_once_even_by_many_at_once(service: Service) -> None:
+def test_concurrent_rotations_rotate_a_key_once(service: Service) -> None:
     key = new_key(service, "read")
     path = f"/v1/keys/{key['id']}/rotate"
     with ThreadPoolExecutor(6) as pool:
@@ -95,7 +95,7 @@ def test_a_key_is_rotated_once_even_by_many_at_once(service: Service) -> None:
     assert sorted(statuses) == [201, 409, 409, 409, 409, 409]
 
 
-def test_a_key_that_does_not_work_any_more_cannot_be_rotated(service: Service) -> None:
+def test_a_revoked_or_expired_key_cannot_be_rotated(service: Service) -> None:
     key = new_key(service, "read")
     answer(service, "DELETE", f"/v1/keys/{key['id']}", status=204)
     error_of(call(service, "POST", f"/v1/keys/{key['id']}/rotate", json={}), 409, "key_not_active")
@@ -112,7 +112,7 @@ def test_the_time_of_the_last_use_is_noted(service: Service) -> None:
     assert abs(datetime.fromisoformat(used) - datetime.now(UTC)) < timedelta(seconds=30)
 
 
-def test_a_list_comes_in_pages_that_together_are_the_whole(service: Service) -> None:
+def test_the_pages_of_a_list_together_are_complete(service: Service) -> None:
     tenants.free_key(service)
     made = {new_key(service, "read")["id"] for _ in range(5)}
     seen: list[str] = []
@@ -133,11 +133,11 @@ def test_a_list_comes_in_pages_that_together_are_the_whole(service: Service) -> 
     "options",
     ["limit=0", "limit=1001", "limit=x", "cursor=%ff", "cursor=AA", "what=1", "limit=null", "limit=1&limit=2"],
 )
-def test_a_page_that_cannot_be_is_refused(service: Service, options: str) -> None:
+def test_an_invalid_page_is_rejected(service: Service, options: str) -> None:
     error_of(call(service, "GET", f"/v1/keys?{options}"), 400, "invalid_option")
 
 
 @pytest.mark.parametrize("key_id", ["key_1", "key_" + "0" * 32, "db_" + "0" * 32, "x", "%00", "key_%00", "{id}"])
-def test_a_key_that_is_not_there_is_404(service: Service, key_id: str) -> None:
+def test_an_unknown_key_is_404(service: Service, key_id: str) -> None:
     for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/rotate")):
         error_of(call(service, method, f"/v1/keys/{key_id}{path}"), 404, "key_not_found")

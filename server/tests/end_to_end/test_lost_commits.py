@@ -1,4 +1,4 @@
-"""A connection that is lost between COMMIT and its answer: with a key the truth is told, without one no untruth is.
+"""Connections lost between COMMIT and its answer: the outcome is correct with a key, and never wrong without one.
 
 `PLAINSQL_TEST_LOST_COMMITS=100` is the full size, for each kind of request.
 """
@@ -33,10 +33,10 @@ COMMIT = b"\0commit\0"
 RECORD = b"select plainsql.finish"
 
 
-def cuts(sent: bytes, answer: bytes) -> list[Cut]:
+def cycled_cuts(sent: bytes, answer: bytes) -> list[Cut]:
     """Lost on the way there, lost on the way back, and lost when it was surely done; as often as the test is large."""
-    ways = [Cut(sent, forward=False), Cut(sent, forward=True), Cut(sent, forward=True, answer=answer)]
-    return list(islice(cycle(ways), CUTS))
+    cuts = [Cut(sent, forward=False), Cut(sent, forward=True), Cut(sent, forward=True, answer=answer)]
+    return list(islice(cycle(cuts), CUTS))
 
 
 @dataclass(frozen=True)
@@ -88,36 +88,36 @@ def line() -> Iterator[Line]:
         shutil.rmtree(folder)
 
 
-def told(response: httpx.Response) -> str:
+def outcome_in(response: httpx.Response) -> str:
     body = response.json()
     return "committed" if body["success"] else str(body["error"]["outcome"])
 
 
 def cut_often(line: Line, first: int, *, keyed: bool, route: str = "/v1/transaction") -> dict[int, str]:
-    """What was told about each number that was to be inserted while its connection was cut."""
+    """The reported outcome of each insert whose connection was cut."""
     if keyed or route == "/v1/transaction":
-        ways = cuts(RECORD if keyed else COMMIT, b"COMMIT\0")
+        cuts = cycled_cuts(RECORD if keyed else COMMIT, b"COMMIT\0")
     else:
         # A statement without a transaction around it is committed by what follows it.
-        ways = cuts(b"\0insert into lost", b"INSERT 0 1\0")
+        cuts = cycled_cuts(b"\0insert into lost", b"INSERT 0 1\0")
     outcomes = {}
-    for number, way in enumerate(ways, first):
-        line.relay.cuts.append(way)
+    for number, cut in enumerate(cuts, first):
+        line.relay.cuts.append(cut)
         response = line.insert(number, keyed=keyed, route=route)
         assert not line.relay.cuts, "nothing was cut"
-        outcomes[number] = told(response)
+        outcomes[number] = outcome_in(response)
         assert response.status_code in (200, 503), response.text
     return outcomes
 
 
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize(("route", "first"), [("/v1/transaction", 1_000_000), ("/v1/query", 2_000_000)])
-def test_with_a_key_the_truth_is_told(line: Line, route: str, first: int) -> None:
+def test_with_a_key_the_reported_outcome_is_correct(line: Line, route: str, first: int) -> None:
     line.insert(first - 1, keyed=True, route=route)
     outcomes = cut_often(line, first, keyed=True, route=route)
     there = line.there()
     records = {number: line.recorded(number) for number in outcomes}
-    print(f"{route} with a key: told {Counter(outcomes.values())}, recorded {Counter(records.values())}")
+    print(f"{route} with a key: reported {Counter(outcomes.values())}, recorded {Counter(records.values())}")
     assert set(outcomes.values()) == {"committed", "rolled_back"}
     for number, outcome in outcomes.items():
         truth = "committed" if there[number] else "rolled_back"
@@ -138,18 +138,18 @@ def check_sent_again(line: Line, outcomes: dict[int, str], route: str) -> None:
 
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize(("route", "first"), [("/v1/transaction", 3_000_000), ("/v1/query", 4_000_000)])
-def test_without_a_key_nothing_untrue_is_told(line: Line, route: str, first: int) -> None:
+def test_without_a_key_the_reported_outcome_is_never_wrong(line: Line, route: str, first: int) -> None:
     line.insert(first - 1, keyed=False, route=route)
     outcomes = cut_often(line, first, keyed=False, route=route)
     there = line.there()
-    print(f"{route} without a key: told {Counter(outcomes.values())}")
+    print(f"{route} without a key: reported {Counter(outcomes.values())}")
     assert "unknown" in outcomes.values()
     for number, outcome in outcomes.items():
         assert there[number] <= 1
         assert outcome == "unknown" or (outcome == "committed") == bool(there[number]), number
 
 
-def test_a_loss_before_the_commit_was_sent_is_no_riddle(line: Line) -> None:
+def test_a_connection_lost_before_the_commit_was_sent_is_rolled_back(line: Line) -> None:
     """Between two exchanges of one transaction: nothing can have come of it."""
     first = 5_000_000
     statements: list[Any] = [
@@ -164,17 +164,17 @@ def test_a_loss_before_the_commit_was_sent_is_no_riddle(line: Line) -> None:
     response = line.call(
         "POST", "/v1/transaction", json={"statements": statements}, headers={"Idempotency-Key": "before"}
     )
-    assert told(response) == "rolled_back"
+    assert outcome_in(response) == "rolled_back"
     line.relay.cuts.append(Cut(b"\0insert into lost", forward=True))
     statements[0] = {"sql": f"insert into lost values ({first + 2}) returning n as before_it"}
-    assert told(line.call("POST", "/v1/transaction", json={"statements": statements})) == "rolled_back"
+    assert outcome_in(line.call("POST", "/v1/transaction", json={"statements": statements})) == "rolled_back"
     assert not line.relay.cuts
     assert line.there()[first + 1] == line.there()[first + 2] == 0
 
 
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("keyed", [True, False], ids=["with a key", "without a key"])
-def test_postgresql_killed_at_that_moment_changes_nothing_about_it(line: Line, keyed: bool) -> None:
+def test_killing_postgresql_at_the_commit_keeps_the_reported_outcome_correct(line: Line, keyed: bool) -> None:
     first = 6_000_000 + 1_000 * keyed
     outcomes = {}
     for number in range(first, first + KILLS):
@@ -182,11 +182,11 @@ def test_postgresql_killed_at_that_moment_changes_nothing_about_it(line: Line, k
         line.relay.cuts.append(Cut(RECORD if keyed else COMMIT, forward=number % 2 == 0, then=line.cell.kill))
         starting = threading.Thread(target=start_when_killed, args=(line,))
         starting.start()
-        outcomes[number] = told(line.insert(number, keyed=keyed))
+        outcomes[number] = outcome_in(line.insert(number, keyed=keyed))
         starting.join()
         wait_until_served(line)
     there = line.there()
-    print(f"killed, keyed {keyed}: told {outcomes}, there {[number for number in outcomes if there[number]]}")
+    print(f"killed, keyed {keyed}: reported {outcomes}, there {[number for number in outcomes if there[number]]}")
     for number, outcome in outcomes.items():
         assert there[number] <= 1
         if keyed:

@@ -21,7 +21,7 @@ def node(service: Service) -> Iterator[Node]:
         yield running
 
 
-def told(node: Node, key: str, sql: str, accept: str) -> bytes:
+def answer_to(node: Node, key: str, sql: str, accept: str) -> bytes:
     """All that comes until the connection ends. Raises ConnectionResetError where it is reset."""
     body = json.dumps({"sql": sql}).encode()
     head = (
@@ -31,22 +31,22 @@ def told(node: Node, key: str, sql: str, accept: str) -> bytes:
     answer = b""
     with socket.create_connection(("127.0.0.1", node.port), timeout=20) as connection:
         connection.sendall(head.encode() + body)
-        while piece := connection.recv(1 << 16):
-            answer += piece
+        while chunk := connection.recv(1 << 16):
+            answer += chunk
     return answer
 
 
 def test_a_whole_stream_ends_with_the_connection(service: Service, node: Node) -> None:
-    answer = told(node, service.api_key, ENDS_WELL, "text/csv")
+    answer = answer_to(node, service.api_key, ENDS_WELL, "text/csv")
     assert b"transfer-encoding" not in answer
     assert answer.endswith(b"\n4000\r\n")
 
 
 def test_a_csv_stream_that_fails_is_reset(service: Service, node: Node) -> None:
     with pytest.raises(ConnectionResetError):
-        told(node, service.api_key, FAILS_LATE, "text/csv")
+        answer_to(node, service.api_key, FAILS_LATE, "text/csv")
 
 
 def test_an_ndjson_stream_that_fails_says_so(service: Service, node: Node) -> None:
-    answer = told(node, service.api_key, FAILS_LATE, "application/x-ndjson")
+    answer = answer_to(node, service.api_key, FAILS_LATE, "application/x-ndjson")
     assert json.loads(answer.splitlines()[-1])["error"]["code"] == "division_by_zero"

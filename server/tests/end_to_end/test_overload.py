@@ -116,7 +116,7 @@ async def test_five_times_the_capacity_is_served_at_the_peak_rate_and_the_rest_r
     assert growth <= 8 * MIB
 
 
-async def test_one_organization_that_floods_leaves_the_other_its_speed(service: Service, node: Node) -> None:
+async def test_a_flooding_organization_does_not_slow_another(service: Service, node: Node) -> None:
     other = neighbour_key(service)
     quiet = Load(node, other)
     await quiet.run(2, 1_000, SECONDS)
@@ -142,7 +142,7 @@ async def test_one_organization_that_floods_leaves_the_other_its_speed(service: 
 # doubling, and what the allocator keeps.
 MARGIN_BYTES = 40 * MIB
 # What libpq may have read at once before the counting began, of each result.
-FIRST_PIECE_BYTES = 10 * MIB
+FIRST_CHUNK_BYTES = 10 * MIB
 FREE_RESULT_BYTES = 10 * MIB
 
 
@@ -161,11 +161,11 @@ async def test_a_huge_result_costs_no_more_memory_than_its_limit(service: Servic
             answers = await asyncio.gather(*(ask(node, key, sql) for _ in range(at_once)))
         print(f"memory, {at_once} at once: {memory[0] / MIB:.0f} to {max(memory) / MIB:.0f} MiB")
         assert [answer.code for answer in answers] == ["result_too_large"] * at_once
-        assert max(memory) - memory[0] <= at_once * (FREE_RESULT_BYTES + FIRST_PIECE_BYTES) + MARGIN_BYTES
+        assert max(memory) - memory[0] <= at_once * (FREE_RESULT_BYTES + FIRST_CHUNK_BYTES) + MARGIN_BYTES
         assert (await ask(node, key, "select 1")).succeeded
 
 
-async def test_a_huge_value_before_large_statements_costs_no_more_either(service: Service) -> None:
+async def test_a_huge_value_before_large_statements_stays_within_the_memory_limit(service: Service) -> None:
     """While the engine sends, it does not read, and what we have not sent yet must not keep us from counting."""
     padding = [f"select {number} /* {'y' * 1_000_000} */" for number in range(2)]
     key = free_key(service)
@@ -178,7 +178,7 @@ async def test_a_huge_value_before_large_statements_costs_no_more_either(service
                 answer = await client.answer()
         print(f"memory, a transaction: {memory[0] / MIB:.0f} to {max(memory) / MIB:.0f} MiB")
         assert answer.code == "result_too_large"
-        assert max(memory) - memory[0] <= FREE_RESULT_BYTES + FIRST_PIECE_BYTES + MARGIN_BYTES
+        assert max(memory) - memory[0] <= FREE_RESULT_BYTES + FIRST_CHUNK_BYTES + MARGIN_BYTES
 
 
 async def ask(node: Node, key: str, sql: str) -> Answer:

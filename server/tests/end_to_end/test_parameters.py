@@ -186,7 +186,7 @@ def test_hundreds_of_different_statements_with_parameters_keep_working(service: 
         assert service.value(f"select $1::int4 + {number}", 1) == number + 1
 
 
-def test_a_type_made_anew_under_the_same_name_is_used_on_every_connection(service: Service) -> None:
+def test_a_type_recreated_under_the_same_name_is_used_on_every_connection(service: Service) -> None:
     def run_at_once() -> list[Any]:
         with ThreadPoolExecutor(3) as threads:
             return list(

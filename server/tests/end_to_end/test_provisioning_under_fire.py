@@ -96,7 +96,7 @@ class Clients:
             await asyncio.sleep(0.1)
 
 
-async def kill_in_turn(nodes: list[ControlNode], done: asyncio.Event) -> int:
+async def kill_round_robin(nodes: list[ControlNode], done: asyncio.Event) -> int:
     """Kills one node after the other with -9 and starts it again, until all is done. How many it has killed."""
     kills = 0
     while True:
@@ -134,7 +134,7 @@ async def test_nothing_leaks_when_control_processes_are_killed_again_and_again(p
 
             # Whatever fails, the killing or a client, ends the test.
             async with asyncio.TaskGroup() as group:
-                killing = group.create_task(kill_in_turn(nodes, done))
+                killing = group.create_task(kill_round_robin(nodes, done))
                 working = [group.create_task(client()) for _ in range(CLIENTS)]
                 await asyncio.wait(working)
                 done.set()

@@ -76,7 +76,7 @@ def left(response: httpx.Response) -> int:
     return int(match[2])
 
 
-def test_every_answer_of_an_authenticated_route_tells_the_policy_and_what_is_left(stage: Stage) -> None:
+def test_every_authenticated_answer_has_the_policy_and_the_remaining_permits(stage: Stage) -> None:
     key = stage.new_organization()
     answers = [ask(stage.nodes[i % 3], key) for i in range(4)]
     assert {answer.headers["ratelimit-policy"] for answer in answers} == {'"org-free";q=200;w=60'}
@@ -100,7 +100,7 @@ def test_an_open_route_and_an_unknown_caller_have_no_rate_limit(stage: Stage) ->
     assert not {"ratelimit", "ratelimit-policy"} & (set(health.headers) | set(unknown.headers))
 
 
-def test_a_dedicated_organization_has_no_limit_and_so_no_header(stage: Stage) -> None:
+def test_a_dedicated_organization_has_no_rate_limit_header(stage: Stage) -> None:
     answer = ask(stage.nodes[0], stage.service.api_key)
     assert answer.status_code == 200
     assert not {"ratelimit", "ratelimit-policy"} & set(answer.headers)
@@ -124,7 +124,7 @@ async def test_exactly_200_of_1000_concurrent_requests_of_a_free_organization_ar
     assert {status: statuses.count(status) for status in set(statuses)} == {200: 200, 429: 800}
 
 
-async def test_a_refused_request_says_so_in_the_one_shape_and_when_to_come_back(stage: Stage) -> None:
+async def test_a_rejected_request_has_the_usual_error_shape_and_a_retry_time(stage: Stage) -> None:
     key = stage.new_organization()
     async with stage.nodes[0].client(key) as client:
         statuses = [(await client.query("select 1")).status for _ in range(200)]
@@ -219,7 +219,7 @@ def round_trips(metrics_port: int) -> float:
     return float(match[1])
 
 
-async def test_redis_killed_is_degraded_never_open_and_nobody_fails_because_of_it(stage: Stage) -> None:
+async def test_killing_redis_degrades_health_without_failures_or_open_limits(stage: Stage) -> None:
     key = stage.new_organization()
     node = stage.nodes[0]
     assert node.health().json()["checks"]["limiter"] == "ok"

@@ -55,7 +55,7 @@ WRITES = [
     "select lo_from_bytea(0, 'mine')",
 ]
 
-WAYS = ["buffered", "transaction", "text/event-stream"]
+CHANNELS = ["buffered", "transaction", "text/event-stream"]
 
 # None of these writes, and none may open the way for a write in a later request.
 PREPARATIONS = [
@@ -124,12 +124,12 @@ def ask(service: Service, key: str, sql: str, **fields: Any) -> dict[str, Any]:
     return answer
 
 
-def is_refused(service: Service, way: str, key: str, sql: str, **fields: Any) -> bool:
-    if way == "transaction":
+def is_refused(service: Service, channel: str, key: str, sql: str, **fields: Any) -> bool:
+    if channel == "transaction":
         return not post(service, sql, key=key, **fields).json()["success"]
-    if way == "buffered":
+    if channel == "buffered":
         return not ask(service, key, sql, **fields)["success"]
-    response = service.call("POST", "/v1/query", key=key, headers={"Accept": way}, json={"sql": sql, **fields})
+    response = service.call("POST", "/v1/query", key=key, headers={"Accept": channel}, json={"sql": sql, **fields})
     if response.headers["content-type"].startswith("application/json"):
         return bool(check_shape(response))
     last = EventParser().feed(response.content)[-1]
@@ -138,19 +138,19 @@ def is_refused(service: Service, way: str, key: str, sql: str, **fields: Any) ->
 
 
 @pytest.mark.parametrize("sql", WRITES)
-@pytest.mark.parametrize("way", WAYS)
-def test_a_read_key_cannot_write(service: Service, schema: str, read_key: str, way: str, sql: str) -> None:
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_a_read_key_cannot_write(service: Service, schema: str, read_key: str, channel: str, sql: str) -> None:
     before = state(service, schema)
-    refused = is_refused(service, way, read_key, sql.format(s=schema))
+    refused = is_refused(service, channel, read_key, sql.format(s=schema))
     assert state(service, schema) == before
     assert refused
 
 
 @pytest.mark.parametrize("sql", WRITES)
-@pytest.mark.parametrize("way", WAYS)
-def test_a_read_only_request_of_a_write_key_cannot_write(service: Service, schema: str, way: str, sql: str) -> None:
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_a_read_only_request_of_a_write_key_cannot_write(service: Service, schema: str, channel: str, sql: str) -> None:
     before = state(service, schema)
-    refused = is_refused(service, way, "", sql.format(s=schema), read_only=True)
+    refused = is_refused(service, channel, "", sql.format(s=schema), read_only=True)
     assert state(service, schema) == before
     assert refused
 
@@ -172,9 +172,7 @@ def test_a_stream_still_does_what_takes_a_transaction_id(service: Service, sql: 
 
 
 @pytest.mark.parametrize("preparation", PREPARATIONS)
-def test_a_read_key_cannot_open_the_way_for_a_later_write(
-    service: Service, schema: str, read_key: str, preparation: str
-) -> None:
+def test_a_read_key_cannot_enable_a_later_write(service: Service, schema: str, read_key: str, preparation: str) -> None:
     before = state(service, schema)
     ask(service, read_key, preparation.format(s=schema))
     for write in ("insert into {s}.t values (20)", "execute write_it", "create temp table mine ()"):

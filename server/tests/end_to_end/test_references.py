@@ -84,7 +84,7 @@ def test_several_references_to_one_cell(service: Service) -> None:
     ["0.rows.1.n", "0.rows.0.m", "0.rows.0.1", "0.rows.999999.n", "0.rows.0." + "1" * 5000, "0.rows.0.N", "1.rows.0.n"],
     ids=lambda path: path[:20],
 )
-def test_a_cell_that_is_not_there_rolls_back(service: Service, path: str) -> None:
+def test_an_unreachable_cell_rolls_the_transaction_back(service: Service, path: str) -> None:
     table = fresh_table(service)
     statements: list[Sent] = [
         "select 1 as n",
@@ -103,7 +103,7 @@ def test_a_cell_that_is_not_there_rolls_back(service: Service, path: str) -> Non
      "0.row_count.x", " 0.row_count", "0.row_count\n", "0.types.0", "1e1.row_count", "\u0660.row_count", "0.count",
      "#/definitions/a", "0.rows.9999999.n", "123456.row_count"],
 )  # fmt: skip
-def test_what_is_no_reference_is_refused_before_anything_runs(service: Service, path: str) -> None:
+def test_an_invalid_reference_is_rejected_before_anything_runs(service: Service, path: str) -> None:
     response = post(service, "select 1 as n", with_params("select $1::int", ref(path)))
     error = error_of(response, 400, "invalid_reference")
     assert (error["statement_index"], error["outcome"]) == (1, "not_executed")
@@ -121,7 +121,7 @@ def test_a_reference_forward_or_to_itself_is_refused(service: Service, path: str
      {"$ref": None}, {"$ref": {"$ref": "0.rows.0.n"}}, {"$refs": "0.rows.0.n"}, "$ref", '{"$ref": "0.rows.0.n"}'],
     ids=str,
 )  # fmt: skip
-def test_data_that_merely_has_a_reference_in_it_is_data(service: Service, value: Any) -> None:
+def test_data_that_contains_a_reference_stays_data(service: Service, value: Any) -> None:
     assert last_row(service, "select 1 as n", with_params("select $1::jsonb as v", value)) == {"v": value}
 
 
@@ -129,7 +129,7 @@ def test_a_reference_means_nothing_in_a_single_query(service: Service) -> None:
     assert service.value("select $1::jsonb", {"$ref": "0.rows.0.n"}) == {"$ref": "0.rows.0.n"}
 
 
-HOLDING: list[tuple[str, dict[str, int]]] = [
+SATISFIED: list[tuple[str, dict[str, int]]] = [
     ("update {} set n = n + 10", {"affected_rows": 2}), ("delete from {} where n > 100", {"affected_rows": 0}),
     ("select * from {}", {"row_count": 2}), ("select * from {} where n > 100", {"row_count": 0}),
     ("insert into {} values (3), (4) returning n", {"row_count": 2}),
@@ -138,7 +138,7 @@ HOLDING: list[tuple[str, dict[str, int]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("sql", "expect"), HOLDING)
+@pytest.mark.parametrize(("sql", "expect"), SATISFIED)
 def test_an_expectation_that_holds_commits(service: Service, sql: str, expect: dict[str, int]) -> None:
     table = fresh_table(service)
     service.query(f"insert into {table} values (1), (2)")
@@ -147,9 +147,9 @@ def test_an_expectation_that_holds_commits(service: Service, sql: str, expect: d
     assert 99 in numbers(service, table)
 
 
-@pytest.mark.parametrize(("sql", "expect"), HOLDING)
+@pytest.mark.parametrize(("sql", "expect"), SATISFIED)
 @pytest.mark.parametrize("position", [0, 1, 2])
-def test_one_that_does_not_hold_rolls_everything_back(
+def test_a_failed_expectation_rolls_everything_back(
     service: Service, sql: str, expect: dict[str, int], position: int
 ) -> None:
     table = fresh_table(service)
@@ -177,21 +177,21 @@ def test_compare_and_set_lets_one_of_many_through(service: Service) -> None:
 
 
 @pytest.mark.timing
-def test_many_references_to_a_large_result_hold_nobody_up(service: Service) -> None:
+def test_many_references_to_a_large_result_delay_no_other_request(service: Service) -> None:
     references = [ref(f"0.rows.{number % 5_000}.n") for number in range(30_000)]
     sql = f"select cardinality(array[{','.join(f'${number + 1}' for number in range(30_000))}]::int[]) as c"
     # The engine reads the parameters once without us; what is left is ours.
     began_s = time.monotonic()
     assert last_row(service, "select 1", with_params(sql, *range(30_000))) == {"c": 30_000}
-    plain_s = time.monotonic() - began_s
+    unreferenced_s = time.monotonic() - began_s
     began_s = time.monotonic()
     large = "select n from generate_series(0, 9999) n"
     assert last_row(service, large, with_params(sql, *references)) == {"c": 30_000}
-    assert time.monotonic() - began_s < 2 * plain_s + 2
+    assert time.monotonic() - began_s < 2 * unreferenced_s + 2
 
 
 @pytest.mark.timing
-def test_an_expectation_that_fails_behind_a_large_result_is_told_at_once(service: Service) -> None:
+def test_a_failed_expectation_after_a_large_result_is_reported_at_once(service: Service) -> None:
     large = {"sql": "select repeat('x', 100000) as x from generate_series(1, 90)", "expect": {"row_count": 5}}
     began_s = time.monotonic()
     error_of(post(service, large, "select 1"), 200, "expectation_failed")

@@ -88,7 +88,7 @@ def contents(database: OwnDatabase) -> Any:
     return database.objects(), database.owned(), rights, notes, large
 
 
-def test_everything_goes_and_the_database_is_as_new(service: Service) -> None:
+def test_a_reset_leaves_the_database_as_new(service: Service) -> None:
     database, new = filled(service), new_database(service)
     response = reset(database)
     assert response.status_code == 200, response.text
@@ -102,7 +102,7 @@ def test_everything_goes_and_the_database_is_as_new(service: Service) -> None:
     assert reset(database).json()["dropped"] == dict.fromkeys(body["dropped"], 0)
 
 
-def test_nothing_else_goes(service: Service) -> None:
+def test_a_reset_leaves_other_databases_alone(service: Service) -> None:
     database, sibling = filled(service), filled(service)
     neighbour = filled(service, tenants.other_administrator(service))
     before = contents(sibling), contents(neighbour)
@@ -156,7 +156,7 @@ def test_nothing_is_dropped_with_more_than_a_few_others(service: Service) -> Non
         assert kinds.fetchone() == (0,)
 
 
-# What every DROP takes with it, as the superuser is told by the engine.
+# What every DROP takes with it, as PostgreSQL reports it to the superuser.
 NOTING_DROPS = [
     "create table plainsql.noted (kind text, dropped int, columns int)",
     """
@@ -172,7 +172,7 @@ NOTING_DROPS = [
 ]
 
 
-def test_what_is_the_operators_stays(service: Service) -> None:
+def test_objects_of_the_operator_survive_a_reset(service: Service) -> None:
     database = new_database(service)
     with service.engine(database.engine_name) as engine:
         engine.execute("create extension fuzzystrmatch schema public")
@@ -183,7 +183,7 @@ def test_what_is_the_operators_stays(service: Service) -> None:
     assert ("relation", "mine") not in database.objects()
 
 
-def test_it_must_be_confirmed_with_the_databases_own_name(service: Service) -> None:
+def test_a_reset_must_be_confirmed_with_the_databases_name(service: Service) -> None:
     database, other = filled(service), new_database(service)
     before = contents(database)
     for wrong in (other.name, database.name.upper(), database.name + " ", database.engine_name):
@@ -287,7 +287,7 @@ class Watch:
 
 
 @pytest.mark.timeout(120 + TABLES / 10)
-def test_thousands_of_tables_go_without_harm_to_neighbours() -> None:
+def test_dropping_thousands_of_tables_does_not_harm_neighbours() -> None:
     with running_service() as service:
         without_durability(service)
         database, neighbour = new_database(service), new_database(service, tenants.other_administrator(service))

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.chaos
 
 RESTARTS = size("PLAINSQL_TEST_RESTARTS", 3)
 CLIENTS = 8
-# By when a process that was told to stop has stopped, whatever its statements do.
+# By when a process has stopped after SIGTERM, whatever its statements do.
 STOPPED_WITHIN_S = 10.0
 
 
@@ -42,7 +42,7 @@ def node(service: Service) -> Iterator[Node]:
         yield running
 
 
-async def test_a_statement_that_runs_when_the_process_is_told_to_stop_is_finished(service: Service, node: Node) -> None:
+async def test_a_statement_running_at_shutdown_is_finished(service: Service, node: Node) -> None:
     tag = new_tag()
     async with Activity.of(service) as activity, node.client(service.api_key) as client:
         await client.send(f"/* {tag} */ select pg_sleep(1), 7 as n")
@@ -54,7 +54,7 @@ async def test_a_statement_that_runs_when_the_process_is_told_to_stop_is_finishe
     assert await asyncio.to_thread(node.process.wait, STOPPED_WITHIN_S) in (0, -signal.SIGTERM)
 
 
-@pytest.mark.parametrize("padding", ["", "/* " + "x" * 70_000 + " */"], ids=["short way", "large body"])
+@pytest.mark.parametrize("padding", ["", "/* " + "x" * 70_000 + " */"], ids=["fast path", "large body"])
 async def test_a_statement_that_outlasts_the_draining_is_cancelled_and_answered(
     service: Service, node: Node, padding: str
 ) -> None:
@@ -62,16 +62,16 @@ async def test_a_statement_that_outlasts_the_draining_is_cancelled_and_answered(
     async with Activity.of(service) as activity, node.client(service.api_key) as client:
         await client.send(f"/* {tag} */ select pg_sleep(600) {padding}")
         await activity.begun(tag)
-        told_s = time.monotonic()
+        stopped_s = time.monotonic()
         node.process.send_signal(signal.SIGTERM)
         answer = await client.answer()
         assert answer.is_refusal(), answer
         assert answer.outcome in ("rolled_back", "unknown"), answer
-        assert await activity.gone(tag, told_s) <= STOPPED_WITHIN_S
+        assert await activity.gone(tag, stopped_s) <= STOPPED_WITHIN_S
     assert await asyncio.to_thread(node.process.wait, STOPPED_WITHIN_S) in (0, -signal.SIGTERM)
 
 
-async def test_a_request_that_waits_for_its_turn_when_the_process_stops_is_answered(service: Service) -> None:
+async def test_a_request_that_waits_for_a_slot_at_shutdown_is_answered(service: Service) -> None:
     with running_node(service.directory_dsn, pool_max_connections=1) as narrow:
         tag = new_tag()
         async with (
@@ -164,7 +164,7 @@ class Writer:
             client.drop()
 
 
-async def test_rolling_restarts_leave_nobody_without_an_answer_and_lose_nothing(service: Service) -> None:
+async def test_rolling_restarts_answer_every_request_and_lose_nothing(service: Service) -> None:
     service.query("create table if not exists restarted (n bigint)")
     service.query("truncate restarted")
     with ExitStack() as stack:
@@ -176,8 +176,8 @@ async def test_rolling_restarts_leave_nobody_without_an_answer_and_lose_nothing(
         async with asyncio.TaskGroup() as group:
             for writer in writers:
                 group.create_task(writer.run())
-            for turn in range(RESTARTS):
-                await restart(nodes[turn % 2])
+            for number in range(RESTARTS):
+                await restart(nodes[number % 2])
             for writer in writers:
                 writer.stopped = True
         # The log is written a moment later.

@@ -104,7 +104,7 @@ def test_a_truncated_insert_still_writes_every_row(service: Service) -> None:
     ("field", "value"),
     [("max_rows", -1), ("max_rows", "1"), ("max_rows", 1.5), ("row_format", "list"), ("big_numbers", "float")],
 )
-def test_an_option_that_makes_no_sense_is_refused(service: Service, field: str, value: Any) -> None:
+def test_an_invalid_option_is_rejected(service: Service, field: str, value: Any) -> None:
     response = service.post_query("select 1", **{field: value})
     assert (response.status_code, response.json()["error"]["code"]) == (400, "malformed_request")
 

@@ -1,4 +1,4 @@
-"""How soon every node heeds a change: within a second, whether its channel works or has died without a word.
+"""How soon a change takes effect on every node: within a second, whether its channel works or has died without a word.
 
 `PLAINSQL_TEST_REVOCATIONS=100` is the full size.
 """
@@ -150,7 +150,7 @@ async def test_a_revoked_key_is_refused_within_a_second_by_nodes_whose_channel_i
     assert await revoke_and_watch(service, nodes, after["secret"], f"/v1/keys/{after['id']}") < WITHIN_S
 
 
-async def test_look_ups_are_few_while_the_channel_is_sound(service: Service, nodes: list[Node]) -> None:
+async def test_lookups_are_rare_while_the_channel_works(service: Service, nodes: list[Node]) -> None:
     """A minute's trust instead of a second's: asking for two seconds costs the directory no look-up."""
     key = await asyncio.to_thread(new_key, service, "read")
     async with clients(nodes, key["secret"]) as opened:
@@ -180,7 +180,7 @@ LEAK = """
 
 
 @pytest.mark.parametrize("channels", ["sound", "silent"])
-async def test_no_node_believes_a_database_to_be_plain_once_it_holds_code(
+async def test_no_node_considers_a_database_without_code_once_it_has_some(
     service: Service, nodes: list[Node], channels: str
 ) -> None:
     """Decision 0006: what ordinary statements leave behind is cleaned from then on, on every node."""

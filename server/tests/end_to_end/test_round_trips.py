@@ -100,7 +100,7 @@ def test_an_ordinary_statement_costs_one_round_trip(wired: Wired, sql: str, para
 
 
 @pytest.mark.parametrize(("sql", "params"), ORDINARY[:4])
-def test_so_does_one_after_an_insert_that_took_a_number_from_a_sequence(
+def test_a_statement_after_an_insert_with_a_sequence_costs_one_round_trip(
     wired: Wired, sql: str, params: list[Any]
 ) -> None:
     insert = "insert into ledger (note) values ($1)"

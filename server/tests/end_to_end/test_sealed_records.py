@@ -158,7 +158,7 @@ def test_a_tenant_can_neither_read_nor_write_nor_change_it(sealed: Sealed, state
     assert (sealed.recorded(), sealed.code()) == before
 
 
-def test_a_grant_of_what_is_not_ones_own_grants_nothing(sealed: Sealed) -> None:
+def test_granting_an_object_of_another_owner_has_no_effect(sealed: Sealed) -> None:
     """The engine only warns."""
     rights = "select nspacl::text from pg_namespace where nspname = 'plainsql'"
     before = sealed.engine.execute(rights).fetchall()
@@ -168,7 +168,7 @@ def test_a_grant_of_what_is_not_ones_own_grants_nothing(sealed: Sealed) -> None:
 
 
 @pytest.mark.parametrize("first", IN_THE_WAY, ids=lambda first: first[0])
-def test_nothing_laid_in_its_way_is_called_or_felt(sealed: Sealed, first: list[str]) -> None:
+def test_tenant_objects_with_the_same_names_are_never_called(sealed: Sealed, first: list[str]) -> None:
     service, key = sealed.service, secrets.token_hex(8)
     table = fresh_table(service)
     work: list[Sent] = [*first, f"insert into public.{table} values (1)"]
@@ -180,7 +180,7 @@ def test_nothing_laid_in_its_way_is_called_or_felt(sealed: Sealed, first: list[s
     assert numbers(service, table) == [1]
 
 
-def test_settings_that_a_tenant_stores_for_its_sessions_are_not_felt(sealed: Sealed) -> None:
+def test_settings_stored_by_a_tenant_have_no_effect(sealed: Sealed) -> None:
     service, key = sealed.service, secrets.token_hex(8)
     stored = {
         "bytea_output": "escape", "search_path": "evil, public", "plpgsql.extra_errors": "all", "datestyle": "German",
@@ -222,13 +222,13 @@ def test_an_error_of_the_record_itself_does_not_show_the_secret(sealed: Sealed) 
     for unfit in ("set local transaction_read_only = on", "set local default_transaction_read_only = on"):
         key = secrets.token_hex(8)
         response = post(service, f"insert into {table} values (1)", *TALKATIVE, unfit, idempotency_key=key)
-        told = service.call("GET", f"/v1/requests/{key}").json()["request"]["outcome"]
+        outcome = service.call("GET", f"/v1/requests/{key}").json()["request"]["outcome"]
         assert not any(secret in response.text for secret in sealed.secrets)
-        assert (told == "committed") == response.json()["success"] == (numbers(service, table) == [1])
+        assert (outcome == "committed") == response.json()["success"] == (numbers(service, table) == [1])
         assert response.status_code == 200
 
 
-def test_a_trigger_of_the_tenants_sees_no_record_on_its_way(sealed: Sealed) -> None:
+def test_a_tenants_trigger_does_not_see_the_record(sealed: Sealed) -> None:
     """Code that runs at the commit, after the record was written, as the tenant."""
     service, table = sealed.service, fresh_table(sealed.service)
     service.query(

@@ -79,7 +79,7 @@ async def test_a_session_works_at_23_59_and_can_be_refreshed_then_to_live_24_hou
         assert refresh(control, session).status_code == 401
 
 
-async def test_a_session_that_nobody_refreshed_is_refused_at_24_01_on_both_planes(service: Service, key: str) -> None:
+async def test_an_unrefreshed_session_is_rejected_at_24_01_on_both_planes(service: Service, key: str) -> None:
     session = new_session(service, key=key)
     with planes_at(service, DAY + MINUTE) as (data, control):
         assert not await works(data, session)

@@ -9,7 +9,7 @@ import pytest
 from server.tests.end_to_end import tenants
 from server.tests.end_to_end.control import answer, call, new_key, new_session, query
 from server.tests.end_to_end.error_shape import error_of
-from server.tests.end_to_end.session_ages import moment, wait_until_refused
+from server.tests.end_to_end.session_ages import parse_time, wait_until_refused
 from server.tests.service import Service
 
 
@@ -77,13 +77,13 @@ def test_a_refresh_changes_the_expiry_and_nothing_else(service: Service, write_k
     assert query(service, session["token"]).json()["success"]
 
 
-def test_a_refresh_promises_no_life_after_the_key_that_was_rotated_away(service: Service) -> None:
+def test_a_refresh_never_outlasts_a_rotated_key(service: Service) -> None:
     key = new_key(service, "read")
     session = new_session(service, key=key["secret"])
     rotated = answer(service, "POST", f"/v1/keys/{key['id']}/rotate", status=201, json={"overlap_seconds": 3})
     refreshed = answer(service, "POST", "/v1/session/refresh", key=session["token"])
     assert refreshed["expires_at"] == rotated["replaced"]["expires_at"]
-    left_s = (moment(refreshed["expires_at"]) - datetime.now(UTC)).total_seconds()
+    left_s = (parse_time(refreshed["expires_at"]) - datetime.now(UTC)).total_seconds()
     wait_until_refused(service, session["token"], left_s + 10)
 
 
@@ -93,7 +93,7 @@ def test_a_session_cannot_create_sessions(service: Service) -> None:
 
 
 @pytest.mark.parametrize(("method", "path"), [("POST", "/v1/session/refresh"), ("DELETE", "/v1/session")])
-def test_a_key_is_no_session(service: Service, method: str, path: str) -> None:
+def test_a_key_is_not_accepted_as_a_session_token(service: Service, method: str, path: str) -> None:
     error_of(call(service, method, path), 403, "forbidden")
 
 
@@ -115,12 +115,12 @@ def test_revoking_a_key_ends_its_sessions(service: Service) -> None:
     wait_until_refused(service, session["token"])
 
 
-def test_a_field_that_nobody_knows_is_refused(service: Service) -> None:
+def test_an_unknown_field_is_rejected(service: Service) -> None:
     error_of(call(service, "POST", "/v1/session", json={"scope": ["read"]}), 400, "malformed_request")
 
 
 @pytest.mark.parametrize("token", ["svc_s_", "svc_s_" + "x" * 38])
-def test_a_session_token_that_is_none_is_401(service: Service, token: str) -> None:
+def test_an_invalid_session_token_is_401(service: Service, token: str) -> None:
     response: httpx.Response = service.http.post(
         f"{service.data_url}/v1/query", json={"sql": "select 1"}, headers={"Authorization": f"Bearer {token}"}
     )

@@ -47,7 +47,7 @@ def test_what_is_not_utf8_is_refused(service: Service, value: str) -> None:
     assert "untranslatable_character" in response.text
 
 
-def test_nor_may_a_column_have_a_name_that_is_not(service: Service) -> None:
+def test_a_column_name_that_is_not_utf8_is_rejected(service: Service) -> None:
     table = fresh_table(service, '"é" int')
     answer = post(service, "set client_encoding to latin1", f"select * from {table}").json()
     assert answer["error"]["code"] == "untranslatable_character"

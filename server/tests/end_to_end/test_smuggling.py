@@ -1,6 +1,6 @@
 """Requests that two parsers might read differently, sent raw: to the data plane, and through the alias.
 
-Each holds a second request where one parser could find it and the other not. Whoever refuses is right; who
+Each holds a second request where one parser could find it and the other not. A parser may reject it; one that
 understands must see one request. And whatever was sent through the alias, the next ones' answers must be theirs.
 """
 
@@ -110,8 +110,8 @@ class Place:
             connection.sendall(request)
             answer = b""
             try:
-                while piece := connection.recv(1 << 20):
-                    answer += piece
+                while chunk := connection.recv(1 << 20):
+                    answer += chunk
                     connection.settimeout(0.3)
             except (TimeoutError, ConnectionResetError):
                 return answer
@@ -149,7 +149,7 @@ def test_no_second_request_is_found_in_one(places: dict[str, Place], name: str) 
         assert b"/clean-%d" % number in answer
 
 
-def test_an_absolute_address_is_understood_alike(places: dict[str, Place]) -> None:
+def test_an_absolute_url_is_handled_the_same(places: dict[str, Place]) -> None:
     request = b"GET http://elsewhere.example/health?live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     for place in places.values():
         answer = place.tell(request)

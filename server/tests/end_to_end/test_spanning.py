@@ -77,7 +77,7 @@ def test_the_databases_are_where_the_tests_want_them(two: Two) -> None:
         assert len(cell.execute("select from pg_database where datname ~ '^d_'").fetchall()) == 1
 
 
-def test_all_databases_have_it_or_none_has(two: Two, table: str) -> None:
+def test_a_spanning_transaction_commits_in_all_databases_or_in_none(two: Two, table: str) -> None:
     answer = run(
         two.service,
         f"insert into {table} values (1)",
@@ -86,7 +86,7 @@ def test_all_databases_have_it_or_none_has(two: Two, table: str) -> None:
         f"insert into {table} values (5)",
     )
     assert answer["transaction"]["participants"] == 3
-    # Operators find it by the id that the caller was told.
+    # Operators find it by the id in the caller's answer.
     assert two.records(f"id = '{answer['transaction']['id']}' and state = 'committed'") == 1
     assert answer["affected_rows"] == 5
     assert [result["affected_rows"] for result in answer["results"]] == [1, 1, 2, 1]
@@ -107,7 +107,7 @@ def test_a_statement_that_fails_undoes_everything_everywhere(two: Two, table: st
     assert everywhere(two, table) == before
 
 
-def test_what_only_preparing_finds_undoes_everything_too(two: Two, table: str) -> None:
+def test_an_error_found_only_by_prepare_transaction_rolls_everything_back(two: Two, table: str) -> None:
     """A deferred constraint is checked when the transaction is prepared, the last moment at which it may fail."""
     two.service.query(
         f"create table {table}_child (n int references {table} deferrable initially deferred)", database="far"
@@ -119,7 +119,7 @@ def test_what_only_preparing_finds_undoes_everything_too(two: Two, table: str) -
     assert everywhere(two, table) == {"main": [], "far": [], "near": []}
 
 
-def test_references_lead_from_one_database_to_another(two: Two, table: str) -> None:
+def test_references_work_across_databases(two: Two, table: str) -> None:
     run(
         two.service,
         at("far", f"insert into {table} values (20), (21) returning n"),
@@ -142,7 +142,7 @@ def test_an_expectation_in_one_database_decides_for_all(two: Two, table: str) ->
     assert everywhere(two, table) == {"main": [1], "far": [2], "near": []}
 
 
-def test_reading_several_databases_sees_one_moment_of_all(two: Two, table: str) -> None:
+def test_reading_several_databases_sees_one_consistent_state(two: Two, table: str) -> None:
     for name in ("main", "far"):
         two.service.query(f"insert into {table} values (0)", database=name)
     both = [at(name, f"update {table} set n = n + 1") for name in ("main", "far")]
@@ -177,7 +177,7 @@ def test_what_only_reads_cannot_write_anywhere(two: Two, table: str) -> None:
     assert answer["transaction"]["participants"] == 2
 
 
-def test_a_key_of_one_database_spans_none(two: Two, table: str) -> None:
+def test_a_key_bound_to_one_database_cannot_span_databases(two: Two, table: str) -> None:
     key = two.service.new_key("write", database="far")
     error_of(post(two.service, at("far", "select 1"), at("near", "select 1"), key=key), 403, "forbidden")
 
@@ -195,7 +195,7 @@ def test_there_is_a_limit_to_the_databases_of_a_transaction(two: Two) -> None:
     assert error_of(post(two.service, *statements), 400, "too_many_databases")["outcome"] == "not_executed"
 
 
-def test_a_temporary_table_cannot_be_prepared_and_undoes_everything(two: Two, table: str) -> None:
+def test_a_transaction_with_a_temporary_table_cannot_be_prepared_and_rolls_back(two: Two, table: str) -> None:
     statements = (f"insert into {table} values (1)", at("far", "create temp table gone ()"))
     error = error_of(post(two.service, *statements), 200, "feature_not_supported")
     assert error["outcome"] == "rolled_back"
@@ -230,7 +230,7 @@ def test_a_keyed_request_that_fails_is_not_recorded(two: Two, table: str) -> Non
     assert everywhere(two, table) == {"main": [], "far": [1], "near": [1]}
 
 
-def test_many_at_once_take_turns_and_all_are_done(two: Two, table: str) -> None:
+def test_concurrent_spanning_transactions_all_succeed(two: Two, table: str) -> None:
     def send(number: int) -> httpx.Response:
         return post(two.service, *(at(name, f"insert into {table} values ({number})") for name in ("far", "near")))
 
@@ -257,7 +257,7 @@ def every_place_taken(cell: Postgres) -> Iterator[None]:
                 admin.execute(f"rollback prepared '{gid}'".encode())
 
 
-def test_a_cell_without_a_place_undoes_everything_and_says_when_to_come_again(two: Two, table: str) -> None:
+def test_a_cell_without_free_prepared_transactions_rolls_back_with_a_retry_time(two: Two, table: str) -> None:
     both = [at(name, f"insert into {table} values (1)") for name in ("near", "far")]
     with every_place_taken(two.other):
         response = post(two.service, *both)
@@ -270,7 +270,7 @@ def test_a_cell_without_a_place_undoes_everything_and_says_when_to_come_again(tw
     assert everywhere(two, table) == {"main": [], "far": [1, 2], "near": [1]}
 
 
-def hold_turn(two: Two, *, hold_s: float) -> None:
+def hold_lock(two: Two, *, hold_s: float) -> None:
     """As another node would that has the turn and died with it a moment ago."""
     with two.service.engine("plainsql_directory") as directory:
         directory.execute(
@@ -281,15 +281,15 @@ def hold_turn(two: Two, *, hold_s: float) -> None:
         )
 
 
-def drop_turn(two: Two) -> None:
+def drop_lock(two: Two) -> None:
     with two.service.engine("plainsql_directory") as directory:
         directory.execute("delete from spanning_transactions where id = 'txn_held'")
 
 
 @pytest.mark.timing
-def test_who_does_not_get_a_turn_in_time_is_told_when_to_come_again(two: Two, table: str) -> None:
+def test_a_request_without_a_slot_in_time_gets_a_retry_time(two: Two, table: str) -> None:
     both = [at(name, f"insert into {table} values (1)") for name in ("far", "near")]
-    hold_turn(two, hold_s=60)
+    hold_lock(two, hold_s=60)
     try:
         began_s = time.monotonic()
         response = post(two.service, *both, timeout_ms=400)
@@ -300,27 +300,27 @@ def test_who_does_not_get_a_turn_in_time_is_told_when_to_come_again(two: Two, ta
         # What stays in one database waits for nobody.
         run(two.service, f"insert into {table} values (1)")
     finally:
-        drop_turn(two)
+        drop_lock(two)
     run(two.service, *both)
 
 
 @pytest.mark.timing
-def test_a_turn_whose_holder_is_gone_passes_to_the_next_within_the_bound(two: Two, table: str) -> None:
+def test_a_spanning_lock_of_a_dead_process_passes_to_the_next_waiter_in_time(two: Two, table: str) -> None:
     began_s = time.monotonic()
-    hold_turn(two, hold_s=1)
+    hold_lock(two, hold_s=1)
     run(two.service, *(at(name, f"insert into {table} values (1)") for name in ("far", "near")))
     assert 0.9 < time.monotonic() - began_s < BOUND_S
-    drop_turn(two)
+    drop_lock(two)
 
 
-def test_a_deadline_undoes_everything(two: Two, table: str) -> None:
+def test_a_deadline_rolls_everything_back(two: Two, table: str) -> None:
     statements = (f"insert into {table} values (1)", at("far", "select pg_sleep(30)"))
     error = error_of(post(two.service, *statements, timeout_ms=500), 200, "transaction_deadline_exceeded")
     assert error["outcome"] == "rolled_back"
     assert everywhere(two, table)["main"] == []
 
 
-def test_a_result_that_is_too_large_undoes_everything(two: Two, table: str) -> None:
+def test_a_result_that_is_too_large_rolls_everything_back(two: Two, table: str) -> None:
     large = "select repeat('x', 1000000) as x from generate_series(1, 40)"
     error = error_of(
         post(two.service, f"insert into {table} values (1)", large, at("far", large)), 200, "result_too_large"
@@ -329,7 +329,7 @@ def test_a_result_that_is_too_large_undoes_everything(two: Two, table: str) -> N
     assert everywhere(two, table)["main"] == []
 
 
-def test_a_client_that_goes_away_leaves_nothing_behind(two: Two, table: str) -> None:
+def test_a_disconnected_client_leaves_nothing_behind(two: Two, table: str) -> None:
     statements = (f"insert into {table} values (1)", at("far", "select pg_sleep(20)"))
     with httpx.Client(verify=False, timeout=0.5) as impatient, pytest.raises(httpx.ReadTimeout):
         impatient.post(
@@ -394,7 +394,7 @@ def test_what_fails_is_counted_where_it_was_used(two: Two, table: str) -> None:
     assert used_s()["near"] < before["near"] + 1
 
 
-def test_the_far_cell_away_undoes_everything(two: Two, table: str) -> None:
+def test_an_unavailable_second_cell_rolls_everything_back(two: Two, table: str) -> None:
     """The connections of the far database are ended under the transaction."""
     with two.other.connect() as cell, ThreadPoolExecutor(1) as pool:
         slow = pool.submit(

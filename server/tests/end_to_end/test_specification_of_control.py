@@ -14,7 +14,7 @@ import pytest
 from plainsql_server.core.credential import new_key as credential_of_nobody
 from server.tests.end_to_end.control import answer, call, new_key, new_session, query
 from server.tests.end_to_end.error_shape import error_of
-from server.tests.end_to_end.session_ages import DAY, MINUTE, age, moment, wait_until_refused
+from server.tests.end_to_end.session_ages import DAY, MINUTE, age, parse_time, wait_until_refused
 from server.tests.end_to_end.tenants import neighbour_key
 from server.tests.service import Service
 
@@ -54,8 +54,8 @@ def test_3_from_none_by_post_v1_session_if_a_valid_api_key_is_supplied_to_active
 
 def test_3_a_token_is_issued_it_expires_after_24_hours(session: dict[str, Any]) -> None:
     assert session["token"].startswith("svc_s_")
-    assert moment(session["expires_at"]) - moment(session["created_at"]) == DAY
-    assert abs(moment(session["created_at"]) - datetime.now(UTC)) < MINUTE
+    assert parse_time(session["expires_at"]) - parse_time(session["created_at"]) == DAY
+    assert abs(parse_time(session["created_at"]) - datetime.now(UTC)) < MINUTE
 
 
 def test_3_from_active_by_post_v1_session_refresh_to_active(service: Service, session: dict[str, Any]) -> None:
@@ -64,7 +64,7 @@ def test_3_from_active_by_post_v1_session_refresh_to_active(service: Service, se
 
 
 def test_3_expiry_is_extended_by_another_24_hours(service: Service, session: dict[str, Any]) -> None:
-    assert moment(refresh(service, session)["expires_at"]) - moment(session["expires_at"]) == DAY
+    assert parse_time(refresh(service, session)["expires_at"]) - parse_time(session["expires_at"]) == DAY
     age(service, session, DAY + MINUTE)
     assert query(service, session["token"]).json()["success"]
     age(service, session, DAY)
@@ -125,7 +125,7 @@ def test_4_post_v1_session_exchange_an_api_key_for_a_session_token(service: Serv
 def test_4_post_v1_session_refresh_extend_the_session_expiry_by_another_24_hours(
     service: Service, session: dict[str, Any]
 ) -> None:
-    assert moment(refresh(service, session)["expires_at"]) - moment(session["expires_at"]) == DAY
+    assert parse_time(refresh(service, session)["expires_at"]) - parse_time(session["expires_at"]) == DAY
 
 
 def test_4_delete_v1_session_destroy_the_session(service: Service, session: dict[str, Any]) -> None:
@@ -189,8 +189,8 @@ def test_5_4_an_api_key_can_be_exchanged_for_a_session_token_by_post_v1_session(
 def test_5_4_the_session_lasts_24_hours_and_can_be_refreshed_or_destroyed(
     service: Service, session: dict[str, Any]
 ) -> None:
-    assert moment(session["expires_at"]) - moment(session["created_at"]) == DAY
-    assert moment(refresh(service, session)["expires_at"]) - moment(session["created_at"]) == 2 * DAY
+    assert parse_time(session["expires_at"]) - parse_time(session["created_at"]) == DAY
+    assert parse_time(refresh(service, session)["expires_at"]) - parse_time(session["created_at"]) == 2 * DAY
     answer(service, "DELETE", "/v1/session", status=204, key=session["token"])
     wait_until_refused(service, session["token"])
 
@@ -237,5 +237,5 @@ def test_8_session_lifetime_24_hours_extended_by_24_hours_on_each_refresh(
     service: Service, session: dict[str, Any]
 ) -> None:
     ends = [session, refresh(service, session), refresh(service, session)]
-    lives = [moment(each["expires_at"]) - moment(session["created_at"]) for each in ends]
+    lives = [parse_time(each["expires_at"]) - parse_time(session["created_at"]) for each in ends]
     assert lives == [timedelta(hours=24), timedelta(hours=48), timedelta(hours=72)]

@@ -46,7 +46,7 @@ def test_a_round_trip_is_written_synced_read_verified_and_deleted(service: Servi
     assert database.objects() == set()
 
 
-def test_it_really_writes_to_the_engines_log(service: Service) -> None:
+def test_the_storage_test_writes_to_the_wal(service: Service) -> None:
     database = new_database(service)
     with service.engine() as engine:
         (before,) = engine.execute("SELECT pg_current_wal_flush_lsn()").fetchone() or ("",)
@@ -87,7 +87,7 @@ def test_what_is_read_is_compared_with_what_was_written(service: Service) -> Non
     assert not any("scratch" in name for _, name in database.objects())
 
 
-def test_a_reader_may_not(service: Service) -> None:
+def test_a_read_key_is_rejected(service: Service) -> None:
     error_of(service.call("GET", "/storage/test", key=tenants.read_key(service)), 403, "forbidden")
 
 
@@ -119,7 +119,7 @@ def small_disk(service: Service, database: OwnDatabase) -> Iterator[Path]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not may_mount(), reason="only root may mount a small disk, and not everywhere")
-def test_a_full_disk_is_503_and_leaves_nothing(service: Service) -> None:
+def test_a_full_disk_is_503_and_leaves_nothing_behind(service: Service) -> None:
     database = new_database(service)
     with small_disk(service, database) as disk:
         assert database.call("GET", "/storage/test").status_code == 200
@@ -143,7 +143,7 @@ def test_a_full_disk_is_503_and_leaves_nothing(service: Service) -> None:
         assert database.objects() == set()
 
 
-def test_an_engine_that_is_away_is_503(service: Service) -> None:
+def test_an_unavailable_postgresql_is_503(service: Service) -> None:
     database = new_database(service)
     with service.engine() as engine:
         engine.execute(f"ALTER DATABASE {database.engine_name} WITH ALLOW_CONNECTIONS false".encode())

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 STREAMS = 4
 _LIMIT_S = 30.0
 # Of the neighbour's transactions; about as many are the stalled tenant's.
-ROOM = 500
+SPARE_ROWS = 500
 
 
 @dataclass
@@ -107,7 +107,7 @@ async def abort_rate(counted: Counted, holding: AbstractAsyncContextManager[obje
     """The share of the neighbour's transactions that fail while something stands still that began amid the writers."""
     async with holding:
         # An old snapshot does harm when the engine's room for finished transactions is full.
-        await _more(counted, ROOM)
+        await _more(counted, SPARE_ROWS)
         done, failed = counted.done, counted.failed
         await asyncio.sleep(SECONDS)
         return (counted.failed - failed) / (counted.done - done)
@@ -133,7 +133,7 @@ async def stalled(stage: Stage) -> AsyncIterator[None]:
 async def idle(stage: Stage) -> AsyncIterator[None]:
     """A read-write transaction of the stalled tenant's that does nothing more, straight on the engine.
 
-    It has written, so that its number is in every snapshot of the cell, whoever's, and the neighbour's old row versions
+    It has written, so that its number is in every snapshot of the cell, and the neighbour's old row versions
     stay: these, written by transactions that the engine had to summarize, are what the neighbour then fails because of.
     """
     async with await psycopg.AsyncConnection.connect(stage.own_dsn, autocommit=True) as connection:

@@ -1,4 +1,4 @@
-"""Streams that do not come to their end: nobody is told a false `done`, and nothing is left behind.
+"""Streams that fail before their end: no client gets a false `done`, and nothing is left behind.
 
 `PLAINSQL_TEST_STREAM_KILLS=50` is the full size.
 """
@@ -51,7 +51,7 @@ async def read_some(client: StreamClient, rows: int = 20) -> None:
 
 @pytest.mark.timing
 @pytest.mark.parametrize("sql", [ENDLESS, SLOW])
-async def test_a_client_that_goes_away_leaves_nothing_behind(service: Service, node: Node, sql: str) -> None:
+async def test_a_disconnected_client_leaves_nothing_behind(service: Service, node: Node, sql: str) -> None:
     gone_s = []
     async with Activity.of(service) as activity:
         for _ in range(KILLS):
@@ -86,7 +86,7 @@ async def test_a_killed_backend_ends_its_stream_with_an_error(service: Service, 
 
 
 @pytest.mark.timing
-async def test_a_crash_of_the_engine_never_looks_like_an_end(cell: Cell) -> None:
+async def test_a_crash_of_postgresql_never_looks_like_the_end_of_a_stream(cell: Cell) -> None:
     recovered_s = []
     with running_node(cell.directory_dsn, cell_max_connections=32) as node:
         for _ in range(CRASHES):
@@ -118,14 +118,14 @@ async def _recovered(cell: Cell, node: Node) -> None:
 
 
 @pytest.mark.timing
-async def test_a_client_that_does_not_read_is_given_up(service: Service, node: Node) -> None:
+async def test_a_client_that_does_not_read_is_disconnected(service: Service, node: Node) -> None:
     async with Activity.of(service) as activity, StreamClient(node.port, service.api_key, receive_bytes=1024) as client:
         await client.send(ENDLESS)
         await client.read_head()
         began_s = time.monotonic()
         assert await _backends_gone(activity) <= 0.7 + GONE_WITHIN_S
         with pytest.raises(BrokenOff):
-            async for _ in client.pieces():
+            async for _ in client.chunks():
                 pass
         assert time.monotonic() - began_s < 10
     line = await _logged(node, "client_stalled")
@@ -134,7 +134,7 @@ async def test_a_client_that_does_not_read_is_given_up(service: Service, node: N
     assert 0 < line["sent_bytes"] < 512 * 1024
 
 
-async def test_a_stream_that_runs_when_the_process_stops_is_told_so(service: Service) -> None:
+async def test_a_stream_running_at_shutdown_ends_with_an_error(service: Service) -> None:
     with running_node(service.directory_dsn, drain_ms=100) as stopping:
         async with Activity.of(service) as activity, StreamClient(stopping.port, service.api_key) as client:
             await client.send(SLOW)
@@ -149,8 +149,8 @@ async def test_a_stream_that_runs_when_the_process_stops_is_told_so(service: Ser
 
 @pytest.mark.timing
 async def test_the_deadline_ends_a_stream_whose_client_does_not_read(service: Service) -> None:
-    with running_node(service.directory_dsn, stream_stall_ms=20_000) as patient:
-        async with Activity.of(service) as activity, StreamClient(patient.port, service.api_key) as client:
+    with running_node(service.directory_dsn, stream_stall_ms=20_000) as slow_reader:
+        async with Activity.of(service) as activity, StreamClient(slow_reader.port, service.api_key) as client:
             await client.send(ENDLESS, timeout_ms=5_000)
             await client.read_head()
             assert client.headers["content-type"] == "text/event-stream"
@@ -170,37 +170,35 @@ def written(service: Service) -> str:
 
 
 @pytest.mark.timing
-async def test_the_result_of_a_write_that_nobody_reads_lives_no_longer_than_a_stream(
-    service: Service, written: str
-) -> None:
-    with running_node(service.directory_dsn, stream_stall_ms=60_000) as patient:
-        async with StreamClient(patient.port, service.api_key, receive_bytes=1024) as client:
+async def test_an_unread_result_of_a_write_is_kept_no_longer_than_a_stream(service: Service, written: str) -> None:
+    with running_node(service.directory_dsn, stream_stall_ms=60_000) as slow_reader:
+        async with StreamClient(slow_reader.port, service.api_key, receive_bytes=1024) as client:
             began_s = time.monotonic()
             await client.send(written, timeout_ms=2_000)
             await client.read_head()
-            line = await _logged(patient, "client_stalled")
+            line = await _logged(slow_reader, "client_stalled")
             assert 2.0 <= time.monotonic() - began_s <= 4.0 + GONE_WITHIN_S
             with pytest.raises(BrokenOff):
-                async for _ in client.pieces():
+                async for _ in client.chunks():
                     pass
     assert line["row_count"] < 4_000
     assert line["sent_bytes"] > 0
 
 
-async def test_writes_that_nobody_reads_take_the_turns_of_streams(service: Service, written: str) -> None:
+async def test_unread_writes_use_stream_slots(service: Service, written: str) -> None:
     # Half of the connections of a pool may be streams: one.
-    with running_node(service.directory_dsn, stream_stall_ms=60_000, pool_max_connections=2) as patient:
-        async with StreamClient(patient.port, service.api_key, receive_bytes=1024) as unread:
+    with running_node(service.directory_dsn, stream_stall_ms=60_000, pool_max_connections=2) as slow_reader:
+        async with StreamClient(slow_reader.port, service.api_key, receive_bytes=1024) as unread:
             await unread.send(written)
             await unread.read_head()
             before = service.value("select count(*) from unread_writes")
-            async with StreamClient(patient.port, service.api_key) as second:
+            async with StreamClient(slow_reader.port, service.api_key) as second:
                 await second.send(written, timeout_ms=500)
                 await second.read_head()
                 assert second.status == 503
                 assert (await second.json_body())["error"]["code"] == "overloaded"
             assert service.value("select count(*) from unread_writes") == before
-        async with StreamClient(patient.port, service.api_key) as third:
+        async with StreamClient(slow_reader.port, service.api_key) as third:
             await third.send(written)
             await third.read_head()
             end = await third.last_event()

@@ -60,7 +60,7 @@ def settled(look: Callable[[], int]) -> int:
     return most
 
 
-def test_large_rows_that_nobody_reads_are_not_all_made_over_tls_either(service: Service) -> None:
+def test_large_rows_are_not_produced_ahead_of_a_stalled_tls_reader(service: Service) -> None:
     pid = service.dev["pids"]["data"]
     with ExitStack() as stack:
         before_bytes = resident_bytes(pid)

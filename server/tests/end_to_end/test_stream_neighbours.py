@@ -85,7 +85,7 @@ async def healthy_p99_s(node: Node, key: str) -> float:
 
 
 @pytest.mark.parametrize("whose", ["the same key", "another organization"])
-async def test_clients_that_do_not_read_or_send_leave_the_others_alone(
+async def test_clients_that_neither_read_nor_send_do_not_affect_others(
     service: Service, node: Node, whose: str
 ) -> None:
     stalled_key = service.api_key if whose == "the same key" else free_key(service)

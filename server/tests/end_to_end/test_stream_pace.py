@@ -41,9 +41,9 @@ async def count_rows(node: Node, key: str, sql: str, accept: str) -> tuple[int, 
     async with StreamClient(node.port, key) as client:
         await client.send(sql, accept=accept)
         await client.read_head()
-        async for piece in client.pieces():
-            lines += piece.count(b"\n")
-            last = piece
+        async for chunk in client.chunks():
+            lines += chunk.count(b"\n")
+            last = chunk
     return lines, last
 
 
@@ -62,7 +62,7 @@ async def test_a_long_stream_takes_no_more_memory_than_a_short_one(service: Serv
     assert grown <= 30 * MIB
 
 
-async def test_rows_that_come_one_by_one_are_delivered_one_by_one(service: Service, node: Node) -> None:
+async def test_rows_produced_one_by_one_are_delivered_one_by_one(service: Service, node: Node) -> None:
     """Each row carries the moment when it was made; both clocks are this machine's."""
     sql = (
         f"select n, extract(epoch from clock_timestamp())::float8 as made_s"
@@ -140,7 +140,7 @@ def _engines_first_row_s(service: Service) -> float:
         return took_s
 
 
-async def test_a_silent_stream_says_that_it_is_alive(service: Service, node: Node) -> None:
+async def test_an_idle_stream_sends_keepalives(service: Service, node: Node) -> None:
     sql = "select n, pg_sleep(case n when 2 then 1.1 else 0 end) from generate_series(1, 2) n"
     async with StreamClient(node.port, service.api_key) as client:
         await client.send(sql)
@@ -156,4 +156,4 @@ async def test_only_events_have_comments(service: Service, node: Node, accept: s
     async with StreamClient(node.port, service.api_key) as client:
         await client.send(sql, accept=accept)
         await client.read_head()
-        assert b"ping" not in b"".join([piece async for piece in client.pieces()])
+        assert b"ping" not in b"".join([chunk async for chunk in client.chunks()])

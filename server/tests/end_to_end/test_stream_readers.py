@@ -74,7 +74,9 @@ def test_every_parser_reads_the_same(service: Service, node: Node, npm_packages:
 
 
 @pytest.mark.timing
-def test_a_page_of_another_origin_sees_rows_as_they_come(service: Service, node: Node, npm_packages: None) -> None:
+def test_a_page_of_another_origin_receives_rows_as_they_are_produced(
+    service: Service, node: Node, npm_packages: None
+) -> None:
     sql = "select n, pg_sleep(0.4)::text as s from generate_series(1, 4) n"
     with empty_page() as page_url:
         printed = subprocess.run(
@@ -126,8 +128,8 @@ async def test_nginx_passes_rows_on_as_they_come(service: Service, node: Node, o
             httpx.AsyncClient(timeout=30) as client,
             client.stream("POST", url, **request(service, sql)) as response,
         ):
-            async for piece in response.aiter_raw():
-                rows = [event.content for event in parser.feed(piece) if event.type == "row"]
+            async for chunk in response.aiter_raw():
+                rows = [event.content for event in parser.feed(chunk) if event.type == "row"]
                 late_s += [time.time() - row["made_s"] for row in rows]
     more_s = statistics.median(through_s) - statistics.median(direct_s)
     print(f"first row through nginx: +{more_s * 1000:.1f} ms; rows late {[f'{each * 1000:.1f}' for each in late_s]} ms")

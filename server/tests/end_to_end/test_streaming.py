@@ -66,7 +66,7 @@ def test_the_hint_asks_for_events_on_both_routes(service: Service, path: str, be
     assert rows_of(events_of(service.call("POST", path, headers=headers, **body))) == [{"n": 1}]
 
 
-def test_without_hint_and_header_the_answer_is_json_as_ever(service: Service) -> None:
+def test_without_hint_and_header_the_answer_is_json(service: Service) -> None:
     assert service.post_query(f"select 1 as n {HINT}").json()["rows"] == [{"n": 1}]
     assert ask(service, "select 1 as n", "application/json, text/event-stream").json()["rows"] == [{"n": 1}]
 
@@ -76,10 +76,10 @@ def test_a_large_request_streams_like_a_small_one(service: Service) -> None:
     assert (rows, end.type) == ([{"n": 1}], "done")
 
 
-def test_a_connection_goes_on_after_a_stream(service: Service) -> None:
+def test_a_connection_is_reused_after_a_stream(service: Service) -> None:
     with httpx.Client(verify=service.http._transport._pool._ssl_context, timeout=30) as client:  # type: ignore[attr-defined]
-        for form in (SSE, NDJSON, CSV, SSE):
-            headers = {"Authorization": f"Bearer {service.api_key}", "Accept": form}
+        for stream_format in (SSE, NDJSON, CSV, SSE):
+            headers = {"Authorization": f"Bearer {service.api_key}", "Accept": stream_format}
             response = client.post(f"{service.data_url}/v1/query", json={"sql": "select 1 as n"}, headers=headers)
             assert "connection" not in response.headers
             assert "1" in response.text
@@ -105,13 +105,13 @@ def test_csv_is_read_back_by_a_reader_of_csv(service: Service) -> None:
     assert response.text.endswith(',,"",true\r\n')
 
 
-@pytest.mark.parametrize("form", [SSE, NDJSON])
-def test_no_value_can_break_the_frame(service: Service, form: str) -> None:
+@pytest.mark.parametrize("stream_format", [SSE, NDJSON])
+def test_no_value_can_break_the_frame(service: Service, stream_format: str) -> None:
     sql = (
         """select E'a\\n\\nevent: done\\ndata: {}\\n\\n' as "x\ny","""
         """ '{"a":\n\n"b"}'::json as j, E'\\r' as r, 'é😀' as u"""
     )
-    if form == SSE:
+    if stream_format == SSE:
         (row,), _ = stream(service, sql)
     else:
         row = json.loads(ask(service, sql, NDJSON).text.split("\n")[1])
@@ -126,7 +126,7 @@ def test_options_and_parameters_hold_for_streams(service: Service) -> None:
     assert rows == [["9007199254740993", "x"]]
 
 
-@pytest.mark.parametrize("form", [SSE, NDJSON, CSV])
+@pytest.mark.parametrize("stream_format", [SSE, NDJSON, CSV])
 @pytest.mark.parametrize(
     ("sql", "status", "code"),
     [
@@ -139,9 +139,9 @@ def test_options_and_parameters_hold_for_streams(service: Service) -> None:
     ],
 )
 def test_an_error_before_the_first_row_keeps_its_status_and_json(
-    service: Service, form: str, sql: str, status: int, code: str
+    service: Service, stream_format: str, sql: str, status: int, code: str
 ) -> None:
-    error_of(ask(service, sql, form), status, code)
+    error_of(ask(service, sql, stream_format), status, code)
 
 
 def test_positions_count_in_the_text_that_was_sent(service: Service) -> None:
@@ -203,7 +203,7 @@ def test_a_statement_without_a_result_is_an_empty_stream(service: Service) -> No
 
 
 @pytest.mark.parametrize("sql", ["(select 1 as n) union all (select 2)", "values (1), (2)", "table pair;"])
-def test_whatever_a_cursor_can_stand_for_streams(service: Service, sql: str) -> None:
+def test_statements_with_a_cursor_are_streamed(service: Service, sql: str) -> None:
     service.query("create table if not exists pair as values (1), (2)")
     rows, end = stream(service, sql)
     assert [list(row.values()) for row in rows] == [[1], [2]]
@@ -211,7 +211,7 @@ def test_whatever_a_cursor_can_stand_for_streams(service: Service, sql: str) -> 
 
 
 @pytest.mark.parametrize("sql", ["show transaction_isolation", "explain select 1"])
-def test_what_no_cursor_can_stand_for_streams_as_well(service: Service, sql: str) -> None:
+def test_statements_without_a_cursor_are_streamed_too(service: Service, sql: str) -> None:
     rows, end = stream(service, sql)
     assert (len(rows), end.type) == (1, "done")
 
@@ -263,7 +263,7 @@ def test_max_rows_cuts_exactly(service: Service, max_rows: int, rows: int, trunc
 
 
 @pytest.mark.timing
-def test_a_cut_stream_of_a_slow_statement_ends_soon(service: Service) -> None:
+def test_an_interrupted_stream_of_a_slow_statement_ends_soon(service: Service) -> None:
     began_s = time.monotonic()
     got, end = stream(
         service, "select n, pg_sleep(case when n > 3 then 30 else 0 end) from generate_series(1, 9) n", max_rows=2

@@ -1,4 +1,4 @@
-"""GET /tables: what is told of a database's tables, and when it is told again."""
+"""GET /tables: what it lists, and when a copy is still current."""
 
 import os
 import time
@@ -58,7 +58,7 @@ def tag(database: OwnDatabase, query: str = "") -> str:
     return str(database.call("GET", f"/tables{query}").headers["etag"])
 
 
-def test_names_are_told_with_schema_and_kind_in_order(shop: OwnDatabase) -> None:
+def test_tables_are_listed_with_schema_and_kind_in_order(shop: OwnDatabase) -> None:
     assert listed(shop, "?detail=names") == [
         {"schema": "public", "name": "buyers", "kind": "view"},
         {"schema": "public", "name": "customers", "kind": "table"},
@@ -69,7 +69,7 @@ def test_names_are_told_with_schema_and_kind_in_order(shop: OwnDatabase) -> None
     ]
 
 
-def test_columns_are_told_with_type_default_and_what_makes_them(shop: OwnDatabase) -> None:
+def test_columns_are_listed_with_type_default_and_generation(shop: OwnDatabase) -> None:
     customers = listed(shop, "?detail=columns&schema=public")[1]
     plain = {"nullable": False, "default": None, "primary_key": False, "identity": None, "generated": None}
     assert customers["columns"] == [
@@ -80,7 +80,7 @@ def test_columns_are_told_with_type_default_and_what_makes_them(shop: OwnDatabas
     assert set(customers) == {"schema", "name", "kind", "row_estimate", "columns"}
 
 
-def test_everything_is_told_by_default(shop: OwnDatabase) -> None:
+def test_everything_is_listed_by_default(shop: OwnDatabase) -> None:
     orders = next(table for table in listed(shop) if table["name"] == "Orders")
     assert set(orders) == {
         "schema", "name", "kind", "row_estimate", "size_bytes", "columns", "indexes", "foreign_keys",
@@ -118,13 +118,13 @@ def test_rows_are_estimated_once_they_were_counted_and_sizes_grow(service: Servi
     assert counted["row_estimate"] == 2000
 
 
-def test_only_the_wanted_schema_is_told_and_one_that_is_not_there_has_nothing(shop: OwnDatabase) -> None:
+def test_only_the_requested_schema_is_listed(shop: OwnDatabase) -> None:
     assert {table["schema"] for table in listed(shop, "?schema=sales")} == {"sales"}
     for nothing in ("nowhere", "plainsql", "pg_catalog", "information_schema", "pg_toast", "x' or true --", "public\0"):
         assert shop.call("GET", "/tables", params={"schema": nothing}).json()["tables"] == []
 
 
-def test_a_reader_is_told_the_same(shop: OwnDatabase) -> None:
+def test_a_reader_gets_the_same_tables(shop: OwnDatabase) -> None:
     reader = tenants.read_key(shop.service)
     response = shop.call("GET", "/tables", key=reader)
     assert response.json()["tables"] == listed(shop)
@@ -132,16 +132,16 @@ def test_a_reader_is_told_the_same(shop: OwnDatabase) -> None:
 
 
 @pytest.mark.parametrize("query", ["?detail=all", "?details=names", "?detail="])
-def test_options_that_do_not_fit_are_refused(shop: OwnDatabase, query: str) -> None:
+def test_invalid_options_are_rejected(shop: OwnDatabase, query: str) -> None:
     error_of(shop.call("GET", f"/tables{query}"), 400, "invalid_option")
 
 
-def test_a_database_that_is_not_yours_has_no_tables(shop: OwnDatabase) -> None:
+def test_a_database_of_another_organization_has_no_tables(shop: OwnDatabase) -> None:
     theirs = tenants.neighbour_key(shop.service)
     error_of(shop.call("GET", "/tables", key=theirs), 404, "database_not_found")
 
 
-def test_traps_in_the_way_of_the_catalogs_names_are_not_stepped_on(service: Service) -> None:
+def test_tenant_objects_that_shadow_catalog_names_are_not_used(service: Service) -> None:
     database = new_database(service)
     database.query("create table bait (id int)")
     database.query("create table sprung (at text)")
@@ -162,7 +162,7 @@ def test_traps_in_the_way_of_the_catalogs_names_are_not_stepped_on(service: Serv
         assert engine.execute("select count(*) from public.sprung").fetchone() == (0,)
 
 
-def test_who_has_the_answer_already_is_told_only_that(shop: OwnDatabase) -> None:
+def test_a_matching_etag_is_304(shop: OwnDatabase) -> None:
     known = tag(shop)
     assert known.startswith('W/"')
     for sent in (known, known.removeprefix("W/"), f'"other", {known}', "*"):
@@ -217,7 +217,7 @@ def test_every_change_of_structure_changes_the_tag_and_nothing_else_does(service
         tags.append(changed)
     assert tags[-1] == tags[-3], "the view came and went: it is the same answer again"
     database.query("analyze referring")
-    assert tag(database) != tags[-1], "an estimate is told, so it must be told anew"
+    assert tag(database) != tags[-1], "an estimate is listed, so its change must change the tag"
 
 
 def test_each_question_and_each_database_has_tags_of_its_own(shop: OwnDatabase) -> None:
@@ -236,7 +236,7 @@ def alone() -> Iterator[Service]:
         yield running
 
 
-def test_the_dear_question_is_not_asked_for_who_has_the_answer(alone: Service) -> None:
+def test_the_expensive_query_is_skipped_for_a_matching_etag(alone: Service) -> None:
     database = new_database(alone)
     with alone.engine() as engine:
         # Tenants' statements are never logged, unless the operator says so of a role; its connections must be new.
@@ -267,7 +267,7 @@ def wait_for_text(read: Any, wanted: str) -> str:
 
 @pytest.mark.timing
 @pytest.mark.timeout(120 + TABLES / 10)
-def test_thousands_of_tables_are_told_in_time(alone: Service) -> None:
+def test_thousands_of_tables_are_listed_in_time(alone: Service) -> None:
     database = new_database(alone)
     database.make_tables(
         TABLES,

@@ -2,7 +2,7 @@
 
 What is transaction control is refused before anything runs. What cannot be seen in the text is tried for real, at each
 place in a transaction: whatever the engine says to it, nothing is committed in part, the isolation stays serializable,
-what is told is true, and no connection is left in a transaction.
+the reported outcome is true, and no connection is left in a transaction.
 """
 
 import secrets
@@ -141,14 +141,16 @@ def test_transaction_control_is_refused_before_anything_runs(attacked: Attacked,
 
 
 @pytest.mark.parametrize("statement", TRIED)
-def test_what_is_tried_commits_all_or_nothing(attacked: Attacked, statement: str) -> None:
+def test_an_attempt_to_end_the_transaction_leaves_it_atomic(attacked: Attacked, statement: str) -> None:
     for position in range(3):
         answer = post(attacked.service, *around(attacked.table, statement, position)).json()
         classify(attacked, answer)
 
 
 @pytest.mark.parametrize("statement", TRIED)
-def test_nor_does_it_part_the_work_from_its_record(attacked: Attacked, statement: str) -> None:
+def test_an_attempt_to_end_the_transaction_does_not_separate_it_from_its_record(
+    attacked: Attacked, statement: str
+) -> None:
     for position in (0, 2):
         key = secrets.token_hex(8)
         answer = post(attacked.service, *around(attacked.table, statement, position), idempotency_key=key).json()
@@ -190,7 +192,7 @@ def test_a_read_only_transaction_stays_read_only(attacked: Attacked, statement: 
 
 
 @pytest.mark.parametrize("statement", [each for each in TRIED if "terminate" not in each])
-def test_so_does_a_stream(attacked: Attacked, statement: str) -> None:
+def test_a_stream_stays_read_only_under_every_attempt(attacked: Attacked, statement: str) -> None:
     sql = statement.replace("{t}", attacked.table)
     attacked.service.call(
         "POST", "/v1/query", headers={"Accept": "text/event-stream"}, json={"sql": sql, "read_only": True}

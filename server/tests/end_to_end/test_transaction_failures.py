@@ -43,7 +43,7 @@ FAILURES: dict[str, tuple[Sent, int, str]] = {
 
 @pytest.mark.parametrize("position", [0, 1, 2], ids=["first", "middle", "last"])
 @pytest.mark.parametrize("kind", FAILURES)
-def test_a_failure_names_its_statement_and_nothing_stays(service: Service, kind: str, position: int) -> None:
+def test_a_failure_names_its_statement_and_rolls_back(service: Service, kind: str, position: int) -> None:
     table = fresh_table(service)
     service.query(f"insert into {table} values (0)")
     failing, status, code = FAILURES[kind]
@@ -107,7 +107,7 @@ def test_a_table_and_its_types_can_be_made_and_used_in_one_transaction(service: 
     assert service.query(f"select m from {name}_new")["types"] == [f"{name}_mood"]
 
 
-def test_ddl_is_undone_with_the_rest(service: Service) -> None:
+def test_ddl_is_rolled_back_with_the_rest(service: Service) -> None:
     name = fresh_table(service)
     made: list[Sent] = [
         f"create table {name}_new (a int)",
@@ -120,7 +120,7 @@ def test_ddl_is_undone_with_the_rest(service: Service) -> None:
     assert service.query(f"select a from {name}_new")["rows"] == [{"a": 1}]
 
 
-def test_a_stale_plan_is_invisible(service: Service) -> None:
+def test_a_stale_plan_is_retried_transparently(service: Service) -> None:
     table = fresh_table(service, "a int, b int")
     service.query(f"insert into {table} values (1, 2)")
     read = with_params(f"select * from {table} where a = $1", 1)
@@ -138,7 +138,7 @@ def test_a_stale_plan_is_invisible(service: Service) -> None:
 
 
 @pytest.mark.timing
-def test_nor_is_one_seen_whose_schema_changes_within_the_transaction(service: Service) -> None:
+def test_a_schema_change_within_the_transaction_is_handled_transparently(service: Service) -> None:
     table = fresh_table(service, "a int")
     service.query(f"insert into {table} values (1)")
     read = with_params(f"select * from {table} where a = $1", 1)
@@ -172,7 +172,7 @@ def test_what_only_looks_like_a_stale_plan_fails_at_once(service: Service, faili
     assert time.monotonic() - began_s < 4
 
 
-def test_a_result_that_cannot_be_told_says_what_came_of_it(service: Service) -> None:
+def test_a_result_that_cannot_be_returned_reports_the_outcome(service: Service) -> None:
     table = fresh_table(service)
     tell = ["set client_encoding = 'LATIN1'", "select chr(233) as e"]
     error = error_of(post(service, f"insert into {table} values (1)", *tell), 200, "untranslatable_character")
@@ -182,13 +182,13 @@ def test_a_result_that_cannot_be_told_says_what_came_of_it(service: Service) -> 
     assert (error["outcome"], numbers(service, table)) == ("rolled_back", [1])
 
 
-def test_a_type_that_cannot_be_looked_up_makes_nobody_do_the_work_twice(service: Service) -> None:
+def test_a_failed_type_lookup_executes_nothing_twice(service: Service) -> None:
     """The look-up needs a connection of its own, which may be refused while the commit is on its way."""
     service.customers.add_database("narrow")
     table = fresh_table(service, "n serial", database="narrow")
     service.query(f"create type {table}_mood as enum ('glad')", database="narrow")
     role = service.value("select current_user::text", database="narrow")
-    told = []
+    reported = []
     with service.engine() as engine:
         for number, idempotency_key in enumerate(("", "", "narrow-1", "")):
             service.query("select 1", database="narrow")
@@ -201,10 +201,10 @@ def test_a_type_that_cannot_be_looked_up_makes_nobody_do_the_work_twice(service:
                 )  # fmt: skip
             else:
                 response = service.post_query(f"insert into {table} default values returning {mood}", database="narrow")
-            told.append(check_shape(response)["error"]["outcome"])
+            reported.append(check_shape(response)["error"]["outcome"])
             engine.execute(f"alter role {role} connection limit 64")
     there = service.value(f"select count(*) from {table}", database="narrow")
-    assert told.count("committed") <= there <= told.count("committed") + told.count("unknown"), told
+    assert reported.count("committed") <= there <= reported.count("committed") + reported.count("unknown"), reported
 
 
 def test_the_session_of_an_earlier_request_does_not_show_in_a_transaction(service: Service) -> None:

@@ -104,8 +104,8 @@ def test_a_read_key_reads_and_does_not_write(service: Service) -> None:
     refused = post(service, f"select n from {table}", f"insert into {table} values (6)", key=key).json()["error"]
     assert refused["sqlstate"] in ("25006", "42501")
     assert refused["statement_index"] == 1
-    for way in ("set local transaction_read_only = off", "select set_config('transaction_read_only', 'off', false)"):
-        assert not post(service, way, f"insert into {table} values (6)", key=key).json()["success"]
+    for change in ("set local transaction_read_only = off", "select set_config('transaction_read_only', 'off', false)"):
+        assert not post(service, change, f"insert into {table} values (6)", key=key).json()["success"]
     assert numbers(service, table) == [5]
 
 
@@ -115,7 +115,7 @@ def test_a_read_key_reads_and_does_not_write(service: Service) -> None:
              " null; end; end loop; end $$"], ids=["sleep", "trap"],
 )  # fmt: skip
 @pytest.mark.parametrize("position", [0, 1, 2])
-def test_a_deadline_ends_all_of_it(service: Service, slow: str, position: int) -> None:
+def test_a_deadline_ends_the_whole_transaction(service: Service, slow: str, position: int) -> None:
     table, tag = fresh_table(service), new_tag()
     service.query("do $$ begin end $$")
     statements: list[Sent] = [f"insert into {table} values (1)", with_params(f"insert into {table} values ($1)", 2)]
@@ -173,10 +173,10 @@ class Interference:
 
     def _change(self, sessions: Sequence["psycopg.Connection[tuple[Any, ...]]"]) -> None:
         with self._service.engine() as watcher, ThreadPoolExecutor(1) as thread:
-            for session, following in zip_longest(sessions, sessions[1:]):
+            for session, later in zip_longest(sessions, sessions[1:]):
                 self._wait_for_waiters(watcher, 1)
-                if following is not None:
-                    thread.submit(self._take_lock, following)
+                if later is not None:
+                    thread.submit(self._take_lock, later)
                     self._wait_for_waiters(watcher, 2)
                 session.execute(f"update {self.table} set n = n + 100 where id = 1")
                 session.commit()
@@ -190,7 +190,7 @@ class Interference:
         wait_for(lambda: watcher.execute(waiting, (self._lock,)).rowcount == count, 20, lambda: f"not {count} who wait")
 
 
-def test_a_conflict_is_tried_again_and_the_result_is_right(service: Service) -> None:
+def test_a_conflict_is_retried_with_the_correct_result(service: Service) -> None:
     interference = Interference(service, times=2)
     with interference.going_on():
         answer = run(service, *interference.statements())
@@ -199,7 +199,7 @@ def test_a_conflict_is_tried_again_and_the_result_is_right(service: Service) -> 
     assert service.value(f"select n from {interference.table} where id = 1") == 211
 
 
-def test_a_conflict_is_told_if_no_retry_is_wanted(service: Service) -> None:
+def test_a_conflict_is_reported_if_retries_are_disabled(service: Service) -> None:
     interference = Interference(service, times=1)
     with interference.going_on():
         error = error_of(post(service, *interference.statements(), max_retries=0), 200, "serialization_failure")
@@ -208,7 +208,7 @@ def test_a_conflict_is_told_if_no_retry_is_wanted(service: Service) -> None:
     assert service.value(f"select n from {interference.table} where id = 1") == 110
 
 
-def test_a_write_skew_is_tried_again_where_only_the_commit_notices_it(service: Service) -> None:
+def test_a_write_skew_detected_at_commit_is_retried(service: Service) -> None:
     """Two doctors on call, each of whom goes home if another one stays: one stays, whatever happens."""
     table = fresh_table(service, "id int primary key, on_call bool")
     attempts = []
@@ -230,7 +230,7 @@ def test_a_write_skew_is_tried_again_where_only_the_commit_notices_it(service: S
     assert max(attempts) > 1, "no conflict was met, so nothing is shown"
 
 
-def test_a_deadlock_is_tried_again(service: Service) -> None:
+def test_a_deadlock_is_retried(service: Service) -> None:
     table = fresh_table(service, "id int primary key, n int")
     service.query(f"insert into {table} values (1, 0), (2, 0)")
     update = f"update {table} set n = n + 1 where id = "
@@ -289,8 +289,8 @@ def test_a_tier_limits_the_number_and_the_length_of_statements(service: Service)
     key = tenants.free_key(service)
     error = error_of(post(service, *["select 1"] * 101, key=key), 400, "too_many_statements")
     assert error["outcome"] == "not_executed"
-    for said in ("100", "101", "free"):
-        assert said in error["message"]
+    for word in ("100", "101", "free"):
+        assert word in error["message"]
     assert post(service, *["select 1"] * 100, key=key).json()["success"]
     long = f"select 1 /* {'x' * 1024 * 1024} */"
     assert error_of(post(service, "select 1", long, key=key), 413, "statement_too_large")["statement_index"] == 1
@@ -362,7 +362,7 @@ def test_the_route_wants_a_key_json_and_post(service: Service) -> None:
              400, "malformed_request")  # fmt: skip
 
 
-def test_each_statement_is_told_its_own_time(service: Service) -> None:
+def test_each_statement_reports_its_own_time(service: Service) -> None:
     table = fresh_table(service)
     results = run(service, f"insert into {table} values (1)", "select pg_sleep(0.6)", "select 1")["results"]
     first, slow, last = (result["timings"]["exec_us"] for result in results)

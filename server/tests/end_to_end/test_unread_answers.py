@@ -92,7 +92,7 @@ def unread_wave(node: Node, key: str, how: str, idle_bytes: int = 0) -> tuple[in
 
 
 @pytest.mark.parametrize("how", ["and kept alive", "before closing", "to a chunked request"])
-def test_who_does_not_read_an_answer_is_dropped_and_its_memory_comes_back(
+def test_a_client_that_does_not_read_is_disconnected_and_its_memory_freed(
     service: Service, node: Node, how: str
 ) -> None:
     # The first wave leaves what is kept on purpose: connections to the engine with the buffers of such an answer.
@@ -108,15 +108,15 @@ def test_who_does_not_read_an_answer_is_dropped_and_its_memory_comes_back(
     assert took_s <= 2 * STALL_S + 3
 
 
-async def test_who_reads_slowly_gets_it_all(service: Service, node: Node) -> None:
+async def test_a_slow_reader_gets_the_whole_answer(service: Service, node: Node) -> None:
     """Twice as slow as the limit, but steadily."""
     with asked(node, service.api_key, "and kept alive") as connection:
         connection.setblocking(False)
         loop = asyncio.get_running_loop()
         received, began_s = b"", time.monotonic()
         while len(received) < ANSWER_BYTES:
-            piece = await loop.sock_recv(connection, 1 << 16)
-            assert piece
-            received += piece
+            chunk = await loop.sock_recv(connection, 1 << 16)
+            assert chunk
+            received += chunk
             await asyncio.sleep(max(0.0, 2 * STALL_S * len(received) / ANSWER_BYTES - (time.monotonic() - began_s)))
     assert time.monotonic() - began_s > 1.5 * STALL_S

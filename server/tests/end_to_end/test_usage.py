@@ -28,7 +28,7 @@ def database_of_its_own(service: Service, name: str) -> str:
     return name
 
 
-async def test_a_clean_stop_loses_nothing(service: Service) -> None:
+async def test_a_clean_shutdown_loses_no_usage(service: Service) -> None:
     name = database_of_its_own(service, "usage-stop")
     key = new_key(service, "write", database=name)["secret"]
     with running_node(service.directory_dsn, usage_flush_ms=3_600_000, drain_ms=0) as node:
@@ -99,7 +99,7 @@ async def test_transactions_keyed_requests_and_streams_are_counted(service: Serv
     assert total["bytes"] > 1_006 * len('{"g":1}')
 
 
-async def test_a_crash_loses_one_interval_at_the_most(service: Service) -> None:
+async def test_a_crash_loses_at_most_one_interval(service: Service) -> None:
     name = database_of_its_own(service, "usage-crash")
     key = new_key(service, "write", database=name)["secret"]
     with running_node(service.directory_dsn, usage_flush_ms=FLUSH_MS) as node:
@@ -134,7 +134,7 @@ async def test_several_nodes_add_up(service: Service) -> None:
     assert used(service, name)["requests"] == 400
 
 
-def test_usage_is_told_by_day_and_database_and_in_pages(service: Service) -> None:
+def test_usage_is_listed_by_day_and_database_in_pages(service: Service) -> None:
     name = database_of_its_own(service, "usage-days")
     with service.engine("plainsql_directory") as directory:
         directory.execute(
@@ -165,7 +165,7 @@ def test_usage_is_told_by_day_and_database_and_in_pages(service: Service) -> Non
         "to=null",
     ],
 )
-def test_days_that_cannot_be_are_refused(service: Service, options: str) -> None:
+def test_invalid_days_are_rejected(service: Service, options: str) -> None:
     error_of(call(service, "GET", f"/v1/usage?{options}"), 400, "invalid_option")
 
 

@@ -265,7 +265,7 @@ TABLE = NUMBERS + TEXTS + TIMES + JSONS + ARRAYS + DOMAINS
     TABLE,
     ids=lambda field: field[:30],
 )
-def test_a_value_goes_out_as_the_table_says_and_comes_back_unchanged(
+def test_a_value_survives_a_round_trip_in_the_documented_format(
     service: Service, sql_type: str, literal: str, type_name: str, expected: str
 ) -> None:
     both_ways(service, sql_type, literal, type_name, expected)

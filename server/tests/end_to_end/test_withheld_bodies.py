@@ -72,7 +72,7 @@ async def parked(node: Node, key: str, how: str) -> AsyncIterator[Parked]:
 
 
 @pytest.mark.parametrize("how", ["in chunks", "with a large length"])
-async def test_a_body_that_comes_late_is_answered(service: Service, node: Node, how: str) -> None:
+async def test_a_late_body_is_answered(service: Service, node: Node, how: str) -> None:
     async with parked(node, service.api_key, how) as request:
         request.send_the_rest()
         status, body = await request.answer()
@@ -80,9 +80,7 @@ async def test_a_body_that_comes_late_is_answered(service: Service, node: Node, 
 
 
 @pytest.mark.parametrize("how", ["in chunks", "with a large length"])
-async def test_a_key_that_is_revoked_before_the_body_is_whole_is_refused(
-    service: Service, node: Node, how: str
-) -> None:
+async def test_a_key_revoked_before_the_body_is_complete_is_rejected(service: Service, node: Node, how: str) -> None:
     key = await asyncio.to_thread(new_key, service, "read")
     async with parked(node, key["secret"], how) as request, node.client(key["secret"]) as other:
         # The head was taken before, on another connection of the same process.
@@ -98,7 +96,7 @@ async def test_a_key_that_is_revoked_before_the_body_is_whole_is_refused(
 
 @pytest.mark.timing
 @pytest.mark.parametrize("how", ["in chunks", "with a large length"])
-async def test_a_body_that_never_comes_is_given_up(service: Service, hasty: Node, how: str) -> None:
+async def test_a_body_that_never_arrives_times_out(service: Service, hasty: Node, how: str) -> None:
     began_s = time.monotonic()
     async with parked(hasty, service.api_key, how) as request:
         status, body = await request.answer()

@@ -105,7 +105,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_free_gate_gives_turns_at_once() -> None:
+async def test_a_free_admission_queue_grants_slots_at_once() -> None:
     admission = AdmissionQueue(4, 10)
     slot = await admission.acquire(queue(), far())
     assert admission.running == 1
@@ -136,7 +136,7 @@ async def test_a_pool_runs_no_more_than_its_limit() -> None:
     entered(admission, queue(pool="q", pool_limit=2))
 
 
-async def test_one_organization_alone_leaves_room_for_a_second() -> None:
+async def test_a_single_organization_leaves_slots_for_a_second() -> None:
     admission = AdmissionQueue(8, 100)
     while admission.try_acquire(queue("flood")):
         pass
@@ -144,7 +144,7 @@ async def test_one_organization_alone_leaves_room_for_a_second() -> None:
     entered(admission, queue("quiet"))
 
 
-async def test_turns_go_around_the_organizations_whatever_each_has_waiting() -> None:
+async def test_slots_rotate_among_organizations_whatever_their_queues() -> None:
     admission = AdmissionQueue(2, 1_000)
     slots = [entered(admission, queue("x")), entered(admission, queue("y"))]
     waiting = [await wait_in(admission, queue("flood")) for _ in range(50)]
@@ -162,7 +162,7 @@ async def test_turns_go_around_the_organizations_whatever_each_has_waiting() -> 
         task.cancel()
 
 
-async def test_within_an_organization_the_first_to_come_is_the_first_to_go() -> None:
+async def test_an_organizations_requests_are_served_first_in_first_out() -> None:
     admission = AdmissionQueue(2, 100)
     slot = entered(admission, queue())
     waiting = [await wait_in(admission, queue()) for _ in range(5)]
@@ -175,7 +175,7 @@ async def test_within_an_organization_the_first_to_come_is_the_first_to_go() -> 
     assert (admission.running, admission.waiting) == (0, 0)
 
 
-async def test_nobody_overtakes_the_line_of_their_organization() -> None:
+async def test_no_request_overtakes_its_organizations_queue() -> None:
     admission = AdmissionQueue(2, 100)
     slot = entered(admission, queue())
     first = await wait_in(admission, queue())
@@ -186,7 +186,7 @@ async def test_nobody_overtakes_the_line_of_their_organization() -> None:
     second.cancel()
 
 
-async def test_a_full_queue_refuses_at_once_and_says_when_to_come_again() -> None:
+async def test_a_full_queue_rejects_at_once_with_a_retry_time() -> None:
     admission = AdmissionQueue(1, 2)
     entered(admission, queue())
     waiting = [await wait_in(admission, queue()), await wait_in(admission, queue("b"))]
@@ -200,7 +200,7 @@ async def test_a_full_queue_refuses_at_once_and_says_when_to_come_again() -> Non
         task.cancel()
 
 
-async def test_an_organization_that_fills_the_queue_does_not_keep_another_out_of_it() -> None:
+async def test_an_organization_that_fills_the_queue_does_not_exclude_others() -> None:
     admission = AdmissionQueue(2, 10)
     entered(admission, queue("flood"))
     quiet = entered(admission, queue("quiet"))
@@ -216,7 +216,7 @@ async def test_an_organization_that_fills_the_queue_does_not_keep_another_out_of
 
 
 @pytest.mark.timing
-async def test_what_cannot_start_before_its_deadline_is_refused_at_once() -> None:
+async def test_a_request_that_cannot_start_before_its_deadline_is_rejected_at_once() -> None:
     admission = AdmissionQueue(1, 1_000)
     for _ in range(200):
         slot = entered(admission, queue())
@@ -231,7 +231,7 @@ async def test_what_cannot_start_before_its_deadline_is_refused_at_once() -> Non
     assert admission.waiting == 0
 
 
-async def test_who_waits_until_the_deadline_is_refused_then() -> None:
+async def test_a_waiter_is_rejected_at_its_deadline() -> None:
     admission = AdmissionQueue(1, 10)
     slot = entered(admission, queue())
     with pytest.raises(LimitError) as refused:
@@ -242,7 +242,7 @@ async def test_who_waits_until_the_deadline_is_refused_then() -> None:
     entered(admission, queue())
 
 
-async def test_who_gives_up_gives_the_place_to_the_next() -> None:
+async def test_a_cancelled_waiter_makes_way_for_the_next() -> None:
     admission = AdmissionQueue(1, 10)
     slot = entered(admission, queue())
     first, second = await wait_in(admission, queue()), await wait_in(admission, queue())
@@ -255,7 +255,7 @@ async def test_who_gives_up_gives_the_place_to_the_next() -> None:
     assert second.done()
 
 
-async def test_a_turn_that_comes_while_its_taker_gives_up_goes_to_the_next() -> None:
+async def test_a_slot_granted_to_a_cancelled_waiter_goes_to_the_next() -> None:
     admission = AdmissionQueue(1, 10)
     slot = entered(admission, queue())
     first, second = await wait_in(admission, queue()), await wait_in(admission, queue())
@@ -268,7 +268,7 @@ async def test_a_turn_that_comes_while_its_taker_gives_up_goes_to_the_next() -> 
     assert (admission.running, admission.waiting) == (0, 0)
 
 
-async def test_a_taker_who_gives_up_just_before_the_turn_comes_is_passed_over() -> None:
+async def test_a_waiter_cancelled_just_before_its_slot_is_skipped() -> None:
     admission = AdmissionQueue(1, 10)
     slot = entered(admission, queue())
     first, second = await wait_in(admission, queue()), await wait_in(admission, queue())
@@ -285,7 +285,7 @@ async def test_a_taker_who_gives_up_just_before_the_turn_comes_is_passed_over() 
     assert admission.waiting == 0
 
 
-async def test_who_comes_while_another_gives_up_and_the_last_turn_ends_does_not_wait_for_ever() -> None:
+async def test_a_request_that_arrives_while_another_is_cancelled_and_the_last_slot_is_released_is_served() -> None:
     admission = AdmissionQueue(4, 10)
     slots = [entered(admission, queue(pool_limit=2)), entered(admission, queue(pool_limit=2))]
     gives_up = await wait_in(admission, queue(pool_limit=2))
@@ -300,7 +300,7 @@ async def test_who_comes_while_another_gives_up_and_the_last_turn_ends_does_not_
     assert (admission.running, admission.waiting) == (1, 0)
 
 
-async def test_a_taker_whose_time_runs_out_in_the_tick_of_the_turn_is_refused_properly() -> None:
+async def test_a_waiter_that_times_out_as_its_slot_is_granted_is_rejected() -> None:
     admission = AdmissionQueue(1, 10)
     slot = entered(admission, queue())
     first = await wait_in(admission, queue(), Deadline.after_ms(20))
@@ -316,7 +316,7 @@ async def test_a_taker_whose_time_runs_out_in_the_tick_of_the_turn_is_refused_pr
     assert isinstance(second.result(), Slot)
 
 
-async def test_a_full_pool_does_not_hold_up_the_organizations_other_pools() -> None:
+async def test_a_full_pool_does_not_delay_the_organizations_other_pools() -> None:
     admission = AdmissionQueue(10, 10)
     slot = entered(admission, queue(pool="p", pool_limit=1))
     blocked = await wait_in(admission, queue(pool="p", pool_limit=1))
@@ -328,7 +328,7 @@ async def test_a_full_pool_does_not_hold_up_the_organizations_other_pools() -> N
     assert blocked.done()
 
 
-async def test_turns_of_one_organization_go_around_its_pools() -> None:
+async def test_slots_of_one_organization_rotate_among_its_pools() -> None:
     admission = AdmissionQueue(2, 100)
     slot = entered(admission, queue(pool="p"))
     waiting = [await wait_in(admission, queue(pool=pool)) for pool in "pppq"]
@@ -345,7 +345,7 @@ async def test_turns_of_one_organization_go_around_its_pools() -> None:
         task.cancel()
 
 
-async def test_one_end_of_a_turn_serves_everybody_who_has_room() -> None:
+async def test_one_released_slot_admits_every_request_that_can_start() -> None:
     admission = AdmissionQueue(10, 10)
     slots = [entered(admission, queue(pool="p", limit=2)), entered(admission, queue(pool="q", limit=2))]
     waiting = [await wait_in(admission, queue(pool="p", limit=2)) for _ in range(2)]
@@ -355,7 +355,7 @@ async def test_one_end_of_a_turn_serves_everybody_who_has_room() -> None:
     assert all(task.done() for task in waiting)
 
 
-def test_nothing_of_an_organization_is_kept_when_it_is_gone() -> None:
+def test_idle_organizations_take_no_memory() -> None:
     admission = AdmissionQueue(10, 10)
     for number in range(100):
         admission.release(entered(admission, queue(f"organization {number}")))
@@ -438,7 +438,7 @@ class AdmissionMachine(RuleBasedStateMachine):
         assert max(self.held_by_pool().values(), default=0) <= self.pool_limit
 
     @invariant()
-    def nobody_waits_who_has_room(self) -> None:
+    def no_startable_request_waits(self) -> None:
         half = self.max_running // 2
         for who, _ in self.waiting:
             assert (
@@ -454,17 +454,17 @@ class AdmissionMachine(RuleBasedStateMachine):
         return Counter(slot.who.pool for slot in self.slots)
 
 
-TestGateMachine = AdmissionMachine.TestCase
-TestGateMachine.settings = settings(
+TestAdmissionQueueMachine = AdmissionMachine.TestCase
+TestAdmissionQueueMachine.settings = settings(
     max_examples=60, stateful_step_count=30, deadline=None, report_multiple_bugs=False, database=None
 )
 
 
-async def test_a_strangers_long_turns_do_not_have_ones_own_short_ones_refused() -> None:
+async def test_long_slots_of_another_tenant_do_not_cause_rejections_of_short_ones() -> None:
     admission = AdmissionQueue(64, 1_000)
-    stranger, own = queue("stranger"), queue("own", pool_limit=2)
+    outsider, own = queue("outsider"), queue("own", pool_limit=2)
     for _ in range(200):
-        admission.release(replace(entered(admission, stranger), started_s=time.monotonic() - 30))
+        admission.release(replace(entered(admission, outsider), started_s=time.monotonic() - 30))
     held = [entered(admission, own), entered(admission, own)]
     waiting = [asyncio.create_task(admission.acquire(own, Deadline.after_ms(1_000))) for _ in range(20)]
     await asyncio.sleep(0)
@@ -476,7 +476,7 @@ async def test_a_strangers_long_turns_do_not_have_ones_own_short_ones_refused() 
     assert admission.running == 0
 
 
-async def test_a_turn_that_cost_its_connection_lasts_on_where_that_happens_again_and_again() -> None:
+async def test_a_slot_that_repeatedly_loses_its_connection_is_penalized() -> None:
     admission = admission_queue.AdmissionQueue(max_running=4, max_waiting=10)
     queue, other = admission.tenant_queue("loses", 4), admission.tenant_queue("other", 4)
     for each in (queue, other):

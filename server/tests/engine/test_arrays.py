@@ -90,7 +90,7 @@ def test_only_elements_are_encoded_and_nulls_are_not() -> None:
     ("element", "quoted"),
     [(b"", b'""'), (b"a", b'"a"'), (b"NULL", b'"NULL"'), (b'"', rb'"\""'), (b"\\", rb'"\\"'), (b"{,}", b'"{,}"')],
 )
-def test_an_element_is_quoted_so_that_nothing_in_it_means_anything(element: bytes, quoted: bytes) -> None:
+def test_array_elements_are_quoted_safely(element: bytes, quoted: bytes) -> None:
     assert quote_element(element) == quoted
 
 

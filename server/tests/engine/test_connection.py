@@ -16,11 +16,11 @@ from server.tests.postgres import SUPERUSER, Postgres
 VALUE_BYTES = 120_000
 LIMIT_BYTES = 32_000
 # More than the answers to `begin`, less than the buffer that libpq starts with.
-FIRST_PIECE_BYTES = 4_000
+FIRST_CHUNK_BYTES = 4_000
 
 
-class TwoPieces:
-    """Stands before PostgreSQL and passes a long answer on in two pieces: its beginning and, when told to, the rest."""
+class TwoChunks:
+    """Stands before PostgreSQL and passes a long answer on in two chunks: its beginning and, on request, the rest."""
 
     def __init__(self, folder: Path, postgres: Postgres) -> None:
         self._listener = socket.socket(socket.AF_UNIX)
@@ -36,13 +36,13 @@ class TwoPieces:
         self._client, _ = self._listener.accept()
         threading.Thread(target=self._pass_on, args=(self._client, self._engine)).start()
         while answer := self._engine.recv(1 << 20):
-            self._client.sendall(answer[:FIRST_PIECE_BYTES])
-            if len(answer) > FIRST_PIECE_BYTES:
+            self._client.sendall(answer[:FIRST_CHUNK_BYTES])
+            if len(answer) > FIRST_CHUNK_BYTES:
                 self.send_rest.wait(10)
                 while len(answer) < VALUE_BYTES:
                     answer += self._engine.recv(1 << 20)
                 # So much fits into the socket's buffer: the reader finds all of it at once.
-                self._client.sendall(answer[FIRST_PIECE_BYTES:])
+                self._client.sendall(answer[FIRST_CHUNK_BYTES:])
                 self.rest_sent.set()
 
     def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
@@ -59,10 +59,10 @@ class TwoPieces:
 
 
 @contextmanager
-def answers_in_two_pieces(postgres: Postgres) -> Iterator[tuple[str, TwoPieces]]:
+def answers_in_two_chunks(postgres: Postgres) -> Iterator[tuple[str, TwoChunks]]:
     """A conninfo, and what stands behind it."""
     with tempfile.TemporaryDirectory(prefix="plainsql-test-") as folder:
-        between = TwoPieces(Path(folder), postgres)
+        between = TwoChunks(Path(folder), postgres)
         thread = threading.Thread(target=between.serve)
         thread.start()
         try:
@@ -72,9 +72,9 @@ def answers_in_two_pieces(postgres: Postgres) -> Iterator[tuple[str, TwoPieces]]
             between.close()
 
 
-async def test_a_large_value_that_began_behind_an_earlier_answer_is_counted(postgres: Postgres) -> None:
+async def test_a_large_value_that_starts_in_the_chunk_of_an_earlier_result_is_counted(postgres: Postgres) -> None:
     """libpq has made room for all of the value by then, and would read it in one go if it were there."""
-    with answers_in_two_pieces(postgres) as (conninfo, between):
+    with answers_in_two_chunks(postgres) as (conninfo, between):
         connection = await Connection.open(conninfo.encode(), 5)
         connection.max_result_bytes = LIMIT_BYTES
         connection.send_query(b"begin")

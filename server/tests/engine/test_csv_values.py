@@ -24,7 +24,7 @@ def test_any_text_comes_back_from_a_reader_of_csv(text: str) -> None:
     assert list(csv.reader(io.StringIO(line.decode(), newline=""), strict=True)) == [[text, "7"]]
 
 
-def test_an_empty_text_is_told_from_null() -> None:
+def test_an_empty_text_differs_from_null() -> None:
     assert quoted(b"") == b'""'
 
 

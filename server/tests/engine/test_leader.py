@@ -79,7 +79,7 @@ def refused(engine: psycopg.Connection) -> Iterator[None]:
 @pytest.mark.timing
 @pytest.mark.parametrize(("name", "role"), [("postgres", REFUSED), (REFUSED, SUPERUSER), ("nowhere", SUPERUSER)])
 @pytest.mark.usefixtures("refused")
-async def test_a_tenant_who_is_refused_makes_nobody_else_wait(
+async def test_a_rejected_tenant_delays_no_other_tenant(
     engine: psycopg.Connection, hosts: Hosts, database: str, name: str, role: str
 ) -> None:
     async with pools_of() as pools:
@@ -97,7 +97,7 @@ async def test_a_tenant_who_is_refused_makes_nobody_else_wait(
         assert backends(engine, database) == before
 
 
-async def test_who_is_refused_since_another_host_leads_is_connected_there(
+async def test_a_connection_rejected_by_a_standby_is_made_to_the_leader(
     engine: psycopg.Connection, hosts: Hosts, database: str
 ) -> None:
     async with pools_of() as pools:
@@ -111,7 +111,7 @@ async def test_who_is_refused_since_another_host_leads_is_connected_there(
         assert not backends(engine, database) & before, "a connection to the host that led was lent"
 
 
-async def test_nobody_gets_a_connection_while_no_host_leads(hosts: Hosts, database: str) -> None:
+async def test_no_connection_is_made_while_no_host_leads(hosts: Hosts, database: str) -> None:
     async with pools_of() as pools:
         first = pool_of(pools, hosts, database)
         await ask(first, "select 1")
@@ -126,9 +126,7 @@ async def test_nobody_gets_a_connection_while_no_host_leads(hosts: Hosts, databa
         assert await asked == [b'{"a":1}']
 
 
-async def test_a_leader_that_falls_silent_is_found_out_by_requests_with_short_deadlines(
-    hosts: Hosts, database: str
-) -> None:
+async def test_an_unresponsive_leader_is_detected_by_requests_with_short_deadlines(hosts: Hosts, database: str) -> None:
     async with pools_of() as pools:
         first = pool_of(pools, hosts, database)
         await ask(first, "select 1")
@@ -142,7 +140,7 @@ async def test_a_leader_that_falls_silent_is_found_out_by_requests_with_short_de
                         await ask(pool_of(pools, hosts, database, SUPERUSER), "select 1", timeout_ms=200)
 
 
-async def test_a_backend_that_heeds_nothing_makes_nobody_else_wait(
+async def test_a_backend_that_ignores_termination_does_not_delay_other_requests(
     engine: psycopg.Connection, hosts: Hosts, database: str
 ) -> None:
     async with pools_of() as pools:
@@ -152,10 +150,10 @@ async def test_a_backend_that_heeds_nothing_makes_nobody_else_wait(
             while not backends(engine, database):  # noqa: ASYNC110  # another process is watched
                 await asyncio.sleep(0.005)
         (pid,) = backends(engine, database)
-        # Stopped, it does not see that it is told to end.
+        # Stopped, it does not see the request to terminate.
         os.kill(pid, signal.SIGSTOP)
         try:
-            # At 0.5 s it is told to end, at 1.4 s it is given up.
+            # At 0.5 s it is asked to terminate, at 1.4 s it is abandoned.
             end_s = time.monotonic() + 2
             while time.monotonic() < end_s:
                 assert pool.cell.leader.place == 0

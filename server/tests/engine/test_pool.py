@@ -75,10 +75,10 @@ async def run(lease: Lease, pool: Pool, sql: str, *params: str) -> list[Any]:
     return rows
 
 
-async def ask(pool: Pool, sql: str, *params: str, plain: bool = True, timeout_ms: int = 5_000) -> list[Any]:
+async def ask(pool: Pool, sql: str, *params: str, without_code: bool = True, timeout_ms: int = 5_000) -> list[Any]:
     """One request's worth: a lease, its classification, the rows as JSON."""
     async with lease_of(pool, timeout_ms) as lease:
-        lease.session_state = state_left_by(first_words(sql), sql, without_code=plain)
+        lease.session_state = state_left_by(first_words(sql), sql, without_code=without_code)
         return await run(lease, pool, sql, *params)
 
 
@@ -95,7 +95,7 @@ def backends(engine: psycopg.Connection, database: str) -> set[int]:
 
 
 def wait_for_backends(engine: psycopg.Connection, database: str, count: int) -> None:
-    """A backend that was told to go takes a moment."""
+    """A terminated backend takes a moment to exit."""
     end_s = time.monotonic() + WAIT_LIMIT_S
     while len(backends(engine, database)) != count:
         assert time.monotonic() < end_s, backends(engine, database)
@@ -153,7 +153,7 @@ async def test_idle_connections_are_closed_and_used_ones_stay(
         assert await ask(cell.pool, "select 1 as a") == [b'{"a":1}']
 
 
-async def test_a_full_cell_closes_what_is_idle_longest_for_whoever_needs_a_connection(
+async def test_a_full_cell_closes_its_longest_idle_connection_for_a_new_one(
     postgres: Postgres, engine: psycopg.Connection, database: str
 ) -> None:
     async with cell_of(postgres, database, per_pool=2, per_cell=4) as cell:
@@ -170,7 +170,7 @@ async def test_a_full_cell_closes_what_is_idle_longest_for_whoever_needs_a_conne
         assert cell.open_connections == 4
 
 
-async def test_a_connection_that_was_killed_while_idle_is_not_lent(
+async def test_a_connection_killed_while_idle_is_not_lent(
     postgres: Postgres, engine: psycopg.Connection, database: str
 ) -> None:
     async with cell_of(postgres, database) as cell:
@@ -183,7 +183,7 @@ async def test_a_connection_that_was_killed_while_idle_is_not_lent(
         assert cell.open_connections == 1
 
 
-async def test_all_connections_killed_while_idle_cost_no_request_its_answer(
+async def test_connections_killed_while_idle_fail_no_request(
     postgres: Postgres, engine: psycopg.Connection, database: str
 ) -> None:
     async with cell_of(postgres, database) as cell:
@@ -195,7 +195,7 @@ async def test_all_connections_killed_while_idle_cost_no_request_its_answer(
         assert answers == [[b'{"a":1}']] * 4
 
 
-async def test_an_address_that_nobody_answers_at_frees_its_turn(postgres: Postgres, database: str) -> None:
+async def test_an_unresponsive_address_frees_its_slot(postgres: Postgres, database: str) -> None:
     async with cell_of(postgres, database) as cell:
         nowhere = cell.pool_as(postgres, "no such database", ROLE)
         for _ in range(10):
@@ -204,9 +204,7 @@ async def test_an_address_that_nobody_answers_at_frees_its_turn(postgres: Postgr
         assert (cell.running, cell.open_connections) == (0, 0)
 
 
-async def test_a_deadline_that_leaves_no_time_to_connect_is_not_the_engines_fault(
-    postgres: Postgres, database: str
-) -> None:
+async def test_a_deadline_too_short_to_connect_is_reported_as_a_timeout(postgres: Postgres, database: str) -> None:
     async with cell_of(postgres, database) as cell:
         with pytest.raises(LimitError, match="before the statement could run") as refused:
             async with lease_of(cell.pool, timeout_ms=0):
@@ -242,7 +240,7 @@ CHANGES = [
 
 @pytest.mark.parametrize("case", CHANGES)
 @pytest.mark.parametrize("uses", [1, 7])
-async def test_a_schema_change_under_a_prepared_statement_is_invisible(
+async def test_a_schema_change_under_a_prepared_statement_is_handled_transparently(
     postgres: Postgres, database: str, case: tuple[str, str, bytes], uses: int
 ) -> None:
     """Seven uses, because PostgreSQL may keep a generic plan from the sixth on."""
@@ -262,7 +260,7 @@ async def test_a_schema_change_under_a_prepared_statement_is_invisible(
         assert cell.observed == []
 
 
-async def test_a_type_that_was_dropped_and_made_again_is_met_anew(postgres: Postgres, database: str) -> None:
+async def test_a_recreated_type_is_looked_up_again(postgres: Postgres, database: str) -> None:
     sql = "select $1::mood as m"
     async with cell_of(postgres, database, per_pool=1) as cell:
         await ask(cell.pool, "create type mood as enum ('sad')")
@@ -274,15 +272,15 @@ async def test_a_type_that_was_dropped_and_made_again_is_met_anew(postgres: Post
             assert await ask(cell.pool, sql, '"glad"') == [b'{"m":"glad"}']
 
 
-async def test_code_that_discards_our_prepared_statements_does_no_harm(postgres: Postgres, database: str) -> None:
+async def test_customer_code_that_discards_prepared_statements_is_harmless(postgres: Postgres, database: str) -> None:
     async with cell_of(postgres, database, per_pool=1) as cell:
         await ask(cell.pool, "create function forget(command text) returns int language plpgsql as"
                              " $$begin execute command; return 1; end$$")  # fmt: skip
         for command in ('"deallocate all"', '"discard plans"', '"prepare plainsql_1000 as select 1"'):
             for _ in range(2):
-                assert await ask(cell.pool, "select $1::int as a", "5", plain=False) == [b'{"a":5}']
-                await ask(cell.pool, "select forget($1)", command, plain=False)
-                assert await ask(cell.pool, "select $1::int as a", "5", plain=False) == [b'{"a":5}']
+                assert await ask(cell.pool, "select $1::int as a", "5", without_code=False) == [b'{"a":5}']
+                await ask(cell.pool, "select forget($1)", command, without_code=False)
+                assert await ask(cell.pool, "select $1::int as a", "5", without_code=False) == [b'{"a":5}']
 
 
 async def test_a_connection_keeps_a_bounded_number_of_prepared_statements(postgres: Postgres, database: str) -> None:
@@ -305,10 +303,10 @@ async def test_a_statement_that_fails_leaves_its_connection_in_use(
                 await ask(cell.pool, sql)
             assert await ask(cell.pool, "select 1 as a") == [b'{"a":1}']
         assert backends(engine, database) == before
-        assert not [each for each in cell.observed if isinstance(each, Failure)]
+        assert not [each for each in cell.observed if isinstance(each, FailureObserved)]
 
 
-async def test_a_request_that_is_given_up_costs_its_connection_and_frees_its_turn(
+async def test_an_abandoned_request_closes_its_connection_and_frees_its_slot(
     postgres: Postgres, engine: psycopg.Connection, database: str
 ) -> None:
     async with cell_of(postgres, database, per_pool=1) as cell:
@@ -325,7 +323,7 @@ async def test_a_request_that_is_given_up_costs_its_connection_and_frees_its_tur
         assert cell.open_connections == 1
 
 
-async def test_a_deadline_that_passes_while_a_type_is_looked_up_holds_for_what_would_run_then(
+async def test_a_deadline_that_passes_during_a_type_lookup_prevents_the_statement(
     postgres: Postgres, database: str
 ) -> None:
     async with cell_of(postgres, database, per_pool=1) as cell:
@@ -349,9 +347,7 @@ async def test_a_deadline_that_passes_while_a_type_is_looked_up_holds_for_what_w
         assert await ask(cell.pool, "select pg_backend_pid() as p") == whose, "it was settled, so it is used again"
 
 
-async def test_who_waits_for_the_end_of_an_exchange_waits_for_the_next_one_too(
-    postgres: Postgres, database: str
-) -> None:
+async def test_waiting_for_an_exchange_includes_the_next_one(postgres: Postgres, database: str) -> None:
     async with cell_of(postgres, database) as cell, lease_of(cell.pool) as lease:
         connection = lease.connection
         connection.send_query(b"select 1")

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plainsql_server.engine.connection.prepared import MAX_PREPARED_LENGTH, Prepared, PreparedStatements
-from plainsql_server.engine.encoding.shapes import PLAIN, Rendering, rendering_of
+from plainsql_server.engine.encoding.shapes import DEFAULT_ENCODING, Rendering, rendering_of
 
 pytestmark = pytest.mark.unit
 
@@ -34,7 +34,7 @@ def test_names_are_never_used_twice_even_after_everything_was_forgotten() -> Non
     assert len(set(names)) == 10
 
 
-def test_one_more_than_fits_pushes_out_the_one_that_was_not_used_for_longest() -> None:
+def test_the_least_recently_used_statement_is_evicted() -> None:
     statements = filled("a", "b", "c")
     oldest = statements.find("b")
     statements.find("a")
@@ -45,7 +45,7 @@ def test_one_more_than_fits_pushes_out_the_one_that_was_not_used_for_longest() -
     assert all(statements.find(text) for text in "acd")
 
 
-def test_what_is_forgotten_must_be_closed_once() -> None:
+def test_an_evicted_statement_is_closed_once() -> None:
     statements = filled("a")
     prepared = statements.find("a")
     assert prepared is not None
@@ -54,7 +54,7 @@ def test_what_is_forgotten_must_be_closed_once() -> None:
     assert statements.find("a") is None
 
 
-def test_after_the_engine_discarded_everything_nothing_is_left_to_close() -> None:
+def test_clearing_the_statements_leaves_none_to_close() -> None:
     statements = filled("a", "b", "c")
     statements.clear()
     assert [statements.find(text) for text in "abc"] == [None, None, None]
@@ -62,7 +62,7 @@ def test_after_the_engine_discarded_everything_nothing_is_left_to_close() -> Non
 
 
 @given(st.lists(st.tuples(st.sampled_from(["use", "forget"]), st.integers(0, 9)), max_size=60))
-def test_what_the_engine_holds_is_what_is_remembered_and_never_more_than_the_limit(
+def test_postgresql_holds_exactly_the_remembered_statements_within_the_limit(
     steps: list[tuple[str, int]],
 ) -> None:
     statements = PreparedStatements(4)
@@ -103,10 +103,10 @@ def test_long_texts_push_out_others_but_never_themselves() -> None:
 
 
 def test_renderings_of_an_older_generation_are_let_go() -> None:
-    prepared, rendering = Prepared(b"a", ()), rendering_of((), (), PLAIN)
+    prepared, rendering = Prepared(b"a", ()), rendering_of((), (), DEFAULT_ENCODING)
     for generation in range(3):
-        assert prepared.rendering(generation, PLAIN) is None
-        prepared.remember(generation, PLAIN, rendering)
-        assert prepared.rendering(generation, PLAIN) is rendering
-    assert prepared.rendering(0, PLAIN) is None
+        assert prepared.rendering(generation, DEFAULT_ENCODING) is None
+        prepared.remember(generation, DEFAULT_ENCODING, rendering)
+        assert prepared.rendering(generation, DEFAULT_ENCODING) is rendering
+    assert prepared.rendering(0, DEFAULT_ENCODING) is None
     assert isinstance(rendering, Rendering)

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.unit
 SOON_MS = 50
 
 
-async def test_half_of_the_turns_can_be_set_aside_and_no_more() -> None:
+async def test_at_most_half_of_the_slots_can_be_reserved() -> None:
     reservations = Reservations(8)
     await reservations.take(3, Deadline.after_ms(SOON_MS))
     with pytest.raises(LimitError) as refused:
@@ -22,7 +22,7 @@ async def test_half_of_the_turns_can_be_set_aside_and_no_more() -> None:
     await reservations.take(1, Deadline.after_ms(SOON_MS))
 
 
-async def test_who_waits_gets_them_when_enough_came_back_and_has_none_before() -> None:
+async def test_a_waiting_reservation_is_granted_at_once_when_enough_slots_are_free() -> None:
     reservations = Reservations(8)
     await reservations.take(2, Deadline.after_ms(SOON_MS))
     await reservations.take(2, Deadline.after_ms(SOON_MS))
@@ -38,7 +38,7 @@ async def test_who_waits_gets_them_when_enough_came_back_and_has_none_before() -
     await reservations.take(1, Deadline.after_ms(SOON_MS))
 
 
-async def test_who_gives_up_has_taken_nothing() -> None:
+async def test_a_cancelled_waiter_takes_no_slot() -> None:
     reservations = Reservations(4)
     await reservations.take(2, Deadline.after_ms(SOON_MS))
     waiting = asyncio.create_task(reservations.take(2, Deadline.after_ms(5_000)))
@@ -49,7 +49,7 @@ async def test_who_gives_up_has_taken_nothing() -> None:
     await reservations.take(2, Deadline.after_ms(SOON_MS))
 
 
-async def test_a_cell_of_one_turn_lets_one_of_them_in() -> None:
+async def test_a_cell_with_one_slot_reserves_one_at_a_time() -> None:
     reservations = Reservations(1)
     await reservations.take(1, Deadline.after_ms(SOON_MS))
     with pytest.raises(LimitError):

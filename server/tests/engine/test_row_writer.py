@@ -24,7 +24,7 @@ from plainsql_server.engine.encoding.types import SHIPPED_TYPES
 # Some rows here are larger than the reader's own limit.
 csv.field_size_limit(1 << 24)
 
-FORMS = {
+ROW_FORMATS = {
     "objects": Encoding(),
     "arrays": Encoding(rows_as_arrays=True),
     "strings for big numbers": Encoding(big_numbers_as_strings=True),
@@ -71,7 +71,7 @@ def renderer_for(result: PGresult, encoding: Encoding) -> RowRenderer:
 
 
 def assert_same(result: PGresult) -> None:
-    for encoding in FORMS.values():
+    for encoding in ROW_FORMATS.values():
         renderer = renderer_for(result, encoding)
         rows = renderer.render(result)
         assert rows == renderer.render_uncompiled(result, 0, result.ntuples)
@@ -139,7 +139,7 @@ def test_every_text_is_written_as_it_is_rendered(engine: psycopg.Connection, tex
     assert_same(result)
 
 
-@pytest.mark.parametrize("encoding", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("encoding", ROW_FORMATS.values(), ids=ROW_FORMATS)
 @pytest.mark.parametrize(
     "value",
     ["'grün'::text", "to_json('grün'::text)", "to_jsonb('grün'::text)", "array['grün']", "array[to_json('ü'::text)]"],
@@ -156,7 +156,7 @@ def test_what_is_not_utf8_is_refused_both_ways(engine: psycopg.Connection, encod
             render(result, 0, 1)
 
 
-@pytest.mark.parametrize("encoding", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("encoding", ROW_FORMATS.values(), ids=ROW_FORMATS)
 @pytest.mark.parametrize(
     "value", ["to_jsonb('{}'::text)", "to_json('{} {}'::text)", "array['{}, \"']", "array['{}', 'a']", "array['{}']"]
 )

@@ -276,7 +276,7 @@ def test_nothing_is_harmless_where_the_customers_code_may_run(sql: str) -> None:
 
 
 @pytest.mark.parametrize("sql", CALLS)
-def test_a_call_is_found_wherever_it_stands(sql: str) -> None:
+def test_a_call_is_found_at_any_position(sql: str) -> None:
     assert state_left_by(sql, without_code=True) >= SessionState.SESSION
 
 
@@ -296,9 +296,9 @@ def test_a_select_that_makes_a_table_is_found(sql: str) -> None:
 
 
 @pytest.mark.parametrize("sql", OTHER_COMMANDS)
-@pytest.mark.parametrize("plain", [True, False])
-def test_whatever_is_no_query_and_no_change_of_rows_may_leave_everything(sql: str, plain: bool) -> None:
-    assert state_left_by(sql, without_code=plain) is SessionState.EVERYTHING
+@pytest.mark.parametrize("without_code", [True, False])
+def test_other_statements_may_leave_any_session_state(sql: str, without_code: bool) -> None:
+    assert state_left_by(sql, without_code=without_code) is SessionState.EVERYTHING
 
 
 @pytest.mark.parametrize("sql", STORES_CODE)
@@ -307,12 +307,12 @@ def test_a_command_that_could_store_code_is_found(sql: str) -> None:
 
 
 @pytest.mark.parametrize("sql", STORES_NO_CODE)
-def test_an_ordinary_command_keeps_the_database_plain(sql: str) -> None:
+def test_an_ordinary_command_leaves_the_database_without_code(sql: str) -> None:
     assert not may_store_code(sql)
 
 
 @pytest.mark.parametrize("sql", NO_REASON_TO_LOSE_PLAINNESS)
-def test_a_slip_of_the_pen_does_not_cost_the_database_its_plainness(sql: str) -> None:
+def test_a_misspelled_statement_cannot_store_code(sql: str) -> None:
     assert not may_store_code(sql)
 
 
@@ -327,7 +327,7 @@ def test_no_function_of_postgresqls_that_changes_something_is_taken_for_harmless
     assert harmless <= CHANGE_NOTHING
 
 
-def test_the_ways_to_hide_are_real(engine: psycopg.Connection) -> None:
+def test_postgresql_really_executes_the_hidden_calls(engine: psycopg.Connection) -> None:
     """What PostgreSQL does with the oddest of these texts, so that nobody takes them for impossible."""
     with engine.transaction(force_rollback=True):
         engine.execute("create sequence numbers")
@@ -349,11 +349,11 @@ DEAR = ["a", "1", "$", "\u20ac", "a ", '" ', "abs(", "a.", "table a.", "on on ",
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("piece", DEAR)
+@pytest.mark.parametrize("chunk", DEAR)
 @pytest.mark.parametrize("beginning", ["select ", "insert into ", "create table t ", "create index on a"])
-def test_no_text_takes_long_to_judge(piece: str, beginning: str) -> None:
+def test_no_text_takes_long_to_classify(chunk: str, beginning: str) -> None:
     for length in (64 * 1024, MEGABYTE):
-        sql = (beginning + piece * length)[:length]
+        sql = (beginning + chunk * length)[:length]
         began_s = time.process_time()
         state_left_by(sql, without_code=True)
         may_store_code(sql)
@@ -362,7 +362,7 @@ def test_no_text_takes_long_to_judge(piece: str, beginning: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["set_config", "1set_config", "$1set_config", "\u20acset_config", "a\u20acset_config"])
-def test_a_call_is_found_whatever_stands_right_before_its_name(name: str) -> None:
+def test_a_call_is_found_whatever_precedes_its_name(name: str) -> None:
     assert state_left_by(f"select 1,{name}('a.b', 'c', false)", without_code=True) is SessionState.SESSION
 
 

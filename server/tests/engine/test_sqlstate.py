@@ -14,7 +14,7 @@ from plainsql_server.core.errors import EngineError, Outcome, RequestError, Serv
 from plainsql_server.engine.connection.sqlstate import (
     condition_name,
     connection_lost,
-    engine_away,
+    engine_unavailable,
     error_from_result,
     is_stale_plan,
 )
@@ -51,7 +51,7 @@ STATEMENTS = [
 
 
 @pytest.mark.parametrize(("sql", "class_", "code", "sqlstate"), STATEMENTS)
-def test_a_failed_statement_is_told_by_its_condition(
+def test_a_failed_statement_is_reported_with_its_condition_name(
     engine: psycopg.Connection, sql: str, class_: type[ServiceError], code: str, sqlstate: str | None
 ) -> None:
     error = error_from_result(failure(engine, sql))
@@ -59,11 +59,11 @@ def test_a_failed_statement_is_told_by_its_condition(
     assert error.retryable is False
 
 
-def test_everything_that_the_engine_says_is_kept(engine: psycopg.Connection) -> None:
+def test_every_field_of_postgresqls_diagnosis_is_kept(engine: psycopg.Connection) -> None:
     engine.execute("create table sqlstate_t (id int4 constraint sqlstate_positive check (id > 0))")
     error = error_from_result(failure(engine, "insert into sqlstate_t values (-1)"))
-    said = error.diagnosis
-    assert (error.code, said.sqlstate, said.schema, said.table, said.constraint, said.detail) == (
+    of = error.diagnosis
+    assert (error.code, of.sqlstate, of.schema, of.table, of.constraint, of.detail) == (
         "check_violation", "23514", "public", "sqlstate_t", "sqlstate_positive", "Failing row contains (-1).",
     )  # fmt: skip
     missing = error_from_result(failure(engine, "select idd from sqlstate_t"))
@@ -88,7 +88,7 @@ def test_a_statement_that_raises_a_connections_sqlstate_is_still_a_failed_statem
     assert (type(error), error.code, error.message) == (StatementError, condition_name(sqlstate), "mine")
 
 
-def test_a_connection_that_the_engine_ends_is_the_engines_absence(postgres: Postgres) -> None:
+def test_a_connection_closed_by_postgresql_is_reported_as_engine_unavailable(postgres: Postgres) -> None:
     with postgres.connect() as victim:
         victim.pgconn.send_query(b"select pg_terminate_backend(pg_backend_pid())")
         results = list(iter(victim.pgconn.get_result, None))
@@ -148,6 +148,6 @@ def test_every_condition_has_postgresqls_own_name() -> None:
     assert driver_errors.lookup("42P01") is driver_errors.UndefinedTable
 
 
-def test_only_an_engine_that_was_never_reached_has_surely_done_nothing() -> None:
-    assert (engine_away("x").outcome, connection_lost("x").outcome) == (Outcome.NOT_EXECUTED, Outcome.UNKNOWN)
-    assert (engine_away("x").retryable, connection_lost("x").retryable) == (True, False)
+def test_only_a_failed_connection_attempt_is_known_to_have_executed_nothing() -> None:
+    assert (engine_unavailable("x").outcome, connection_lost("x").outcome) == (Outcome.NOT_EXECUTED, Outcome.UNKNOWN)
+    assert (engine_unavailable("x").retryable, connection_lost("x").retryable) == (True, False)

@@ -117,8 +117,8 @@ class HaCell:
     def _leader(self) -> Machine | None:
         for machine in self.machines:
             with suppress(httpx.TransportError, json.JSONDecodeError, FileNotFoundError):
-                said = machine.status()
-                if said.get("role") == "primary" and said.get("state") == "running":
+                status = machine.status()
+                if status.get("role") == "primary" and status.get("state") == "running":
                     return machine
         return None
 

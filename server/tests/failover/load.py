@@ -1,4 +1,4 @@
-"""Clients that work while a cell is taken apart: list-append and counters, and what each of them was told and when.
+"""Clients that work while a cell is taken apart: list-append and counters, and each answer with its time.
 
 Owns the load and the verdict: an order explains everything that clients saw, no acknowledged write is lost, everybody
 was answered within the time that it had given.
@@ -33,7 +33,7 @@ _EXPECTED = frozenset(["statement_timeout", "transaction_deadline_exceeded"])
 
 
 @dataclass(frozen=True)
-class Told:
+class Answered:
     """One answer, and when it came."""
 
     sent_s: float
@@ -46,20 +46,20 @@ class Told:
         return self.answered_s - self.sent_s > self.timeout_s + GRACE_S
 
 
-class PatientTransport(HttpTransport):
-    """A client that gives each request a time, and remembers what it was told."""
+class TimedTransport(HttpTransport):
+    """A client that gives each request a time, and records its answers."""
 
     def __init__(self, node: Node, key: str, timeout_s: float) -> None:
         super().__init__(node.client(key))
         self._timeout_s = timeout_s
-        self.told: list[Told] = []
+        self.answered: list[Answered] = []
 
     async def _post(self, path: str, fields: dict[str, Any]) -> Reply:
         sent_s = time.monotonic()
         reply = await super()._post(path, {**fields, "timeout_ms": int(self._timeout_s * 1000)})
         if reply.code in _EXPECTED:
             reply = Reply(reply.outcome, reply.code)
-        self.told.append(Told(sent_s, time.monotonic(), self._timeout_s, reply))
+        self.answered.append(Answered(sent_s, time.monotonic(), self._timeout_s, reply))
         return reply
 
 
@@ -67,7 +67,7 @@ class PatientTransport(HttpTransport):
 class CountingClient:
     """Increments a counter of its own, and one that all share."""
 
-    transport: PatientTransport
+    transport: TimedTransport
     number: int
     acknowledged: int = 0
     unknown: int = 0
@@ -100,8 +100,8 @@ class Load:
             CountingClient(transport, number + 1) for number, transport in enumerate(self.transports[APPENDING:])
         ]
 
-    def _transport(self, number: int) -> PatientTransport:
-        return PatientTransport(self.node, self.key, TIMEOUTS_S[number % len(TIMEOUTS_S)])
+    def _transport(self, number: int) -> TimedTransport:
+        return TimedTransport(self.node, self.key, TIMEOUTS_S[number % len(TIMEOUTS_S)])
 
     async def run(self, happen: Callable[["Load"], Awaitable[None]], limit_s: float) -> None:
         """Has everybody work until what happens has happened."""
@@ -128,44 +128,44 @@ class Load:
             )
         )
 
-    async def back_after(self, moment_s: float) -> None:
+    async def back_after(self, since_s: float) -> None:
         """Waits until a write is acknowledged that was sent after a moment, and notes how long that took."""
-        await wait_until(lambda: self._first_after(moment_s) is not None)
-        self.back_s.append((self._first_after(moment_s) or 0.0) - moment_s)
+        await wait_until(lambda: self._first_after(since_s) is not None)
+        self.back_s.append((self._first_after(since_s) or 0.0) - since_s)
 
     def longest_gap_s(self) -> float:
         """The longest time in which no write was acknowledged."""
-        moments = sorted(
-            told.answered_s
+        answered_at_s = sorted(
+            answered.answered_s
             for client in self.counting
-            for told in client.transport.told
-            if told.reply.outcome is Outcome.OK
+            for answered in client.transport.answered
+            if answered.reply.outcome is Outcome.OK
         )
-        return max(later - before for before, later in pairwise(moments))
+        return max(later - before for before, later in pairwise(answered_at_s))
 
     async def require_clean(self, name: str) -> None:
         """The verdict, after a few lines of report."""
-        told = [each for transport in self.transports for each in transport.told]
-        late = [each for each in told if each.is_late]
-        slowest_s = max(each.answered_s - each.sent_s - each.timeout_s for each in told)
-        report = self.workload.judge(name)
+        answered = [each for transport in self.transports for each in transport.answered]
+        late = [each for each in answered if each.is_late]
+        slowest_s = max(each.answered_s - each.sent_s - each.timeout_s for each in answered)
+        report = self.workload.check_history(name)
         counters = await self._counters()
-        self._print(told, slowest_s, counters)
+        self._print(answered, slowest_s, counters)
         assert late == [], late
         assert self.workload.complaints == []
-        assert [each for each in told if each.reply.complaint] == []
+        assert [each for each in answered if each.reply.complaint] == []
         for client in self.counting:
             assert client.acknowledged <= counters[client.number] <= client.acknowledged + client.unknown
         assert counters[0] == sum(counters[client.number] for client in self.counting)
         if report.anomalies:
             kept = Path(tempfile.mkdtemp(prefix="plainsql-history-")) / "history.jsonl"
             history.save(self.workload.history, kept)
-            raise AssertionError(f"{report.told()}\nThe history is in {kept}.")
+            raise AssertionError(f"{report.describe()}\nThe history is in {kept}.")
 
-    def _print(self, told: Sequence[Told], slowest_s: float, counters: dict[int, int]) -> None:
+    def _print(self, answered: Sequence[Answered], slowest_s: float, counters: dict[int, int]) -> None:
         acknowledged = sum(client.acknowledged for client in self.counting)
         unknown = sum(client.unknown for client in self.counting)
-        codes = Counter(each.reply.code or "ok" for each in told)
+        codes = Counter(each.reply.code or "ok" for each in answered)
         print(
             f"  counters: {acknowledged} increments acknowledged, {unknown} unknown, {counters[0]} there;"
             f" answers {dict(codes)}; the latest {slowest_s:+.2f} s after its deadline"
@@ -177,12 +177,12 @@ class Load:
                 f"  writes back after {times} s; median {percentile(self.back_s, 50):.1f}, max {max(self.back_s):.1f}"
             )
 
-    def _first_after(self, moment_s: float) -> float | None:
+    def _first_after(self, since_s: float) -> float | None:
         answered = [
-            told.answered_s
+            answered.answered_s
             for client in self.counting
-            for told in client.transport.told
-            if told.sent_s > moment_s and told.reply.outcome is Outcome.OK
+            for answered in client.transport.answered
+            if answered.sent_s > since_s and answered.reply.outcome is Outcome.OK
         ]
         return min(answered, default=None)
 

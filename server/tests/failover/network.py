@@ -1,7 +1,7 @@
 """A network for machines that tests cut off from each other: namespaces, joined by two bridges.
 
 Owns making and removing it, and the cut. The machines talk to each other on one bridge, and to the service on another,
-so that a machine can lose its companions and not its clients. What is cut off is not told so: its packets get lost.
+so that a machine can lose its companions and not its clients. What is cut off gets no error: its packets are dropped.
 """
 
 import os

@@ -11,9 +11,9 @@ import pytest
 
 from server.tests.failover.ha_cell import HaCell
 from server.tests.failover.load import Load
-from server.tests.failover.lonely import LonelyClient
 from server.tests.failover.machines import Machine
 from server.tests.failover.network import Network
+from server.tests.failover.partitioned_client import PartitionedClient
 from server.tests.load import Node, size
 
 FAILOVERS = size("PLAINSQL_TEST_FAILOVERS", 0)
@@ -28,7 +28,7 @@ LIMIT_S = 60.0 + 90.0 * max(FAILOVERS, CRASHES, PARTITIONS)
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2 * LIMIT_S + 120)]
 
 
-async def mended(cell: HaCell, load: Load) -> None:
+async def restored(cell: HaCell, load: Load) -> None:
     """Returns when the cell is whole again and clients have worked on it."""
     await asyncio.to_thread(cell.wait_until_whole)
     await load.go_on()
@@ -39,12 +39,12 @@ async def test_a_leader_whose_machine_dies_is_replaced_and_nothing_is_lost(cell:
     async def kill_the_machine(load: Load) -> None:
         for _ in range(FAILOVERS):
             leader = await asyncio.to_thread(cell.leader)
-            moment_s = time.monotonic()
+            since_s = time.monotonic()
             leader.kill()
-            await load.back_after(moment_s)
+            await load.back_after(since_s)
             await load.go_on()
             leader.start()
-            await mended(cell, load)
+            await restored(cell, load)
 
     load = Load(node, cell.key)
     await load.run(kill_the_machine, LIMIT_S)
@@ -56,10 +56,10 @@ async def test_a_leader_whose_engine_is_killed_is_replaced_and_nothing_is_lost(c
     async def kill_the_engine(load: Load) -> None:
         for _ in range(CRASHES):
             leader = await asyncio.to_thread(cell.leader)
-            moment_s = time.monotonic()
+            since_s = time.monotonic()
             leader.kill_postgres()
-            await load.back_after(moment_s)
-            await mended(cell, load)
+            await load.back_after(since_s)
+            await restored(cell, load)
             assert cell.leader() is not leader, cell.story()
 
     load = Load(node, cell.key)
@@ -69,7 +69,7 @@ async def test_a_leader_whose_engine_is_killed_is_replaced_and_nothing_is_lost(c
 
 
 @pytest.mark.full  # takes time
-async def test_nobody_notices_that_one_etcd_of_three_is_gone(cell: HaCell, node: Node) -> None:
+async def test_losing_one_of_three_etcds_affects_no_request(cell: HaCell, node: Node) -> None:
     async def kill_an_etcd(load: Load) -> None:
         leader = await asyncio.to_thread(cell.leader)
         leader.kill_etcd()
@@ -83,9 +83,9 @@ async def test_nobody_notices_that_one_etcd_of_three_is_gone(cell: HaCell, node:
     load = Load(node, cell.key)
     await load.run(kill_an_etcd, LIMIT_S)
     await load.require_clean("one etcd of three killed")
-    told = [each for transport in load.transports for each in transport.told]
-    assert {each.reply.code for each in told} <= {"", "serialization_failure", "deadlock_detected"}
-    assert max(each.answered_s - each.sent_s for each in told) <= UNDISTURBED_S
+    answered = [each for transport in load.transports for each in transport.answered]
+    assert {each.reply.code for each in answered} <= {"", "serialization_failure", "deadlock_detected"}
+    assert max(each.answered_s - each.sent_s for each in answered) <= UNDISTURBED_S
 
 
 @pytest.mark.full  # takes time
@@ -94,7 +94,7 @@ async def test_restarting_all_machines_one_after_the_other_loses_nothing(cell: H
         leader = await asyncio.to_thread(cell.leader)
         for machine in (*(each for each in cell.machines if each is not leader), leader):
             await asyncio.to_thread(machine.restart_patroni)
-            await mended(cell, load)
+            await restored(cell, load)
 
     load = Load(node, cell.key)
     await load.run(restart_all, LIMIT_S)
@@ -102,7 +102,7 @@ async def test_restarting_all_machines_one_after_the_other_loses_nothing(cell: H
     assert load.longest_gap_s() <= BACK_WITHIN_S, cell.story()
 
 
-async def test_a_leader_that_is_cut_off_acknowledges_nothing_and_is_replaced(
+async def test_an_isolated_leader_acknowledges_nothing_and_is_replaced(
     cell: HaCell, node: Node, network: Network | None
 ) -> None:
     """It reaches neither etcd nor the others. Clients reach it, some of them nothing else."""
@@ -112,7 +112,7 @@ async def test_a_leader_that_is_cut_off_acknowledges_nothing_and_is_replaced(
     async def cut_off(load: Load) -> None:
         for number in range(PARTITIONS):
             if number:
-                await mended(cell, load)
+                await restored(cell, load)
             leader = await asyncio.to_thread(cell.leader)
             await cut_off_for_a_while(cell, network, leader, load)
 
@@ -123,24 +123,24 @@ async def test_a_leader_that_is_cut_off_acknowledges_nothing_and_is_replaced(
 
 
 async def cut_off_for_a_while(cell: HaCell, network: Network, leader: Machine, load: Load) -> None:
-    with LonelyClient.of(cell, leader) as lonely:
-        await lonely.has_written()
-        moment_s = time.monotonic()
+    with PartitionedClient.of(cell, leader) as partitioned:
+        await partitioned.has_written()
+        since_s = time.monotonic()
         network.cut_off(leader.name)
         try:
-            await load.back_after(moment_s)
+            await load.back_after(since_s)
             new = await asyncio.to_thread(cell.leader)
             assert new is not leader
             await load.go_on()
-            assert not await asyncio.to_thread(lonely.finds_a_leader), "two servers lead"
+            assert not await asyncio.to_thread(partitioned.finds_a_leader), "two servers lead"
         finally:
             network.join(leader.name)
         await load.go_on()
-        lonely.stop()
-    assert lonely.acknowledged_after(moment_s) == [], "acknowledged by a leader that was none"
-    with cell.connect(database=lonely.database) as admin:
-        there = {row[0] for row in admin.execute("select n from lonely").fetchall()}
-    assert set(lonely.acknowledged) <= there, "lost"
+        partitioned.stop()
+    assert partitioned.acknowledged_after(since_s) == [], "acknowledged by a leader that was none"
+    with cell.connect(database=partitioned.database) as admin:
+        there = {row[0] for row in admin.execute("select n from partitioned").fetchall()}
+    assert set(partitioned.acknowledged) <= there, "lost"
 
 
 @pytest.mark.full  # takes as long as a lock lives
@@ -154,14 +154,14 @@ async def test_a_leader_that_vanishes_is_replaced_and_nothing_is_lost(
     async def vanish(load: Load) -> None:
         for _ in range(PARTITIONS):
             leader = await asyncio.to_thread(cell.leader)
-            moment_s = time.monotonic()
+            since_s = time.monotonic()
             network.vanish(leader.name)
             try:
-                await load.back_after(moment_s)
+                await load.back_after(since_s)
                 await load.go_on()
             finally:
                 network.come_back(leader.name)
-            await mended(cell, load)
+            await restored(cell, load)
 
     load = Load(node, cell.key)
     await load.run(vanish, LIMIT_S)

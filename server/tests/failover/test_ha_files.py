@@ -37,9 +37,9 @@ def test_the_sample_is_what_the_command_writes(tmp_path: Path) -> None:
     assert read(tmp_path) == read(SAMPLE)
 
 
-def test_its_servers_are_set_and_guarded_as_every_cell_is() -> None:
-    told = json.loads((SAMPLE / "a/patroni.yml").read_text().partition("\n")[2])
-    own, shared = told["postgresql"], told["bootstrap"]["dcs"]
+def test_servers_of_an_ha_cell_are_configured_like_any_cell() -> None:
+    config = json.loads((SAMPLE / "a/patroni.yml").read_text().partition("\n")[2])
+    own, shared = config["postgresql"], config["bootstrap"]["dcs"]
     cell = CellConfig(
         SUPERUSER,
         "/run/postgresql",
@@ -55,7 +55,7 @@ def test_its_servers_are_set_and_guarded_as_every_cell_is() -> None:
     assert set(cell.pg_ident_conf().splitlines()[1:]) <= set(own["pg_ident"])
     assert shared["synchronous_mode_strict"] is True
     assert "default_transaction_isolation" not in settings, "standbys refuse SERIALIZABLE, and are never promoted then"
-    # Whoever else may show a certificate, the roles that copy everything are the machines' alone.
+    # Whatever other certificates there are, the roles that copy everything are the machines' alone.
     first = own["pg_hba"].index("hostssl all all 0.0.0.0/0 trust clientcert=verify-ca")
     for role in ("plainsql_replication", "plainsql_rewind"):
         assert own["pg_hba"].index(f'hostssl all "{role}" all reject') < first
@@ -71,7 +71,7 @@ def test_its_servers_are_set_and_guarded_as_every_cell_is() -> None:
         ("../a=10.0.0.1", "b=10.0.0.2", "c=10.0.0.3"),
     ],
 )
-def test_machines_that_make_no_cell_are_refused(nodes: tuple[str, ...], tmp_path: Path) -> None:
+def test_invalid_sets_of_machines_are_rejected(nodes: tuple[str, ...], tmp_path: Path) -> None:
     done = write(tmp_path, *(word for node in nodes for word in ("--node", node)))
     assert done.exit_code == 2
     assert read(tmp_path) == {}
@@ -87,6 +87,6 @@ def test_machines_that_make_no_cell_are_refused(nodes: tuple[str, ...], tmp_path
         ("", [{}]),
     ],
 )
-def test_each_host_of_a_connection_string_is_told_apart(conninfo: str, hosts: list[dict[str, str]]) -> None:
+def test_each_host_of_a_connection_string_is_distinguished(conninfo: str, hosts: list[dict[str, str]]) -> None:
     assert hosts_of(conninfo) == hosts
-    assert len(Address(conninfo, "d", "r").ways(5_000)) == len(hosts)
+    assert len(Address(conninfo, "d", "r").conninfos(5_000)) == len(hosts)

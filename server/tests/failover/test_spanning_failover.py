@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from plainsql_server.control_plane import cells, databases, organizations
-from plainsql_server.data_plane.spanning import Step
+from plainsql_server.data_plane.spanning import SpanningStep
 from plainsql_server.directory.connection import Directory
 from server.tests.consistency.faults import wait_until
 from server.tests.consistency.two_cells import CRASHING, holding
@@ -116,8 +116,8 @@ async def _provision(cell: HaCell, other: Postgres) -> tuple[str, str]:
     return main.engine_name, far.engine_name
 
 
-@pytest.mark.parametrize("step", [Step.PREPARED, Step.DECIDED], ids=lambda step: step.name)
-async def test_it_happens_in_both_or_in_none_when_a_leader_dies(pair: Pair, step: Step) -> None:
+@pytest.mark.parametrize("step", [SpanningStep.PREPARED, SpanningStep.DECIDED], ids=lambda step: step.name)
+async def test_a_spanning_transaction_is_atomic_when_a_leader_dies(pair: Pair, step: SpanningStep) -> None:
     await asyncio.to_thread(pair.cell.wait_until_whole)
     with pair.serving(hold_s=60) as node:
         with holding(pair.crash_file, step) as is_held:
@@ -131,10 +131,10 @@ async def test_it_happens_in_both_or_in_none_when_a_leader_dies(pair: Pair, step
         pair.wait_until_settled()
 
 
-async def test_what_a_process_left_that_died_with_a_leader_is_finished_on_the_next_one(pair: Pair) -> None:
+async def test_transactions_in_doubt_after_a_failover_are_finished_on_the_new_leader(pair: Pair) -> None:
     await asyncio.to_thread(pair.cell.wait_until_whole)
     with pair.serving(hold_s=1) as node:
-        with holding(pair.crash_file, Step.DECIDED) as is_held:
+        with holding(pair.crash_file, SpanningStep.DECIDED) as is_held:
             request = asyncio.create_task(pair.send(node, 100))
             await wait_until(is_held)
             leader = pair.kill_leader()

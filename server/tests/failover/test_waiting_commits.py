@@ -94,7 +94,7 @@ def numbers_in(cell: Cell) -> set[int]:
         return {row[0] for row in database.execute("select n from waiting").fetchall()}
 
 
-async def test_at_its_deadline_it_is_unknown_and_stays_unseen(cell: Cell, node: Node) -> None:
+async def test_at_its_deadline_an_unreplicated_commit_is_unknown_and_invisible(cell: Cell, node: Node) -> None:
     async with node.client(cell.key) as client, node.client(cell.key) as reader, no_standby(cell):
         answer = await client.query(INSERT, 1, timeout_ms=1_000)
         assert answer.code == "statement_timeout", answer
@@ -106,13 +106,13 @@ async def test_at_its_deadline_it_is_unknown_and_stays_unseen(cell: Cell, node: 
         answer = await client.answer()
         assert answer.code == "transaction_deadline_exceeded", answer
         assert answer.outcome == "unknown", answer
-        assert len(waiting(cell)) == 2, "what was committed was told to wait no longer"
+        assert len(waiting(cell)) == 2, "the wait of a committed transaction was ended"
         seen = await reader.query("select count(*) as n from waiting", timeout_ms=3_000)
         assert seen.value == 0, "others read what may still be lost"
     assert numbers_in(cell) == {1, 2}
 
 
-async def test_one_that_somebody_cancels_is_unknown(cell: Cell, node: Node) -> None:
+async def test_a_cancelled_wait_for_a_standby_has_an_unknown_outcome(cell: Cell, node: Node) -> None:
     """PostgreSQL says that it has committed, with a warning: it may be on one machine only."""
     async with node.client(cell.key) as client, no_standby(cell):
         await client.send("insert into waiting values (3)", timeout_ms=20_000)
@@ -124,7 +124,7 @@ async def test_one_that_somebody_cancels_is_unknown(cell: Cell, node: Node) -> N
     assert answer.outcome == "unknown", answer
 
 
-async def test_what_does_not_commit_yet_is_cancelled_at_its_deadline(cell: Cell, node: Node) -> None:
+async def test_a_transaction_before_its_commit_is_cancelled_at_its_deadline(cell: Cell, node: Node) -> None:
     async with node.client(cell.key) as client:
         tag = new_tag()
         answer = await client.query(f"/* {tag} */ select pg_sleep(20)", timeout_ms=300)
@@ -135,7 +135,7 @@ async def test_what_does_not_commit_yet_is_cancelled_at_its_deadline(cell: Cell,
             assert admin.execute(question, (f"/* {tag}%",)).fetchone() == (0,)
 
 
-async def test_one_whose_client_goes_away_is_left_alone(cell: Cell, node: Node) -> None:
+async def test_a_waiting_commit_of_a_disconnected_client_is_left_alone(cell: Cell, node: Node) -> None:
     async with node.client(cell.key) as client, no_standby(cell):
         await client.send("insert into waiting values (4)", timeout_ms=20_000)
         await waits(cell)

@@ -16,7 +16,7 @@ from plainsql_server.directory import moves as stored_moves
 from plainsql_server.directory.connection import Directory
 from plainsql_server.engine.admin import change_apply, fencing, provisioning
 from plainsql_server.operations import move as operation
-from server.tests.fleet.meddling import Meddler
+from server.tests.fleet.concurrent_changes import Meddler
 from server.tests.fleet.stage import Fleet
 
 # Where, by module and function; and the number of the call, since some are called for other ends before.

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from plainsql_server.core.errors import ConflictError
-from server.tests.fleet.meddling import move_meddled
+from server.tests.fleet.concurrent_changes import move_meddled
 from server.tests.fleet.stage import Fleet
 from server.tests.operations.test_backups import SCHEMA, described
 from server.tests.processes import wait_for
@@ -49,7 +49,7 @@ def filled(fleet: Fleet) -> Fleet:
     return fleet
 
 
-def test_a_moved_database_holds_what_it_held(filled: Fleet) -> None:
+def test_a_moved_database_has_the_same_content(filled: Fleet) -> None:
     before = filled.now.checksums()
     assert "Requests waited for" in filled.move()
     assert filled.cell() == "second"
@@ -78,7 +78,7 @@ def test_a_moved_database_has_the_same_schema_owners_rights_and_policies(fleet: 
         assert owner.execute("select b from inner_rooms.t").fetchone() == (1,), "its triggers act again"
 
 
-def test_what_changes_while_it_is_copied_is_brought_over(filled: Fleet) -> None:
+def test_changes_during_the_copy_are_applied(filled: Fleet) -> None:
     expected: dict[str, object] = {}
 
     def at_last() -> None:
@@ -154,7 +154,7 @@ def state(fleet: Fleet) -> dict[str, object]:
         }
 
 
-def test_a_definition_that_changes_meanwhile_has_it_begin_anew(filled: Fleet) -> None:
+def test_a_move_restarts_if_a_definition_changes(filled: Fleet) -> None:
     def change_once() -> None:
         with filled.now.owner() as owner:
             owner.execute("create table if not exists later as select 7 as a")
@@ -168,7 +168,7 @@ def test_a_definition_that_changes_meanwhile_has_it_begin_anew(filled: Fleet) ->
         assert owner.execute("select distinct fresh from keyed").fetchall() == [(3,)]
 
 
-def test_definitions_that_keep_changing_leave_the_database_where_it_was(filled: Fleet) -> None:
+def test_a_move_fails_if_definitions_keep_changing(filled: Fleet) -> None:
     def change_always() -> None:
         with filled.now.owner() as owner:
             owner.execute("alter table keyed alter t set default 'a', alter t drop default")
@@ -203,7 +203,7 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-def test_nothing_of_a_customers_is_run_as_a_superuser_and_triggers_act_once(fleet: Fleet) -> None:
+def test_no_customer_code_runs_as_superuser_and_triggers_fire_once(fleet: Fleet) -> None:
     def meddle() -> None:
         with fleet.now.owner() as owner:
             owner.execute("update trapped set b = b + 1 where a <= 10")

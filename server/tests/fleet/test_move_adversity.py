@@ -17,9 +17,9 @@ from plainsql_server.directory import moves as stored_moves
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.engine.admin import fencing
+from server.tests.fleet.concurrent_changes import move_meddled
 from server.tests.fleet.dying import die_at
 from server.tests.fleet.finishing import finish
-from server.tests.fleet.meddling import move_meddled
 from server.tests.fleet.stage import Fleet
 from server.tests.postgres import SUPERUSER
 
@@ -52,7 +52,7 @@ def is_open(fleet: Fleet, cell: str, engine_name: str) -> bool | None:
 
 
 @pytest.mark.parametrize("change", ["drop table t", "alter table t drop column n"])
-def test_what_is_gone_before_its_rows_are_copied_has_it_begin_anew(fleet: Fleet, change: str) -> None:
+def test_a_move_restarts_if_a_table_is_dropped_before_it_is_copied(fleet: Fleet, change: str) -> None:
     run_as_customer(fleet, "create table t (id int, n int)", "insert into t values (1, 1)", "create table u (a int)")
     moved, steps = move_meddled(fleet, {"data": once(lambda: run_as_customer(fleet, change))})
     assert (moved.attempts, steps.count("data"), fleet.cell()) == (2, 2, "second")
@@ -74,7 +74,7 @@ def test_rows_without_columns_and_sequences_that_their_owner_may_not_set_arrive(
             owner.execute("select setval('mine', 1)")
 
 
-def test_a_database_that_is_deleted_while_it_moves_is_gone_and_so_is_its_copy(fleet: Fleet) -> None:
+def test_deleting_a_database_during_a_move_deletes_its_copy_too(fleet: Fleet) -> None:
     async def delete() -> None:
         async with Directory.open(fleet.dsn) as directory:
             database = await main_database(directory)
@@ -96,13 +96,13 @@ def test_a_database_that_is_deleted_while_it_moves_is_gone_and_so_is_its_copy(fl
 def test_a_second_move_is_refused_and_the_first_goes_on(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     # The first one stands still meanwhile, and says nothing.
     monkeypatch.setattr(moves, "ALIVE_S", 100.0)
-    said: list[str] = []
-    moved, _ = move_meddled(fleet, {"changes": lambda: said.append(fleet.move(exit_code=1))})
-    assert "already being moved" in said[0]
+    output: list[str] = []
+    moved, _ = move_meddled(fleet, {"changes": lambda: output.append(fleet.move(exit_code=1))})
+    assert "already being moved" in output[0]
     assert (moved.attempts, fleet.cell()) == (1, "second")
 
 
-def test_a_prepared_transaction_keeps_the_database_where_it_is_until_it_ends(fleet: Fleet) -> None:
+def test_a_prepared_transaction_prevents_a_move_until_it_ends(fleet: Fleet) -> None:
     run_as_customer(fleet, "create table t (n int)")
 
     def prepare() -> None:
@@ -123,7 +123,7 @@ def test_a_prepared_transaction_keeps_the_database_where_it_is_until_it_ends(fle
         assert owner.execute("select count(*) from t").fetchone() == (1,)
 
 
-def test_a_connection_that_does_not_end_has_the_stop_given_up_and_the_database_opened(
+def test_a_connection_that_does_not_end_cancels_the_switch_and_unfences_the_database(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fencing, "_END_TIMEOUT_MS", 200)
@@ -143,7 +143,7 @@ def test_a_connection_that_does_not_end_has_the_stop_given_up_and_the_database_o
 
 
 def test_nothing_is_closed_for_the_sake_of_connections_that_another_server_has(fleet: Fleet) -> None:
-    """After a fail-over, whoever closes talks to the new leader, and whoever reads perhaps still to the old one."""
+    """After a failover, the fencing connection goes to the new leader, and a reader may still use the old one."""
 
     async def stop(spared: list[int]) -> None:
         async with Directory.open(fleet.dsn) as directory:
@@ -164,7 +164,7 @@ def test_nothing_is_closed_for_the_sake_of_connections_that_another_server_has(f
     run_as_customer(fleet, "select 1")
 
 
-def test_a_switch_whose_answer_is_lost_and_that_is_committed_later_opens_nothing(
+def test_a_switch_that_commits_after_its_response_is_lost_leaves_the_original_fenced(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real_finish, real_note, real_open = stored_moves.finish, audit.note, fencing.open_again
@@ -199,7 +199,7 @@ def test_a_switch_whose_answer_is_lost_and_that_is_committed_later_opens_nothing
     run_as_customer(fleet, "create table t (n int)")
 
 
-def test_what_a_move_left_behind_is_never_opened_again(fleet: Fleet) -> None:
+def test_the_original_of_a_finished_move_stays_fenced(fleet: Fleet) -> None:
     """A restore that began before the move and ends after it opens nothing that a node might still write to."""
     left, _, _ = fleet.now.names()
 
@@ -208,7 +208,7 @@ def test_what_a_move_left_behind_is_never_opened_again(fleet: Fleet) -> None:
             Directory.open(fleet.dsn) as directory,
             drafts.draft(directory, target.organization_id, "main", replaces=True) as made,
         ):
-            await drafts.replace(directory, made, target, plain=False, restore_s=60, heeded_s=0)
+            await drafts.replace(directory, made, target, without_code=False, restore_s=60, heeded_s=0)
 
     async def find() -> DatabaseRecord:
         async with Directory.open(fleet.dsn) as directory:

@@ -21,7 +21,7 @@ _MOVED = ("after the switch is committed", "before what is left is dropped", "af
 
 
 @pytest.mark.parametrize("point", POINTS[::-EVERY])
-def test_a_database_whose_mover_died_is_whole_in_one_place_and_can_be_moved(fleet: Fleet, point: str) -> None:
+def test_after_a_crashed_move_the_database_is_complete_in_one_cell_and_can_be_moved(fleet: Fleet, point: str) -> None:
     with fleet.now.owner() as owner:
         owner.execute("create table t (id int primary key, n int)")
         owner.execute("insert into t select g, g from generate_series(1, 1000) g")

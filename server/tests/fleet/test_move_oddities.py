@@ -2,7 +2,7 @@
 
 import pytest
 
-from server.tests.fleet.meddling import move_meddled
+from server.tests.fleet.concurrent_changes import move_meddled
 from server.tests.fleet.stage import Fleet
 
 pytestmark = pytest.mark.chaos
@@ -61,7 +61,7 @@ LAST = [
 ]  # fmt: skip
 
 
-def test_what_is_odd_arrives_as_it_was(fleet: Fleet) -> None:
+def test_unusual_objects_are_moved_unchanged(fleet: Fleet) -> None:
     expected: dict[str, object] = {}
 
     def change(statements: list[str]) -> None:

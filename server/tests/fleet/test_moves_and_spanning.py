@@ -26,7 +26,7 @@ _PAUSE_S = 0.05
 
 @dataclass
 class Spanned:
-    """What clients were told of transactions."""
+    """The reported outcomes of transactions."""
 
     acknowledged: set[str] = field(default_factory=set)
     undone: set[str] = field(default_factory=set)
@@ -84,7 +84,7 @@ def _rows(fleet: Fleet, database: str) -> list[str]:
         return [number for (number,) in admin.execute("select n from written")]
 
 
-async def test_a_transaction_over_a_database_that_is_moved_is_done_in_both_or_in_neither(fleet: Fleet) -> None:
+async def test_a_transaction_over_a_database_being_moved_is_atomic(fleet: Fleet) -> None:
     await asyncio.to_thread(fleet.create, "other")
     with running_node(fleet.dsn) as node:
         async with Client(node.port, fleet.key) as client:

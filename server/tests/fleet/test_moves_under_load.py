@@ -37,17 +37,17 @@ def fill(fleet: Fleet) -> int:
 
 
 @pytest.mark.timeout(120 + 20 * MOVES)
-async def test_moves_under_load_lose_and_double_nothing(fleet: Fleet) -> None:
+async def test_moves_under_load_neither_lose_nor_duplicate_rows(fleet: Fleet) -> None:
     size_bytes = await asyncio.to_thread(fill, fleet)
     stops_s, took_s = [], []
     with running_node(fleet.dsn) as node:
         async with writing(node.port, fleet.key, CLIENTS, CLIENTS // 2) as written:
             for _ in range(MOVES):
                 to, began_s = fleet.other(), time.monotonic()
-                said = await asyncio.to_thread(fleet.move)
+                output = await asyncio.to_thread(fleet.move)
                 took_s.append(time.monotonic() - began_s)
                 assert fleet.cell() == to
-                stops_s.append(float(re.findall(r"Requests waited for ([0-9.]+) s", said)[0]))
+                stops_s.append(float(re.findall(r"Requests waited for ([0-9.]+) s", output)[0]))
         with fleet.now.owner() as owner:
             written.check(rows_of(owner))
     assert len(written.acknowledged) > 10 * MOVES

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.chaos
 
 _NODES = size("PLAINSQL_TEST_FLEET_NODES", 2)
 # Stopping one politely is the full size's.
-_WAYS = [signal.SIGKILL, signal.SIGTERM][: _NODES - 1]
+_SIGNALS = [signal.SIGKILL, signal.SIGTERM][: _NODES - 1]
 _CLIENTS = 4
 
 
@@ -56,7 +56,7 @@ def test_requests_to_a_database_go_to_one_node_and_databases_to_several(fleet: F
     assert len(set().union(*homes.values())) > 1, homes
 
 
-@pytest.mark.parametrize("how", _WAYS)
+@pytest.mark.parametrize("how", _SIGNALS)
 async def test_losing_a_node_loses_no_acknowledged_write(fleet: Fleet, nodes: list[Node], how: signal.Signals) -> None:
     with fleet.now.owner() as owner:
         owner.execute(TABLE)

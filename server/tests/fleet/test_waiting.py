@@ -13,7 +13,7 @@ from psycopg.conninfo import make_conninfo
 
 from server.tests.end_to_end.relay import Relay
 from server.tests.events import StreamClient
-from server.tests.fleet.meddling import move_meddled
+from server.tests.fleet.concurrent_changes import move_meddled
 from server.tests.fleet.stage import Fleet
 from server.tests.load import Client, Node, running_node
 from server.tests.postgres import Postgres
@@ -52,11 +52,11 @@ def stage(clusters: tuple[Postgres, Postgres]) -> Iterator[Stage]:
 
 
 @pytest.mark.timing
-async def test_a_request_to_a_held_database_waits_and_goes_on(stage: Stage) -> None:
+async def test_a_request_to_a_held_database_waits_and_continues(stage: Stage) -> None:
     async with stage.client() as client:
         assert (await client.query("select 1")).succeeded
         stage.fleet.now.ask(HOLD)
-        # Heeded, it is answered no more.
+        # Once the change has taken effect, it is rejected.
         await until_refused(client)
         waiting = asyncio.create_task(client.query("select 2 as a", timeout_ms=20_000))
         done, _ = await asyncio.wait([waiting], timeout=0.5)
@@ -83,7 +83,7 @@ async def test_a_request_to_a_held_database_waits_no_longer_than_its_deadline(st
 
 
 async def until_refused(client: Client) -> None:
-    """A change is heeded within a second, beside which the machine may stand still; then who cannot wait is refused."""
+    """A change takes effect within a second, plus pauses of the machine; then requests that can't wait are rejected."""
     changed_s = time.monotonic()
     while (await client.query("select 1", timeout_ms=100)).code != "engine_unavailable":
         assert time.monotonic() - changed_s < HEEDED_S
@@ -105,7 +105,7 @@ async def test_requests_to_a_cell_that_is_down_are_refused_at_once(stage: Stage)
             assert time.monotonic() - changed_s < HEEDED_S
 
 
-async def test_a_stream_that_the_stop_meets_ends_with_an_error_and_not_as_if_it_were_done(stage: Stage) -> None:
+async def test_a_stream_interrupted_by_a_move_ends_with_an_error(stage: Stage) -> None:
     to = stage.fleet.other()
     async with StreamClient(stage.node.port, stage.fleet.key) as stream:
         await stream.send(SLOW)
@@ -119,7 +119,7 @@ async def test_a_stream_that_the_stop_meets_ends_with_an_error_and_not_as_if_it_
         assert (await client.query("select 1", timeout_ms=20_000)).succeeded
 
 
-async def test_a_write_that_is_at_work_when_the_stop_begins_is_undone_and_its_client_is_told(stage: Stage) -> None:
+async def test_a_write_running_at_the_switch_of_a_move_is_rolled_back_and_reported(stage: Stage) -> None:
     fleet, loop = stage.fleet, asyncio.get_running_loop()
     async with stage.client() as client, stage.client() as other:
         assert (await client.query("create table slow (n int)", timeout_ms=20_000)).succeeded
@@ -139,7 +139,7 @@ async def test_a_write_that_is_at_work_when_the_stop_begins_is_undone_and_its_cl
         assert (await other.query("select count(*)::int from slow", timeout_ms=20_000)).value == 0
 
 
-async def test_a_node_that_has_not_heard_of_a_move_writes_to_nothing_that_is_left_behind(stage: Stage) -> None:
+async def test_a_node_that_missed_a_move_cannot_write_to_the_old_location(stage: Stage) -> None:
     """It is the last test of its node: this one never hears of the directory again."""
     async with stage.client() as client:
         assert (await client.query("create table t (n int)")).succeeded

@@ -1,4 +1,4 @@
-"""What schemathesis is told of the service beyond the OpenAPI documents; loaded by its command line.
+"""What schemathesis must know about the service beyond the OpenAPI documents; loaded by its command line.
 
 Owns the credentials of its requests, which it would otherwise revoke, and values of our own formats.
 """

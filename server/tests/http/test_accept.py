@@ -5,11 +5,11 @@ from plainsql_server.http.server.accept import preferred
 pytestmark = pytest.mark.unit
 
 SSE, NDJSON, CSV = b"text/event-stream", b"application/x-ndjson", b"text/csv"
-FORMS = (SSE, NDJSON, CSV)
+OFFERS = (SSE, NDJSON, CSV)
 
 
 @pytest.mark.parametrize(
-    ("accept", "form"),
+    ("accept", "stream_format"),
     [
         (None, None),
         (b"", None),
@@ -22,7 +22,7 @@ FORMS = (SSE, NDJSON, CSV)
         (CSV, CSV),
         (b"Text/Event-Stream", SSE),
         (b"text/csv; charset=utf-8", CSV),
-        # As gladly JSON as a stream: JSON.
+        # JSON and a stream with the same quality: JSON.
         (b"application/json, text/event-stream", None),
         (b"text/event-stream, application/json", None),
         # JSON by a wildcard only, which is no better.
@@ -42,12 +42,12 @@ FORMS = (SSE, NDJSON, CSV)
         (b",, ;q=1,text/csv", CSV),
     ],
 )
-def test_a_client_gets_a_stream_only_where_it_prefers_one(accept: bytes | None, form: bytes | None) -> None:
-    assert preferred(accept, FORMS, must=False) == form
+def test_a_client_gets_a_stream_only_where_it_prefers_one(accept: bytes | None, stream_format: bytes | None) -> None:
+    assert preferred(accept, OFFERS, must=False) == stream_format
 
 
 @pytest.mark.parametrize(
-    ("accept", "form"),
+    ("accept", "stream_format"),
     [
         (None, SSE),
         (b"*/*", SSE),
@@ -58,5 +58,5 @@ def test_a_client_gets_a_stream_only_where_it_prefers_one(accept: bytes | None, 
         (b"application/x-ndjson, text/csv", NDJSON),
     ],
 )
-def test_with_a_hint_the_header_only_chooses_the_form(accept: bytes | None, form: bytes) -> None:
-    assert preferred(accept, FORMS, must=True) == form
+def test_with_a_hint_the_header_only_chooses_the_format(accept: bytes | None, stream_format: bytes) -> None:
+    assert preferred(accept, OFFERS, must=True) == stream_format

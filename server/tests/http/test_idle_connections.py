@@ -9,7 +9,7 @@ import pytest
 import uvicorn
 
 from plainsql_server.http.server.connections import ConnectionLimits, Connections
-from plainsql_server.http.server.protocol import ClientTimeouts, ShortWayProtocol
+from plainsql_server.http.server.protocol import ClientTimeouts, FastPathProtocol
 from plainsql_server.http.server.readiness import Readiness
 from plainsql_server.http.server.requests import Request
 from plainsql_server.http.server.responses import Response
@@ -31,13 +31,13 @@ class Echo:
         return Response(200, request.body, [(b"content-length", b"%d" % len(request.body))])
 
     async def __call__(self, _scope: object, _receive: object, _send: object) -> None:
-        raise AssertionError("the short way does not call this")
+        raise AssertionError("the fast path does not call this")
 
 
 @asynccontextmanager
 async def connection() -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     config = uvicorn.Config(
-        Echo(), interface="asgi3", port=0, http=ShortWayProtocol, ws="none", lifespan="off", proxy_headers=False,
+        Echo(), interface="asgi3", port=0, http=FastPathProtocol, ws="none", lifespan="off", proxy_headers=False,
         timeout_keep_alive=KEPT_S, log_level="warning",
     )  # fmt: skip
     server = uvicorn.Server(config)
@@ -70,7 +70,7 @@ async def test_an_idle_connection_is_closed_when_its_time_is_over() -> None:
         assert time.monotonic() - since_s > KEPT_S * 0.9
 
 
-async def test_a_connection_in_use_is_kept_and_its_time_begins_with_the_last_answer() -> None:
+async def test_the_idle_timeout_of_a_connection_starts_at_its_last_answer() -> None:
     async with connection() as (reader, writer):
         for _ in range(4):
             await ask(reader, writer, "0.4")

@@ -99,9 +99,9 @@ async def test_every_field_of_a_body_an_option_or_an_answer_says_what_it_is_for(
 
 def test_the_common_codes_are_in_every_document_with_what_they_mean() -> None:
     for document in DOCUMENTS.values():
-        told = as_text(document)
+        text = as_text(document)
         for code in ("unauthenticated", "rate_limited", "service_failure"):
-            assert f"`{code}`: {CODES[code].when}" in told
+            assert f"`{code}`: {CODES[code].when}" in text
 
 
 async def nothing(*_: object) -> Response:
@@ -118,7 +118,7 @@ def test_a_path_and_its_contract_must_name_the_same() -> None:
         route(path=Parameter("id", "Which.", {"type": "string"}, "1"))
 
 
-def test_a_code_that_nobody_knows_cannot_be_declared() -> None:
+def test_an_unknown_error_code_cannot_be_declared() -> None:
     with pytest.raises(KeyError, match="no_such_code"):
         openapi_document("test", "A test's", [route(errors=("no_such_code",))])
 

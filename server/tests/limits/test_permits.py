@@ -13,7 +13,7 @@ from plainsql_server.core.errors import EngineError
 from plainsql_server.core.observation import LimiterChanged, Observation
 from plainsql_server.limits.ledger import Ask
 from plainsql_server.limits.opening import open_permits
-from plainsql_server.limits.permits import Permits, State
+from plainsql_server.limits.permits import Permits, PermitSource
 from plainsql_server.limits.shared import SharedLedger
 from plainsql_server.limits.window import Window
 from server.tests.redis_server import RedisServer, running_redis
@@ -142,7 +142,7 @@ async def test_organizations_do_not_use_up_each_others_permits(redis: RedisServe
 
 
 @pytest.mark.timing
-async def test_a_refusal_says_when_the_next_permit_comes_back_and_then_it_does(redis: RedisServer) -> None:
+async def test_a_rejection_names_the_time_when_the_next_permit_is_available(redis: RedisServer) -> None:
     async with nodes(redis, 1) as (node,):
         assert (await node.take("org", 1)).granted
         refusal = await node.take("org", 1)
@@ -159,7 +159,7 @@ async def test_every_answer_says_how_many_are_left(redis: RedisServer) -> None:
     assert left == [4, 3, 2, 1, 0, 0]
 
 
-async def test_an_organization_that_is_hardly_there_leases_one_permit_at_a_time(redis: RedisServer) -> None:
+async def test_an_organization_with_few_requests_leases_one_permit_at_a_time(redis: RedisServer) -> None:
     async with nodes(redis, 1) as (node,):
         for _ in range(5):
             await node.take("org", 6_000)
@@ -167,7 +167,7 @@ async def test_an_organization_that_is_hardly_there_leases_one_permit_at_a_time(
             await asyncio.sleep(3 * WINDOW.life_s)
 
 
-async def test_a_busy_organization_does_not_pay_a_round_trip_for_each_request(redis: RedisServer) -> None:
+async def test_a_busy_organization_needs_no_redis_round_trip_per_request(redis: RedisServer) -> None:
     async with nodes(redis, 1, NEVER_ENDING) as (node,):
         before = node.round_trips
         for _ in range(3_000):
@@ -177,7 +177,7 @@ async def test_a_busy_organization_does_not_pay_a_round_trip_for_each_request(re
         assert node.round_trips - before < 3_000 / 20
 
 
-async def test_permits_that_a_node_leased_and_did_not_use_are_given_back(redis: RedisServer) -> None:
+async def test_unused_leased_permits_are_returned(redis: RedisServer) -> None:
     async with nodes(redis, 2, Window(30_000)) as (busy, other):
         uses: list[float] = []
         while len(uses) < 900 and busy.state is State.SHARED:
@@ -189,7 +189,7 @@ async def test_permits_that_a_node_leased_and_did_not_use_are_given_back(redis: 
     assert len(uses) + sum(answer.granted for answer in rest) == 1_000
 
 
-async def test_a_refused_flood_is_no_flood_of_questions(redis: RedisServer) -> None:
+async def test_rejected_requests_do_not_flood_redis(redis: RedisServer) -> None:
     async with nodes(redis, 1, NEVER_ENDING) as (node,):
         await node.take("org", 1)
         await node.take("org", 1)
@@ -217,7 +217,7 @@ async def test_without_redis_each_process_gives_its_share_and_that_is_no_failure
     assert [answer.left for answer in answers[:50]] == list(range(49, -1, -1))
 
 
-async def test_a_node_that_never_reached_redis_goes_by_its_share_and_says_so(redis: RedisServer) -> None:
+async def test_a_node_that_never_reached_redis_enforces_its_share_and_reports_it(redis: RedisServer) -> None:
     redis.kill()
     seen: list[Observation] = []
     async with open_permits(seen.append, redis.url, Fraction(1, 4), NEVER_ENDING) as node:
@@ -232,8 +232,8 @@ async def test_a_node_that_never_reached_redis_goes_by_its_share_and_says_so(red
 
 
 @pytest.mark.timing
-async def test_killed_in_mid_load_redis_leaves_shares_then_takes_over_again(redis: RedisServer) -> None:
-    """Every phase stays within its bound, nobody waits long or fails, and nothing is restarted but Redis."""
+async def test_killing_redis_under_load_falls_back_to_shares_until_it_recovers(redis: RedisServer) -> None:
+    """Every phase stays within its bound, no request waits long or fails, and nothing is restarted but Redis."""
     limit, slowest_s, uses = 300, 0.0, list[float]()
 
     async def ask_on(node: Permits, until: asyncio.Event) -> None:
@@ -251,13 +251,13 @@ async def test_killed_in_mid_load_redis_leaves_shares_then_takes_over_again(redi
         load = [asyncio.ensure_future(ask_on(node, over)) for node in three for _ in range(5)]
         await asyncio.sleep(1)
         redis.kill()
-        await wait_for(lambda: all(node.state is State.LOST for node in three))
+        await wait_for(lambda: all(node.state is PermitSource.LOST for node in three))
         lost_s = time.monotonic()
         await wait_for(lambda: any(use > lost_s + 2 for use in uses[-50:]))
         redis.start()
         back_s = time.monotonic()
-        await wait_for(lambda: all(node.state is State.WARMING for node in three))
-        await wait_for(lambda: all(node.state is State.SHARED for node in three))
+        await wait_for(lambda: all(node.state is PermitSource.WARMING for node in three))
+        await wait_for(lambda: all(node.state is PermitSource.SHARED for node in three))
         shared_s = time.monotonic()
         await asyncio.sleep(2.5)
         over.set()
@@ -286,7 +286,7 @@ async def test_when_redis_is_lost_a_node_gives_at_most_its_share_counting_what_i
         assert sum([(await other.take("org", 240)).granted for _ in range(300)]) == 80
 
 
-async def test_a_redis_that_was_restarted_unnoticed_gives_nothing_again(redis: RedisServer) -> None:
+async def test_an_unnoticed_redis_restart_grants_no_permit_twice(redis: RedisServer) -> None:
     # Two organizations, so that both are asked for together; and the script is there again, by somebody else.
     async def both(node: Permits) -> bool:
         answers = await asyncio.gather(*(node.take(name, 20) for name in ("org", "other")))
@@ -300,14 +300,14 @@ async def test_a_redis_that_was_restarted_unnoticed_gives_nothing_again(redis: R
             assert not any([await both(node) for _ in range(30)])
 
 
-async def test_who_needs_most_of_what_is_left_leaves_the_rest_to_the_others(redis: RedisServer) -> None:
+async def test_a_large_reservation_leaves_the_remaining_slots_to_others(redis: RedisServer) -> None:
     async with SharedLedger.open(redis.url, NEVER_ENDING) as shared:
-        (told,) = await shared.settle([Ask("org", 100, 80, 600, 0, ())])
-        assert (told.granted, told.left) == (85, 15)
+        (grant,) = await shared.settle([Ask("org", 100, 80, 600, 0, ())])
+        assert (grant.granted, grant.left) == (85, 15)
 
 
 @pytest.mark.timing
-async def test_a_redis_that_hangs_is_noticed_and_what_was_given_meanwhile_is_told_to_it(redis: RedisServer) -> None:
+async def test_a_hanging_redis_is_detected_and_later_gets_the_permits_granted_meanwhile(redis: RedisServer) -> None:
     async with nodes(redis, 2, NEVER_ENDING) as (one, other):
         assert (await one.take("org", 100)).granted
         redis.pause()
@@ -315,20 +315,20 @@ async def test_a_redis_that_hangs_is_noticed_and_what_was_given_meanwhile_is_tol
         assert sum([(await one.take("org", 100)).granted for _ in range(60)]) == 49
         assert time.monotonic() - began_s < 4.0
         redis.resume()
-        await wait_for(lambda: one.state is State.SHARED and other.state is State.SHARED)
+        await wait_for(lambda: one.state is PermitSource.SHARED and other.state is PermitSource.SHARED)
         await wait_for(lambda: one._accounts["org"].untold == 0)
         # The same life of Redis: it knows the rest already, so that nobody needs to wait for a window.
         rest = sum([(await other.take("org", 100)).granted for _ in range(100)])
     assert 45 <= rest <= 50
 
 
-async def test_a_process_that_stalls_does_not_take_redis_for_lost(redis: RedisServer) -> None:
+async def test_a_stalled_process_does_not_consider_redis_lost(redis: RedisServer) -> None:
     async with nodes(redis, 2, NEVER_ENDING) as two:
         waiting = [asyncio.ensure_future(two[i % 2].take("org", 100)) for i in range(150)]
         await asyncio.sleep(0)
         time.sleep(2.5)  # noqa: ASYNC251 - the stall is what is tested
         granted = sum([(await each).granted for each in waiting])
-        assert [node.state for node in two] == [State.SHARED, State.SHARED]
+        assert [node.state for node in two] == [PermitSource.SHARED, PermitSource.SHARED]
     assert granted == 100
 
 
@@ -339,12 +339,12 @@ async def test_every_change_is_observed_once(redis: RedisServer) -> None:
         await wait_for(lambda: node.state is State.LOST)
         await node.take("org", 10)
         redis.start()
-        await wait_for(lambda: node.state is State.SHARED)
+        await wait_for(lambda: node.state is PermitSource.SHARED)
     states = [each.state for each in seen if isinstance(each, LimiterChanged)]
     assert states == ["shared", "lost", "warming", "shared"]
 
 
-async def test_organizations_that_are_gone_are_forgotten() -> None:
+async def test_idle_organizations_are_removed_from_memory() -> None:
     node = Permits(ignore, Fraction(1), Window(200))
     for i in range(100):
         await node.take(f"org_{i}", 10)
@@ -354,7 +354,7 @@ async def test_organizations_that_are_gone_are_forgotten() -> None:
 
 
 @pytest.mark.timing
-async def test_a_permit_in_hand_costs_little() -> None:
+async def test_a_leased_permit_costs_little() -> None:
     node = Permits(ignore, Fraction(1), NEVER_ENDING)
     account = node._account("org", 1_000_000)
     account.lease(200_000, time.monotonic() + 600, 0)
@@ -366,7 +366,7 @@ async def test_a_permit_in_hand_costs_little() -> None:
     assert (time.process_time() - began_s) / 100_000 < 10e-6
 
 
-async def test_permits_that_are_heard_of_too_late_are_given_back_and_asked_for_again(redis: RedisServer) -> None:
+async def test_permits_that_arrive_too_late_are_returned_and_requested_again(redis: RedisServer) -> None:
     window = Window(20_000)
     async with nodes(redis, 1, window) as (node,):
         assert (await node.take("other", 1)).granted
@@ -377,6 +377,6 @@ async def test_permits_that_are_heard_of_too_late_are_given_back_and_asked_for_a
         redis.resume()
         # The only one of its window: had it not been given back, there would be none to grant.
         assert (await waiting).granted
-        assert node.state is State.SHARED
+        assert node.state is PermitSource.SHARED
         assert node.round_trips - before == 2
         assert not (await node.take("late", 1)).granted

@@ -18,7 +18,7 @@ def test_a_permit_counts_at_least_a_window_and_its_life_after_its_slot_ends(leng
     assert (window.counted_slots - 1) * window.slot_ms >= length_ms + window.life_s * 1000
 
 
-def test_what_was_given_stops_to_count_after_a_window_and_two_slots_at_most() -> None:
+def test_a_granted_permit_stops_counting_after_a_window_and_at_most_two_slots() -> None:
     ledger = Ledger(Window(1_000))
     ledger.add(3, now_s=10.0)
     assert ledger.used(11.019) == 3

@@ -43,7 +43,7 @@ def fill(stage: Stage, size_mb: int) -> None:
 
 
 @pytest.mark.timeout(120 + 3 * SIZE_MB)
-def test_a_backup_restored_is_the_same_bit_for_bit(stage: Stage, tmp_path: Path) -> None:
+def test_a_restored_backup_is_identical(stage: Stage, tmp_path: Path) -> None:
     fill(stage, SIZE_MB)
     before = stage.checksums()
     began_s = time.monotonic()
@@ -67,13 +67,13 @@ def test_a_backup_restored_is_the_same_bit_for_bit(stage: Stage, tmp_path: Path)
         assert owner.execute(indexes).fetchone() == (4,)
 
 
-def test_a_backup_to_standard_output_is_nothing_but_the_backup(stage: Stage) -> None:
+def test_a_backup_to_standard_output_contains_only_the_backup(stage: Stage) -> None:
     command = ["backup", "--org", "acme", "main"]
     with stage.owner() as owner:
         owner.execute("create table t as select 1 as a")
     piped = stage.start(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    content, said = piped.communicate(timeout=60)
-    assert piped.returncode == 0, said
+    content, stderr = piped.communicate(timeout=60)
+    assert piped.returncode == 0, stderr
     with tarfile.open(fileobj=io.BytesIO(content)) as tar:
         names = tar.getnames()
     assert (names[0], names[-1]) == ("manifest.json", "end.json")
@@ -84,15 +84,15 @@ def test_a_backup_to_standard_output_is_nothing_but_the_backup(stage: Stage) -> 
     assert stage.checksums("copy") == stage.checksums()
 
 
-def test_a_backup_that_cannot_be_written_says_so_in_a_line_and_leaves_no_file(stage: Stage, tmp_path: Path) -> None:
+def test_a_backup_that_cannot_be_written_fails_with_one_line_and_leaves_no_file(stage: Stage, tmp_path: Path) -> None:
     with stage.owner() as owner:
         owner.execute("create table t as select g, md5(g::text) from generate_series(1, 50000) g")
     with Path("/dev/full").open("wb") as full:
         piped = stage.start("backup", "--org", "acme", "main", stdout=full, stderr=subprocess.PIPE)
-        _, said = piped.communicate(timeout=60)
+        _, stderr = piped.communicate(timeout=60)
     assert piped.returncode == 1
-    assert said.decode().splitlines()[-1] == "Error: Standard output can't be written: No space left on device."
-    assert b"Traceback" not in said
+    assert stderr.decode().splitlines()[-1] == "Error: Standard output can't be written: No space left on device."
+    assert b"Traceback" not in stderr
     missing = stage.run("backup", "--org", "acme", "main", "--output", str(tmp_path / "no/where"), exit_code=1)
     assert "can't be written: No such file or directory" in missing.stderr
     assert list(tmp_path.iterdir()) == []
@@ -197,7 +197,7 @@ def test_a_replaced_database_keeps_its_id_and_keys_and_the_old_content_can_come_
     assert stage.on_cell() == others
 
 
-def test_a_restore_without_the_flag_touches_no_database_that_is_there(stage: Stage, tmp_path: Path) -> None:
+def test_a_restore_without_the_flag_replaces_no_existing_database(stage: Stage, tmp_path: Path) -> None:
     file = stage.backup(tmp_path / "main.backup")
     taken = stage.run("restore", "--org", "acme", "main", "--input", str(file), exit_code=1)
     assert "already" in taken.stderr
@@ -242,9 +242,7 @@ def foreign_tar() -> bytes:
     return written.getvalue()
 
 
-def test_a_restore_that_dies_leaves_a_draft_that_nobody_can_use_and_that_is_dropped(
-    stage: Stage, tmp_path: Path
-) -> None:
+def test_a_crashed_restore_leaves_an_unusable_draft_that_is_dropped(stage: Stage, tmp_path: Path) -> None:
     before = stage.on_cell()
     with stage.owner() as owner:
         owner.execute("create table t as select g, md5(g::text) from generate_series(1, 60000) g")
@@ -279,7 +277,7 @@ def test_forced_row_security_is_refused_rather_than_rows_lost(stage: Stage, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_directory_comes_back_whole_and_only_into_an_empty_database(stage: Stage, tmp_path: Path) -> None:
+def test_the_directory_is_restored_completely_and_only_into_an_empty_database(stage: Stage, tmp_path: Path) -> None:
     file = tmp_path / "directory.backup"
     stage.run("backup", "--directory", "--output", str(file))
     refused = stage.run("restore", "--directory", "--input", str(file), exit_code=1)

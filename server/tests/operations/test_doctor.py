@@ -61,7 +61,7 @@ def well(service: Service) -> Stage:
     return Stage(Postgres(service.dev["postgres"]["socket"]), settings["PLAINSQL_DIRECTORY_DSN"], settings)
 
 
-def test_a_service_that_is_well_is_found_well(service: Service) -> None:
+def test_a_healthy_service_passes_every_check(service: Service) -> None:
     ended = well(service).run("doctor", "--disk-free-percent", "0")
     assert "XX" not in ended.stdout
     assert " 0 broken." in ended.stderr
@@ -87,12 +87,12 @@ def changed(stage: Stage, *statements: str, back: list[str]) -> Iterator[None]:
                 admin.execute(statement)
 
 
-def test_the_directory_is_down(stage: Stage, tmp_path: Path) -> None:
+def test_an_unavailable_directory_is_reported(stage: Stage, tmp_path: Path) -> None:
     found = doctor(replace(stage, dsn=f"host={tmp_path} user=x dbname=y"))
     assert_found(found, "The directory cannot be reached", "Start PostgreSQL")
 
 
-def test_the_settings_are_wrong(stage: Stage) -> None:
+def test_invalid_settings_are_reported(stage: Stage) -> None:
     found = doctor(stage, data_port="many")
     assert_found(found, "PLAINSQL_DATA_PORT", "plainsql-server settings")
 
@@ -129,13 +129,13 @@ def guarded() -> Iterator[Postgres]:
         (f"user={SUPERUSER} dbname=closed", "ALLOW_CONNECTIONS true"),
     ],
 )
-def test_the_directory_does_not_let_us_in(guarded: Postgres, dsn: str, fix: str) -> None:
+def test_a_rejected_login_to_the_directory_is_reported(guarded: Postgres, dsn: str, fix: str) -> None:
     found = doctor(Stage(guarded, f"{guarded.conninfo} {dsn}"))
     assert_found(found, "The directory cannot be reached", fix)
 
 
 @pytest.mark.parametrize(
-    ("said", "fix"),
+    ("message", "fix"),
     [
         ("FATAL:  the database system is starting up", "Wait"),
         ("FATAL:  the database system is not yet accepting connections", "Wait"),
@@ -150,20 +150,20 @@ def test_the_directory_does_not_let_us_in(guarded: Postgres, dsn: str, fix: str)
         ('FATAL:  permission denied for database "x"', "GRANT CONNECT"),
     ],
 )
-def test_each_way_of_not_answering_has_its_own_fix(said: str, fix: str) -> None:
+def test_each_kind_of_connection_failure_has_its_own_fix(message: str, fix: str) -> None:
     """PostgreSQL's own words, of states that are over before a test has seen them, and names that mean nothing."""
-    assert fix in fix_for(said, "PLAINSQL_DIRECTORY_DSN")
+    assert fix in fix_for(message, "PLAINSQL_DIRECTORY_DSN")
 
 
-def test_the_network_is_trusted(guarded: Postgres) -> None:
+def test_a_network_with_trust_authentication_is_reported(guarded: Postgres) -> None:
     stage = Stage.made(guarded)
     found = doctor(stage)
     assert_found(found, "trusts every network client", "cert")
-    (told,) = [each["found"] for each in found if "trusts every" in each["found"]]
-    assert "10.0.0.0" in told
+    (found_here,) = [each["found"] for each in found if "trusts every" in each["found"]]
+    assert "10.0.0.0" in found_here
 
 
-def test_a_cell_asks_for_a_password_which_none_has(guarded: Postgres) -> None:
+def test_a_cell_that_requires_a_password_is_reported(guarded: Postgres) -> None:
     stage = Stage.made(guarded)
     stage.ask("update cells set admin_role = 'careful'")
     assert_found(doctor(stage), "The cell cannot be reached as careful", "plainsql-server cell files")
@@ -178,7 +178,7 @@ def test_no_transaction_can_span_databases_on_a_cell() -> None:
     assert_found(found, "max_prepared_transactions is 0", "Set it to 64", "warning")
 
 
-async def test_a_cell_that_lets_in_and_says_nothing_is_away_after_a_while(
+async def test_a_cell_that_accepts_connections_but_never_answers_becomes_unavailable(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(activity, "_ANSWER_TIMEOUT_S", 0.3)
@@ -188,7 +188,7 @@ async def test_a_cell_that_lets_in_and_says_nothing_is_away_after_a_while(
     assert "did not answer within 0.3 s" in str(raised.value.internal_context)
 
 
-def test_the_directory_is_not_migrated(stage: Stage) -> None:
+def test_an_unmigrated_directory_is_reported(stage: Stage) -> None:
     empty = replace(stage, dsn=stage.postgres.fresh_database())
     assert_found(doctor(empty), "not migrated: 0001", "plainsql-server migrate")
     stage.ask("update alembic_version set version_num = '0003'")
@@ -197,7 +197,7 @@ def test_the_directory_is_not_migrated(stage: Stage) -> None:
     assert_found(doctor(stage), "newer version", "Run that version")
 
 
-def test_a_cell_cannot_be_reached(stage: Stage) -> None:
+def test_an_unreachable_cell_is_reported(stage: Stage) -> None:
     stage.ask("update cells set conninfo = 'host=/nowhere'")
     assert_found(doctor(stage), "The cell cannot be reached", "Start PostgreSQL")
     # What it tells to do can be done.
@@ -205,20 +205,20 @@ def test_a_cell_cannot_be_reached(stage: Stage) -> None:
     assert not [each for each in doctor(stage) if "cannot be reached" in each["found"]]
 
 
-def test_there_is_no_cell(stage: Stage) -> None:
+def test_a_missing_cell_is_reported(stage: Stage) -> None:
     stage.ask("update cells set state = 'draining'")
     assert_found(doctor(stage), "No cell accepts new databases", "cell add")
 
 
-async def test_a_cell_is_below_the_floor(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cell_with_too_old_a_postgresql_is_reported(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(provisioning.VERSION_FLOOR, 15, 99)
     found = [each async for each in examine(Target(read_settings(stage.environment())))]
-    told = [each for each in found if "known vulnerabilities; 15.99" in each.found]
-    assert [each.grade for each in told] == [Grade.BROKEN]
-    assert "newest minor release" in str(told[0].fix)
+    found_here = [each for each in found if "known vulnerabilities; 15.99" in each.found]
+    assert [each.grade for each in found_here] == [Grade.BROKEN]
+    assert "newest minor release" in str(found_here[0].fix)
 
 
-def test_the_template_is_missing_or_changed_and_upgrade_mends_it(stage: Stage) -> None:
+def test_a_missing_or_changed_template_is_repaired_by_upgrade(stage: Stage) -> None:
     opened = f"alter database {provisioning.TEMPLATE} allow_connections true"
     with changed(stage, opened, back=[opened.replace("true", "false")]):
         assert_found(doctor(stage), "template database plainsql_template was changed", "plainsql-server upgrade")
@@ -247,7 +247,7 @@ def test_upgrade_changes_nothing_where_something_cannot_be_brought_up_to_date(st
     assert stage.ask("select version_num from alembic_version") == [("0003",)]
 
 
-def test_a_cell_is_too_small_unsafe_or_chatty(stage: Stage) -> None:
+def test_a_cell_that_is_too_small_unsafe_or_verbose_is_reported(stage: Stage) -> None:
     """The test's own cluster has 200 connections and no fsync, and here PostgreSQL's own logging."""
     reload, name = "select pg_reload_conf()", "log_min_error_statement"
     with changed(stage, f"alter system set {name} = 'error'", reload, back=[f"alter system reset {name}", reload]):
@@ -257,7 +257,7 @@ def test_a_cell_is_too_small_unsafe_or_chatty(stage: Stage) -> None:
     assert_found(found, "SQL is written to the cell's log", "log_min_error_statement = panic", "warning")
 
 
-def test_the_role_of_health_checks_is_missing_or_shut_out(stage: Stage) -> None:
+def test_a_missing_or_blocked_health_check_role_is_reported(stage: Stage) -> None:
     with changed(stage, "alter role plainsql_probe nologin", back=["alter role plainsql_probe login"]):
         assert_found(doctor(stage), "Customers' roles can't log in", "ALTER ROLE … LOGIN")
     renamed = "alter role plainsql_probe rename to somebody"
@@ -265,7 +265,7 @@ def test_the_role_of_health_checks_is_missing_or_shut_out(stage: Stage) -> None:
         assert_found(doctor(stage), "role plainsql_probe is missing", "plainsql-server upgrade")
 
 
-def test_databases_are_lost_closed_or_unknown(stage: Stage) -> None:
+def test_lost_closed_and_unknown_databases_are_reported(stage: Stage) -> None:
     engine_name, *_ = stage.names()
     closed = f"alter database {engine_name} allow_connections false"
     with changed(stage, closed, back=[closed.replace("false", "true")]):
@@ -276,7 +276,7 @@ def test_databases_are_lost_closed_or_unknown(stage: Stage) -> None:
     assert_found(found, "The directory has no record of", "before you drop", "warning")
 
 
-def test_the_disk_is_nearly_full(stage: Stage) -> None:
+def test_a_nearly_full_disk_is_reported(stage: Stage) -> None:
     assert_found(doctor(stage, "--disk-free-percent", "100"), "% free", "Enlarge the disk", _disk_grade(stage.postgres))
 
 
@@ -285,7 +285,7 @@ def _disk_grade(postgres: Postgres) -> str:
     return "broken" if usage.free / usage.total < 0.5 else "warning"
 
 
-def test_the_clocks_disagree(stage: Stage) -> None:
+def test_a_clock_difference_is_reported(stage: Stage) -> None:
     faked = {"LD_PRELOAD": libfaketime("libfaketime.so.1"), "FAKETIME": "+90s", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
     ill = replace(stage, settings=faked)
     found = json.loads(ill.run("doctor", "--json", exit_code=1).stdout)
@@ -295,7 +295,7 @@ def test_the_clocks_disagree(stage: Stage) -> None:
 # The edge ------------------------------------------------------------------------------------------------------------
 
 
-def test_redis_is_down_or_evicts_or_is_not_there(stage: Stage, tmp_path: Path) -> None:
+def test_an_unavailable_or_evicting_redis_is_reported(stage: Stage, tmp_path: Path) -> None:
     assert_found(doctor(stage, redis_url=f"unix://{tmp_path}/none"), "Redis does not answer", "PLAINSQL_REDIS_URL")
     with running_redis() as redis:
         redis.ask("CONFIG", "SET", "maxmemory", "100mb")
@@ -330,13 +330,13 @@ def certificate(authority: trustme.CA, folder: Path, begins_days: int, ends_days
         ((-30, 5), ("expires on", "Renew it", "warning")),
     ],
 )
-def test_a_certificate_is_not_valid_now_or_soon(
+def test_a_certificate_outside_its_validity_period_is_reported(
     stage: Stage, authority: trustme.CA, tmp_path: Path, days: tuple[int, int], expected: tuple[str, str, str]
 ) -> None:
     assert_found(doctor(stage, **certificate(authority, tmp_path, *days)), *expected)
 
 
-def test_a_certificate_is_for_another_name_or_key(stage: Stage, authority: trustme.CA, tmp_path: Path) -> None:
+def test_a_certificate_for_another_name_or_key_is_reported(stage: Stage, authority: trustme.CA, tmp_path: Path) -> None:
     settings = certificate(authority, tmp_path, -1, 90)
     found = doctor(stage, **settings | {"data_url": "https://other.example"})
     assert_found(found, "is not valid for other.example", "names other.example")
@@ -344,23 +344,23 @@ def test_a_certificate_is_for_another_name_or_key(stage: Stage, authority: trust
     assert_found(doctor(stage, **settings), "can't be used with its key", "PLAINSQL_TLS_KEY_FILE")
 
 
-def test_a_key_file_is_open_to_others(stage: Stage, authority: trustme.CA, tmp_path: Path) -> None:
+def test_a_key_file_readable_by_others_is_reported(stage: Stage, authority: trustme.CA, tmp_path: Path) -> None:
     settings = certificate(authority, tmp_path, -1, 90)
     Path(settings["tls_key_file"]).chmod(0o644)
     assert_found(doctor(stage, **settings), "is accessible to other users: mode 0644", "chmod 600")
     assert_found(doctor(stage, tls_key_file=settings["tls_key_file"]), "Only one of", "Set both")
 
 
-def test_a_port_is_in_use(stage: Stage) -> None:
-    with socket.socket() as stranger:
-        stranger.bind(("127.0.0.1", 0))
-        stranger.listen()
-        port = stranger.getsockname()[1]
+def test_a_port_in_use_is_reported(stage: Stage) -> None:
+    with socket.socket() as outsider:
+        outsider.bind(("127.0.0.1", 0))
+        outsider.listen()
+        port = outsider.getsockname()[1]
         found = doctor(stage, data_port=str(port))
     assert_found(found, f"Another program listens on 127.0.0.1:{port}", "PLAINSQL_DATA_PORT")
 
 
-def test_the_planes_are_not_there_or_another_service_is(service: Service, stage: Stage) -> None:
+def test_missing_planes_and_foreign_services_are_reported(service: Service, stage: Stage) -> None:
     free = choose_ports({"it": 0})["it"]
     found = doctor(stage, data_url=f"http://127.0.0.1:{free}", control_url="http://127.0.0.1:1")
     assert_found(found, "The data plane does not answer", "plainsql-server data", "warning")
@@ -370,25 +370,23 @@ def test_the_planes_are_not_there_or_another_service_is(service: Service, stage:
 
 
 @pytest.mark.parametrize("name", ["data", "control", "alias"])
-def test_whoever_answers_has_a_certificate_of_an_unknown_authority(
-    stage: Stage, authority: trustme.CA, name: str
-) -> None:
-    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as stranger:
+def test_a_certificate_of_an_unknown_authority_is_reported(stage: Stage, authority: trustme.CA, name: str) -> None:
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as outsider:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         authority.issue_cert("127.0.0.1").configure_cert(context)
-        stranger.socket = context.wrap_socket(stranger.socket, server_side=True)
-        thread = Thread(target=stranger.serve_forever)
+        outsider.socket = context.wrap_socket(outsider.socket, server_side=True)
+        thread = Thread(target=outsider.serve_forever)
         thread.start()
         try:
-            found = doctor(stage, **{f"{name}_url": f"https://127.0.0.1:{stranger.server_port}"})
+            found = doctor(stage, **{f"{name}_url": f"https://127.0.0.1:{outsider.server_port}"})
         finally:
-            stranger.shutdown()
+            outsider.shutdown()
             thread.join()
     assert_found(found, "its certificate is rejected", "--ca-file")
     assert not any("does not answer at https:" in each["found"] for each in found)
 
 
-def test_the_alias_leads_elsewhere(service: Service, stage: Stage) -> None:
+def test_an_alias_that_points_elsewhere_is_reported(service: Service, stage: Stage) -> None:
     """Its upstream is another service's data plane, and its redirects go to another control plane."""
     upstream = int(service.data_url.rpartition(":")[2])
     with running_alias(upstream) as nginx:
@@ -401,7 +399,7 @@ def test_the_alias_leads_elsewhere(service: Service, stage: Stage) -> None:
     assert_found(found, "The alias does not answer", "nginx")
 
 
-def test_a_plane_that_is_ill_says_so(service: Service) -> None:
+def test_an_unhealthy_plane_is_reported(service: Service) -> None:
     """Its cell is moved away under it, and back."""
     stage = well(service)
     ((conninfo,),) = stage.ask("select conninfo from cells")
@@ -416,7 +414,7 @@ def test_a_plane_that_is_ill_says_so(service: Service) -> None:
     assert_found(found, "The data plane reports: engine", "log")
 
 
-def test_too_few_files_may_be_open(stage: Stage) -> None:
+def test_too_low_a_limit_of_open_files_is_reported(stage: Stage) -> None:
     command = f"ulimit -n 256; exec {sys.executable} -m plainsql_server doctor --json"
     ended = subprocess.run(
         ["/bin/sh", "-c", command], env=stage.environment(), capture_output=True, text=True, check=False

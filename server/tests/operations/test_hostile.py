@@ -1,4 +1,4 @@
-"""A customer lays traps in a database, and an operator backs it up and restores it: nobody else's rights are lent."""
+"""Backup and restore of a database with traps of its customer: it uses no other role's privileges."""
 
 import os
 from pathlib import Path
@@ -130,7 +130,7 @@ def test_the_programs_log_in_as_the_customers_role_and_never_as_the_admin(trappe
     assert not any("pg_dump" in line or "pg_restore" in line for line in lines if SUPERUSER in line)
 
 
-def test_a_restore_that_cannot_be_done_leaves_nothing(stage: Stage, tmp_path: Path) -> None:
+def test_a_failed_restore_leaves_nothing_behind(stage: Stage, tmp_path: Path) -> None:
     """A function that counts on a search_path: the restore fails as a whole and says why."""
     with stage.owner() as owner:
         owner.execute("create table t as select 1 as a")
@@ -149,9 +149,7 @@ def test_a_restore_that_cannot_be_done_leaves_nothing(stage: Stage, tmp_path: Pa
     assert stage.ask("select name, state from databases where state <> 'deleted'") == [("main", "ready")]
 
 
-def test_code_that_says_lines_without_end_neither_holds_a_restore_up_nor_hides_why_it_fails(
-    stage: Stage, tmp_path: Path
-) -> None:
+def test_endless_notices_neither_block_a_restore_nor_hide_its_error(stage: Stage, tmp_path: Path) -> None:
     """It runs while the rows' index is made anew, and knows by its session's name that this is a restore."""
     with stage.owner() as owner:
         owner.execute("create table loud (a int)")

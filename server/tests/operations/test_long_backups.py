@@ -40,7 +40,7 @@ _COPYING = """
 @pytest.fixture
 def filled(stage: Stage) -> Stage:
     with stage.owner() as owner:
-        # More than pipes and buffers on the way hold, so that a program waits for whoever is slow.
+        # More than pipes and buffers on the way hold, so that a program waits for the slow one.
         owner.execute("create table t as select g, repeat(md5(g::text), 30) as body from generate_series(1, 30000) g")
     return stage
 
@@ -69,20 +69,20 @@ def reap(stage: Stage) -> list[str]:
     return [each.what for each in seen if isinstance(each, Reaped)]
 
 
-def test_a_backup_may_take_longer_than_its_customer(filled: Stage) -> None:
+def test_a_backup_is_exempt_from_reaping(filled: Stage) -> None:
     backup = filled.start("backup", "--org", "acme", "main", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         wait_until_copying(filled, "plainsql-backup")
         assert reap(filled) == []
-        content, said = backup.communicate(timeout=60)
+        content, stderr = backup.communicate(timeout=60)
     finally:
         backup.kill()
         backup.wait()
-    assert backup.returncode == 0, said
+    assert backup.returncode == 0, stderr
     assert b"end.json" in content[-20_000:]
 
 
-def test_a_restore_may_take_longer_than_its_customer(filled: Stage, tmp_path: Path) -> None:
+def test_a_restore_is_exempt_from_reaping(filled: Stage, tmp_path: Path) -> None:
     content = filled.backup(tmp_path / "main.backup").read_bytes()
     command = ["restore", "--org", "acme", "copy"]
     restore = filled.start(*command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -92,15 +92,15 @@ def test_a_restore_may_take_longer_than_its_customer(filled: Stage, tmp_path: Pa
         restore.stdin.flush()
         wait_until_copying(filled, "plainsql-restore")
         assert reap(filled) == []
-        _, said = restore.communicate(content[len(content) * 3 // 4 :], timeout=60)
+        _, stderr = restore.communicate(content[len(content) * 3 // 4 :], timeout=60)
     finally:
         restore.kill()
         restore.wait()
-    assert restore.returncode == 0, said
+    assert restore.returncode == 0, stderr
     assert filled.checksums("copy") == filled.checksums()
 
 
-def test_nobody_is_spared_for_calling_itself_a_backup(stage: Stage) -> None:
+def test_the_application_name_of_a_backup_gives_no_exemption(stage: Stage) -> None:
     with stage.owner() as pretender:
         pretender.execute("set application_name = 'plainsql-backup'")
         pretender.execute("begin")

@@ -45,7 +45,7 @@ def test_prometheus_takes_the_rules_and_the_sample_configuration() -> None:
     assert "SUCCESS" in promtool("check", "config", "prometheus.yml")
 
 
-def test_each_alert_fires_when_it_should_and_not_when_all_is_quiet() -> None:
+def test_each_alert_fires_only_under_its_condition() -> None:
     assert "SUCCESS" in promtool("test", "rules", "plainsql-alerts-test.yml")
     tested = (RULES.parent / "plainsql-alerts-test.yml").read_text()
     for alert in re.findall(r"alert: (\w+)", RULES.read_text()):
@@ -110,7 +110,7 @@ def test_every_metric_of_the_service_is_on_the_dashboard_and_in_the_reference(
     assert {name for name in names if name not in shown} <= {"plainsql_build_info"}
 
 
-def test_a_cell_is_named_as_operators_name_it_and_not_by_how_it_is_reached(watched: tuple[Service, Node, int]) -> None:
+def test_a_cell_is_shown_by_its_name_and_not_by_its_address(watched: tuple[Service, Node, int]) -> None:
     service, node, port = watched
     use(service, node)
     text = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=10).text
@@ -145,9 +145,9 @@ def ask(url: str, expression: str) -> list[dict[str, Any]]:
     """What Prometheus answers to a panel's question. Raises AssertionError if it is none."""
     for variable, value in (("$job", "plainsql"), ("$route", ".*"), ("$__rate_interval", "30s")):
         expression = expression.replace(variable, value)
-    said = httpx.get(f"{url}/api/v1/query", params={"query": expression}, timeout=10).json()
-    assert said["status"] == "success", (expression, said)
-    result: list[dict[str, Any]] = said["data"]["result"]
+    response = httpx.get(f"{url}/api/v1/query", params={"query": expression}, timeout=10).json()
+    assert response["status"] == "success", (expression, response)
+    result: list[dict[str, Any]] = response["data"]["result"]
     return result
 
 

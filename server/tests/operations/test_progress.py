@@ -94,7 +94,7 @@ def test_a_terminal_is_not_filled_with_a_backup(stage: Stage) -> None:
     assert b"--output" in ended.stderr
 
 
-def test_how_far_a_dump_is_follows_the_sizes_of_its_tables() -> None:
+def test_progress_of_a_dump_follows_the_sizes_of_its_tables() -> None:
     dumped = TablesDumped({"public.small": 100, "public.large": 900})
     dumped.hear('pg_dump: dumping contents of table "public.small"')
     assert dumped.wrote(50) == 50

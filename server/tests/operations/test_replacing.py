@@ -69,7 +69,7 @@ class Traffic:
                 self.refused.append(answer)
 
 
-def test_clients_see_the_old_content_and_then_the_new_and_never_half(service: Service, tmp_path: Path) -> None:
+def test_clients_see_either_the_old_or_the_new_content(service: Service, tmp_path: Path) -> None:
     service.query("create table t as select 'restored' as content, g from generate_series(1, 20000) g")
     service.query("create table written (n int)")
     file = tmp_path / "main.backup"
@@ -106,33 +106,33 @@ def clients(traffic: Traffic) -> Iterator[None]:
             thread.join(60)
 
 
-async def test_no_customer_can_hold_a_backup_up_for_long(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_customer_can_delay_a_backup_for_long(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """A transaction that writes and does not end keeps every safe moment away."""
     monkeypatch.setattr(backups, "_SAFE_MOMENT_MS", 300)
     engine_name, owner, _ = stage.names()
     cell = (stage.postgres.conninfo, SUPERUSER, engine_name)
-    async with frozen(*cell) as moment:
-        assert moment.is_serial
+    async with frozen(*cell) as source:
+        assert source.is_serial
     with stage.postgres.connect(owner, engine_name) as holder:
         holder.execute("create table t (a int)")
         holder.execute("begin isolation level serializable")
         holder.execute("insert into t values (1)")
-        async with frozen(*cell) as moment:
-            assert not moment.is_serial
-            cursor = await moment.connection.execute("show statement_timeout")
+        async with frozen(*cell) as source:
+            assert not source.is_serial
+            cursor = await source.connection.execute("show statement_timeout")
             assert await cursor.fetchone() == ("0",)
         holder.execute("rollback")
 
 
-def test_whoever_still_knows_the_old_content_is_kept_out_until_nobody_can(stage: Stage, tmp_path: Path) -> None:
+def test_requests_with_cached_lookups_are_fenced_off_until_the_caches_expire(stage: Stage, tmp_path: Path) -> None:
     """As a node would be that has not heard of the change: its connections end, and new ones are refused."""
     with stage.owner() as owner:
         owner.execute("create table t (a int)")
     file = stage.backup(tmp_path / "main.backup")
     engine_name, role, _ = stage.names()
-    patient = replace(stage, settings={"PLAINSQL_DIRECTORY_GRACE_MS": "4000"})
+    slow = replace(stage, settings={"PLAINSQL_DIRECTORY_GRACE_MS": "4000"})
     with stage.postgres.connect(role, engine_name) as stale:
-        restoring = patient.start("restore", "--org", "acme", "main", "--replace", "--input", str(file))
+        restoring = slow.start("restore", "--org", "acme", "main", "--replace", "--input", str(file))
         while stage.names()[0] == engine_name:
             assert restoring.poll() is None
             time.sleep(0.02)

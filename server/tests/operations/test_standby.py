@@ -57,7 +57,7 @@ def test_status_shows_each_standby_and_how_far_it_is_behind(replicated: Stage) -
     assert shown[heading + 2].split() == ["local", "second", "streaming", "async", "0", "B"]
 
 
-def test_a_standby_of_the_directory_is_no_directory(replicated: Stage) -> None:
+def test_a_standby_of_the_directory_is_rejected_as_directory(replicated: Stage) -> None:
     with replicated.postgres.connect() as primary:
         row = primary.execute("select pg_current_wal_lsn()").fetchone()
     standby = replace(replicated, dsn=replicated.dsn.replace("port=5432", f"port={_PORT}"))
@@ -88,7 +88,7 @@ def test_servers_behind_one_address_are_found(replicated: Stage) -> None:
     assert_found(found, hidden, "plainsql-server cell set --conninfo", "warning")
 
 
-def test_a_slot_that_nobody_reads_keeps_the_log(replicated: Stage) -> None:
+def test_an_unused_replication_slot_is_reported(replicated: Stage) -> None:
     with replicated.postgres.connect() as primary:
         primary.execute("select pg_create_physical_replication_slot('unread', true)")
         try:

@@ -102,7 +102,7 @@ def test_a_statement_that_traps_its_cancel_can_be_terminated(service: Service) -
     assert [each for each in top(service) if each["pid"] == statement["pid"]] == []
 
 
-def test_top_on_a_terminal_draws_itself_again_until_ctrl_c(service: Service) -> None:
+def test_top_on_a_terminal_refreshes_until_ctrl_c(service: Service) -> None:
     with running(service, "select pg_sleep(8), 'drawn'"):
         screen, code = watch(service, [b"pg_sleep(8)"] * 3)
     assert screen.count(b"\x1b[H") >= 3
@@ -155,7 +155,7 @@ def test_status_says_what_does_not_answer_and_still_shows_the_rest(service: Serv
         assert "No customer backend has PID 1. The cell far does not answer" in lost
         nowhere = operate(service, "top", "--cancel", "1", "--cell", "near", exit_code=1).stderr
         assert "There is no cell 'near'" in nowhere
-        # Whoever must end a statement at night must not need the cell that is down.
+        # Ending a statement must not require the cell that is down.
         with running(service, "select pg_sleep(60), 'ended'") as answers:
             (statement,) = [each for each in top(service) if "'ended'" in each["sql"]]
             operate(service, "top", "--cancel", str(statement["pid"]))

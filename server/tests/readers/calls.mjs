@@ -9,11 +9,11 @@ const browser = await chromium.launch({
 });
 try {
   const page = await browser.newPage();
-  const told = [];
-  page.on("console", (message) => told.push(message.text()));
+  const lines = [];
+  page.on("console", (message) => lines.push(message.text()));
   await page.goto(page_url);
   const seen = await page.evaluate(call_all, JSON.parse(calls));
-  console.log(JSON.stringify({ seen, told }));
+  console.log(JSON.stringify({ seen, console: lines }));
 } finally {
   await browser.close();
 }

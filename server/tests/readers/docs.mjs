@@ -9,10 +9,10 @@ const browser = await chromium.launch({
 });
 try {
   const page = await browser.newPage({ viewport: { width: 1200, height: 900 } });
-  const told = [];
+  const lines = [];
   const asked = new Set();
-  page.on("console", (message) => message.type() === "error" && told.push(message.text()));
-  page.on("pageerror", (error) => told.push(String(error)));
+  page.on("console", (message) => message.type() === "error" && lines.push(message.text()));
+  page.on("pageerror", (error) => lines.push(String(error)));
   page.on("request", (request) => asked.add(new URL(request.url()).origin));
   await page.goto(url);
   await page.waitForSelector("#operations section");
@@ -35,7 +35,7 @@ try {
     document.body.append(script);
     return window.ran === true;
   });
-  console.log(JSON.stringify({ sections, answers, told, inline, asked: [...asked] }));
+  console.log(JSON.stringify({ sections, answers, console: lines, inline, asked: [...asked] }));
 } finally {
   await browser.close();
 }

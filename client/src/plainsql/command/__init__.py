@@ -13,7 +13,7 @@ from collections.abc import Sequence
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_ACCESS = 3
-EXIT_AWAY = 4
+EXIT_UNAVAILABLE = 4
 EXIT_INTERRUPTED = 130
 
 

@@ -11,8 +11,8 @@ from importlib import import_module
 
 from plainsql import VERSION
 
-FORMS = ("table", "json", "csv", "ndjson")
-FILE_FORMS = ("csv", "ndjson", "parquet")
+OUTPUT_FORMATS = ("table", "json", "csv", "ndjson")
+FILE_FORMATS = ("csv", "ndjson", "parquet")
 SCOPES = ("read", "write", "admin")
 _DESCRIPTION = "SQL over plain HTTPS. Without a subcommand, starts the interactive shell."
 _EPILOG = """\
@@ -121,15 +121,15 @@ def _add_settings(parser: argparse.ArgumentParser, *, is_first: bool = True) -> 
     add("--key", text="API key or session token; PLAINSQL_KEY is safer, because `ps` shows options")
     add("-d", "--database", text="database (default: the organization's default)")
     add("--ca-file", text="file with the CA certificates to trust instead of the system's")
-    said = "limit for each call (default: 60; for streamed results, the tier's limit)"
-    add("--timeout", type=float, metavar="SECONDS", text=said)
+    text = "limit for each call (default: 60; for streamed results, the tier's limit)"
+    add("--timeout", type=float, metavar="SECONDS", text=text)
     if is_first:
         add("--version", action="store_true", default=False, text="show the version and exit")
 
 
-def _add_form(parser: argparse.ArgumentParser) -> None:
+def _add_format(parser: argparse.ArgumentParser) -> None:
     shown = "output format (default: table)"
-    parser.add_argument("-o", "--output", dest="form", choices=FORMS, default="table", help=shown)
+    parser.add_argument("-o", "--output", dest="output_format", choices=OUTPUT_FORMATS, default="table", help=shown)
 
 
 def _add_sql(parser: argparse.ArgumentParser) -> None:
@@ -141,13 +141,13 @@ def _add_sql(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-rows", type=int, help="return at most this many rows")
     parser.add_argument("--read-only", action="store_true", default=None, help="run read-only; writes fail")
     parser.add_argument("--idempotency-key", help="a repeated key never runs a write twice")
-    _add_form(parser)
+    _add_format(parser)
 
 
 def _add_import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", help="CSV, NDJSON or Parquet; - for standard input")
     parser.add_argument("--table", required=True, help="an existing table, with its schema if needed")
-    parser.add_argument("--format", choices=FILE_FORMS, help="file format (default: from the file's name)")
+    parser.add_argument("--format", choices=FILE_FORMATS, help="file format (default: from the file's name)")
     parser.add_argument("--columns", help="comma-separated column names, for a CSV without a header")
     parser.add_argument("--delimiter", help="CSV delimiter (default: a comma; a tab for .tsv)")
 
@@ -156,12 +156,12 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", help="CSV, NDJSON or Parquet; - for standard output")
     parser.add_argument("--table", help="the table to export")
     parser.add_argument("--sql", help="the query to export; give either --table or --sql")
-    parser.add_argument("--format", choices=FILE_FORMS, help="file format (default: from the file's name)")
+    parser.add_argument("--format", choices=FILE_FORMATS, help="file format (default: from the file's name)")
 
 
 def _add_tables(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--schema", help="list only this schema's tables")
-    _add_form(parser)
+    _add_format(parser)
 
 
 def _add_name(parser: argparse.ArgumentParser) -> None:
@@ -209,7 +209,7 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="how long to measure (default: 2)")
     parser.add_argument("--sql", default="select 1", help="the statement to run (default: select 1)")
     parser.add_argument("--clients", type=int, default=1, help="concurrent connections (default: 1)")
-    _add_form(parser)
+    _add_format(parser)
 
 
 def _add_login(parser: argparse.ArgumentParser) -> None:
@@ -237,9 +237,9 @@ _COMMANDS = {
     "export": Command("save a table or a query result to a file", "exporting:run_export", _add_export),
     "tables": Command("list tables", "nouns:list_tables", _add_tables),
     "databases": Command(
-        "list databases, or create, rename, delete or restore one", "nouns:list_databases", _add_form, _DATABASE_VERBS
+        "list databases, or create, rename, delete or restore one", "nouns:list_databases", _add_format, _DATABASE_VERBS
     ),
-    "keys": Command("list API keys, or create, rotate or revoke one", "nouns:list_keys", _add_form, _KEY_VERBS),
+    "keys": Command("list API keys, or create, rotate or revoke one", "nouns:list_keys", _add_format, _KEY_VERBS),
     "session": Command("exchange the key for a session token", "nouns:create_session", _add_session),
     "health": Command("show whether the service is healthy", "service:show_health"),
     "bench": Command("measure the service's latency from here", "service:run_bench", _add_bench),

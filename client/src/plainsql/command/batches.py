@@ -69,17 +69,17 @@ def csv_batches(file: BinaryIO, delimiter: str, width: int) -> Iterator[Batch]:
     row = 1
     rest = b""
     while True:
-        piece = file.read(BATCH_BYTES)
-        chunk = rest + piece
-        end = _last_row_end(chunk) if piece else len(chunk)
+        block = file.read(BATCH_BYTES)
+        chunk = rest + block
+        end = _last_row_end(chunk) if block else len(chunk)
         whole, rest = chunk[:end], chunk[end:]
-        if not piece and width > 1:
+        if not block and width > 1:
             whole = whole.rstrip(b"\r\n")
         if whole:
             batch = _csv_batch(whole, delimiter, width, row)
             row += batch.rows
             yield batch
-        if not piece:
+        if not block:
             return
 
 
@@ -172,16 +172,16 @@ def ndjson_batches(file: BinaryIO, known: Sequence[str], rest: bytes = b"") -> I
     """
     row = 1
     while True:
-        piece = file.read(BATCH_BYTES)
-        chunk = rest + piece
-        end = chunk.rfind(b"\n") + 1 if piece else len(chunk)
+        block = file.read(BATCH_BYTES)
+        chunk = rest + block
+        end = chunk.rfind(b"\n") + 1 if block else len(chunk)
         whole, rest = chunk[:end], chunk[end:]
         lines = [line for line in _text(whole, row).split("\n") if line.strip()]
         if lines:
             _check_fields(lines, known, row)
             yield Batch("\n".join(lines), len(lines), row, len(whole))
             row += len(lines)
-        if not piece:
+        if not block:
             return
 
 

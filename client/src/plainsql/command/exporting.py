@@ -16,7 +16,7 @@ from plainsql.command.target import connect
 from plainsql.command.transfers import file_format, parquet_writer
 from plainsql.errors import ServiceError
 from plainsql.frames import arrow_table
-from plainsql.protocol import StreamForm
+from plainsql.protocol import StreamFormat
 from plainsql.result import Row
 
 # Rows in one Parquet row group.
@@ -27,16 +27,16 @@ def run_export(options: argparse.Namespace) -> int:
     if bool(options.table) == bool(options.sql):
         raise ValueError("Give either --table or --sql.")
     sql = options.sql or f"select * from {options.table}"
-    form = "csv" if options.file == "-" and not options.format else file_format(options)
+    output_format = "csv" if options.file == "-" and not options.format else file_format(options)
     with connect(options) as db:
         # The remaining time is shown on a terminal only.
         progress = Progress("Exporting", total_rows=_estimated_rows(db, sql) if sys.stderr.isatty() else None)
         if options.file == "-":
-            if form == "parquet":
+            if output_format == "parquet":
                 raise ValueError("Parquet can't be written to standard output; give a file name.")
-            _pass_on(db, sql, form, sys.stdout.buffer, progress, life_s=options.timeout)
+            _pass_on(db, sql, output_format, sys.stdout.buffer, progress, life_s=options.timeout)
         else:
-            _to_file(db, sql, form, Path(options.file), progress, life_s=options.timeout)
+            _to_file(db, sql, output_format, Path(options.file), progress, life_s=options.timeout)
     progress.finish(f"Exported to {options.file}")
     return 0
 
@@ -50,28 +50,32 @@ def _estimated_rows(db: Client, sql: str) -> int | None:
     return int(plan[0]["Plan"]["Plan Rows"])
 
 
-def _to_file(db: Client, sql: str, form: str, path: Path, progress: Progress, *, life_s: float | None) -> None:
+def _to_file(db: Client, sql: str, output_format: str, path: Path, progress: Progress, *, life_s: float | None) -> None:
     partial = path.with_name(f".{path.name}.part")
     try:
-        if form == "parquet":
+        if output_format == "parquet":
             _write_parquet(db, sql, partial, progress, life_s=life_s)
         else:
             with partial.open("wb") as file:
-                _pass_on(db, sql, form, file, progress, life_s=life_s)
+                _pass_on(db, sql, output_format, file, progress, life_s=life_s)
         os.replace(partial, path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
 
 
-def _pass_on(db: Client, sql: str, form: str, out: BinaryIO, progress: Progress, *, life_s: float | None) -> None:
-    is_csv = form == "csv"
-    with db.stream_bytes(sql, form=StreamForm.CSV if is_csv else StreamForm.OBJECTS, timeout_s=life_s) as pieces:
+def _pass_on(
+    db: Client, sql: str, output_format: str, out: BinaryIO, progress: Progress, *, life_s: float | None
+) -> None:
+    is_csv = output_format == "csv"
+    with db.stream_bytes(
+        sql, stream_format=StreamFormat.CSV if is_csv else StreamFormat.OBJECTS, timeout_s=life_s
+    ) as chunks:
         # The header is not a row. Line breaks in quoted fields are counted as rows; the number is only for display.
         header = 1 if is_csv else 0
-        for piece in pieces:
-            out.write(piece)
-            progress.advance(piece.count(b"\n") - header, len(piece))
+        for chunk in chunks:
+            out.write(chunk)
+            progress.advance(chunk.count(b"\n") - header, len(chunk))
             header = 0
 
 

@@ -5,7 +5,7 @@ Also maps errors to exit codes. Any other exception is a bug and keeps its trace
 
 import sys
 
-from plainsql.command import EXIT_ACCESS, EXIT_AWAY, EXIT_FAILED, EXIT_USAGE
+from plainsql.command import EXIT_ACCESS, EXIT_FAILED, EXIT_UNAVAILABLE, EXIT_USAGE
 from plainsql.command.tables import visible, width
 from plainsql.command.terminal import paint
 from plainsql.errors import AccessError, EngineError, Error, InternalError, NetworkError, ServiceError, SettingsError
@@ -21,7 +21,7 @@ def exit_code_of(error: Exception) -> int:
     if isinstance(error, AccessError):
         return EXIT_ACCESS
     if isinstance(error, NetworkError | EngineError | InternalError):
-        return EXIT_AWAY
+        return EXIT_UNAVAILABLE
     if isinstance(error, Error | ImportError):
         return EXIT_FAILED
     raise error
@@ -36,16 +36,16 @@ def lines_of(error: Exception) -> list[str]:
     """The lines to print for an error."""
     if not isinstance(error, ServiceError):
         return [paint("red", "Error: ") + visible(str(error), keep="\n"), *_outcome(error)]
-    said = [paint("red", "Error: ") + visible(error.message, keep="\n")]
+    lines = [paint("red", "Error: ") + visible(error.message, keep="\n")]
     if error.sql is not None and error.position is not None:
-        said += pointed_at(error.sql, error.position)
+        lines += pointed_at(error.sql, error.position)
     if error.statement_index:
-        said.append(f"Statement: {error.statement_index + 1}")
+        lines.append(f"Statement: {error.statement_index + 1}")
     more = (("Detail", error.detail), ("Hint", error.hint))
-    said += [f"{name}: {visible(value, keep=chr(10))}" for name, value in more if value]
+    lines += [f"{name}: {visible(value, keep=chr(10))}" for name, value in more if value]
     code = f"{error.code} ({error.sqlstate})" if error.sqlstate else error.code
-    said.append(paint("dim", f"Code: {code}  Request: {error.request_id or '-'}"))
-    return said + _outcome(error)
+    lines.append(paint("dim", f"Code: {code}  Request: {error.request_id or '-'}"))
+    return lines + _outcome(error)
 
 
 def _outcome(error: Exception) -> list[str]:

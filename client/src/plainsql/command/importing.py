@@ -98,16 +98,16 @@ def _named(error: BadRow, path: str | None, plan: Plan, options: argparse.Namesp
 
 def _plan(db: Client, file: BinaryIO, options: argparse.Namespace) -> Plan:
     known = table_columns(db, options.table)
-    form = file_format(options)
+    output_format = file_format(options)
     given = [name.strip() for name in options.columns.split(",")] if options.columns else None
     rows = None
-    if form == "csv":
+    if output_format == "csv":
         delimiter = options.delimiter or ("\t" if options.file.lower().endswith(".tsv") else ",")
         if len(delimiter) != 1:
             raise ValueError("The delimiter must be one character.")
         names = given or [name.strip() for name in csv_header(file, delimiter)]
         batches = csv_batches(file, delimiter, len(names))
-    elif form == "ndjson":
+    elif output_format == "ndjson":
         first = file.readline()
         names = given or fields_of(first)
         batches = ndjson_batches(file, names, first)
@@ -120,7 +120,7 @@ def _plan(db: Client, file: BinaryIO, options: argparse.Namespace) -> Plan:
         raise ValueError(f"Table {options.table} has no column {missing[0]!r}. Its columns are {', '.join(known)}.")
     if len(set(names)) != len(names):
         raise ValueError("A column is listed twice.")
-    return Plan(options.table, [known[name] for name in names], batches, is_csv=form == "csv", rows=rows)
+    return Plan(options.table, [known[name] for name in names], batches, is_csv=output_format == "csv", rows=rows)
 
 
 def _load(db: Client, plan: Plan, progress: Progress) -> None:
@@ -151,19 +151,19 @@ def _store_all(db: Client, plan: Plan, batches: Iterator[Batch], stage: str, pro
         _store(db, plan, batch, lambda sql: f"insert into {stage} {sql}")
         return batch
 
-    under_way: list[Future[Batch]] = []
+    in_progress: list[Future[Batch]] = []
     with ThreadPoolExecutor(_IN_FLIGHT) as threads:
         try:
             for batch in batches:
-                under_way.append(threads.submit(store, batch))
-                if len(under_way) > _IN_FLIGHT:
-                    stored = under_way.pop(0).result()
+                in_progress.append(threads.submit(store, batch))
+                if len(in_progress) > _IN_FLIGHT:
+                    stored = in_progress.pop(0).result()
                     progress.advance(stored.rows, stored.size_bytes)
-            for each in under_way:
+            for each in in_progress:
                 stored = each.result()
                 progress.advance(stored.rows, stored.size_bytes)
         except BaseException:
-            for each in under_way:
+            for each in in_progress:
                 each.cancel()
             raise
 

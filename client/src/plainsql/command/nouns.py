@@ -17,18 +17,18 @@ from plainsql.control import Database
 from plainsql.errors import ResultError
 
 
-def write_records(columns: Sequence[str], records: Iterable[Any], form: str) -> None:
+def write_records(columns: Sequence[str], records: Iterable[Any], output_format: str) -> None:
     """Prints records. A record is a dictionary or an object with these attributes."""
     rows = [[_field(record, name) for name in columns] for record in records]
-    if form == "table":
+    if output_format == "table":
         by_column = zip(*rows, strict=True)
         types = ["numeric" if any(type(value) in (int, float) for value in each) else "text" for each in by_column]
         lines = list(aligned(columns, [[cell(value) for value in row] for row in rows], types))
-    elif form == "csv":
+    elif output_format == "csv":
         lines = [csv_line(columns), *(csv_line(None if v is None else text_of(v) for v in row) for row in rows)]
     else:
         lines = [json_of(dict(zip(columns, row, strict=True))) for row in rows]
-        if form == "json":
+        if output_format == "json":
             lines = ["[", ",\n".join(lines), "]"] if lines else ["[]"]
     print("\n".join(lines))
 
@@ -40,14 +40,14 @@ def _field(record: Any, name: str) -> Any:
 def list_tables(options: argparse.Namespace) -> int:
     with connect(options) as db:
         found = db.tables(schema=options.schema, detail="full")
-    write_records(("schema", "name", "kind", "row_estimate", "size_bytes"), found, options.form)
+    write_records(("schema", "name", "kind", "row_estimate", "size_bytes"), found, options.output_format)
     return 0
 
 
 def list_databases(options: argparse.Namespace) -> int:
     with connect(options) as db:
         found = list(db.list_databases())
-    write_records(("name", "state", "default", "size_bytes", "created_at", "id"), found, options.form)
+    write_records(("name", "state", "default", "size_bytes", "created_at", "id"), found, options.output_format)
     return 0
 
 
@@ -99,7 +99,7 @@ def list_keys(options: argparse.Namespace) -> int:
     with connect(options) as db:
         found = list(db.list_keys())
     columns = ("id", "name", "state", "scopes", "database", "prefix", "last_four", "last_used_at", "expires_at")
-    write_records(columns, found, options.form)
+    write_records(columns, found, options.output_format)
     return 0
 
 

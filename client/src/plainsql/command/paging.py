@@ -11,10 +11,10 @@ from plainsql.result import Result
 from plainsql.settings import pager
 
 
-def write_paged(result: Result, form: str) -> None:
+def write_paged(result: Result, output_format: str) -> None:
     """Prints a result, through the pager if it does not fit the screen."""
     text = StringIO()
-    write_result(result, form, text)
+    write_result(result, output_format, text)
     if sys.stdout.isatty() and _is_too_large(text.getvalue()) and (command := _pager()):
         subprocess.run(command, input=text.getvalue(), text=True, check=False)
     else:

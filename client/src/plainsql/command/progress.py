@@ -37,14 +37,14 @@ class Progress:
     def line(self, now: float) -> str:
         """The bar, the rows, the rate and the time left."""
         elapsed_s = max(now - self._began, 0.001)
-        said = f"{self.rows:,} rows, {self.rows / elapsed_s:,.0f} rows/s"
+        counts = f"{self.rows:,} rows, {self.rows / elapsed_s:,.0f} rows/s"
         share = self._share()
         if share is None:
-            return f"{self._verb} {said}"
+            return f"{self._verb} {counts}"
         about = "" if self._total_bytes else "about "
         left = f", {about}{_duration(elapsed_s / share * (1 - share))} left" if share else ""
         filled = round(share * _BAR_CELLS)
-        return f"{self._verb} [{'█' * filled}{'·' * (_BAR_CELLS - filled)}] {share:4.0%} {said}{left}"
+        return f"{self._verb} [{'█' * filled}{'·' * (_BAR_CELLS - filled)}] {share:4.0%} {counts}{left}"
 
     def _share(self) -> float | None:
         if self._total_bytes:

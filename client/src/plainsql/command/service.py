@@ -9,7 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from plainsql.client import Client
-from plainsql.command import EXIT_AWAY
+from plainsql.command import EXIT_UNAVAILABLE
 from plainsql.command.nouns import write_records
 from plainsql.command.tables import json_of
 from plainsql.command.target import client_of, connect, settings_of
@@ -22,7 +22,7 @@ def show_health(options: argparse.Namespace) -> int:
     with connect(options) as db:
         health = db.health()
     print(json_of(health))
-    return 0 if health.get("status") in ("ok", "degraded") else EXIT_AWAY
+    return 0 if health.get("status") in ("ok", "degraded") else EXIT_UNAVAILABLE
 
 
 def run_bench(options: argparse.Namespace) -> int:
@@ -39,7 +39,7 @@ def run_bench(options: argparse.Namespace) -> int:
         **{f"p{share}_us": took_us[min(len(took_us) - 1, len(took_us) * share // 100)] for share in (50, 95, 99)},
         "max_us": took_us[-1], "per_second": round(len(took_us) / elapsed_s),
     }  # fmt: skip
-    write_records(tuple(record), [record], options.form)
+    write_records(tuple(record), [record], options.output_format)
     return 0
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from plainsql.client import Client
 from plainsql.command import EXIT_USAGE
-from plainsql.command.arguments import FORMS
+from plainsql.command.arguments import OUTPUT_FORMATS
 from plainsql.command.failures import show
 from plainsql.command.paging import write_paged
 from plainsql.command.sql import summary
@@ -60,15 +60,15 @@ where conrelid = $1::regclass and contype in ('f', 'c')
 class Shell:
     """A shell session: its client and its output settings."""
 
-    def __init__(self, db: Client, *, interactive: bool, form: str = "table") -> None:
+    def __init__(self, db: Client, *, interactive: bool, output_format: str = "table") -> None:
         self.db = db
         self.interactive = interactive
-        self.form = form
+        self.output_format = output_format
         self.timing = True
         self.is_over = False
         self.completer: SchemaCompleter | None = None
         self._commands: dict[str, Callable[[str], None]] = {
-            "\\d": self._describe, "\\o": self._choose_form, "\\timing": self._toggle_timing, "\\i": self._run_file,
+            "\\d": self._describe, "\\o": self._choose_format, "\\timing": self._toggle_timing, "\\i": self._run_file,
             "\\q": self._leave, "\\?": self._help,
         }  # fmt: skip
 
@@ -111,7 +111,7 @@ class Shell:
     def _run_statement(self, sql: str) -> None:
         result = self.db.query_as_sent(sql)
         write = write_paged if self.interactive else write_result
-        write(result, self.form)
+        write(result, self.output_format)
         if self.timing:
             say(summary(result))
         if self.completer and not looks_like_a_read(sql):
@@ -127,10 +127,10 @@ class Shell:
             print()
             write_result(indexes, "table")
 
-    def _choose_form(self, form: str) -> None:
-        if form not in FORMS:
-            raise ValueError(f"Unknown format. Choose from {', '.join(FORMS)}.")
-        self.form = form
+    def _choose_format(self, output_format: str) -> None:
+        if output_format not in OUTPUT_FORMATS:
+            raise ValueError(f"Unknown format. Choose from {', '.join(OUTPUT_FORMATS)}.")
+        self.output_format = output_format
 
     def _toggle_timing(self, _: str) -> None:
         self.timing = not self.timing

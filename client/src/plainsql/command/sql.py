@@ -11,7 +11,7 @@ from plainsql.client import Client, Transaction
 from plainsql.command.tables import write_result
 from plainsql.command.target import connect
 from plainsql.command.terminal import paint, say
-from plainsql.protocol import Options, StreamForm
+from plainsql.protocol import Options, StreamFormat
 from plainsql.result import Result
 from plainsql.statements import looks_like_a_read
 
@@ -21,11 +21,11 @@ def run_sql(options: argparse.Namespace) -> int:
     with connect(options) as db:
         if len(statements) > 1:
             _run_together(db, statements, options)
-        elif options.form != "table" and looks_like_a_read(statements[0]) and not options.idempotency_key:
+        elif options.output_format != "table" and looks_like_a_read(statements[0]) and not options.idempotency_key:
             _pass_on(db, statements[0], options)
         else:
             result = db.query_as_sent(statements[0], options.param, _call_options(options))
-            write_result(result, options.form)
+            write_result(result, options.output_format)
             say(summary(result))
     return 0
 
@@ -62,21 +62,21 @@ def _run_together(db: Client, statements: list[str], options: argparse.Namespace
     for sql in statements:
         together.add(sql)
     for result in together.run():
-        write_result(result, options.form)
+        write_result(result, options.output_format)
         say(summary(result))
 
 
 def _pass_on(db: Client, sql: str, options: argparse.Namespace) -> None:
-    form = StreamForm.CSV if options.form == "csv" else StreamForm.OBJECTS
+    stream_format = StreamFormat.CSV if options.output_format == "csv" else StreamFormat.OBJECTS
     out = sys.stdout.buffer
     limits = {"max_rows": options.max_rows, "read_only": options.read_only, "timeout_s": options.timeout}
-    with db.stream_bytes(sql, *options.param, form=form, **limits) as rows:
-        if options.form != "json":
-            for piece in rows:
-                out.write(piece)
+    with db.stream_bytes(sql, *options.param, stream_format=stream_format, **limits) as rows:
+        if options.output_format != "json":
+            for chunk in rows:
+                out.write(chunk)
             return
         before = b"[\n"
-        for piece in rows:
-            out.write(before + piece.rstrip(b"\n").replace(b"\n", b",\n"))
+        for chunk in rows:
+            out.write(before + chunk.rstrip(b"\n").replace(b"\n", b",\n"))
             before = b",\n"
         out.write(b"[\n]\n" if before == b"[\n" else b"\n]\n")

@@ -19,9 +19,9 @@ _SHOWN = {"\n": "⏎", "\t": "⇥", "\r": "␍"}
 _NUMBERS = frozenset(["int2", "int4", "int8", "numeric", "float4", "float8", "oid"])
 
 
-def write_result(result: Result, form: str, out: TextIO | None = None) -> None:
+def write_result(result: Result, output_format: str, out: TextIO | None = None) -> None:
     """Prints a result in one of the formats."""
-    lines = {"table": table_lines, "json": _json_lines, "ndjson": _ndjson_lines, "csv": _csv_lines}[form]
+    lines = {"table": table_lines, "json": _json_lines, "ndjson": _ndjson_lines, "csv": _csv_lines}[output_format]
     out = out or sys.stdout
     for line in lines(result):
         out.write(line + "\n")

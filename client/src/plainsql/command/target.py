@@ -21,7 +21,7 @@ def connect(options: argparse.Namespace) -> Client:
 def client_of(settings: Settings, options: argparse.Namespace) -> Client:
     """A client that prints a message when the service does not answer."""
     client = Client(settings, timeout_s=DEFAULT_TIMEOUT_S if options.timeout is None else options.timeout)
-    client.tell_when_away(say)
+    client.tell_when_unavailable(say)
     return client
 
 

@@ -12,7 +12,7 @@ from plainsql.command.tables import json_of
 from plainsql.errors import ResultError
 from plainsql.parameters import encode_param
 
-_FORMS = {".csv": "csv", ".tsv": "csv", ".ndjson": "ndjson", ".jsonl": "ndjson", ".parquet": "parquet"}
+_FORMATS_BY_SUFFIX = {".csv": "csv", ".tsv": "csv", ".ndjson": "ndjson", ".jsonl": "ndjson", ".parquet": "parquet"}
 _COLUMNS = """
 select attname::text as name, format_type(atttypid, atttypmod) as type from pg_attribute
 where attrelid = to_regclass($1) and attnum > 0 and not attisdropped order by attnum
@@ -70,7 +70,7 @@ def file_format(options: argparse.Namespace) -> str:
     """The format from --format, or from the file's name."""
     if options.format:
         return str(options.format)
-    found = _FORMS.get(Path(options.file).suffix.lower())
+    found = _FORMATS_BY_SUFFIX.get(Path(options.file).suffix.lower())
     if found is None:
         raise ValueError(f"Can't tell the format of {options.file!r}. Give --format csv, ndjson or parquet.")
     return found

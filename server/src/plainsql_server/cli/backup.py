@@ -57,11 +57,11 @@ def _opened(output: Path | None) -> Iterator[BinaryIO]:
                 "A backup can't be written to a terminal. Redirect standard output, or use --output."
             )
         # Not sys.stdout: Python would flush it again at exit and print its own error.
-        with _told_if_full("Standard output"), os.fdopen(os.dup(sys.stdout.fileno()), "wb") as stream:
+        with _reporting_full_disk("Standard output"), os.fdopen(os.dup(sys.stdout.fileno()), "wb") as stream:
             yield stream
         return
     draft = output.with_name(output.name + ".part")
-    with _told_if_full(str(output)):
+    with _reporting_full_disk(str(output)):
         try:
             draft.unlink(missing_ok=True)
             descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -75,7 +75,7 @@ def _opened(output: Path | None) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def _told_if_full(target: str) -> Iterator[None]:
+def _reporting_full_disk(target: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -17,7 +17,7 @@ _COLUMNS = [
 ]  # fmt: skip
 
 
-class _Moment(click.ParamType[datetime]):
+class _Timestamp(click.ParamType[datetime]):
     """An RFC 3339 timestamp with its zone, such as 2027-01-31T00:00:00Z."""
 
     name = "time"
@@ -44,7 +44,7 @@ def key_command() -> None:
 @click.option(
     "--database", help="Limit the key to this database. Without it, the key may use all of the organization's."
 )
-@click.option("--expires-at", type=_Moment(), help="Expiry time, such as 2027-01-31T00:00:00Z.")
+@click.option("--expires-at", type=_Timestamp(), help="Expiry time, such as 2027-01-31T00:00:00Z.")
 def _create(
     organization: str, name: str, scopes: tuple[str, ...], database: str | None, expires_at: datetime | None
 ) -> None:

@@ -71,11 +71,11 @@ class Bar:
             self._write(share, f" {100 * share:3.0f} %{self._pace(done, self._total, share)}")
         self._stream.flush()
 
-    def _write(self, share: float, told: str) -> None:
+    def _write(self, share: float, text: str) -> None:
         """Redraw the line, no longer than the terminal is wide: a wrapped line can't be overwritten."""
-        width = max(0, min(_WIDTH, self._columns() - _LABEL_WIDTH - len(told)))
+        width = max(0, min(_WIDTH, self._columns() - _LABEL_WIDTH - len(text)))
         filled = int(share * width)
-        line = f"{self._label:<{_LABEL_WIDTH}}{'█' * filled}{'░' * (width - filled)}{told}"
+        line = f"{self._label:<{_LABEL_WIDTH}}{'█' * filled}{'░' * (width - filled)}{text}"
         self._stream.write(f"\r\x1b[K{line[: self._columns()]}")
 
     def _columns(self) -> int:

@@ -11,7 +11,7 @@ import msgspec
 
 from plainsql_server.cli.output import json_option, remark, table_lines
 from plainsql_server.cli.running import with_directory
-from plainsql_server.operations.top import Picture, Statement, cancel, look
+from plainsql_server.operations.top import Picture, RunningStatement, cancel, look
 
 _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 _COLUMNS = ["cell", "pid", "organization", "database", "role", "state", "seconds", "waits for", "sql"]
@@ -68,11 +68,11 @@ def _watch(every_s: float, idle: bool) -> None:
 def _lines(picture: Picture, width: int | None) -> list[str]:
     rows = [_row(statement) for statement in picture.statements]
     lines = table_lines(_COLUMNS, rows)
-    lines += [f"The cell {name} does not answer: {why}" for name, why in picture.away.items()]
+    lines += [f"The cell {name} does not answer: {why}" for name, why in picture.unreachable.items()]
     return [line[:width] for line in lines]
 
 
-def _row(statement: Statement) -> list[str]:
+def _row(statement: RunningStatement) -> list[str]:
     return [
         statement.cell, str(statement.pid), statement.organization, statement.database, statement.role, statement.state,
         f"{statement.elapsed_s:.1f}", statement.waits_for or "-", statement.sql,

@@ -20,12 +20,12 @@ class CellWork:
     """A process's slots on each cell, and the sizes that it has read recently."""
 
     def __init__(self) -> None:
-        self._turns: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(CONNECTIONS))
+        self._slots: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(CONNECTIONS))
         self._sizes: dict[str, tuple[int, float]] = {}
 
-    def turn(self, cell_id: str) -> asyncio.Semaphore:
+    def slot(self, cell_id: str) -> asyncio.Semaphore:
         """The semaphore for admin connections to a cell. Never wait for a second slot while holding one."""
-        return self._turns[cell_id]
+        return self._slots[cell_id]
 
     def remember_sizes(self, sizes: dict[str, int]) -> None:
         """Caches these sizes, by database id, for a few seconds."""

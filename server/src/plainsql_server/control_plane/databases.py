@@ -55,7 +55,7 @@ async def finish(directory: Directory, database: DatabaseRecord, by: Actor = SER
 
     cell = await cell_of(directory, database)
     try:
-        async with work_of(directory).turn(cell.id):
+        async with work_of(directory).slot(cell.id):
             await provisioning.create_database(
                 cell.conninfo, cell.admin_role, names_of(database), database.record_secret, is_wanted
             )
@@ -76,7 +76,7 @@ async def drop(directory: Directory, database: DatabaseRecord) -> None:
         return await databases.is_due_for_dropping(directory, database.id, database.engine_name)
 
     work = work_of(directory)
-    async with work.turn(cell.id):
+    async with work.slot(cell.id):
         is_gone = await provisioning.drop_database(cell.conninfo, cell.admin_role, names_of(database), is_due)
     if is_gone:
         work.forget_size(database.id)
@@ -113,7 +113,7 @@ async def sizes_bytes(directory: Directory, listed: Sequence[DatabaseRecord]) ->
     """
     for cell_id in {database.cell_id for database in _without_size(directory, listed)}:
         try:
-            async with asyncio.timeout(_SIZES_TIMEOUT_S), work_of(directory).turn(cell_id):
+            async with asyncio.timeout(_SIZES_TIMEOUT_S), work_of(directory).slot(cell_id):
                 await _read_sizes(directory, cell_id, listed)
         except (ServiceError, TimeoutError):
             # A missing size is not worth an error or a wait. Health checks report a cell that is unavailable.

@@ -11,7 +11,7 @@ from plainsql_server.control_plane import databases
 from plainsql_server.core.actor import SERVICE
 from plainsql_server.core.clock import now
 from plainsql_server.core.errors import ConflictError, ServiceError
-from plainsql_server.core.observation import Failure, Observe, Reaped, told_to_operators
+from plainsql_server.core.observation import FailureObserved, Observe, Reaped, describe_for_operators
 from plainsql_server.directory import cells
 from plainsql_server.directory import databases as stored
 from plainsql_server.directory.cells import CellRecord, CellState
@@ -67,4 +67,4 @@ class DiskGuard:
         return True
 
     def _report(self, error: Exception) -> None:
-        self._observe(Failure(now(), "failure", "disk_guard", told_to_operators(error)))
+        self._observe(FailureObserved(now(), "failure", "disk_guard", describe_for_operators(error)))

@@ -57,12 +57,12 @@ async def draft(
         await _end(directory, made)
 
 
-async def adopt(directory: Directory, made: DatabaseRecord, *, plain: bool) -> DatabaseRecord:
+async def adopt(directory: Directory, made: DatabaseRecord, *, without_code: bool) -> DatabaseRecord:
     """Makes the draft a ready database. Raises ConflictError if it was dropped meanwhile."""
     cell = await cell_of(directory, made)
     # The lock keeps the finisher from dropping the draft until the directory records that it is no longer due.
     async with fencing.held(cell.conninfo, cell.admin_role, names_of(made)) as is_there:
-        adopted = await drafts.adopt(directory, made, plain, OPERATOR) if is_there else None
+        adopted = await drafts.adopt(directory, made, without_code, OPERATOR) if is_there else None
     return adopted or _lost()
 
 
@@ -71,7 +71,7 @@ async def replace(
     made: DatabaseRecord,
     target: DatabaseRecord,
     *,
-    plain: bool,
+    without_code: bool,
     restore_s: float,
     heeded_s: float,
 ) -> DatabaseRecord:
@@ -92,7 +92,10 @@ async def replace(
             _lost()
         async with fencing.closed(old_cell.conninfo, old_cell.admin_role, target.engine_name):
             replaced = (
-                await drafts.replace(directory, made, target, plain=plain, restore_s=restore_s, by=OPERATOR) or _lost()
+                await drafts.replace(
+                    directory, made, target, without_code=without_code, restore_s=restore_s, by=OPERATOR
+                )
+                or _lost()
             )
             await asyncio.sleep(heeded_s)
             return replaced

@@ -12,7 +12,7 @@ from datetime import timedelta
 from plainsql_server.control_plane import databases, moves
 from plainsql_server.control_plane.databases import CLAIM_S
 from plainsql_server.core.clock import now
-from plainsql_server.core.observation import Failure, Observe, told_to_operators
+from plainsql_server.core.observation import FailureObserved, Observe, describe_for_operators
 from plainsql_server.directory import audit, sessions
 from plainsql_server.directory import databases as stored
 from plainsql_server.directory.connection import Directory
@@ -91,4 +91,4 @@ class Finisher:
             self._report(error)
 
     def _report(self, error: Exception) -> None:
-        self._observe(Failure(now(), "failure", "finishing", told_to_operators(error)))
+        self._observe(FailureObserved(now(), "failure", "finishing", describe_for_operators(error)))

@@ -17,7 +17,7 @@ from plainsql_server.core.ids import Kind, new_id
 from plainsql_server.core.principal import Scope
 from plainsql_server.directory import keys
 from plainsql_server.directory.connection import Directory
-from plainsql_server.directory.keys import KeyRecord, NewKey
+from plainsql_server.directory.keys import KeyRecord, NewKeyRecord
 from plainsql_server.limits.tiers import LIVE_KEYS
 
 # The last year whose dates are valid in every time zone, both in Python and in PostgreSQL.
@@ -115,8 +115,8 @@ def _new(
     database_id: str | None,
     expires_at: datetime | None,
     replaces: str | None = None,
-) -> NewKey:
-    return NewKey(
+) -> NewKeyRecord:
+    return NewKeyRecord(
         id=new_id(Kind.KEY),
         organization_id=organization_id,
         name=name,

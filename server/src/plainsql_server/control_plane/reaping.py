@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from plainsql_server.core.clock import now
 from plainsql_server.core.errors import ServiceError
-from plainsql_server.core.observation import Failure, Observe, Reaped, told_to_operators
+from plainsql_server.core.observation import FailureObserved, Observe, Reaped, describe_for_operators
 from plainsql_server.directory import cells, roles, spanning
 from plainsql_server.directory.cells import CellRecord, CellState
 from plainsql_server.directory.connection import Directory
@@ -162,7 +162,7 @@ class Reaper:
             await kept[1].close()
 
     def _report(self, error: Exception) -> None:
-        self._observe(Failure(now(), "failure", "reaping", told_to_operators(error)))
+        self._observe(FailureObserved(now(), "failure", "reaping", describe_for_operators(error)))
 
 
 def _organization(owners: Mapping[str, roles.RoleOwner], locker: Locker) -> str:

@@ -15,7 +15,7 @@ from plainsql_server.core.ids import Kind, new_id
 from plainsql_server.core.principal import Principal, Scope
 from plainsql_server.directory import sessions
 from plainsql_server.directory.connection import Directory
-from plainsql_server.directory.sessions import NewSession, SessionRecord
+from plainsql_server.directory.sessions import NewSessionRecord, SessionRecord
 from plainsql_server.limits.tiers import LIVE_SESSIONS
 
 # Both values come from the specification.
@@ -38,7 +38,7 @@ async def create(
     granted = principal.scopes if scopes is None else _narrowed(principal, frozenset(scopes))
     database_id = None if database is None else await _database_id(directory, principal, database)
     token, created_at = new_session_token(), now()
-    new = NewSession(
+    new = NewSessionRecord(
         id=new_id(Kind.SESSION),
         organization_id=principal.organization_id,
         key_id=principal.key_id,

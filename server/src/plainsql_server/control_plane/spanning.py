@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 
 from plainsql_server.core.clock import now
 from plainsql_server.core.errors import EngineError, ServiceError
-from plainsql_server.core.observation import Failure, Observe, Reaped, told_to_operators
+from plainsql_server.core.observation import FailureObserved, Observe, Reaped, describe_for_operators
 from plainsql_server.directory import spanning
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.spanning import Participation, Unfinished
@@ -39,18 +39,18 @@ class _Cell:
     """A cell, and whether it answered the last attempt."""
 
     def __init__(self) -> None:
-        self.is_away = False
-        self._places = asyncio.Semaphore(_OF_A_CELL)
+        self.is_unreachable = False
+        self._slots = asyncio.Semaphore(_OF_A_CELL)
         self._asking = 0
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[bool]:
+    async def slot(self) -> AsyncIterator[bool]:
         """Whether to contact the cell. If it is unavailable, one task tries it and the others skip it."""
-        if self._is_in_vain():
+        if self._is_pointless():
             yield False
             return
-        async with self._places:
-            if self._is_in_vain():
+        async with self._slots:
+            if self._is_pointless():
                 yield False
                 return
             self._asking += 1
@@ -59,8 +59,8 @@ class _Cell:
             finally:
                 self._asking -= 1
 
-    def _is_in_vain(self) -> bool:
-        return self.is_away and self._asking > 0
+    def _is_pointless(self) -> bool:
+        return self.is_unreachable and self._asking > 0
 
 
 class Recovery:
@@ -70,7 +70,7 @@ class Recovery:
         self._directory = directory
         self._observe = observe
         self._cells: defaultdict[str, _Cell] = defaultdict(_Cell)
-        self._under_way: dict[str, asyncio.Task[None]] = {}
+        self._in_progress: dict[str, asyncio.Task[None]] = {}
         self._tidy_at_s = 0.0
 
     async def run(self) -> None:
@@ -80,7 +80,7 @@ class Recovery:
                 try:
                     while await self._start_some():
                         # There may be more records than were taken.
-                        await self._room()
+                        await self._wait_for_slot()
                     await self._tidy()
                 except Exception as error:
                     # Usually the directory is unavailable. The loop must survive, because nothing restarts it.
@@ -92,28 +92,28 @@ class Recovery:
     async def finish_some(self) -> int:
         """Finishes some abandoned records. Returns how many were found."""
         found = await self._start_some()
-        await asyncio.gather(*self._under_way.values())
+        await asyncio.gather(*self._in_progress.values())
         return found
 
     async def _start_some(self) -> int:
         """Starts to finish as many abandoned records as the limit allows. Returns how many were found."""
-        room = _AT_ONCE - len(self._under_way)
-        if not room:
+        free = _AT_ONCE - len(self._in_progress)
+        if not free:
             return 0
-        found = await spanning.take_over(self._directory, room, _CLAIM_S)
+        found = await spanning.take_over(self._directory, free, _CLAIM_S)
         for each in found:
             # On a busy cell, a claim may expire while its task still waits, and the record is then found again.
-            if each.id not in self._under_way:
-                self._under_way[each.id] = asyncio.create_task(self._finish(each))
+            if each.id not in self._in_progress:
+                self._in_progress[each.id] = asyncio.create_task(self._finish(each))
         return len(found)
 
-    async def _room(self) -> None:
+    async def _wait_for_slot(self) -> None:
         """Waits until another record can be taken."""
-        if len(self._under_way) >= _AT_ONCE:
-            await asyncio.wait(self._under_way.values(), return_when=asyncio.FIRST_COMPLETED)
+        if len(self._in_progress) >= _AT_ONCE:
+            await asyncio.wait(self._in_progress.values(), return_when=asyncio.FIRST_COMPLETED)
 
     async def _give_up(self) -> None:
-        tasks = list(self._under_way.values())
+        tasks = list(self._in_progress.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -129,24 +129,24 @@ class Recovery:
             # The claim expires, and a later pass continues.
             self._report(error)
         finally:
-            del self._under_way[unfinished.id]
+            del self._in_progress[unfinished.id]
 
     async def _end(self, unfinished: Unfinished, part: Participation) -> bool:
         """Finishes one participant. Returns whether nothing is left prepared there."""
         known = self._cells[part.cell_conninfo]
-        async with known.turn() as may_ask:
+        async with known.slot() as may_ask:
             if not may_ask:
                 return False
             try:
                 await self._end_on_cell(unfinished, part)
             except EngineError as error:
-                known.is_away = True
+                known.is_unreachable = True
                 self._report(error)
                 return False
             except ServiceError as error:
                 self._report(error)
                 return False
-            known.is_away = False
+            known.is_unreachable = False
             return True
 
     async def _end_on_cell(self, unfinished: Unfinished, part: Participation) -> None:
@@ -163,4 +163,4 @@ class Recovery:
             self._tidy_at_s = time.monotonic() + _TIDY_EVERY_S
 
     def _report(self, error: Exception) -> None:
-        self._observe(Failure(now(), "failure", "recovery", told_to_operators(error)))
+        self._observe(FailureObserved(now(), "failure", "recovery", describe_for_operators(error)))

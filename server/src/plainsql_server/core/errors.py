@@ -63,7 +63,7 @@ class ServiceError(Exception):
         self.code = code
         self.message = message
         self.hint = hint
-        self.diagnosis = diagnosis or _NOTHING_SAID
+        self.diagnosis = diagnosis or _NO_DIAGNOSIS
         self.retryable = retryable
         self.retry_after_ms = retry_after_ms
         self.outcome = outcome or self.default_outcome
@@ -110,4 +110,4 @@ class InternalError(ServiceError):
         )
 
 
-_NOTHING_SAID = Diagnosis()
+_NO_DIAGNOSIS = Diagnosis()

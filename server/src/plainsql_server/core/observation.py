@@ -42,7 +42,7 @@ class RequestFinished(Observation):
 
 
 @dataclass(slots=True)
-class Failure(Observation):
+class FailureObserved(Observation):
     """Something in the service failed and was handled. `context` is for operators only."""
 
     where: str
@@ -59,8 +59,8 @@ class Reaped(Observation):
     count: int
 
 
-def told_to_operators(error: Exception) -> str:
-    """The text of an error for the context of a `Failure`."""
+def describe_for_operators(error: Exception) -> str:
+    """The text of an error for the context of a `FailureObserved`."""
     if isinstance(error, ServiceError):
         return error.internal_context or error.message
     return f"{type(error).__name__}: {error}"

@@ -32,7 +32,7 @@ _LOOK_AGAIN_S = 0.1
 # down.
 _LOOK_UP_S = 0.5
 # For how long a statement may rely on what was known about its database when the statement started.
-PLAIN_FOR_S = 0.1
+WITHOUT_CODE_FOR_S = 0.1
 
 
 def is_still_plain(known: bool, began_s: float) -> bool:
@@ -48,11 +48,11 @@ class Place:
     """Where a principal's statements run: a database, as its owner if the principal may write, else as its reader."""
 
     database_id: str
-    plain: bool
+    without_code: bool
     address: Address
     # The secret that protects the database's idempotency records; see `engine/execution/records.py`.
     record_secret: str = ""
-    # Whether `plain` is reliable. It is not if it was cached before the directory became unavailable.
+    # Whether `without_code` is reliable. It is not if it was cached before the directory became unavailable.
     certain: bool = True
     # The name that the organization gave it.
     name: str = ""
@@ -83,7 +83,7 @@ class Databases:
         if name is not None and not DATABASE_NAME.match(name):
             # No database can have this name. Don't let invalid names fill the cache.
             raise AccessError("database_not_found", "There is no database with that name.")
-        if self._freshness.away:
+        if self._freshness.unavailable:
             known = await self._places.last_known((principal, name))
             if known is not None:
                 return replace(known, certain=False)
@@ -123,14 +123,14 @@ class Databases:
         """
         try:
             async with asyncio.timeout(deadline.left_s()):
-                await databases.set_not_plain(self._directory, place.database_id)
-                await asyncio.sleep(self._freshness.short_s + PLAIN_FOR_S)
+                await databases.set_has_code(self._directory, place.database_id)
+                await asyncio.sleep(self._freshness.short_s + WITHOUT_CODE_FOR_S)
         except TimeoutError:
             raise LimitError(
                 "statement_timeout",
                 "The deadline passed before the statement could run.",
                 hint="Allow more time: the first statement that stores code in a database takes about"
-                f" {self._freshness.short_s + PLAIN_FOR_S:.1f} s longer.",
+                f" {self._freshness.short_s + WITHOUT_CODE_FOR_S:.1f} s longer.",
             ) from None
 
     async def _look_up(self, key: tuple[Principal, str | None]) -> Place:
@@ -144,7 +144,9 @@ class Databases:
             raise DatabaseHeld
         if record.cell_state is CellState.DOWN:
             raise cell_is_down()
-        return Place(record.id, record.plain, _address(record, principal), record.record_secret, name=record.name)
+        return Place(
+            record.id, record.without_code, _address(record, principal), record.record_secret, name=record.name
+        )
 
 
 def _allowed_name(principal: Principal, name: str | None) -> str | None:

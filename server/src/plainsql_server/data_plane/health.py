@@ -28,12 +28,12 @@ class Health:
         # Ignore cells that the operator has marked as down. They say nothing about this process.
         serving = [cell.conninfo for cell in listed if cell.state is not CellState.DOWN]
         failures = await asyncio.gather(*(_failure(conninfo) for conninfo in serving))
-        away = [failure for failure in failures if failure is not None]
-        if away and len(away) == len(serving):
-            raise away[0]
-        if away:
+        unavailable = [failure for failure in failures if failure is not None]
+        if unavailable and len(unavailable) == len(serving):
+            raise unavailable[0]
+        if unavailable:
             # If a load balancer removed this process, it would also affect customers whose cell works.
-            raise EngineError("degraded", f"{len(away)} of {len(serving)} cells do not accept connections.")
+            raise EngineError("degraded", f"{len(unavailable)} of {len(serving)} cells do not accept connections.")
 
 
 async def _failure(conninfo: str) -> EngineError | None:

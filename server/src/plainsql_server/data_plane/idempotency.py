@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from plainsql_server.core.clock import Deadline, now
 from plainsql_server.core.errors import AccessError, ConflictError, EngineError, LimitError, Outcome, ServiceError
-from plainsql_server.core.observation import Failure
+from plainsql_server.core.observation import FailureObserved
 from plainsql_server.core.principal import Principal
 from plainsql_server.core.result import Result
 from plainsql_server.data_plane.databases import Databases
@@ -25,7 +25,7 @@ from plainsql_server.data_plane.transaction import (
     run_attempts,
 )
 from plainsql_server.engine.connection.session_state import SessionState
-from plainsql_server.engine.connection.sqlstate import engine_away
+from plainsql_server.engine.connection.sqlstate import engine_unavailable
 from plainsql_server.engine.execution.records import AlreadyRecorded, Found, Record, look_up, purge
 from plainsql_server.engine.pool.pool import Pools
 from plainsql_server.limits.tiers import TIERS
@@ -56,7 +56,7 @@ class KeyedRequest:
 
 
 @dataclass(slots=True)
-class Recorded:
+class RecordedAnswer:
     """A recorded answer: of this request, or replayed from an earlier one."""
 
     body: bytes
@@ -81,19 +81,19 @@ class Idempotency:
         self._transactions = transactions
         self._purge_after_s: dict[str, float] = {}
 
-    async def run(self, principal: Principal, request: TransactionRequest, keyed: KeyedRequest) -> Recorded:
+    async def run(self, principal: Principal, request: TransactionRequest, keyed: KeyedRequest) -> RecordedAnswer:
         """Runs the request or replays its recorded answer. Raises ConflictError if another request used the key."""
         job = await self._transactions.prepare(principal, request)
         transaction = TransactionResult()
         if job.first.plan.read_only:
             await run_attempts(job, transaction)
-            return Recorded(keyed.render(transaction), False, transaction)
+            return RecordedAnswer(keyed.render(transaction), False, transaction)
         record = job.first.plan.record = _record(keyed, job, transaction)
         while True:
             try:
                 await run_attempts(job, transaction)
                 self._purge_now_and_then(job)
-                return Recorded(record.body, False, transaction)
+                return RecordedAnswer(record.body, False, transaction)
             except AlreadyRecorded:
                 if (found := await _look_up(job, keyed.key)).body is not None:
                     return _replayed(found, keyed)
@@ -138,7 +138,7 @@ class Idempotency:
         except ServiceError as error:
             # The answer is already sent. The next recorded request tries again.
             self._purge_after_s.pop(job.first.place.database_id, None)
-            failure = Failure(now(), "failure", "data_plane.idempotency", f"purging: {error.message}")
+            failure = FailureObserved(now(), "failure", "data_plane.idempotency", f"purging: {error.message}")
             job.first.pool.cell.observe(failure)
 
 
@@ -150,7 +150,7 @@ def _record(keyed: KeyedRequest, job: Job, transaction: TransactionResult) -> Re
     return Record(job.first.place.record_secret, keyed.key, keyed.request_id, keyed.body_hash, render)
 
 
-def _replayed(found: Found, keyed: KeyedRequest) -> Recorded:
+def _replayed(found: Found, keyed: KeyedRequest) -> RecordedAnswer:
     assert found.body is not None
     if found.body_hash != keyed.body_hash:
         raise ConflictError(
@@ -158,7 +158,7 @@ def _replayed(found: Found, keyed: KeyedRequest) -> Recorded:
             "This idempotency key was already used with a different request.",
             hint="Use a new key for each new request.",
         )
-    return Recorded(found.body, True, TransactionResult())
+    return RecordedAnswer(found.body, True, TransactionResult())
 
 
 async def _look_up(job: Job, key: str) -> Found:
@@ -185,6 +185,6 @@ async def _resolve(job: Job, key: str, lost: EngineError) -> Found:
         if found is not None and found.body is not None:
             return found
         if found is not None and not found.in_progress:
-            raise engine_away(lost.internal_context or "", outcome=Outcome.ROLLED_BACK) from lost
+            raise engine_unavailable(lost.internal_context or "", outcome=Outcome.ROLLED_BACK) from lost
         await asyncio.sleep(min(_LOOK_AGAIN_S, job.deadline.left_s()))
     raise lost

@@ -8,7 +8,7 @@ import re
 import msgspec
 
 from plainsql_server.core.errors import RequestError
-from plainsql_server.engine.execution.transaction import Count, Reference
+from plainsql_server.engine.execution.transaction import Count, ResultReference
 
 _PATH = re.compile(r"(\d{1,5})\.(?:(row_count|affected_rows)|rows\.(\d{1,6})\.(.+))", re.ASCII | re.DOTALL)
 
@@ -20,7 +20,7 @@ class _Sent(msgspec.Struct, forbid_unknown_fields=True):
 _decoder = msgspec.json.Decoder(_Sent)
 
 
-def read_parameter(raw: bytes, statement_index: int) -> bytes | Reference:
+def read_parameter(raw: bytes, statement_index: int) -> bytes | ResultReference:
     """The parameter as it was sent, or the reference it contains. Raises RequestError if the reference is invalid."""
     if not raw.startswith(b"{") or b"$ref" not in raw:
         return raw
@@ -39,8 +39,8 @@ def read_parameter(raw: bytes, statement_index: int) -> bytes | Reference:
     if int(match[1]) >= statement_index:
         raise _wrong(statement_index, f"{path!r} must refer to an earlier statement.", None)
     if match[2] is not None:
-        return Reference(int(match[1]), path, Count(match[2]))
-    return Reference(int(match[1]), path, row=int(match[3]), column=match[4])
+        return ResultReference(int(match[1]), path, Count(match[2]))
+    return ResultReference(int(match[1]), path, row=int(match[3]), column=match[4])
 
 
 def _wrong(statement_index: int, message: str, hint: str | None) -> RequestError:

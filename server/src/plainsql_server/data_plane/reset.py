@@ -16,7 +16,7 @@ from plainsql_server.data_plane.databases import Place
 from plainsql_server.data_plane.service_connections import ServiceConnections
 from plainsql_server.directory import audit
 from plainsql_server.directory.connection import Directory
-from plainsql_server.engine.connection.batch import Answer, Own
+from plainsql_server.engine.connection.batch import BatchResult, Own
 from plainsql_server.engine.execution import wipe
 from plainsql_server.engine.execution.wipe import BATCH_OBJECTS, Droppable
 from plainsql_server.limits.tiers import TIERS
@@ -109,7 +109,7 @@ class _Emptying:
         if refusal is not None and not dropped:
             raise refusal
 
-    async def _service(self, statements: list[bytes | Own]) -> list[Answer]:
+    async def _service(self, statements: list[bytes | Own]) -> list[BatchResult]:
         if time.monotonic() >= self._until_s:
             raise self._timed_out()
         try:

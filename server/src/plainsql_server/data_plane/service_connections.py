@@ -17,7 +17,7 @@ from plainsql_server.data_plane.admission import lower
 from plainsql_server.data_plane.databases import Databases, Place
 from plainsql_server.data_plane.outcome import OwnLimits, to_error
 from plainsql_server.directory.tally import Tally
-from plainsql_server.engine.connection.batch import Answer, Own, run_batch
+from plainsql_server.engine.connection.batch import BatchResult, Own, run_batch
 from plainsql_server.engine.connection.connection import ResultTooLarge
 from plainsql_server.engine.connection.session_state import SessionState
 from plainsql_server.engine.pool.pool import Lease, Pools
@@ -38,7 +38,7 @@ class ServiceConnection:
     def queue_us(self) -> int:
         return self.lease.queue_us
 
-    async def run(self, *statements: bytes | Own) -> list[Answer]:
+    async def run(self, *statements: bytes | Own) -> list[BatchResult]:
         """Runs the statements and returns their answers; see `run_batch`. Raises ServiceError."""
         if self.lease.ended_for is not None:
             # Between two exchanges, PostgreSQL runs nothing that a cancel could end, so check here.
@@ -64,7 +64,7 @@ class ServiceConnection:
         """Declares that the session state is unchanged, so the session need not be cleaned."""
         self.lease.session_state = SessionState.NOTHING
 
-    def _count(self, answers: Sequence[Answer]) -> None:
+    def _count(self, answers: Sequence[BatchResult]) -> None:
         for answer in answers:
             self.row_count += len(answer.rows)
             self.size_bytes += sum(len(value) for row in answer.rows for value in row if value is not None)

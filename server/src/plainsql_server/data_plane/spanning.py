@@ -35,7 +35,7 @@ from plainsql_server.data_plane.outcome import timed_out, to_error
 from plainsql_server.data_plane.spanning_lock import SpanningLock, SpanningLocks, taken_away
 from plainsql_server.data_plane.transaction import Job, Part, TransactionResult, try_until_done
 from plainsql_server.engine.connection.connection import ResultTooLarge
-from plainsql_server.engine.connection.sqlstate import connection_lost, engine_away
+from plainsql_server.engine.connection.sqlstate import connection_lost, engine_unavailable
 from plainsql_server.engine.execution.records import AlreadyRecorded
 from plainsql_server.engine.execution.spanning import Participant, commit_anew, gid_of, new_gid
 from plainsql_server.engine.execution.transaction import Results
@@ -52,7 +52,7 @@ _LAST_WORD_S = 5.0
 _ANSWER_AFTER_S = 0.95
 
 
-class Step(Enum):
+class SpanningStep(Enum):
     """The steps of the protocol, in order. Tests kill the process after each of them."""
 
     CLAIMED = auto()
@@ -73,7 +73,7 @@ class Step(Enum):
     """Everything is rolled back; the record is not freed yet."""
 
 
-OnStep = Callable[[Step], None]
+OnStep = Callable[[SpanningStep], None]
 
 
 class _Stage(IntEnum):
@@ -152,7 +152,7 @@ class Spanning:
             async with self._locks.hold(
                 transaction.id, job.organization_id, new_gid(), databases, job.deadline
             ) as lock:
-                self._on_step(Step.CLAIMED)
+                self._on_step(SpanningStep.CLAIMED)
                 transaction.queue_us = monotonic_us() - asked_us
                 await try_until_done(job, transaction, partial(self._run_once, lock, progress))
             is_done = True
@@ -176,7 +176,7 @@ class Spanning:
         # The connections are released first, because the directory may not respond.
         if lock.is_in_doubt:
             await self._free(lock)
-            self._on_step(Step.FREED)
+            self._on_step(SpanningStep.FREED)
 
     async def _free(self, lock: SpanningLock) -> None:
         try:
@@ -184,7 +184,7 @@ class Spanning:
         except ServiceError as error:
             # Everything is committed, so the request succeeds. Recovery frees the record.
             context = f"freeing a record: {error.internal_context}"
-            self._observe(Failure(now(), "failure", "data_plane.spanning", context))
+            self._observe(FailureObserved(now(), "failure", "data_plane.spanning", context))
 
 
 class _Attempt:
@@ -233,7 +233,7 @@ class _Attempt:
         by_step = sorted((index, number) for number, part in enumerate(self._job.parts) for index in part.indexes)
         for number, run in groupby(by_step, key=lambda each: each[1]):
             if number > 0 and not self._participants[number].has_begun:
-                self._on_step(Step.BEGUN)
+                self._on_step(SpanningStep.BEGUN)
             indexes = [index for index, _ in run]
             is_last = indexes[-1] == self._job.parts[number].indexes[-1]
             await self._participants[number].run_steps(indexes, is_last=is_last)
@@ -250,10 +250,10 @@ class _Attempt:
             for each in self._participants:
                 await each.send_prepare()
                 sent.append(each)
-                self._on_step(Step.PREPARE_SENT_TO_ONE if len(sent) == 1 else Step.PREPARE_SENT_TO_ALL)
+                self._on_step(SpanningStep.PREPARE_SENT_TO_ONE if len(sent) == 1 else SpanningStep.PREPARE_SENT_TO_ALL)
         finally:
             await _all(each.read_prepare() for each in sent)
-        self._on_step(Step.PREPARED)
+        self._on_step(SpanningStep.PREPARED)
 
     async def _commit(self) -> None:
         """Stores the decision, then commits on every participant."""
@@ -262,28 +262,28 @@ class _Attempt:
             each.check_not_ended()
         if self._progress.is_abandoned:
             # The caller already got the error that it was rolled back.
-            raise engine_away("it was prepared too late", outcome=Outcome.ROLLED_BACK)
+            raise engine_unavailable("it was prepared too late", outcome=Outcome.ROLLED_BACK)
         self._progress.stage = _Stage.DECIDING
         until = Deadline(max(self._job.deadline.at_s, time.monotonic() + _COMMIT_AT_LEAST_S))
         for lease in self._leases:
             lease.live_until(Deadline(until.at_s + _LAST_WORD_S))
         if not await self._lock.decide(until):
             self._progress.stage = _Stage.PREPARING
-            raise taken_away()
+            raise lock_lost()
         self._progress.stage = _Stage.DECIDED
-        self._on_step(Step.DECIDED)
+        self._on_step(SpanningStep.DECIDED)
         for number, each in enumerate(self._participants):
             each.send_commit()
-            self._on_step(Step.COMMIT_SENT_TO_ALL if number else Step.COMMIT_SENT_TO_ONE)
+            self._on_step(SpanningStep.COMMIT_SENT_TO_ALL if number else SpanningStep.COMMIT_SENT_TO_ONE)
         parts = zip(self._participants, self._job.parts, strict=True)
         await _all(_see_committed(each, part, until) for each, part in parts)
-        self._on_step(Step.COMMITTED)
+        self._on_step(SpanningStep.COMMITTED)
 
     async def _undo(self, error: ServiceError | ResultTooLarge | AlreadyRecorded) -> NoReturn:
         """Rolls everything back and raises the error to report."""
-        self._on_step(Step.UNDOING)
+        self._on_step(SpanningStep.UNDOING)
         certain = await asyncio.gather(*(_rolled_back(each) for each in self._participants))
-        self._on_step(Step.UNDONE)
+        self._on_step(SpanningStep.UNDONE)
         self._progress.stage = _Stage.RUNNING
         # Recovery ends what may still be prepared. Because it was not decided, recovery rolls it back.
         self._lock.is_in_doubt = not all(certain)
@@ -329,7 +329,7 @@ async def _rolled_back(participant: Participant) -> bool:
         return participant.give_up()
 
 
-async def _see_committed(participant: Participant, part: Part, until: Deadline) -> None:
+async def _see_committed(participant: Participant, part: TransactionPart, until: Deadline) -> None:
     """Returns when it is committed. Raises EngineError if its cell is unavailable for too long; it is still committed,
     once the cell is back.
     """
@@ -376,7 +376,7 @@ def _note_usage(job: Job, transaction: TransactionResult, is_done: bool) -> None
         part.note_usage(len(rows), exec_us, sum(map(len, rows)))
 
 
-def _go_on(step: Step) -> None:
+def _go_on(step: SpanningStep) -> None:
     """Does nothing after a step. Tests pass their own function."""
 
 

@@ -17,12 +17,12 @@ from contextlib import asynccontextmanager, suppress
 
 from plainsql_server.core.clock import Deadline, now
 from plainsql_server.core.errors import EngineError, LimitError, Outcome, ServiceError
-from plainsql_server.core.observation import Failure, Observe
+from plainsql_server.core.observation import FailureObserved, Observe
 from plainsql_server.directory import spanning
 from plainsql_server.directory.connection import Directory
-from plainsql_server.directory.spanning import NewRecord, State
+from plainsql_server.directory.spanning import NewRecord, SpanningState
 from plainsql_server.directory.spanning_lock import SpanningNotifier
-from plainsql_server.engine.connection.sqlstate import connection_lost, engine_away
+from plainsql_server.engine.connection.sqlstate import connection_lost, engine_unavailable
 
 # How long a record belongs to its holder without a renewal. If a process dies, recovery finishes its transaction after
 # this time plus the second between two checks. If a process hangs for longer, its transaction is rolled back.
@@ -76,7 +76,7 @@ class SpanningLock:
             return asking.result()
         self._unanswered.add(asking)
         asking.add_done_callback(self._hear)
-        raise engine_away("the directory does not answer")
+        raise engine_unavailable("the directory does not answer")
 
     def _hear(self, asking: "asyncio.Task[bool]") -> None:
         # The answer no longer matters: recovery goes by the record.
@@ -87,7 +87,7 @@ class SpanningLock:
     async def end_reading(self) -> None:
         """Frees the lock after a read-only transaction. Raises EngineError if the lock was lost meanwhile."""
         if not await spanning.end_reading(self._directory, self.id):
-            raise taken_away()
+            raise lock_lost()
         self.is_freed = True
 
     async def free(self) -> None:
@@ -148,9 +148,9 @@ class SpanningLocks:
 
     async def _wait(self, record: NewRecord, deadline: Deadline) -> None:
         word = self._notifier.expect(record.organization_id)
-        state: State | None = await spanning.enter(self._directory, record, HOLD_S)
+        state: SpanningState | None = await spanning.enter(self._directory, record, HOLD_S)
         look_s = _FIRST_LOOK_S
-        while state is State.WAITING:
+        while state is SpanningState.WAITING:
             if not deadline.left_s():
                 raise _not_in_time()
             with suppress(TimeoutError):
@@ -160,7 +160,7 @@ class SpanningLocks:
             word.clear()
             state = await spanning.advance(self._directory, record.id, HOLD_S)
         if state is None:
-            raise taken_away()
+            raise lock_lost()
 
     async def _keep(self, id_: str, for_s: float) -> None:
         until = Deadline(time.monotonic() + for_s)
@@ -180,12 +180,14 @@ class SpanningLocks:
             self._report("leaving", error)
 
     def _report(self, what: str, error: ServiceError) -> None:
-        self._observe(Failure(now(), "failure", "data_plane.spanning_lock", f"{what}: {error.internal_context}"))
+        self._observe(
+            FailureObserved(now(), "failure", "data_plane.spanning_lock", f"{what}: {error.internal_context}")
+        )
 
 
-def taken_away() -> EngineError:
+def lock_lost() -> EngineError:
     """The error for a transaction that was rolled back because its record was not renewed in time."""
-    return engine_away("the record of a spanning transaction was taken over", outcome=Outcome.ROLLED_BACK)
+    return engine_unavailable("the record of a spanning transaction was taken over", outcome=Outcome.ROLLED_BACK)
 
 
 def _not_in_time() -> LimitError:

@@ -40,8 +40,8 @@ class Tables:
         async with self._connections.open(principal, database) as service:
             *_, digests = await service.run(BEGIN, SAFE_PATH, HAS_CHANGED[detail])
             # PostgreSQL's parallel workers may return the digests in any order.
-            said = sorted(value or b"" for row in digests.rows for value in row)
-            version = _version(said, service.place.database_id, schema, detail, at_most)
+            found = sorted(value or b"" for row in digests.rows for value in row)
+            version = _version(found, service.place.database_id, schema, detail, at_most)
             tables = None if is_known(version) else await _tables(service, schema, detail, at_most)
             await service.run(b"commit")
             service.left_nothing()
@@ -55,7 +55,7 @@ async def _tables(service: ServiceConnection, schema: str | None, detail: Detail
     return [row[0] for row in listed.rows if row[0] is not None]
 
 
-def _version(said: list[bytes], database_id: str, schema: str | None, detail: Detail, at_most: int) -> str:
+def _version(digests: list[bytes], database_id: str, schema: str | None, detail: Detail, at_most: int) -> str:
     """The version of this answer: a hash of everything that determines it."""
-    parts = [b"1", *said, database_id.encode(), repr(schema).encode(), detail.encode()]
+    parts = [b"1", *digests, database_id.encode(), repr(schema).encode(), detail.encode()]
     return hashlib.sha256(b"\0".join([*parts, b"%d" % at_most])).hexdigest()[:32]

@@ -57,7 +57,7 @@ class TransactionRequest:
 
     statements: Sequence[TransactionStatement]
     database: str | None = None
-    encoding: Encoding = PLAIN
+    encoding: Encoding = DEFAULT_ENCODING
     read_only: bool = False
     max_rows: int | None = None
     max_retries: int | None = None
@@ -85,7 +85,7 @@ class TransactionResult:
 
 
 @dataclass(slots=True)
-class Part:
+class TransactionPart:
     """The part of a transaction that runs in one database. The plan has all steps; those in `indexes` run there."""
 
     plan: Plan
@@ -109,7 +109,7 @@ class Job:
     """A validated transaction, with everything needed to run it."""
 
     organization_id: str
-    parts: Sequence[Part]
+    parts: Sequence[TransactionPart]
     max_retries: int
     timeout_ms: int
     began_s: float
@@ -165,7 +165,7 @@ class Transactions:
         deadline = Deadline(began_s + timeout_ms / 1000)
         classifications = await _classify(request, limits, principal.tier)
         plan = _plan(request, limits)
-        parts: list[Part] = []
+        parts: list[TransactionPart] = []
         for where in await self._places(principal, request, deadline):
             own = replace(plan, fresh=set()) if parts else plan
             parts.append(await self._part(principal, where, own, classifications, deadline))
@@ -203,21 +203,21 @@ class Transactions:
         plan: Plan,
         every: Sequence[Classification],
         deadline: Deadline,
-    ) -> Part:
+    ) -> TransactionPart:
         place, indexes = where
         classifications = every if len(indexes) == len(every) else [every[index] for index in indexes]
         plan.first_takes_no_snapshot = classifications[0].command not in _TAKES_SNAPSHOT
         plan.read_only |= place.address.read_only
-        if place.plain and not plan.read_only and any(each.may_store_code for each in classifications):
+        if place.without_code and not plan.read_only and any(each.may_store_code for each in classifications):
             await self._databases.prepare_for_code(place, deadline)
-            place = replace(place, plain=False)
+            place = replace(place, without_code=False)
         # Statements that only read and change rows, without customer code, can't change the transaction's mode.
         plan.guarded = any(
             each.state_left(place.plain and place.certain) > SessionState.SEQUENCES for each in classifications
         )
         pool = self._pools.for_address(place.address, principal.organization_id)
         count = partial(self._tally.note_usage, principal.organization_id, place.database_id)
-        return Part(plan, classifications, indexes, place, pool, count)
+        return TransactionPart(plan, classifications, indexes, place, pool, count)
 
 
 async def run_attempts(job: Job, transaction: TransactionResult) -> None:
@@ -310,7 +310,7 @@ def _too_many_databases() -> RequestError:
 
 def _plan(request: TransactionRequest, limits: Limits) -> Plan:
     steps = [
-        Step(each.sql, [read_parameter(raw, index) for raw in each.params], each.expect)
+        TransactionStep(each.sql, [read_parameter(raw, index) for raw in each.params], each.expect)
         for index, each in enumerate(request.statements)
     ]
     return Plan(

@@ -67,7 +67,7 @@ class AliasPart(Part):
         self._folder = folder
         self._addresses = addresses
         files = addresses.certificates
-        self._trust = ssl.create_default_context(cafile=str(files.ca_file)) if files else None
+        self._ssl_context = ssl.create_default_context(cafile=str(files.ca_file)) if files else None
 
     def start(self) -> None:
         files = self._addresses.certificates
@@ -88,7 +88,7 @@ class AliasPart(Part):
 
     def ready(self) -> bool:
         port = self._addresses.alias_port
-        return port is not None and answers(port, self._trust)
+        return port is not None and answers(port, self._ssl_context)
 
     def detail(self) -> str:
         return self._addresses.alias_url or ""

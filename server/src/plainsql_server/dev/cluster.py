@@ -24,9 +24,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from plainsql_server.dev.folder import Folder, State
+from plainsql_server.dev.folder import Folder, RunState
 from plainsql_server.dev.options import DevError
-from plainsql_server.dev.processes import Account, run_as
+from plainsql_server.dev.processes import SystemAccount, run_as
 from plainsql_server.operations.files.cell import CellConfig
 
 SUPERUSER = "plainsql_admin"
@@ -44,7 +44,7 @@ class Cluster:
 
     home: Path
     socket_directory: Path
-    account: Account | None
+    account: SystemAccount | None
 
     @property
     def data(self) -> Path:
@@ -91,7 +91,7 @@ class Cluster:
         give(file, self.account)
 
 
-def place_cluster(folder: Folder, state: State) -> Cluster:
+def place_cluster(folder: Folder, state: RunState) -> Cluster:
     """Finds or creates the cluster's home and its socket folder. A socket folder under /tmp is recorded in `state`."""
     account = _account(folder)
     home = _home(folder, account)
@@ -113,29 +113,29 @@ def remove_socket_directory(path: str | None) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def give(path: Path, account: Account | None) -> None:
+def give(path: Path, account: SystemAccount | None) -> None:
     """Makes PostgreSQL's user the owner of a path."""
     if account is not None:
         os.chown(path, account.uid, account.gid)
 
 
-def _account(folder: Folder) -> Account | None:
+def _account(folder: Folder) -> SystemAccount | None:
     if os.geteuid() != 0:
         return None
     if folder.postgres.exists():
         owner = folder.postgres.stat()
         if owner.st_uid != 0:
-            return Account(owner.st_uid, owner.st_gid)
+            return SystemAccount(owner.st_uid, owner.st_gid)
     for name in ("postgres", "nobody"):
         try:
             entry = pwd.getpwnam(name)
         except KeyError:
             continue
-        return Account(entry.pw_uid, entry.pw_gid)
+        return SystemAccount(entry.pw_uid, entry.pw_gid)
     raise DevError("PostgreSQL can't run as root, and neither the user postgres nor nobody exists.")
 
 
-def _home(folder: Folder, account: Account | None) -> Path:
+def _home(folder: Folder, account: SystemAccount | None) -> Path:
     place = folder.postgres
     if place.is_symlink() and not place.exists():
         raise DevError(
@@ -150,18 +150,18 @@ def _home(folder: Folder, account: Account | None) -> Path:
     return home
 
 
-def _make_elsewhere(link: Path, account: Account | None) -> None:
+def _make_elsewhere(link: Path, account: SystemAccount | None) -> None:
     home = Path(tempfile.mkdtemp(prefix="plainsql-dev-", dir=_ELSEWHERE))
     (home / "state_folder").write_text(f"{link.parent}\n")
     give(home, account)
     link.symlink_to(home)
 
 
-def _can_enter(path: Path, account: Account | None) -> bool:
+def _can_enter(path: Path, account: SystemAccount | None) -> bool:
     return account is None or run_as(account, ["/bin/sh", "-c", 'cd -- "$1"', "sh", path])
 
 
-def _private_folder(path: Path, account: Account | None) -> None:
+def _private_folder(path: Path, account: SystemAccount | None) -> None:
     path.mkdir(mode=0o700, exist_ok=True)
     give(path, account)
 

@@ -15,7 +15,7 @@ from plainsql_server.dev.alias import AliasPart, find_nginx
 from plainsql_server.dev.binaries import Binaries, find_binaries, made_reachable
 from plainsql_server.dev.certificates import ensure_certificates
 from plainsql_server.dev.cluster import PORT, SUPERUSER, Cluster, place_cluster, remove_socket_directory
-from plainsql_server.dev.folder import Folder, State, open_folder, read_state, write_json, write_secret
+from plainsql_server.dev.folder import Folder, RunState, open_folder, read_state, write_json, write_secret
 from plainsql_server.dev.options import DevError, DevOptions
 from plainsql_server.dev.parts import Part, refuse_the_dead, start_all, stop_all
 from plainsql_server.dev.ports import choose_ports
@@ -78,13 +78,13 @@ def _check(options: DevOptions) -> None:
         raise DevError("--workers must be 1 or more.")
 
 
-def _clean_state(folder: Folder) -> State:
+def _clean_state(folder: Folder) -> RunState:
     """Ends the processes that the last run left behind, and returns a new record for this run."""
     _forget_description(folder)
     last = read_state(folder)
     if last is not None:
         end_leftovers(last)
-    state = State()
+    state = RunState()
     if last is not None:
         # PostgreSQL stays in the record until its cluster has been found and it has been stopped.
         state.processes = [entry for entry in last.processes if entry.name == Postgres.name]
@@ -93,7 +93,7 @@ def _clean_state(folder: Folder) -> State:
     return state
 
 
-def _prepare(options: DevOptions, folder: Folder, state: State, screen: Screen) -> _Run:
+def _prepare(options: DevOptions, folder: Folder, state: RunState, screen: Screen) -> _Run:
     nginx = find_nginx()
     ports = choose_ports({
         "--data-port": options.data_port, "--control-port": options.control_port, "--alias-port": options.alias_port,
@@ -150,7 +150,7 @@ def _watch(parts: list[Part], signals: Signals) -> None:
         signals.wait(None)
 
 
-def _stop(folder: Folder, state: State, parts: list[Part], signals: Signals, screen: Screen) -> None:
+def _stop(folder: Folder, state: RunState, parts: list[Part], signals: Signals, screen: Screen) -> None:
     _forget_description(folder)
     began = time.monotonic()
     if signals.stop_asked:

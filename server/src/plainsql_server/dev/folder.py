@@ -77,7 +77,7 @@ class Folder:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedProcess:
     """A process recorded in `state.json`. The start time distinguishes it from a later process with the same pid."""
 
     name: str
@@ -86,24 +86,24 @@ class Recorded:
 
 
 @dataclass(slots=True)
-class State:
+class RunState:
     """What the next start has to clean up if this run is killed."""
 
     run_id: str = field(default_factory=lambda: secrets.token_hex(16))
     socket_directory: str | None = None
     """The socket folder, if it is outside the state folder and must be removed separately."""
-    processes: list[Recorded] = field(default_factory=list)
+    processes: list[RecordedProcess] = field(default_factory=list)
 
     def save(self, folder: Folder) -> None:
         write_json(folder.state_file, asdict(self))
 
 
-def read_state(folder: Folder) -> State | None:
+def read_state(folder: Folder) -> RunState | None:
     """The record of the last run, or None if there is none."""
     try:
         raw = json.loads(folder.state_file.read_text())
-        processes = [Recorded(**entry) for entry in raw["processes"]]
-        return State(run_id=raw["run_id"], socket_directory=raw["socket_directory"], processes=processes)
+        processes = [RecordedProcess(**entry) for entry in raw["processes"]]
+        return RunState(run_id=raw["run_id"], socket_directory=raw["socket_directory"], processes=processes)
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:

@@ -6,7 +6,7 @@ from signal import Signals as Signal
 
 from plainsql_server.dev.binaries import Binaries
 from plainsql_server.dev.cluster import PORT, SUPERUSER, Cluster
-from plainsql_server.dev.folder import Recorded, State
+from plainsql_server.dev.folder import RecordedProcess, RunState
 from plainsql_server.dev.options import DevError
 from plainsql_server.dev.parts import Part
 from plainsql_server.dev.processes import Launcher, running_inside, started, wait_until_gone
@@ -97,7 +97,7 @@ class Postgres(Part):
         return super().gone() and not running_inside(self._cluster.home, "postgres")
 
 
-def end_leftover_postgres(cluster: Cluster, state: State | None) -> None:
+def end_leftover_postgres(cluster: Cluster, state: RunState | None) -> None:
     """Stops a PostgreSQL that a killed run left running in this cluster. No committed row is lost."""
     left = running_inside(cluster.home, "postgres") | _still_running(state)
     for number, limit_s in ((Signal.SIGINT, _FAST_STOP_S), (Signal.SIGQUIT, _HARD_STOP_S), (Signal.SIGKILL, 1.0)):
@@ -109,8 +109,8 @@ def end_leftover_postgres(cluster: Cluster, state: State | None) -> None:
     cluster.forget_crash()
 
 
-def _still_running(state: State | None) -> dict[int, str]:
-    recorded: list[Recorded] = state.processes if state else []
+def _still_running(state: RunState | None) -> dict[int, str]:
+    recorded: list[RecordedProcess] = state.processes if state else []
     servers = [entry for entry in recorded if entry.name == Postgres.name]
     return {entry.pid: entry.started for entry in servers if entry.started and started(entry.pid) == entry.started}
 

@@ -8,12 +8,12 @@ HOST = "127.0.0.1"
 _TIMEOUT_S = 1.0
 
 
-def answers(port: int, trust: ssl.SSLContext | None) -> bool:
-    """Whether GET /health?live returns 200. Uses TLS if `trust` is given."""
+def answers(port: int, ssl_context: ssl.SSLContext | None) -> bool:
+    """Whether GET /health?live returns 200. Uses TLS if `ssl_context` is given."""
     connection = (
         http.client.HTTPConnection(HOST, port, timeout=_TIMEOUT_S)
-        if trust is None
-        else http.client.HTTPSConnection(HOST, port, timeout=_TIMEOUT_S, context=trust)
+        if ssl_context is None
+        else http.client.HTTPSConnection(HOST, port, timeout=_TIMEOUT_S, context=ssl_context)
     )
     try:
         connection.request("GET", "/health?live")

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from plainsql_server.dev.folder import Folder, Recorded, State
+from plainsql_server.dev.folder import Folder, RecordedProcess, RunState
 
 RUN_ID_VARIABLE = "PLAINSQL_DEV_RUN"
 _PR_SET_PDEATHSIG = 1
@@ -26,7 +26,7 @@ _GLANCE_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class SystemAccount:
     """The unprivileged user that root's PostgreSQL runs as."""
 
     uid: int
@@ -76,7 +76,7 @@ class Child:
 class Launcher:
     """Starts child processes and records each one, so the next start can clean up after a crash."""
 
-    def __init__(self, folder: Folder, state: State) -> None:
+    def __init__(self, folder: Folder, state: RunState) -> None:
         self._folder = folder
         self._state = state
 
@@ -87,7 +87,7 @@ class Launcher:
         *,
         environment: Mapping[str, str],
         death_signal: signal.Signals,
-        account: Account | None = None,
+        account: SystemAccount | None = None,
         marked: bool = True,
     ) -> Child:
         """Starts a child in its own session, with its output in the part's log file.
@@ -112,11 +112,11 @@ class Launcher:
         return Child(name, process, log_file)
 
     def _record(self, name: str, pid: int) -> None:
-        self._state.processes.append(Recorded(name, pid, started(pid) or ""))
+        self._state.processes.append(RecordedProcess(name, pid, started(pid) or ""))
         self._state.save(self._folder)
 
 
-def run_as(account: Account | None, command: Sequence[str | Path]) -> bool:
+def run_as(account: SystemAccount | None, command: Sequence[str | Path]) -> bool:
     """Whether a short command succeeds as that user. Tests what the user can access, including ACLs."""
     words = [str(word) for word in command]
     finished = subprocess.run(words, cwd="/", capture_output=True, check=False, **_identity(account))  # type: ignore[call-overload]
@@ -140,7 +140,7 @@ def started(pid: int) -> str | None:
     return f"{_boot_id()}/{fields[19]}"
 
 
-def end_leftovers(state: State) -> None:
+def end_leftovers(state: RunState) -> None:
     """Kills the processes of an earlier run, except PostgreSQL, which `postgres.py` stops properly."""
     known = {entry.pid: entry.started for entry in state.processes if entry.name != "postgres"}
     found = {pid: began for pid, began in known.items() if began and started(pid) == began}
@@ -199,7 +199,7 @@ def _has_exited(pid: int) -> bool:
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-def _identity(account: Account | None) -> dict[str, object]:
+def _identity(account: SystemAccount | None) -> dict[str, object]:
     if account is None:
         return {}
     return {"user": account.uid, "group": account.gid, "extra_groups": []}

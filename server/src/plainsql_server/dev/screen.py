@@ -38,10 +38,10 @@ class Screen:
 
 def curl_line(data_url: str, api_key_file: Path, ca_file: Path | None) -> str:
     """A command that runs a first query. You can paste it into a shell as it is."""
-    trust = f"--cacert {shlex.quote(str(ca_file))} " if ca_file else ""
+    ssl_context = f"--cacert {shlex.quote(str(ca_file))} " if ca_file else ""
     key = f'-H "Authorization: Bearer $(cat {shlex.quote(str(api_key_file))})"'
     body = shlex.quote('{"sql": "select 1 + 1 as two"}')
-    return f"curl {trust}{key} -H 'Content-Type: application/json' -d {body} {data_url}/v1/query"
+    return f"curl {ssl_context}{key} -H 'Content-Type: application/json' -d {body} {data_url}/v1/query"
 
 
 def _write(stream: TextIO, text: str) -> None:

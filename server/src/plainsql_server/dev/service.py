@@ -115,7 +115,7 @@ class Plane(Part):
         self._url = addresses.data_url if name == "data" else addresses.control_url
         self._settings = settings
         files = addresses.certificates
-        self._trust = ssl.create_default_context(cafile=str(files.ca_file)) if files else None
+        self._ssl_context = ssl.create_default_context(cafile=str(files.ca_file)) if files else None
 
     def start(self) -> None:
         self.child = self._launcher.launch(
@@ -126,7 +126,7 @@ class Plane(Part):
         )
 
     def ready(self) -> bool:
-        return answers(self._port, self._trust)
+        return answers(self._port, self._ssl_context)
 
     def detail(self) -> str:
         return self._url

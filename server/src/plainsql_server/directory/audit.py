@@ -12,7 +12,7 @@ from psycopg.types.json import Jsonb
 
 from plainsql_server.core.actor import Actor
 from plainsql_server.core.ids import Kind, new_id
-from plainsql_server.directory.connection import Connection, Directory
+from plainsql_server.directory.connection import Directory, DirectoryConnection
 
 _COLUMNS = "id, at, organization_id, actor_kind, actor_id, action, target_id, details, request_id"
 
@@ -33,7 +33,7 @@ class AuditRecord:
 
 
 async def note(
-    connection: Connection, by: Actor, action: str, organization_id: str | None, target_id: str, **details: Any
+    connection: DirectoryConnection, by: Actor, action: str, organization_id: str | None, target_id: str, **details: Any
 ) -> None:
     """Writes an entry. The connection must be in the transaction of the change."""
     statement = f"INSERT INTO audit ({_COLUMNS}) VALUES (%s, now(), %s, %s, %s, %s, %s, %s, %s)"
@@ -43,10 +43,10 @@ async def note(
     await connection.execute(statement, values)
 
 
-async def delete_before(directory: Directory, moment: datetime, at_most: int) -> int:
+async def delete_before(directory: Directory, before: datetime, at_most: int) -> int:
     """Deletes up to `at_most` of the oldest entries before that moment. Returns how many were deleted."""
     # Ids start with the time and are indexed.
-    first_kept = f"{Kind.AUDIT}_{int(moment.timestamp() * 1000):012x}"
+    first_kept = f"{Kind.AUDIT}_{int(before.timestamp() * 1000):012x}"
     statement = "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE id < %s ORDER BY id LIMIT %s)"
     async with directory.connection() as connection:
         return (await connection.execute(statement, (first_kept, at_most))).rowcount

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-from plainsql_server.directory.connection import directory_away
+from plainsql_server.directory.connection import directory_unavailable
 from plainsql_server.directory.freshness import Freshness
 
 Key = TypeVar("Key")
@@ -63,7 +63,7 @@ class Cache(Generic[Key, Value]):
         task = self._task(key)
         await asyncio.wait([task], timeout=within_s)
         if not task.done():
-            raise directory_away("directory: no response in time")
+            raise directory_unavailable("directory: no response in time")
         return task.result()
 
     async def last_known(self, key: Key) -> Value | None:

@@ -20,7 +20,7 @@ from plainsql_server.directory.connection import Directory
 _COLUMNS = "id, name, conninfo, admin_role, state, created_at, organization_id, room AS max_databases, tiers"
 
 # As in the migration: what one PostgreSQL cluster handles well, given its catalogs and files.
-DEFAULT_ROOM = 1000
+DEFAULT_MAX_DATABASES = 1000
 
 
 class CellState(StrEnum):
@@ -61,7 +61,7 @@ async def insert(
     """Stores a cell in state active. Raises ConflictError if the name is taken."""
     statement = f"""
         INSERT INTO cells (id, name, conninfo, admin_role, state, organization_id, room, tiers)
-        VALUES (%s, %s, %s, %s, %s, %s, coalesce(%s, {DEFAULT_ROOM}), %s)
+        VALUES (%s, %s, %s, %s, %s, %s, coalesce(%s, {DEFAULT_MAX_DATABASES}), %s)
         RETURNING {_COLUMNS}
     """
     listed = None if tiers is None else list(tiers)

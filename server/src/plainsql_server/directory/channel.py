@@ -17,19 +17,19 @@ from contextlib import AbstractContextManager, asynccontextmanager
 import psycopg
 
 from plainsql_server.core.clock import now
-from plainsql_server.core.observation import Failure, Observe
+from plainsql_server.core.observation import FailureObserved, Observe
 from plainsql_server.core.shutdown_on_timeout import cut_if_silent
-from plainsql_server.directory.connection import Connection, connect_alone
+from plainsql_server.directory.connection import DirectoryConnection, connect_alone
 from plainsql_server.directory.freshness import Freshness
-from plainsql_server.directory.spanning import TURNS
+from plainsql_server.directory.spanning import LOCK_RELEASED
 from plainsql_server.directory.spanning_lock import SpanningNotifier
 
 APPLICATION_NAME = "plainsql-changes"
-_LISTEN = f"LISTEN plainsql_changes; LISTEN {TURNS}"
+_LISTEN = f"LISTEN plainsql_changes; LISTEN {LOCK_RELEASED}"
 _EVERY_ORGANIZATION = "*"
 
 # Several proofs fit into the time for which one is valid, so a late one does no harm.
-_PROOFS_PER_TRUST = 3
+_PROOFS_PER_PERIOD = 3
 _RETRY_FIRST_S = 0.1
 _RETRY_LONGEST_S = 1.0
 
@@ -54,7 +54,9 @@ class Channel:
                 await self._listen()
             except psycopg.Error as error:
                 if not self._reported:
-                    self._observe(Failure(now(), "failure", "channel of changes", f"{type(error).__name__}: {error}"))
+                    self._observe(
+                        FailureObserved(now(), "failure", "channel of changes", f"{type(error).__name__}: {error}")
+                    )
                     self._reported = True
             await asyncio.sleep(self._retry_s)
             self._retry_s = min(self._retry_s * 2, _RETRY_LONGEST_S)
@@ -67,22 +69,22 @@ class Channel:
             while True:
                 await self._prove(connection)
                 self._retry_s, self._reported = _RETRY_FIRST_S, False
-                await self._hear(connection, max(self._freshness.short_s / _PROOFS_PER_TRUST, _RETRY_FIRST_S))
+                await self._hear(connection, max(self._freshness.short_s / _PROOFS_PER_PERIOD, _RETRY_FIRST_S))
 
     @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[Connection]:
+    async def _connection(self) -> AsyncIterator[DirectoryConnection]:
         try:
             connection = await connect_alone(self._dsn, APPLICATION_NAME)
         except psycopg.Error:
-            self._freshness.away = True
+            self._freshness.unavailable = True
             raise
-        self._freshness.away = False
+        self._freshness.unavailable = False
         try:
             yield connection
         finally:
             await connection.close()
 
-    async def _prove(self, connection: Connection) -> None:
+    async def _prove(self, connection: DirectoryConnection) -> None:
         asked_s = time.monotonic()
         with self._cut_if_silent(connection):
             cursor = await connection.execute("SELECT pg_listening_channels()")
@@ -94,12 +96,12 @@ class Channel:
             await self._hear(connection, 0)
         self._freshness.proven(asked_s)
 
-    async def _hear(self, connection: Connection, for_s: float) -> None:
+    async def _hear(self, connection: DirectoryConnection, for_s: float) -> None:
         async for heard in connection.notifies(timeout=for_s):
-            if heard.channel == TURNS:
+            if heard.channel == LOCK_RELEASED:
                 self._notifier.announce(heard.payload)
                 continue
             self._freshness.announce(None if heard.payload == _EVERY_ORGANIZATION else heard.payload)
 
-    def _cut_if_silent(self, connection: Connection) -> AbstractContextManager[None]:
+    def _cut_if_silent(self, connection: DirectoryConnection) -> AbstractContextManager[None]:
         return cut_if_silent(connection.fileno(), max(self._freshness.short_s, _RETRY_FIRST_S))

@@ -37,7 +37,7 @@ _KEEPALIVE = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count"
 logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())
 
 
-class Connection(AsyncConnection[DictRow]):
+class DirectoryConnection(AsyncConnection[DictRow]):
     """A connection to the directory. The class keeps the reason of the last failed attempt, which the pool hides."""
 
     last_failure: ClassVar[str] = ""
@@ -51,7 +51,7 @@ class Connection(AsyncConnection[DictRow]):
             raise
 
 
-_Pool = AsyncConnectionPool[Connection]
+_Pool = AsyncConnectionPool[DirectoryConnection]
 
 
 class Directory:
@@ -72,7 +72,7 @@ class Directory:
             await pool.close()
 
     @asynccontextmanager
-    async def connection(self) -> AsyncIterator[Connection]:
+    async def connection(self) -> AsyncIterator[DirectoryConnection]:
         """A connection in autocommit mode. Use its `transaction()` to group statements.
 
         Raises EngineError if the directory is unavailable (within a few seconds), InternalError if our own SQL failed.
@@ -90,24 +90,24 @@ class Directory:
             async with asyncio.timeout(_CHECK_TIMEOUT_S), self.connection() as connection:
                 await connection.execute("SELECT FROM tiers LIMIT 1")
         except TimeoutError as error:
-            raise directory_away(
-                f"directory: no response in time; the last failure: {Connection.last_failure}"
+            raise directory_unavailable(
+                f"directory: no response in time; the last failure: {DirectoryConnection.last_failure}"
             ) from error
 
 
 def as_service_error(error: Exception) -> ServiceError:
     """The error to raise for a driver error: the directory is unavailable, or our SQL is wrong."""
     context = f"directory: {type(error).__name__}: {error}".strip()
-    if isinstance(error, PoolTimeout) and Connection.last_failure:
-        return directory_away(f"{context}; the last attempt: {Connection.last_failure}")
+    if isinstance(error, PoolTimeout) and DirectoryConnection.last_failure:
+        return directory_unavailable(f"{context}; the last attempt: {DirectoryConnection.last_failure}")
     if isinstance(error, (errors.UndefinedTable, errors.UndefinedColumn)):
-        return directory_away(f"{context} (has `plainsql-server migrate` run?)")
+        return directory_unavailable(f"{context} (has `plainsql-server migrate` run?)")
     if isinstance(error, psycopg.Error) and not isinstance(error, psycopg.OperationalError):
         return InternalError(context)
-    return directory_away(context)
+    return directory_unavailable(context)
 
 
-def directory_away(context: str) -> EngineError:
+def directory_unavailable(context: str) -> EngineError:
     """The error for an unavailable directory. The context is for operators."""
     return EngineError(
         "directory_unavailable",
@@ -118,9 +118,9 @@ def directory_away(context: str) -> EngineError:
     )
 
 
-async def connect_alone(dsn: str, application_name: str) -> Connection:
+async def connect_alone(dsn: str, application_name: str) -> DirectoryConnection:
     """A connection outside the pool, for long use. Raises psycopg.Error."""
-    return await Connection.connect(dsn, **_arguments(application_name))
+    return await DirectoryConnection.connect(dsn, **_arguments(application_name))
 
 
 def _arguments(application_name: str) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def _arguments(application_name: str) -> dict[str, Any]:
 def _new_pool(dsn: str, max_connections: int) -> _Pool:
     return AsyncConnectionPool(
         dsn,
-        connection_class=Connection,
+        connection_class=DirectoryConnection,
         kwargs=_arguments("plainsql-directory"),
         configure=_configure,
         # Costs one round trip per checkout, but a restart of the directory does not fail the next request.
@@ -151,7 +151,7 @@ def _new_pool(dsn: str, max_connections: int) -> _Pool:
     )
 
 
-async def _configure(connection: Connection) -> None:
+async def _configure(connection: DirectoryConnection) -> None:
     # Override any server-wide default isolation level, both inside and outside of `transaction()`.
     await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
     await connection.execute("SET default_transaction_isolation = 'read committed'")

@@ -17,11 +17,11 @@ from plainsql_server.core.actor import Actor
 from plainsql_server.core.errors import AccessError, ConflictError
 from plainsql_server.directory import audit
 from plainsql_server.directory.cells import CellState
-from plainsql_server.directory.connection import Connection, Directory
+from plainsql_server.directory.connection import Directory, DirectoryConnection
 
 _SELECT = """
-    SELECT d.id, d.organization_id, d.name, d.state, d.is_default, d.plain, d.engine_name, d.record_secret,
-           d.created_at,
+    SELECT d.id, d.organization_id, d.name, d.state, d.is_default, d.plain AS without_code, d.engine_name,
+           d.record_secret, d.created_at,
            o.engine_name AS owner_role, r.engine_name AS reader_role,
            d.cell_id, c.name AS cell_name, c.conninfo AS cell_conninfo, c.state AS cell_state,
            coalesce(d.held_until > now(), false) AS is_held, d.restorable_until, d.restores_to
@@ -57,7 +57,7 @@ class DatabaseRecord:
     name: str
     state: DatabaseState
     is_default: bool
-    plain: bool
+    without_code: bool
     """Whether it is a database without code (functions, triggers, …). Decides how connections are reset."""
     engine_name: str
     record_secret: str
@@ -248,7 +248,7 @@ async def rename_and_make_default(
 
 
 async def _make_default(
-    connection: Connection, database_id: str, organization_id: str, only_from: States, by: Actor
+    connection: DirectoryConnection, database_id: str, organization_id: str, only_from: States, by: Actor
 ) -> bool:
     """Makes it the default, within a transaction. Returns whether that was possible."""
     possible = "SELECT FROM databases WHERE id = %s AND organization_id = %s AND state = ANY(%s) FOR NO KEY UPDATE"
@@ -304,7 +304,7 @@ async def is_due_for_dropping(directory: Directory, database_id: str, engine_nam
         return (await connection.execute(statement, (database_id, engine_name))).rowcount == 1
 
 
-async def hold(connection: Connection, database_id: str) -> None:
+async def hold(connection: DirectoryConnection, database_id: str) -> None:
     """Prevents the deletion of a database until the end of the transaction. Raises AccessError if it is deleted.
 
     Call it first when you bind a credential to a database. A deletion then happens either entirely before, and is
@@ -315,7 +315,7 @@ async def hold(connection: Connection, database_id: str) -> None:
         raise AccessError("database_not_found", f"There is no database {database_id!r}.")
 
 
-async def set_not_plain(directory: Directory, database_id: str) -> None:
+async def set_has_code(directory: Directory, database_id: str) -> None:
     """Records that the database may contain code. This is never reset."""
     async with directory.connection() as connection:
         await connection.execute("UPDATE databases SET plain = false WHERE id = %s AND plain", (database_id,))
@@ -337,7 +337,7 @@ async def _change(
         return record
 
 
-async def _lock_organization(connection: Connection, organization_id: str) -> None:
+async def _lock_organization(connection: DirectoryConnection, organization_id: str) -> None:
     # This lock mode does not block rows that reference the organization, such as audit entries of a transaction that
     # has locked a cell's row.
     await connection.execute("SELECT FROM organizations WHERE id = %s FOR NO KEY UPDATE", (organization_id,))
@@ -350,20 +350,20 @@ async def _find_where(directory: Directory, condition: str, arguments: tuple[str
     return _record(row) if row else None
 
 
-async def _get(connection: Connection, database_id: str) -> DatabaseRecord:
+async def _get(connection: DirectoryConnection, database_id: str) -> DatabaseRecord:
     row = await (await connection.execute(f"{_SELECT} WHERE d.id = %s", (database_id,))).fetchone()
     assert row is not None
     return _record(row)
 
 
-async def _count(connection: Connection, organization_id: str) -> int:
+async def _count(connection: DirectoryConnection, organization_id: str) -> int:
     counted = f"SELECT count(*) AS n FROM databases d WHERE organization_id = %s AND state <> 'deleted' AND {_NO_COPY}"
     row = await (await connection.execute(counted, (organization_id,))).fetchone()
     assert row is not None
     return int(row["n"])
 
 
-async def _insert_rows(connection: Connection, new: NewDatabase, claim_s: float) -> None:
+async def _insert_rows(connection: DirectoryConnection, new: NewDatabase, claim_s: float) -> None:
     database = """
         INSERT INTO databases (id, organization_id, name, state, is_default, engine_name, cell_id, work_after)
         SELECT %(id)s, %(organization_id)s, %(name)s, 'creating',

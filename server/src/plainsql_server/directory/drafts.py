@@ -10,7 +10,7 @@ from typing import Any
 
 from plainsql_server.core.actor import Actor
 from plainsql_server.directory import audit
-from plainsql_server.directory.connection import Connection, Directory
+from plainsql_server.directory.connection import Directory, DirectoryConnection
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState, find_by_id
 
 _IS_DRAFT = "state = 'deleting' AND restores_to IS NULL"
@@ -24,14 +24,14 @@ async def put_off(directory: Directory, draft_id: str, claim_s: float) -> bool:
         return (await connection.execute(statement, (claim_s, draft_id))).rowcount == 1
 
 
-async def adopt(directory: Directory, draft: DatabaseRecord, plain: bool, by: Actor) -> DatabaseRecord | None:
+async def adopt(directory: Directory, draft: DatabaseRecord, without_code: bool, by: Actor) -> DatabaseRecord | None:
     """Makes the draft a ready database, and the default if there is none. Returns None if it is no longer a draft."""
     statement = f"""
         UPDATE databases SET state = 'ready', work_after = NULL, plain = %(plain)s, is_default = NOT EXISTS (
             SELECT FROM databases WHERE organization_id = %(organization)s AND is_default)
         WHERE id = %(id)s AND {_IS_DRAFT}
     """
-    arguments = {"id": draft.id, "organization": draft.organization_id, "plain": plain}
+    arguments = {"id": draft.id, "organization": draft.organization_id, "plain": without_code}
     async with directory.connection() as connection, connection.transaction():
         # Other transactions that choose a default database wait for this lock.
         await connection.execute("SELECT FROM organizations WHERE id = %s FOR NO KEY UPDATE", (draft.organization_id,))
@@ -42,7 +42,13 @@ async def adopt(directory: Directory, draft: DatabaseRecord, plain: bool, by: Ac
 
 
 async def replace(
-    directory: Directory, draft: DatabaseRecord, target: DatabaseRecord, *, plain: bool, restore_s: float, by: Actor
+    directory: Directory,
+    draft: DatabaseRecord,
+    target: DatabaseRecord,
+    *,
+    without_code: bool,
+    restore_s: float,
+    by: Actor,
 ) -> DatabaseRecord | None:
     """Gives the database `target` the draft's content. It keeps its id, name and keys, and stays the default if it was.
 
@@ -50,7 +56,7 @@ async def replace(
     nothing, if one of the two has changed.
     """
     async with directory.connection() as connection, connection.transaction():
-        if not await exchange(connection, draft, target, plain=plain):
+        if not await exchange(connection, draft, target, without_code=without_code):
             return None
         await connection.execute(
             "UPDATE databases SET restores_to = %s, restorable_until = now() + %s * interval '1 s',"
@@ -63,12 +69,12 @@ async def replace(
 
 
 async def exchange(
-    connection: Connection, draft: DatabaseRecord, target: DatabaseRecord, *, plain: bool | None = None
+    connection: DirectoryConnection, draft: DatabaseRecord, target: DatabaseRecord, *, without_code: bool | None = None
 ) -> bool:
     """Swaps the locations of draft and target: cell, engine name, roles and record secret.
 
-    `plain` overrides whether the new content is without code. Returns False, and changes nothing, if one of the two has
-    changed.
+    `without_code` overrides whether the new content is without code. Returns False, and changes nothing, if one of the
+    two has changed.
     """
     rows = await _both(connection, draft, target)
     if rows is None:
@@ -76,14 +82,14 @@ async def exchange(
     old, new = rows
     await _lock_cells(connection, [old["cell_id"], new["cell_id"]])
     await _move_aside(connection, draft.id)
-    await _place(connection, target.id, {**new, "plain": old["plain"] if plain is None else plain})
+    await _place(connection, target.id, {**new, "plain": old["plain"] if without_code is None else without_code})
     await _place(connection, draft.id, old)
     await _swap_roles(connection, draft, target)
     return True
 
 
 async def _both(
-    connection: Connection, draft: DatabaseRecord, target: DatabaseRecord
+    connection: DirectoryConnection, draft: DatabaseRecord, target: DatabaseRecord
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """The locations of target and draft, with both rows locked; None if one has changed."""
     locked = f"SELECT id, state, restores_to, {_PLACE} FROM databases WHERE id = ANY(%s) ORDER BY id FOR UPDATE"
@@ -96,13 +102,13 @@ async def _both(
     return (old, new) if is_draft and unchanged else None
 
 
-async def _lock_cells(connection: Connection, cell_ids: list[str]) -> None:
+async def _lock_cells(connection: DirectoryConnection, cell_ids: list[str]) -> None:
     # Both rows get new database counts. The fixed order prevents a deadlock with a swap in the opposite direction.
     locked = "SELECT FROM cells WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE"
     await connection.execute(locked, (cell_ids,))
 
 
-async def _move_aside(connection: Connection, draft_id: str) -> None:
+async def _move_aside(connection: DirectoryConnection, draft_id: str) -> None:
     # Engine names must be unique at every moment, so the draft gets a temporary one.
     await connection.execute(
         "UPDATE databases SET engine_name = 'd_' || encode(uuid_send(gen_random_uuid()), 'hex') WHERE id = %s",
@@ -110,7 +116,7 @@ async def _move_aside(connection: Connection, draft_id: str) -> None:
     )
 
 
-async def _place(connection: Connection, database_id: str, place: dict[str, Any]) -> None:
+async def _place(connection: DirectoryConnection, database_id: str, place: dict[str, Any]) -> None:
     statement = """
         UPDATE databases SET engine_name = %(engine_name)s, cell_id = %(cell_id)s, record_secret = %(record_secret)s,
             plain = %(plain)s WHERE id = %(id)s
@@ -118,7 +124,7 @@ async def _place(connection: Connection, database_id: str, place: dict[str, Any]
     await connection.execute(statement, {**place, "id": database_id})
 
 
-async def _swap_roles(connection: Connection, one: DatabaseRecord, other: DatabaseRecord) -> None:
+async def _swap_roles(connection: DirectoryConnection, one: DatabaseRecord, other: DatabaseRecord) -> None:
     await connection.execute("DELETE FROM roles WHERE database_id = ANY(%s)", ([one.id, other.id],))
     roles = "INSERT INTO roles (database_id, kind, engine_name) VALUES (%s, 'owner', %s), (%s, 'reader', %s)"
     for database_id, content in ((one.id, other), (other.id, one)):

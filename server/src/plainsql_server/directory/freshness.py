@@ -30,7 +30,7 @@ class Freshness:
         # When we started to listen.
         self._heard_since_s = math.inf
         # Whether the last attempt to reach the directory failed.
-        self.away = False
+        self.unavailable = False
         # How many changes were announced. A lookup that was running during a change may have read the old state.
         self.changes = 0
         self._forget: list[Forget] = []
@@ -44,7 +44,7 @@ class Freshness:
 
     def allows_stale(self, at_s: float) -> bool:
         """Whether a lookup may be used past its validity, because the directory is unavailable."""
-        if not self.away:
+        if not self.unavailable:
             return False
         known_good_s = max(at_s, self._proven_s) if at_s >= self._heard_since_s else at_s
         return time.monotonic() - known_good_s <= self._grace_s

@@ -15,7 +15,7 @@ from plainsql_server.core.actor import Actor
 from plainsql_server.core.errors import ConflictError, LimitError
 from plainsql_server.core.principal import Principal, Scope
 from plainsql_server.directory import audit, databases, organizations
-from plainsql_server.directory.connection import Connection, Directory
+from plainsql_server.directory.connection import Directory, DirectoryConnection
 
 _SELECT = """
     SELECT k.id, k.organization_id, k.name, o.tier, k.scopes, k.database_id, d.name AS database_name,
@@ -59,7 +59,7 @@ class KeyRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewKey:
+class NewKeyRecord:
     """A key to store."""
 
     id: str
@@ -74,7 +74,7 @@ class NewKey:
     replaces: str | None = None
 
 
-async def insert(directory: Directory, new: NewKey, at_most: int, by: Actor) -> KeyRecord:
+async def insert(directory: Directory, new: NewKeyRecord, at_most: int, by: Actor) -> KeyRecord:
     """Stores a key. Raises LimitError if the organization already has `at_most` active keys.
 
     Raises AccessError if the database that it is bound to was deleted meanwhile.
@@ -91,7 +91,7 @@ async def insert(directory: Directory, new: NewKey, at_most: int, by: Actor) -> 
 
 
 async def replace(
-    directory: Directory, new: NewKey, old_ends_at: datetime, at: datetime, *, at_most: int, by: Actor
+    directory: Directory, new: NewKeyRecord, old_ends_at: datetime, at: datetime, *, at_most: int, by: Actor
 ) -> tuple[KeyRecord, KeyRecord] | None:
     """Stores a key that replaces another. Returns both; the old one now expires at `old_ends_at` or earlier.
 
@@ -172,7 +172,7 @@ async def revoke(directory: Directory, key_id: str, organization_id: str | None,
     return _record(row)
 
 
-async def note_used(connection: Connection, key_ids: Collection[str], at: datetime) -> None:
+async def note_used(connection: DirectoryConnection, key_ids: Collection[str], at: datetime) -> None:
     """Records that these keys were just used."""
     # All nodes use the same order, so concurrent writes cannot deadlock.
     statement = """
@@ -191,7 +191,7 @@ def _too_many(at_most: int) -> LimitError:
     )
 
 
-async def _count_live(connection: Connection, organization_id: str) -> int:
+async def _count_live(connection: DirectoryConnection, organization_id: str) -> int:
     statement = """
         SELECT count(*) AS n FROM api_keys
         WHERE organization_id = %s AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())
@@ -201,7 +201,7 @@ async def _count_live(connection: Connection, organization_id: str) -> int:
     return int(row["n"])
 
 
-async def _insert_row(connection: Connection, new: NewKey) -> None:
+async def _insert_row(connection: DirectoryConnection, new: NewKeyRecord) -> None:
     statement = """
         INSERT INTO api_keys
             (id, organization_id, name, digest, shown_prefix, last_four, scopes, database_id, expires_at, replaces)
@@ -224,7 +224,7 @@ def _audit_details(new: NewKey) -> dict[str, Any]:
     }
 
 
-async def _get(connection: Connection, key_id: str) -> KeyRecord:
+async def _get(connection: DirectoryConnection, key_id: str) -> KeyRecord:
     row = await (await connection.execute(f"{_SELECT} WHERE k.id = %s", (key_id,))).fetchone()
     assert row is not None
     return _record(row)

@@ -12,7 +12,7 @@ from psycopg import errors
 from plainsql_server.core.actor import Actor
 from plainsql_server.core.errors import ConflictError
 from plainsql_server.directory import audit
-from plainsql_server.directory.connection import Connection, Directory
+from plainsql_server.directory.connection import Directory, DirectoryConnection
 
 _SELECT = "SELECT id, name, tier, created_at FROM organizations"
 
@@ -60,7 +60,7 @@ async def set_tier(directory: Directory, organization_id: str, tier: str, by: Ac
         return _record(await cursor.fetchone())
 
 
-async def lock(connection: Connection, organization_id: str) -> None:
+async def lock(connection: DirectoryConnection, organization_id: str) -> None:
     """Locks an organization until the end of the transaction, so that counts of its keys and so on stay true.
 
     Take this lock before any other lock of the transaction, to avoid deadlocks.

@@ -55,7 +55,7 @@ class Principals:
     async def _find(self, secret: str) -> Principal | None:
         if not credential.is_well_formed(secret):
             return None
-        found = await self._found.last_known(secret) if self._freshness.away else None
+        found = await self._found.last_known(secret) if self._freshness.unavailable else None
         found = found or await self._found.get(secret)
         return None if found is None or found.good_until_s <= wall_s() else found.principal
 
@@ -65,7 +65,7 @@ class Principals:
             return await self._ask(secret, digest)
         if self._unknown.is_refused(digest):
             return None
-        async with self._unknown.turn():
+        async with self._unknown.slot():
             asked_s = time.monotonic()
             found = await self._ask(secret, digest)
         if found is None:

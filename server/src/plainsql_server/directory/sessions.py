@@ -11,7 +11,7 @@ from plainsql_server.core.actor import Actor
 from plainsql_server.core.errors import LimitError
 from plainsql_server.core.principal import Principal, Scope
 from plainsql_server.directory import audit, databases, organizations
-from plainsql_server.directory.connection import Connection, Directory
+from plainsql_server.directory.connection import Directory, DirectoryConnection
 
 _SELECT = """
     SELECT s.id, s.organization_id, s.key_id, o.tier, s.scopes, s.database_id, d.name AS database_name,
@@ -58,7 +58,7 @@ class SessionRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewSession:
+class NewSessionRecord:
     """A session to store."""
 
     id: str
@@ -71,7 +71,7 @@ class NewSession:
     expires_at: datetime
 
 
-async def insert(directory: Directory, new: NewSession, at_most: int, by: Actor) -> SessionRecord | None:
+async def insert(directory: Directory, new: NewSessionRecord, at_most: int, by: Actor) -> SessionRecord | None:
     """Stores a session. Returns None if its key was revoked or expired meanwhile, or is bound to another database.
 
     Raises AccessError if the database that it is bound to was deleted meanwhile, LimitError if the organization already
@@ -151,13 +151,13 @@ async def end(directory: Directory, session_id: str, at: datetime, by: Actor) ->
     return True
 
 
-async def delete_expired_before(directory: Directory, moment: datetime) -> None:
+async def delete_expired_before(directory: Directory, before: datetime) -> None:
     """Deletes sessions that expired before then. The audit log keeps their entries."""
     async with directory.connection() as connection:
-        await connection.execute("DELETE FROM sessions WHERE expires_at < %s", (moment,))
+        await connection.execute("DELETE FROM sessions WHERE expires_at < %s", (before,))
 
 
-async def _count_live(connection: Connection, organization_id: str, at: datetime) -> int:
+async def _count_live(connection: DirectoryConnection, organization_id: str, at: datetime) -> int:
     # Counts by key, because that column has an index.
     statement = """
         SELECT count(*) AS n FROM api_keys k JOIN sessions s ON s.key_id = k.id

@@ -14,15 +14,16 @@ from psycopg import errors
 
 from plainsql_server.directory.connection import Directory
 
-# The notification channel that announces, by organization, that the spanning lock is free.
-TURNS = "plainsql_turns"
+# The notification channel that announces, by organization, that the spanning lock is free. Its name is that of the
+# first release, so that processes of both versions hear each other during an upgrade.
+LOCK_RELEASED = "plainsql_turns"
 
 # Longer than a client that lost a response keeps asking for the outcome.
 _KEPT_S = 600
 _REMOVED_AT_ONCE = 10_000
 
 
-class State(StrEnum):
+class SpanningState(StrEnum):
     """The state of a transaction. Waiting and open transactions are undecided."""
 
     WAITING = "waiting"
@@ -61,7 +62,7 @@ class Unfinished:
     participations: Sequence[Participation]
 
 
-async def enter(directory: Directory, new: NewRecord, hold_s: float) -> State:
+async def enter(directory: Directory, new: NewRecord, hold_s: float) -> SpanningState:
     """Stores the record: open if the lock is free, otherwise waiting in line."""
     statement = """
         INSERT INTO spanning_transactions (id, organization_id, gid, database_ids, state, held_until)
@@ -81,10 +82,10 @@ async def enter(directory: Directory, new: NewRecord, hold_s: float) -> State:
         while (row := await (await connection.execute(statement, values)).fetchone()) is None:
             # Another transaction took the lock concurrently. The next attempt will see it.
             continue
-    return State(row["state"])
+    return SpanningState(row["state"])
 
 
-async def advance(directory: Directory, id_: str, hold_s: float) -> State | None:
+async def advance(directory: Directory, id_: str, hold_s: float) -> SpanningState | None:
     """Opens a waiting record if it is first in line. Returns its state, or None if another process took it over."""
     statement = """
         UPDATE spanning_transactions AS mine SET state = 'open', held_until = now() + %s * interval '1 s'
@@ -98,12 +99,12 @@ async def advance(directory: Directory, id_: str, hold_s: float) -> State | None
     async with directory.connection() as connection:
         try:
             if (await connection.execute(statement, (hold_s, id_))).rowcount:
-                return State.OPEN
+                return SpanningState.OPEN
         except errors.UniqueViolation:
             # A transaction that did not have to wait took the lock at this very moment.
-            return State.WAITING
+            return SpanningState.WAITING
         row = await (await connection.execute(look, (id_,))).fetchone()
-    return None if row is None or row["state"] == State.ABORTED else State(row["state"])
+    return None if row is None or row["state"] == SpanningState.ABORTED else SpanningState(row["state"])
 
 
 async def keep(directory: Directory, id_: str, hold_s: float) -> None:
@@ -185,7 +186,7 @@ async def take_over(directory: Directory, limit: int, claim_s: float) -> list[Un
         for row in rows:
             cursor = await connection.execute(participations, (row["database_ids"],))
             parts = [Participation(**part) for part in await cursor.fetchall()]
-            found.append(Unfinished(row["id"], row["gid"], row["state"] == State.COMMITTED, parts))
+            found.append(Unfinished(row["id"], row["gid"], row["state"] == SpanningState.COMMITTED, parts))
     return found
 
 
@@ -231,7 +232,7 @@ async def _pass_on(directory: Directory, statement: str, id_: str) -> bool:
         SELECT CASE WHEN EXISTS (SELECT FROM spanning_transactions AS other
                                  WHERE other.organization_id = freed.organization_id AND other.id <> %s
                                    AND other.state = 'waiting' AND other.freed_at IS NULL)
-               THEN pg_notify('{TURNS}', organization_id)::text END
+               THEN pg_notify('{LOCK_RELEASED}', organization_id)::text END
         FROM freed
     """
     return await _change(directory, telling, (id_, id_))

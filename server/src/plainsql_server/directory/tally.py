@@ -9,7 +9,13 @@ import asyncio
 from datetime import datetime
 
 from plainsql_server.core.clock import now
-from plainsql_server.core.observation import Failure, Observation, Observe, RequestFinished, told_to_operators
+from plainsql_server.core.observation import (
+    FailureObserved,
+    Observation,
+    Observe,
+    RequestFinished,
+    describe_for_operators,
+)
 from plainsql_server.directory import keys, usage
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.usage import UsageSum
@@ -52,7 +58,7 @@ class Tally:
                 await asyncio.shield(self._writing)
             except Exception as error:
                 # Report any error and try again later. The loop must survive, because nothing restarts it.
-                self._observe(Failure(now(), "failure", "usage", told_to_operators(error)))
+                self._observe(FailureObserved(now(), "failure", "usage", describe_for_operators(error)))
 
     async def finish(self) -> None:
         """Writes the rest after `run` was cancelled. Raises the errors of `write`."""

@@ -27,7 +27,7 @@ class UnknownCredentials:
 
     def __init__(self, freshness: Freshness, at_once: int = _AT_ONCE, max_waiting: int = _MAX_WAITING) -> None:
         self._freshness = freshness
-        self._turns = asyncio.Semaphore(at_once)
+        self._slots = asyncio.Semaphore(at_once)
         self._max_waiting = max_waiting
         self._waiting = 0
         self._known: set[bytes] = set()
@@ -56,14 +56,14 @@ class UnknownCredentials:
         self._refused[digest] = asked_s
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
+    async def slot(self) -> AsyncIterator[None]:
         """A slot for one lookup, for the length of the block. Raises LimitError if none becomes free in time."""
         if self._waiting >= self._max_waiting:
             raise _too_many()
         self._waiting += 1
         try:
             async with asyncio.timeout(_LOOKUP_TIMEOUT_S):
-                await self._turns.acquire()
+                await self._slots.acquire()
         except TimeoutError:
             raise _too_many() from None
         finally:
@@ -71,7 +71,7 @@ class UnknownCredentials:
         try:
             yield
         finally:
-            self._turns.release()
+            self._slots.release()
 
 
 def _too_many() -> LimitError:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 
-from plainsql_server.directory.connection import Connection, Directory
+from plainsql_server.directory.connection import Directory, DirectoryConnection
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class UsageSum:
     bytes: int = 0
 
 
-async def add(connection: Connection, day: date, sums: Sequence[UsageSum]) -> None:
+async def add(connection: DirectoryConnection, day: date, sums: Sequence[UsageSum]) -> None:
     """Adds usage to the stored sums of that day."""
     # All nodes use the same order, so concurrent writes cannot deadlock.
     statement = """

@@ -30,7 +30,7 @@ class Permit:
         self.wait_s = wait_s
 
 
-class Account:
+class PermitAccount:
     """The permits of one organization. All times are from the process's monotonic clock."""
 
     __slots__ = (

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from plainsql_server.core.clock import now
 from plainsql_server.core.errors import EngineError
 from plainsql_server.core.observation import LimiterChanged, LimiterLoad, Observe
-from plainsql_server.limits.account import Account, Permit
+from plainsql_server.limits.account import Permit, PermitAccount
 from plainsql_server.limits.ledger import Granted, SharedLedgerLost
 from plainsql_server.limits.window import Window
 
@@ -28,7 +28,7 @@ MINUTE = Window(60_000)
 _RECONNECT_AFTER_S = 0.25
 
 
-class State(StrEnum):
+class PermitSource(StrEnum):
     """The source of permits."""
 
     ALONE = "alone"
@@ -51,15 +51,15 @@ class Permits:
         self._share = share
         self._window = window
         self._clock = clock
-        self._accounts: dict[str, Account] = {}
-        self.state = State.ALONE
+        self._accounts: dict[str, PermitAccount] = {}
+        self.state = PermitSource.ALONE
         self._warm_at_s = 0.0
         # Accounts with something to request or report, oldest first.
-        self._asking: dict[Account, None] = {}
+        self._asking: dict[PermitAccount, None] = {}
         self._there_is_work = asyncio.Event()
         self._known_run: str | None = None
         # Accounts with a lease, which may expire unused.
-        self._leased: dict[Account, None] = {}
+        self._leased: dict[PermitAccount, None] = {}
         self._swept_s = 0.0
         self._forgot_s = clock()
         self.round_trips = 0
@@ -77,7 +77,7 @@ class Permits:
         now_s = self._clock()
         if not account.take_held(now_s):
             return None
-        if account.held <= account.refill_at and account.wants_refill() and self.state is State.SHARED:
+        if account.held <= account.refill_at and account.wants_refill() and self.state is PermitSource.SHARED:
             self._ask(account)
         return account.grant(account.left + account.held, now_s)
 
@@ -115,39 +115,39 @@ class Permits:
 
     async def check(self) -> None:
         """Raises EngineError if Redis is configured but does not grant the permits."""
-        if self.state in (State.LOST, State.WARMING):
+        if self.state in (PermitSource.LOST, PermitSource.WARMING):
             raise EngineError(
                 "degraded", "Redis does not decide rate limits at the moment; each process enforces its own share."
             )
 
     def load(self) -> LimiterLoad:
         """The load, for the metrics."""
-        is_degraded = self.state in (State.LOST, State.WARMING)
+        is_degraded = self.state in (PermitSource.LOST, PermitSource.WARMING)
         return LimiterLoad(is_degraded, self.round_trips, self._given["shared"], self._given["share"])
 
-    def _account(self, organization_id: str, limit: int) -> Account:
+    def _account(self, organization_id: str, limit: int) -> PermitAccount:
         account = self._accounts.get(organization_id)
         if account is None:
             self._forget_the_idle()
-            account = self._accounts[organization_id] = Account(organization_id, limit, self._window)
+            account = self._accounts[organization_id] = PermitAccount(organization_id, limit, self._window)
         account.limit = limit
         return account
 
-    def _ask(self, account: Account) -> None:
+    def _ask(self, account: PermitAccount) -> None:
         account.is_asking = True
         self._asking[account] = None
         self._there_is_work.set()
 
-    def _take_of_share(self, account: Account) -> Permit:
+    def _take_of_share(self, account: PermitAccount) -> Permit:
         now_s = self._clock()
         share = max(1, int(account.limit * self._share))
         left = share - account.ledger.used(now_s)
         if left > 0:
             account.ledger.add(1, now_s)
             self._given["share"] += 1
-            if self.state is not State.ALONE:
+            if self.state is not PermitSource.ALONE:
                 account.untold += 1
-            if self.state is State.WARMING:
+            if self.state is PermitSource.WARMING:
                 self._ask(account)
         return Permit(left > 0, max(0, left - 1), account.ledger.next_back_s(now_s))
 
@@ -160,8 +160,8 @@ class Permits:
             if account.untold or account.returned:
                 self._ask(account)
         await self._exchange(shared)
-        if self.state is not State.WARMING:
-            self._enter(State.SHARED)
+        if self.state is not PermitSource.WARMING:
+            self._enter(PermitSource.SHARED)
 
     async def _settle(self, shared: "SharedLedger") -> None:
         """One cycle: waits for work or sweeps idle leases, then handles everything pending in one round trip."""
@@ -173,8 +173,8 @@ class Permits:
         if self._clock() - self._swept_s > self._window.life_s:
             self._sweep()
         await self._exchange(shared)
-        if self.state is State.WARMING and self._clock() >= self._warm_at_s:
-            self._enter(State.SHARED)
+        if self.state is PermitSource.WARMING and self._clock() >= self._warm_at_s:
+            self._enter(PermitSource.SHARED)
 
     async def _exchange(self, shared: "SharedLedger") -> None:
         self._there_is_work.clear()
@@ -194,7 +194,7 @@ class Permits:
         for account, answer in zip(accounts, granted, strict=True):
             self._hear(account, answer, sent_s)
 
-    def _hear(self, account: Account, granted: Granted, sent_s: float) -> None:
+    def _hear(self, account: PermitAccount, granted: Granted, sent_s: float) -> None:
         account.is_asking = False
         now_s = self._clock()
         account.left = granted.left
@@ -208,7 +208,7 @@ class Permits:
             self._given["shared"] += granted.granted
         self._serve(account, granted, sent_s)
 
-    def _serve(self, account: Account, granted: Granted, sent_s: float) -> None:
+    def _serve(self, account: PermitAccount, granted: Granted, sent_s: float) -> None:
         now_s = self._clock()
         if granted.granted and now_s >= sent_s + self._window.life_s:
             # The answer is late, because Redis or this process stalled. If these permits were used now, they would stop
@@ -232,7 +232,7 @@ class Permits:
         elif account.waiting:
             self._ask(account)
 
-    def _refuse(self, account: Account) -> None:
+    def _refuse(self, account: PermitAccount) -> None:
         # Refuse locally for a while, so that a flood of refused requests doesn't flood Redis.
         now_s = self._clock()
         account.refused_until_s = min(account.more_at_s, now_s + self._window.life_s)
@@ -241,7 +241,7 @@ class Permits:
             if not place.done():
                 place.set_result(account.refusal(now_s))
 
-    def _serve_of_share(self, account: Account) -> None:
+    def _serve_of_share(self, account: PermitAccount) -> None:
         while account.waiting:
             place = account.waiting.popleft()
             if not place.done():
@@ -249,10 +249,10 @@ class Permits:
 
     def _warm(self, until_s: float) -> None:
         self._warm_at_s = until_s
-        self._enter(State.WARMING)
+        self._enter(PermitSource.WARMING)
 
     def _go_by_shares(self, reason: str) -> None:
-        self._enter(State.LOST, reason)
+        self._enter(PermitSource.LOST, reason)
         accounts, self._asking = self._asking, {}
         for account in accounts:
             account.is_asking = False
@@ -275,7 +275,7 @@ class Permits:
             self._forgot_s = now_s
             self._accounts = {name: each for name, each in self._accounts.items() if not each.is_idle(now_s)}
 
-    def _enter(self, state: State, context: str | None = None) -> None:
+    def _enter(self, state: PermitSource, context: str | None = None) -> None:
         if state is not self.state:
             self.state = state
             self._observe(LimiterChanged(now(), "limiter", state, context))

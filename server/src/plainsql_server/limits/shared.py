@@ -27,7 +27,7 @@ _WARMING = "plainsql:permits-warming"
 _TIMEOUT_S = 1.0
 # The wait is counted in steps, and a step counts no more than this, however long it took: if this process stalled, the
 # answer has already arrived and only needs to be read.
-_PIECE_S = 0.05
+_WAIT_STEP_S = 0.05
 
 # KEYS: the organization's ledger, a hash of slot to count; the warming flag.
 # ARGV: limit, slot_ms, counted_slots, needed, wanted in addition, given earlier without Redis, (slot, returned)…
@@ -133,8 +133,8 @@ async def _patiently(work: Awaitable[Result]) -> Result:
     """The result of the work. Raises TimeoutError if Redis, rather than this process, takes too long."""
     task = asyncio.ensure_future(work)
     try:
-        for _ in range(round(_TIMEOUT_S / _PIECE_S)):
-            done, _ = await asyncio.wait([task], timeout=_PIECE_S)
+        for _ in range(round(_TIMEOUT_S / _WAIT_STEP_S)):
+            done, _ = await asyncio.wait([task], timeout=_WAIT_STEP_S)
             if done:
                 return task.result()
         raise TimeoutError(f"no answer for {_TIMEOUT_S} s")

@@ -1,6 +1,6 @@
 """The backup file format: a plain tar of small parts, which can be written and read as a stream.
 
-    writer = PieceWriter(stream, manifest)
+    writer = ArchiveWriter(stream, manifest)
     writer.write("data", content)
     writer.finish()
 
@@ -23,8 +23,8 @@ from plainsql_server.core.errors import RequestError
 T = TypeVar("T")
 
 # Increase it when older versions could misread what this version writes.
-_FORM = 1
-PIECE_BYTES = 1 << 20
+_FORMAT = 1
+CHUNK_BYTES = 1 << 20
 _BUFFER_BYTES = 1 << 20
 _MANIFEST, _END = "manifest.json", "end.json"
 # A manifest has a few hundred bytes. A larger one is an attempt to exhaust memory.
@@ -34,7 +34,7 @@ _LARGEST_JSON_BYTES = 1 << 20
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What the backup contains, and what is needed to read it."""
 
-    form: int = _FORM
+    format: int = msgspec.field(default=_FORMAT, name="form")
     kind: str
     name: str
     taken_at: str
@@ -53,12 +53,12 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
     """Marks the backup as complete."""
 
     sha256: str
-    pieces: int
+    chunks: int = msgspec.field(name="pieces")
     # Whether the database contained no customer code, checked after the dump.
-    plain: bool = False
+    without_code: bool = msgspec.field(default=False, name="plain")
 
 
-class PieceWriter:
+class ArchiveWriter:
     """Writes a backup to a stream."""
 
     def __init__(self, stream: BinaryIO, manifest: Manifest) -> None:
@@ -67,16 +67,16 @@ class PieceWriter:
             fileobj=stream, mode="w|", format=tarfile.USTAR_FORMAT, bufsize=_BUFFER_BYTES
         )
         self._hash = hashlib.sha256()
-        self._pieces = 0
+        self._chunks = 0
         self._write(_MANIFEST, msgspec.json.encode(manifest))
 
     def write(self, part: str, content: bytes) -> None:
         """Append content to one of the backup's archives, such as `data`."""
-        self._write(f"{part}/{self._pieces:09}", content)
+        self._write(f"{part}/{self._chunks:09}", content)
 
-    def finish(self, *, plain: bool = False) -> None:
+    def finish(self, *, without_code: bool = False) -> None:
         """Mark the backup as complete and end the file."""
-        end = End(sha256=self._hash.hexdigest(), pieces=self._pieces, plain=plain)
+        end = End(sha256=self._hash.hexdigest(), chunks=self._chunks, without_code=without_code)
         self._write(_END, msgspec.json.encode(end))
         self._tar.close()
 
@@ -90,16 +90,16 @@ class PieceWriter:
             cast("Any", self._tar.fileobj).closed = True
             raise
         _digest(self._hash, name, content)
-        self._pieces += 1
+        self._chunks += 1
 
 
-class PieceReader:
+class ArchiveReader:
     """Reads a backup from a stream, once, in order."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self.end: End | None = None
         self._hash = hashlib.sha256()
-        self._pieces = 0
+        self._chunks = 0
         try:
             self._tar = tarfile.open(fileobj=stream, mode="r|", bufsize=_BUFFER_BYTES)  # noqa: SIM115
             name, content = next(self._members(), ("", b""))
@@ -108,10 +108,10 @@ class PieceReader:
         if name != _MANIFEST:
             raise _not_a_backup()
         self.manifest = _decoded(content, Manifest)
-        if self.manifest.form != _FORM:
-            raise RequestError("not_a_backup", f"This version can't read backup format {self.manifest.form}.")
+        if self.manifest.format != _FORMAT:
+            raise RequestError("not_a_backup", f"This version can't read backup format {self.manifest.format}.")
 
-    def pieces(self) -> Iterator[tuple[str, bytes]]:
+    def chunks(self) -> Iterator[tuple[str, bytes]]:
         """Yield (archive, content) pairs, then set `end`. Raises RequestError if the backup is incomplete."""
         try:
             for name, content in self._members():
@@ -134,12 +134,12 @@ class PieceReader:
             if member.name == _END:
                 self._check(content)
             _digest(self._hash, member.name, content)
-            self._pieces += 1
+            self._chunks += 1
             yield member.name, content
 
     def _check(self, content: bytes) -> None:
         end = _decoded(content, End)
-        if (end.sha256, end.pieces) != (self._hash.hexdigest(), self._pieces):
+        if (end.sha256, end.chunks) != (self._hash.hexdigest(), self._chunks):
             raise RequestError("backup_damaged", "The backup's content does not match its checksum.")
         self.end = end
 

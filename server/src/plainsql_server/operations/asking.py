@@ -24,7 +24,7 @@ class AskingError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """An HTTP response."""
 
     status: int
@@ -40,26 +40,26 @@ class Answer:
         return decoded if isinstance(decoded, dict) else {}
 
 
-async def get(url: str, path: str, ca_file: Path | None = None) -> Answer:
+async def get(url: str, path: str, ca_file: Path | None = None) -> HttpAnswer:
     """Send a GET request and return the response. Raises AskingError."""
     return await asyncio.to_thread(_get, url, path, ca_file)
 
 
-def _get(url: str, path: str, ca_file: Path | None) -> Answer:
+def _get(url: str, path: str, ca_file: Path | None) -> HttpAnswer:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise AskingError(f"{url!r} is not an HTTP URL")
     connection: http.client.HTTPConnection
     if parts.scheme == "https":
-        trust = ssl.create_default_context(cafile=ca_file)
-        connection = http.client.HTTPSConnection(parts.hostname, parts.port, timeout=_TIMEOUT_S, context=trust)
+        ssl_context = ssl.create_default_context(cafile=ca_file)
+        connection = http.client.HTTPSConnection(parts.hostname, parts.port, timeout=_TIMEOUT_S, context=ssl_context)
     else:
         connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=_TIMEOUT_S)
     try:
         connection.request("GET", path)
         response = connection.getresponse()
         headers = {name.lower(): value for name, value in response.getheaders()}
-        return Answer(response.status, headers, response.read(_LARGEST_BYTES).decode(errors="replace"))
+        return HttpAnswer(response.status, headers, response.read(_LARGEST_BYTES).decode(errors="replace"))
     except ssl.SSLCertVerificationError as error:
         raise AskingError(f"its certificate is rejected: {error.verify_message}") from error
     except (OSError, http.client.HTTPException) as error:

@@ -22,7 +22,7 @@ from plainsql_server.directory import databases as stored
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
 from plainsql_server.engine.admin.backups import BACKUP, RECORDS, Frozen, frozen, owners_conninfo
-from plainsql_server.operations.archive_parts import PIECE_BYTES, Manifest, PieceWriter
+from plainsql_server.operations.archive_parts import CHUNK_BYTES, ArchiveWriter, Manifest
 from plainsql_server.operations.programs import find_program, major_of, running
 from plainsql_server.operations.progress import Progress, TablesDumped
 
@@ -33,8 +33,8 @@ _DUMPABLE = frozenset([DatabaseState.READY, DatabaseState.SUSPENDED])
 # How long pg_dump waits for a customer's table lock. Statements queued behind it wait as long.
 _LOCK_WAIT = "--lock-wait-timeout=20s"
 # No compression here: operators compress the whole file, and progress is measured by the bytes written.
-_FORM = ("--format=custom", "--compress=0")
-TENANT = (*_FORM, _LOCK_WAIT, "--exclude-schema=plainsql", "--no-subscriptions")
+_FORMAT = ("--format=custom", "--compress=0")
+TENANT = (*_FORMAT, _LOCK_WAIT, "--exclude-schema=plainsql", "--no-subscriptions")
 _SECTIONS = {"schema": ("--section=pre-data", "--section=post-data"), "data": ("--section=data", "--verbose")}
 
 _DIRECTORY_TABLES = """
@@ -55,26 +55,26 @@ async def backup_database(directory: Directory, database: DatabaseRecord, output
     cell = await cell_of(directory, database)
     conninfo = owners_conninfo(cell.conninfo, database.engine_name, database.owner_role, BACKUP)
     progress.step("safe snapshot")
-    async with frozen(cell.conninfo, cell.admin_role, database.engine_name) as moment:
-        version = moment.connection.info.server_version
+    async with frozen(cell.conninfo, cell.admin_role, database.engine_name) as source:
+        version = source.connection.info.server_version
         program = find_program("pg_dump", version // 10_000)
-        dumped = TablesDumped(moment.tables)
+        dumped = TablesDumped(source.tables)
         manifest = Manifest(
             kind=DATABASE, name=database.name, taken_at=now().isoformat(), server_version=str(version),
             dumped_by_major=major_of(program), owner_role=database.owner_role, reader_role=database.reader_role,
-            tables_bytes=dumped.total, is_serial=moment.is_serial,
+            tables_bytes=dumped.total, is_serial=source.is_serial,
         )  # fmt: skip
-        writer = PieceWriter(output, manifest)
-        snapshot = f"--snapshot={moment.snapshot}"
+        writer = ArchiveWriter(output, manifest)
+        snapshot = f"--snapshot={source.snapshot}"
         for part, section in _SECTIONS.items():
             progress.step(part, dumped.total if part == "data" else None)
             options = [*TENANT, *section, snapshot]
             await _dump(program, options, conninfo, writer=writer, part=part, dumped=dumped, progress=progress)
         progress.step("records")
-        await _copy_records(moment, writer)
+        await _copy_records(source, writer)
     # Read after the dump: a database without code now had none before, either.
     current = await stored.find_by_id(directory, database.id)
-    await asyncio.to_thread(writer.finish, plain=current is not None and current.plain)
+    await asyncio.to_thread(writer.finish, without_code=current is not None and current.without_code)
 
 
 async def backup_directory(directory: Directory, dsn: str, output: BinaryIO, progress: Progress) -> None:
@@ -88,10 +88,10 @@ async def backup_directory(directory: Directory, dsn: str, output: BinaryIO, pro
         kind=DIRECTORY, name="directory", taken_at=now().isoformat(), server_version=str(version),
         dumped_by_major=major_of(program), tables_bytes=dumped.total,
     )  # fmt: skip
-    writer = PieceWriter(output, manifest)
+    writer = ArchiveWriter(output, manifest)
     progress.step("data", dumped.total)
     conninfo = make_conninfo(dsn, application_name=BACKUP)
-    options = [*_FORM, _LOCK_WAIT, "--verbose"]
+    options = [*_FORMAT, _LOCK_WAIT, "--verbose"]
     await _dump(program, options, conninfo, writer=writer, part="data", dumped=dumped, progress=progress)
     await asyncio.to_thread(writer.finish)
 
@@ -101,34 +101,34 @@ async def _dump(
     options: list[str],
     conninfo: str,
     *,
-    writer: PieceWriter,
+    writer: ArchiveWriter,
     part: str,
     dumped: TablesDumped,
     progress: Progress,
 ) -> None:
     async with running(program, options, conninfo, hear=dumped.hear) as process:
-        async for piece in _pieces(process):
+        async for chunk in _chunks(process):
             # Writing may block, and must not block the event loop.
-            await asyncio.to_thread(writer.write, part, piece)
+            await asyncio.to_thread(writer.write, part, chunk)
             if part == "data":
-                progress.at(dumped.wrote(len(piece)))
+                progress.at(dumped.wrote(len(chunk)))
 
 
-async def _pieces(process: Process) -> AsyncIterator[bytes]:
+async def _chunks(process: Process) -> AsyncIterator[bytes]:
     assert process.stdout is not None
     while True:
         try:
-            yield await process.stdout.readexactly(PIECE_BYTES)
+            yield await process.stdout.readexactly(CHUNK_BYTES)
         except asyncio.IncompleteReadError as error:
             if error.partial:
                 yield error.partial
             return
 
 
-async def _copy_records(moment: Frozen, writer: PieceWriter) -> None:
+async def _copy_records(source: Frozen, writer: ArchiveWriter) -> None:
     for table in RECORDS:
-        async for piece in _joined(moment.records(table)):
-            await asyncio.to_thread(writer.write, table, piece)
+        async for chunk in _joined(source.records(table)):
+            await asyncio.to_thread(writer.write, table, chunk)
 
 
 async def _joined(blocks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -136,8 +136,8 @@ async def _joined(blocks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     held = bytearray()
     async for block in blocks:
         held += block
-        while len(held) >= PIECE_BYTES:
-            yield bytes(held[:PIECE_BYTES])
-            del held[:PIECE_BYTES]
+        while len(held) >= CHUNK_BYTES:
+            yield bytes(held[:CHUNK_BYTES])
+            del held[:CHUNK_BYTES]
     if held:
         yield bytes(held)

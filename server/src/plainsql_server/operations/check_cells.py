@@ -18,7 +18,7 @@ from plainsql_server.engine.admin.provisioning import TEMPLATE
 from plainsql_server.engine.pool.health import PROBE_ROLE, check_cell
 from plainsql_server.operations.check_directory import clock, fix_for
 from plainsql_server.operations.check_machine import disk
-from plainsql_server.operations.check_replicas import following, hidden
+from plainsql_server.operations.check_replicas import hidden, standbys
 from plainsql_server.operations.findings import Finding, Target, broken, good, warning
 from plainsql_server.settings import Settings
 
@@ -60,8 +60,8 @@ async def _cell(target: Target, directory: Directory, cell: CellRecord) -> list[
     except ServiceError as error:
         why = " ".join((error.internal_context or error.message).split())
         return [broken(check, f"The cell cannot be reached as {cell.admin_role}: {why}", _fix(why))]
-    findings = [clocks, *_fitness(check, facts), *_guard(check, facts), *_room(check, facts, target.settings)]
-    findings += [*following(check, cell.conninfo, seen), *hidden(check, cell.conninfo, facts)]
+    findings = [clocks, *_fitness(check, facts), *_guard(check, facts), *_capacity(check, facts, target.settings)]
+    findings += [*standbys(check, cell.conninfo, seen), *hidden(check, cell.conninfo, facts)]
     findings += [*_durability(check, facts), *await _databases(check, directory, cell, facts)]
     findings += await _probe(check, cell, facts)
     findings += _disk(check, cell, facts, target.disk_free_percent)
@@ -114,7 +114,7 @@ def _guard(check: str, facts: CellFacts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _room(check: str, facts: CellFacts, settings: Settings) -> Iterator[Finding]:
+def _capacity(check: str, facts: CellFacts, settings: Settings) -> Iterator[Finding]:
     reserved = facts.number("superuser_reserved_connections")
     allowed = facts.number("max_connections") - reserved
     processes = settings.nodes * settings.workers

@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from plainsql_server import VERSION
-from plainsql_server.operations.asking import Answer, AskingError, get
+from plainsql_server.operations.asking import AskingError, HttpAnswer, get
 from plainsql_server.operations.findings import Finding, Target, broken, good, warning
 from plainsql_server.settings import PREFIX
 
@@ -46,22 +46,22 @@ async def _plane(target: Target, name: str, url: str) -> Finding:
     return _health(name, url, answer)
 
 
-def _health(name: str, url: str, answer: Answer) -> Finding:
-    said = answer.json()
-    if "checks" not in said:
+def _health(name: str, url: str, answer: HttpAnswer) -> Finding:
+    health = answer.json()
+    if "checks" not in health:
         return broken(
             "planes", f"The server at {url} is not a PlainSQL {name} plane.", f"Correct {PREFIX}{name.upper()}_URL."
         )
-    ill = {check: state for check, state in said["checks"].items() if state != "ok"}
+    ill = {check: state for check, state in health["checks"].items() if state != "ok"}
     if ill:
         shown = ", ".join(f"{check} {state}" for check, state in ill.items())
         return broken(
             "planes", f"The {name} plane reports: {shown}.", "See the findings about these parts, and the plane's log."
         )
-    if said.get("version") != VERSION:
+    if health.get("version") != VERSION:
         return warning(
             "planes",
-            f"The {name} plane runs {said.get('version')}, but this command is {VERSION}.",
+            f"The {name} plane runs {health.get('version')}, but this command is {VERSION}.",
             "Upgrade the older one.",
         )
     return good("planes", f"The {name} plane at {url} is healthy.")

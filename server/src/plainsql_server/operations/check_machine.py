@@ -85,11 +85,11 @@ async def ports(target: Target) -> AsyncIterator[Finding]:
 async def _occupant(target: Target, name: str, host: str, port: int) -> Finding:
     scheme = "https" if target.settings.tls_cert_file else "http"
     try:
-        said = (await get(f"{scheme}://{host}:{port}", "/health?live", target.ca_file)).json()
+        found = (await get(f"{scheme}://{host}:{port}", "/health?live", target.ca_file)).json()
     except AskingError as error:
         # A plane's certificate names its public host, not the address it listens on.
-        said = {"version": ""} if "certificate" in str(error) else {}
-    if "version" in said:
+        found = {"version": ""} if "certificate" in str(error) else {}
+    if "version" in found:
         return good("ports", f"A plane listens on {host}:{port}.")
     return broken(
         "ports", f"Another program listens on {host}:{port}, the port of the {name} plane.",
@@ -137,11 +137,11 @@ def disk(check: str, path: str, free_percent: float) -> Finding | None:
         return None
     free = 100 * found.f_bavail / found.f_blocks if found.f_blocks else 100.0
     free_gb = found.f_bavail * found.f_frsize / 1e9
-    said = f"The disk of {path} has {free:.0f} % free ({free_gb:.1f} GB)"
+    summary = f"The disk of {path} has {free:.0f} % free ({free_gb:.1f} GB)"
     if free >= free_percent:
-        return good(check, f"{said}.")
+        return good(check, f"{summary}.")
     grade = broken if free < free_percent / 2 else warning
     return grade(
-        check, f"{said}; a cell needs {free_percent:g} %. When its disk is full, it stops for every customer.",
+        check, f"{summary}; a cell needs {free_percent:g} %. When its disk is full, it stops for every customer.",
         "Enlarge the disk, delete what is not needed, or move databases to another cell.",
     )  # fmt: skip

@@ -16,17 +16,17 @@ _IN_STEP = frozenset(["sync", "quorum"])
 _FIX = "Check the other machines with `patronictl list`. Their logs say why they don't replicate."
 
 
-def following(check: str, conninfo: str, seen: CellView) -> Iterator[Finding]:
+def standbys(check: str, conninfo: str, seen: CellView) -> Iterator[Finding]:
     """Check the leader and its standbys, for a cell with several hosts."""
     wanted = len(hosts_of(conninfo)) - 1
     if not wanted:
         return
-    following = [replica for replica in seen.replicas if replica.state == "streaming"]
-    names = ", ".join(sorted(replica.name for replica in following)) or "none"
-    if not any(replica.sync_state in _IN_STEP for replica in following):
+    standbys = [replica for replica in seen.replicas if replica.state == "streaming"]
+    names = ", ".join(sorted(replica.name for replica in standbys)) or "none"
+    if not any(replica.sync_state in _IN_STEP for replica in standbys):
         yield broken(check, f"{seen.server} leads without a synchronous standby: every write waits for one.", _FIX)
-    elif len(following) < wanted:
-        yield warning(check, f"{seen.server} leads {len(following)} of {wanted} standbys: {names}.", _FIX)
+    elif len(standbys) < wanted:
+        yield warning(check, f"{seen.server} leads {len(standbys)} of {wanted} standbys: {names}.", _FIX)
     else:
         yield good(check, f"{seen.server} leads; standbys: {names}.")
 

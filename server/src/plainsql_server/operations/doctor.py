@@ -8,7 +8,7 @@ A check that fails does not stop the others. Nothing is changed.
 
 from collections.abc import AsyncIterator
 
-from plainsql_server.core.observation import told_to_operators
+from plainsql_server.core.observation import describe_for_operators
 from plainsql_server.operations.check_cells import cells
 from plainsql_server.operations.check_certificates import certificates
 from plainsql_server.operations.check_directory import directory
@@ -29,4 +29,4 @@ async def examine(target: Target) -> AsyncIterator[Finding]:
                 yield finding
         except Exception as error:
             # A check that crashes is a finding too, and must not hide the other findings.
-            yield broken(check.__name__, f"This check failed: {told_to_operators(error)}", "Report this as a bug.")
+            yield broken(check.__name__, f"This check failed: {describe_for_operators(error)}", "Report this as a bug.")

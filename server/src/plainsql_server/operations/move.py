@@ -29,8 +29,8 @@ from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.directory.moves import MoveRecord
 from plainsql_server.engine.admin import backups, change_apply
 from plainsql_server.engine.admin.change_apply import Copy, follow
-from plainsql_server.engine.admin.snapshot import Moment, Pair, connected, fingerprint_of, now_in
-from plainsql_server.operations.archive_parts import PIECE_BYTES
+from plainsql_server.engine.admin.snapshot import Pair, Snapshot, connected, fingerprint_of, now_in
+from plainsql_server.operations.archive_parts import CHUNK_BYTES
 from plainsql_server.operations.backup import TENANT
 from plainsql_server.operations.programs import find_program, run, running
 from plainsql_server.operations.progress import Progress, TablesDumped
@@ -150,7 +150,7 @@ async def _carry_out(ends: _Ends, progress: Progress, moved: Moved) -> None:
             moved.stopped_s = await _switch(ends, earlier, spare, copy, rights=rights, moved=moved)
 
 
-async def _catch_up(earlier: Moment, spare: Pair, copy: Copy, moved: Moved) -> tuple[Moment, Pair]:
+async def _catch_up(earlier: Snapshot, spare: Pair, copy: Copy, moved: Moved) -> tuple[Snapshot, Pair]:
     """Apply changes until few are left. Returns the last snapshot applied, and the connections without a snapshot."""
     took_s, before_s = math.inf, math.inf
     while took_s > _SHORT_ROUND_S and (took_s == math.inf or took_s < _NO_SHORTER * before_s):
@@ -163,7 +163,9 @@ async def _catch_up(earlier: Moment, spare: Pair, copy: Copy, moved: Moved) -> t
     return earlier, spare
 
 
-async def _switch(ends: _Ends, earlier: Moment, spare: Pair, copy: Copy, *, rights: Path | None, moved: Moved) -> float:
+async def _switch(
+    ends: _Ends, earlier: Snapshot, spare: Pair, copy: Copy, *, rights: Path | None, moved: Moved
+) -> float:
     """Hold requests, apply the last changes and switch to the copy. Returns how many seconds requests waited."""
     spared = [*earlier.pair.pids, *spare.pids]
     began_s = time.monotonic()
@@ -189,7 +191,7 @@ async def _switch(ends: _Ends, earlier: Moment, spare: Pair, copy: Copy, *, righ
         raise
 
 
-async def _follow(earlier: Moment, later: Moment, copy: Copy, moved: Moved) -> None:
+async def _follow(earlier: Snapshot, later: Snapshot, copy: Copy, moved: Moved) -> None:
     if earlier.fingerprint != later.fingerprint:
         raise _BeginAnew("the schema changed")
     try:
@@ -201,7 +203,7 @@ async def _follow(earlier: Moment, later: Moment, copy: Copy, moved: Moved) -> N
 
 
 async def _fill(
-    ends: _Ends, earlier: Moment, schema: Path, progress: Progress, *, late_rights: bool, moved: Moved
+    ends: _Ends, earlier: Snapshot, schema: Path, progress: Progress, *, late_rights: bool, moved: Moved
 ) -> None:
     """Fill the copy with everything in the snapshot, except the service's own tables."""
     major = earlier.pair.admin.info.server_version // 10_000
@@ -227,7 +229,7 @@ async def _fill(
 
 
 @asynccontextmanager
-async def _unless_definitions_change(ends: _Ends, earlier: Moment) -> AsyncIterator[None]:
+async def _unless_definitions_change(ends: _Ends, earlier: Snapshot) -> AsyncIterator[None]:
     """Start over if the dump fails because the schema changed under it."""
     try:
         yield
@@ -258,10 +260,10 @@ async def _pour(
     ):
         assert dumping.stdout is not None
         assert restoring.stdin is not None
-        while piece := await dumping.stdout.read(PIECE_BYTES):
-            restoring.stdin.write(piece)
+        while chunk := await dumping.stdout.read(CHUNK_BYTES):
+            restoring.stdin.write(chunk)
             await restoring.stdin.drain()
-            progress.at(dumped.wrote(len(piece)))
+            progress.at(dumped.wrote(len(chunk)))
         if await dumping.wait():
             raise RequestError("dump_failed", f"pg_dump failed: {last_words}")
 

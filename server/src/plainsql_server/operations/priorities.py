@@ -39,7 +39,7 @@ _CUSTOMERS = re.compile(rb"postgres: (?:[^\0]*?: )?(?:[or]_[0-9a-f]+|autovacuum 
 
 
 @dataclass
-class Account:
+class CpuAccount:
     """CPU time that a database has used beyond its free share."""
 
     owed_s: float = 0.0
@@ -68,10 +68,10 @@ class Priorities:
 
     data_folder: Path
     tell: Callable[[str], None]
-    _accounts: dict[str, Account] = field(default_factory=dict)
+    _accounts: dict[str, CpuAccount] = field(default_factory=dict)
     _backends: dict[int, _Backend] = field(default_factory=dict)
     _looked_s: float | None = None
-    _told: str = ""
+    _last_line: str = ""
 
     def run(self, ends_within: Callable[[float], bool]) -> None:
         """Run rounds until `ends_within` returns true. Failed rounds don't end it: overloaded machines need it most.
@@ -134,7 +134,7 @@ class Priorities:
 
     def _charge(self, used: dict[str, float], now_s: float, past_s: float) -> None:
         for database in (each for each, used_s in used.items() if used_s):
-            self._accounts.setdefault(database, Account()).used_at_s = now_s
+            self._accounts.setdefault(database, CpuAccount()).used_at_s = now_s
         in_use = sum(now_s - account.used_at_s < _IN_USE_S for account in self._accounts.values())
         share = min(_FREE_SHARE_OF_ONE, _FREE_SHARE / max(1, in_use))
         free_s = past_s * share * len(os.sched_getaffinity(0))
@@ -162,9 +162,9 @@ class Priorities:
         backend.is_behind = is_behind
 
     def _tell_anew(self, text: str) -> None:
-        if text and text != self._told:
+        if text and text != self._last_line:
             self.tell(text)
-        self._told = text
+        self._last_line = text
 
 
 def _children(data_folder: Path) -> set[int]:

@@ -74,9 +74,9 @@ async def running(
             yield process
         if process.stdin is not None:
             process.stdin.close()
-        said = await listening
+        output = await listening
         if await process.wait() != 0:
-            raise _failure(program.name, said)
+            raise _failure(program.name, output)
     finally:
         await _end(process)
         listening.cancel()
@@ -110,8 +110,8 @@ async def _listen(process: Process, hear: Hear | None) -> str:
 async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
     """Yield the lines of a stream, each truncated to `_LINE_KEPT` bytes."""
     begun = b""
-    while piece := await stream.read(_BUFFER_BYTES):
-        *ended, rest = piece.split(b"\n")
+    while chunk := await stream.read(_BUFFER_BYTES):
+        *ended, rest = chunk.split(b"\n")
         for part in ended:
             yield (begun + part)[:_LINE_KEPT].decode(errors="replace")
             begun = b""
@@ -131,9 +131,9 @@ async def _end(process: Process) -> None:
         await process.wait()
 
 
-def _failure(name: str, said: str) -> RequestError:
+def _failure(name: str, output: str) -> RequestError:
     # The message contains names of customers' objects. Their control characters must not reach a terminal.
-    shown = "".join(each if each.isprintable() else " " for each in said)
+    shown = "".join(each if each.isprintable() else " " for each in output)
     return RequestError("dump_failed", f"{name} failed: {' '.join(shown.split())[:600]}")
 
 

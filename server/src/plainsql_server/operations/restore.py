@@ -21,7 +21,7 @@ from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.engine.admin import backups
-from plainsql_server.operations.archive_parts import End, PieceReader
+from plainsql_server.operations.archive_parts import ArchiveReader, End
 from plainsql_server.operations.backup import DATABASE, DIRECTORY
 from plainsql_server.operations.programs import find_program, run, running
 from plainsql_server.operations.progress import Progress
@@ -36,21 +36,21 @@ class Heeding:
     heeded_s: float
 
 
-class _Pieces:
+class _ArchiveChunks:
     """Reads the parts of a backup in another thread, one ahead."""
 
-    def __init__(self, reader: PieceReader) -> None:
+    def __init__(self, reader: ArchiveReader) -> None:
         self.manifest = reader.manifest
         self._reader = reader
-        self._iterator: Iterator[tuple[str, bytes]] = reader.pieces()
+        self._iterator: Iterator[tuple[str, bytes]] = reader.chunks()
         self._ahead: tuple[str, bytes] | None = None
         self.read_bytes = 0
 
     async def of(self, part: str) -> AsyncIterator[bytes]:
         """Yield the content of an archive, if it comes next in the backup."""
-        while (piece := await self._look()) is not None and piece[0] == part:
+        while (chunk := await self._look()) is not None and chunk[0] == part:
             self._ahead = None
-            yield piece[1]
+            yield chunk[1]
 
     async def end(self) -> End:
         """Check that the backup is complete. Raises RequestError if it isn't."""
@@ -81,17 +81,22 @@ async def restore_database(
     Raises ConflictError if the name is taken, or with `replaces` if it doesn't exist; RequestError if the backup is
     incomplete or can't be restored. If it fails or is cancelled, nothing has changed.
     """
-    pieces = _Pieces(await _open(source, DATABASE))
+    chunks = _ArchiveChunks(await _open(source, DATABASE))
     target = await get_by_name(directory, organization_id, name) if replaces else None
     if target is not None and target.state not in drafts.REPLACEABLE:
         raise ConflictError("wrong_state", f"The database {name!r} is {target.state}.")
     async with drafts.draft(directory, organization_id, name, replaces=replaces) as made:
-        end = await _fill(await cell_of(directory, made), made, pieces, progress)
+        end = await _fill(await cell_of(directory, made), made, chunks, progress)
         progress.step("swap" if target else "publish")
         if target is None:
-            return await drafts.adopt(directory, made, plain=end.plain)
+            return await drafts.adopt(directory, made, without_code=end.without_code)
         return await drafts.replace(
-            directory, made, target, plain=end.plain, restore_s=heeding.restore_s, heeded_s=heeding.heeded_s
+            directory,
+            made,
+            target,
+            without_code=end.without_code,
+            restore_s=heeding.restore_s,
+            heeded_s=heeding.heeded_s,
         )
 
 
@@ -100,7 +105,7 @@ async def restore_directory(directory: Directory, dsn: str, source: BinaryIO, pr
 
     Raises ConflictError if the database is not empty, RequestError if the backup is incomplete.
     """
-    pieces = _Pieces(await _open(source, DIRECTORY))
+    chunks = _ArchiveChunks(await _open(source, DIRECTORY))
     async with directory.connection() as connection:
         tables = "SELECT FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace LIMIT 1"
         if (await connection.execute(tables)).rowcount:
@@ -110,39 +115,39 @@ async def restore_directory(directory: Directory, dsn: str, source: BinaryIO, pr
                 hint="Create an empty database and use that.",
             )
         major = connection.info.server_version // 10_000
-    program = find_program("pg_restore", max(major, pieces.manifest.dumped_by_major))
-    progress.step("data", pieces.manifest.tables_bytes)
+    program = find_program("pg_restore", max(major, chunks.manifest.dumped_by_major))
+    progress.step("data", chunks.manifest.tables_bytes)
     conninfo = make_conninfo(dsn, application_name=backups.RESTORE)
-    await _feed(program, (*OPTIONS, "--single-transaction"), conninfo, pieces, progress, whole=True)
+    await _feed(program, (*OPTIONS, "--single-transaction"), conninfo, chunks, progress, whole=True)
 
 
-async def _open(source: BinaryIO, kind: str) -> PieceReader:
-    reader = await asyncio.to_thread(PieceReader, source)
+async def _open(source: BinaryIO, kind: str) -> ArchiveReader:
+    reader = await asyncio.to_thread(ArchiveReader, source)
     if reader.manifest.kind != kind:
         raise RequestError("wrong_backup", f"This is a {reader.manifest.kind} backup, not a {kind} backup.")
     return reader
 
 
-async def _fill(cell: CellRecord, made: DatabaseRecord, pieces: _Pieces, progress: Progress) -> End:
+async def _fill(cell: CellRecord, made: DatabaseRecord, chunks: _ArchiveChunks, progress: Progress) -> End:
     """Restore into a draft. When this returns, the draft is complete and the backup was, too."""
     owner = backups.owners_conninfo(cell.conninfo, made.engine_name, made.owner_role, backups.RESTORE)
     # The draft has no other users, so it needs no serializable isolation.
     conninfo = make_conninfo(owner, options="-c default_transaction_isolation=read\\ committed")
     admin = (cell.conninfo, cell.admin_role, made.engine_name)
     await backups.forget_default_privileges(*admin, made.owner_role, made.reader_role)
-    program = find_program("pg_restore", pieces.manifest.dumped_by_major)
+    program = find_program("pg_restore", chunks.manifest.dumped_by_major)
     async with backups.attended(*admin):
         with tempfile.TemporaryDirectory(prefix="plainsql-restore-") as folder:
             schema = Path(folder) / "schema"
             progress.step("schema")
-            await _save_schema(pieces, made, schema)
+            await _save_schema(chunks, made, schema)
             await run(program, (*OPTIONS, "--section=pre-data", str(schema)), conninfo)
-            progress.step("data", pieces.manifest.tables_bytes)
-            await _feed(program, OPTIONS, conninfo, pieces, progress)
+            progress.step("data", chunks.manifest.tables_bytes)
+            await _feed(program, OPTIONS, conninfo, chunks, progress)
             progress.step("records")
             for table in backups.RECORDS:
-                await backups.fill_records(*admin, table, pieces.of(table))
-            end = await pieces.end()
+                await backups.fill_records(*admin, table, chunks.of(table))
+            end = await chunks.end()
             await finish_schema(program, schema, conninfo, progress)
             progress.step("privileges")
             await grant(program, schema, conninfo)
@@ -151,12 +156,12 @@ async def _fill(cell: CellRecord, made: DatabaseRecord, pieces: _Pieces, progres
     return end
 
 
-async def _save_schema(pieces: _Pieces, made: DatabaseRecord, file: Path) -> None:
+async def _save_schema(chunks: _ArchiveChunks, made: DatabaseRecord, file: Path) -> None:
     """Save the schema archive, with the old database's roles replaced by the new one's."""
     with file.open("wb") as stream:
-        async for piece in pieces.of("schema"):
-            stream.write(piece)
-    old = pieces.manifest
+        async for chunk in chunks.of("schema"):
+            stream.write(chunk)
+    old = chunks.manifest
     file.write_bytes(renamed(file.read_bytes(), (old.owner_role, old.reader_role), made))
 
 
@@ -164,7 +169,7 @@ async def _feed(
     program: Path,
     options: tuple[str, ...],
     conninfo: str,
-    pieces: _Pieces,
+    chunks: _ArchiveChunks,
     progress: Progress,
     *,
     whole: bool = False,
@@ -173,12 +178,12 @@ async def _feed(
     async with running(program, options, conninfo, takes_input=True) as process:
         assert process.stdin is not None
         held = b""
-        async for piece in pieces.of("data"):
+        async for chunk in chunks.of("data"):
             process.stdin.write(held)
             await process.stdin.drain()
-            held = piece
-            progress.at(pieces.read_bytes)
+            held = chunk
+            progress.at(chunks.read_bytes)
         if whole:
-            await pieces.end()
+            await chunks.end()
         process.stdin.write(held)
         await process.stdin.drain()

@@ -90,16 +90,16 @@ async def _cell(cell: CellRecord, databases: dict[str, int]) -> CellStatus:
 
 async def _plane(name: str, url: str, ca_file: Path | None) -> PlaneStatus:
     try:
-        said = (await get(url, "/health", ca_file)).json()
+        health = (await get(url, "/health", ca_file)).json()
     except AskingError as error:
         return PlaneStatus(name, url, f"no answer: {error}")
     return PlaneStatus(
         name,
         url,
-        str(said.get("status", "not PlainSQL")),
-        said.get("version"),
-        said.get("uptime_s"),
-        said.get("checks", {}),
+        str(health.get("status", "not PlainSQL")),
+        health.get("version"),
+        health.get("uptime_s"),
+        health.get("checks", {}),
     )
 
 

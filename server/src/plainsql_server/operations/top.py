@@ -21,7 +21,7 @@ _IDLE = "idle"
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class RunningStatement:
     """One customer backend and its statement."""
 
     cell: str
@@ -39,22 +39,22 @@ class Statement:
 class Picture:
     """The running statements, and the cells that did not answer, with the reason."""
 
-    statements: list[Statement]
-    away: dict[str, str]
+    statements: list[RunningStatement]
+    unreachable: dict[str, str]
 
 
 async def look(directory: Directory, *, idle: bool = False) -> Picture:
     """List the statements of all cells, longest first; with `idle`, also idle connections."""
-    shown: list[Statement] = []
-    answers, away = await _ask(await cells.list_(directory))
+    shown: list[RunningStatement] = []
+    answers, unreachable = await _ask(await cells.list_(directory))
     for cell, running in answers:
         kept = [each for each in running if idle or each.state != _IDLE]
         known = await owners(directory, [each.role for each in kept])
         shown += [_statement(cell, each, known.get(each.role)) for each in kept]
-    return Picture(sorted(shown, key=lambda each: -each.elapsed_s), away)
+    return Picture(sorted(shown, key=lambda each: -each.elapsed_s), unreachable)
 
 
-async def cancel(directory: Directory, pid: int, cell_name: str | None, *, terminate: bool = False) -> Statement:
+async def cancel(directory: Directory, pid: int, cell_name: str | None, *, terminate: bool = False) -> RunningStatement:
     """Cancel a backend's statement, and with `terminate` its connection, too. Returns the statement.
 
     Raises AccessError if no customer backend has that PID, ConflictError if several cells have one. A cell that does
@@ -63,7 +63,7 @@ async def cancel(directory: Directory, pid: int, cell_name: str | None, *, termi
     wanted = [cell for cell in await cells.list_(directory) if cell_name in (None, cell.name, cell.id)]
     if not wanted:
         raise AccessError("cell_not_found", f"There is no cell {cell_name!r}.", hint="Run `plainsql-server cell list`.")
-    answers, away = await _ask(wanted)
+    answers, unreachable = await _ask(wanted)
     found = [(cell, each) for cell, running in answers for each in running if each.pid == pid]
     if len(found) > 1:
         names = ", ".join(cell.name for cell, _ in found)
@@ -75,23 +75,23 @@ async def cancel(directory: Directory, pid: int, cell_name: str | None, *, termi
         async with activity.watching(cell.conninfo, cell.admin_role) as connection:
             if await activity.end_statement(connection, pid, list(known), terminate=terminate):
                 return _statement(cell, running, known[running.role])
-    asked_in_vain = "".join(f" The cell {name} does not answer: {why}" for name, why in away.items())
+    asked_in_vain = "".join(f" The cell {name} does not answer: {why}" for name, why in unreachable.items())
     raise AccessError("statement_not_found", f"No customer backend has PID {pid}.{asked_in_vain}")
 
 
 async def _ask(asked: list[CellRecord]) -> tuple[list[tuple[CellRecord, list[Running]]], dict[str, str]]:
     """Return the running statements of each cell that answers, and the reason by name for each cell that does not."""
     answers: list[tuple[CellRecord, list[Running]]] = []
-    away: dict[str, str] = {}
+    unreachable: dict[str, str] = {}
     found = await asyncio.gather(*(_running(cell) for cell in asked), return_exceptions=True)
     for cell, answer in zip(asked, found, strict=True):
         if isinstance(answer, ServiceError):
-            away[cell.name] = answer.internal_context or answer.message
+            unreachable[cell.name] = answer.internal_context or answer.message
         elif isinstance(answer, BaseException):
             raise answer
         else:
             answers.append((cell, answer))
-    return answers, away
+    return answers, unreachable
 
 
 async def _running(cell: CellRecord) -> list[Running]:
@@ -99,8 +99,8 @@ async def _running(cell: CellRecord) -> list[Running]:
         return await activity.statements(connection)
 
 
-def _statement(cell: CellRecord, running: Running, owner: RoleOwner | None) -> Statement:
-    return Statement(
+def _statement(cell: CellRecord, running: Running, owner: RoleOwner | None) -> RunningStatement:
+    return RunningStatement(
         cell=cell.name,
         pid=running.pid,
         organization=owner.organization if owner else "unknown",

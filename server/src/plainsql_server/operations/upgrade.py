@@ -17,7 +17,7 @@ from plainsql_server.engine.admin.examining import examine
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class UpgradeStep:
     """One change of an upgrade, or something that prevents it (`refused`)."""
 
     where: str
@@ -25,12 +25,12 @@ class Change:
     refused: bool = False
 
 
-async def plan(dsn: str) -> list[Change]:
+async def plan(dsn: str) -> list[UpgradeStep]:
     """List what `carry_out` would change. Raises EngineError if the directory is unavailable."""
     missing = await asyncio.to_thread(pending, dsn)
     if missing is None:
-        return [Change("directory", "its tables belong to a newer version; run that version", refused=True)]
-    changes = [Change("directory", f"migration {revision}: {text}") for revision, text in missing]
+        return [UpgradeStep("directory", "its tables belong to a newer version; run that version", refused=True)]
+    changes = [UpgradeStep("directory", f"migration {revision}: {text}") for revision, text in missing]
     if missing and missing[0][0] == "0001":
         # There is no table of cells yet, so there are no cells.
         return changes
@@ -49,19 +49,21 @@ async def carry_out(dsn: str) -> None:
             await provisioning.renew_rights(cell.conninfo, cell.admin_role)
 
 
-async def _plan_cell(cell: CellRecord) -> list[Change]:
+async def _plan_cell(cell: CellRecord) -> list[UpgradeStep]:
     where = f"cell {cell.name}"
     try:
         async with watching(cell.conninfo, cell.admin_role) as connection:
             facts, older = await examine(connection), await provisioning.of_older_editions(connection)
     except ServiceError as error:
-        return [Change(where, f"cannot be reached: {error.internal_context or error.message}", refused=True)]
+        return [UpgradeStep(where, f"cannot be reached: {error.internal_context or error.message}", refused=True)]
     if facts.is_too_old:
         return [
-            Change(where, f"PostgreSQL {facts.version_text} is too old; install the newest minor release", refused=True)
+            UpgradeStep(
+                where, f"PostgreSQL {facts.version_text} is too old; install the newest minor release", refused=True
+            )
         ]
     if not facts.is_superuser:
-        return [Change(where, f"the role {cell.admin_role} is not a superuser", refused=True)]
+        return [UpgradeStep(where, f"the role {cell.admin_role} is not a superuser", refused=True)]
     changes = []
     if facts.template is None:
         changes.append(f"create the template database {provisioning.TEMPLATE}")
@@ -72,4 +74,4 @@ async def _plan_cell(cell: CellRecord) -> list[Change]:
         changes.append("create the role for health checks")
     if older:
         changes.append(f"update privileges and functions in {len(older)} customer databases")
-    return [Change(where, change) for change in changes]
+    return [UpgradeStep(where, change) for change in changes]

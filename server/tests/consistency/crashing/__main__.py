@@ -3,7 +3,7 @@
 from plainsql_server import assembly
 from plainsql_server.cli import main
 
-# Workers look for their application in the module of this name. That a worker comes by it so late matters: whoever
-# takes long before is taken for dead.
+# Workers look for their application in the module of this name. A worker must load it late: if it takes long
+# before, it is considered dead.
 assembly.__name__ = "server.tests.consistency.crashing"
 main()

@@ -32,9 +32,9 @@ _GRACE_S = 0.5
 _ROWS = 1_000
 _STREAMED_ROWS = 100
 # Long enough for the rollback of an earlier benchmark, short enough that a second one does not wait for the first.
-_TURN_TIMEOUT_MS = 200
+_LOCK_TIMEOUT_MS = 200
 _LOCK_NOT_AVAILABLE = "55P03"
-_TURN = "plainsql_bench_turn"
+_LOCK_SCHEMA = "plainsql_bench_lock"
 
 
 OperationName = Literal["point_read", "point_write", "transaction", "stream"]
@@ -110,8 +110,8 @@ class Benchmarks:
             try:
                 await service.run(
                     b"begin isolation level read committed read write",
-                    b"set local lock_timeout = %d" % _TURN_TIMEOUT_MS,
-                    f"create schema {_TURN}".encode(),
+                    b"set local lock_timeout = %d" % _LOCK_TIMEOUT_MS,
+                    f"create schema {_LOCK_SCHEMA}".encode(),
                 )
             except StatementError as error:
                 if error.diagnosis.sqlstate == _LOCK_NOT_AVAILABLE:

@@ -12,7 +12,13 @@ from plainsql_server.core.clock import monotonic_us
 from plainsql_server.core.errors import AccessError, StatementError
 from plainsql_server.core.principal import Principal
 from plainsql_server.data_plane.diagnostics import probes, sql_probes
-from plainsql_server.data_plane.diagnostics.probe_context import Executors, Finding, Probe, ProbeContext, said
+from plainsql_server.data_plane.diagnostics.probe_context import (
+    Executors,
+    Probe,
+    ProbeContext,
+    ProbeFinding,
+    evidence_of,
+)
 
 _FIRST = "0.61.0"
 
@@ -87,7 +93,7 @@ CAPABILITIES: Mapping[str, Capability] = MappingProxyType(
 class Probed:
     """What a probe found, and how long it took."""
 
-    finding: Finding
+    finding: ProbeFinding
     latency_us: int
 
 
@@ -111,9 +117,9 @@ class Capabilities:
             finding = await self._find(capability, ProbeContext(principal, database, self._executors))
             return Probed(finding, monotonic_us() - began_us)
 
-    async def _find(self, capability: Capability, context: ProbeContext) -> Finding:
+    async def _find(self, capability: Capability, context: ProbeContext) -> ProbeFinding:
         try:
             return await capability.probe(context)
         except StatementError as error:
             # PostgreSQL rejects a statement of the probe. A user of the feature would get the same error.
-            return Finding(False, {"failed": said(error)})
+            return ProbeFinding(False, {"failed": evidence_of(error)})

@@ -18,7 +18,7 @@ from plainsql_server.data_plane.transaction import TransactionRequest, Transacti
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ProbeFinding:
     """Whether the feature works as documented, and the evidence."""
 
     supported: bool
@@ -68,10 +68,10 @@ class ProbeContext:
         )
 
 
-Probe = Callable[[ProbeContext], Awaitable[Finding]]
+Probe = Callable[[ProbeContext], Awaitable[ProbeFinding]]
 
 
-def said(error: ServiceError) -> dict[str, Any]:
+def evidence_of(error: ServiceError) -> dict[str, Any]:
     """An error as evidence."""
-    told = {"code": error.code, "sqlstate": error.diagnosis.sqlstate, "message": error.message}
-    return {name: value for name, value in told.items() if value is not None}
+    evidence = {"code": error.code, "sqlstate": error.diagnosis.sqlstate, "message": error.message}
+    return {name: value for name, value in evidence.items() if value is not None}

@@ -30,7 +30,7 @@ _ENDED_WITHIN_US = 1_100_000
 _RECORDED = "PLS02"
 
 
-async def serializable_isolation(context: ProbeContext) -> Finding:
+async def serializable_isolation(context: ProbeContext) -> ProbeFinding:
     """Provokes a write skew: both transactions see two doctors on call, then each takes a different one off. One of
     them must fail.
     """
@@ -52,7 +52,7 @@ async def serializable_isolation(context: ProbeContext) -> Finding:
         "isolation": seen[0][0], "each_saw_on_call": [count for _, count in seen], "outcomes": outcomes,
         "left_on_call": left,
     }  # fmt: skip
-    return Finding(left == 1 and sorted(outcomes) == ["40001", "committed"], evidence)
+    return ProbeFinding(left == 1 and sorted(outcomes) == ["40001", "committed"], evidence)
 
 
 def _second(context: ProbeContext, one: ServiceConnection) -> AbstractAsyncContextManager[ServiceConnection]:
@@ -80,7 +80,7 @@ async def _refusal(service: ServiceConnection, statement: bytes) -> str | None:
 _PAIRS = "create table {s}.pairs (id int primary key, other int)"
 
 
-async def atomic_transactions(context: ProbeContext) -> Finding:
+async def atomic_transactions(context: ProbeContext) -> ProbeFinding:
     """A transaction whose last statement fails changes nothing; one that succeeds keeps all its changes."""
     async with context.schema(_PAIRS) as schema:
         insert = f"insert into {schema}.pairs (id) values"
@@ -89,15 +89,15 @@ async def atomic_transactions(context: ProbeContext) -> Finding:
         try:
             await context.transaction(TransactionStatement(f"{insert} (1)"), TransactionStatement(f"{insert} (1)"))
         except StatementError as error:
-            failed = said(error)
+            failed = evidence_of(error)
         after_failure = (await context.row(count))["found"]
         await context.transaction(TransactionStatement(f"{insert} (1)"), TransactionStatement(f"{insert} (2)"))
         after_success = (await context.row(count))["found"]
     evidence = {"failure": failed, "rows_after_failure": after_failure, "rows_after_success": after_success}
-    return Finding(bool(failed) and (after_failure, after_success) == (0, 2), evidence)
+    return ProbeFinding(bool(failed) and (after_failure, after_success) == (0, 2), evidence)
 
 
-async def transaction_references(context: ProbeContext) -> Finding:
+async def transaction_references(context: ProbeContext) -> ProbeFinding:
     """A parameter takes its value from an earlier statement's result."""
     async with context.schema(_PAIRS) as schema:
         await context.transaction(
@@ -108,10 +108,10 @@ async def transaction_references(context: ProbeContext) -> Finding:
             ),
         )
         found = await context.row(f"select id, other from {schema}.pairs where other is not null")
-    return Finding(found == {"id": 42, "other": 41}, {"row": found})
+    return ProbeFinding(found == {"id": 42, "other": 41}, {"row": found})
 
 
-async def transaction_expectations(context: ProbeContext) -> Finding:
+async def transaction_expectations(context: ProbeContext) -> ProbeFinding:
     """A transaction whose expectation fails changes nothing."""
     async with context.schema(_PAIRS) as schema:
         expect = Expectation(Count.AFFECTED, 2)
@@ -121,12 +121,14 @@ async def transaction_expectations(context: ProbeContext) -> Finding:
                 TransactionStatement(f"insert into {schema}.pairs (id) values (1)", expect=expect)
             )
         except ServiceError as error:
-            failed = said(error)
+            failed = evidence_of(error)
         left = (await context.row(f"select count(*) as found from {schema}.pairs"))["found"]
-    return Finding(failed.get("code") == "expectation_failed" and left == 0, {"failure": failed, "rows_left": left})
+    return ProbeFinding(
+        failed.get("code") == "expectation_failed" and left == 0, {"failure": failed, "rows_left": left}
+    )
 
 
-async def idempotency_keys(context: ProbeContext) -> Finding:
+async def idempotency_keys(context: ProbeContext) -> ProbeFinding:
     """A key that was used is refused the second time. The probe rolls its record back."""
     async with context.open() as service:
         record = Record(service.place.record_secret, new_id(Kind.REQUEST), new_id(Kind.REQUEST), b"", lambda _: b"{}")
@@ -139,37 +141,37 @@ async def idempotency_keys(context: ProbeContext) -> Finding:
         except StatementError as error:
             second = error.diagnosis.sqlstate or ""
         await service.run(b"rollback")
-    return Finding(second == _RECORDED, {"first": "recorded", "second": second})
+    return ProbeFinding(second == _RECORDED, {"first": "recorded", "second": second})
 
 
-async def parameters(context: ProbeContext) -> Finding:
+async def parameters(context: ProbeContext) -> ProbeFinding:
     """Values of several types are sent separately from the statement."""
     found = await context.row(
         "select $1 + 1::int8 as number, $2::text as text, $3::int4[] as list, $4::jsonb as document, $5::date as none",
         [b"41", b'"it\'s"', b"[1, 2]", b'{"a": [true]}', b"null"],
     )
     wanted = {"number": 42, "text": "it's", "list": [1, 2], "document": {"a": [True]}, "none": None}
-    return Finding(found == wanted, {"row": found})
+    return ProbeFinding(found == wanted, {"row": found})
 
 
-async def exact_numbers(context: ProbeContext) -> Finding:
+async def exact_numbers(context: ProbeContext) -> ProbeFinding:
     """Numbers that a double can't represent keep every digit."""
     raw = (
         await context.raw_row("select 9007199254740993::int8 as a, 0.12345678901234567890123::numeric as b")
     ).decode()
-    return Finding(raw == '{"a":9007199254740993,"b":0.12345678901234567890123}', {"json": raw})
+    return ProbeFinding(raw == '{"a":9007199254740993,"b":0.12345678901234567890123}', {"json": raw})
 
 
-async def read_only_requests(context: ProbeContext) -> Finding:
+async def read_only_requests(context: ProbeContext) -> ProbeFinding:
     """A read-only request can't write."""
     try:
         await context.row("create table plainsql_probe ()", read_only=True)
     except StatementError as error:
-        return Finding(error.diagnosis.sqlstate == "25006", {"refused": said(error)})
-    return Finding(False, {"refused": None})
+        return ProbeFinding(error.diagnosis.sqlstate == "25006", {"refused": evidence_of(error)})
+    return ProbeFinding(False, {"refused": None})
 
 
-async def statement_deadline(context: ProbeContext) -> Finding:
+async def statement_deadline(context: ProbeContext) -> ProbeFinding:
     """A statement that exceeds its deadline is cancelled."""
     began_us = monotonic_us()
     try:
@@ -181,7 +183,7 @@ async def statement_deadline(context: ProbeContext) -> Finding:
         code = error.code
     took_us = monotonic_us() - began_us
     ended = code == "statement_timeout" and took_us <= _ENDED_WITHIN_US
-    return Finding(ended, {"deadline_us": _DEADLINE_MS * 1000, "ended_after_us": took_us, "code": code})
+    return ProbeFinding(ended, {"deadline_us": _DEADLINE_MS * 1000, "ended_after_us": took_us, "code": code})
 
 
 class _Clocked(Receiver):
@@ -198,24 +200,24 @@ class _Clocked(Receiver):
         self.came_us += [monotonic_us() - self._began_us] * len(rows)
 
 
-async def streaming(context: ProbeContext) -> Finding:
+async def streaming(context: ProbeContext) -> ProbeFinding:
     """A query that produces a row every 20 ms: its first rows must arrive before its last one is produced."""
     clocked = _Clocked()
     sql = f"select n, pg_sleep({_ROW_EVERY_S}) from generate_series(1, {_STREAMED_ROWS}) n"
     await context.executors.streams.run(context.principal, StatementJob(sql, database=context.database), clocked)
     came = clocked.came_us
     is_streamed = len(came) == _STREAMED_ROWS and came[-1] - came[0] >= _ROW_EVERY_S * 1_000_000 * (len(came) - 3)
-    return Finding(is_streamed, {"row_made_every_us": int(_ROW_EVERY_S * 1_000_000), "rows_came_after_us": came})
+    return ProbeFinding(is_streamed, {"row_made_every_us": int(_ROW_EVERY_S * 1_000_000), "rows_came_after_us": came})
 
 
 def refused(sql: str) -> Probe:
     """A probe of a feature that is not supported. It runs the statement anyway."""
 
-    async def probe(context: ProbeContext) -> Finding:
+    async def probe(context: ProbeContext) -> ProbeFinding:
         try:
             await context.row(sql)
         except (RequestError, StatementError) as error:
-            return Finding(False, {"tried": sql, "refused": said(error)})
-        return Finding(True, {"tried": sql, "refused": None})
+            return ProbeFinding(False, {"tried": sql, "refused": evidence_of(error)})
+        return ProbeFinding(True, {"tried": sql, "refused": None})
 
     return probe

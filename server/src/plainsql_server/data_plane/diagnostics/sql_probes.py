@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from plainsql_server.core.errors import StatementError
-from plainsql_server.data_plane.diagnostics.probe_context import Finding, Probe, ProbeContext, said
+from plainsql_server.data_plane.diagnostics.probe_context import Probe, ProbeContext, ProbeFinding, evidence_of
 from plainsql_server.data_plane.service_connections import ServiceConnection
 from plainsql_server.engine.execution import temporary_schemas
 from plainsql_server.engine.execution.execution import BEGIN
@@ -36,7 +36,7 @@ Step = str | Gives | Fails
 def script(*steps: Step) -> Probe:
     """A probe that runs these steps in order, until one does not have the expected result."""
 
-    async def probe(context: ProbeContext) -> Finding:
+    async def probe(context: ProbeContext) -> ProbeFinding:
         async with context.open() as service:
             name = temporary_schemas.new_schema_name()
             evidence: list[dict[str, Any]] = []
@@ -44,7 +44,7 @@ def script(*steps: Step) -> Probe:
             for step in steps:
                 supported = supported and await _holds(service, step, evidence)
             await service.run(b"rollback")
-        return Finding(supported, {"steps": evidence})
+        return ProbeFinding(supported, {"steps": evidence})
 
     return probe
 
@@ -63,7 +63,7 @@ async def _holds(service: ServiceConnection, step: Step, evidence: list[dict[str
         _, answer = await service.run(b"savepoint step", sql.encode())
     except StatementError as error:
         await service.run(b"rollback to step")
-        evidence.append({"sql": sql, "failed": said(error)})
+        evidence.append({"sql": sql, "failed": evidence_of(error)})
         return isinstance(step, Fails) and error.diagnosis.sqlstate == step.sqlstate
     got = [None if value is None else value.decode() for row in answer.rows for value in row]
     evidence.append({"sql": sql, "gave": got} if got else {"sql": sql})

@@ -33,7 +33,7 @@ StepName = Literal["write", "sync", "read", "verify", "delete"]
 
 
 @dataclass(slots=True)
-class Step:
+class RoundTripStep:
     """One step of the round trip, and how long it took."""
 
     name: StepName
@@ -46,7 +46,7 @@ class RoundTrip:
     """The steps of a round trip, and its failure, if it failed."""
 
     checksum: str
-    steps: list[Step] = field(default_factory=list)
+    steps: list[RoundTripStep] = field(default_factory=list)
     failure: ServiceError | None = None
     exec_us: int = 0
     queue_us: int = 0
@@ -127,7 +127,7 @@ class StorageTests:
 
 @asynccontextmanager
 async def _step(trip: RoundTrip, name: StepName) -> AsyncIterator[None]:
-    step = Step(name, False, 0)
+    step = RoundTripStep(name, False, 0)
     trip.steps.append(step)
     began_us = monotonic_us()
     try:

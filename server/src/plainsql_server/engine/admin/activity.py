@@ -16,7 +16,7 @@ from psycopg import AsyncConnection
 
 from plainsql_server.engine.admin.provisioning import MAINTENANCE_DATABASE, admin_connection
 from plainsql_server.engine.connection.interrupt import AWAITS_NO_STANDBY
-from plainsql_server.engine.connection.sqlstate import engine_away
+from plainsql_server.engine.connection.sqlstate import engine_unavailable
 
 # The sizes of thousands of databases take seconds. A cell that takes longer than this hangs.
 _ANSWER_TIMEOUT_S = 30.0
@@ -102,7 +102,7 @@ async def watching(conninfo: str, admin_role: str) -> AsyncIterator[AsyncConnect
         ):
             yield connection
     except TimeoutError as error:
-        raise engine_away(
+        raise engine_unavailable(
             f"the server accepted a connection, but did not answer within {_ANSWER_TIMEOUT_S:g} s"
         ) from error
 

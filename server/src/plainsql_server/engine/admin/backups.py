@@ -30,7 +30,7 @@ RECORDS = {
 }
 _CONNECT_TIMEOUT_MS = 5_000
 # How long to wait for a safe snapshot. Most transactions take less, and no tenant can delay a backup for longer.
-_SAFE_MOMENT_MS = 20_000
+_SAFE_SNAPSHOT_MS = 20_000
 # A dump locks every table that it copies, in the lock table that all tenants of the cell share. It may use half of it.
 _LOCKS_SHARE = 2
 
@@ -137,7 +137,7 @@ async def analyze(conninfo: str) -> None:
 
 async def _begin(connection: AsyncConnection) -> bool:
     """Begins on a safe snapshot or, after a timeout, on any, as pg_dump does. Returns whether it is safe."""
-    await connection.execute(f"SET statement_timeout = {_SAFE_MOMENT_MS}")
+    await connection.execute(f"SET statement_timeout = {_SAFE_SNAPSHOT_MS}")
     try:
         # The first statement waits until every serializable read-write transaction that runs on the cell has ended.
         await connection.execute("BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE")

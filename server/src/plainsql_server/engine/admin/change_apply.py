@@ -12,7 +12,7 @@ from psycopg import AsyncConnection, sql
 
 from plainsql_server.core.errors import InternalError
 from plainsql_server.engine.admin.large_objects import copy_large_objects
-from plainsql_server.engine.admin.snapshot import Change, Moment, array, batches, changes
+from plainsql_server.engine.admin.snapshot import Snapshot, TableChange, array, batches, changes
 
 # A whole row as text, independent of casts that the tenant created.
 _ROW = "pg_catalog.textin(pg_catalog.record_out(x.*))"
@@ -52,7 +52,7 @@ class Copy:
     role_names: dict[str, str]
 
 
-async def follow(earlier: Moment, later: Moment, copy: Copy) -> int:
+async def follow(earlier: Snapshot, later: Snapshot, copy: Copy) -> int:
     """Brings a copy from the earlier snapshot to the later one. Returns the number of rows deleted and inserted.
 
     Both snapshots must have the same definitions. Raises InternalError if the copy did not match the earlier snapshot.
@@ -80,28 +80,28 @@ async def set_triggers_enabled(admin: AsyncConnection, role: str, database: str,
     await admin.execute(statement.format(sql.Identifier(role), sql.Identifier(database)))
 
 
-async def set_always_triggers_enabled(moment: Moment, copy: Copy, *, enabled: bool) -> None:
+async def set_always_triggers_enabled(snapshot: Snapshot, copy: Copy, *, enabled: bool) -> None:
     """Disables the copy's ALWAYS and REPLICA triggers and rules, or enables them as in the original."""
-    for schema, table, kind, name, fires in await moment.rows(sql.SQL(_ALWAYS_TRIGGERS)):
+    for schema, table, kind, name, fires in await snapshot.rows(sql.SQL(_ALWAYS_TRIGGERS)):
         state = {"A": "ENABLE ALWAYS", "R": "ENABLE REPLICA"}[fires] if enabled else "DISABLE"
         statement = sql.SQL(f"ALTER TABLE ONLY {{}} {state} {kind} {{}}")
         await copy.owner.execute(statement.format(sql.Identifier(schema, table), sql.Identifier(name)))
 
 
-async def lacks_privileges(moment: Moment) -> bool:
+async def lacks_privileges(snapshot: Snapshot) -> bool:
     """Whether the owner has revoked privileges from itself that are needed to fill its tables."""
-    ((found,),) = await moment.rows(sql.SQL(_MISSING_PRIVILEGES))
+    ((found,),) = await snapshot.rows(sql.SQL(_MISSING_PRIVILEGES))
     return bool(found)
 
 
-async def copy_own(moment: Moment, copy: Copy) -> None:
+async def copy_own(snapshot: Snapshot, copy: Copy) -> None:
     """Copies the service's own tables, which a dump as the owner does not contain."""
-    for table in moment.tables.values():
+    for table in snapshot.tables.values():
         if table.is_ours:
-            await _insert(moment, Change(table, (), (), whole=True), copy)
+            await _insert(snapshot, TableChange(table, (), (), whole=True), copy)
 
 
-async def set_sequences(later: Moment, copy: Copy) -> None:
+async def set_sequences(later: Snapshot, copy: Copy) -> None:
     """Sets every sequence of the copy to the original's value. The original must not be in use meanwhile."""
     for schema, name, value, is_called in await later.sequences():
         statement = sql.SQL("SELECT setval({}::regclass, {}, {})")
@@ -109,7 +109,7 @@ async def set_sequences(later: Moment, copy: Copy) -> None:
         await copy.owner.execute(statement.format(quoted, sql.Literal(value), sql.Literal(is_called)))
 
 
-async def _delete(earlier: Moment, each: Change, copy: Copy) -> None:
+async def _delete(earlier: Snapshot, each: TableChange, copy: Copy) -> None:
     writer = _writer(each, copy)
     if each.whole:
         await writer.execute(sql.SQL("DELETE FROM ONLY {}").format(each.table.identifier))
@@ -133,7 +133,7 @@ async def _delete(earlier: Moment, each: Change, copy: Copy) -> None:
     await writer.execute("DROP TABLE pg_temp.gone")
 
 
-def _delete_statement(each: Change) -> sql.Composed:
+def _delete_statement(each: TableChange) -> sql.Composed:
     if not each.table.key:
         return sql.SQL(_DELETE_BY_TEXT).format(table=each.table.identifier)
     equal = [
@@ -144,7 +144,7 @@ def _delete_statement(each: Change) -> sql.Composed:
     return statement.format(each.table.identifier, sql.SQL(" AND ").join(equal))
 
 
-async def _insert(later: Moment, each: Change, copy: Copy) -> None:
+async def _insert(later: Snapshot, each: TableChange, copy: Copy) -> None:
     columns = sql.SQL(", ").join(map(sql.Identifier, each.table.columns))
     # A table may have rows but no columns, or only generated ones.
     named = sql.SQL("({})" if each.table.columns else "").format(columns)
@@ -157,7 +157,7 @@ async def _insert(later: Moment, each: Change, copy: Copy) -> None:
         await _write(_writer(each, copy), into, later.copy(each.table, query))
 
 
-def _writer(each: Change, copy: Copy) -> AsyncConnection:
+def _writer(each: TableChange, copy: Copy) -> AsyncConnection:
     return copy.admin if each.table.is_ours else copy.owner
 
 

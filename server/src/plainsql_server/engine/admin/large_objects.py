@@ -4,9 +4,9 @@ detection of `snapshot.py` does not cover them.
 
 from psycopg import AsyncConnection, sql
 
-from plainsql_server.engine.admin.snapshot import Moment
+from plainsql_server.engine.admin.snapshot import Snapshot
 
-_PIECE_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 20
 _FOR_WRITING = 0x20000
 _OBJECTS = sql.SQL("SELECT loid FROM pg_largeobject WHERE {0} UNION SELECT oid FROM pg_largeobject_metadata WHERE {0}")
 _RIGHTS = """
@@ -16,7 +16,7 @@ _RIGHTS = """
 
 
 async def copy_large_objects(
-    earlier: Moment, later: Moment, owner: AsyncConnection, role_names: dict[str, str]
+    earlier: Snapshot, later: Snapshot, owner: AsyncConnection, role_names: dict[str, str]
 ) -> None:
     """Writes large objects that may have changed to the copy, as its owner, and removes deleted ones.
 
@@ -36,20 +36,20 @@ async def copy_large_objects(
         await _grant(later, owner, oid, role_names)
 
 
-async def _write(later: Moment, owner: AsyncConnection, oid: int) -> None:
+async def _write(later: Snapshot, owner: AsyncConnection, oid: int) -> None:
     opened = sql.SQL("SELECT lo_truncate64(lo_open({}, {}), 0)")
     await owner.execute(opened.format(sql.Literal(oid), sql.Literal(_FOR_WRITING)))
     offset = 0
     while True:
         read = sql.SQL("SELECT lo_get(%s::oid, %s::bigint, %s::int)")
-        ((piece,),) = await later.rows(read, oid, offset, _PIECE_BYTES)
-        if not piece:
+        ((chunk,),) = await later.rows(read, oid, offset, _CHUNK_BYTES)
+        if not chunk:
             return
-        await owner.execute("SELECT lo_put(%s::oid, %s::bigint, %s::bytea)", (oid, offset, bytes(piece)))
-        offset += len(piece)
+        await owner.execute("SELECT lo_put(%s::oid, %s::bigint, %s::bytea)", (oid, offset, bytes(chunk)))
+        offset += len(chunk)
 
 
-async def _grant(later: Moment, owner: AsyncConnection, oid: int, role_names: dict[str, str]) -> None:
+async def _grant(later: Snapshot, owner: AsyncConnection, oid: int, role_names: dict[str, str]) -> None:
     wanted = {(role_names.get(role, role), right) for role, right in await later.rows(sql.SQL(_RIGHTS), oid)}
     there = set(await (await owner.execute(_RIGHTS, (oid,))).fetchall())
     for change, preposition, rights in (("REVOKE", "FROM", there - wanted), ("GRANT", "TO", wanted - there)):

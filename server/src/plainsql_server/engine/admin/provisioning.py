@@ -18,7 +18,7 @@ from plainsql_server.core.errors import InternalError, RequestError
 from plainsql_server.engine.admin import hardening
 from plainsql_server.engine.admin.cell import REWIND_ROLE
 from plainsql_server.engine.admin.hardening import functions_like, harden, pin
-from plainsql_server.engine.connection.sqlstate import engine_away
+from plainsql_server.engine.connection.sqlstate import engine_unavailable
 from plainsql_server.engine.execution import records
 from plainsql_server.engine.execution.records import schema_for
 from plainsql_server.engine.pool.address import hosts_of
@@ -247,7 +247,7 @@ async def admin_connection(
             await connection.execute(f"SET lock_timeout = {_LOCK_TIMEOUT_MS}")
             yield connection
     except psycopg.OperationalError as error:
-        raise engine_away(f"provisioning in {database}: {str(error).strip()}") from error
+        raise engine_unavailable(f"provisioning in {database}: {str(error).strip()}") from error
     except psycopg.Error as error:
         raise InternalError(f"provisioning in {database}: {type(error).__name__}: {error}") from error
 

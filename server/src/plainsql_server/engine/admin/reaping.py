@@ -22,7 +22,7 @@ from plainsql_server.core.shutdown_on_timeout import cut_if_silent
 from plainsql_server.engine.admin.backups import BACKUP, KEEPER, MOVE, RESTORE
 from plainsql_server.engine.connection.connection import Connection
 from plainsql_server.engine.connection.interrupt import AWAITS_NO_STANDBY
-from plainsql_server.engine.connection.sqlstate import engine_away
+from plainsql_server.engine.connection.sqlstate import engine_unavailable
 from plainsql_server.engine.execution.spanning import read_end
 from plainsql_server.engine.pool.address import Address, hosts_of
 from plainsql_server.engine.pool.leader import leading
@@ -34,7 +34,7 @@ _CONNECT_TIMEOUT_S = 2
 # No query takes even a tenth of a second. One that hangs must not hold up the checks of other cells.
 _STATEMENT_TIMEOUT_MS = 5_000
 # Nor must a server that does not respond at all, not even with a timeout error.
-_SILENCE_S = 6.0
+_NO_REPLY_S = 6.0
 # Nor must the wait for a standby that is down.
 _END_TIMEOUT_S = 5.0
 # An advisory lock held by the process that watches a cell, so that other control processes do not watch it as well.
@@ -206,13 +206,13 @@ class CellWatch:
                 connection.sync()
                 return await read_end(connection)
         except TimeoutError:
-            raise engine_away("reaping: COMMIT PREPARED or ROLLBACK PREPARED timed out") from None
+            raise engine_unavailable("reaping: COMMIT PREPARED or ROLLBACK PREPARED timed out") from None
         finally:
             connection.close()
 
     async def _rows(self, query: str, arguments: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
         try:
-            with cut_if_silent(self._connection.fileno(), _SILENCE_S):
+            with cut_if_silent(self._connection.fileno(), _NO_REPLY_S):
                 cursor = await self._connection.execute(query, arguments)
                 return await cursor.fetchall()
         except psycopg.Error as error:
@@ -224,8 +224,8 @@ async def _leaders(conninfo: str, admin_role: str) -> str:
     hosts = hosts_of(conninfo)
     if len(hosts) == 1:
         return conninfo
-    ways = Address(conninfo, "postgres", admin_role).ways(_CONNECT_TIMEOUT_S * 1000)
-    return make_conninfo(conninfo, **hosts[await leading(ways, _CONNECT_TIMEOUT_S)])
+    conninfos = Address(conninfo, "postgres", admin_role).conninfos(_CONNECT_TIMEOUT_S * 1000)
+    return make_conninfo(conninfo, **hosts[await leading(conninfos, _CONNECT_TIMEOUT_S)])
 
 
 async def _connect(
@@ -244,5 +244,5 @@ async def _connect(
 
 def _as_service_error(error: psycopg.Error) -> EngineError | InternalError:
     if isinstance(error, psycopg.OperationalError):
-        return engine_away(f"reaping: {str(error).strip()}")
+        return engine_unavailable(f"reaping: {str(error).strip()}")
     return InternalError(f"reaping: {type(error).__name__}: {error}")

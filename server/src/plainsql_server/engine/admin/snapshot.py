@@ -26,7 +26,7 @@ from psycopg import AsyncConnection, sql
 from plainsql_server.core.errors import InternalError
 from plainsql_server.engine.admin.backups import MOVE
 from plainsql_server.engine.admin.schema_fingerprint import FINGERPRINT
-from plainsql_server.engine.connection.sqlstate import engine_away
+from plainsql_server.engine.connection.sqlstate import engine_unavailable
 
 # Both ends of a copy must write and read values in the same format, whatever a tenant stored with ALTER ROLE … SET.
 ALIKE = (
@@ -97,7 +97,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TableChange:
     """The ctids of rows deleted (`gone`) and inserted (`come`) between two snapshots; if `whole`, all rows changed."""
 
     table: Table
@@ -123,7 +123,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class Snapshot:
     """A held snapshot of a database. It lasts as long as the transactions of its connections are open."""
 
     pair: Pair
@@ -220,12 +220,12 @@ async def connected(conninfo: str, role: str, database: str, program: str = MOVE
         async with connection:
             yield connection
     except psycopg.OperationalError as error:
-        raise engine_away(f"moving {database}: {str(error).strip()}") from error
+        raise engine_unavailable(f"moving {database}: {str(error).strip()}") from error
     except psycopg.Error as error:
         raise InternalError(f"moving {database}: {type(error).__name__}: {error}") from error
 
 
-async def now_in(pair: Pair) -> Moment:
+async def now_in(pair: Pair) -> Snapshot:
     """Takes a snapshot of the database. It is held until `end` is called or the connections are closed."""
     connection = pair.admin
     for each in (pair.admin, pair.owner):
@@ -243,7 +243,7 @@ async def now_in(pair: Pair) -> Moment:
         oid: Table(oid, schema, name, is_view, storage, size_bytes, tuple(columns), tuple(key or ()))
         for oid, schema, name, is_view, storage, size_bytes, columns, key in rows
     }
-    return Moment(pair, snapshot, horizon, group, fingerprint, tables)
+    return Snapshot(pair, snapshot, horizon, group, fingerprint, tables)
 
 
 async def fingerprint_of(connection: AsyncConnection) -> str:
@@ -252,28 +252,30 @@ async def fingerprint_of(connection: AsyncConnection) -> str:
     return str(fingerprint)
 
 
-async def changes(earlier: Moment, later: Moment) -> list[Change]:
+async def changes(earlier: Snapshot, later: Snapshot) -> list[TableChange]:
     """The changes between two snapshots with the same definitions, for each table that has any."""
     tables = [table for table in later.tables.values() if earlier.tables[table.oid].storage == table.storage]
     # One pass over every table on each of the two connections, in parallel.
     ended, begun = await asyncio.gather(
         earlier.places(tables, earlier.ended_since()), later.places(tables, earlier.since())
     )
-    found: list[Change] = []
+    found: list[TableChange] = []
     for table in later.tables.values():
         if table.oid not in ended:
             # Truncated or rewritten: the ctids cannot be compared.
-            found.append(Change(table, (), (), whole=True))
+            found.append(TableChange(table, (), (), whole=True))
         elif ended[table.oid] or begun[table.oid]:
             found.append(await _change(earlier, later, table, ended[table.oid], begun[table.oid]))
     return [each for each in found if each]
 
 
-async def _change(earlier: Moment, later: Moment, table: Table, ended: Sequence[str], begun: Sequence[str]) -> Change:
+async def _change(
+    earlier: Snapshot, later: Snapshot, table: Table, ended: Sequence[str], begun: Sequence[str]
+) -> TableChange:
     """Reduces the candidates to the rows that were really deleted and inserted."""
     remaining, already = await asyncio.gather(later.seen(table, ended), earlier.seen(table, begun))
     gone = [place for place in ended if place not in remaining]
-    return Change(table, gone, [place for place in begun if place not in already])
+    return TableChange(table, gone, [place for place in begun if place not in already])
 
 
 def batches(items: Sequence[Any], size: int = PLACES_AT_ONCE) -> list[Sequence[Any]]:

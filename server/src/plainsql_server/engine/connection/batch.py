@@ -27,13 +27,13 @@ SAFE_PATH = b"set local search_path = pg_catalog, pg_temp"
 
 
 @dataclass(slots=True)
-class Answer:
+class BatchResult:
     """The result of one statement: its rows, in PostgreSQL's text format."""
 
     rows: list[Row] = field(default_factory=list)
 
 
-async def run_batch(connection: Connection, statements: Sequence[bytes | Own]) -> list[Answer]:
+async def run_batch(connection: Connection, statements: Sequence[bytes | Own]) -> list[BatchResult]:
     """Runs the statements and returns their results in order.
 
     Raises the first error, with the statement's index; PostgreSQL skips the statements after it. The exchange is read
@@ -43,12 +43,12 @@ async def run_batch(connection: Connection, statements: Sequence[bytes | Own]) -
         sql, params = (statement, None) if isinstance(statement, bytes) else statement
         connection.send_query(sql, 0, params)
     connection.sync()
-    answers = [Answer()]
+    answers = [BatchResult()]
     failure: ServiceError | None = None
     while connection.syncs_due:
         result = await connection.fetch()
         if result is None:
-            answers.append(Answer())
+            answers.append(BatchResult())
         elif result.status == _FATAL_ERROR:
             if failure is None:
                 failure = error_from_result(result)

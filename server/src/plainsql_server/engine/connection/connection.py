@@ -25,7 +25,7 @@ from psycopg.pq.abc import PGconn, PGresult
 
 from plainsql_server.core.clock import NO_DEADLINE
 from plainsql_server.engine.connection.prepared import PreparedStatements
-from plainsql_server.engine.connection.sqlstate import connection_lost, engine_away
+from plainsql_server.engine.connection.sqlstate import connection_lost, engine_unavailable
 from plainsql_server.engine.connection.valve import Valve
 
 # Plain integers, because looking up an enum member costs more than the libpq call whose result it is compared with.
@@ -96,7 +96,7 @@ class Connection:
                 await _finish_connecting(pgconn)
         except TimeoutError:
             pgconn.finish()
-            raise engine_away("connecting timed out") from None
+            raise engine_unavailable("connecting timed out") from None
         except BaseException:
             pgconn.finish()
             raise
@@ -324,7 +324,7 @@ class Connection:
             self._check_sound()
             return
         if self._waits and self._hung_up():
-            self._take_piece()
+            self._take_chunk()
             self._check_sound()
             return
         if self._waits and self._is_countable() and self._awaits_rows():
@@ -352,7 +352,7 @@ class Connection:
             inbox.register(self._valve, select.POLLIN)
         return any(events & (select.POLLHUP | select.POLLERR) for _, events in inbox.poll(0))
 
-    def _take_piece(self) -> None:
+    def _take_chunk(self) -> None:
         if self._valve is not None and not self._inbox.poll(0):
             self._valve.pass_on()
         self._consume()
@@ -369,7 +369,7 @@ class Connection:
             # No task waits for input: stop watching, or the level-triggered loop would spin.
             self._stop_reading()
             return
-        self._take_piece()
+        self._take_chunk()
 
     def _consume(self) -> None:
         try:
@@ -386,9 +386,9 @@ class Connection:
             # so it must read that before the server's socket is watched again.
             self._consume()
         else:
-            self._count_piece()
+            self._count_chunk()
 
-    def _count_piece(self) -> None:
+    def _count_chunk(self) -> None:
         # Ordinary results arrive in one piece: whatever is there at the first read, up to some megabytes.
         if self._valve is not None:
             if self._valve.passed_bytes > self.max_result_bytes:
@@ -426,12 +426,12 @@ class Connection:
 async def _finish_connecting(pgconn: PGconn) -> None:
     while True:
         if pgconn.status == ConnStatus.BAD:
-            raise engine_away(pgconn.get_error_message())
+            raise engine_unavailable(pgconn.get_error_message())
         status = pgconn.connect_poll()
         if status == PollingStatus.OK:
             return
         if status == PollingStatus.FAILED:
-            raise engine_away(pgconn.get_error_message())
+            raise engine_unavailable(pgconn.get_error_message())
         await wait_for_socket(pgconn.socket, write=status == PollingStatus.WRITING)
 
 

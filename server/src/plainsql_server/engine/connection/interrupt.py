@@ -23,7 +23,7 @@ from psycopg.pq import PollingStatus
 from plainsql_server.core.errors import ServiceError
 from plainsql_server.engine.connection.connection import Connection, wait_for_socket
 from plainsql_server.engine.connection.queries import query_values
-from plainsql_server.engine.connection.sqlstate import engine_away
+from plainsql_server.engine.connection.sqlstate import engine_unavailable
 
 # A condition on pg_stat_activity: the backend does not wait for a synchronous standby.
 AWAITS_NO_STANDBY = "wait_event IS DISTINCT FROM 'SyncRep'"
@@ -120,7 +120,7 @@ async def _cancel(connection: Connection) -> None:
         while (status := request.poll()) not in (PollingStatus.OK, PollingStatus.FAILED):
             await wait_for_socket(request.socket, write=status == PollingStatus.WRITING)
         if status is PollingStatus.FAILED:
-            raise engine_away(request.get_error_message())
+            raise engine_unavailable(request.get_error_message())
     finally:
         request.finish()
 

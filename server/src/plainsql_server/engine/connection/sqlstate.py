@@ -46,7 +46,7 @@ def error_from_result(result: PGresult) -> ServiceError:
     # A statement may raise any SQLSTATE with severity ERROR. Only FATAL and PANIC end the session.
     severity = _field(result, DiagnosticField.SEVERITY_NONLOCALIZED)
     if severity != "ERROR" and _UNAVAILABLE.match(sqlstate):
-        return engine_away(f"{sqlstate} {message}", outcome=Outcome.ROLLED_BACK)
+        return engine_unavailable(f"{sqlstate} {message}", outcome=Outcome.ROLLED_BACK)
     if sqlstate == _SYNTAX_ERROR and message == _MULTIPLE_STATEMENTS:
         return multiple_statements()
     return (RequestError if _is_parse_error(result, sqlstate) else StatementError)(
@@ -66,7 +66,7 @@ def multiple_statements() -> RequestError:
     )
 
 
-def engine_away(context: str, *, outcome: Outcome = Outcome.NOT_EXECUTED) -> EngineError:
+def engine_unavailable(context: str, *, outcome: Outcome = Outcome.NOT_EXECUTED) -> EngineError:
     """The error for a server that cannot be reached or has shut down. `context` goes to the log only."""
     return EngineError(
         "engine_unavailable",

@@ -10,7 +10,7 @@ import os
 import socket
 
 # Far less than a socket pair buffers, so passing on a piece never blocks.
-_PIECE_BYTES = 64 * 1024
+_CHUNK_BYTES = 64 * 1024
 
 
 class Valve:
@@ -32,14 +32,14 @@ class Valve:
     def pass_on(self) -> None:
         """Passes one piece on to libpq, which must read it before the next; or EOF, if the server hung up."""
         try:
-            piece = self._engine.recv(_PIECE_BYTES)
+            chunk = self._engine.recv(_CHUNK_BYTES)
         except BlockingIOError:
             return
         except OSError:
-            piece = b""
-        if piece:
-            self.passed_bytes += len(piece)
-            self._our_end.sendall(piece)
+            chunk = b""
+        if chunk:
+            self.passed_bytes += len(chunk)
+            self._our_end.sendall(chunk)
         else:
             self._our_end.close()
 

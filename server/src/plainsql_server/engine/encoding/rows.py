@@ -15,7 +15,7 @@ from psycopg.pq.abc import PGresult
 
 from plainsql_server import KERNEL
 from plainsql_server.engine.encoding.values import Encoder, kind_of
-from plainsql_server.kernel import State
+from plainsql_server.kernel import KernelState
 
 if TYPE_CHECKING:
     from plainsql_server.engine.encoding.row_writer import RowWriter
@@ -41,7 +41,7 @@ def distinct_names(names: Sequence[str]) -> list[str]:
 
 def _compiled_writer() -> "type[RowWriter] | None":
     # The writer reads libpq's memory, which only psycopg's C implementation exposes.
-    if KERNEL is not State.COMPILED or pq.__impl__ == "python":
+    if KERNEL is not KernelState.COMPILED or pq.__impl__ == "python":
         return None
     writer: type[RowWriter] = import_module("plainsql_server.engine.encoding.row_writer").RowWriter
     return writer
@@ -85,7 +85,7 @@ class RowRenderer:
     ) -> None:
         self._encoders = list(enumerate(encoders))
         self._null_field = null
-        self._template = b"%b".join([piece.replace(b"%", b"%%") for piece in between])
+        self._template = b"%b".join([text.replace(b"%", b"%%") for text in between])
         self._write: Callable[[PGresult, int, int], list[bytes]] | None = None
         if _writer_class is not None:
             self._write = _writer_class(between, list(encoders), list(kinds), null, as_csv).write

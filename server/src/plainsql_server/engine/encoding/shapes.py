@@ -28,7 +28,7 @@ class Encoding(NamedTuple):
     as_csv: bool = False
 
 
-PLAIN = Encoding()
+DEFAULT_ENCODING = Encoding()
 
 
 @dataclass(frozen=True, slots=True)

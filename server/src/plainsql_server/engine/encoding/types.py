@@ -30,8 +30,8 @@ def _shipped_types() -> dict[int, EngineType]:
     types: dict[int, EngineType] = {}
     for info in adapters.types:
         name = info.name.strip('"')
-        plain = types[info.oid] = EngineType(info.oid, name)
-        types[info.array_oid] = EngineType(info.array_oid, f"{name}[]", element=plain, delimiter=info.delimiter)
+        scalar = types[info.oid] = EngineType(info.oid, name)
+        types[info.array_oid] = EngineType(info.array_oid, f"{name}[]", element=scalar, delimiter=info.delimiter)
     return types
 
 

@@ -29,7 +29,7 @@ from plainsql_server.engine.connection.prepared import Prepared
 from plainsql_server.engine.connection.sqlstate import connection_lost, is_stale_plan
 from plainsql_server.engine.encoding.parameters import encode_parameter
 from plainsql_server.engine.encoding.rows import RowRenderer
-from plainsql_server.engine.encoding.shapes import PLAIN, Encoding
+from plainsql_server.engine.encoding.shapes import DEFAULT_ENCODING, Encoding
 from plainsql_server.engine.encoding.types import EngineType
 
 # Rows per libpq result (chunked rows mode): enough to keep calls cheap, and few enough that even large rows do not fill

@@ -21,7 +21,7 @@ from plainsql_server.core.errors import EngineError, InternalError, LimitError, 
 from plainsql_server.engine.connection.catalog import Catalog
 from plainsql_server.engine.connection.connection import Connection
 from plainsql_server.engine.connection.exchange import close_prepared, drain, fail, run_command
-from plainsql_server.engine.connection.sqlstate import engine_away
+from plainsql_server.engine.connection.sqlstate import engine_unavailable
 from plainsql_server.engine.execution.execution import NOTHING_DEFERRED
 from plainsql_server.engine.execution.transaction import Attempt, Plan, Results
 from plainsql_server.engine.pool.pool import Lease, Pool
@@ -31,7 +31,7 @@ GID_PREFIX = "plainsql_"
 
 _NO_SUCH_GID = "42704"
 _OUT_OF_MEMORY = "53200"
-_NO_ROOM = "maximum number of prepared transactions reached"
+_TOO_MANY_PREPARED = "maximum number of prepared transactions reached"
 _RETRY_AFTER_MS = 1_000
 _PREPARED_TAG = b"PREPARE TRANSACTION"
 # Overrides what a tenant's statement may have set. The other participants depend on this prepared transaction, so it
@@ -84,7 +84,7 @@ class Participant(Attempt):
                 self._queue_ours(NOTHING_DEFERRED)
             await self._settle()
         except EngineError as error:
-            raise engine_away(error.internal_context or "", outcome=Outcome.ROLLED_BACK) from error
+            raise engine_unavailable(error.internal_context or "", outcome=Outcome.ROLLED_BACK) from error
         except ServiceError as error:
             await self._undo(error)
             raise
@@ -99,7 +99,7 @@ class Participant(Attempt):
                 await self._settle()
             await run_command(self._connection, b"commit")
         except EngineError as error:
-            raise engine_away(error.internal_context or "", outcome=Outcome.ROLLED_BACK) from error
+            raise engine_unavailable(error.internal_context or "", outcome=Outcome.ROLLED_BACK) from error
         except ServiceError as error:
             await self._undo(error)
             raise
@@ -121,7 +121,7 @@ class Participant(Attempt):
             self.may_be_prepared = True
             self._connection.sync()
         except EngineError as error:
-            raise engine_away(error.internal_context or "", outcome=Outcome.ROLLED_BACK) from error
+            raise engine_unavailable(error.internal_context or "", outcome=Outcome.ROLLED_BACK) from error
         except ServiceError as error:
             await self._undo(error)
             raise
@@ -136,12 +136,12 @@ class Participant(Attempt):
             await self._read_due()
             await self._read_prepared()
         except EngineError as error:
-            raise engine_away(error.internal_context or "", outcome=Outcome.ROLLED_BACK) from error
+            raise engine_unavailable(error.internal_context or "", outcome=Outcome.ROLLED_BACK) from error
         except ServiceError as error:
             self.may_be_prepared = False
             await self._undo(error)
-            if error.diagnosis.sqlstate == _OUT_OF_MEMORY and error.message == _NO_ROOM:
-                raise _no_room() from error
+            if error.diagnosis.sqlstate == _OUT_OF_MEMORY and error.message == _TOO_MANY_PREPARED:
+                raise _too_many_prepared() from error
             raise
         finally:
             self.used_us += monotonic_us() - began_us
@@ -221,7 +221,7 @@ async def read_end(connection: Connection) -> bool:
     return True
 
 
-def _no_room() -> LimitError:
+def _too_many_prepared() -> LimitError:
     return LimitError(
         "overloaded",
         "Too many transactions that span databases are being committed on this cell.",

@@ -10,7 +10,7 @@ import time
 # A regular expression for Python and PostgreSQL. Version 0.61 called them scratch; those sort before all others, and
 # so count as abandoned.
 TEMPORARY_SCHEMA = "^plainsql_(scratch|temporary)_[0-9a-f]{8}_[0-9a-f]{16}$"
-# No request uses a temporary schema for that long, whatever the tier: banner routes are limited to seconds.
+# No request uses a temporary schema for that long, whatever the tier: utility routes are limited to seconds.
 _ABANDONED_AFTER_S = 600
 
 # Removes at most ten at a time; only a crash leaves one behind.

@@ -31,10 +31,10 @@ from plainsql_server.engine.connection.exchange import (
 )
 from plainsql_server.engine.connection.interrupt import InterruptReason
 from plainsql_server.engine.connection.prepared import Prepared
-from plainsql_server.engine.connection.sqlstate import connection_lost, engine_away, is_stale_plan
+from plainsql_server.engine.connection.sqlstate import connection_lost, engine_unavailable, is_stale_plan
 from plainsql_server.engine.encoding.parameters import encode_parameter
 from plainsql_server.engine.encoding.rows import RowRenderer
-from plainsql_server.engine.encoding.shapes import PLAIN, Encoding, Rendering
+from plainsql_server.engine.encoding.shapes import DEFAULT_ENCODING, Encoding, Rendering
 from plainsql_server.engine.execution.execution import (
     BEGIN,
     CHANGED_MODE,
@@ -74,7 +74,7 @@ class Count(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class ResultReference:
     """A parameter taken from an earlier step's result: one of its counts, or a value by row and column."""
 
     step: int
@@ -93,11 +93,11 @@ class Expectation:
 
 
 @dataclass(slots=True)
-class Step:
+class TransactionStep:
     """One statement of a transaction. A parameter is raw JSON, or a reference to an earlier step."""
 
     sql: str
-    params: Sequence[bytes | Reference] = ()
+    params: Sequence[bytes | ResultReference] = ()
     expect: Expectation | None = None
 
 
@@ -105,8 +105,8 @@ class Step:
 class Plan:
     """A transaction to run."""
 
-    steps: Sequence[Step]
-    encoding: Encoding = PLAIN
+    steps: Sequence[TransactionStep]
+    encoding: Encoding = DEFAULT_ENCODING
     read_only: bool = False
     max_rows: int = 0
     max_bytes: int = 0
@@ -126,7 +126,7 @@ class Results:
 
     results: list[Result] = field(default_factory=list)
     counts: list[dict[Count, int]] = field(default_factory=list)
-    values: dict[Reference, bytes | None] = field(default_factory=dict)
+    values: dict[ResultReference, bytes | None] = field(default_factory=dict)
     size_bytes: int = 0
 
 
@@ -186,7 +186,7 @@ class Attempt:
         except EngineError as error:
             if not self.committing:
                 # COMMIT was not sent, so nothing can have been committed.
-                raise engine_away(error.internal_context or "", outcome=Outcome.ROLLED_BACK) from error
+                raise engine_unavailable(error.internal_context or "", outcome=Outcome.ROLLED_BACK) from error
             await self._see_what_came_of(error)
             raise
         except AlreadyRecorded:
@@ -232,10 +232,10 @@ class Attempt:
             connection.send_query(_TAKE_SNAPSHOT)
             self._due.append((_Due.OURS, 0))
 
-    async def _queue_step(self, index: int, step: Step) -> None:
+    async def _queue_step(self, index: int, step: TransactionStep) -> None:
         size_bytes = len(step.sql) + sum(len(param) for param in step.params if isinstance(param, bytes))
         is_full = self._queued_bytes and self._queued_bytes + size_bytes > _FLUSH_BYTES
-        if is_full or any(isinstance(param, Reference) for param in step.params):
+        if is_full or any(isinstance(param, ResultReference) for param in step.params):
             await self._settle()
         self._queued_bytes += size_bytes
         if step.params:
@@ -276,19 +276,19 @@ class Attempt:
         self._pushed_out += connection.prepared.add(sql, prepared)
         return prepared
 
-    def _encoded(self, index: int, step: Step, prepared: Prepared) -> list[bytes | None]:
+    def _encoded(self, index: int, step: TransactionStep, prepared: Prepared) -> list[bytes | None]:
         types = prepared.parameter_types
         try:
             check_parameter_count(step.params, types)
             return [
-                self._value(param) if isinstance(param, Reference) else encode_parameter(param, types[at], at + 1)
+                self._value(param) if isinstance(param, ResultReference) else encode_parameter(param, types[at], at + 1)
                 for at, param in enumerate(step.params)
             ]
         except ServiceError as error:
             error.statement_index = index
             raise
 
-    def _value(self, reference: Reference) -> bytes | None:
+    def _value(self, reference: ResultReference) -> bytes | None:
         if reference.count is not None:
             return b"%d" % self._counts[reference.step][reference.count]
         try:
@@ -377,7 +377,7 @@ class Attempt:
             # The lookup's own connection failed, while this one may go on to commit.
             raise connection_lost(error.internal_context or "") from error
 
-    def _take_value(self, result: PGresult, reading: _Reading, reference: Reference, row: int) -> None:
+    def _take_value(self, result: PGresult, reading: _Reading, reference: ResultReference, row: int) -> None:
         columns = reading.shape.columns
         if reference.column in columns:
             self._values[reference] = result.get_value(row, columns.index(reference.column))
@@ -468,11 +468,11 @@ class Attempt:
                 await drain(connection)
 
 
-def _references(steps: Sequence[Step]) -> Mapping[int, Mapping[int, set[Reference]]]:
+def _references(steps: Sequence[TransactionStep]) -> Mapping[int, Mapping[int, set[ResultReference]]]:
     """The values that references need, by step and row."""
-    wanted: dict[int, dict[int, set[Reference]]] = {}
+    wanted: dict[int, dict[int, set[ResultReference]]] = {}
     for step in steps:
         for param in step.params:
-            if isinstance(param, Reference) and param.count is None:
+            if isinstance(param, ResultReference) and param.count is None:
                 wanted.setdefault(param.step, {}).setdefault(param.row, set()).add(param)
     return wanted

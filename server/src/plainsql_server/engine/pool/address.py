@@ -63,7 +63,7 @@ class Address(NamedTuple):
             options=" ".join(f"-c {name}={_escaped(value)}" for name, value in startup.items()),
         ).encode()
 
-    def ways(self, connect_timeout_ms: int) -> tuple[bytes, ...]:
+    def conninfos(self, connect_timeout_ms: int) -> tuple[bytes, ...]:
         """A connection string for each host of the cell. If there are several, each accepts only a primary."""
         whole = self.conninfo(connect_timeout_ms)
         hosts = hosts_of(self.cell_conninfo)

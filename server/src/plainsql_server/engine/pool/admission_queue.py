@@ -26,12 +26,12 @@ _RETRY_AFTER_MS = 1_000
 # How much longer a slot is held whose connection was lost. So an organization gets five connections a second replaced:
 # opening one takes the cell's processors for some milliseconds, and the cell's guard (`operations/priorities.py`) does
 # not see at once what runs on a new one.
-_LOSS_COSTS_S = 0.2
+_PENALTY_S = 0.2
 # How many may be lost without a penalty, or all that the organization has: a server that restarts takes them all.
 _LOST_AT_ONCE = 8
 
 
-class Organization:
+class OrganizationQueue:
     """An organization: its slots, its limit, and its requests that wait."""
 
     __slots__ = ("lines", "max_running", "mean_slot_s", "name", "paid_until_s", "running", "waiting")
@@ -53,7 +53,7 @@ class TenantQueue:
 
     __slots__ = ("max_running", "organization", "running")
 
-    def __init__(self, organization: Organization, max_running: int) -> None:
+    def __init__(self, organization: OrganizationQueue, max_running: int) -> None:
         self.organization = organization
         self.max_running = max_running
         self.running = 0
@@ -74,9 +74,9 @@ class AdmissionQueue:
         self._organization_ceiling = max(1, max_running // 2)
         # Nor more than half of the places in the queue, for the same reason.
         self._waiting_ceiling = max(1, max_waiting // 2)
-        self._organizations: dict[str, Organization] = {}
+        self._organizations: dict[str, OrganizationQueue] = {}
         # Organizations with waiting requests; the next to be served is at the front.
-        self._round: OrderedDict[Organization, None] = OrderedDict()
+        self._round: OrderedDict[OrganizationQueue, None] = OrderedDict()
         self._mean_slot_s = _FIRST_MEAN_S
         self.running = 0
         self.waiting = 0
@@ -85,10 +85,10 @@ class AdmissionQueue:
         """The queue of a new pool, whose requests may have `max_running` slots at once."""
         organization = self._organizations.get(organization_id)
         if organization is None:
-            organization = self._organizations[organization_id] = Organization(organization_id)
+            organization = self._organizations[organization_id] = OrganizationQueue(organization_id)
         return TenantQueue(organization, max_running)
 
-    def forget_the_idle(self, in_use: set[Organization]) -> None:
+    def forget_the_idle(self, in_use: set[OrganizationQueue]) -> None:
         """Drops organizations that have no pool any more."""
         self._organizations = {org.name: org for org in self._organizations.values() if org in in_use or org.lines}
 
@@ -150,8 +150,8 @@ class AdmissionQueue:
     def release_with_penalty(self, queue: TenantQueue, started_s: float) -> None:
         """Returns a slot whose connection was lost: at once, or later if that happens again and again."""
         organization, now_s = queue.organization, time.monotonic()
-        credit_s = _LOSS_COSTS_S * max(_LOST_AT_ONCE, organization.max_running)
-        organization.paid_until_s = max(organization.paid_until_s, now_s - credit_s) + _LOSS_COSTS_S
+        credit_s = _PENALTY_S * max(_LOST_AT_ONCE, organization.max_running)
+        organization.paid_until_s = max(organization.paid_until_s, now_s - credit_s) + _PENALTY_S
         if organization.paid_until_s <= now_s:
             self.release(queue, started_s)
         else:
@@ -191,7 +191,7 @@ class AdmissionQueue:
             for organization in list(self._round):
                 if self.running >= self._max_running:
                     return
-                if (found := _first_with_room(organization)) is not None:
+                if (found := _first_startable(organization)) is not None:
                     self._serve(*found)
                     served = True
 
@@ -221,7 +221,7 @@ class AdmissionQueue:
             raise overloaded("The request could not start before its deadline.")
 
 
-def _may_wait_s(organization: Organization, deadline: Deadline) -> float:
+def _may_wait_s(organization: OrganizationQueue, deadline: Deadline) -> float:
     # A request that starts too late to finish is wasted work, so time for two mean requests is kept back: at most half
     # of what is left, because this one may be short, and at least a fifth, because under load the response takes time
     # to reach the caller, whose clock goes on.
@@ -229,7 +229,7 @@ def _may_wait_s(organization: Organization, deadline: Deadline) -> float:
     return left_s - min(max(2 * organization.mean_slot_s, left_s / 5), left_s / 2)
 
 
-def _first_with_room(organization: Organization) -> "tuple[TenantQueue, asyncio.Future[None]] | None":
+def _first_startable(organization: OrganizationQueue) -> "tuple[TenantQueue, asyncio.Future[None]] | None":
     if organization.running >= organization.max_running:
         return None
     for queue, line in organization.lines.items():

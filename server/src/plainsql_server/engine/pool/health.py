@@ -15,4 +15,4 @@ async def check_cell(conninfo: str) -> None:
 
 def probes(conninfo: str) -> tuple[bytes, ...]:
     """The probe role's connection strings, one for each host of the cell."""
-    return Address(conninfo, PROBE_DATABASE, PROBE_ROLE).ways(int(_TIMEOUT_S * 1000))
+    return Address(conninfo, PROBE_DATABASE, PROBE_ROLE).conninfos(int(_TIMEOUT_S * 1000))

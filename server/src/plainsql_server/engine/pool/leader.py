@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from plainsql_server.core.errors import EngineError, InternalError
 from plainsql_server.engine.connection.connection import Connection
 from plainsql_server.engine.connection.queries import ask
-from plainsql_server.engine.connection.sqlstate import engine_away
+from plainsql_server.engine.connection.sqlstate import engine_unavailable
 
 # How long a request waits for a primary at most, even if its deadline is later. In a failover, the leader lock (20 s)
 # expires first, and then a standby is promoted. An outage that lasts longer is no failover, and an error is better than
@@ -43,14 +43,14 @@ class Leader:
         # When the last completed probe began.
         self._looked_s = 0.0
 
-    async def connect(self, ways: Sequence[bytes], connect_timeout_s: float, limit_s: float) -> Connection:
-        """Connects to the primary. `ways` are connection strings, one for each host.
+    async def connect(self, conninfos: Sequence[bytes], connect_timeout_s: float, limit_s: float) -> Connection:
+        """Connects to the primary. `conninfos` are connection strings, one for each host.
 
         Raises EngineError if that fails. For a cell with several hosts, it is raised only after `limit_s` or
         FAILOVER_WAIT_S, or if the primary rejects these connection strings but accepts the probe role.
         """
-        if len(ways) == 1:
-            return await Connection.open(ways[0], min(connect_timeout_s, limit_s))
+        if len(conninfos) == 1:
+            return await Connection.open(conninfos[0], min(connect_timeout_s, limit_s))
         end_s = time.monotonic() + min(limit_s, FAILOVER_WAIT_S)
         # A host that rejected the connection although it is the primary. It is tried once more, because it may just
         # have been promoted.
@@ -62,7 +62,7 @@ class Leader:
             asked_s = time.monotonic()
             timeout_s = min(connect_timeout_s, _LOOK_S, max(0.0, end_s - asked_s))
             try:
-                connection = await Connection.open(ways[place], timeout_s)
+                connection = await Connection.open(conninfos[place], timeout_s)
             except EngineError:
                 failed_s = time.monotonic()
                 # A timeout is not a rejection: after a failover, all clients connect at once.
@@ -98,7 +98,7 @@ class Leader:
                 self._search = asyncio.get_running_loop().create_task(self._look_until_found())
             left_s = end_s - time.monotonic()
             if left_s <= 0:
-                raise engine_away(f"the cell has no primary: {self._why_not}")
+                raise engine_unavailable(f"the cell has no primary: {self._why_not}")
             await asyncio.wait([self._search], timeout=left_s)
         return self.place
 
@@ -130,12 +130,12 @@ class Leader:
             self._looked_s = began_s
 
 
-async def leading(ways: Sequence[bytes], timeout_s: float) -> int:
+async def leading(conninfos: Sequence[bytes], timeout_s: float) -> int:
     """Returns the index of the host that accepts connections as primary. Raises EngineError if none does in time.
 
     If two hosts do, the one with the later timeline wins.
     """
-    attempts = [asyncio.ensure_future(Connection.open(way, timeout_s)) for way in ways]
+    attempts = [asyncio.ensure_future(Connection.open(conninfo, timeout_s)) for conninfo in conninfos]
     try:
         waiting = set(attempts)
         while waiting and not _successes(attempts):
@@ -164,7 +164,9 @@ def _failure(attempts: "Sequence[asyncio.Future[Connection]]") -> BaseException:
     unexpected = next((error for error in errors if error is not None and not isinstance(error, EngineError)), None)
     if unexpected is not None:
         return unexpected
-    return engine_away("; ".join(error.internal_context or "" for error in errors if isinstance(error, EngineError)))
+    return engine_unavailable(
+        "; ".join(error.internal_context or "" for error in errors if isinstance(error, EngineError))
+    )
 
 
 async def _latest(found: list[tuple[int, Connection]]) -> int:
@@ -178,7 +180,7 @@ async def _latest(found: list[tuple[int, Connection]]) -> int:
             continue
         timelines.append(((file or b"").decode()[:8], place))
     if not timelines:
-        raise engine_away("several servers claimed to be the primary, and none of them answers")
+        raise engine_unavailable("several servers claimed to be the primary, and none of them answers")
     return max(timelines)[1]
 
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from plainsql_server.core.clock import Deadline, now
 from plainsql_server.core.errors import EngineError, LimitError, ServiceError
-from plainsql_server.core.observation import CellLoad, Failure, Observe
+from plainsql_server.core.observation import CellLoad, FailureObserved, Observe
 from plainsql_server.engine.connection.catalog import Catalog
 from plainsql_server.engine.connection.cleaning import clean
 from plainsql_server.engine.connection.connection import Connection, ResultTooLarge
@@ -194,7 +194,7 @@ class Pool:
         self.queue = cell.admission.tenant_queue(organization_id, cell.pool_limit)
         self.stream_queue = cell.stream_admission.tenant_queue(organization_id, max(1, cell.pool_limit // 2))
         self.loop = asyncio.get_running_loop()
-        self._ways = address.ways(cell.connect_timeout_ms)
+        self._conninfos = address.conninfos(cell.connect_timeout_ms)
         self.catalog = Catalog(self._look_up)
         # Last in, first out: the most recently used connection is reused, and the others age and are closed.
         self.idle: list[Connection] = []
@@ -233,11 +233,11 @@ class Pool:
 
         Raises LimitError if the deadline left no time for it.
         """
-        self.cell.make_room()
+        self.cell.close_one_idle()
         self._count(+1)
         left_s = deadline.left_s()
         try:
-            return await self.cell.leader.connect(self._ways, self.cell.connect_timeout_ms / 1000, left_s)
+            return await self.cell.leader.connect(self._conninfos, self.cell.connect_timeout_ms / 1000, left_s)
         except BaseException as error:
             self._count(-1)
             if isinstance(error, EngineError) and left_s < _CONNECTING_TAKES_S and deadline.left_s() < _TIMER_EARLY_S:
@@ -248,7 +248,7 @@ class Pool:
     async def open_apart(self) -> Connection:
         """Opens a connection to the primary outside the pool. The caller must close it."""
         timeout_s = self.cell.connect_timeout_ms / 1000
-        return await self.cell.leader.connect(self._ways, timeout_s, timeout_s)
+        return await self.cell.leader.connect(self._conninfos, timeout_s, timeout_s)
 
     def release(self, connection: Connection, started_s: float) -> None:
         """Takes back a clean connection and releases the slot that was in use since `started_s`."""
@@ -293,11 +293,11 @@ class Pool:
 
     def _report(self, what: str, error: BaseException) -> None:
         context = f"{what}: {type(error).__name__}: {error}"
-        self.cell.observe(Failure(now(), "failure", "engine.pool", context))
+        self.cell.observe(FailureObserved(now(), "failure", "engine.pool", context))
 
     async def interrupt(self, connection: Connection) -> Ending:
         """Stops the statement that one of the pool's connections is running."""
-        ending = await interrupt(connection, self._ways[connection.place], has_replicas=len(self._ways) > 1)
+        ending = await interrupt(connection, self._conninfos[connection.place], has_replicas=len(self._conninfos) > 1)
         if ending.runs_on_pid:
             self.cell.leader.suspect()
         return ending
@@ -328,8 +328,10 @@ class Pool:
 
     async def _wait_for_end(self, backend_pid: int, connection: Connection) -> None:
         try:
-            self.cell.observe(Failure(now(), "failure", "engine.pool", "a backend ignored pg_terminate_backend"))
-            await gone(backend_pid, self._ways[connection.place])
+            self.cell.observe(
+                FailureObserved(now(), "failure", "engine.pool", "a backend ignored pg_terminate_backend")
+            )
+            await gone(backend_pid, self._conninfos[connection.place])
         finally:
             # 0.0: the wait says nothing about how long a slot is usually held. It also served as the penalty.
             self._close(connection)
@@ -387,7 +389,7 @@ class CellPools:
     def no_longer_idle(self, connection: Connection) -> None:
         del self._idle[connection]
 
-    def make_room(self) -> None:
+    def close_one_idle(self) -> None:
         """Closes the least recently used idle connection if the cell has reached its connection limit."""
         if self.open_count >= self._max_open and self._idle:
             connection, (pool, _) = self._idle.popitem(last=False)

@@ -10,7 +10,7 @@ from http import HTTPStatus
 
 from plainsql_server.core.clock import monotonic_us, now
 from plainsql_server.core.errors import EngineError, InternalError, Outcome, ServiceError
-from plainsql_server.core.observation import Failure, Observe, RequestFinished
+from plainsql_server.core.observation import FailureObserved, Observe, RequestFinished
 from plainsql_server.core.principal import Principal
 from plainsql_server.directory.principals import Principals
 from plainsql_server.http.app.authentication import authenticate, check_scope
@@ -133,7 +133,7 @@ class Application:
         if error.internal_context is not None:
             # The lines after the first are PostgreSQL's details, which may contain data that doesn't belong in a log.
             context = error.internal_context.partition("\n")[0]
-            self._observe(Failure(now(), "failure", "http", context, request.id))
+            self._observe(FailureObserved(now(), "failure", "http", context, request.id))
 
     def _observe_finished(
         self, request: Request, route: Route | None, principal: Principal | None, response: Response

@@ -64,7 +64,7 @@ def openapi_document(plane: str, description: str, routes: Sequence[Route]) -> J
         "components": {
             "schemas": shapes.components,
             "responses": dict(sorted(shapes.responses.items())),
-            "headers": {name: _header(*told) for name, told in _HEADERS.items() if name in shapes.headers},
+            "headers": {name: _header(*header) for name, header in _HEADERS.items() if name in shapes.headers},
             "securitySchemes": {
                 "credential": {
                     "type": "http",
@@ -249,27 +249,27 @@ def _codes(route: Route) -> tuple[str, ...]:
 def _response(route: Route, shapes: _Shapes, status: int, codes: list[str]) -> Json:
     contract = route.contract
     content: dict[str, Json] = {}
-    told: list[str] = []
+    descriptions: list[str] = []
     schemas: list[Json] = []
     answered = contract.answers.get(status)
     if isinstance(answered, Media):
         content[answered.content_type] = {"schema": {"type": "object" if _is_json(answered) else "string"}}
-        told.append(answered.description)
+        descriptions.append(answered.description)
     elif answered is not None:
         schemas.append(shapes.ref(answered))
-        told.append((answered.__doc__ or "").partition("\n")[0])
+        descriptions.append((answered.__doc__ or "").partition("\n")[0])
     elif status in contract.answers:
-        told.append("Not modified. Your copy is current." if status == 304 else "Done. There is no body.")
+        descriptions.append("Not modified. Your copy is current." if status == 304 else "Done. There is no body.")
     if codes:
         schemas.append(_failure(route, shapes, status, codes))
-        told += [f"`{code}`: {CODES[code].when}" for code in codes]
+        descriptions += [f"`{code}`: {CODES[code].when}" for code in codes]
     if contract.runs_sql and status in _ENGINE_STATUSES:
-        told.append(_ENGINES_CODES[status])
+        descriptions.append(_ENGINES_CODES[status])
     if schemas and JSON_TYPE not in content:
         content[JSON_TYPE] = {"schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas}}
     if answered is not None and status == 200:
         content |= {each.content_type: {"schema": _streamed(each)} for each in contract.streams}
-    response: Json = {"description": "\n\n".join(told), "headers": _headers(route, status, shapes)}
+    response: Json = {"description": "\n\n".join(descriptions), "headers": _headers(route, status, shapes)}
     return response | ({"content": content} if content else {})
 
 

@@ -54,7 +54,7 @@ class _Kept:
         return Response(200, self._body, content_type=self._content_type, headers=[*self._headers])
 
 
-class Reference:
+class ReferencePage:
     """The OpenAPI document of one plane, and the page that shows it."""
 
     def __init__(self, plane: str) -> None:

@@ -48,7 +48,7 @@ class StreamError(Error, kw_only=True, omit_defaults=True):
     request_id: RequestId
 
 
-class Form(Protocol):
+class StreamFormat(Protocol):
     """A stream format."""
 
     name: str
@@ -130,7 +130,7 @@ class Csv:
         return None
 
 
-FORMS: dict[bytes, Form] = {
+STREAM_FORMATS: dict[bytes, StreamFormat] = {
     b"text/event-stream": Events(),
     b"application/x-ndjson": Lines(),
     b"text/csv": Csv(),

@@ -15,7 +15,6 @@ from plainsql_server.core.ids import Kind
 from plainsql_server.core.principal import Principal
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
-from plainsql_server.http.app.banner import Urls
 from plainsql_server.http.app.fields import DatabaseName
 from plainsql_server.http.control.answering import PageOptions, administrator, decoded_body, id_of, page, read_cursor
 from plainsql_server.http.server.answers import Cursor, RequestId, Success, Time
@@ -113,9 +112,9 @@ class DatabaseRoutes:
         after = read_cursor(options.cursor)
         found = await databases.list_(self._directory, principal.organization_id, options.limit + 1, after)
         sizes = await databases.sizes_bytes(self._directory, found)
-        here, following = page(found, options.limit, lambda database: database.id)
+        here, next_cursor = page(found, options.limit, lambda database: database.id)
         shown = [self._shown(database, sizes.get(database.id)) for database in here]
-        return json_response(200, DatabasesAnswer(databases=shown, next=following, request_id=request.id))
+        return json_response(200, DatabasesAnswer(databases=shown, next=next_cursor, request_id=request.id))
 
     async def get(self, request: Request, principal: Principal) -> Response:
         administrator(request, principal)

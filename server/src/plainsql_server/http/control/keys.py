@@ -142,8 +142,10 @@ class KeyRoutes:
         options = request.options(PageOptions)
         after = read_cursor(options.cursor)
         found = await keys.list_(self._directory, principal.organization_id, options.limit + 1, after)
-        here, following = page(found, options.limit, lambda key: key.id)
-        return json_response(200, KeysAnswer(keys=[_shown(key) for key in here], next=following, request_id=request.id))
+        here, next_cursor = page(found, options.limit, lambda key: key.id)
+        return json_response(
+            200, KeysAnswer(keys=[_shown(key) for key in here], next=next_cursor, request_id=request.id)
+        )
 
     async def get(self, request: Request, principal: Principal) -> Response:
         administrator(request, principal)

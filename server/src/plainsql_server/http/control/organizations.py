@@ -151,18 +151,18 @@ class OrganizationRoutes:
         found = await usage.list_(
             self._directory, principal.organization_id, first, last, limit=options.limit + 1, after=after
         )
-        here, following = page(found, options.limit, lambda used: f"{used.day} {used.database_id}")
+        here, next_cursor = page(found, options.limit, lambda used: f"{used.day} {used.database_id}")
         shown = [_shown_usage(used) for used in here]
-        return json_response(200, UsageAnswer(usage=shown, next=following, request_id=request.id))
+        return json_response(200, UsageAnswer(usage=shown, next=next_cursor, request_id=request.id))
 
     async def get_audit(self, request: Request, principal: Principal) -> Response:
         administrator(request, principal)
         options = request.options(PageOptions)
         before = read_cursor(options.cursor)
         found = await audit.list_(self._directory, principal.organization_id, options.limit + 1, before)
-        here, following = page(found, options.limit, lambda entry: entry.id)
+        here, next_cursor = page(found, options.limit, lambda entry: entry.id)
         shown = [_shown_audit(entry) for entry in here]
-        return json_response(200, AuditAnswer(audit=shown, next=following, request_id=request.id))
+        return json_response(200, AuditAnswer(audit=shown, next=next_cursor, request_id=request.id))
 
 
 def _usage_position(cursor: str | None) -> tuple[date, str] | None:

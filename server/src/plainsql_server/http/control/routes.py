@@ -8,8 +8,8 @@ from collections.abc import Callable
 from plainsql_server.core.ids import Kind
 from plainsql_server.core.principal import Scope
 from plainsql_server.directory.connection import Directory
-from plainsql_server.http.app.banner import Urls
 from plainsql_server.http.app.contract import Contract, Parameter
+from plainsql_server.http.app.health import Urls
 from plainsql_server.http.app.routes import Answer, Caller, Route, known_callers_route, scoped_route
 from plainsql_server.http.control.answering import MAX_BODY_BYTES, PageOptions
 from plainsql_server.http.control.databases import (

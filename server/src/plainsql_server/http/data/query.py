@@ -11,7 +11,7 @@ from plainsql_server.data_plane.job import StatementJob
 from plainsql_server.data_plane.query import Queries
 from plainsql_server.data_plane.transaction import TransactionRequest, TransactionStatement
 from plainsql_server.engine.encoding.shapes import Encoding
-from plainsql_server.http.app.stream_formats import Form
+from plainsql_server.http.app.stream_formats import StreamFormat
 from plainsql_server.http.data.idempotency import IDEMPOTENCY_KEY, IdempotencyRoutes
 from plainsql_server.http.data.query_body import QUERY_BODY, QueryOptions
 from plainsql_server.http.data.streams import StreamedAnswers, wanted_form
@@ -57,7 +57,7 @@ class QueryRoutes:
     async def _answer_once(
         self, request: Request, principal: Principal, job: StatementJob, form: Form | None
     ) -> Response:
-        if form is not None:
+        if stream_format is not None:
             raise RequestError(
                 "idempotent_stream",
                 "A request with an Idempotency-Key can't be streamed.",

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from plainsql_server.core.principal import Principal
-from plainsql_server.data_plane.diagnostics.storage import SIZE_BYTES, RoundTrip, Step, StorageTests
+from plainsql_server.data_plane.diagnostics.storage import SIZE_BYTES, RoundTrip, RoundTripStep, StorageTests
 from plainsql_server.http.server.answers import Count, Error, Microseconds, RequestId, Success
 from plainsql_server.http.server.errors import error_object, error_response
 from plainsql_server.http.server.requests import Request

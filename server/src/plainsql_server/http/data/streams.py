@@ -24,9 +24,9 @@ from plainsql_server.http.server.requests import Request
 from plainsql_server.http.server.responses import Response
 from plainsql_server.http.server.sink import ClientStalled, Sink
 
-_FORMS = tuple(FORMS)
+_STREAM_TYPES = tuple(STREAM_FORMATS)
 # How much to write before checking whether the client keeps up.
-_PIECE_BYTES = 64 * 1024
+_CHUNK_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,10 @@ class Pace:
 class StreamedAnswers:
     """Answers queries with streams."""
 
-    def __init__(self, streams: Streams, pace: Pace, standing: CredentialWatch) -> None:
+    def __init__(self, streams: Streams, pace: Pace, credential_watch: CredentialWatch) -> None:
         self._streams = streams
         self._pace = pace
-        self._standing = standing
+        self._credential_watch = credential_watch
 
     async def answer(self, request: Request, principal: Principal, job: StatementJob, form: Form) -> Response:
         """Streams the answer and returns it, for the log. Raises ServiceError if nothing was sent.
@@ -96,9 +96,9 @@ def wanted_form(request: Request, job: StatementJob) -> Form | None:
 class _Delivery:
     """The delivery of one stream to its client."""
 
-    def __init__(self, request: Request, form: Form, pace: Pace) -> None:
+    def __init__(self, request: Request, stream_format: StreamFormat, pace: Pace) -> None:
         self._request = request
-        self._form = form
+        self._format = stream_format
         self._ping_s = pace.ping_ms / 1000
         self._loop = asyncio.get_running_loop()
         self._sink = Sink(request.channel, pace.stall_ms / 1000)
@@ -108,7 +108,7 @@ class _Delivery:
         self._wrote_s = 0.0
         self.has_begun = False
         # For the log, updated while the stream runs.
-        self.response = Response(200, b"", content_type=form.content_type, stream=form.name)
+        self.response = Response(200, b"", content_type=stream_format.content_type, stream=stream_format.name)
 
     async def begin(self, shape: Shape, queue_us: int) -> None:
         request, response = self._request, self.response
@@ -127,8 +127,8 @@ class _Delivery:
             *cors_headers(request),
         )
         self._sink.begin(response.status, response.headers)
-        self._columns = self._form.columns(shape, request.id)
-        if self._form.ping:
+        self._columns = self._format.columns(shape, request.id)
+        if self._format.ping:
             self._timer = self._loop.call_later(self._ping_s, self._ping)
 
     async def take(self, rows: Sequence[bytes]) -> None:
@@ -143,7 +143,7 @@ class _Delivery:
         """Ends a complete stream."""
         response = self.response
         response.exec_us, response.command = end.completion.exec_us, end.completion.command
-        self._end(self._form.done(end, monotonic_us() - self._request.started_us))
+        self._end(self._format.done(end, monotonic_us() - self._request.started_us))
 
     def fail(self, error: ServiceError) -> None:
         """Ends a failed stream."""

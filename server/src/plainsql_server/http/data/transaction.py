@@ -111,7 +111,7 @@ class StatementResult(ResultAnswer, kw_only=True):
     timings: ExecutionTime
 
 
-class TransactionTold(msgspec.Struct, kw_only=True):
+class TransactionInfo(msgspec.Struct, kw_only=True):
     """How the transaction ran."""
 
     id: Annotated[str, Meta(description="Identifier of the transaction.")]
@@ -133,7 +133,7 @@ class TransactionAnswer(msgspec.Struct, kw_only=True):
     success: Success = True
     results: Annotated[list[StatementResult], Meta(description="One result per statement.")]
     affected_rows: Annotated[Count, Meta(description="Number of rows changed by all statements.")]
-    transaction: TransactionTold
+    transaction: TransactionInfo
     timings: TransactionTimings
     request_id: RequestId
 

@@ -9,16 +9,16 @@ from collections.abc import Sequence
 _NOTHING_SPECIAL = frozenset([None, b"*/*", b"application/json"])
 
 
-def preferred(accept: bytes | None, forms: Sequence[bytes], *, must: bool) -> bytes | None:
-    """Returns the media type of the requested stream, one of `forms`, or None for JSON.
+def preferred(accept: bytes | None, offers: Sequence[bytes], *, must: bool) -> bytes | None:
+    """Returns the media type of the requested stream, one of `offers`, or None for JSON.
 
-    With `must`, the answer is always a stream: the first of `forms`, unless the client names another.
+    With `must`, the answer is always a stream: the first of `offers`, unless the client names another.
     """
     named = {} if accept in _NOTHING_SPECIAL or accept is None else _qualities(accept)
-    wanted = [form for form in forms if named.get(form, 0.0) > 0.0]
+    wanted = [offered for offered in offers if named.get(offered, 0.0) > 0.0]
     if not wanted:
-        return forms[0] if must else None
-    # `max` returns the first of equals, so the order of `forms` breaks ties.
+        return offers[0] if must else None
+    # `max` returns the first of equals, so the order of `offers` breaks ties.
     best = max(wanted, key=named.__getitem__)
     if must or named[best] > _quality_of_json(named):
         return best
@@ -36,7 +36,7 @@ def _quality_of_json(named: dict[bytes, float]) -> float:
 def _qualities(accept: bytes) -> dict[bytes, float]:
     named: dict[bytes, float] = {}
     for part in accept.lower().split(b","):
-        media_type, *parameters = [piece.strip() for piece in part.split(b";")]
+        media_type, *parameters = [text.strip() for text in part.split(b";")]
         quality = 1.0
         for parameter in parameters:
             name, _, value = parameter.partition(b"=")

@@ -77,19 +77,19 @@ def error_response(error: ServiceError, request_id: str, *, query_timings: Query
 
 def error_object(error: ServiceError) -> Error:
     """The JSON form of an error, for any answer that contains one."""
-    said = error.diagnosis
+    diagnosis = error.diagnosis
     return Error(
         code=error.code,
         message=error.message,
-        sqlstate=said.sqlstate,
-        detail=said.detail,
+        sqlstate=diagnosis.sqlstate,
+        detail=diagnosis.detail,
         hint=error.hint,
-        position=said.position,
+        position=diagnosis.position,
         statement_index=error.statement_index,
-        schema=said.schema,
-        table=said.table,
-        column=said.column,
-        constraint=said.constraint,
+        schema=diagnosis.schema,
+        table=diagnosis.table,
+        column=diagnosis.column,
+        constraint=diagnosis.constraint,
         retryable=error.retryable,
         retry_after_ms=error.retry_after_ms,
         outcome=error.outcome,

@@ -30,7 +30,7 @@ LAST_ANSWERS_AFTER_S = 2.0
 
 # A client must read at least 1/8 of the pending answer within each stall timeout.
 _READ_SHARE = 8
-_PIECE_BYTES = 256 * 1024
+_CHUNK_BYTES = 256 * 1024
 # Extra time for the sink of a stream, which watches its client itself and logs the outcome. It should act first.
 _SINK_FIRST_S = 0.5
 
@@ -54,7 +54,7 @@ class Responder(Protocol):
         """The answer, or None if the client disconnected."""
 
 
-class _ShortCycle:
+class _FastPathCycle:
     """A request on the fast path, with the attributes that uvicorn's protocol expects of a cycle."""
 
     __slots__ = ("body", "chunked", "disconnected", "keep_alive", "message_event", "more_body", "response_complete")
@@ -79,7 +79,7 @@ class _Unwatched:
 _NEVER_AWAITED = _Unwatched()
 
 
-class ShortWayProtocol(HttpToolsProtocol):
+class FastPathProtocol(HttpToolsProtocol):
     """The connection of one client."""
 
     _short: _ShortCycle | None = None
@@ -114,29 +114,29 @@ class ShortWayProtocol(HttpToolsProtocol):
     @property
     def is_answering(self) -> bool:
         """Whether a request is being answered: it is complete, or its body is read under the body timeout."""
-        return self._short is None and self._owes_an_answer()
+        return self._fast_cycle is None and self._owes_an_answer()
 
     def on_headers_complete(self) -> None:
         if not self._owes_an_answer() and self._head.is_short():
             newer = self.parser.get_http_version() != "1.0"
-            self._short = _ShortCycle(newer and self.parser.should_keep_alive(), newer)
-            self.cycle = self._short  # type: ignore[assignment]
+            self._fast_cycle = _FastPathCycle(newer and self.parser.should_keep_alive(), newer)
+            self.cycle = self._fast_cycle  # type: ignore[assignment]
             return
-        self._short = None
+        self._fast_cycle = None
         self._awaits_nothing()
-        self._begin_uvicorns_way()
+        self._begin_with_uvicorn()
 
     def on_body(self, body: bytes) -> None:
-        if self._short is None:
+        if self._fast_cycle is None:
             super().on_body(body)
         else:
-            self._short.body += body
+            self._fast_cycle.body += body
 
     def on_message_complete(self) -> None:
-        if (short := self._short) is None:
+        if (fast_cycle := self._fast_cycle) is None:
             super().on_message_complete()
             return
-        self._short = None
+        self._fast_cycle = None
         self._awaits_nothing()
         short.more_body = False
         request = self._head.request(self.parser.get_method(), bytes(short.body))
@@ -262,31 +262,31 @@ class ShortWayProtocol(HttpToolsProtocol):
         cycle = cast("RequestResponseCycle | None", self.cycle)
         return cycle is not None and not cycle.response_complete
 
-    async def _answer(self, short: _ShortCycle, request: Request) -> None:
+    async def _answer(self, fast_cycle: _FastPathCycle, request: Request) -> None:
         responder: Responder = self.app
         if responder.readiness.draining:
-            short.keep_alive = False
+            fast_cycle.keep_alive = False
         response = await responder.respond(request)
-        if response is None or short.disconnected:
+        if response is None or fast_cycle.disconnected:
             return
         if responder.readiness.draining:
-            short.keep_alive = False
-        self._write(self._rendered(response, short.keep_alive, with_body=request.method != "HEAD"))
-        short.response_complete = True
-        if not short.keep_alive:
+            fast_cycle.keep_alive = False
+        self._write(self._rendered(response, fast_cycle.keep_alive, with_body=request.method != "HEAD"))
+        fast_cycle.response_complete = True
+        if not fast_cycle.keep_alive:
             self.transport.close()
         self.on_response_complete()
 
     def _write(self, answer: bytes) -> None:
         # Write in chunks: TLS passes each write on whole, and what it has passed on no longer counts as unread.
-        for start in range(0, len(answer), _PIECE_BYTES):
-            self.transport.write(answer[start : start + _PIECE_BYTES])
+        for start in range(0, len(answer), _CHUNK_BYTES):
+            self.transport.write(answer[start : start + _CHUNK_BYTES])
 
     def _rendered(self, response: Response, keep_alive: bool, *, with_body: bool) -> bytes:
         status_line, headers = STATUS_LINE[response.status], self.server_state.default_headers
         return rendered(response, status_line, headers, keep_alive=keep_alive, with_body=with_body)
 
-    def _begin_uvicorns_way(self) -> None:
+    def _begin_with_uvicorn(self) -> None:
         super().on_message_begin()
         self.url = self._head.url
         for name, value in self._head.headers.items():

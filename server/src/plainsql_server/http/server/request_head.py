@@ -30,9 +30,9 @@ class Head:
         self.headers: dict[bytes, bytes] = {}
         self.size_bytes = 0
 
-    def add_url(self, piece: bytes) -> None:
-        self._count(len(piece))
-        self.url += piece
+    def add_url(self, chunk: bytes) -> None:
+        self._count(len(chunk))
+        self.url += chunk
 
     def add_header(self, name: bytes, value: bytes) -> None:
         self._count(len(name) + len(value) + 4)

@@ -156,8 +156,8 @@ def _body(error: _Error) -> str:
         "code": error.code, "message": error.message, "hint": error.hint, "retryable": error.retryable,
         "retry_after_ms": 1_000 if error.status == 503 else None, "outcome": error.outcome,
     }  # fmt: skip
-    told = msgspec.json.encode({name: value for name, value in fields.items() if value is not None}).decode()
-    return f'{{"success":false,"error":{told},$plainsql_query_fields"request_id":"$plainsql_request_id"}}'
+    encoded = msgspec.json.encode({name: value for name, value in fields.items() if value is not None}).decode()
+    return f'{{"success":false,"error":{encoded},$plainsql_query_fields"request_id":"$plainsql_request_id"}}'
 
 
 def _quoted(path: Path) -> str:

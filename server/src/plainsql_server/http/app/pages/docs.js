@@ -38,7 +38,7 @@ class Reference {
     return found;
   }
 
-  // A schema in few words; shapes are links to where they are told.
+  // A schema in few words; shapes are links to where they are described.
   words(schema) {
     if (schema.$ref) {
       const name = schema.$ref.split("/").at(-1);
@@ -71,8 +71,8 @@ class Reference {
 }
 
 function bounds(schema) {
-  const told = { minimum: "≥", maximum: "≤", minLength: "length ≥", maxLength: "length ≤", minItems: "items ≥" };
-  return Object.entries(told).filter(([key]) => key in schema).map(([key, sign]) => `${sign} ${schema[key]}`).join(", ");
+  const bounds = { minimum: "≥", maximum: "≤", minLength: "length ≥", maxLength: "length ≤", minItems: "items ≥" };
+  return Object.entries(bounds).filter(([key]) => key in schema).map(([key, sign]) => `${sign} ${schema[key]}`).join(", ");
 }
 
 // What a caller fills in for one operation.
@@ -139,8 +139,8 @@ class Form {
   }
 
   async show(response) {
-    const told = ["x-request-id", "content-type", "ratelimit", "retry-after", "server-timing", "idempotency-replayed"];
-    const headers = told.filter((name) => response.headers.has(name)).map((name) => `${name}: ${response.headers.get(name)}`);
+    const shown = ["x-request-id", "content-type", "ratelimit", "retry-after", "server-timing", "idempotency-replayed"];
+    const headers = shown.filter((name) => response.headers.has(name)).map((name) => `${name}: ${response.headers.get(name)}`);
     const head = [`${response.status}`, ...headers, "", ""].join("\n");
     this.answer.textContent = head;
     if (response.headers.get("content-type") === "application/json") {
@@ -180,9 +180,9 @@ function pretty(text) {
 
 function answers(reference, operation) {
   return table(...Object.entries(operation.responses).map(([status, response]) => {
-    const told = reference.resolved(response);
-    const shapes = Object.entries(told.content ?? {}).map(([type, media]) => element("div", {}, `${type}: `, reference.words(media.schema)));
-    return row(code(status), element("div", { class: "lines" }, prose(told.description)), element("div", {}, ...shapes));
+    const described = reference.resolved(response);
+    const shapes = Object.entries(described.content ?? {}).map(([type, media]) => element("div", {}, `${type}: `, reference.words(media.schema)));
+    return row(code(status), element("div", { class: "lines" }, prose(described.description)), element("div", {}, ...shapes));
   }));
 }
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from plainsql_server.operations.priorities import _CUSTOMERS, BEHIND_NICE, Account, Priorities
+from plainsql_server.operations.priorities import _CUSTOMERS, BEHIND_NICE, CpuAccount, Priorities
 from server.tests.load import Client, new_tag
-from server.tests.strangers.cells import Hostile, hostile_cell
-from server.tests.strangers.guards import guarded
+from server.tests.tenant_isolation.cells import Hostile, hostile_cell
+from server.tests.tenant_isolation.guards import guarded
 
 COUNT = "/* {tag} */ select count(*) from generate_series(1, 1000000000)"
 
@@ -54,7 +54,7 @@ async def until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
 
 
 @pytest.mark.usefixtures("guard")
-async def test_one_who_takes_much_goes_behind_and_comes_back(hostile: Hostile) -> None:
+async def test_heavy_cpu_use_lowers_the_priority_temporarily(hostile: Hostile) -> None:
     own, other, tag = hostile.own.database, hostile.other.database, new_tag()
     async with hostile.node.client(hostile.key) as attacker, hostile.node.client(hostile.victims_key) as victim:
         assert (await victim.query("select 1")).succeeded
@@ -76,9 +76,9 @@ async def cancelled(hostile: Hostile, client: Client, tag: str) -> None:
     assert (await client.answer()).code == "query_canceled"
 
 
-async def test_statements_that_are_cut_short_count_together(hostile: Hostile) -> None:
+async def test_short_statements_are_counted_together(hostile: Hostile) -> None:
     """Each ends before a look of the guard's is sure to see it at work."""
-    with guarded(hostile.postgres) as said:
+    with guarded(hostile.postgres) as log_file:
 
         async def burn() -> None:
             async with hostile.node.client(hostile.key) as attacker:
@@ -88,7 +88,7 @@ async def test_statements_that_are_cut_short_count_together(hostile: Hostile) ->
 
         burning = [asyncio.create_task(burn()) for _ in range(4)]
         try:
-            await until(lambda: f"{hostile.own.database}: priority lowered" in said.read_text(), 15)
+            await until(lambda: f"{hostile.own.database}: priority lowered" in log_file.read_text(), 15)
         finally:
             await stopped(burning)
 
@@ -102,18 +102,18 @@ def burn_in_short_lives(hostile: Hostile, done: threading.Event) -> None:
             connection.execute("select count(*) from generate_series(1, 1000000000)")
 
 
-async def test_connections_that_live_shorter_than_from_look_to_look_count_together(hostile: Hostile) -> None:
+async def test_short_lived_connections_between_two_checks_are_counted_together(hostile: Hostile) -> None:
     done = threading.Event()
-    with guarded(hostile.postgres) as said:
+    with guarded(hostile.postgres) as log_file:
         burning = [asyncio.create_task(asyncio.to_thread(burn_in_short_lives, hostile, done)) for _ in range(2)]
         try:
-            await until(lambda: f"{hostile.own.database}: priority lowered" in said.read_text(), 15)
+            await until(lambda: f"{hostile.own.database}: priority lowered" in log_file.read_text(), 15)
         finally:
             done.set()
             await asyncio.gather(*burning)
 
 
-def test_a_process_with_the_id_of_one_that_has_ended_is_another(hostile: Hostile) -> None:
+def test_a_reused_pid_is_recognized_as_another_process(hostile: Hostile) -> None:
     priorities = Priorities(Path(hostile.postgres.socket_dir) / "data", print)
     with hostile.postgres.connect(hostile.own.owner, hostile.own.database) as connection:
         row = connection.execute("select pg_backend_pid()").fetchone()
@@ -136,7 +136,7 @@ async def stopped(tasks: list["asyncio.Task[None]"]) -> None:
 
 
 @pytest.mark.usefixtures("guard")
-async def test_its_group_goes_behind_with_it(hostile: Hostile) -> None:
+async def test_the_whole_process_group_is_lowered(hostile: Hostile) -> None:
     """Where Linux schedules by session, a backend's own priority counts for nothing."""
     if not Path("/proc/self/autogroup").exists():
         pytest.skip("this kernel does not group processes by session")
@@ -150,7 +150,7 @@ async def test_its_group_goes_behind_with_it(hostile: Hostile) -> None:
         await until(lambda: group.read_text().endswith(f"nice {BEHIND_NICE}\n"))
 
 
-async def test_nobody_is_left_behind_by_a_guard_that_ends(hostile: Hostile) -> None:
+async def test_a_guard_restores_all_priorities_when_it_ends(hostile: Hostile) -> None:
     own, tag = hostile.own.database, new_tag()
     async with hostile.node.client(hostile.key) as attacker:
         with guarded(hostile.postgres):
@@ -165,7 +165,7 @@ async def test_nobody_is_left_behind_by_a_guard_that_ends(hostile: Hostile) -> N
         await cancelled(hostile, attacker, tag)
 
 
-async def test_one_that_was_put_behind_by_a_guard_that_was_killed_comes_back(hostile: Hostile) -> None:
+async def test_priorities_lowered_by_a_killed_guard_are_restored(hostile: Hostile) -> None:
     own, tag = hostile.own.database, new_tag()
     async with hostile.node.client(hostile.key) as attacker:
         with guarded(hostile.postgres, ending=signal.SIGKILL):
@@ -187,28 +187,28 @@ async def test_one_that_was_put_behind_by_a_guard_that_was_killed_comes_back(hos
         ("postgres: plainsql_admin d_2e [local] SELECT", None), ("postgres: checkpointer", None),
     ],
 )  # fmt: skip
-def test_customers_are_told_from_others_by_their_titles(title: str, database: str | None) -> None:
+def test_customer_processes_are_recognized_by_their_titles(title: str, database: str | None) -> None:
     found = _CUSTOMERS.match(title.encode() + bytes(8))
     assert (found and found[1].decode()) == database
 
 
-def test_what_is_within_the_free_share_is_owed_by_nobody() -> None:
-    account = Account()
+def test_cpu_time_within_the_free_share_is_not_charged() -> None:
+    account = CpuAccount()
     for _ in range(1000):
         account.charge(used_s=0.02, free_s=0.025)
-    assert account == Account(owed_s=0.0, is_behind=False)
+    assert account == CpuAccount(owed_s=0.0, is_behind=False)
 
 
-def test_a_burst_is_let_through_and_more_is_not() -> None:
-    account = Account()
+def test_a_burst_up_to_the_limit_is_admitted() -> None:
+    account = CpuAccount()
     account.charge(used_s=0.1, free_s=0.01)
     assert not account.is_behind
     account.charge(used_s=0.1, free_s=0.01)
     assert account.is_behind
 
 
-def test_one_who_is_behind_stays_so_until_all_is_paid_which_is_never_much() -> None:
-    account = Account()
+def test_a_lowered_priority_lasts_until_the_bounded_debt_is_paid() -> None:
+    account = CpuAccount()
     account.charge(used_s=1000.0, free_s=0.0)
     assert account.owed_s == 1.0
     account.charge(used_s=0.0, free_s=0.99)

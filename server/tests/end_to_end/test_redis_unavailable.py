@@ -1,4 +1,4 @@
-"""Redis killed and started again under load: nobody fails because of it, no limit opens, and it is told loudly."""
+"""Redis killed and started again under load: no request fails because of it, no limit opens, and it is reported."""
 
 import asyncio
 import re
@@ -46,7 +46,7 @@ class Stage:
 
 @dataclass
 class Load:
-    """Requests of one organization to all nodes, one after the other on each connection, until it is told to stop."""
+    """Requests of one organization to all nodes, one after the other on each connection, until it is stopped."""
 
     key: str
     pause_s: float
@@ -134,7 +134,7 @@ async def test_redis_killed_and_started_again_under_load_fails_no_request_and_op
     print(f"redis away: {took_s:.1f} s, flood {dict(flood.statuses)}, modest {dict(modest.statuses)}")
     assert took_s < 55, "the first permits are back: the count below would not be that of one window"
     assert (flood.lost, modest.lost) == (0, 0)
-    # Whoever keeps within a share notices nothing.
+    # An organization that stays within its share notices nothing.
     assert set(modest.statuses) == {200}
     assert set(flood.statuses) == {200, 429}
     # Each node counts what it gave before against its share, so that only one that gave less may give more.

@@ -1,4 +1,4 @@
-"""Recovery while a cell does not answer: it holds up those who need it, and nobody else."""
+"""Recovery while a cell does not answer: it delays only transactions that need that cell."""
 
 import asyncio
 import os
@@ -108,7 +108,7 @@ async def at_work(recovery: Recovery) -> AsyncIterator[None]:
 
 
 @pytest.mark.timing
-async def test_a_cell_that_does_not_answer_holds_up_nobody_who_does_not_need_it(
+async def test_an_unresponsive_cell_delays_only_requests_that_need_it(
     postgres: Postgres, directory: Directory, database: DatabaseRecord, silent: SilentCell, recovery: Recovery,
     *, seen: list[Observation],
 ) -> None:  # fmt: skip
@@ -116,7 +116,7 @@ async def test_a_cell_that_does_not_answer_holds_up_nobody_who_does_not_need_it(
         await strand(directory, new_gid(), f"org_{number}", each)
     async with at_work(recovery):
         await until(lambda: bool(seen))
-        # It is known to be away. Whoever is asked for now waits for the next look.
+        # It is known to be unavailable. Requests for it now wait for the next check.
         for _ in range(3):
             silent.connections()
             gid = prepare(postgres, database)
@@ -133,7 +133,7 @@ async def test_a_cell_that_does_not_answer_holds_up_nobody_who_does_not_need_it(
 
 
 @pytest.mark.timing
-async def test_what_is_in_doubt_on_a_cell_that_answers_does_not_wait_for_one_that_does_not(
+async def test_recovery_on_a_responsive_cell_does_not_wait_for_an_unresponsive_one(
     postgres: Postgres, directory: Directory, database: DatabaseRecord, silent: SilentCell, recovery: Recovery
 ) -> None:
     gid = prepare(postgres, database)
@@ -146,7 +146,7 @@ async def test_what_is_in_doubt_on_a_cell_that_answers_does_not_wait_for_one_tha
     assert await unfreed(directory) == 1
 
 
-async def test_a_cell_that_comes_back_has_all_of_its_own_finished_within_the_bound(
+async def test_a_recovered_cell_has_its_transactions_in_doubt_finished_in_time(
     postgres: Postgres, directory: Directory, cell: CellRecord, database: DatabaseRecord, silent: SilentCell,
     *, recovery: Recovery, seen: list[Observation],
 ) -> None:  # fmt: skip
@@ -165,7 +165,7 @@ async def test_a_cell_that_comes_back_has_all_of_its_own_finished_within_the_bou
     assert is_made(postgres, database)
 
 
-async def test_an_engine_that_falls_silent_after_it_let_in_is_away(
+async def test_a_postgresql_that_stops_answering_after_login_is_unavailable(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("plainsql_server.engine.admin.reaping._SILENCE_S", 0.5)

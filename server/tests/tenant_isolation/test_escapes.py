@@ -12,8 +12,8 @@ from plainsql_server.engine.admin import provisioning
 from plainsql_server.engine.admin.hardening import EXTENSIONS
 from server.tests.control_plane.cell_state import yes
 from server.tests.postgres import SUPERUSER
-from server.tests.strangers.cells import Hostile, Names, hostile_cell
-from server.tests.strangers.probes import PROBES, Probe
+from server.tests.tenant_isolation.cells import Hostile, Names, hostile_cell
+from server.tests.tenant_isolation.probes import PROBES, Probe
 
 
 @pytest.fixture(scope="module", params=[15, 18])

@@ -1,4 +1,4 @@
-"""What holds for every banner route alike: who is let in, the alias, HEAD, rate limits, and the shared health check."""
+"""For every utility route: authorization, the alias, HEAD, rate limits, and the shared health check."""
 
 import asyncio
 
@@ -55,7 +55,7 @@ def test_the_routes_are_those_of_the_specification_with_their_purposes(service: 
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=name_of)
-def test_nobody_gets_in_without_a_valid_key(service: Service, route: Route) -> None:
+def test_requests_without_a_valid_key_are_rejected(service: Service, route: Route) -> None:
     for key in (None, "svc_k_x", credential_of_nobody().text):
         assert error_of(call(service, route, key), 401, "unauthenticated")
 
@@ -81,13 +81,13 @@ def test_the_database_is_chosen_as_for_queries(service: Service, route: Route) -
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=name_of)
-def test_a_session_does_as_well_as_its_key(service: Service, route: Route) -> None:
+def test_a_session_works_like_its_key(service: Service, route: Route) -> None:
     session = answer(service, "POST", "/v1/session", status=201, json={})
     assert call(service, route, session["token"]).status_code in (200, 400)
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=name_of)
-def test_the_alias_serves_it_too(service: Service, route: Route) -> None:
+def test_the_alias_serves_the_route_too(service: Service, route: Route) -> None:
     url = f"{service.dev['alias_url']}{path_of(route)}"
     headers = {"Authorization": f"Bearer {service.api_key}"}
     body = {"confirm": "nothing of the kind"} if route.method == "POST" else None
@@ -113,7 +113,7 @@ def test_each_request_counts_and_says_what_is_left(service: Service, route: Rout
         check_shape(response)
 
 
-def test_a_cell_that_is_away_among_others_degrades_health_and_no_more() -> None:
+def test_one_unavailable_cell_among_several_degrades_health() -> None:
     with running_service() as service, service.engine("plainsql_directory") as directory:
         directory.execute(
             "INSERT INTO cells SELECT (jsonb_populate_record(c, jsonb_build_object("
@@ -125,7 +125,7 @@ def test_a_cell_that_is_away_among_others_degrades_health_and_no_more() -> None:
         assert service.query("select 1")["success"]
 
 
-async def test_many_who_ask_for_health_at_once_share_one_answer(service: Service) -> None:
+async def test_concurrent_health_checks_share_one_answer(service: Service) -> None:
     connected = "SELECT sessions FROM pg_stat_database WHERE datname = 'postgres'"
     with service.engine() as engine:
         (before,) = engine.execute(connected).fetchone() or (0,)

@@ -1,4 +1,4 @@
-"""What a caller is told when answers are lost, late or not the service's: never more than is known."""
+"""The reported outcome when answers are lost, late or not the service's: never more than is known."""
 
 import asyncio
 import time
@@ -63,7 +63,7 @@ def test_a_refusal_without_a_lost_answer_says_that_nothing_was_done(insert: Call
 
 
 @pytest.mark.parametrize("status", [502, 503, 504])
-def test_a_proxy_s_own_failure_is_tried_again_and_is_no_answer(
+def test_a_proxys_own_failure_is_retried_and_not_taken_for_an_answer(
     insert: Callable[[str, float], Any], status: int
 ) -> None:
     failure = answer(status, "<h1>Bad luck</h1>", Retry_After="Wed, 21 Oct 2026 07:28:00 GMT")
@@ -76,7 +76,7 @@ def test_a_proxy_s_own_failure_is_tried_again_and_is_no_answer(
 
 
 @pytest.mark.timing
-def test_a_call_ends_in_its_time_although_bytes_still_come(insert: Callable[[str, float], Any]) -> None:
+def test_a_call_times_out_even_if_bytes_keep_arriving(insert: Callable[[str, float], Any]) -> None:
     began = time.monotonic()
     with (
         scripted(drip, answer(200, NOT_DONE)) as (url, _),
@@ -88,21 +88,21 @@ def test_a_call_ends_in_its_time_although_bytes_still_come(insert: Callable[[str
 
 
 @pytest.mark.timing
-def test_a_certificate_that_nobody_vouches_for_and_a_host_that_is_none_fail_at_once(
+def test_an_untrusted_certificate_and_an_unknown_host_fail_at_once(
     service: Any, insert: Callable[[str, float], Any]
 ) -> None:
-    for url, said in (
+    for url, message in (
         (service.data_url, "isn't trusted"),
         ("https://nowhere.invalid", "Host nowhere.invalid not found"),
     ):
         began = time.monotonic()
-        with pytest.raises(plainsql.NetworkError, match=said) as caught:
+        with pytest.raises(plainsql.NetworkError, match=message) as caught:
             insert(url, 30)
         assert caught.value.outcome == "not_executed"
         assert time.monotonic() - began < 10
 
 
-def test_what_is_wrong_before_anything_is_sent_is_said_in_our_own_words() -> None:
+def test_errors_before_sending_have_our_own_messages() -> None:
     with pytest.raises(plainsql.SettingsError, match="Can't use the CA file"):
         plainsql.connect("https://localhost", KEY, ca_file="/nowhere.pem")
     with pytest.raises(plainsql.SettingsError, match="The key is invalid"):
@@ -115,14 +115,14 @@ def test_what_is_wrong_before_anything_is_sent_is_said_in_our_own_words() -> Non
 
 
 @pytest.mark.timing
-def test_a_health_check_of_a_service_that_is_away_says_so_at_once() -> None:
+def test_a_health_check_of_an_unavailable_service_fails_at_once() -> None:
     began = time.monotonic()
     with plainsql.connect("http://127.0.0.1:1", KEY) as db, pytest.raises(plainsql.NetworkError):
         db.health()
     assert time.monotonic() - began < 5
 
 
-def test_a_session_that_was_perhaps_ended_is_not_ended_again() -> None:
+def test_a_session_that_may_have_ended_is_not_ended_again() -> None:
     with (
         scripted(hang_up) as (url, requests),
         plainsql.connect(url, KEY, control_url=url) as db,

@@ -1,4 +1,4 @@
-"""Two-phase commit while a part of the service is away or slow at the worst moment: what callers are told is true."""
+"""Two-phase commit while a part of the service is unavailable or slow at the worst time: reported outcomes are true."""
 
 import asyncio
 import threading
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from plainsql_server.data_plane import spanning_lock
-from plainsql_server.data_plane.spanning import Step
+from plainsql_server.data_plane.spanning import SpanningStep
 from server.tests.cell import Cell
 from server.tests.consistency.faults import wait_until
 from server.tests.consistency.two_cells import HOLD_S, SIDES, TwoCells, send, serving, stored
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
 
 
 @pytest.fixture(scope="module")
-def patient_node(two: TwoCells) -> Iterator[Node]:
+def long_timeout_node(two: TwoCells) -> Iterator[Node]:
     """One that may stand still for a while, as a busy machine makes it, before others take what it has."""
     with serving(two, test_hold_s=10) as running:
         yield running
@@ -36,20 +36,20 @@ def earnest_node(two: TwoCells) -> Iterator[Node]:
         yield running
 
 
-@pytest.mark.parametrize("step", [Step.PREPARED, Step.DECIDED], ids=lambda each: each.name)
-async def test_what_a_process_leaves_in_doubt_is_finished_within_the_time_that_is_promised(
-    two: TwoCells, earnest_node: Node, step: Step
+@pytest.mark.parametrize("step", [SpanningStep.PREPARED, SpanningStep.DECIDED], ids=lambda each: each.name)
+async def test_transactions_in_doubt_are_finished_within_the_documented_time(
+    two: TwoCells, earnest_node: Node, step: SpanningStep
 ) -> None:
     number = 80 + step.value
     two.crash_file.write_text(step.name)
     with pytest.raises(NoAnswer):
         await send(earnest_node, two, number, timeout_ms=20_000)
     await asyncio.to_thread(two.wait_until_settled, BOUND_S)
-    assert stored(two, number) == [step is Step.DECIDED] * 2
+    assert stored(two, number) == [step is SpanningStep.DECIDED] * 2
 
 
-async def test_a_cell_that_dies_after_the_decision_shows_it_when_it_is_back(two: TwoCells, node: Node) -> None:
-    with two.holding(Step.DECIDED) as is_held:
+async def test_a_cell_that_crashes_after_the_decision_commits_when_it_recovers(two: TwoCells, node: Node) -> None:
+    with two.holding(SpanningStep.DECIDED) as is_held:
         request = asyncio.create_task(send(node, two, 1, timeout_ms=1_500))
         await wait_until(is_held)
         two.cells[1].kill()
@@ -60,8 +60,8 @@ async def test_a_cell_that_dies_after_the_decision_shows_it_when_it_is_back(two:
     assert stored(two, 1) == [True, True]
 
 
-async def test_a_cell_that_dies_and_comes_back_in_time_is_waited_for(two: TwoCells, node: Node) -> None:
-    with two.holding(Step.DECIDED) as is_held:
+async def test_a_crashed_cell_that_recovers_before_the_deadline_is_waited_for(two: TwoCells, node: Node) -> None:
+    with two.holding(SpanningStep.DECIDED) as is_held:
         request = asyncio.create_task(send(node, two, 2, timeout_ms=30_000))
         await wait_until(is_held)
         two.cells[0].kill()
@@ -71,9 +71,9 @@ async def test_a_cell_that_dies_and_comes_back_in_time_is_waited_for(two: TwoCel
     assert stored(two, 2) == [True, True]
 
 
-async def test_a_cell_that_dies_before_the_decision_undoes_it_or_not_at_all(two: TwoCells, node: Node) -> None:
+async def test_a_cell_that_crashes_before_the_decision_leaves_nothing_half_done(two: TwoCells, node: Node) -> None:
     """It was prepared, so that it can still be committed, and is if the cell is back in time."""
-    with two.holding(Step.PREPARED) as is_held:
+    with two.holding(SpanningStep.PREPARED) as is_held:
         request = asyncio.create_task(send(node, two, 3, timeout_ms=30_000))
         await wait_until(is_held)
         two.cells[1].kill()
@@ -84,8 +84,8 @@ async def test_a_cell_that_dies_before_the_decision_undoes_it_or_not_at_all(two:
     assert stored(two, 3) == expected[answer.outcome], answer.body
 
 
-async def test_a_process_that_stood_still_for_too_long_cannot_commit(two: TwoCells, node: Node) -> None:
-    with two.holding(Step.PREPARED) as is_held:
+async def test_a_process_that_paused_for_too_long_cannot_commit(two: TwoCells, node: Node) -> None:
+    with two.holding(SpanningStep.PREPARED) as is_held:
         request = asyncio.create_task(send(node, two, 4, timeout_ms=30_000))
         await wait_until(is_held)
         # Nobody says that it lives meanwhile.
@@ -98,10 +98,10 @@ async def test_a_process_that_stood_still_for_too_long_cannot_commit(two: TwoCel
     assert (await send(node, two, 5)).succeeded
 
 
-async def test_a_directory_that_dies_at_the_decision_leaves_the_outcome_unknown_and_no_half(
+async def test_a_directory_crash_at_the_decision_leaves_the_outcome_unknown_and_the_transaction_atomic(
     two: TwoCells, node: Node
 ) -> None:
-    with two.holding(Step.PREPARED) as is_held:
+    with two.holding(SpanningStep.PREPARED) as is_held:
         request = asyncio.create_task(send(node, two, 6, timeout_ms=1_500))
         await wait_until(is_held)
         two.directory.kill()
@@ -120,20 +120,20 @@ LATE_S = 2.0
 @pytest.mark.parametrize(
     ("step", "code", "outcome"),
     [
-        (Step.BEGUN, "transaction_deadline_exceeded", "rolled_back"),
-        (Step.RUN, "transaction_deadline_exceeded", "rolled_back"),
-        (Step.PREPARED, "commit_delayed", "committed"),
-        (Step.DECIDED, "commit_delayed", "committed"),
+        (SpanningStep.BEGUN, "transaction_deadline_exceeded", "rolled_back"),
+        (SpanningStep.RUN, "transaction_deadline_exceeded", "rolled_back"),
+        (SpanningStep.PREPARED, "commit_delayed", "committed"),
+        (SpanningStep.DECIDED, "commit_delayed", "committed"),
     ],
-    ids=lambda each: each.name if isinstance(each, Step) else "",
+    ids=lambda each: each.name if isinstance(each, SpanningStep) else "",
 )
-async def test_a_cell_that_hangs_makes_no_answer_late(
-    two: TwoCells, patient_node: Node, step: Step, *, code: str, outcome: str
+async def test_a_hanging_cell_delays_no_answer_past_its_deadline(
+    two: TwoCells, long_timeout_node: Node, step: SpanningStep, *, code: str, outcome: str
 ) -> None:
     number = 20 + step.value
     async with AsyncExitStack() as stack:
         with two.holding(step) as is_held:
-            request = asyncio.create_task(send(patient_node, two, number, timeout_ms=1_500))
+            request = asyncio.create_task(send(long_timeout_node, two, number, timeout_ms=1_500))
             await wait_until(is_held)
             stack.enter_context(two.cells[1].stopped())
         answer = await request
@@ -142,17 +142,17 @@ async def test_a_cell_that_hangs_makes_no_answer_late(
     two.wait_until_settled(BOUND_S)
     assert stored(two, number) == [outcome == "committed"] * 2
     # The turn is the next one's.
-    assert (await send(patient_node, two, number + 20, timeout_ms=20_000)).succeeded
+    assert (await send(long_timeout_node, two, number + 20, timeout_ms=20_000)).succeeded
 
 
-async def test_a_cell_that_hangs_while_another_one_refuses_makes_no_answer_late(
-    two: TwoCells, patient_node: Node
+async def test_a_hanging_cell_beside_a_refusing_one_delays_no_answer_past_its_deadline(
+    two: TwoCells, long_timeout_node: Node
 ) -> None:
     """What is prepared there cannot be undone until it moves again."""
     failing = {"database": SIDES[0], "sql": "create temp table gone ()"}
     async with AsyncExitStack() as stack:
-        with two.holding(Step.UNDOING) as is_held:
-            request = asyncio.create_task(send(patient_node, two, 60, timeout_ms=1_500, more=(failing,)))
+        with two.holding(SpanningStep.UNDOING) as is_held:
+            request = asyncio.create_task(send(long_timeout_node, two, 60, timeout_ms=1_500, more=(failing,)))
             await wait_until(is_held)
             stack.enter_context(two.cells[1].stopped())
         answer = await request
@@ -162,10 +162,10 @@ async def test_a_cell_that_hangs_while_another_one_refuses_makes_no_answer_late(
     assert stored(two, 60) == [False, False]
 
 
-async def test_a_directory_that_hangs_at_the_decision_makes_no_answer_late(two: TwoCells, patient_node: Node) -> None:
+async def test_a_directory_that_hangs_at_the_decision_delays_no_answer(two: TwoCells, long_timeout_node: Node) -> None:
     async with AsyncExitStack() as stack:
-        with two.holding(Step.PREPARED) as is_held:
-            request = asyncio.create_task(send(patient_node, two, 61, timeout_ms=1_500))
+        with two.holding(SpanningStep.PREPARED) as is_held:
+            request = asyncio.create_task(send(long_timeout_node, two, 61, timeout_ms=1_500))
             await wait_until(is_held)
             stack.enter_context(two.directory.stopped())
         answer = await request
@@ -173,15 +173,15 @@ async def test_a_directory_that_hangs_at_the_decision_makes_no_answer_late(two: 
         assert answer.elapsed_s < 1.5 + LATE_S
     two.wait_until_settled(2 * BOUND_S)
     assert stored(two, 61) in ([True, True], [False, False])
-    assert (await send(patient_node, two, 62, timeout_ms=20_000)).succeeded
+    assert (await send(long_timeout_node, two, 62, timeout_ms=20_000)).succeeded
 
 
-async def test_a_directory_that_hangs_when_all_is_committed_takes_nothing_away(
-    two: TwoCells, patient_node: Node
+async def test_a_directory_that_hangs_after_the_commits_changes_no_outcome(
+    two: TwoCells, long_timeout_node: Node
 ) -> None:
     async with AsyncExitStack() as stack:
-        with two.holding(Step.COMMITTED) as is_held:
-            request = asyncio.create_task(send(patient_node, two, 63, timeout_ms=1_500))
+        with two.holding(SpanningStep.COMMITTED) as is_held:
+            request = asyncio.create_task(send(long_timeout_node, two, 63, timeout_ms=1_500))
             await wait_until(is_held)
             stack.enter_context(two.directory.stopped())
         answer = await request
@@ -191,8 +191,8 @@ async def test_a_directory_that_hangs_when_all_is_committed_takes_nothing_away(
     assert stored(two, 63) == [True, True]
 
 
-_PATIENT = "perform pg_sleep(new.seconds)"
-_STUBBORN = f"begin {_PATIENT}; exception when query_canceled then {_PATIENT}; end"
+_SLEEP = "perform pg_sleep(new.seconds)"
+_SLEEP_UNCANCELLED = f"begin {_SLEEP}; exception when query_canceled then {_SLEEP}; end"
 
 
 def defer(two: TwoCells, work: str) -> None:
@@ -221,7 +221,7 @@ def sleeping(two: TwoCells) -> bool:
 
 
 async def test_nothing_is_prepared_while_another_database_does_what_was_deferred(two: TwoCells, node: Node) -> None:
-    defer(two, _PATIENT)
+    defer(two, _SLEEP)
     request = asyncio.create_task(send(node, two, 70, timeout_ms=20_000, more=(slow(1.5),)))
     await wait_until(lambda: sleeping(two))
     prepared: list[list[str]] = []
@@ -236,7 +236,7 @@ async def test_nothing_is_prepared_while_another_database_does_what_was_deferred
     assert stored(two, 70) == [True, True]
 
 
-@pytest.mark.parametrize("work", [_PATIENT, _STUBBORN], ids=["patient", "stubborn"])
+@pytest.mark.parametrize("work", [_SLEEP, _SLEEP_UNCANCELLED], ids=["patient", "stubborn"])
 async def test_what_was_deferred_counts_against_the_deadline(two: TwoCells, node: Node, work: str) -> None:
     defer(two, work)
     answer = await send(node, two, 71, timeout_ms=1_000, more=(slow(20),))
@@ -283,8 +283,10 @@ async def no_standby(cell: Cell) -> AsyncIterator[None]:
         await probe
 
 
-@pytest.mark.parametrize("step", [Step.BEGUN, Step.PREPARED], ids=["prepare", "commit"])
-async def test_a_customer_who_waits_for_no_standby_waits_for_it_here(two: TwoCells, step: Step) -> None:
+@pytest.mark.parametrize("step", [SpanningStep.BEGUN, SpanningStep.PREPARED], ids=["prepare", "commit"])
+async def test_synchronous_commit_off_is_overridden_for_spanning_transactions(
+    two: TwoCells, step: SpanningStep
+) -> None:
     careless = {"database": SIDES[1], "sql": "set synchronous_commit = off"}
     number = 10 + step.value
     with serving(two, test_hold_s=30) as node:

@@ -22,17 +22,17 @@ def guarded(postgres: Postgres, ending: signal.Signals = signal.SIGTERM) -> Iter
         try:
             # An eighth of a larger machine is more than one statement can take.
             os.sched_setaffinity(guard.pid, sorted(os.sched_getaffinity(0))[:2])
-            said = Path(log.name)
-            _await_word(said)
-            yield said
-            assert guard.poll() is None, said.read_text()
+            log_file = Path(log.name)
+            _wait_until_watching(log_file)
+            yield log_file
+            assert guard.poll() is None, log_file.read_text()
         finally:
             guard.send_signal(ending)
             guard.wait(10)
 
 
-def _await_word(said: Path) -> None:
+def _wait_until_watching(log_file: Path) -> None:
     end_s = time.monotonic() + 20
-    while "Watching" not in said.read_text():
-        assert time.monotonic() < end_s, said.read_text()
+    while "Watching" not in log_file.read_text():
+        assert time.monotonic() < end_s, log_file.read_text()
         time.sleep(0.02)

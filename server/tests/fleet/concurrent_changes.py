@@ -1,4 +1,4 @@
-"""Whoever changes a database while it is moved: at the beginning of steps of the move, at its own pace."""
+"""Changes to a database while it is moved: at the beginning of steps of the move, at their own pace."""
 
 import asyncio
 from collections.abc import Callable, Mapping

@@ -79,7 +79,7 @@ class HealthAnswer(msgspec.Struct, kw_only=True):
     request_id: RequestId
 
 
-class Banner:
+class PublicRoutes:
     """The two public routes of a plane."""
 
     def __init__(self, own_url: str, urls: Urls, checks: Mapping[str, Check], readiness: Readiness) -> None:

@@ -1,4 +1,4 @@
-"""Where banner routes meet limits of a tier: limits that are made small here, on an application in this process."""
+"""Where utility routes meet limits of a tier: limits that are made small here, on an application in this process."""
 
 import asyncio
 import time
@@ -92,7 +92,7 @@ async def until(database: OwnDatabase, question: str) -> None:
                 await asyncio.sleep(0.02)
 
 
-async def test_a_reset_that_takes_too_long_says_so_and_the_next_goes_on(
+async def test_a_reset_that_times_out_is_continued_by_the_next(
     full: OwnDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     life_s = 2.0
@@ -116,7 +116,7 @@ async def test_a_reset_that_takes_too_long_says_so_and_the_next_goes_on(
     assert full.objects() == set()
 
 
-async def test_a_reset_that_is_stopped_on_its_way_says_that_something_is_gone(
+async def test_an_interrupted_reset_reports_that_objects_were_dropped(
     full: OwnDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with application(full) as call:
@@ -163,7 +163,7 @@ def rename(service: Service, name: str, to: str) -> None:
     control.answer(service, "PATCH", f"/v1/databases/{database_id}", json={"name": to})
 
 
-async def test_more_tables_than_an_answer_may_have_are_cut_and_that_is_said(
+async def test_a_list_of_too_many_tables_is_truncated_and_marked(
     database: OwnDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database.make_tables(5, "id int")
@@ -187,7 +187,7 @@ async def test_an_answer_with_too_many_bytes_is_refused_with_what_to_do(
         assert (await call("GET", "/tables", "detail=names"))["success"]
 
 
-async def test_a_storage_test_without_a_turn_does_not_call_the_storage_ill(database: OwnDatabase) -> None:
+async def test_a_storage_test_without_a_slot_does_not_report_a_storage_failure(database: OwnDatabase) -> None:
     async with application(database, pool_max_connections=1, cell_max_waiting=1) as call:
         sleeping = [asyncio.create_task(call("POST", "/v1/query", sql="select pg_sleep(2)")) for _ in range(2)]
         await until(database, "select from pg_stat_activity where query like 'select pg_sleep%%' and datname = %s")

@@ -52,11 +52,11 @@ FILES = [
     Probe("a large object is made of a file", "select lo_import('/etc/passwd')"),
     _do("a large object is written to a file", "perform lo_create(4711); perform lo_export(4711, '{folder}/probe')"),
     Probe("a library is loaded", "load '$libdir/plpgsql'"),
-    Probe("the data's folder is told", "select 1 / length(current_setting('data_directory'))"),
-    Probe("the rules' file is told", "select 1 / length(current_setting('hba_file'))"),
-    _sees("the build's paths are told", "pg_config"),
-    _sees("the lines of the login rules are told", "pg_hba_file_rules"),
-    _sees("the lines of the configuration are told", "pg_file_settings"),
+    Probe("the data folder is shown", "select 1 / length(current_setting('data_directory'))"),
+    Probe("the path of pg_hba.conf is shown", "select 1 / length(current_setting('hba_file'))"),
+    _sees("the build's paths are shown", "pg_config"),
+    _sees("the lines of pg_hba.conf are shown", "pg_hba_file_rules"),
+    _sees("the lines of the configuration are shown", "pg_file_settings"),
 ]
 
 CODE = [
@@ -191,7 +191,7 @@ LEAKS = [
     _sees("which databases there are in a table space", "pg_tablespace_databases(1663)"),
 ]  # fmt: skip
 
-STRANGERS = [
+OTHER_TENANTS = [
     *(
         _sees(f"{verb} of {whom}", f"(select pg_{verb}_backend(pid) from pg_stat_activity"
               f" where usename = '{{{whom}}}' and application_name = 'probe-target' offset 0) as x")
@@ -277,4 +277,4 @@ RECORDS = [
     Probe("the records' schema dropped", "drop schema plainsql cascade", impossible="the service needs it"),
 ]  # fmt: skip
 
-PROBES = [*FILES, *CODE, *EXTENSIONS, *ROLES, *DATABASES, *LEAKS, *STRANGERS, *SETTINGS, *RECORDS]
+PROBES = [*FILES, *CODE, *EXTENSIONS, *ROLES, *DATABASES, *LEAKS, *OTHER_TENANTS, *SETTINGS, *RECORDS]

@@ -50,12 +50,12 @@ def _write(folder: Path, name: str, issued: trustme.LeafCert) -> None:
 # The wheel's PostgreSQL 18 knows no TLS.
 @pytest.fixture(scope="module")
 def cell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsCell]:
-    made, authority, stranger = tmp_path_factory.mktemp("tls"), trustme.CA(), trustme.CA()
+    made, authority, outsider = tmp_path_factory.mktemp("tls"), trustme.CA(), trustme.CA()
     authority.cert_pem.write_to_path(made / "ca.pem")
     _write(made, "server", authority.issue_cert("localhost", "127.0.0.1", "::1"))
     _write(made, "admin", authority.issue_cert("admin@test.example", common_name=SUPERUSER))
     _write(made, "data", authority.issue_cert("data@test.example", common_name="plainsql_data"))
-    _write(made, "stranger", stranger.issue_cert("data@test.example", common_name=SUPERUSER))
+    _write(made, "outsider", outsider.issue_cert("data@test.example", common_name=SUPERUSER))
     port = choose_ports({"cell": 0})["cell"]
 
     def config(root: Path) -> CellConfig:
@@ -71,7 +71,7 @@ def cell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsCell]:
         yield TlsCell(made, port)
 
 
-async def test_the_planes_log_in_by_their_certificates_and_nobody_else_does(cell: TlsCell) -> None:
+async def test_only_the_planes_certificates_can_log_in(cell: TlsCell) -> None:
     await provisioning.prepare_cell(cell.conninfo("admin"), SUPERUSER)
     names = provisioning.new_names()
     await provisioning.create_database(cell.conninfo("admin"), SUPERUSER, names, "s", yes)
@@ -82,8 +82,8 @@ async def test_the_planes_log_in_by_their_certificates_and_nobody_else_does(cell
     for user, certificate in (
         (SUPERUSER, "data"),
         (names.owner_role, None),
-        (names.owner_role, "stranger"),
-        (SUPERUSER, "stranger"),
+        (names.owner_role, "outsider"),
+        (SUPERUSER, "outsider"),
     ):
         with pytest.raises(psycopg.OperationalError):
             cell.connect(user, names.database if user != SUPERUSER else "postgres", certificate)
@@ -101,7 +101,7 @@ def test_the_sample_is_what_the_command_writes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("role", ['a"b', "a\nb"])
-def test_a_name_that_would_mean_something_else_in_the_files_is_refused(role: str, tmp_path: Path) -> None:
+def test_a_name_with_special_characters_for_the_files_is_rejected(role: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["cell", "files", str(tmp_path), "--admin-role", role])
     assert result.exit_code == 2
 

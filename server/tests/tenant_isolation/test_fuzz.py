@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from server.tests.load import size
-from server.tests.strangers.cells import Hostile, hostile_cell
-from server.tests.strangers.random_sql import FUNCTIONS, Function, Generator
+from server.tests.tenant_isolation.cells import Hostile, hostile_cell
+from server.tests.tenant_isolation.random_sql import FUNCTIONS, Function, Generator
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +28,7 @@ SEED = size("PLAINSQL_TEST_FUZZ_SEED", 0) or random.randrange(2**32)
 BATCH = 20
 # Whatever is asked for, an answer comes within the statement's limit and a little.
 ANSWER_S = 20
-# And nobody else's answer waits for it in the meantime. A hundred times what it takes on a machine that is not busy.
+# And no other answer waits for it in the meantime. A hundred times what it takes on a machine that is not busy.
 LONGEST_S = 8.0
 STATEMENT_MS = 300
 
@@ -130,9 +130,9 @@ LONG = (
 
 
 def is_read_for_minutes(first: str, repeated: str) -> bool:
-    """Whether PostgreSQL reads it for minutes, and heeds no cancel meanwhile; docs/security.md says why.
+    """Whether PostgreSQL reads it for minutes, and ignores cancels meanwhile; docs/security.md says why.
 
-    That such a statement costs its sender a turn and nobody else anything is shown by `test_traps.py`, with XPath.
+    That such a statement costs its sender a slot and delays no other tenant is shown by `test_traps.py`, with XPath.
     """
     is_operators = bool(re.fullmatch(r"[~!@#^&|`?+*/%<>=-]+", repeated))
     return (is_operators and ("+" in repeated or "/*" in repeated * 2)) or (first == "do" and "'" in repeated)
@@ -207,8 +207,8 @@ def tell(hostile: Hostile, raw: bytes) -> bytes:
         try:
             connection.sendall(raw)
             connection.shutdown(socket.SHUT_WR)
-            while piece := connection.recv(1 << 16):
-                answer += piece
+            while chunk := connection.recv(1 << 16):
+                answer += chunk
         except (ConnectionResetError, BrokenPipeError):
             return answer
     return answer
@@ -255,7 +255,7 @@ def test_random_statements_of_every_function_are_answered(hostile: Hostile) -> N
 
 
 # The last test of this file.
-def test_there_were_enough_and_everybody_lives(hostile: Hostile) -> None:
+def test_the_service_and_postgresql_survive_the_fuzzer(hostile: Hostile) -> None:
     print(f"fuzzed: {_counted} inputs, seed {SEED}")
     assert hostile.node.process.poll() is None
     assert hostile.node.health().json()["status"] == "ok"

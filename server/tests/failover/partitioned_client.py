@@ -1,4 +1,4 @@
-"""A client that reaches one machine of a cell and no other: what it is told by a leader that is none any more.
+"""A client that reaches one machine of a cell and no other: what a former leader answers it.
 
 Owns its thread, which goes past the service, as the superuser, and writes one number after the other.
 """
@@ -19,7 +19,7 @@ _PAUSE_S = 0.1
 
 
 @dataclass
-class LonelyClient:
+class PartitionedClient:
     """Writes to its machine for as long as it runs, whatever that says."""
 
     cell: HaCell
@@ -32,12 +32,12 @@ class LonelyClient:
 
     @classmethod
     @contextmanager
-    def of(cls, cell: HaCell, machine: Machine) -> Iterator["LonelyClient"]:
+    def of(cls, cell: HaCell, machine: Machine) -> Iterator["PartitionedClient"]:
         with cell.connect() as admin:
             row = admin.execute("select datname from pg_database where datname like 'd\\_%'").fetchone()
         assert row is not None
         with cell.connect(database=row[0]) as admin:
-            admin.execute("create table if not exists lonely (n bigint primary key)")
+            admin.execute("create table if not exists partitioned (n bigint primary key)")
         client = cls(cell, machine, row[0])
         thread = threading.Thread(target=client._run)
         thread.start()
@@ -52,9 +52,9 @@ class LonelyClient:
             while not self.acknowledged:  # noqa: ASYNC110  # another thread is watched
                 await asyncio.sleep(0.01)
 
-    def acknowledged_after(self, moment_s: float) -> list[int]:
+    def acknowledged_after(self, since_s: float) -> list[int]:
         """What was acknowledged although it was sent after a moment, while another machine led."""
-        return [number for number in self.acknowledged if self._sent_s[number] > moment_s]
+        return [number for number in self.acknowledged if self._sent_s[number] > since_s]
 
     def finds_a_leader(self) -> bool:
         """Whether its machine takes itself for the leader."""
@@ -76,6 +76,6 @@ class LonelyClient:
     def _write(self, connection: psycopg.Connection) -> None:
         self._number += 1
         self._sent_s[self._number] = time.monotonic()
-        connection.execute("insert into lonely values (%s)", (self._number,))
+        connection.execute("insert into partitioned values (%s)", (self._number,))
         self.acknowledged[self._number] = time.monotonic()
         self._stopped.wait(_PAUSE_S)

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from server.tests.load import Answer, percentile
-from server.tests.strangers.cells import Hostile, hostile_cell
+from server.tests.tenant_isolation.cells import Hostile, hostile_cell
 
 CONNECTIONS = 2
 # Statements are judged, and answers put together, while all other requests of the process wait.
@@ -50,14 +50,14 @@ DEAR = {
 
 @pytest.mark.timing
 @pytest.mark.parametrize("sql", DEAR.values(), ids=DEAR)
-async def test_a_text_that_is_dear_to_judge_keeps_nobody_waiting(hostile: Hostile, sql: str) -> None:
+async def test_an_expensive_classification_delays_no_other_request(hostile: Hostile, sql: str) -> None:
     attack = asyncio.gather(*(ask(hostile, sql) for _ in range(2)))
     assert await longest_wait_s(hostile, attack) < FELT_S
     assert all(answer.status < 500 for answer in await attack)
 
 
 @pytest.mark.timing
-async def test_a_transaction_of_many_such_texts_keeps_nobody_waiting(hostile: Hostile) -> None:
+async def test_a_transaction_of_many_expensive_texts_delays_no_other_request(hostile: Hostile) -> None:
     statements = ["select " + "abs(" * 16_000] * 200
 
     async def send() -> Answer:
@@ -70,15 +70,15 @@ async def test_a_transaction_of_many_such_texts_keeps_nobody_waiting(hostile: Ho
     assert [answer.code for answer in await attack] == ["syntax_error"]
 
 
-async def test_types_within_types_without_end_are_told_all_the_same(hostile: Hostile) -> None:
+async def test_deeply_nested_types_are_returned(hostile: Hostile) -> None:
     nest = "do $$ begin for i in 1..1500 loop execute format('create domain n%s as n%s[]', i, i - 1); end loop; end $$"
     for statement in ("create domain n0 as int", nest):
         assert (await ask(hostile, statement)).succeeded
-    for depth, told in ((1, [[7]]), (5, None), (1500, None)):
-        value = "array[array[7]::n1]::n1[]" if told else f"null::n{depth}[]"
+    for depth, expected in ((1, [[7]]), (5, None), (1500, None)):
+        value = "array[array[7]::n1]::n1[]" if expected else f"null::n{depth}[]"
         answer = await ask(hostile, f"select {value} as x")
         assert answer.succeeded, answer
-        assert answer.value == told
+        assert answer.value == expected
 
 
 HUNGRY = "select a < b and b < c from (select {} as a, {} as b, {} as c) as x".format(
@@ -117,7 +117,7 @@ async def test_temporary_files_end_at_a_limit_that_the_tenant_cannot_move(hostil
 DEAF = "select xpath_exists('//*[count(//*) > 99999]', ('<r>' || repeat('<a/>', {nodes}) || '</r>')::xml)"
 
 
-async def test_a_backend_that_heeds_nothing_keeps_its_turn(hostile: Hostile) -> None:
+async def test_a_backend_that_ignores_termination_keeps_its_slot(hostile: Hostile) -> None:
     nodes = await _nodes_for(hostile, 4.0)
     running: list[int] = []
     with hostile.postgres.connect() as admin:
@@ -184,7 +184,7 @@ LOST_AT_ONCE = 8
 
 
 @pytest.mark.timing
-async def test_who_ends_the_own_connection_gets_few_new_ones(hostile: Hostile) -> None:
+async def test_a_tenant_that_ends_its_own_connections_gets_few_new_ones(hostile: Hostile) -> None:
     """Opening one costs the cell more than most statements, and nothing puts the opening behind others."""
     seconds = 4.0
     end_s = time.monotonic() + seconds
@@ -196,7 +196,7 @@ async def test_who_ends_the_own_connection_gets_few_new_ones(hostile: Hostile) -
     with hostile.postgres.connect() as admin:
         opened = "select sessions from pg_stat_database where datname = %s"
         async with asyncio.timeout(30):
-            # What earlier tests have ended is told late.
+            # What earlier tests have ended is reported late.
             before = admin.execute(opened, (hostile.own.database,)).fetchone()
             losing = asyncio.gather(*(lose() for _ in range(CONNECTIONS)))
             victims_s = await longest_wait_s(hostile, losing)
@@ -210,7 +210,7 @@ async def test_who_ends_the_own_connection_gets_few_new_ones(hostile: Hostile) -
     assert victims_s < FELT_S
 
 
-async def test_who_finds_the_table_of_locks_full_waits_until_the_reaper_has_looked(hostile: Hostile) -> None:
+async def test_a_request_that_finds_the_lock_table_full_waits_for_the_reaper(hostile: Hostile) -> None:
     statements = ["create table made_late (id int)", "select 1 as one"]
     async with hostile.node.client(hostile.victims_key) as victim:
         # Opening a connection takes locks, too.

@@ -13,7 +13,7 @@ from server.tests.service import Service
 LONG_MS = 30_000
 
 
-async def test_who_needs_several_turns_waits_without_having_one_and_others_go_on(service: Service) -> None:
+async def test_a_request_for_several_slots_waits_without_holding_any(service: Service) -> None:
     (name, first), (_, second) = new_organization(service), new_organization(service)
     with running_node(service.directory_dsn, cell_max_connections=4) as node:
         async with node.client(first) as slow, node.client(second) as other:

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from plainsql_server.core.credential import new_key
-from server.tests.strangers.cells import Hostile, hostile_cell
+from server.tests.tenant_isolation.cells import Hostile, hostile_cell
 
 pytestmark = pytest.mark.slow
 
@@ -79,8 +79,8 @@ def _misbehave(hostile: Hostile) -> None:
 def test_no_log_holds_what_customers_send_or_get(hostile: Hostile) -> None:
     _misbehave(hostile)
     unknown = new_key().text
-    with hostile.client(unknown) as stranger:
-        assert stranger.post("/v1/query", json={"sql": "select 1"}).status_code == 401
+    with hostile.client(unknown) as outsider:
+        assert outsider.post("/v1/query", json={"sql": "select 1"}).status_code == 401
     with socket.create_connection(("127.0.0.1", hostile.node.port), timeout=5) as raw:
         raw.sendall(f"{MARK}\r\n\r\n".encode())
         assert b" 400 " in raw.recv(1000)

@@ -42,7 +42,7 @@ class Place:
     unseen: str
 
     @contextmanager
-    def silence(self) -> Iterator[None]:
+    def stop_answering(self) -> Iterator[None]:
         """The directory stands still, with every connection open."""
         postmaster = int((Path(self.directory.socket_dir) / "data" / "postmaster.pid").read_text().split()[0])
         # The parent first: it starts nobody then.
@@ -93,7 +93,7 @@ def create_key(place: Place) -> httpx.Response:
     return httpx.post(f"{place.control.url}/v1/keys", json=body, headers=headers, timeout=30)
 
 
-async def test_a_directory_that_goes_away_is_borne_with_for_the_stated_time_and_no_longer(place: Place) -> None:
+async def test_cached_lookups_are_used_for_the_grace_period_while_the_directory_is_unavailable(place: Place) -> None:
     async with place.node.client(place.seen) as known, place.node.client(place.unseen) as unknown:
         assert (await known.query("create table t (n int)")).succeeded
         assert (await asyncio.to_thread(create_key, place)).status_code == 201
@@ -111,11 +111,11 @@ async def test_a_directory_that_goes_away_is_borne_with_for_the_stated_time_and_
     assert (await asyncio.to_thread(create_key, place)).status_code == 201
 
 
-async def test_a_directory_that_falls_silent_makes_no_answer_late(place: Place) -> None:
-    """Nobody is told that it is away: neither an answer comes, nor an error."""
+async def test_an_unresponsive_directory_delays_no_answer_past_its_deadline(place: Place) -> None:
+    """The directory neither answers nor fails."""
     async with place.node.client(place.seen) as client:
         await served_again(client)
-        with place.silence():
+        with place.stop_answering():
             silent_s = time.monotonic()
             codes = set()
             while "directory_unavailable" not in codes or time.monotonic() - silent_s < LONGER_THAN_GRACE_S:

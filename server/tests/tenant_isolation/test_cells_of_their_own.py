@@ -1,4 +1,4 @@
-"""An organization with a cell of its own: its databases go there and nobody else's do, shown with two real cells."""
+"""An organization with a cell of its own: only its databases go there, shown with two real cells."""
 
 from collections.abc import AsyncIterator, Iterator
 
@@ -56,7 +56,7 @@ async def test_databases_go_to_the_cell_of_their_organization_and_work_there(
     assert answer.value in theirs
 
 
-async def test_an_organization_whose_own_cell_takes_no_more_does_not_go_to_strangers(
+async def test_an_organization_with_a_full_dedicated_cell_gets_no_shared_one(
     two: tuple[Postgres, Postgres], dsn: str, directory: Directory
 ) -> None:
     shared, own = two

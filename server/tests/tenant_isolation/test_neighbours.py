@@ -25,9 +25,9 @@ from plainsql_server.control_plane.reaping import Reaper
 from plainsql_server.core.observation import Observation
 from plainsql_server.directory.connection import Directory
 from server.tests.load import NoAnswer, Node, percentile, size
-from server.tests.strangers.attacks import ATTACKS, SPARSE, TABLES, Attacker, Bomb, under
-from server.tests.strangers.cells import Hostile, hostile_cell
-from server.tests.strangers.guards import guarded
+from server.tests.tenant_isolation.attacks import ATTACKS, SPARSE, TABLES, Attacker, Bomb, under
+from server.tests.tenant_isolation.cells import Hostile, hostile_cell
+from server.tests.tenant_isolation.guards import guarded
 
 pytestmark = pytest.mark.chaos
 
@@ -42,8 +42,8 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 @pytest.fixture(scope="module")
 def guard(hostile: Hostile) -> Iterator[Path]:
-    with guarded(hostile.postgres) as said:
-        yield said
+    with guarded(hostile.postgres) as log_file:
+        yield log_file
 
 
 @pytest.fixture(scope="module")
@@ -195,19 +195,19 @@ class _Port:
     client = Node.client
 
 
-def _attack(port: int, key: str, name: str, seconds: float, told: Connection) -> None:
+def _attack(port: int, key: str, name: str, seconds: float, pipe: Connection) -> None:
     async def run() -> None:
         attacker = Attacker(_Port(port), key, seconds, TABLES_MADE)  # type: ignore[arg-type]  # all that it uses of a node
         async with under(ATTACKS[name].attack, attacker):
-            told.send("begun")
-            await asyncio.to_thread(told.poll, seconds)
-        told.send(attacker.answers - attacker.refusals)
+            pipe.send("begun")
+            await asyncio.to_thread(pipe.poll, seconds)
+        pipe.send(attacker.answers - attacker.refusals)
 
     asyncio.run(run())
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-async def test_a_neighbour_works_on(hostile: Hostile, guard: Path, name: str) -> None:
+async def test_a_neighbour_keeps_working(hostile: Hostile, guard: Path, name: str) -> None:
     quiet = await felt(hostile.node, hostile.victims_key, QUIET_S)
     bomb = ATTACKS[name]
     async with attacked(hostile, name, SECONDS + _SEEN_WITHIN_S) as sight:

@@ -61,7 +61,7 @@ def error_of(answer: bytes) -> tuple[int, dict[str, Any]]:
     ],
     ids=["one byte", "half a head", "no body", "half a small body"],
 )
-async def test_a_request_that_does_not_come_whole_is_given_up(hasty: Node, beginning: bytes) -> None:
+async def test_an_incomplete_request_times_out(hasty: Node, beginning: bytes) -> None:
     async with connected(hasty) as (reader, writer):
         writer.write(beginning)
         began_s = time.monotonic()
@@ -73,7 +73,7 @@ async def test_a_request_that_does_not_come_whole_is_given_up(hasty: Node, begin
 
 
 @pytest.mark.timing
-async def test_a_head_that_drips_is_given_up_all_the_same(hasty: Node) -> None:
+async def test_a_request_head_sent_byte_by_byte_times_out(hasty: Node) -> None:
     async with connected(hasty) as (reader, writer):
         writer.write(b"GET / HTTP/1.1\r\n")
         began_s = time.monotonic()
@@ -88,19 +88,21 @@ async def test_a_head_that_drips_is_given_up_all_the_same(hasty: Node) -> None:
     assert time.monotonic() - began_s <= REQUEST_TIMEOUT_S + SLACK_S
 
 
-async def test_what_comes_in_time_is_answered_however_long_the_connection_lives(service: Service, hasty: Node) -> None:
+async def test_requests_that_arrive_in_time_are_answered_however_old_the_connection(
+    service: Service, hasty: Node
+) -> None:
     async with hasty.client(service.api_key) as client:
         for _ in range(4):
             assert (await client.query("select pg_sleep(0.6)")).succeeded
 
 
-async def test_a_running_statement_is_no_request_that_does_not_come(service: Service, hasty: Node) -> None:
+async def test_a_running_statement_is_not_taken_for_an_incomplete_request(service: Service, hasty: Node) -> None:
     async with hasty.client(service.api_key) as client:
         assert (await client.query("select pg_sleep(3)")).succeeded
 
 
 @pytest.mark.parametrize("what", ["process", "address"])
-async def test_connections_past_the_cap_are_refused_and_the_others_go_on(service: Service, what: str) -> None:
+async def test_connections_beyond_the_cap_are_rejected_and_others_continue(service: Service, what: str) -> None:
     settings = {"max_connections": TOTAL, "address_connections": 0 if what == "process" else PER_ADDRESS}
     cap = TOTAL if what == "process" else PER_ADDRESS
     with running_node(service.directory_dsn, **settings) as node:
@@ -141,9 +143,7 @@ async def connected_from(address: str, node: Node) -> AsyncIterator[Streams]:
     ("method", "path"),
     [("GET", "/"), ("GET", "/health"), ("GET", "/nowhere"), ("POST", "/v1/query"), ("PUT", "/query")],
 )
-def test_every_answer_says_that_it_is_what_it_is_and_belongs_in_no_frame(
-    service: Service, method: str, path: str
-) -> None:
+def test_every_answer_forbids_sniffing_and_framing(service: Service, method: str, path: str) -> None:
     headers = service.call(method, path).headers
     assert headers["x-content-type-options"] == "nosniff"
     assert headers["x-frame-options"] == "DENY"
@@ -151,6 +151,6 @@ def test_every_answer_says_that_it_is_what_it_is_and_belongs_in_no_frame(
     assert "server" not in headers
 
 
-def test_streams_say_it_too(service: Service) -> None:
+def test_streams_have_the_security_headers_too(service: Service) -> None:
     response = service.call("POST", "/v1/query", json={"sql": "/*+ STREAM */ select 1"})
     assert response.headers["x-content-type-options"] == "nosniff"

@@ -68,7 +68,7 @@ _RESET = Contract(
 )
 
 
-def banner_routes(directory: Directory, executors: Executors, permits: Permits) -> list[Route]:
+def utility_routes(directory: Directory, executors: Executors, permits: Permits) -> list[Route]:
     """Every utility route that works on a database."""
     capabilities = CapabilitiesRoutes(Capabilities(executors))
     storage = StorageRoutes(StorageTests(executors.connections, executors.schemas))
