@@ -16,7 +16,7 @@ import pytest
 import uvicorn
 
 from plainsql_server.assembly import Observer, build_data_application
-from plainsql_server.http.server.protocol import ShortWayProtocol
+from plainsql_server.http.server.protocol import FastPathProtocol
 from plainsql_server.settings import Settings
 from server.tests.customers import Customers
 from server.tests.postgres import Postgres
@@ -76,7 +76,7 @@ async def served(dsn: str) -> AsyncIterator[int]:
     """The port of a data plane in this process."""
     config = uvicorn.Config(
         build_data_application(Settings(directory_dsn=dsn), Observer()), interface="asgi3", port=0,
-        http=ShortWayProtocol, ws="none", lifespan="on", proxy_headers=False, log_level="warning",
+        http=FastPathProtocol, ws="none", lifespan="on", proxy_headers=False, log_level="warning",
     )  # fmt: skip
     server = uvicorn.Server(config)
     config.load()

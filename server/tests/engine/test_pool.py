@@ -14,7 +14,7 @@ import pytest
 
 from plainsql_server.core.clock import Deadline
 from plainsql_server.core.errors import EngineError, LimitError, Outcome, ServiceError, StatementError
-from plainsql_server.core.observation import Failure, Observation
+from plainsql_server.core.observation import FailureObserved, Observation
 from plainsql_server.core.statement import first_words
 from plainsql_server.engine.connection.catalog import Catalog
 from plainsql_server.engine.connection.exchange import drain

@@ -180,7 +180,7 @@ async def test_a_busy_organization_needs_no_redis_round_trip_per_request(redis: 
 async def test_unused_leased_permits_are_returned(redis: RedisServer) -> None:
     async with nodes(redis, 2, Window(30_000)) as (busy, other):
         uses: list[float] = []
-        while len(uses) < 900 and busy.state is State.SHARED:
+        while len(uses) < 900 and busy.state is PermitSource.SHARED:
             uses += [time.monotonic() for _ in range(10) if (await busy.take("org", 1_000)).granted]
         account = busy._accounts["org"]
         # Its demand ends here, with a lease in hand; the lease expires, and the other node can have the rest.
@@ -281,7 +281,7 @@ async def test_when_redis_is_lost_a_node_gives_at_most_its_share_counting_what_i
         for _ in range(70):
             assert (await one.take("org", 240)).granted
         redis.kill()
-        await wait_for(lambda: one.state is State.LOST and other.state is State.LOST)
+        await wait_for(lambda: one.state is PermitSource.LOST and other.state is PermitSource.LOST)
         assert sum([(await one.take("org", 240)).granted for _ in range(300)]) == 10
         assert sum([(await other.take("org", 240)).granted for _ in range(300)]) == 80
 
@@ -336,7 +336,7 @@ async def test_every_change_is_observed_once(redis: RedisServer) -> None:
     seen: list[Observation] = []
     async with open_permits(seen.append, redis.url, Fraction(1), Window(500)) as node:
         redis.kill()
-        await wait_for(lambda: node.state is State.LOST)
+        await wait_for(lambda: node.state is PermitSource.LOST)
         await node.take("org", 10)
         redis.start()
         await wait_for(lambda: node.state is PermitSource.SHARED)

@@ -25,9 +25,9 @@ class Classification:
     session_state: SessionState
     may_store_code: bool
 
-    def state_left(self, plain: bool) -> SessionState:
-        """The session state that the statement may leave behind; `plain` if the database has no code."""
-        return self.state_without_code if plain else self.session_state
+    def state_left(self, without_code: bool) -> SessionState:
+        """The session state that the statement may leave behind; `without_code` if the database has no code."""
+        return self.state_without_code if without_code else self.session_state
 
 
 def classify(sql: str) -> Classification:

@@ -35,12 +35,12 @@ _LOOK_UP_S = 0.5
 WITHOUT_CODE_FOR_S = 0.1
 
 
-def is_still_plain(known: bool, began_s: float) -> bool:
+def is_still_without_code(known: bool, began_s: float) -> bool:
     """Whether a request that began then may still rely on what was known about its database: that it had no code.
 
     Code may be stored in the database while a statement waits for a slot or a lock, so only a quick one can.
     """
-    return known and time.monotonic() - began_s < PLAIN_FOR_S
+    return known and time.monotonic() - began_s < WITHOUT_CODE_FOR_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from plainsql_server.core.errors import Outcome
 from plainsql_server.core.principal import Principal
 from plainsql_server.data_plane.admission import check_statement, lower
 from plainsql_server.data_plane.classification import Classification, classify
-from plainsql_server.data_plane.databases import Place, is_still_plain
+from plainsql_server.data_plane.databases import Place, is_still_without_code
 from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.connection.session_state import SessionState
 from plainsql_server.engine.execution.execution import Statement
@@ -29,8 +29,22 @@ class StatementJob(Statement):
     """A statement with the caller's wishes, its limits, and what it has used. Its time starts when it is made."""
 
     __slots__ = (
-        "began_s", "classification", "database", "deadline", "is_streamed", "limits", "max_rows", "outcome", "plain",
-        "row_count", "size_bytes", "tier", "timeout_ms", "used_us", "wanted_rows", "wanted_timeout_ms",
+        "began_s",
+        "classification",
+        "database",
+        "deadline",
+        "is_streamed",
+        "limits",
+        "max_rows",
+        "outcome",
+        "row_count",
+        "size_bytes",
+        "tier",
+        "timeout_ms",
+        "used_us",
+        "wanted_rows",
+        "wanted_timeout_ms",
+        "without_code",
     )  # fmt: skip
 
     # Set by `admit`.
@@ -59,7 +73,7 @@ class StatementJob(Statement):
         # Whether its rows are passed on while PostgreSQL produces them.
         self.is_streamed = False
         # Whether the database had no code when it was looked up.
-        self.plain = False
+        self.without_code = False
         # What is known of its effect so far, for a request that is cut off.
         self.outcome = _NOT_EXECUTED
         # How long it used a connection, over all attempts; None until it gets the first one. Its rows and their size.
@@ -83,7 +97,7 @@ class StatementJob(Statement):
 
     def session_state(self) -> SessionState:
         """The session state that the statement may leave behind, if it ends now."""
-        return self.classification.state_left(is_still_plain(self.plain, self.began_s))
+        return self.classification.state_left(is_still_without_code(self.without_code, self.began_s))
 
 
 def admit(job: StatementJob, principal: Principal) -> None:

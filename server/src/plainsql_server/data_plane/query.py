@@ -74,8 +74,8 @@ def _adapt(job: StatementJob, place: Place) -> bool:
     job.is_streamed = False
     job.read_only |= place.address.read_only
     job.chunk_rows = CHUNK_ROWS if job.max_rows >= CHUNK_ROWS else job.max_rows + 1
-    stores_first_code = place.plain and job.classification.may_store_code and not job.read_only
-    job.plain = place.plain and place.certain and not stores_first_code
+    stores_first_code = place.without_code and job.classification.may_store_code and not job.read_only
+    job.without_code = place.without_code and place.certain and not stores_first_code
     return stores_first_code
 
 

@@ -30,10 +30,10 @@ from typing import Any, NoReturn
 from plainsql_server.core.clock import Deadline, monotonic_us, now
 from plainsql_server.core.errors import EngineError, LimitError, Outcome, ServiceError
 from plainsql_server.core.ids import Kind, new_id
-from plainsql_server.core.observation import Failure, Observe
+from plainsql_server.core.observation import FailureObserved, Observe
 from plainsql_server.data_plane.outcome import timed_out, to_error
-from plainsql_server.data_plane.spanning_lock import SpanningLock, SpanningLocks, taken_away
-from plainsql_server.data_plane.transaction import Job, Part, TransactionResult, try_until_done
+from plainsql_server.data_plane.spanning_lock import SpanningLock, SpanningLocks, lock_lost
+from plainsql_server.data_plane.transaction import Job, TransactionPart, TransactionResult, try_until_done
 from plainsql_server.engine.connection.connection import ResultTooLarge
 from plainsql_server.engine.connection.sqlstate import connection_lost, engine_unavailable
 from plainsql_server.engine.execution.records import AlreadyRecorded
@@ -208,7 +208,7 @@ class _Attempt:
         """Returns once every participant has committed. Raises the error to report."""
         try:
             await self._run_steps()
-            self._on_step(Step.RUN)
+            self._on_step(SpanningStep.RUN)
             transaction.results = self._results.results
             began_us = monotonic_us()
             if self._job.first.plan.read_only:
@@ -292,7 +292,7 @@ class _Attempt:
         ended = next((lease for lease in self._leases if lease.ended_for is not None), self._leases[0])
         reported = to_error(error, ended.ended_for, self._job, too_large=Outcome.ROLLED_BACK)
         if reported.retryable and (self._lock.is_in_doubt or self._progress.is_abandoned):
-            reported = engine_away("a participant was lost while it prepared", outcome=Outcome.ROLLED_BACK)
+            reported = engine_unavailable("a participant was lost while it prepared", outcome=Outcome.ROLLED_BACK)
         raise reported from (None if reported is error else error)
 
 

@@ -102,7 +102,7 @@ class Streams:
     ) -> StreamEnd:
         job.is_streamed = True
         job.read_only |= place.address.read_only
-        job.plain = place.plain and place.certain
+        job.without_code = place.without_code and place.certain
         pool = self._pools.for_address(place.address, principal.organization_id)
         try:
             return await _stream(job, pool, start_by, receiver)

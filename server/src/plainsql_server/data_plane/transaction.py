@@ -22,7 +22,7 @@ from plainsql_server.core.result import Result
 from plainsql_server.core.statement import is_empty
 from plainsql_server.data_plane.admission import check_statement, lower
 from plainsql_server.data_plane.classification import Classification, classify
-from plainsql_server.data_plane.databases import Databases, Place, is_still_plain
+from plainsql_server.data_plane.databases import Databases, Place, is_still_without_code
 from plainsql_server.data_plane.outcome import result_too_large, to_error
 from plainsql_server.data_plane.references import read_parameter
 from plainsql_server.data_plane.retry import DEFAULT_RETRIES, Retries
@@ -30,8 +30,8 @@ from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.connection.connection import ResultTooLarge
 from plainsql_server.engine.connection.interrupt import InterruptReason
 from plainsql_server.engine.connection.session_state import SessionState
-from plainsql_server.engine.encoding.shapes import PLAIN, Encoding
-from plainsql_server.engine.execution.transaction import Attempt, Expectation, Plan, Step
+from plainsql_server.engine.encoding.shapes import DEFAULT_ENCODING, Encoding
+from plainsql_server.engine.execution.transaction import Attempt, Expectation, Plan, TransactionStep
 from plainsql_server.engine.pool.pool import Pool, Pools
 from plainsql_server.limits.tiers import TIERS, TRANSACTION_DATABASES, Limits
 
@@ -100,8 +100,8 @@ class TransactionPart:
 
     def session_state(self, began_s: float) -> SessionState:
         """The session state that the statements may have left behind."""
-        plain = is_still_plain(self.place.plain and self.place.certain, began_s)
-        return max(each.state_left(plain) for each in self.classifications)
+        without_code = is_still_without_code(self.place.without_code and self.place.certain, began_s)
+        return max(each.state_left(without_code) for each in self.classifications)
 
 
 @dataclass(slots=True)
@@ -127,7 +127,7 @@ class Job:
         return "transaction"
 
     @property
-    def first(self) -> Part:
+    def first(self) -> TransactionPart:
         """The part of the first statement. The request is recorded in its database."""
         return self.parts[0]
 
@@ -213,7 +213,7 @@ class Transactions:
             place = replace(place, without_code=False)
         # Statements that only read and change rows, without customer code, can't change the transaction's mode.
         plan.guarded = any(
-            each.state_left(place.plain and place.certain) > SessionState.SEQUENCES for each in classifications
+            each.state_left(place.without_code and place.certain) > SessionState.SEQUENCES for each in classifications
         )
         pool = self._pools.for_address(place.address, principal.organization_id)
         count = partial(self._tally.note_usage, principal.organization_id, place.database_id)

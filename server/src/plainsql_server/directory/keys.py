@@ -215,7 +215,7 @@ async def _insert_row(connection: DirectoryConnection, new: NewKeyRecord) -> Non
     await connection.execute(statement, arguments)
 
 
-def _audit_details(new: NewKey) -> dict[str, Any]:
+def _audit_details(new: NewKeyRecord) -> dict[str, Any]:
     return {
         "name": new.name,
         "scopes": sorted(str(scope) for scope in new.scopes),

@@ -83,7 +83,7 @@ class Permits:
 
     async def _take(self, organization_id: str, limit: int) -> Permit:
         account = self._account(organization_id, limit)
-        if self.state is not State.SHARED:
+        if self.state is not PermitSource.SHARED:
             return self._take_of_share(account)
         now_s = self._clock()
         if now_s < account.refused_until_s:

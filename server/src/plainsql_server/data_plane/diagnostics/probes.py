@@ -11,7 +11,7 @@ from plainsql_server.core.clock import monotonic_us
 from plainsql_server.core.errors import LimitError, RequestError, ServiceError, StatementError
 from plainsql_server.core.ids import Kind, new_id
 from plainsql_server.core.result import Shape
-from plainsql_server.data_plane.diagnostics.probe_context import Finding, Probe, ProbeContext, said
+from plainsql_server.data_plane.diagnostics.probe_context import Probe, ProbeContext, ProbeFinding, evidence_of
 from plainsql_server.data_plane.job import StatementJob
 from plainsql_server.data_plane.service_connections import ServiceConnection
 from plainsql_server.data_plane.stream import Receiver

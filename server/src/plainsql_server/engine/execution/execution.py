@@ -66,7 +66,7 @@ class Statement:
     __slots__ = ("chunk_rows", "encoding", "first_rows", "guarded", "params", "read_only", "sql")
 
     def __init__(
-        self, sql: str, params: Sequence[bytes] = (), *, encoding: Encoding = PLAIN, read_only: bool = False
+        self, sql: str, params: Sequence[bytes] = (), *, encoding: Encoding = DEFAULT_ENCODING, read_only: bool = False
     ) -> None:
         self.sql = sql
         self.params = params

@@ -26,7 +26,7 @@ from plainsql_server.engine.connection.exchange import drain
 from plainsql_server.engine.connection.interrupt import Ending, InterruptReason, gone, interrupt
 from plainsql_server.engine.connection.queries import values_and_close
 from plainsql_server.engine.connection.session_state import SessionState
-from plainsql_server.engine.connection.sqlstate import engine_away
+from plainsql_server.engine.connection.sqlstate import engine_unavailable
 from plainsql_server.engine.pool.address import Address
 from plainsql_server.engine.pool.admission_queue import AdmissionQueue
 from plainsql_server.engine.pool.health import probes
@@ -350,7 +350,7 @@ class Pool:
             async with asyncio.timeout(deadline.left_s() + _LOOK_UP_GRACE_S):
                 return await values_and_close(await self.open_apart(), sql, parameter)
         except TimeoutError:
-            raise engine_away("a lookup of types had no answer before the deadline") from None
+            raise engine_unavailable("a lookup of types had no answer before the deadline") from None
 
 
 class CellPools:

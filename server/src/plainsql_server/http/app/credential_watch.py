@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 
 from plainsql_server.core.clock import now
 from plainsql_server.core.errors import AccessError, EngineError, LimitError, Outcome
-from plainsql_server.core.observation import Failure, Observe
+from plainsql_server.core.observation import FailureObserved, Observe
 from plainsql_server.core.principal import Principal, Scope
 from plainsql_server.directory.principals import Principals
 from plainsql_server.http.app.authentication import secret_of
@@ -50,7 +50,9 @@ class CredentialWatch:
             return
         except Exception as error:
             # A stream must not go on unwatched, whatever failed.
-            self._observe(Failure(now(), "failure", "http.credential_watch", f"{type(error).__name__}: {error}"))
+            self._observe(
+                FailureObserved(now(), "failure", "http.credential_watch", f"{type(error).__name__}: {error}")
+            )
         request.channel.cancel(CancelReason.ACCESS_ENDED)
 
     async def _is_valid(self, secret: str, principal: Principal) -> bool:

@@ -14,7 +14,7 @@ from plainsql_server.engine.encoding.shapes import Encoding
 from plainsql_server.http.app.stream_formats import StreamFormat
 from plainsql_server.http.data.idempotency import IDEMPOTENCY_KEY, IdempotencyRoutes
 from plainsql_server.http.data.query_body import QUERY_BODY, QueryOptions
-from plainsql_server.http.data.streams import StreamedAnswers, wanted_form
+from plainsql_server.http.data.streams import StreamedAnswers, wanted_format
 from plainsql_server.http.server.requests import Request, decode_json, text_of
 from plainsql_server.http.server.responses import Response
 
@@ -47,15 +47,15 @@ class QueryRoutes:
         return await self._answer(request, principal, job)
 
     async def _answer(self, request: Request, principal: Principal, job: StatementJob) -> Response:
-        form = wanted_form(request, job)
+        stream_format = wanted_format(request, job)
         if IDEMPOTENCY_KEY in request.headers:
-            return await self._answer_once(request, principal, job, form)
-        if form is not None:
-            return await self._streamed.answer(request, principal, job, form)
+            return await self._answer_once(request, principal, job, stream_format)
+        if stream_format is not None:
+            return await self._streamed.answer(request, principal, job, stream_format)
         return _render(await self._queries.run(principal, job), request)
 
     async def _answer_once(
-        self, request: Request, principal: Principal, job: StatementJob, form: Form | None
+        self, request: Request, principal: Principal, job: StatementJob, stream_format: StreamFormat | None
     ) -> Response:
         if stream_format is not None:
             raise RequestError(

@@ -75,5 +75,5 @@ def _response(request: Request, trip: RoundTrip, steps: list[StorageStep]) -> Re
     return response
 
 
-def _step(step: Step) -> StorageStep:
+def _step(step: RoundTripStep) -> StorageStep:
     return StorageStep(name=step.name, ok=step.ok, us=step.us)

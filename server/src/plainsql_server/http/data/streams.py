@@ -16,7 +16,7 @@ from plainsql_server.core.statement import without_stream_hint
 from plainsql_server.data_plane.job import StatementJob
 from plainsql_server.data_plane.stream import ReaderTooSlow, StreamEnd, Streams
 from plainsql_server.http.app.credential_watch import CredentialWatch, access_ended
-from plainsql_server.http.app.stream_formats import FORMS, Form
+from plainsql_server.http.app.stream_formats import STREAM_FORMATS, StreamFormat
 from plainsql_server.http.server.accept import preferred
 from plainsql_server.http.server.channel import CancelReason
 from plainsql_server.http.server.cors import cors_headers
@@ -45,15 +45,17 @@ class StreamedAnswers:
         self._pace = pace
         self._credential_watch = credential_watch
 
-    async def answer(self, request: Request, principal: Principal, job: StatementJob, form: Form) -> Response:
+    async def answer(
+        self, request: Request, principal: Principal, job: StatementJob, stream_format: StreamFormat
+    ) -> Response:
         """Streams the answer and returns it, for the log. Raises ServiceError if nothing was sent.
 
         Cancelling it cancels the statement.
         """
-        job.encoding = form.encoding(job.encoding)
-        delivery = _Delivery(request, form, self._pace)
+        job.encoding = stream_format.encoding(job.encoding)
+        delivery = _Delivery(request, stream_format, self._pace)
         try:
-            async with self._standing.watched(request, principal):
+            async with self._credential_watch.watched(request, principal):
                 end = await self._streams.run(principal, job, delivery)
             delivery.finish(end)
         except asyncio.CancelledError:
@@ -84,13 +86,13 @@ class StreamedAnswers:
         return delivery.response
 
 
-def wanted_form(request: Request, job: StatementJob) -> Form | None:
+def wanted_format(request: Request, job: StatementJob) -> StreamFormat | None:
     """The requested stream format, or None. Removes a STREAM hint from the statement."""
     hinted = without_stream_hint(job.sql) if "/*+" in job.sql else None
     if hinted is not None:
         job.sql = hinted
-    wanted = preferred(request.headers.get(b"accept"), _FORMS, must=hinted is not None)
-    return None if wanted is None else FORMS[wanted]
+    wanted = preferred(request.headers.get(b"accept"), _STREAM_TYPES, must=hinted is not None)
+    return None if wanted is None else STREAM_FORMATS[wanted]
 
 
 class _Delivery:
@@ -132,9 +134,9 @@ class _Delivery:
             self._timer = self._loop.call_later(self._ping_s, self._ping)
 
     async def take(self, rows: Sequence[bytes]) -> None:
-        # Write in pieces and wait after each: TLS would accept a large write whole, even if the client isn't reading.
-        for piece, self._is_in_row in _pieces(rows):
-            self._write(piece)
+        # Write in chunks and wait after each: TLS would accept a large write whole, even if the client isn't reading.
+        for chunk, self._is_in_row in _chunks(rows):
+            self._write(chunk)
             if self._sink.is_behind:
                 await self._sink.drain()
         self.response.row_count += len(rows)
@@ -149,7 +151,7 @@ class _Delivery:
         """Ends a failed stream."""
         self.response.error_code = error.code
         self.response.failure = error
-        last = self._form.error(error, self._request.id)
+        last = self._format.error(error, self._request.id)
         if last is not None and not self._is_in_row:
             self._end(last)
         else:
@@ -187,27 +189,27 @@ class _Delivery:
     def _ping(self) -> None:
         silent_s = self._loop.time() - self._wrote_s
         if silent_s >= self._ping_s and not self._sink.is_behind and not self._is_in_row:
-            self._write(self._form.ping)
+            self._write(self._format.ping)
             silent_s = 0.0
         self._timer = self._loop.call_later(max(0.001, self._ping_s - silent_s), self._ping)
 
 
-def _pieces(rows: Sequence[bytes]) -> Iterator[tuple[bytes, bool]]:
-    """The rows in pieces to write at once, each with whether it ends within a row. Only large rows are cut."""
-    piece: list[bytes] = []
+def _chunks(rows: Sequence[bytes]) -> Iterator[tuple[bytes, bool]]:
+    """The rows in chunks to write at once, each with whether it ends within a row. Only large rows are cut."""
+    chunk: list[bytes] = []
     size_bytes = 0
     for row in rows:
-        if piece and size_bytes + len(row) > _PIECE_BYTES:
-            yield b"".join(piece), False
-            piece, size_bytes = [], 0
-        if len(row) <= _PIECE_BYTES:
-            piece.append(row)
+        if chunk and size_bytes + len(row) > _CHUNK_BYTES:
+            yield b"".join(chunk), False
+            chunk, size_bytes = [], 0
+        if len(row) <= _CHUNK_BYTES:
+            chunk.append(row)
             size_bytes += len(row)
             continue
-        for start in range(0, len(row), _PIECE_BYTES):
-            yield row[start : start + _PIECE_BYTES], start + _PIECE_BYTES < len(row)
-    if piece:
-        yield b"".join(piece), False
+        for start in range(0, len(row), _CHUNK_BYTES):
+            yield row[start : start + _CHUNK_BYTES], start + _CHUNK_BYTES < len(row)
+    if chunk:
+        yield b"".join(chunk), False
 
 
 def _shutting_down(outcome: Outcome) -> ServiceError:

@@ -82,7 +82,7 @@ _NEVER_AWAITED = _Unwatched()
 class FastPathProtocol(HttpToolsProtocol):
     """The connection of one client."""
 
-    _short: _ShortCycle | None = None
+    _fast_cycle: _FastPathCycle | None = None
     # Of the request that is being answered.
     _channel: ResponseChannel | None = None
     # Whether the server was asked to stop, after the drain time.
@@ -138,10 +138,10 @@ class FastPathProtocol(HttpToolsProtocol):
             return
         self._fast_cycle = None
         self._awaits_nothing()
-        short.more_body = False
-        request = self._head.request(self.parser.get_method(), bytes(short.body))
-        request.channel = ResponseChannel(self, short, short.chunked)
-        self._run(self._answer(short, request), request.channel)
+        fast_cycle.more_body = False
+        request = self._head.request(self.parser.get_method(), bytes(fast_cycle.body))
+        request.channel = ResponseChannel(self, fast_cycle, fast_cycle.chunked)
+        self._run(self._answer(fast_cycle, request), request.channel)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
