@@ -24,7 +24,7 @@ from typing import Any, Self
 import httpx
 import psycopg
 
-from plainsql_server.dev.ports import choose_ports
+from plainsql_server.dev.ports import free_port
 from server.tests.processes import kill_with_children
 from server.tests.secrets_in_logs import refuse_secrets
 from server.tests.service import Service
@@ -215,7 +215,7 @@ def running_node(directory_dsn: str, module: str = "plainsql_server", /, **setti
     """A data-plane process for the length of the block; `workers=2` is PLAINSQL_WORKERS."""
     variables = {f"PLAINSQL_{name.upper()}": str(value) for name, value in settings.items()}
     with tempfile.TemporaryDirectory(prefix="plainsql-node-") as folder:
-        node = Node(directory_dsn, choose_ports({"data": 0})["data"], Path(folder) / "log", variables, module)
+        node = Node(directory_dsn, free_port(), Path(folder) / "log", variables, module)
         try:
             node.start()
             yield node

@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from plainsql_server.dev.ports import choose_ports
+from plainsql_server.dev.ports import free_port
 from server.tests.service import Service
 
 _START_LIMIT_S = 30
@@ -109,7 +109,7 @@ def running_control(directory_dsn: str, **settings: object) -> Iterator[ControlN
     variables = {f"PLAINSQL_{name.upper()}": str(value) for name, value in settings.items() if name.islower()}
     variables |= {name: str(value) for name, value in settings.items() if not name.islower()}
     with tempfile.TemporaryDirectory(prefix="plainsql-control-") as folder:
-        node = ControlNode(directory_dsn, choose_ports({"control": 0})["control"], Path(folder) / "log", variables)
+        node = ControlNode(directory_dsn, free_port(), Path(folder) / "log", variables)
         try:
             node.start()
             yield node
