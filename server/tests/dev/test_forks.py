@@ -18,6 +18,7 @@ from plainsql_server.dev.signals import Signals
 def describe():
     print(json.dumps({
         "environment": dict(os.environ), "folder": os.getcwd(), "leads": os.getsid(0) == os.getpid(),
+        "input": os.readlink("/proc/self/fd/0"),
         "descriptors": sorted(int(name) for name in os.listdir("/proc/self/fd"))[:-1],
         "handlers": [int(signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP)],
         "interrupts": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
@@ -37,7 +38,8 @@ def end(how):
 sys.stdout.write("buffered ")
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
 with Signals(), open("/dev/zero") as held, open(sys.argv[1], "ab") as output:
-    forked = fork(lambda: end(sys.argv[2]), environment={"ONLY": "this"}, output=output.fileno())
+    streams = (held.fileno(), output.fileno(), output.fileno())
+    forked = fork(lambda: end(sys.argv[2]), environment={"ONLY": "this"}, streams=streams)
     print(forked.wait(), forked.returncode)
 """
 
@@ -53,7 +55,7 @@ def forked(output: Path, how: str) -> tuple[dict[str, Any], str, str]:
 def test_a_fork_has_nothing_of_its_parent_but_the_code(tmp_path: Path) -> None:
     found, rest, printed = forked(tmp_path / "log", "return")
     assert found == {
-        "environment": {"ONLY": "this"}, "folder": "/", "leads": True, "descriptors": [0, 1, 2],
+        "environment": {"ONLY": "this"}, "folder": "/", "leads": True, "input": "/dev/zero", "descriptors": [0, 1, 2],
         # What the parent ignores stays ignored, as with nohup.
         "handlers": [signal.SIG_DFL, signal.SIG_DFL, signal.SIG_IGN],
         "interrupts": True, "wakes": -1, "blocked": 0,

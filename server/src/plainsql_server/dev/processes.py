@@ -121,11 +121,11 @@ class Launcher:
         The next start finds it by its recorded pid, and the programs that it started by their mark.
         """
         log_file = self._folder.fresh_log_file(name)
-        with _opened(log_file) as output:
+        with open(os.devnull, "rb") as nothing, _opened(log_file) as output:
             process = forks.fork(
                 work,
                 environment=self._marked(environment),
-                output=output.fileno(),
+                streams=(nothing.fileno(), output.fileno(), output.fileno()),
                 prepare=_dying_with_parent(death_signal),
             )
         self._record(name, process.pid)
