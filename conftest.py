@@ -44,12 +44,11 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what only a run in full size does, or only compiled code, or what needs more than units have."""
+    """Leaves out what is for a run in full size, for the other form of the kernel, or needs more than units have."""
     left_out_marks = set()
     if not os.environ.get("PLAINSQL_TEST_FULL"):
         left_out_marks.add("full")
-    if KERNEL is not State.COMPILED:
-        left_out_marks.add("compiled")
+    left_out_marks.add("interpreted" if KERNEL is State.COMPILED else "compiled")
     only_units = config.getoption("markexpr").startswith("unit")
 
     def is_wanted(item: pytest.Item) -> bool:
@@ -90,6 +89,8 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     finally:
         if nextitem is None or nextitem.path != item.path:
             left = [*_processes_left(), *(each for cluster in _shared for each in _differences(cluster))]
+            # The next file is not blamed for it.
+            _shared.update({cluster: cluster.inventory() for cluster in _shared if left})
             assert not left, f"{item.path.name} leaves behind: {left}"
 
 

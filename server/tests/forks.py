@@ -191,11 +191,11 @@ class _Forking:
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         is_asked = True
         while is_asked:
-            ready, _, _ = select.select([self._requests, self._woken], [], [])
+            ready, _, _ = select.select([self._requests.fileno(), self._woken], [], [])
             if self._woken in ready:
                 os.read(self._woken, 4096)
                 self._report_ended()
-            if self._requests in ready:
+            if self._requests.fileno() in ready:
                 is_asked = self._answer()
         for pid in self._running:
             os.kill(pid, signal.SIGKILL)

@@ -35,7 +35,7 @@ def start_run() -> bool:
     is_ours = RUN not in os.environ
     if is_ours:
         # A caller's own TMPDIR may be closed to `postgres`, or too long for a socket's path.
-        _remove_abandoned()
+        remove_abandoned()
         prefix = f"plainsql-tests-{os.getpid()}-"
         os.environ[RUN] = tempfile.mkdtemp(prefix=prefix, dir=_memory() or _DISK)
         # PostgreSQL runs as another user where the tests run as root.
@@ -49,6 +49,15 @@ def start_run() -> bool:
 def end_run() -> None:
     """Removes the folder of the run."""
     shutil.rmtree(os.environ.pop(RUN))
+
+
+def remove_abandoned() -> None:
+    """Ends what runs whose process is gone have left running, and removes their folders."""
+    for folder in (each for place in (_MEMORY, _DISK) for each in place.glob("plainsql-tests-*-*")):
+        named = _NAME.match(folder.name)
+        if named and folder.stat().st_uid == os.geteuid() and not Path(f"/proc/{named[1]}").exists():
+            end_all_of(folder)
+            shutil.rmtree(folder)
 
 
 def run_folder() -> Path:
@@ -91,15 +100,6 @@ def template(name: str, make: Callable[[Path], None]) -> Path:
             make(draft)
             draft.rename(place)
     return place
-
-
-def _remove_abandoned() -> None:
-    """Ends what runs whose process is gone have left running, and removes their folders."""
-    for folder in (each for place in (_MEMORY, _DISK) for each in place.glob("plainsql-tests-*-*")):
-        named = _NAME.match(folder.name)
-        if named and folder.stat().st_uid == os.geteuid() and not Path(f"/proc/{named[1]}").exists():
-            end_all_of(folder)
-            shutil.rmtree(folder)
 
 
 def _memory() -> Path | None:
