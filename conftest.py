@@ -17,7 +17,7 @@ import pytest
 from plainsql_server import KERNEL
 from plainsql_server.directory.connection import Directory
 from plainsql_server.kernel import KernelState
-from server.tests import programs, scratch
+from server.tests import forks, logs, programs, run_folder
 from server.tests.customers import Customers
 from server.tests.page import READERS
 from server.tests.postgres import Postgres, running_postgres
@@ -34,12 +34,13 @@ _made_run = pytest.StashKey[bool]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[_made_run] = scratch.start_run()
+    config.stash[_made_run] = run_folder.start_run()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    forks.end()
     if config.stash[_made_run]:
-        scratch.end_run()
+        run_folder.end_run()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -74,7 +75,9 @@ def _programs_are_not_started(request: pytest.FixtureRequest, monkeypatch: pytes
         monkeypatch.setattr(subprocess.Popen, "__init__", refuse)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    logs.begin()
     if item.get_closest_marker("browser"):
         programs.need("chromium")
 
@@ -86,13 +89,17 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     finally:
         if nextitem is None or nextitem.path != item.path:
             left = [*_processes_left(), *(each for cluster in _shared for each in _differences(cluster))]
+            # The next file is not blamed for it.
+            _shared.update({cluster: cluster.inventory() for cluster in _shared if left})
             assert not left, f"{item.path.name} leaves behind: {left}"
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """In the gate, a test that is skipped has failed: what it claims was not tried."""
+    """Shows what the programs logged that a failed test used. In the gate, a test that is skipped has failed."""
     report = yield
+    if report.failed:
+        report.sections += [(f"logged by {name}", text) for name, text in logs.written().items()]
     if report.skipped and not hasattr(report, "wasxfail") and programs.IN_GATE:
         report.outcome, report.longrepr = "failed", f"skipped in the gate: {report.longrepr}"
     return report
@@ -106,7 +113,7 @@ def _differences(cluster: Postgres) -> list[str]:
 
 def _processes_left() -> list[str]:
     """What the last file started; ended here, so that the next file is not blamed for it."""
-    folder = scratch.passing_folder()
+    folder = run_folder.passing_folder()
     # A process whose parent was killed may need a moment to notice.
     end_s = time.monotonic() + _ENDING_LIMIT_S
     while (left := _started_from(folder)) and time.monotonic() < end_s:
@@ -130,7 +137,7 @@ def _started_from(folder: Path) -> list[str]:
 
 @contextmanager
 def _shared_postgres() -> Iterator[Postgres]:
-    with scratch.lasting(running_postgres()) as cluster:
+    with run_folder.lasting(running_postgres()) as cluster:
         _prepare_as_cell(cluster)
         _shared[cluster] = cluster.inventory()
         yield cluster
@@ -175,14 +182,14 @@ async def directory(dsn: str) -> AsyncIterator[Directory]:
 @pytest.fixture(scope="session")
 def service() -> Iterator[Service]:
     """A service over HTTPS. Tests use names of their own and leave nothing in the others' way."""
-    with scratch.lasting(running_service()) as running:
+    with run_folder.lasting(running_service()) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def plain_service() -> Iterator[Service]:
     """The same over plain HTTP, for tests that look at bytes."""
-    with scratch.lasting(running_service("--no-tls")) as running:
+    with run_folder.lasting(running_service("--no-tls")) as running:
         yield running
 
 

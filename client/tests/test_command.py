@@ -16,6 +16,7 @@ import pytest
 
 from plainsql.command.statements import split_statements
 from plainsql.command.tables import csv_line
+from server.tests import forks
 from server.tests.service import Service
 
 
@@ -26,10 +27,7 @@ def run(
     if service is not None:
         environment |= {"PLAINSQL_URL": service.data_url, "PLAINSQL_KEY": service.api_key}
         environment |= {"PLAINSQL_CA_FILE": str(service.dev["ca_file"])}
-    command = [str(Path(sys.executable).with_name("plainsql")), *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=600, check=False, env=environment, cwd=cwd, input=input
-    )
+    return forks.run(arguments, environment, program=forks.CLIENT, cwd=cwd, input=input or "", timeout=600)
 
 
 @pytest.mark.parametrize(

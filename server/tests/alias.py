@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from plainsql_server.dev.alias import find_nginx, nginx_command, write_config
-from plainsql_server.dev.ports import choose_ports
+from plainsql_server.dev.ports import free_port
 from plainsql_server.operations.files.alias import Alias
 from server.tests.programs import need
 
@@ -37,7 +37,7 @@ def found_nginx() -> str:
 def running_alias(*upstream_ports: int, instead: Mapping[str, str] | None = None) -> Iterator[int]:
     """The port of an alias of these data planes, over plain HTTP; with other words `instead` of some of its own."""
     program = found_nginx()
-    port = choose_ports({"alias": 0})["alias"]
+    port = free_port()
     folder = Path(tempfile.mkdtemp(prefix="plainsql-alias-"))
     write_config(folder, Alias([f"127.0.0.1:{port}"], [f"127.0.0.1:{each}" for each in upstream_ports], CONTROL_URL))
     for words, others in (instead or {}).items():

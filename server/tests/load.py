@@ -24,7 +24,8 @@ from typing import Any, Self
 import httpx
 import psycopg
 
-from plainsql_server.dev.ports import choose_ports
+from plainsql_server.dev.ports import free_port
+from server.tests import forks, logs
 from server.tests.processes import kill_with_children
 from server.tests.secrets_in_logs import refuse_secrets
 from server.tests.service import Service
@@ -159,8 +160,8 @@ class Node:
     log: Path
     settings: dict[str, str]
     # What Python runs, if not the service itself.
-    module: str = "plainsql_server"
-    process: "subprocess.Popen[bytes]" = field(init=False)
+    module: str | None = None
+    process: forks.Process = field(init=False)
 
     def start(self) -> None:
         """Starts it and waits until it is ready."""
@@ -169,9 +170,11 @@ class Node:
             "PLAINSQL_DATA_PORT": str(self.port),
         }  # fmt: skip
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", self.module, "data"], stdout=log, stderr=log, env=environment
-            )
+            if self.module is None:
+                self.process = forks.start(["data"], environment, log, self.log.parent)
+            else:
+                command = [sys.executable, "-m", self.module, "data"]
+                self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
         end_s = time.monotonic() + _START_LIMIT_S
         while not self.is_ready():
             assert self.process.poll() is None, self.log.read_text()
@@ -211,14 +214,15 @@ class Node:
 
 
 @contextmanager
-def running_node(directory_dsn: str, module: str = "plainsql_server", /, **settings: object) -> Iterator[Node]:
+def running_node(directory_dsn: str, module: str | None = None, /, **settings: object) -> Iterator[Node]:
     """A data-plane process for the length of the block; `workers=2` is PLAINSQL_WORKERS."""
     variables = {f"PLAINSQL_{name.upper()}": str(value) for name, value in settings.items()}
     with tempfile.TemporaryDirectory(prefix="plainsql-node-") as folder:
-        node = Node(directory_dsn, choose_ports({"data": 0})["data"], Path(folder) / "log", variables, module)
+        node = Node(directory_dsn, free_port(), Path(folder) / "log", variables, module)
         try:
-            node.start()
-            yield node
+            with logs.watching(node.log.parent, "log"):
+                node.start()
+                yield node
         finally:
             if node.process.poll() is None:
                 # Workers outlive a parent that is killed alone.

@@ -16,18 +16,33 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import LiteralString
 
 import psycopg
 from psycopg import sql
 
 from plainsql_server.directory.migrations import migrate
 from plainsql_server.operations.files.cell import CellConfig, with_bounded_memory
-from server.tests.scratch import template
+from server.tests import logs
+from server.tests.run_folder import template
 from server.tests.secrets_in_logs import refuse_secrets
 
 SUPERUSER = "plainsql_admin"
 _PORT = 5432
 _DIRECTORY_TEMPLATE = "directory_template"
+# What all tests of a cluster share, by name. Databases have settings of their own, which go with them.
+_INVENTORY: dict[str, LiteralString] = {
+    "databases": "SELECT datname FROM pg_database",
+    "roles": "SELECT rolname FROM pg_roles",
+    "settings": "SELECT name || '=' || setting FROM pg_file_settings",
+    "settings of roles and databases": (
+        "SELECT concat_ws(' ', rolname, datname, setting) FROM pg_db_role_setting s"
+        " LEFT JOIN pg_roles r ON r.oid = s.setrole LEFT JOIN pg_database d ON d.oid = s.setdatabase,"
+        " unnest(setconfig) setting"
+    ),
+    "replication slots": "SELECT slot_name::text FROM pg_replication_slots",
+    "prepared transactions": "SELECT gid FROM pg_prepared_xacts",
+}
 # What a test's cluster need not have: it lives for seconds.
 _LIGHT = {"fsync": "off", "shared_buffers": "16MB"}
 
@@ -65,11 +80,9 @@ class Postgres:
         return self.dsn(database=name)
 
     def inventory(self) -> dict[str, set[str]]:
-        """The names of all databases and roles."""
+        """What a test may leave behind: the names of all databases and roles, and so on, by kind."""
         with self.connect() as connection:
-            databases = connection.execute("SELECT datname FROM pg_database").fetchall()
-            roles = connection.execute("SELECT rolname FROM pg_roles").fetchall()
-        return {"databases": {name for (name,) in databases}, "roles": {name for (name,) in roles}}
+            return {kind: {name for (name,) in connection.execute(asked)} for kind, asked in _INVENTORY.items()}
 
     @contextmanager
     def swept(self) -> Iterator[None]:
@@ -113,7 +126,7 @@ def running_postgres(
         original = template(f"postgres-{major}", partial(_make_template, major)) / "data"
         # Not shutil: the owner of the files matters.
         subprocess.run(["cp", "-a", original, root], check=True)
-        with _started(root, _binaries(major), config(root), port):
+        with logs.watching(root, "log"), _started(root, _binaries(major), config(root), port):
             yield Postgres(str(root))
         refuse_secrets(root / "log")
     finally:

@@ -22,10 +22,11 @@ from typing import Any
 import httpx
 import psycopg
 
+from server.tests import forks, logs
 from server.tests.customers import Customers
 from server.tests.documented import comparing
 from server.tests.processes import processes_of, wait_for
-from server.tests.scratch import template
+from server.tests.run_folder import template
 from server.tests.secrets_in_logs import refuse_secrets
 
 _START_LIMIT_S = 120
@@ -115,9 +116,9 @@ class Service:
 
     def operate(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """`plainsql-server …` as this service's operator."""
-        command = [sys.executable, "-m", "plainsql_server", *arguments]
-        environment = {**os.environ, "PLAINSQL_DIRECTORY_DSN": self.directory_dsn}
-        return subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+        ended = forks.run(arguments, {**os.environ, "PLAINSQL_DIRECTORY_DSN": self.directory_dsn})
+        ended.check_returncode()
+        return ended
 
 
 @contextmanager
@@ -130,7 +131,10 @@ def running_service(*options: str, tier: str = "dedicated", workers: int = 1) ->
         dev = _wait_until_ready(folder, process)
         trust = ssl.create_default_context(cafile=dev["ca_file"]) if dev["ca_file"] else False
         compare = comparing({"data": dev["data_url"], "control": dev["control_url"]})
-        with httpx.Client(verify=trust, timeout=60, event_hooks={"response": [compare]}) as http:
+        with (
+            logs.watching(folder, "log/*.log"),
+            httpx.Client(verify=trust, timeout=60, event_hooks={"response": [compare]}) as http,
+        ):
             yield Service(folder, dev, http)
     finally:
         try:

@@ -13,21 +13,30 @@ from plainsql_server import KERNEL, VERSION
 from plainsql_server.cli import main
 from plainsql_server.core.credential import is_well_formed
 from plainsql_server.settings import describe_settings
+from server.tests import forks
 from server.tests.postgres import SUPERUSER, Postgres
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def _run(*arguments: str, dsn: str | None) -> subprocess.CompletedProcess[str]:
-    path = ":".join(part for part in sys.path if part)
-    environ = {"PYTHONPATH": path, "PATH": "/usr/bin:/bin"} | ({"PLAINSQL_DIRECTORY_DSN": dsn} if dsn else {})
+    return forks.run(arguments, _environment(dsn), timeout=60)
+
+
+def _run_anew(*arguments: str, dsn: str | None) -> subprocess.CompletedProcess[str]:
+    """As operators do: in a process that has imported nothing before."""
+    environment = _environment(dsn) | {"PYTHONPATH": ":".join(part for part in sys.path if part)}
     command = [sys.executable, "-m", "plainsql_server", *arguments]
-    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
-def _runner(dsn: str) -> Run:
+def _environment(dsn: str | None) -> dict[str, str]:
+    return {"PATH": "/usr/bin:/bin"} | ({"PLAINSQL_DIRECTORY_DSN": dsn} if dsn else {})
+
+
+def _runner(dsn: str, how: Run = _run) -> Run:
     def run(*arguments: str, exit_code: int = 0) -> subprocess.CompletedProcess[str]:
-        ended = _run(*arguments, dsn=dsn)
+        ended = how(*arguments, dsn=dsn)
         assert ended.returncode == exit_code, ended.stderr
         assert "Traceback" not in ended.stderr
         return ended
@@ -46,7 +55,8 @@ def migrated(dsn: str) -> Run:
     return _runner(dsn)
 
 
-def test_an_operator_gets_from_nothing_to_a_revoked_key(run: Run, postgres: Postgres) -> None:
+def test_an_operator_gets_from_nothing_to_a_revoked_key(empty_dsn: str, postgres: Postgres) -> None:
+    run = _runner(empty_dsn, _run_anew)
     run("migrate")
     run("migrate")
     organization_id = run("org", "create", "Acme", "--tier", "standard").stdout.strip()

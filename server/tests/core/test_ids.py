@@ -1,3 +1,4 @@
+import os
 import re
 import time
 
@@ -29,6 +30,22 @@ def test_ids_of_later_milliseconds_sort_later() -> None:
 
 def test_ids_of_the_same_millisecond_differ() -> None:
     assert len({new_id(Kind.KEY) for _ in range(10_000)}) == 10_000
+
+
+def test_a_fork_makes_other_ids_than_its_parent() -> None:
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.write(writer, new_id(Kind.REQUEST).encode())
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    of_fork = os.read(reader, 100).decode()
+    os.close(reader)
+    os.close(writer)
+    ours = new_id(Kind.REQUEST)
+    assert len(of_fork) == len(ours)
+    # The last 80 bits are random, the others are the time.
+    assert of_fork[-20:] != ours[-20:]
 
 
 def test_an_id_tells_when_it_was_made() -> None:

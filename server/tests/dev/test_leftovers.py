@@ -13,8 +13,6 @@ import pytest
 from plainsql_server.core import clock
 from plainsql_server.dev.certificates import ensure_certificates
 from plainsql_server.dev.folder import Folder, RecordedProcess, RunState, read_state
-from plainsql_server.dev.options import DevError
-from plainsql_server.dev.ports import choose_ports
 from plainsql_server.dev.processes import RUN_ID_VARIABLE, end_leftovers, started
 from server.tests.dev.running import Starter
 from server.tests.processes import wait_for
@@ -107,14 +105,3 @@ def test_a_ca_without_its_key_is_replaced_as_a_whole(tmp_path: Path) -> None:
     (tmp_path / "ca.key").unlink()
     (tmp_path / "expires").unlink()
     assert ensure_certificates(tmp_path).ca_file.read_text() != ca
-
-
-def test_free_ports_differ_from_each_other() -> None:
-    chosen = choose_ports({f"--{number}": 0 for number in range(50)})
-    assert len(set(chosen.values())) == 50
-
-
-def test_one_port_for_two_is_refused() -> None:
-    port = choose_ports({"--data-port": 0})["--data-port"]
-    with pytest.raises(DevError, match=f"Port {port}"):
-        choose_ports({"--data-port": port, "--control-port": port})

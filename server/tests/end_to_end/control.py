@@ -4,8 +4,6 @@ Owns the calling. Nothing of the service is imported.
 """
 
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,7 +14,8 @@ from typing import Any
 
 import httpx
 
-from plainsql_server.dev.ports import choose_ports
+from plainsql_server.dev.ports import free_port
+from server.tests import forks, logs
 from server.tests.service import Service
 
 _START_LIMIT_S = 30
@@ -68,7 +67,7 @@ class ControlNode:
     port: int
     log: Path
     settings: dict[str, str]
-    process: "subprocess.Popen[bytes]" = field(init=False)
+    process: forks.Process = field(init=False)
 
     @property
     def url(self) -> str:
@@ -81,9 +80,7 @@ class ControlNode:
             "PLAINSQL_DIRECTORY_DSN": self.directory_dsn, "PLAINSQL_CONTROL_PORT": str(self.port),
         }  # fmt: skip
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "plainsql_server", "control"], stdout=log, stderr=log, env=environment
-            )
+            self.process = forks.start(["control"], environment, log, self.log.parent)
         end_s = time.monotonic() + _START_LIMIT_S
         while not self._answers():
             assert self.process.poll() is None, self.log.read_text()
@@ -109,9 +106,10 @@ def running_control(directory_dsn: str, **settings: object) -> Iterator[ControlN
     variables = {f"PLAINSQL_{name.upper()}": str(value) for name, value in settings.items() if name.islower()}
     variables |= {name: str(value) for name, value in settings.items() if not name.islower()}
     with tempfile.TemporaryDirectory(prefix="plainsql-control-") as folder:
-        node = ControlNode(directory_dsn, choose_ports({"control": 0})["control"], Path(folder) / "log", variables)
+        node = ControlNode(directory_dsn, free_port(), Path(folder) / "log", variables)
         try:
-            node.start()
-            yield node
+            with logs.watching(node.log.parent, "log"):
+                node.start()
+                yield node
         finally:
             node.kill()

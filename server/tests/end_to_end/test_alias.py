@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from plainsql_server.dev.ports import choose_ports
+from plainsql_server.dev.ports import free_port
 from plainsql_server.operations.files.alias import Alias, TlsFiles, alias_config
 from server.tests.alias import CONTROL_URL, Upstream, found_nginx, running_alias, streaming_upstream
 from server.tests.end_to_end.error_shape import check_shape, error_of
@@ -128,7 +128,7 @@ def test_no_secret_is_in_the_aliass_folder_or_log(service: Service) -> None:
 
 
 def test_an_unavailable_data_plane_is_a_503_with_an_unknown_outcome() -> None:
-    with running_alias(choose_ports({"nobody": 0})["nobody"]) as port:
+    with running_alias(free_port()) as port:
         answer = httpx.post(f"http://127.0.0.1:{port}/v1/query", json={}, headers={"Origin": "https://page.example"})
     error = error_of(answer, 503, "data_plane_unavailable")
     assert (error["outcome"], error["retryable"], answer.headers["retry-after"]) == ("unknown", True, "1")
@@ -139,7 +139,7 @@ def test_an_unavailable_data_plane_is_a_503_with_an_unknown_outcome() -> None:
 def test_an_address_with_many_incomplete_bodies_is_rejected() -> None:
     fewer = {"limit_conn plainsql_addresses 256": "limit_conn plainsql_addresses 2"}
     withheld = b"POST /v1/query HTTP/1.1\r\nhost: x\r\ncontent-length: 9999\r\n\r\n{"
-    with running_alias(choose_ports({"nobody": 0})["nobody"], instead=fewer) as port, ExitStack() as stack:
+    with running_alias(free_port(), instead=fewer) as port, ExitStack() as stack:
         for _ in range(2):
             stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10)).sendall(withheld)
         end_s = time.monotonic() + 10

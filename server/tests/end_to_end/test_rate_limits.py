@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from plainsql_server.dev.ports import choose_ports
+from plainsql_server.dev.ports import free_port
 from server.tests.alias import running_alias
 from server.tests.end_to_end.error_shape import error_of
 from server.tests.load import Client, Node, running_node, size
@@ -147,7 +147,7 @@ async def test_a_rejected_request_has_the_usual_error_shape_and_a_retry_time(sta
 @pytest.mark.timing
 async def test_the_limiter_costs_a_busy_organization_little_and_seldom_a_round_trip(service: Service) -> None:
     """The processor's time for a request of an organization with a limit, beside one of an organization without."""
-    metrics_port = choose_ports({"metrics": 0})["metrics"]
+    metrics_port = free_port()
     ratios: list[float] = []
     with running_redis() as redis, running_node(
         service.directory_dsn, redis_url=redis.url, metrics_port=metrics_port

@@ -17,7 +17,7 @@ import httpx
 import pytest
 from httpx_sse import connect_sse
 
-from plainsql_server.dev.ports import choose_ports
+from plainsql_server.dev.ports import free_port
 from server.tests.events import EventParser, StreamClient
 from server.tests.load import Node, running_node, size
 from server.tests.page import READERS, empty_page
@@ -151,7 +151,7 @@ async def _first_row_s(port: int, key: str) -> float:
 @contextmanager
 def _nginx(upstream: int, options: str) -> Iterator[int]:
     folder = Path(tempfile.mkdtemp(prefix="plainsql-test-nginx-", dir="/tmp"))
-    port = choose_ports({"nginx": 0})["nginx"]
+    port = free_port()
     (folder / "conf").write_text(NGINX.format(folder=folder, port=port, upstream=upstream, options=options))
     if os.geteuid() == 0:
         folder.chmod(0o777)

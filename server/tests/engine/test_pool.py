@@ -3,8 +3,8 @@
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -364,10 +364,17 @@ async def test_waiting_for_an_exchange_includes_the_next_one(postgres: Postgres,
         await asyncio.wait_for(waiting, WAIT_LIMIT_S)
 
 
-def set_standbys(engine: psycopg.Connection, names: str) -> None:
+@contextmanager
+def waiting_for_a_standby(engine: psycopg.Connection) -> Iterator[None]:
+    """No commit is over within the block."""
     engine.execute("set synchronous_commit = local")
-    engine.execute(f"alter system set synchronous_standby_names = '{names}'".encode())
+    engine.execute("alter system set synchronous_standby_names = 'nobody'")
     engine.execute("select pg_reload_conf()")
+    try:
+        yield
+    finally:
+        engine.execute("alter system reset synchronous_standby_names")
+        engine.execute("select pg_reload_conf()")
 
 
 async def test_a_commit_whose_wait_for_a_standby_is_cancelled_is_unknown(
@@ -377,16 +384,13 @@ async def test_a_commit_whose_wait_for_a_standby_is_cancelled_is_unknown(
     cancel = "select pg_cancel_backend(pid) from pg_stat_activity where wait_event = 'SyncRep' and datname = %s"
     async with cell_of(postgres, database) as cell:
         await ask(cell.pool, "create table t (n int)")
-        set_standbys(engine, "nobody")
-        try:
+        with waiting_for_a_standby(engine):
             asked = asyncio.create_task(ask(cell.pool, "insert into t values (1)", timeout_ms=20_000))
             async with asyncio.timeout(WAIT_LIMIT_S):
                 while not engine.execute(cancel, (database,)).rowcount:  # noqa: ASYNC110  # another process is watched
                     await asyncio.sleep(0.01)
             with pytest.raises(EngineError) as lost:
                 await asked
-        finally:
-            set_standbys(engine, "")
         assert lost.value.outcome is Outcome.UNKNOWN
 
 

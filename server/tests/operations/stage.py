@@ -7,12 +7,13 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import psycopg
 
 from plainsql_server.control_plane import cells, databases, organizations
 from plainsql_server.directory.connection import Directory
+from server.tests import forks
 from server.tests.control_plane.cell_state import disagreements
 from server.tests.postgres import SUPERUSER, Postgres
 
@@ -51,12 +52,11 @@ class Stage:
         own = {name: value for name, value in os.environ.items() if not name.startswith("PLAINSQL_")}
         return {**own, "PLAINSQL_DIRECTORY_DSN": self.dsn, "PLAINSQL_DIRECTORY_GRACE_MS": "0", **self.settings}
 
-    def run(self, *arguments: str, exit_code: int = 0, **options: Any) -> "subprocess.CompletedProcess[str]":
+    def run(
+        self, *arguments: str, exit_code: int = 0, stdin: IO[bytes] | None = None
+    ) -> "subprocess.CompletedProcess[str]":
         """`plainsql-server …`, which must end with that exit code and never with a traceback."""
-        command = [sys.executable, "-m", "plainsql_server", *arguments]
-        ended = subprocess.run(
-            command, capture_output=True, text=True, env=self.environment(), timeout=_TIMEOUT_S, check=False, **options
-        )
+        ended = forks.run(arguments, self.environment(), stdin=stdin, timeout=_TIMEOUT_S)
         assert ended.returncode == exit_code, (ended.stdout, ended.stderr)
         assert "Traceback" not in ended.stderr, ended.stderr
         return ended

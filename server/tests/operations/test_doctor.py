@@ -22,7 +22,7 @@ import pytest
 import trustme
 
 from plainsql_server.core.errors import EngineError
-from plainsql_server.dev.ports import choose_ports
+from plainsql_server.dev.ports import free_port
 from plainsql_server.engine.admin import activity, provisioning
 from plainsql_server.operations.check_directory import fix_for
 from plainsql_server.operations.doctor import examine
@@ -361,7 +361,7 @@ def test_a_port_in_use_is_reported(stage: Stage) -> None:
 
 
 def test_missing_planes_and_foreign_services_are_reported(service: Service, stage: Stage) -> None:
-    free = choose_ports({"it": 0})["it"]
+    free = free_port()
     found = doctor(stage, data_url=f"http://127.0.0.1:{free}", control_url="http://127.0.0.1:1")
     assert_found(found, "The data plane does not answer", "plainsql-server data", "warning")
     with running_alias(free) as nginx:

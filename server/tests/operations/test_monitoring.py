@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from plainsql_server.dev.ports import choose_ports
+from plainsql_server.dev.ports import free_port
 from server.tests.load import Node, running_node
 from server.tests.operations.stage import Stage
 from server.tests.postgres import Postgres
@@ -61,7 +61,7 @@ def test_every_alert_says_how_bad_it_is_and_what_to_do() -> None:
 @pytest.fixture(scope="module")
 def watched() -> Iterator[tuple[Service, Node, int]]:
     """A data plane with metrics that has answered, refused, streamed and failed some requests."""
-    port = choose_ports({"metrics": 0})["metrics"]
+    port = free_port()
     with (
         running_service("--no-tls") as service,
         running_redis() as redis,
@@ -122,7 +122,7 @@ def test_a_cell_is_shown_by_its_name_and_not_by_its_address(watched: tuple[Servi
 def prometheus(metrics_port: int) -> Iterator[str]:
     """A real Prometheus that watches one process, with our rules; its address."""
     need("prometheus")
-    port = choose_ports({"prometheus": 0})["prometheus"]
+    port = free_port()
     with tempfile.TemporaryDirectory(prefix="plainsql-prometheus-") as name:
         folder = Path(name)
         sample = (RULES.parent / "prometheus.yml").read_text()
@@ -182,7 +182,7 @@ def test_the_dashboard_has_one_id_for_each_panel_and_no_data_source_of_anybodys(
 def test_status_shows_the_queue_of_each_process_on_this_machine(watched: tuple[Service, Node, int]) -> None:
     """One connection for a database: of two statements one runs, and one waits."""
     service, _, _ = watched
-    port = choose_ports({"metrics": 0})["metrics"]
+    port = free_port()
     settings = {"PLAINSQL_METRICS_PORT": str(port), "PLAINSQL_WORKERS": "2"}
     stage = Stage(Postgres(service.dev["postgres"]["socket"]), service.directory_dsn, settings)
     with running_node(service.directory_dsn, metrics_port=port, pool_max_connections=1) as node:

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from server.tests import forks
 from server.tests.service import Service, running_service
 
 pytestmark = pytest.mark.slow
@@ -37,8 +38,7 @@ def environment(service: Service) -> dict[str, str]:
 
 
 def operate(service: Service, *arguments: str, exit_code: int = 0) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "plainsql_server", *arguments]
-    ended = subprocess.run(command, capture_output=True, text=True, env=environment(service), timeout=60, check=False)
+    ended = forks.run(arguments, environment(service), timeout=60)
     assert ended.returncode == exit_code, (ended.stdout, ended.stderr)
     assert "Traceback" not in ended.stderr
     return ended

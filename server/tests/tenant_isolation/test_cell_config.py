@@ -14,7 +14,7 @@ import trustme
 from click.testing import CliRunner
 
 from plainsql_server.cli import main
-from plainsql_server.dev.ports import choose_ports
+from plainsql_server.dev.ports import free_port
 from plainsql_server.engine.admin import provisioning
 from plainsql_server.operations.files.cell import CellConfig, Tls
 from server.tests.control_plane.cell_state import yes
@@ -56,7 +56,7 @@ def cell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsCell]:
     _write(made, "admin", authority.issue_cert("admin@test.example", common_name=SUPERUSER))
     _write(made, "data", authority.issue_cert("data@test.example", common_name="plainsql_data"))
     _write(made, "outsider", outsider.issue_cert("data@test.example", common_name=SUPERUSER))
-    port = choose_ports({"cell": 0})["cell"]
+    port = free_port()
 
     def config(root: Path) -> CellConfig:
         for name in ("server.pem", "server.key", "ca.pem"):

@@ -11,9 +11,11 @@ _REQUEST_ID = re.compile(rb"req_[0-9A-Za-z]{8,64}\Z")
 
 _ANY_ID = re.compile(r"([a-z]+)_[0-9a-z]{1,64}\Z")
 
-# Ids are not secrets, so a user-space generator is fine and saves a system call for each. Processes are spawned, never
-# forked, so no two share its state.
-_fast = random.Random(int.from_bytes(os.urandom(32))).getrandbits
+# Ids are not secrets, so a user-space generator is fine and saves a system call for each. A fork gets a new seed, so no
+# two processes make the same ids.
+_generator = random.Random(int.from_bytes(os.urandom(32)))
+os.register_at_fork(after_in_child=_generator.seed)
+_fast = _generator.getrandbits
 
 
 class Kind(StrEnum):

@@ -32,6 +32,9 @@ class Part(ABC):
     """Which signal to send after how many seconds of stopping."""
     child: Child | None = None
 
+    def prepare(self) -> None:  # noqa: B027 - most parts have nothing to prepare
+        """Does what takes time and needs no other part. Called while other parts start, possibly several times."""
+
     @abstractmethod
     def start(self) -> None:
         """Starts the part and returns at once."""
@@ -76,6 +79,8 @@ def start_all(parts: Sequence[Part], signals: Signals, screen: Screen) -> bool:
         ready += done
         refuse_the_dead(ready)
         if not done:
+            for part in waiting:
+                part.prepare()
             signals.wait(_GLANCE_S)
     return True
 

@@ -1,6 +1,13 @@
-"""Chooses the ports that the planes listen on.
+"""Chooses the ports that the planes listen on, and reserves them for a minute.
+
+    port = free_port()
+    ports = choose_ports({"--data-port": 0, "--control-port": 8401})
 
 A port must be free on both loopback addresses, because clients that connect to `localhost` may try either one first.
+
+A server listens some time after its port was chosen. Until then, a connection that was just closed, and is in the state
+TIME_WAIT, reserves the port: nothing else gets it by chance, and a server can listen on it if it sets SO_REUSEADDR, as
+servers do.
 """
 
 import contextlib
@@ -11,10 +18,14 @@ import socket
 from plainsql_server.dev.options import DevError
 
 _ATTEMPTS = 100
-# Below the ports that Linux gives to outgoing connections: one of those could take a port between the choice here and
-# the moment in which the plane listens on it.
+# Below the ports that Linux gives to outgoing connections.
 _FREE_PORTS = range(20_000, 32_000)
 _LOOPBACKS = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
+
+
+def free_port() -> int:
+    """A free port, reserved. Raises DevError if there is none."""
+    return choose_ports({"": 0})[""]
 
 
 def choose_ports(wanted: dict[str, int]) -> dict[str, int]:
@@ -28,7 +39,8 @@ def choose_ports(wanted: dict[str, int]) -> dict[str, int]:
 
 def _hold_given(option: str, port: int, held: contextlib.ExitStack) -> int:
     try:
-        _hold(port, held)
+        # Lingering connections of an earlier run don't block it.
+        _hold(port, held, shared=True)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise DevError(f"Port {port} ({option}) is in use. Choose another one, or omit {option}.") from None
@@ -38,9 +50,11 @@ def _hold_given(option: str, port: int, held: contextlib.ExitStack) -> int:
 
 def _hold_free(held: contextlib.ExitStack) -> int:
     for _ in range(_ATTEMPTS):
+        port = random.choice(_FREE_PORTS)
         with contextlib.ExitStack() as attempt:
             try:
-                port = _hold(random.choice(_FREE_PORTS), attempt)
+                # Not one that is reserved for another.
+                _hold(port, attempt, shared=False)
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
                     raise
@@ -50,18 +64,28 @@ def _hold_free(held: contextlib.ExitStack) -> int:
     raise DevError("No free port found on this machine.")
 
 
-def _hold(port: int, held: contextlib.ExitStack) -> int:
+def _hold(port: int, held: contextlib.ExitStack, *, shared: bool) -> None:
+    """Listens on the port until `held` is closed, and reserves it for the time after that."""
+    listeners = []
     for family, address in _LOOPBACKS:
         if family == socket.AF_INET6 and not _has_ipv6():
             continue
         listener = held.enter_context(socket.socket(family, socket.SOCK_STREAM))
-        # As servers do, so that lingering connections of an earlier run don't block the port.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, shared)
         listener.bind((address, port))
-        # With that option, only a listening socket reserves the port.
+        # The connections below must have it in any case, or they would keep the server from its port.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, True)
+        # With that option, only a listening socket holds the port.
         listener.listen(1)
-        port = listener.getsockname()[1]
-    return port
+        listeners.append(listener)
+    for listener in listeners:
+        _reserve(listener)
+
+
+def _reserve(listener: socket.socket) -> None:
+    """Leaves a connection in TIME_WAIT on the listener's port: it is on the side that closes first."""
+    with socket.create_connection(listener.getsockname()[:2]):
+        listener.accept()[0].close()
 
 
 def _has_ipv6() -> bool:

@@ -15,7 +15,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
+from plainsql_server.dev import forks
 from plainsql_server.dev.folder import Folder, RecordedProcess, RunState
 
 RUN_ID_VARIABLE = "PLAINSQL_DEV_RUN"
@@ -38,7 +40,7 @@ class Child:
     """A process that this run started. It leads its own session."""
 
     name: str
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | forks.Fork
     log_file: Path
 
     @property
@@ -96,11 +98,11 @@ class Launcher:
         this only from the main thread, because the death signal is tied to the calling thread.
         """
         log_file = self._folder.fresh_log_file(name)
-        with open(os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as output:
+        with _opened(log_file) as output:
             process = subprocess.Popen(
                 [str(word) for word in command],
                 cwd="/",
-                env={**environment, RUN_ID_VARIABLE: self._state.run_id} if marked else environment,
+                env=self._marked(environment) if marked else environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -111,9 +113,34 @@ class Launcher:
         self._record(name, process.pid)
         return Child(name, process, log_file)
 
+    def fork(
+        self, name: str, work: Callable[[], int], *, environment: Mapping[str, str], death_signal: signal.Signals
+    ) -> Child:
+        """Runs `work` in a fork of this process that is otherwise like a marked child of `launch`.
+
+        The next start finds it by its recorded pid, and the programs that it started by their mark.
+        """
+        log_file = self._folder.fresh_log_file(name)
+        with open(os.devnull, "rb") as nothing, _opened(log_file) as output:
+            process = forks.fork(
+                work,
+                environment=self._marked(environment),
+                streams=(nothing.fileno(), output.fileno(), output.fileno()),
+                prepare=_dying_with_parent(death_signal),
+            )
+        self._record(name, process.pid)
+        return Child(name, process, log_file)
+
+    def _marked(self, environment: Mapping[str, str]) -> Mapping[str, str]:
+        return {**environment, RUN_ID_VARIABLE: self._state.run_id}
+
     def _record(self, name: str, pid: int) -> None:
         self._state.processes.append(RecordedProcess(name, pid, started(pid) or ""))
         self._state.save(self._folder)
+
+
+def _opened(log_file: Path) -> BinaryIO:
+    return open(os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb")
 
 
 def run_as(account: SystemAccount | None, command: Sequence[str | Path]) -> bool:

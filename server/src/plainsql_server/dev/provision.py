@@ -1,8 +1,8 @@
 """Provisions a development service: the directory's schema, a cell, an organization, a database and a key.
 
 Every step checks what already exists, so the next start completes one that was interrupted. It calls the control plane
-as the operator's commands do. It runs as a separate process (`python -m plainsql_server.dev.provision`), because it may
-be stopped at any point and needs libraries that `dev` itself does not.
+as the operator's commands do. It runs as a separate process, because it may be stopped at any point: a fork of `dev`,
+or `python -m plainsql_server.dev.provision`.
 """
 
 import asyncio
@@ -52,9 +52,8 @@ class Order:
         return f"{self.conninfo} user={self.admin_role} dbname={self.directory_database}"
 
 
-def main() -> int:
-    """Carries out the order given as JSON in the first argument."""
-    order = Order(**json.loads(sys.argv[1]))
+def carry_out(order: Order) -> int:
+    """Provisions, and writes the result. Returns the exit code."""
     try:
         _migrate(order)
         engine_name = asyncio.run(_provision(order))
@@ -163,4 +162,4 @@ async def _revoke_lost_keys(directory: Directory, organization_id: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(carry_out(Order(**json.loads(sys.argv[1]))))

@@ -1,6 +1,7 @@
 """The PlainSQL parts: provisioning, then the two planes.
 
-They run as separate processes, as in production. This module decides their settings.
+They run as separate processes, as in production, but as forks of `dev` where that is possible: importing what they need
+takes half a second, and `dev` does it once, while PostgreSQL starts. This module decides their settings.
 """
 
 import json
@@ -9,16 +10,18 @@ import ssl
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from signal import Signals as Signal
 
 from plainsql_server.dev.certificates import Certificates
 from plainsql_server.dev.cluster import DIRECTORY_DATABASE, SUPERUSER, Cluster
 from plainsql_server.dev.folder import Folder
+from plainsql_server.dev.forks import CAN_FORK
 from plainsql_server.dev.parts import Part
 from plainsql_server.dev.postgres import Postgres
 from plainsql_server.dev.probe import HOST, answers
 from plainsql_server.dev.processes import Launcher
-from plainsql_server.settings import PREFIX
+from plainsql_server.settings import PREFIX, SettingsError, read_settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +72,12 @@ class Provisioning(Part):
         self._cluster = cluster
         self._tier = tier
 
+    def prepare(self) -> None:
+        _load()
+
     def start(self) -> None:
         self._folder.provisioned_file.unlink(missing_ok=True)
-        order = {
+        order: dict[str, str] = {
             "conninfo": self._cluster.conninfo,
             "admin_role": SUPERUSER,
             "directory_database": DIRECTORY_DATABASE,
@@ -79,6 +85,11 @@ class Provisioning(Part):
             "api_key_file": str(self._folder.api_key_file),
             "result_file": str(self._folder.provisioned_file),
         }
+        if CAN_FORK:
+            self.child = self._launcher.fork(
+                self.name, partial(_provision, order), environment=own_environment(), death_signal=Signal.SIGKILL
+            )
+            return
         self.child = self._launcher.launch(
             self.name,
             [sys.executable, "-m", "plainsql_server.dev.provision", json.dumps(order)],
@@ -114,14 +125,22 @@ class Plane(Part):
         self._port = addresses.data_port if name == "data" else addresses.control_port
         self._url = addresses.data_url if name == "data" else addresses.control_url
         self._settings = settings
+        # uvicorn starts several workers by running this process's program again.
+        self._is_forked = CAN_FORK and (name == "control" or settings[f"{PREFIX}WORKERS"] == "1")
         files = addresses.certificates
         self._ssl_context = ssl.create_default_context(cafile=str(files.ca_file)) if files else None
 
     def start(self) -> None:
+        environment = {**own_environment(), **self._settings}
+        if self._is_forked:
+            self.child = self._launcher.fork(
+                self.name, partial(_serve, self.name), environment=environment, death_signal=Signal.SIGTERM
+            )
+            return
         self.child = self._launcher.launch(
             self.name,
             [sys.executable, "-m", "plainsql_server", self.name],
-            environment={**own_environment(), **self._settings},
+            environment=environment,
             death_signal=Signal.SIGTERM,
         )
 
@@ -153,6 +172,31 @@ def plane_settings(cluster: Cluster, addresses: Addresses, workers: int, redis_u
         "redis_url": redis_url or "",
     }
     return {PREFIX + name.upper(): value for name, value in values.items()}
+
+
+def _load() -> None:
+    """Imports what the forks need."""
+    if CAN_FORK:
+        import plainsql_server.assembly  # noqa: PLC0415
+        import plainsql_server.dev.provision  # noqa: F401, PLC0415
+
+
+def _provision(order: Mapping[str, str]) -> int:
+    from plainsql_server.dev.provision import Order, carry_out  # noqa: PLC0415
+
+    return carry_out(Order(**order))
+
+
+def _serve(plane: str) -> int:
+    """Does what `plainsql-server data` and `plainsql-server control` do."""
+    from plainsql_server.assembly import serve_control, serve_data  # noqa: PLC0415
+
+    try:
+        (serve_data if plane == "data" else serve_control)(read_settings())
+    except SettingsError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 def own_environment() -> dict[str, str]:

@@ -1,0 +1,45 @@
+"""Ports that `dev` and the tests choose belong to whoever asked for them."""
+
+import socket
+
+import pytest
+
+from plainsql_server.dev import ports
+from plainsql_server.dev.options import DevError
+from plainsql_server.dev.ports import choose_ports, free_port
+
+pytestmark = pytest.mark.unit
+LOOPBACKS = [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
+
+
+def test_free_ports_differ_from_each_other() -> None:
+    chosen = choose_ports({f"--{number}": 0 for number in range(50)})
+    assert len(set(chosen.values())) == 50
+
+
+def test_one_port_for_two_is_refused() -> None:
+    port = free_port()
+    with pytest.raises(DevError, match=f"Port {port}"):
+        choose_ports({"--data-port": port, "--control-port": port})
+
+
+@pytest.mark.parametrize(("family", "address"), LOOPBACKS)
+def test_a_chosen_port_is_reserved_for_a_server(family: socket.AddressFamily, address: str) -> None:
+    port = free_port()
+    with socket.socket(family) as other, pytest.raises(OSError, match="in use"):
+        other.bind((address, port))
+    with socket.create_server((address, port), family=family):
+        pass
+
+
+def test_a_port_that_another_has_chosen_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    monkeypatch.setattr(ports, "_FREE_PORTS", [port])
+    with pytest.raises(DevError, match="No free port"):
+        free_port()
+
+
+def test_a_chosen_port_can_be_given() -> None:
+    port = free_port()
+    assert choose_ports({"--data-port": port}) == {"--data-port": port}
+    assert choose_ports({"--data-port": port}) == {"--data-port": port}

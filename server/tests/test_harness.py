@@ -1,0 +1,128 @@
+"""What the tests stand on: forks in the place of new processes, folders of killed runs, reports, and what is left."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from server.tests import forks, logs, run_folder
+from server.tests.postgres import Postgres
+from server.tests.processes import wait_for
+
+_LIMIT_S = 20.0
+# A worker that starts a node and then says its number.
+_WORKER = """
+import os, sys
+from pathlib import Path
+from server.tests import forks, run_folder
+run_folder.start_run()
+with open(sys.argv[1], "ab") as log:
+    node = forks.start(["data"], {**os.environ, "PLAINSQL_DATA_PORT": "0"}, log, Path(sys.argv[1]).parent)
+print(node.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("program", [forks.SERVER, forks.CLIENT])
+def test_a_forked_command_prints_and_ends_as_a_new_process_does(program: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PLAINSQL_")}
+    for arguments in (["--version"], ["--nonsense"], ["org", "list"], []):
+        command = [sys.executable, "-m", program.partition(".")[0], *arguments]
+        new = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, input="")
+        fork = forks.run(arguments, environment, program=program)
+        said = new.stderr.replace("python -m plainsql_server", "plainsql-server")
+        assert (fork.returncode, fork.stdout, fork.stderr) == (new.returncode, new.stdout, said), arguments
+
+
+def test_a_forked_command_has_the_environment_that_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLAINSQL_DIRECTORY_DSN", "host=/ours")
+    assert "PLAINSQL_DIRECTORY_DSN" in forks.run(["org", "list"], {}).stderr
+    assert "/theirs" in forks.run(["org", "list"], {"PLAINSQL_DIRECTORY_DSN": "host=/theirs"}).stderr
+
+
+@pytest.mark.parametrize("name", ["LD_PRELOAD", "PYTHONUTF8", "PLAINSQL_WORKERS"])
+def test_what_only_a_new_process_reads_needs_one(name: str) -> None:
+    assert not forks.needs_new_process(os.environ)
+    assert forks.needs_new_process({**os.environ, name: "2"})
+
+
+def test_the_forks_of_a_killed_worker_end_with_it(postgres: Postgres, dsn: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _WORKER, str(tmp_path / "log")]
+    environment = {**os.environ, "PLAINSQL_DIRECTORY_DSN": dsn, "PYTEST_XDIST_WORKER": "killed"}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as worker:
+        assert worker.stdout is not None
+        node = Path("/proc") / worker.stdout.readline().decode().strip()
+        assert node.exists()
+        worker.send_signal(signal.SIGKILL)
+    wait_for(lambda: not node.exists(), _LIMIT_S, lambda: f"{node} runs")
+
+
+@pytest.fixture
+def abandoned() -> Iterator[Path]:
+    """The folder of a run whose process is gone."""
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    folder = Path(tempfile.mkdtemp(prefix=f"plainsql-tests-{gone.pid}-", dir="/tmp"))
+    yield folder
+    assert not folder.exists()
+
+
+def test_what_a_killed_run_left_is_ended_and_removed_by_the_next(abandoned: Path) -> None:
+    ours = run_folder.run_folder()
+    with subprocess.Popen(["sleep", "300"], cwd=abandoned) as left:
+        run_folder.remove_abandoned()
+        assert left.wait(_LIMIT_S) == -signal.SIGKILL
+    assert not abandoned.exists()
+    assert ours.exists()
+
+
+def test_the_report_has_what_was_logged_during_the_test(tmp_path: Path) -> None:
+    (tmp_path / "node.log").write_text("before\n")
+    with logs.watching(tmp_path, "*.log"):
+        logs.begin()
+        assert f"{tmp_path.name}/node.log" not in logs.written()
+        with (tmp_path / "node.log").open("a") as log:
+            log.write("during\n")
+        (tmp_path / "new.log").write_text("new\n")
+        written = logs.written()
+    assert written[f"{tmp_path.name}/node.log"] == "during"
+    assert written[f"{tmp_path.name}/new.log"] == "new"
+    assert f"{tmp_path.name}/new.log" not in logs.written()
+
+
+def test_the_report_has_what_was_logged_by_a_program_that_ended_with_the_failure(tmp_path: Path) -> None:
+    logs.begin()
+    (tmp_path / "log").write_text("why\n")
+    with pytest.raises(ValueError, match="it failed"), logs.watching(tmp_path, "log"):
+        raise ValueError("it failed")
+    (tmp_path / "log").unlink()
+    assert logs.written()[f"{tmp_path.name}/log"] == "why"
+
+
+@pytest.mark.parametrize(
+    ("kind", "leave", "remove"),
+    [
+        ("settings", "alter system set work_mem = '5MB'", "alter system reset work_mem"),
+        ("settings of roles and databases", "alter role all set work_mem = '5MB'", "alter role all reset work_mem"),
+        (
+            "replication slots", "select pg_create_physical_replication_slot('left')",
+            "select pg_drop_replication_slot('left')",
+        ),
+        ("prepared transactions", "begin; select 1; prepare transaction 'left'", "rollback prepared 'left'"),
+        ("roles", "create role left_behind", "drop role left_behind"),
+        ("databases", "create database left_behind", "drop database left_behind"),
+    ],
+)  # fmt: skip
+def test_what_a_file_leaves_in_a_shared_cluster_is_seen(postgres: Postgres, kind: str, leave: str, remove: str) -> None:
+    before = postgres.inventory()
+    with postgres.connect() as admin:
+        admin.execute(leave.encode())
+        now = postgres.inventory()
+        admin.execute(remove.encode())
+    assert [each for each in now if now[each] != before[each]] == [kind]
+    assert postgres.inventory() == before
