@@ -43,7 +43,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what only a run in full size does, what is about the other form of the code, and what no unit needs."""
+    """Leaves out what only a run in full size does, what is about the other form of the code, and more than units."""
     left_out_marks = set()
     if not os.environ.get("PLAINSQL_TEST_FULL"):
         left_out_marks.add("full")
