@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
+import uvloop
 
 from plainsql_server.core.clock import Deadline
 from plainsql_server.core.errors import EngineError, LimitError, Outcome, ServiceError, StatementError
@@ -417,3 +418,43 @@ async def test_the_processes_share_the_streams_of_an_organization(
         with pytest.raises(LimitError):
             async with cell.pool.stream_slot(8, Deadline.after_ms(50)):
                 pass
+
+
+async def test_a_lookup_of_types_ends_with_the_deadline_and_the_deadline_is_the_reason(
+    postgres: Postgres, database: str
+) -> None:
+    async with cell_of(postgres, database, per_pool=1) as cell:
+        await ask(cell.pool, "create type mood as enum ('sad')")
+
+        async def look_up_on_a_frozen_server(_: str, parameter: bytes, deadline: Deadline) -> list[list[str]]:
+            return await cell.pool._look_up("select pg_sleep(60)::text, $1::text", parameter, deadline)
+
+        async with lease_of(cell.pool, timeout_ms=200) as lease:
+            catalog = Catalog(look_up_on_a_frozen_server)
+            stream = ResultStream(lease.connection, catalog, Statement("select $1::mood", [b'"sad"']))
+            with pytest.raises(EngineError):
+                await stream.start()
+            assert lease.ended_for is InterruptReason.DEADLINE
+        # The only slot is free again.
+        assert await ask(cell.pool, "select $1::mood as m", '"sad"') == [b'{"m":"sad"}']
+
+
+def test_a_deadline_too_short_to_connect_in_is_reported_as_such() -> None:
+    """uvloop rounds a timer to milliseconds, so it may fire before the deadline."""
+
+    async def connect_to_who_does_not_answer() -> set[str]:
+        codes = set()
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            port = silent.getsockname()[1]
+            pools = Pools(PoolLimits(4, 8, 100), 5_000, lambda _: None)
+            pool = pools.for_address(Address(f"host=127.0.0.1 port={port}", "none", "nobody"), "org")
+            for tenths in range(1, 50):
+                with pytest.raises(ServiceError) as refused:
+                    async with pool.lease(100, Deadline(time.monotonic() + tenths / 10_000)):
+                        pass
+                codes.add(refused.value.code)
+            await pools.close()
+        return codes
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(connect_to_who_does_not_answer()) == {"statement_timeout"}

@@ -85,8 +85,6 @@ class FastPathProtocol(HttpToolsProtocol):
     _fast_cycle: _FastPathCycle | None = None
     # Of the request that is being answered.
     _channel: ResponseChannel | None = None
-    # Whether the server was asked to stop, after the drain time.
-    _is_stopping = False
     _stall_timer: asyncio.TimerHandle | None = None
     # When the connection became idle; infinite while it is in use.
     _idle_since_s = math.inf
@@ -156,9 +154,8 @@ class FastPathProtocol(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         super().shutdown()
-        self._is_stopping = True
         if self._channel is not None:
-            self._cancel_in_time(self._channel)
+            self.loop.call_later(LAST_ANSWERS_AFTER_S, self._channel.cancel, CancelReason.SHUTDOWN)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -303,12 +300,6 @@ class FastPathProtocol(HttpToolsProtocol):
         task = channel.task = self.loop.create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self._done)
-        if self._is_stopping:
-            # The request had begun to arrive before the stop.
-            self._cancel_in_time(channel)
-
-    def _cancel_in_time(self, channel: ResponseChannel) -> None:
-        self.loop.call_later(LAST_ANSWERS_AFTER_S, channel.cancel, CancelReason.SHUTDOWN)
 
     def _done(self, task: "asyncio.Task[None]") -> None:
         self.tasks.discard(task)
