@@ -183,6 +183,24 @@ async def test_a_busy_organization_does_not_pay_a_round_trip_for_each_request(re
         assert node.round_trips - before < 3_000 / 20
 
 
+async def test_requests_that_wait_for_an_answer_on_its_way_ask_no_question_of_their_own(redis: RedisServer) -> None:
+    async with nodes(redis, 1, NEVER_ENDING) as (node,):
+        for _ in range(100):
+            assert (await take(node, "org", 6_000)).granted
+        redis.pause()
+        before = node.round_trips
+        while node.take_held("org"):
+            pass
+        await wait_for(lambda: not node._asking)
+        waiting = [asyncio.ensure_future(take(node, "org", 6_000)) for _ in range(2)]
+        await asyncio.sleep(0)
+        redis.resume()
+        assert all([(await each).granted for each in waiting])
+        # A question of those two would have been sent before this one.
+        await take(node, "other", 6_000)
+        assert node.round_trips - before == 2
+
+
 async def test_permits_that_a_node_leased_and_did_not_use_are_given_back(redis: RedisServer) -> None:
     async with nodes(redis, 2, Window(30_000)) as (busy, other):
         uses: list[float] = []
