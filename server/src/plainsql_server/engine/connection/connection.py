@@ -36,6 +36,7 @@ _IDLE = int(TransactionStatus.IDLE)
 _WAIT_CANCELLED = b"canceling wait for synchronous replication"
 # Marks a `sync` among the queued steps. For a statement, the step is its number of rows per chunk.
 _SYNC = -1
+CONNECTING_TIMED_OUT = "connecting timed out"
 
 
 class ResultTooLarge(Exception):
@@ -93,7 +94,7 @@ class Connection:
                 await _finish_connecting(pgconn)
         except TimeoutError:
             pgconn.finish()
-            raise engine_away("connecting timed out") from None
+            raise engine_away(CONNECTING_TIMED_OUT) from None
         except BaseException:
             pgconn.finish()
             raise
