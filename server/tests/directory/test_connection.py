@@ -5,6 +5,7 @@ import time
 import pytest
 
 from plainsql_server.core.errors import EngineError, InternalError
+from plainsql_server.core.observation import told_to_operators
 from plainsql_server.directory import keys
 from plainsql_server.directory.connection import Directory
 from server.tests.postgres import Postgres
@@ -50,6 +51,32 @@ async def test_our_own_wrong_sql_is_an_internal_error(directory: Directory) -> N
             await connection.execute("SELEKT 1")
     assert "SELEKT" not in failure.value.message
     assert "SELEKT" in (failure.value.internal_context or "")
+
+
+async def fail_with(directory: Directory, statement: str) -> None:
+    async with directory.connection() as connection:
+        await connection.execute("CREATE TEMP TABLE named (name text CONSTRAINT unique_name PRIMARY KEY)")
+        await connection.execute("INSERT INTO named VALUES ('a value')")
+        await connection.execute(statement)
+
+
+@pytest.mark.parametrize(
+    ("statement", "context"),
+    [
+        (
+            "INSERT INTO named VALUES ('a value')",
+            'directory: UniqueViolation: 23505 duplicate key value violates unique constraint "unique_name"',
+        ),
+        ("SELECT 'a value'::int", "directory: InvalidTextRepresentation: 22P02"),
+        ("DO $$ BEGIN RAISE EXCEPTION 'a value'; END $$", "directory: RaiseException: P0001"),
+    ],
+)
+async def test_the_values_in_an_error_of_postgresql_are_not_for_the_log(
+    directory: Directory, statement: str, context: str
+) -> None:
+    with pytest.raises(InternalError) as failure:
+        await fail_with(directory, statement)
+    assert told_to_operators(failure.value) == context
 
 
 async def test_connections_that_the_server_ended_are_replaced_unnoticed(

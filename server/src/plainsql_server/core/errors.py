@@ -111,3 +111,19 @@ class InternalError(ServiceError):
 
 
 _NOTHING_SAID = Diagnosis()
+# The SQLSTATE classes whose primary messages quote values: data exceptions, and what a function raises itself.
+_QUOTES_VALUES = ("22", "P0")
+
+
+def described(error: BaseException) -> str:
+    """An error's class and message, for the log.
+
+    Of an error that PostgreSQL returned, only the SQLSTATE and the primary message: its detail, its context and the
+    line of SQL that it points to may contain customers' data.
+    """
+    name, sqlstate = type(error).__name__, getattr(error, "sqlstate", None)
+    if not isinstance(sqlstate, str):
+        return f"{name}: {str(error).strip()}"
+    if sqlstate.startswith(_QUOTES_VALUES):
+        return f"{name}: {sqlstate}"
+    return f"{name}: {sqlstate} {getattr(getattr(error, 'diag', None), 'message_primary', None) or ''}".rstrip()

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from plainsql_server.core.clock import Deadline, now
-from plainsql_server.core.errors import EngineError, LimitError, ServiceError
+from plainsql_server.core.errors import EngineError, LimitError, ServiceError, described
 from plainsql_server.core.observation import CellLoad, Failure, Observe
 from plainsql_server.engine.connection.catalog import Catalog
 from plainsql_server.engine.connection.cleaning import clean
@@ -297,7 +297,7 @@ class Pool:
         return interruption.result()
 
     def _report(self, what: str, error: BaseException) -> None:
-        context = f"{what}: {type(error).__name__}: {error}"
+        context = f"{what}: {described(error)}"
         self.cell.observe(Failure(now(), "failure", "engine.pool", context))
 
     async def interrupt(self, connection: Connection) -> Ending:
