@@ -12,6 +12,7 @@
 `http/server/errors.py` maps each class to an HTTP status; `http/server/error_codes.py` lists the codes.
 """
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -113,6 +114,12 @@ class InternalError(ServiceError):
 _NOTHING_SAID = Diagnosis()
 # The SQLSTATE classes whose primary messages quote values: data exceptions, and what a function raises itself.
 _QUOTES_VALUES = ("22", "P0")
+_ADDED = re.compile(r"(?:DETAIL|HINT|CONTEXT|QUERY|STATEMENT|LOCATION|LINE \d+): ")
+
+
+def without_detail(text: str) -> str:
+    """libpq's text about a failed connection without what PostgreSQL adds to its primary messages."""
+    return "\n".join(line for line in text.strip().splitlines() if not _ADDED.match(line))
 
 
 def described(error: BaseException) -> str:
@@ -123,7 +130,7 @@ def described(error: BaseException) -> str:
     """
     name, sqlstate = type(error).__name__, getattr(error, "sqlstate", None)
     if not isinstance(sqlstate, str):
-        return f"{name}: {str(error).strip()}"
+        return f"{name}: {without_detail(str(error))}"
     if sqlstate.startswith(_QUOTES_VALUES):
         return f"{name}: {sqlstate}"
     return f"{name}: {sqlstate} {getattr(getattr(error, 'diag', None), 'message_primary', None) or ''}".rstrip()

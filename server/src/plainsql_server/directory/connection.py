@@ -15,7 +15,7 @@ from psycopg import AsyncConnection, IsolationLevel, errors
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
-from plainsql_server.core.errors import EngineError, InternalError, ServiceError, described
+from plainsql_server.core.errors import EngineError, InternalError, ServiceError, described, without_detail
 
 # A lookup takes about a millisecond. Two seconds distinguish an unavailable directory from a busy one, and leave the
 # caller most of the free tier's statement deadline of 10 s.
@@ -47,7 +47,7 @@ class Connection(AsyncConnection[DictRow]):
         try:
             return await super().connect(conninfo, **arguments)
         except psycopg.Error as error:
-            cls.last_failure = str(error).strip()
+            cls.last_failure = without_detail(str(error))
             raise
 
 

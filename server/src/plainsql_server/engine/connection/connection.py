@@ -23,6 +23,7 @@ from psycopg import pq
 from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, PipelineStatus, PollingStatus, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
 
+from plainsql_server.core.errors import without_detail
 from plainsql_server.engine.connection.prepared import PreparedStatements
 from plainsql_server.engine.connection.sqlstate import connection_broke, connection_lost, engine_away
 from plainsql_server.engine.connection.valve import Valve
@@ -438,12 +439,12 @@ class Connection:
 async def _finish_connecting(pgconn: PGconn) -> None:
     while True:
         if pgconn.status == ConnStatus.BAD:
-            raise engine_away(pgconn.get_error_message())
+            raise engine_away(without_detail(pgconn.get_error_message()))
         status = pgconn.connect_poll()
         if status == PollingStatus.OK:
             return
         if status == PollingStatus.FAILED:
-            raise engine_away(pgconn.get_error_message())
+            raise engine_away(without_detail(pgconn.get_error_message()))
         await wait_for_socket(pgconn.socket, write=status == PollingStatus.WRITING)
 
 
