@@ -22,10 +22,8 @@ _TIMELINES = "|".join(
         rf" the server forked off from that timeline at {_LSN}",
     ]
 )
-_STATEMENT = re.compile(
-    rf"^.*(?:STATEMENT|DETAIL|CONTEXT|QUERY):  (?!(?:(?<=\] DETAIL:  )|(?<=^\tDETAIL:  ))(?:{_TIMELINES})\.$).*$",
-    re.MULTILINE,
-)
+_HARMLESS = rf"(?:(?<=\] DETAIL:  )|(?<=^\tDETAIL:  ))(?:{_TIMELINES})\.$"
+_STATEMENT = re.compile(rf"^.*(?:STATEMENT|DETAIL|CONTEXT|QUERY):  (?!{_HARMLESS}).*$", re.MULTILINE)
 
 
 def refuse_secrets(*logs: Path) -> None:

@@ -101,8 +101,8 @@ async def test_a_large_value_that_began_behind_an_earlier_answer_is_counted(post
 
 
 @contextmanager
-def cut_off_after(postgres: Postgres, error: bytes) -> Iterator[str]:
-    """A conninfo. The connection ends as soon as PostgreSQL has answered with this error, before it is ready again."""
+def cut_off_after(postgres: Postgres, error: bytes) -> Iterator[tuple[str, threading.Thread]]:
+    """A conninfo, and a thread that ends with the connection: after this error, before PostgreSQL is ready again."""
 
     def pass_on(client: socket.socket, engine: socket.socket) -> None:
         while True:
@@ -124,7 +124,7 @@ def cut_off_after(postgres: Postgres, error: bytes) -> Iterator[str]:
         listener.listen()
         thread = threading.Thread(target=serve)
         thread.start()
-        yield f"host={folder} user={SUPERUSER} dbname=postgres sslmode=disable gssencmode=disable"
+        yield f"host={folder} user={SUPERUSER} dbname=postgres sslmode=disable gssencmode=disable", thread
         thread.join(10)
 
 
@@ -133,12 +133,14 @@ async def test_a_lost_connection_says_nothing_of_the_values_in_an_error_before_i
     postgres: Postgres, value: str
 ) -> None:
     insert = f"insert into t values ('{value}')".encode()
-    with cut_off_after(postgres, b"already exists") as conninfo:
+    with cut_off_after(postgres, b"already exists") as (conninfo, cutting):
         connection = await Connection.open(conninfo.encode(), 5)
         connection.send_query(b"create temp table t (a text primary key)")
         connection.send_query(insert)
         connection.send_query(insert)
         connection.sync()
+        # So that the error and the end of the connection are found together.
+        await asyncio.to_thread(cutting.join)
         with pytest.raises(EngineError) as lost:
             await drain(connection)
         connection.close()
