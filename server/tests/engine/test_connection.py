@@ -1,7 +1,6 @@
 """A connection to a real PostgreSQL whose answers arrive in awkward pieces."""
 
 import asyncio
-import select
 import socket
 import tempfile
 import threading
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from plainsql_server.core.errors import EngineError
 from plainsql_server.engine.connection.connection import Connection, ResultTooLarge
 from server.tests.postgres import SUPERUSER, Postgres
 
@@ -19,8 +17,6 @@ VALUE_BYTES = 120_000
 LIMIT_BYTES = 32_000
 # More than the answers to `begin`, less than the buffer that libpq starts with.
 FIRST_PIECE_BYTES = 4_000
-# ReadyForQuery, outside a transaction.
-READY = b"Z\0\0\0\5I"
 
 
 class TwoPieces:
@@ -97,55 +93,3 @@ async def test_a_large_value_that_began_behind_an_earlier_answer_is_counted(post
                 await waiting
         finally:
             connection.close()
-
-
-@contextmanager
-def cut_off_after(postgres: Postgres, error: bytes) -> Iterator[tuple[str, threading.Thread]]:
-    """A conninfo, and a thread that ends with the connection: after this error, before PostgreSQL is ready again."""
-
-    def pass_on(client: socket.socket, engine: socket.socket) -> None:
-        while True:
-            ready, _, _ = select.select([client, engine], [], [])
-            data = ready[0].recv(1 << 16)
-            is_last = not data or error in data
-            (engine if ready[0] is client else client).sendall(data[: data.find(READY)] if error in data else data)
-            if is_last:
-                return
-
-    def serve() -> None:
-        client, _ = listener.accept()
-        with client, socket.socket(socket.AF_UNIX) as engine:
-            engine.connect(f"{postgres.socket_dir}/.s.PGSQL.5432")
-            pass_on(client, engine)
-
-    with tempfile.TemporaryDirectory(prefix="plainsql-test-") as folder, socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(f"{folder}/.s.PGSQL.5432")
-        listener.listen()
-        thread = threading.Thread(target=serve)
-        thread.start()
-        yield f"host={folder} user={SUPERUSER} dbname=postgres sslmode=disable gssencmode=disable", thread
-        thread.join(10)
-
-
-async def read_on(connection: Connection) -> None:
-    while True:
-        await connection.fetch()
-
-
-@pytest.mark.parametrize("value", ["a value", "two\nlines"])
-async def test_a_lost_connection_says_nothing_of_the_values_in_an_error_before_it(
-    postgres: Postgres, value: str
-) -> None:
-    insert = f"insert into t values ('{value}')".encode()
-    with cut_off_after(postgres, b"already exists") as (conninfo, cutting):
-        connection = await Connection.open(conninfo.encode(), 5)
-        connection.send_query(b"create temp table t (a text primary key)")
-        connection.send_query(insert)
-        connection.send_query(insert)
-        connection.sync()
-        await asyncio.to_thread(cutting.join)
-        with pytest.raises(EngineError) as lost:
-            await read_on(connection)
-        connection.close()
-    assert lost.value.code == "connection_lost"
-    assert lost.value.internal_context == "server closed the connection unexpectedly"

@@ -25,7 +25,7 @@ from psycopg.pq.abc import PGconn, PGresult
 
 from plainsql_server.core.errors import without_detail
 from plainsql_server.engine.connection.prepared import PreparedStatements
-from plainsql_server.engine.connection.sqlstate import connection_broke, connection_lost, engine_away
+from plainsql_server.engine.connection.sqlstate import connection_lost, engine_away
 from plainsql_server.engine.connection.valve import Valve
 
 # Plain integers, because looking up an enum member costs more than the libpq call whose result it is compared with.
@@ -274,7 +274,7 @@ class Connection:
     def _broken(self, error: DriverError) -> Exception:
         # libpq noticed it while sending, and may have closed the socket. What was sent before may have arrived.
         self.close()
-        return connection_broke(str(error))
+        return connection_lost(str(error))
 
     def _stop_watching(self) -> None:
         # Call this as soon as libpq finds the connection broken. It has closed the socket by then, and the next
@@ -317,7 +317,7 @@ class Connection:
     def _end_of_results(self) -> None:
         if not self.is_open:
             self._stop_watching()
-            raise connection_broke(self._pg.get_error_message())
+            raise connection_lost(self._pg.get_error_message())
         # If the implicit commit fails, PostgreSQL answers the sync with an error first. That error ends like a
         # statement of its own, but no step was queued for it.
         if self._steps[0] != _SYNC:
@@ -372,7 +372,7 @@ class Connection:
 
     def _check_sound(self) -> None:
         if not self.is_open:
-            raise connection_broke(self._pg.get_error_message())
+            raise connection_lost(self._pg.get_error_message())
         if self._valve is not None and self._valve.passed_bytes > self.max_result_bytes:
             self.close()
             raise ResultTooLarge

@@ -30,12 +30,6 @@ _RETRYABLE = frozenset(["40001", "40P01"])
 _UNAVAILABLE = re.compile(r"08...|57P0[1-35]|53300")
 # A minor release of PostgreSQL may add a condition before the driver knows its name.
 _NEWER_THAN_THE_DRIVER = {"22P07": "datum_version_mismatch"}
-_LIBPQ_LINE = re.compile(
-    r"\b(?:server closed the connection unexpectedly|no connection to the server|connection not open"
-    r"|could not (?:receive data from|send data to) server: [A-Z][a-z ]+|lost synchronization with server"
-    r"|SSL connection has been closed unexpectedly|SSL SYSCALL error: [A-Z][A-Za-z ]+)$",
-    re.MULTILINE,
-)
 _CAMEL_HUMP = re.compile(r"(?<!^)(?=[A-Z])")
 
 
@@ -45,7 +39,7 @@ def error_from_result(result: PGresult) -> ServiceError:
     message = _field(result, DiagnosticField.MESSAGE_PRIMARY) or "PostgreSQL returned no error message."
     if not sqlstate:
         # The error comes from libpq itself: the connection broke.
-        return connection_broke(result.get_error_message())
+        return connection_lost(result.get_error_message())
     if sqlstate == _PROTOCOL_VIOLATION and message.startswith(_UNBOUND):
         # A statement with $1 was sent without parameters.
         return RequestError("wrong_parameter_count", "The statement expects parameters; the request has none.")
@@ -93,16 +87,6 @@ def connection_lost(context: str) -> EngineError:
         outcome=Outcome.UNKNOWN,
         internal_context=context,
     )
-
-
-def connection_broke(text: str) -> EngineError:
-    """Like `connection_lost`, with libpq's message as the context.
-
-    libpq puts what happened to the connection after the errors that PostgreSQL returned just before, and those may
-    contain customers' data. Only lines that libpq itself writes are kept.
-    """
-    lines = dict.fromkeys(match[0] for match in _LIBPQ_LINE.finditer(text))
-    return connection_lost("; ".join(lines) or "the connection broke")
 
 
 def is_stale_plan(error: ServiceError) -> bool:
