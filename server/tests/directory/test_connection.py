@@ -85,7 +85,7 @@ async def test_connections_that_the_server_ended_are_replaced_unnoticed(
     await directory.check()
     with postgres.connect() as admin:
         ended = admin.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'plainsql-directory'"
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'plainsql-directory'"
         )
         assert ended.rowcount > 0
     await directory.check()

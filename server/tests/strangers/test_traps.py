@@ -107,7 +107,9 @@ async def test_temporary_files_end_at_a_limit_that_the_tenant_cannot_move(hostil
     with hostile.postgres.connect() as admin:
         # Less than it is, so that the test need not fill a gigabyte.
         admin.execute(f"alter role {hostile.own.owner} set temp_file_limit = '10MB'")
-        admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where usename = %s", (hostile.own.owner,))
+        # Waits until they have exited: a backend that is about to would take the next request and lose it.
+        ending = "select pg_terminate_backend(pid, 5000) from pg_stat_activity where usename = %s"
+        admin.execute(ending, (hostile.own.owner,))
         assert await refusal(hostile, "set local temp_file_limit = -1", SORTING) == "42501"
         assert await refusal(hostile, SORTING) == "53400"
         admin.execute(f"alter role {hostile.own.owner} set temp_file_limit = '1GB'")
