@@ -92,9 +92,11 @@ def test_a_key_stands_for_one_request(service: Service) -> None:
 
 def test_a_request_that_still_runs_is_told_so_at_once(service: Service) -> None:
     table, key, request_id = fresh_table(service), new_key(), new_request_id()
-    statements = (f"insert into {table} values (1)", "select pg_advisory_xact_lock(1701)")
+    held = fresh_table(service)
+    statements = (f"insert into {table} values (1)", f"select count(*) from {held}")
     with ThreadPoolExecutor(1) as client, service.engine() as holder:
-        holder.execute("select pg_advisory_lock(1701)")
+        holder.execute("begin")
+        holder.execute(f"lock table {held}")
         first = client.submit(
             post, service, *statements, idempotency_key=key, headers={"X-Request-Id": request_id}
         )  # fmt: skip
@@ -106,7 +108,7 @@ def test_a_request_that_still_runs_is_told_so_at_once(service: Service) -> None:
         # Another body is told the same: what the key stands for is not decided yet.
         error_of(post(service, "select 1", idempotency_key=key), 409, "request_in_progress")
         assert not first.done()
-        holder.execute("select pg_advisory_unlock(1701)")
+        holder.execute("rollback")
         assert (error["outcome"], error["retryable"]) == ("not_executed", True)
         assert error["retry_after_ms"] > 0
         assert first.result().json()["success"]
