@@ -11,7 +11,19 @@ _CREDENTIAL = re.compile(r"svc_[ks]_[0-9A-Za-z]{20,}")
 _TENANTS_LINE = re.compile(
     r"[or]_[0-9a-f]{24}@d_[0-9a-f]{24} (?!FATAL|LOG:  (?:could not (?:send|receive) data|unexpected EOF))[A-Z]+: .*"
 )
-_STATEMENT = re.compile(r"^.*(?:STATEMENT|DETAIL|CONTEXT|QUERY):  .*$", re.MULTILINE)
+# What a server process adds to a line about the timelines of a failover: numbers and positions in the WAL alone. A
+# standby also quotes this from its primary, as the next line of a message of its own.
+_LSN = r"[0-9A-F]+/[0-9A-F]+"
+_TIMELINES = "|".join(
+    [
+        rf"End of WAL reached on timeline \d+ at {_LSN}",
+        rf"This server's history forked from timeline \d+ at {_LSN}",
+        rf"Latest checkpoint is at {_LSN} on timeline \d+, but in the history of the requested timeline,"
+        rf" the server forked off from that timeline at {_LSN}",
+    ]
+)
+_HARMLESS = rf"(?:(?<=\] DETAIL:  )|(?<=^\tDETAIL:  ))(?:{_TIMELINES})\.$"
+_STATEMENT = re.compile(rf"^.*(?:STATEMENT|DETAIL|CONTEXT|QUERY):  (?!{_HARMLESS}).*$", re.MULTILINE)
 
 
 def refuse_secrets(*logs: Path) -> None:

@@ -18,7 +18,7 @@ from plainsql_server.control_plane.finishing import Finisher
 from plainsql_server.control_plane.reaping import Reaper
 from plainsql_server.control_plane.spanning import Recovery
 from plainsql_server.core.clock import now
-from plainsql_server.core.errors import ServiceError
+from plainsql_server.core.errors import ServiceError, described
 from plainsql_server.core.observation import FailureObserved, Observation, Observe
 from plainsql_server.data_plane.databases import Databases
 from plainsql_server.data_plane.diagnostics.probe_context import Executors
@@ -262,9 +262,7 @@ async def _in_background(work: Coroutine[Any, Any, None], observe: Observe) -> A
 
     def say(task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            observe(
-                FailureObserved(now(), "failure", "background", f"{task.get_coro()}: {type(error).__name__}: {error}")
-            )
+            observe(FailureObserved(now(), "failure", "background", f"{task.get_coro()}: {described(error)}"))
 
     task = asyncio.create_task(work)
     task.add_done_callback(say)

@@ -12,7 +12,7 @@ from plainsql_server.control_plane.cell_work import CONNECTIONS
 from plainsql_server.core.errors import ConflictError, EngineError, InternalError, LimitError, RequestError
 from plainsql_server.directory import cells as stored_cells
 from plainsql_server.directory import databases as stored
-from plainsql_server.directory.cells import CellRecord
+from plainsql_server.directory.cells import CellChange, CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
 from plainsql_server.directory.organizations import OrganizationRecord
@@ -80,7 +80,7 @@ async def test_without_a_cell_there_is_no_database(directory: Directory, organiz
 async def test_an_unavailable_cell_leaves_a_failed_database_that_a_retry_completes(
     directory: Directory, organization: OrganizationRecord, cell: CellRecord, postgres: Postgres
 ) -> None:
-    await stored_cells.set_address(directory, cell.id, "host=/nowhere", SUPERUSER)
+    await stored_cells.change(directory, cell.id, CellChange(conninfo="host=/nowhere"), only_from=[])
     with pytest.raises(EngineError) as failure:
         await databases.create(directory, organization.id, "main")
     assert failure.value.code == "engine_unavailable"

@@ -11,7 +11,7 @@ from plainsql_server.core.actor import OPERATOR
 from plainsql_server.core.errors import AccessError, ConflictError, EngineError, RequestError
 from plainsql_server.directory import databases as stored_databases
 from plainsql_server.directory import moves as stored_moves
-from plainsql_server.directory.cells import CellRecord, CellState
+from plainsql_server.directory.cells import CellChange, CellRecord, CellState
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.directory.moves import MoveRecord, MoveState
@@ -29,8 +29,8 @@ async def test_a_new_database_goes_to_the_cell_with_the_most_free_capacity(
     directory: Directory, cell: CellRecord, second: CellRecord
 ) -> None:
     owner = await organizations.create(directory, "Big", "dedicated")
-    await cells.set_share(directory, "local", max_databases=2)
-    await cells.set_share(directory, "second", max_databases=6)
+    await cells.change(directory, "local", CellChange(max_databases=2))
+    await cells.change(directory, "second", CellChange(max_databases=6))
     chosen = [(await databases.create(directory, owner.id, f"db-{number}")).cell_id for number in range(8)]
     assert chosen[:4] == [cell.id, second.id, second.id, second.id], "a third of one is less than half of the other"
     assert chosen.count(cell.id) == 2
@@ -77,11 +77,11 @@ async def test_cell_counts_stay_correct_under_concurrent_changes(
 async def test_a_cell_that_is_kept_for_a_tier_takes_that_tiers_databases_first_and_no_others(
     directory: Directory, cell: CellRecord, second: CellRecord
 ) -> None:
-    await cells.set_share(directory, "second", tiers=["standard"])
+    await cells.change(directory, "second", CellChange(tiers=["standard"]))
     for tier, expected in (("free", cell.id), ("standard", second.id), ("dedicated", cell.id)):
         owner = await organizations.create(directory, tier, tier)
         assert (await databases.create(directory, owner.id, "main")).cell_id == expected
-    await cells.set_share(directory, "second", tiers=[])
+    await cells.change(directory, "second", CellChange(tiers=[]))
     assert (await cells.get(directory, "second")).tiers is None
 
 
@@ -90,7 +90,7 @@ async def test_only_an_active_cell_takes_new_databases(
     directory: Directory, organization: OrganizationRecord, cell: CellRecord, second: CellRecord, state: CellState
 ) -> None:
     await databases.create(directory, organization.id, "main")
-    await cells.set_state(directory, "second", state)
+    await cells.change(directory, "second", CellChange(state=state))
     assert (await databases.create(directory, organization.id, "other")).cell_id == cell.id
 
 
@@ -102,19 +102,19 @@ async def test_a_cell_allows_only_the_transitions_in_the_table(
     with psycopg.connect(dsn) as connection:
         connection.execute("UPDATE cells SET state = %s", (state,))
     if next_state is state or next_state in CELL_TRANSITIONS[state]:
-        assert (await cells.set_state(directory, "local", next_state)).state is next_state
+        assert (await cells.change(directory, "local", CellChange(state=next_state))).state is next_state
     else:
         with pytest.raises(ConflictError):
-            await cells.set_state(directory, "local", next_state)
+            await cells.change(directory, "local", CellChange(state=next_state))
         assert (await cells.get(directory, "local")).state is state
 
 
 async def test_a_cell_that_is_not_fit_stays_down(directory: Directory, dsn: str, cell: CellRecord) -> None:
-    await cells.set_state(directory, "local", CellState.DOWN)
+    await cells.change(directory, "local", CellChange(state=CellState.DOWN))
     with psycopg.connect(dsn) as connection:
         connection.execute("UPDATE cells SET conninfo = 'host=/nowhere'")
     with pytest.raises(EngineError):
-        await cells.set_state(directory, "local", CellState.ACTIVE)
+        await cells.change(directory, "local", CellChange(state=CellState.ACTIVE))
     assert (await cells.get(directory, "local")).state is CellState.DOWN
 
 
@@ -123,7 +123,7 @@ async def moving(
     directory: Directory, organization: OrganizationRecord, cell: CellRecord, second: CellRecord
 ) -> tuple[MoveRecord, DatabaseRecord, DatabaseRecord]:
     """A move, as far as the directory is concerned."""
-    await cells.set_share(directory, "second", max_databases=0)
+    await cells.change(directory, "second", CellChange(max_databases=0))
     database = await databases.create(directory, organization.id, "main")
     copy = await databases.insert(directory, organization.id, "copy", OPERATOR, as_draft_s=60, counted=False, on=second)
     return await stored_moves.insert(directory, database, copy, 60), database, copy
@@ -168,7 +168,7 @@ async def test_the_copy_of_a_move_is_no_database_of_its_customers(
 ) -> None:
     _, database, _ = moving
     assert [each.id for each in await databases.list_(directory, organization.id)] == [database.id]
-    await cells.set_share(directory, "local", max_databases=10)
+    await cells.change(directory, "local", CellChange(max_databases=10))
     for name in ("second", "third"):
         await databases.create(directory, organization.id, name)
 
@@ -191,10 +191,10 @@ async def test_a_database_is_moved_only_to_an_allowed_cell(
     for name, error in (("nowhere", AccessError), ("local", RequestError), ("theirs", ConflictError)):
         with pytest.raises(error):
             await moves.choose(directory, database, name)
-    await cells.set_state(directory, "second", CellState.DRAINING)
+    await cells.change(directory, "second", CellChange(state=CellState.DRAINING))
     with pytest.raises(ConflictError):
         await moves.choose(directory, database, "second")
-    await cells.set_state(directory, "second", CellState.ACTIVE)
+    await cells.change(directory, "second", CellChange(state=CellState.ACTIVE))
     assert (await moves.choose(directory, database, "second")).id == second.id
     await databases.suspend(directory, database)
     suspended = await databases.get(directory, database.id)

@@ -19,13 +19,12 @@ from plainsql_server.core.errors import AccessError, ConflictError, EngineError,
 from plainsql_server.core.principal import Principal, Scope
 from plainsql_server.directory import cells as stored_cells
 from plainsql_server.directory import databases as stored
-from plainsql_server.directory.cells import CellRecord
+from plainsql_server.directory.cells import CellChange, CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState, NewDatabase
 from plainsql_server.directory.freshness import Freshness
 from plainsql_server.directory.principals import Principals
 from plainsql_server.engine.admin import provisioning
-from server.tests.postgres import SUPERUSER
 
 DatabaseWork = Callable[[Directory, DatabaseRecord], Awaitable[object]]
 
@@ -53,10 +52,10 @@ async def fail(directory: Directory, database: DatabaseRecord) -> None:
     """An attempt to finish it while its cell is away."""
     cell = await stored_cells.find(directory, database.cell_id)
     assert cell is not None
-    await stored_cells.set_address(directory, cell.id, "host=/nowhere", SUPERUSER)
+    await stored_cells.change(directory, cell.id, CellChange(conninfo="host=/nowhere"), only_from=[])
     with pytest.raises(EngineError):
         await databases.finish(directory, database)
-    await stored_cells.set_address(directory, cell.id, cell.conninfo, SUPERUSER)
+    await stored_cells.change(directory, cell.id, CellChange(conninfo=cell.conninfo), only_from=[])
 
 
 async def give_up_and_drop(directory: Directory, database: DatabaseRecord) -> None:

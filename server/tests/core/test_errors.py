@@ -11,6 +11,8 @@ from plainsql_server.core.errors import (
     RequestError,
     ServiceError,
     StatementError,
+    described,
+    without_detail,
 )
 
 pytestmark = pytest.mark.unit
@@ -51,3 +53,16 @@ def test_an_error_reads_as_its_message() -> None:
 
 def test_outcomes_are_the_four_words_of_the_contract() -> None:
     assert {str(outcome) for outcome in Outcome} == {"committed", "rolled_back", "not_executed", "unknown"}
+
+
+def test_what_postgresql_adds_to_a_message_about_a_connection_is_not_for_the_log() -> None:
+    text = (
+        'connection to server at "a" failed: FATAL:  the database system is not accepting connections\n'
+        "DETAIL:  Hot standby mode is disabled.\n"
+        'connection to server at "b" failed: Connection refused\n'
+    )
+    assert without_detail(text) == (
+        'connection to server at "a" failed: FATAL:  the database system is not accepting connections\n'
+        'connection to server at "b" failed: Connection refused'
+    )
+    assert described(OSError(text)) == f"OSError: {without_detail(text)}"

@@ -5,6 +5,7 @@ import time
 import pytest
 
 from plainsql_server.core.errors import EngineError, InternalError
+from plainsql_server.core.observation import describe_for_operators
 from plainsql_server.directory import keys
 from plainsql_server.directory.connection import Directory
 from server.tests.postgres import Postgres
@@ -52,13 +53,37 @@ async def test_our_own_wrong_sql_is_an_internal_error(directory: Directory) -> N
     assert "SELEKT" in (failure.value.internal_context or "")
 
 
+async def fail_with(directory: Directory, statement: str) -> None:
+    async with directory.connection() as connection:
+        await connection.execute("CREATE TEMP TABLE named (name text CONSTRAINT unique_name PRIMARY KEY)")
+        await connection.execute("INSERT INTO named VALUES ('a value')")
+        await connection.execute(statement)
+
+
+@pytest.mark.parametrize(
+    ("statement", "context"),
+    [
+        (
+            "INSERT INTO named VALUES ('a value')",
+            'directory: UniqueViolation: 23505 duplicate key value violates unique constraint "unique_name"',
+        ),
+        ("SELECT 'a value'::int", "directory: InvalidTextRepresentation: 22P02"),
+        ("DO $$ BEGIN RAISE EXCEPTION 'a value'; END $$", "directory: RaiseException: P0001"),
+    ],
+)
+async def test_values_in_postgresql_errors_are_not_logged(directory: Directory, statement: str, context: str) -> None:
+    with pytest.raises(InternalError) as failure:
+        await fail_with(directory, statement)
+    assert describe_for_operators(failure.value) == context
+
+
 async def test_connections_closed_by_the_server_are_replaced_transparently(
     directory: Directory, postgres: Postgres
 ) -> None:
     await directory.check()
     with postgres.connect() as admin:
         ended = admin.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'plainsql-directory'"
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'plainsql-directory'"
         )
         assert ended.rowcount > 0
     await directory.check()

@@ -1,7 +1,6 @@
 """A flood of well-formed secrets that nobody knows, and those who are known meanwhile."""
 
 import asyncio
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,7 +16,7 @@ from plainsql_server.directory.unknown_credentials import UnknownCredentials
 
 SHORT_MS = 60_000
 # Far less than the 2 s after which a look-up that gets no connection fails.
-SOON_S = 1.0
+SOON_S = 10.0
 
 
 @pytest.fixture
@@ -80,7 +79,6 @@ async def test_a_rejected_credential_is_not_looked_up_again_until_a_change(direc
                 await principals.find(token)
 
 
-@pytest.mark.timing
 async def test_unknown_credentials_beyond_the_queue_limit_are_rejected_at_once() -> None:
     unknown = UnknownCredentials(Freshness(0, 0, 0), at_once=1, max_waiting=2)
     released = asyncio.Event()
@@ -91,11 +89,14 @@ async def test_unknown_credentials_beyond_the_queue_limit_are_rejected_at_once()
 
     taken = [asyncio.create_task(take_slot()) for _ in range(3)]
     await asyncio.sleep(0)
-    began_s = time.monotonic()
-    with pytest.raises(LimitError) as refused:
-        await take_slot()
-    assert refused.value.code == "overloaded"
-    assert time.monotonic() - began_s < SOON_S
+    refused = asyncio.create_task(take_slot())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    # No timer was waited for.
+    assert refused.done()
+    error = refused.exception()
+    assert isinstance(error, LimitError)
+    assert error.code == "overloaded"
     released.set()
     await asyncio.gather(*taken)
     await asyncio.wait_for(take_slot(), SOON_S)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from server.tests.load import Activity, Answer, Node, all_of, new_tag, percentile, running_node, size
+from server.tests.load import STALL_S, Activity, Answer, Node, all_of, new_tag, percentile, running_node, size
 from server.tests.service import Service
 
 pytestmark = pytest.mark.timing
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timing
 REPEATS = size("PLAINSQL_TEST_REPEATS", 5)
 LIMIT_MS = 500
 # What the contract of the engine room adds to a statement's limit.
-ENDED_WITHIN_S = LIMIT_MS / 1000 + 1.0
+ENDED_WITHIN_S = LIMIT_MS / 1000 + 1.0 + STALL_S
 
 SLEEP = "select pg_sleep(3600)"
 TIGHT_LOOP = "do $$ begin loop end loop; end $$"
@@ -196,7 +196,11 @@ async def test_the_first_statement_of_a_database_that_stores_code_is_answered_wi
     service: Service, node: Node
 ) -> None:
     """A node waits until all nodes know that the database holds code. That wait is part of the request's time."""
-    service.customers.add_database("coded")
-    async with node.client(service.api_key) as client:
-        answer = await client.query(TIGHT_LOOP, timeout_ms=LIMIT_MS, database="coded")
-    assert answer.elapsed_s <= ENDED_WITHIN_S - 0.5, "the limit began after the wait"
+    took_s: list[float] = []
+    for number in range(3):
+        service.customers.add_database(f"coded-{number}")
+        async with node.client(service.api_key) as client:
+            answer = await client.query(TIGHT_LOOP, timeout_ms=LIMIT_MS, database=f"coded-{number}")
+        took_s.append(answer.elapsed_s)
+    # The machine may stand still meanwhile, but not each time.
+    assert min(took_s) <= LIMIT_MS / 1000 + 0.5, "the limit began after the wait"

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from server.tests.cell import Cell, running_cell
-from server.tests.load import Answer, Client, Node, new_tag, running_node, size
+from server.tests.load import STALL_S, Answer, Client, Node, new_tag, running_node, size
 from server.tests.processes import children_of
 
 pytestmark = pytest.mark.chaos
@@ -114,8 +114,8 @@ async def test_killing_postgresql_under_load_hangs_no_request_and_loses_nothing(
     untouched = {number for number, outcome in outcomes.items() if outcome in ("rolled_back", "not_executed")}
     assert untouched & there == set(), "did something and said that nothing happened"
     assert [answer for answer in answers if not answer.succeeded and not answer.is_refusal()] == [], node.failures()
-    assert slowest.elapsed_s <= ANSWERED_WITHIN_S
-    assert max(back_s) <= BACK_WITHIN_S
+    assert slowest.elapsed_s <= ANSWERED_WITHIN_S + STALL_S
+    assert max(back_s) <= BACK_WITHIN_S + STALL_S
 
 
 def numbers_in(cell: Cell) -> set[int]:
@@ -151,7 +151,7 @@ async def test_a_frozen_postgresql_blocks_no_request_past_its_deadline(cell: Cel
             for answer in (come, ran):
                 assert answer.status in (200, 503), answer
                 assert not answer.succeeded
-                assert answer.elapsed_s <= 1.7
+                assert answer.elapsed_s <= 1.7 + STALL_S
             assert come.outcome == "not_executed", "it had no connection yet"
             assert ran.outcome in ("unknown", "rolled_back")
             assert (await coming.query("select 3 as n", timeout_ms=3_000)).value == 3
@@ -175,7 +175,7 @@ async def test_a_statement_that_outlives_its_postmaster_is_answered_within_its_l
                     end_if_there(pid)
                 await asyncio.to_thread(cell.start)
             print(f"orphan: answered after {answer.elapsed_s:.2f} s with {answer.code}, {answer.outcome}")
-            assert answer.elapsed_s <= 2.0
+            assert answer.elapsed_s <= 2.0 + STALL_S
             assert answer.outcome in ("unknown", "rolled_back"), answer
             again = await client.query("select 4 as n", timeout_ms=3_000)
             assert again.succeeded, again

@@ -56,7 +56,7 @@ def directory_closed(service: Service) -> Iterator[None]:
         engine.execute("ALTER DATABASE plainsql_directory WITH ALLOW_CONNECTIONS false")
         try:
             engine.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'plainsql_directory'"
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = 'plainsql_directory'"
             )
             yield
         finally:

@@ -99,16 +99,18 @@ async def test_five_times_the_capacity_is_served_at_the_peak_rate_and_the_rest_r
         took_s = await load.run(LOADERS, TIMES * peak_rate, SECONDS)
     kinds = Counter(answer.code or "success" for answer in load.answers)
     taken = [answer.elapsed_s for answer in load.answers if not answer.is_refusal()]
+    # Requests are sent for so long; the last answers come later.
+    offered = len(load.answers) / SECONDS
     goodput = len(load.succeeded()) / took_s
     half = len(memory) // 2
     growth = max(memory[half:]) - max(memory[:half])
     print(
-        f"overload: peak {peak_rate:.0f}/s, offered {len(load.answers) / took_s:.0f}/s for {SECONDS} s, goodput"
+        f"overload: peak {peak_rate:.0f}/s, offered {offered:.0f}/s for {SECONDS} s, goodput"
         f" {goodput:.0f}/s ({goodput / peak_rate:.0%}), {dict(kinds)}, taken p50 {percentile(taken, 50):.3f} s"
         f" p99 {percentile(taken, 99):.3f} s, memory {memory[0] / MIB:.0f} to {max(memory) / MIB:.0f} MiB,"
         f" second half {growth / MIB:+.1f} MiB"
     )
-    assert len(load.answers) / took_s >= 0.8 * TIMES * peak_rate, "not enough load to tell"
+    assert offered >= (0.8 if TOLERANCE == 1 else 0.6) * TIMES * peak_rate, "not enough load to tell"
     assert [answer for answer in load.answers if answer.status != 200 and not answer.is_refusal()] == []
     assert goodput >= 0.8 * peak_rate / TOLERANCE
     # Beside other tests, a stall of the machine can take any request a second or two.

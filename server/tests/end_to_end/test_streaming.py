@@ -253,7 +253,7 @@ def test_a_stream_starts_soon_beside_a_long_transaction(service: Service) -> Non
         took_s = time.monotonic() - began_s
         engine.execute("rollback")
     assert (row["deferrable"], end.type) == ("off", "done")
-    assert took_s < 1
+    assert took_s < 5
 
 
 @pytest.mark.parametrize(("max_rows", "rows", "truncated"), [(0, 0, True), (3, 3, True), (5, 5, False), (9, 5, False)])

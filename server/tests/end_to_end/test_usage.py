@@ -11,7 +11,7 @@ import pytest
 
 from server.tests.end_to_end.control import answer, call, new_key, new_session, query
 from server.tests.end_to_end.error_shape import error_of
-from server.tests.load import running_node
+from server.tests.load import STALL_S, Activity, new_tag, running_node
 from server.tests.service import Service
 
 FLUSH_MS = 500
@@ -52,21 +52,28 @@ async def test_what_never_got_a_connection_is_not_counted_and_waiting_is_not_the
     transaction = {"statements": [{"sql": "select 1"}], "timeout_ms": 150}
     settings = {"pool_max_connections": 1, "usage_flush_ms": 3_600_000, "drain_ms": 0}
     with running_node(service.directory_dsn, **settings) as node:
-        async with node.client(key) as busy, node.client(key) as refused, node.client(key) as waiting:
+        waiting = [node.client(key) for _ in range(3)]
+        async with node.client(key) as busy, node.client(key) as refused, Activity.of(service) as activity:
             assert (await busy.query("select 1")).succeeded
-            await busy.send("select pg_sleep(1)")
-            await asyncio.sleep(0.3)
-            await waiting.send("select 1 / 0")
+            tag = new_tag()
+            await busy.send(f"/* {tag} */ select pg_sleep(3)")
+            await activity.begun(tag)
+            for each in waiting:
+                await each.send("select 1 / 0")
             for _ in range(2):
                 assert (await refused.query("select 1", timeout_ms=150)).status in (429, 503)
             await refused.post("/v1/transaction", transaction)
             assert (await refused.answer()).status in (429, 503)
-            assert (await busy.answer()).succeeded
-            assert not (await waiting.answer()).succeeded
+            slept = await busy.answer()
+            assert slept.succeeded
+            waited_s = [(await each.answer()).elapsed_s for each in waiting]
+            for each in waiting:
+                each.drop()
         await asyncio.to_thread(node.stop)
     total = used(service, name)
-    assert (total["requests"], total["rows"]) == (3, 2)
-    assert 1_000_000 < total["engine_us"] < 1_300_000, "the failed one waited for half a second"
+    assert (total["requests"], total["rows"]) == (2 + len(waiting), 2)
+    used_s = total["engine_us"] / 1_000_000
+    assert 3 < used_s < slept.elapsed_s + sum(waited_s) / 2, "those that failed had waited"
 
 
 async def test_transactions_keyed_requests_and_streams_are_counted(service: Service) -> None:
@@ -99,13 +106,14 @@ async def test_transactions_keyed_requests_and_streams_are_counted(service: Serv
     assert total["bytes"] > 1_006 * len('{"g":1}')
 
 
+@pytest.mark.timing
 async def test_a_crash_loses_at_most_one_interval(service: Service) -> None:
     name = database_of_its_own(service, "usage-crash")
     key = new_key(service, "write", database=name)["secret"]
     with running_node(service.directory_dsn, usage_flush_ms=FLUSH_MS) as node:
         done: list[float] = []
         async with node.client(key) as client:
-            end_s = time.monotonic() + 2
+            end_s = time.monotonic() + 3
             while time.monotonic() < end_s:
                 assert (await client.query("select 1")).succeeded
                 done.append(time.monotonic())
@@ -113,8 +121,8 @@ async def test_a_crash_loses_at_most_one_interval(service: Service) -> None:
         node.process.kill()
         node.process.wait()
     kept = used(service, name)["requests"]
-    # The writing itself takes a moment, too.
-    assert kept >= sum(at_s < killed_s - FLUSH_MS / 1000 - 0.3 for at_s in done)
+    # The writing itself takes a moment, too, and the machine may stand still.
+    assert kept >= sum(at_s < killed_s - FLUSH_MS / 1000 - 0.3 - STALL_S for at_s in done) > 0
     assert kept <= len(done)
     print(f"{len(done)} requests, {len(done) - kept} of them not written down at the crash")
 

@@ -15,7 +15,7 @@ from plainsql_server.http.app.application import Application
 from plainsql_server.http.app.contract import Contract
 from plainsql_server.http.app.routes import AnswerAnyone, RouteTable, open_route
 from plainsql_server.http.server.connections import ConnectionLimits, Connections
-from plainsql_server.http.server.protocol import ClientTimeouts, ShortWayProtocol
+from plainsql_server.http.server.protocol import ClientTimeouts, FastPathProtocol
 from plainsql_server.http.server.readiness import Readiness
 from plainsql_server.http.server.requests import Request
 from plainsql_server.http.server.responses import Response
@@ -82,7 +82,7 @@ async def test_a_request_that_arrives_during_the_stop_gets_an_answer_before_the_
         raise AssertionError
 
     config = uvicorn.Config(
-        application(never), interface="asgi3", port=0, http=ShortWayProtocol, ws="none", lifespan="on",
+        application(never), interface="asgi3", port=0, http=FastPathProtocol, ws="none", lifespan="on",
         proxy_headers=False, log_level="critical", timeout_graceful_shutdown=GRACE_S,
     )  # fmt: skip
     server = uvicorn.Server(config)
@@ -107,7 +107,7 @@ async def test_a_request_that_arrives_during_the_stop_gets_an_answer_before_the_
     assert b'"code":"shutting_down"' in answer
 
 
-async def _connections(server: uvicorn.Server) -> list[ShortWayProtocol]:
+async def _connections(server: uvicorn.Server) -> list[FastPathProtocol]:
     while not server.server_state.connections:  # noqa: ASYNC110  # uvicorn is watched
         await asyncio.sleep(0.01)
-    return [cast(ShortWayProtocol, each) for each in server.server_state.connections]
+    return [cast(FastPathProtocol, each) for each in server.server_state.connections]

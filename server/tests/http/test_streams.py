@@ -16,7 +16,7 @@ from plainsql_server.data_plane.job import StatementJob
 from plainsql_server.data_plane.stream import Receiver, StreamEnd, Streams
 from plainsql_server.directory.principals import Principals
 from plainsql_server.http.app.credential_watch import CredentialWatch
-from plainsql_server.http.app.stream_formats import FORMS
+from plainsql_server.http.app.stream_formats import STREAM_FORMATS
 from plainsql_server.http.data.streams import Pace, StreamedAnswers
 from plainsql_server.http.server.channel import CancelReason, ResponseChannel
 from plainsql_server.http.server.requests import Request
@@ -130,7 +130,7 @@ async def cut(
     watch = CredentialWatch(cast(Principals, lookups or Lookups(PRINCIPAL)), 1, ignore)
     answers = StreamedAnswers(cast(Streams, stream), Pace(60_000, 60_000), watch)
     answering: Awaitable[Response] = answers.answer(
-        request, PRINCIPAL, StatementJob("select 1"), FORMS[b"text/event-stream"]
+        request, PRINCIPAL, StatementJob("select 1"), STREAM_FORMATS[b"text/event-stream"]
     )
     task = asyncio.ensure_future(answering)
     channel.task = cast("asyncio.Task[None]", task)

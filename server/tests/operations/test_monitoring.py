@@ -189,12 +189,15 @@ def test_status_shows_the_queue_of_each_process_on_this_machine(watched: tuple[S
         # The second process does not run, and so has no queue.
         (process,) = processes(stage)
         assert process == {"port": port, "open_connections": 0, "running": 0, "waiting": 0, "streams": 0}
-        with asleep(service, node, "select pg_sleep(60)"), asleep(service, node, "select 1"):
-            busy = {"port": port, "open_connections": 1, "running": 1, "waiting": 1, "streams": 0}
+        busy = {"port": port, "open_connections": 1, "running": 1, "waiting": 0, "streams": 0}
+        with asleep(service, node, "select pg_sleep(60)"):
+            # Only then does the second statement wait for the first, and not the other way round.
             wait_for(lambda: processes(stage) == [busy])
-            shown = stage.run("status").stdout.splitlines()[-2:]
-            assert shown[0].split("  ")[0] == "METRICS PORT"
-            assert shown[1].split() == [str(port), "1", "1", "1", "0"]
+            with asleep(service, node, "select 1"):
+                wait_for(lambda: processes(stage) == [{**busy, "waiting": 1}])
+                shown = stage.run("status").stdout.splitlines()[-2:]
+                assert shown[0].split("  ")[0] == "METRICS PORT"
+                assert shown[1].split() == [str(port), "1", "1", "1", "0"]
         with asleep(service, node, "/*+ STREAM */ select generate_series(1, 3), pg_sleep(20)"):
             wait_for(lambda: [each["streams"] for each in processes(stage)] == [1])
 

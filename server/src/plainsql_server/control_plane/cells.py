@@ -4,6 +4,7 @@ A cell is added to the directory only after it was prepared and checked. `moves.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from plainsql_server.control_plane.names import check_cell_name
 from plainsql_server.control_plane.states import CELL_TRANSITIONS
@@ -11,7 +12,7 @@ from plainsql_server.core.actor import OPERATOR
 from plainsql_server.core.errors import AccessError, ConflictError
 from plainsql_server.core.ids import Kind, new_id
 from plainsql_server.directory import cells
-from plainsql_server.directory.cells import CellRecord, CellState
+from plainsql_server.directory.cells import CellChange, CellRecord, CellState
 from plainsql_server.directory.connection import Directory
 from plainsql_server.engine.admin import provisioning
 
@@ -35,17 +36,6 @@ async def add(
     )  # fmt: skip
 
 
-async def set_address(directory: Directory, name: str, conninfo: str, admin_role: str) -> CellRecord:
-    """Prepares a cell at a new address and stores that address. It must be the same cluster: nothing is copied.
-
-    Raises AccessError if there is no such cell, and the errors of `add` if it is not suitable.
-    """
-    provisioning.check_conninfo(conninfo)
-    cell = await get(directory, name)
-    await provisioning.prepare_cell(conninfo, admin_role)
-    return await cells.set_address(directory, cell.id, conninfo, admin_role)
-
-
 async def get(directory: Directory, name: str) -> CellRecord:
     """The cell with that name or id. Raises AccessError if there is none."""
     cell = await cells.find(directory, name)
@@ -54,36 +44,38 @@ async def get(directory: Directory, name: str) -> CellRecord:
     return cell
 
 
-async def set_state(directory: Directory, name: str, state: CellState) -> CellRecord:
-    """Sets a cell's state. Every node applies it within a second.
+async def change(directory: Directory, name: str, change: CellChange) -> CellRecord:
+    """Changes a cell, all or nothing. Every node follows within a second.
 
-    A cell that was down is prepared again first, so nothing is sent to a cell that is not suitable. Raises
-    ConflictError if the transition is not allowed, and the errors of `add` if the cell is not suitable.
+    At a new address, the cell is prepared first, and so is a cell that was down: nothing is sent to one that is not
+    suitable. A new address must lead to the same cluster: nothing is copied. Raises AccessError if there is no such
+    cell, ConflictError if the transition is not allowed, and the errors of `add` if the cell is not suitable.
     """
+    if change.conninfo is not None:
+        provisioning.check_conninfo(change.conninfo)
     cell = await get(directory, name)
-    if cell.state is state:
-        return cell
-    possible = [each for each, next_ones in CELL_TRANSITIONS.items() if state in next_ones]
-    if cell.state is CellState.DOWN and cell.state in possible:
-        await provisioning.prepare_cell(cell.conninfo, cell.admin_role)
-    changed = await cells.set_state(directory, cell.id, state, only_from=possible)
+    if change.state is cell.state:
+        change = replace(change, state=None)
+    possible = [each for each, next_ones in CELL_TRANSITIONS.items() if change.state in next_ones]
+    if change.state is not None and cell.state not in possible:
+        raise _wrong_state(cell, change.state)
+    is_back = cell.state is CellState.DOWN and change.state is not None
+    if change.conninfo is not None or change.admin_role is not None or is_back:
+        await provisioning.prepare_cell(change.conninfo or cell.conninfo, change.admin_role or cell.admin_role)
+    changed = await cells.change(directory, cell.id, change, only_from=possible)
     if changed is None:
-        now = await get(directory, cell.id)
-        raise ConflictError("wrong_state", f"The cell {now.name!r} is {now.state} and can't become {state}.")
+        # Another change came in between.
+        raise _wrong_state(await get(directory, cell.id), change.state)
     return changed
 
 
-async def set_share(
-    directory: Directory, name: str, max_databases: int | None = None, tiers: Sequence[str] | None = None
-) -> CellRecord:
-    """Sets how many databases a cell accepts, and of which tiers. None means no change; no tiers means all."""
-    cell = await get(directory, name)
-    return await cells.set_share(
-        directory,
-        cell.id,
-        cell.max_databases if max_databases is None else max_databases,
-        cell.tiers if tiers is None else (tiers or None),
-    )
+async def set_address(directory: Directory, name: str, conninfo: str, admin_role: str) -> CellRecord:
+    """Stores a new address of a cell. Raises the errors of `change`."""
+    return await change(directory, name, CellChange(conninfo=conninfo, admin_role=admin_role))
+
+
+def _wrong_state(cell: CellRecord, state: CellState | None) -> ConflictError:
+    return ConflictError("wrong_state", f"The cell {cell.name!r} is {cell.state} and can't become {state}.")
 
 
 async def list_(directory: Directory) -> list[CellRecord]:

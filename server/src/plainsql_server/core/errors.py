@@ -12,6 +12,7 @@
 `http/server/errors.py` maps each class to an HTTP status; `http/server/error_codes.py` lists the codes.
 """
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -111,3 +112,25 @@ class InternalError(ServiceError):
 
 
 _NO_DIAGNOSIS = Diagnosis()
+# The SQLSTATE classes whose primary messages quote values: data exceptions, and what a function raises itself.
+_QUOTES_VALUES = ("22", "P0")
+_ADDED = re.compile(r"(?:DETAIL|HINT|CONTEXT|QUERY|STATEMENT|LOCATION|LINE \d+): ")
+
+
+def without_detail(text: str) -> str:
+    """libpq's text about a failed connection without what PostgreSQL adds to its primary messages."""
+    return "\n".join(line for line in text.strip().splitlines() if not _ADDED.match(line))
+
+
+def described(error: BaseException) -> str:
+    """An error's class and message, for the log.
+
+    Of an error that PostgreSQL returned, only the SQLSTATE and the primary message: its detail, its context and the
+    line of SQL that it points to may contain customers' data.
+    """
+    name, sqlstate = type(error).__name__, getattr(error, "sqlstate", None)
+    if not isinstance(sqlstate, str):
+        return f"{name}: {without_detail(str(error))}"
+    if sqlstate.startswith(_QUOTES_VALUES):
+        return f"{name}: {sqlstate}"
+    return f"{name}: {sqlstate} {getattr(getattr(error, 'diag', None), 'message_primary', None) or ''}".rstrip()

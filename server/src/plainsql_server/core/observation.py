@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from plainsql_server.core.errors import ServiceError
+from plainsql_server.core.errors import ServiceError, described
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ def describe_for_operators(error: Exception) -> str:
     """The text of an error for the context of a `FailureObserved`."""
     if isinstance(error, ServiceError):
         return error.internal_context or error.message
-    return f"{type(error).__name__}: {error}"
+    return described(error)
 
 
 @dataclass(slots=True)

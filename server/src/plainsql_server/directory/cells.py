@@ -54,6 +54,18 @@ class CellRecord:
     """The tiers whose new databases it accepts; None for all."""
 
 
+@dataclass(frozen=True, slots=True)
+class CellChange:
+    """What to change about a cell. None means no change."""
+
+    state: CellState | None = None
+    conninfo: str | None = None
+    admin_role: str | None = None
+    max_databases: int | None = None
+    tiers: Sequence[str] | None = None
+    """The tiers whose new databases it accepts from now on; an empty sequence for all."""
+
+
 async def insert(
     directory: Directory, cell_id: str, name: str, conninfo: str, admin_role: str, *,
     organization_id: str | None, by: Actor, max_databases: int | None = None, tiers: Sequence[str] | None = None,
@@ -84,40 +96,35 @@ async def find(directory: Directory, name_or_id: str) -> CellRecord | None:
     return _record(row) if row else None
 
 
-async def set_address(
-    directory: Directory, cell_id: str, conninfo: str, admin_role: str, by: Actor = OPERATOR
-) -> CellRecord:
-    """Sets a cell's address, because its server moved."""
-    statement = f"UPDATE cells SET conninfo = %s, admin_role = %s WHERE id = %s RETURNING {_COLUMNS}"
-    async with directory.connection() as connection, connection.transaction():
-        await audit.note(connection, by, "cell.move", None, cell_id)
-        cursor = await connection.execute(statement, (conninfo, admin_role, cell_id))
-        return _record(await cursor.fetchone())
-
-
-async def set_state(
-    directory: Directory, cell_id: str, state: CellState, *, only_from: Collection[CellState], by: Actor = OPERATOR
+async def change(
+    directory: Directory, cell_id: str, change: CellChange, *, only_from: Collection[CellState], by: Actor = OPERATOR
 ) -> CellRecord | None:
-    """Sets a cell's state. Returns None, and changes nothing, if it was in none of the states `only_from`."""
-    statement = f"UPDATE cells SET state = %s WHERE id = %s AND state = ANY(%s) RETURNING {_COLUMNS}"
+    """Changes a cell, all or nothing. Returns None if the state is to change and is none of `only_from`."""
+    statement = f"""
+        UPDATE cells SET
+            state = coalesce(%(state)s, state), conninfo = coalesce(%(conninfo)s, conninfo),
+            admin_role = coalesce(%(admin_role)s, admin_role), room = coalesce(%(max_databases)s, room),
+            tiers = CASE WHEN %(tiers)s::text[] IS NULL THEN tiers ELSE nullif(%(tiers)s::text[], '{{}}') END
+        WHERE id = %(id)s AND (%(state)s::text IS NULL OR state = ANY(%(only_from)s))
+        RETURNING {_COLUMNS}
+    """
+    values = {
+        "id": cell_id, "state": change.state, "only_from": [str(each) for each in only_from],
+        "conninfo": change.conninfo, "admin_role": change.admin_role, "max_databases": change.max_databases,
+        "tiers": None if change.tiers is None else list(change.tiers),
+    }  # fmt: skip
     async with directory.connection() as connection, connection.transaction():
-        cursor = await connection.execute(statement, (state, cell_id, [str(each) for each in only_from]))
-        row = await cursor.fetchone()
+        row = await (await connection.execute(statement, values)).fetchone()
         if row is None:
             return None
-        await audit.note(connection, by, f"cell.{state}", None, cell_id)
-        return _record(row)
-
-
-async def set_share(
-    directory: Directory, cell_id: str, max_databases: int, tiers: Sequence[str] | None, by: Actor = OPERATOR
-) -> CellRecord:
-    """Sets how many databases a cell accepts, and of which tiers (None: all). Existing databases stay."""
-    statement = f"UPDATE cells SET room = %s, tiers = %s WHERE id = %s RETURNING {_COLUMNS}"
-    async with directory.connection() as connection, connection.transaction():
-        await audit.note(connection, by, "cell.share", None, cell_id, max_databases=max_databases)
-        cursor = await connection.execute(statement, (max_databases, None if tiers is None else list(tiers), cell_id))
-        return _record(await cursor.fetchone())
+        changed = _record(row)
+        if change.conninfo is not None or change.admin_role is not None:
+            await audit.note(connection, by, "cell.move", None, cell_id)
+        if change.state is not None:
+            await audit.note(connection, by, f"cell.{change.state}", None, cell_id)
+        if change.max_databases is not None or change.tiers is not None:
+            await audit.note(connection, by, "cell.share", None, cell_id, max_databases=changed.max_databases)
+        return changed
 
 
 async def list_(directory: Directory) -> list[CellRecord]:

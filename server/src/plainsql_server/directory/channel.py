@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, asynccontextmanager
 import psycopg
 
 from plainsql_server.core.clock import now
+from plainsql_server.core.errors import described
 from plainsql_server.core.observation import FailureObserved, Observe
 from plainsql_server.core.shutdown_on_timeout import cut_if_silent
 from plainsql_server.directory.connection import DirectoryConnection, connect_alone
@@ -54,9 +55,7 @@ class Channel:
                 await self._listen()
             except psycopg.Error as error:
                 if not self._reported:
-                    self._observe(
-                        FailureObserved(now(), "failure", "channel of changes", f"{type(error).__name__}: {error}")
-                    )
+                    self._observe(FailureObserved(now(), "failure", "channel of changes", described(error)))
                     self._reported = True
             await asyncio.sleep(self._retry_s)
             self._retry_s = min(self._retry_s * 2, _RETRY_LONGEST_S)

@@ -15,7 +15,7 @@ from psycopg import AsyncConnection, IsolationLevel, errors
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
-from plainsql_server.core.errors import EngineError, InternalError, ServiceError
+from plainsql_server.core.errors import EngineError, InternalError, ServiceError, described, without_detail
 
 # A lookup takes about a millisecond. Two seconds distinguish an unavailable directory from a busy one, and leave the
 # caller most of the free tier's statement deadline of 10 s.
@@ -47,7 +47,7 @@ class DirectoryConnection(AsyncConnection[DictRow]):
         try:
             return await super().connect(conninfo, **arguments)
         except psycopg.Error as error:
-            cls.last_failure = str(error).strip()
+            cls.last_failure = without_detail(str(error))
             raise
 
 
@@ -97,7 +97,7 @@ class Directory:
 
 def as_service_error(error: Exception) -> ServiceError:
     """The error to raise for a driver error: the directory is unavailable, or our SQL is wrong."""
-    context = f"directory: {type(error).__name__}: {error}".strip()
+    context = f"directory: {described(error)}"
     if isinstance(error, PoolTimeout) and DirectoryConnection.last_failure:
         return directory_unavailable(f"{context}; the last attempt: {DirectoryConnection.last_failure}")
     if isinstance(error, (errors.UndefinedTable, errors.UndefinedColumn)):

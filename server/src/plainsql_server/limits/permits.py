@@ -90,7 +90,10 @@ class Permits:
             return account.refusal(now_s)
         place: asyncio.Future[Permit] = asyncio.get_running_loop().create_future()
         account.waiting.append(place)
-        self._ask(account)
+        if not account.is_asking:
+            # Otherwise, the pending answer serves this request or asks again. A second question would ask for nothing,
+            # and make the next lease smaller: the size of a lease depends on the use since the last question.
+            self._ask(account)
         return await place
 
     async def keep_in_touch(self, url: str, tried: asyncio.Event) -> None:

@@ -21,7 +21,7 @@ from psycopg.conninfo import make_conninfo
 
 from plainsql_server.control_plane import moves
 from plainsql_server.control_plane.databases import cell_of, get
-from plainsql_server.core.errors import ConflictError, EngineError, InternalError, RequestError
+from plainsql_server.core.errors import ConflictError, EngineError, InternalError, RequestError, described
 from plainsql_server.directory import moves as stored_moves
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
@@ -198,7 +198,7 @@ async def _follow(earlier: Snapshot, later: Snapshot, copy: Copy, moved: Moved) 
         moved.followed_rows += await follow(earlier, later, copy)
     except (psycopg.Error, InternalError) as error:
         # Most likely something changed between two snapshots. If not, the next attempt fails the same way.
-        raise _BeginAnew(f"{type(error).__name__}: {error}") from error
+        raise _BeginAnew(described(error)) from error
     moved.rounds += 1
 
 

@@ -12,7 +12,7 @@ from plainsql_server.cli.cell.ha_files import ha_files_command
 from plainsql_server.cli.output import json_option, print_records, remark
 from plainsql_server.cli.running import with_directory
 from plainsql_server.control_plane import cells, organizations
-from plainsql_server.directory.cells import CellRecord, CellState
+from plainsql_server.directory.cells import CellChange, CellRecord, CellState
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.counts import databases_by_cell
 from plainsql_server.limits.tiers import TIERS
@@ -110,6 +110,8 @@ def _set(
 ) -> None:  # fmt: skip
     """Change a cell's state, what it accepts, or its address. Every node follows within a second.
 
+    If one of several changes is refused, none is made.
+
     The cell keeps its databases; use `database move` to move one. `set --conninfo` checks and prepares the cluster as
     `add` does.
     """
@@ -118,17 +120,11 @@ def _set(
     if admin_role is not None and conninfo is None:
         raise click.UsageError("--admin-role needs --conninfo.")
 
-    async def change(directory: Directory) -> CellRecord:
-        cell = await cells.get(directory, name)
-        if conninfo is not None:
-            cell = await cells.set_address(directory, name, conninfo, admin_role or cell.admin_role)
-        if state is not None:
-            cell = await cells.set_state(directory, name, CellState(state))
-        if max_databases is not None or tiers or every_tier:
-            cell = await cells.set_share(directory, name, max_databases, tiers if tiers or every_tier else None)
-        return cell
-
-    changed = with_directory(change)
+    change = CellChange(
+        state=None if state is None else CellState(state), conninfo=conninfo, admin_role=admin_role,
+        max_databases=max_databases, tiers=tiers if tiers or every_tier else None,
+    )  # fmt: skip
+    changed = with_directory(lambda directory: cells.change(directory, name, change))
     of = f"of the tiers {', '.join(changed.tiers)}" if changed.tiers else "of every tier"
     remark(f"The cell {changed.name!r} is {changed.state} and may hold {changed.max_databases} databases {of}.")
     if conninfo is not None:

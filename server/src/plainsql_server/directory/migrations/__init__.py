@@ -16,7 +16,7 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 
-from plainsql_server.core.errors import EngineError, InternalError
+from plainsql_server.core.errors import EngineError, InternalError, without_detail
 
 _CONNECT_TIMEOUT_S = 5
 
@@ -39,7 +39,7 @@ def _connect(dsn: str) -> psycopg.Connection:
             "Can't connect to the directory.",
             retryable=True,
             retry_after_ms=1_000,
-            internal_context=str(error).strip(),
+            internal_context=without_detail(str(error)),
         ) from error
 
 

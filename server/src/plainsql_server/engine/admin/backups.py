@@ -14,7 +14,7 @@ import psycopg
 from psycopg import AsyncConnection, sql
 from psycopg.conninfo import make_conninfo
 
-from plainsql_server.core.errors import LimitError, RequestError
+from plainsql_server.core.errors import LimitError, RequestError, described
 from plainsql_server.engine.admin.provisioning import admin_connection
 from plainsql_server.engine.pool.address import Address
 
@@ -132,7 +132,7 @@ async def analyze(conninfo: str) -> None:
         async with await AsyncConnection.connect(conninfo, autocommit=True) as connection:
             await connection.execute("ANALYZE")
     except psycopg.Error as error:
-        raise RequestError("analyze_failed", f"ANALYZE failed on the restored tables: {error}") from error
+        raise RequestError("analyze_failed", f"ANALYZE failed on the restored tables: {described(error)}") from error
 
 
 async def _begin(connection: AsyncConnection) -> bool:

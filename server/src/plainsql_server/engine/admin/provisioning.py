@@ -14,7 +14,7 @@ import psycopg
 from psycopg import AsyncConnection, sql
 from psycopg.conninfo import conninfo_to_dict
 
-from plainsql_server.core.errors import InternalError, RequestError
+from plainsql_server.core.errors import InternalError, RequestError, described
 from plainsql_server.engine.admin import hardening
 from plainsql_server.engine.admin.cell import REWIND_ROLE
 from plainsql_server.engine.admin.hardening import functions_like, harden, pin
@@ -247,9 +247,9 @@ async def admin_connection(
             await connection.execute(f"SET lock_timeout = {_LOCK_TIMEOUT_MS}")
             yield connection
     except psycopg.OperationalError as error:
-        raise engine_unavailable(f"provisioning in {database}: {str(error).strip()}") from error
+        raise engine_unavailable(f"provisioning in {database}: {described(error)}") from error
     except psycopg.Error as error:
-        raise InternalError(f"provisioning in {database}: {type(error).__name__}: {error}") from error
+        raise InternalError(f"provisioning in {database}: {described(error)}") from error
 
 
 async def _check_version(cell: AsyncConnection) -> None:

@@ -17,7 +17,7 @@ import psycopg
 from psycopg import AsyncConnection, sql
 from psycopg.conninfo import make_conninfo
 
-from plainsql_server.core.errors import EngineError, InternalError
+from plainsql_server.core.errors import EngineError, InternalError, described
 from plainsql_server.core.shutdown_on_timeout import cut_if_silent
 from plainsql_server.engine.admin.backups import BACKUP, KEEPER, MOVE, RESTORE
 from plainsql_server.engine.connection.connection import Connection
@@ -244,5 +244,5 @@ async def _connect(
 
 def _as_service_error(error: psycopg.Error) -> EngineError | InternalError:
     if isinstance(error, psycopg.OperationalError):
-        return engine_unavailable(f"reaping: {str(error).strip()}")
-    return InternalError(f"reaping: {type(error).__name__}: {error}")
+        return engine_unavailable(f"reaping: {described(error)}")
+    return InternalError(f"reaping: {described(error)}")

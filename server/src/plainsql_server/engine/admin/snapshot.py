@@ -23,7 +23,7 @@ from typing import Any
 import psycopg
 from psycopg import AsyncConnection, sql
 
-from plainsql_server.core.errors import InternalError
+from plainsql_server.core.errors import InternalError, described
 from plainsql_server.engine.admin.backups import MOVE
 from plainsql_server.engine.admin.schema_fingerprint import FINGERPRINT
 from plainsql_server.engine.connection.sqlstate import engine_unavailable
@@ -220,9 +220,9 @@ async def connected(conninfo: str, role: str, database: str, program: str = MOVE
         async with connection:
             yield connection
     except psycopg.OperationalError as error:
-        raise engine_unavailable(f"moving {database}: {str(error).strip()}") from error
+        raise engine_unavailable(f"moving {database}: {described(error)}") from error
     except psycopg.Error as error:
-        raise InternalError(f"moving {database}: {type(error).__name__}: {error}") from error
+        raise InternalError(f"moving {database}: {described(error)}") from error
 
 
 async def now_in(pair: Pair) -> Snapshot:

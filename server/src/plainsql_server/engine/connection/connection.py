@@ -24,6 +24,7 @@ from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, PipelineStatus, 
 from psycopg.pq.abc import PGconn, PGresult
 
 from plainsql_server.core.clock import NO_DEADLINE
+from plainsql_server.core.errors import without_detail
 from plainsql_server.engine.connection.prepared import PreparedStatements
 from plainsql_server.engine.connection.sqlstate import connection_lost, engine_unavailable
 from plainsql_server.engine.connection.valve import Valve
@@ -37,6 +38,7 @@ _IDLE = int(TransactionStatus.IDLE)
 _WAIT_CANCELLED = b"canceling wait for synchronous replication"
 # Marks a `sync` among the queued steps. For a statement, the step is its number of rows per chunk.
 _SYNC = -1
+CONNECTING_TIMED_OUT = "connecting timed out"
 
 
 class ResultTooLarge(Exception):
@@ -96,7 +98,7 @@ class Connection:
                 await _finish_connecting(pgconn)
         except TimeoutError:
             pgconn.finish()
-            raise engine_unavailable("connecting timed out") from None
+            raise engine_unavailable(CONNECTING_TIMED_OUT) from None
         except BaseException:
             pgconn.finish()
             raise
@@ -426,12 +428,12 @@ class Connection:
 async def _finish_connecting(pgconn: PGconn) -> None:
     while True:
         if pgconn.status == ConnStatus.BAD:
-            raise engine_unavailable(pgconn.get_error_message())
+            raise engine_unavailable(without_detail(pgconn.get_error_message()))
         status = pgconn.connect_poll()
         if status == PollingStatus.OK:
             return
         if status == PollingStatus.FAILED:
-            raise engine_unavailable(pgconn.get_error_message())
+            raise engine_unavailable(without_detail(pgconn.get_error_message()))
         await wait_for_socket(pgconn.socket, write=status == PollingStatus.WRITING)
 
 

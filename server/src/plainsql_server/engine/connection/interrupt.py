@@ -12,7 +12,7 @@ a commit is left to finish on its own, and the caller gets an unknown outcome.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -21,7 +21,7 @@ from psycopg import Error as DriverError
 from psycopg.pq import PollingStatus
 
 from plainsql_server.core.errors import ServiceError
-from plainsql_server.engine.connection.connection import Connection, wait_for_socket
+from plainsql_server.engine.connection.connection import CONNECTING_TIMED_OUT, Connection, wait_for_socket
 from plainsql_server.engine.connection.queries import query_values
 from plainsql_server.engine.connection.sqlstate import engine_unavailable
 
@@ -85,20 +85,32 @@ async def interrupt(connection: Connection, conninfo: bytes, *, has_replicas: bo
     return Ending(runs_on_pid=backend_pid)
 
 
-async def gone(backend_pid: int, conninfo: bytes) -> None:
-    """Waits until a backend has exited, or until that cannot be determined.
+async def gone(backend_pid: int, conninfo: bytes, is_replaced: Callable[[], bool] = lambda: False) -> None:
+    """Waits until a backend has exited, until its server is down, or until another server has taken its place.
 
     Some of PostgreSQL's code, XPath above all, does not check for interrupts while it works. It can run for hours, and
-    only a crash of the whole server would stop it.
+    only a crash of the whole server would stop it. A server that answers late, or that has no connection left for this
+    role, says nothing about the backend: it is asked again.
     """
-    try:
-        while True:
-            if not await query_values(conninfo, _LIVES, b"%d" % backend_pid, _LOOK_TIMEOUT_S):
+    while not is_replaced():
+        try:
+            async with asyncio.timeout(_LOOK_TIMEOUT_S):
+                if not await query_values(conninfo, _LIVES, b"%d" % backend_pid, _LOOK_TIMEOUT_S):
+                    return
+        except (TimeoutError, DriverError):
+            pass
+        except ServiceError as error:
+            if _says_down(error.internal_context or ""):
                 return
-            await asyncio.sleep(_LOOK_EVERY_S)
-    except (ServiceError, DriverError):
-        # The server is down, and the backend with it; or the role has reached its connection limit.
-        return
+        await asyncio.sleep(_LOOK_EVERY_S)
+
+
+def _says_down(context: str) -> bool:
+    """Whether a failed attempt to connect shows that the server is down, and with it all its backends."""
+    if context == CONNECTING_TIMED_OUT:
+        return False
+    # Only a running server answers with FATAL. Before it starts up and after it shuts down, it has no backends.
+    return "FATAL" not in context or "the database system is" in context
 
 
 async def _settles(connection: Connection, attempt: Coroutine[Any, Any, None], grace_s: float) -> bool:

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from plainsql_server.core.clock import Deadline, now
-from plainsql_server.core.errors import EngineError, LimitError, ServiceError
+from plainsql_server.core.errors import EngineError, LimitError, ServiceError, described
 from plainsql_server.core.observation import CellLoad, FailureObserved, Observe
 from plainsql_server.engine.connection.catalog import Catalog
 from plainsql_server.engine.connection.cleaning import clean
@@ -292,7 +292,7 @@ class Pool:
         return interruption.result()
 
     def _report(self, what: str, error: BaseException) -> None:
-        context = f"{what}: {type(error).__name__}: {error}"
+        context = f"{what}: {described(error)}"
         self.cell.observe(FailureObserved(now(), "failure", "engine.pool", context))
 
     async def interrupt(self, connection: Connection) -> Ending:
@@ -331,11 +331,15 @@ class Pool:
             self.cell.observe(
                 FailureObserved(now(), "failure", "engine.pool", "a backend ignored pg_terminate_backend")
             )
-            await gone(backend_pid, self._conninfos[connection.place])
+            await gone(backend_pid, self._conninfos[connection.place], lambda: self._is_replaced(connection.place))
         finally:
             # 0.0: the wait says nothing about how long a slot is usually held. It also served as the penalty.
             self._close(connection)
             self.cell.admission.release(self.queue, 0.0)
+
+    def _is_replaced(self, place: int) -> bool:
+        """Whether another server is the primary now, so that what runs in this place no longer matters."""
+        return self.cell.leader.place is not None and self.cell.leader.place != place
 
     def _close(self, connection: Connection) -> None:
         connection.close()
