@@ -296,7 +296,7 @@ def test_the_clocks_disagree(stage: Stage) -> None:
 
 
 def test_redis_is_down_or_evicts_or_is_not_there(stage: Stage, tmp_path: Path) -> None:
-    assert_found(doctor(stage, redis_url=f"unix://{tmp_path}/none"), "Redis does not answer", "PLAINSQL_REDIS_URL")
+    assert_found(doctor(stage, redis_url=f"unix://{tmp_path}/none"), "Redis does not respond", "PLAINSQL_REDIS_URL")
     with running_redis() as redis:
         redis.ask("CONFIG", "SET", "maxmemory", "100mb")
         redis.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
@@ -363,7 +363,7 @@ def test_a_port_is_in_use(stage: Stage) -> None:
 def test_the_planes_are_not_there_or_another_service_is(service: Service, stage: Stage) -> None:
     free = choose_ports({"it": 0})["it"]
     found = doctor(stage, data_url=f"http://127.0.0.1:{free}", control_url="http://127.0.0.1:1")
-    assert_found(found, "The data plane does not answer", "plainsql-server data", "warning")
+    assert_found(found, "The data plane does not respond", "plainsql-server data", "warning")
     with running_alias(free) as nginx:
         found = doctor(stage, data_url=f"http://127.0.0.1:{nginx}")
     assert_found(found, "is not a PlainSQL data plane", "PLAINSQL_DATA_URL")
@@ -385,7 +385,7 @@ def test_whoever_answers_has_a_certificate_of_an_unknown_authority(
             stranger.shutdown()
             thread.join()
     assert_found(found, "its certificate is rejected", "--ca-file")
-    assert not any("does not answer at https:" in each["found"] for each in found)
+    assert not any("does not respond at https:" in each["found"] for each in found)
 
 
 def test_the_alias_leads_elsewhere(service: Service, stage: Stage) -> None:
@@ -398,7 +398,7 @@ def test_the_alias_leads_elsewhere(service: Service, stage: Stage) -> None:
         found = doctor(stage, alias_url=alias_url, data_url=service.data_url, control_url=service.control_url)
         assert_found(found, "redirects control requests to https://control.example", "plainsql-server alias")
     found = doctor(stage, alias_url="http://127.0.0.1:1")
-    assert_found(found, "The alias does not answer", "nginx")
+    assert_found(found, "The alias does not respond", "nginx")
 
 
 def test_a_plane_that_is_ill_says_so(service: Service) -> None:
