@@ -1,4 +1,4 @@
-# Everything that you do with this repository, one target each. `make` alone lists them.
+# The commands for working on this repository. `make` alone lists them.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -37,14 +37,14 @@ SOAK_all := $(SOAK_consistency) $(SOAK_engine) $(SOAK_streams) $(SOAK_control) $
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 15
 
-setup:  ## build .venv from the pinned requirements, with server and client in it (PYTHON=python3.12 to choose one)
+setup:  ## create .venv from the pinned requirements and install server and client (PYTHON=python3.12 to choose one)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
 	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes requirements/dev.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e server -e client
 	$(BIN)/plainsql-server --version
 
-kernel:  ## compile the hot path in place (needs gcc and Python's headers); a source changed later is used uncompiled
+kernel:  ## compile the kernel (needs gcc and Python's headers); it is ignored once one of its sources changes
 	$(BIN)/python server/build_kernel.py
 
 unkernel:  ## remove what `make kernel` built
@@ -58,41 +58,41 @@ check:  ## lint, format, types and import contracts; changes nothing
 	$(BIN)/mypy client/tests client/reference.py
 	$(BIN)/lint-imports --no-logo
 
-test-unit:  ## tests that start no program, in seconds (ARGS="-k name -x" to choose)
+test-unit:  ## run the tests that start no program (ARGS="-k name -x" to select)
 	$(BIN)/pytest -q -m "unit and not (slow or timing)" $(ARGS)
 
-test:  ## what a change needs, in minutes (ARGS as above; `.ci/run` runs everything)
+test:  ## run the tests for every change; a few minutes (ARGS as above; `.ci/run` runs everything)
 	$(BIN)/pytest $(PARALLEL) -m "not (timing or chaos or slow or browser)" $(ARGS)
 
-test-parallel:  ## every test that does not mind others beside it
+test-parallel:  ## run all tests that make no claim about time
 	$(BIN)/pytest $(PARALLEL) -m "not timing" $(ARGS)
 
-test-chaos:  ## tests that kill, cut or move something
+test-chaos:  ## run the tests that kill, cut off or move something
 	$(BIN)/pytest $(PARALLEL) -m chaos $(ARGS)
 
-test-timing:  ## tests that claim something about time; nothing else may run
+test-timing:  ## run the tests that make claims about time; run nothing else at the same time
 	$(BIN)/pytest -m timing $(ARGS)
 
-soak:  ## tests in full size, and what they find (PART=consistency, spanning, failover, moves, engine, streams, control, tenant_isolation, client)
+soak:  ## run the full-size tests and print their findings (PART=consistency, spanning, failover, moves, engine, streams, control, tenant_isolation, client)
 	set -a; . server/tests/full_sizes.env; PLAINSQL_TEST_GATE=1; $(BIN)/pytest -q -s --timeout 1800 $(SOAK_$(or $(PART),all)) $(ARGS)
 
-neighbours:  ## what a tenant feels while its neighbour attacks, each attack for 30 s; prints the table of docs/security.md
+neighbours:  ## run each attack of one tenant on another for 30 s; prints the table in docs/security.md
 	PLAINSQL_TEST_ATTACK_S=30 PLAINSQL_TEST_ATTACK_TABLES=5000 \
 		$(BIN)/pytest -q -s --timeout 300 server/tests/tenant_isolation/test_neighbours.py $(ARGS)
 
-dev:  ## start the whole service on this machine, its state in ./.plainsql (ARGS="--no-tls" for options)
+dev:  ## start the whole service on this machine, with its state in ./.plainsql (ARGS="--no-tls" for options)
 	$(BIN)/plainsql-server dev $(ARGS)
 
-bench: kernel  ## measure the service beside the bare engine, compiled
+bench: kernel  ## measure the compiled service and compare it with PostgreSQL alone
 	$(BIN)/python -m bench $(ARGS)
 
-openapi:  ## write docs/openapi anew, after a change of routes
+openapi:  ## generate docs/openapi; run it after you change routes
 	$(BIN)/python -m server.tests.openapi >/dev/null
 
-reference:  ## write docs/reference/python.md anew, after a change of the client's docstrings
+reference:  ## generate docs/reference/python.md; run it after you change the client's docstrings
 	$(BIN)/python -m client.reference
 
-lock:  ## pin again after a change of requirements; versions stay where they can (UPGRADE=1 for the newest)
+lock:  ## pin the requirements again after you change them; keeps versions if possible (UPGRADE=1 for the newest)
 	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements/uv.in -o requirements/uv.txt
 	$(COMPILE) $(if $(UPGRADE),--upgrade) server/pyproject.toml -o requirements/server.txt
 	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements/audit.in -o requirements/audit.txt
@@ -100,11 +100,11 @@ lock:  ## pin again after a change of requirements; versions stay where they can
 		--extra sqlalchemy requirements/dev.in \
 		-c requirements/uv.txt -c requirements/server.txt -o requirements/dev.txt
 
-audit: .venv-audit  ## known holes in what the server needs, and risky code; fails where it cannot look something up
+audit: .venv-audit  ## check the pinned dependencies for known vulnerabilities, and the code for risky patterns
 	.venv-audit/bin/bandit -q -ll --skip B108,B608 -r server/src client/src
 	.venv-audit/bin/pip-audit --strict --disable-pip --require-hashes -r requirements/server.txt
 
-sbom: .venv-audit  ## write sbom.json: what the server is made of, as CycloneDX
+sbom: .venv-audit  ## write sbom.json, the server's software bill of materials, in CycloneDX format
 	.venv-audit/bin/cyclonedx-py requirements requirements/server.txt --output-reproducible -o sbom.json
 
 .venv-audit: requirements/audit.txt

@@ -80,7 +80,7 @@ def test_a_call_times_out_even_if_bytes_keep_arriving(insert: Callable[[str, flo
     began = time.monotonic()
     with (
         scripted(drip, answer(200, NOT_DONE)) as (url, _),
-        pytest.raises(plainsql.NetworkError, match="didn't answer before the timeout"),
+        pytest.raises(plainsql.NetworkError, match="didn't respond before the timeout"),
     ):
         insert(url, 0.2)
     # The answer to a call may take 5 seconds more than the statement.

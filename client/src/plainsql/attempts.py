@@ -61,7 +61,7 @@ def _end(request: Request, response: Response | None, failure: Exception | None,
     if response is not None:
         if key is None or not _leaves_doubt(response, was_lost=was_lost):
             return response
-        message = _error_in(response).get("message", f"A proxy answered with status {response.status}.")
+        message = _error_in(response).get("message", f"A proxy responded with status {response.status}.")
         failure = Lost(f"A response was lost; the next attempt failed: {message}" if was_lost else message)
         was_lost = True
     if not was_lost:

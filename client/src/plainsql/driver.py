@@ -89,7 +89,7 @@ class Connection:
 
     def _lost(self, error: OSError) -> Lost:
         if isinstance(error, TimeoutError):
-            return Lost(f"{self.address.url} didn't answer before the timeout.")
+            return Lost(f"{self.address.url} didn't respond before the timeout.")
         return Lost(f"The connection to {self.address.url} broke: {error}.")
 
 

@@ -94,7 +94,7 @@ class Metrics(Collector):
         )
         build.add_metric([VERSION, KERNEL], 1)
         yield build
-        requests = CounterMetricFamily("plainsql_requests", "Requests answered.", labels=["route", "status"])
+        requests = CounterMetricFamily("plainsql_requests", "Completed requests.", labels=["route", "status"])
         for (route, status), count in list(self._requests.items()):
             requests.add_metric([route, str(status)], count)
         yield requests

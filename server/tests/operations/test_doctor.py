@@ -296,7 +296,7 @@ def test_a_clock_difference_is_reported(stage: Stage) -> None:
 
 
 def test_an_unavailable_or_evicting_redis_is_reported(stage: Stage, tmp_path: Path) -> None:
-    assert_found(doctor(stage, redis_url=f"unix://{tmp_path}/none"), "Redis does not answer", "PLAINSQL_REDIS_URL")
+    assert_found(doctor(stage, redis_url=f"unix://{tmp_path}/none"), "Redis does not respond", "PLAINSQL_REDIS_URL")
     with running_redis() as redis:
         redis.ask("CONFIG", "SET", "maxmemory", "100mb")
         redis.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
@@ -363,7 +363,7 @@ def test_a_port_in_use_is_reported(stage: Stage) -> None:
 def test_missing_planes_and_foreign_services_are_reported(service: Service, stage: Stage) -> None:
     free = free_port()
     found = doctor(stage, data_url=f"http://127.0.0.1:{free}", control_url="http://127.0.0.1:1")
-    assert_found(found, "The data plane does not answer", "plainsql-server data", "warning")
+    assert_found(found, "The data plane does not respond", "plainsql-server data", "warning")
     with running_alias(free) as nginx:
         found = doctor(stage, data_url=f"http://127.0.0.1:{nginx}")
     assert_found(found, "is not a PlainSQL data plane", "PLAINSQL_DATA_URL")
@@ -383,7 +383,7 @@ def test_a_certificate_of_an_unknown_authority_is_reported(stage: Stage, authori
             outsider.shutdown()
             thread.join()
     assert_found(found, "its certificate is rejected", "--ca-file")
-    assert not any("does not answer at https:" in each["found"] for each in found)
+    assert not any("does not respond at https:" in each["found"] for each in found)
 
 
 def test_an_alias_that_points_elsewhere_is_reported(service: Service, stage: Stage) -> None:
@@ -396,7 +396,7 @@ def test_an_alias_that_points_elsewhere_is_reported(service: Service, stage: Sta
         found = doctor(stage, alias_url=alias_url, data_url=service.data_url, control_url=service.control_url)
         assert_found(found, "redirects control requests to https://control.example", "plainsql-server alias")
     found = doctor(stage, alias_url="http://127.0.0.1:1")
-    assert_found(found, "The alias does not answer", "nginx")
+    assert_found(found, "The alias does not respond", "nginx")
 
 
 def test_an_unhealthy_plane_is_reported(service: Service) -> None:

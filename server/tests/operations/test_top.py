@@ -148,11 +148,11 @@ def test_status_says_what_does_not_answer_and_still_shows_the_rest(service: Serv
         directory.execute("insert into cells values ('cell_far', 'far', 'host=/nowhere', 'admin', 'draining')")
     try:
         shown = operate(service, "status").stdout
-        assert "The cell far does not answer" in shown
+        assert "The cell far does not respond" in shown
         assert "of 200" in shown
-        assert "The cell far does not answer" in operate(service, "top", "--once").stdout
+        assert "The cell far does not respond" in operate(service, "top", "--once").stdout
         lost = operate(service, "top", "--cancel", "1", exit_code=1).stderr
-        assert "No customer backend has PID 1. The cell far does not answer" in lost
+        assert "No customer backend has PID 1. The cell far does not respond" in lost
         nowhere = operate(service, "top", "--cancel", "1", "--cell", "near", exit_code=1).stderr
         assert "There is no cell 'near'" in nowhere
         # Ending a statement must not require the cell that is down.

@@ -179,7 +179,7 @@ def _add_delete(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_new_name(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", help="name of the new database or key")
+    parser.add_argument("name", help="the name to give it")
 
 
 def _add_id(parser: argparse.ArgumentParser) -> None:

@@ -76,6 +76,6 @@ def _list(organization: str, as_json: bool) -> None:
 @key_command.command("revoke")
 @click.argument("key_id", metavar="ID")
 def _revoke(key_id: str) -> None:
-    """Revoke the key ID (key_…). It stops working within PLAINSQL_PRINCIPAL_CACHE_MS. Revoking it twice is harmless."""
+    """Revoke the key ID (key_…). It stops working within a second. Revoking it twice is harmless."""
     revoked = with_directory(lambda directory: keys.revoke(directory, key_id))
     remark(f"Revoked {revoked.id} ({revoked.name!r}).")

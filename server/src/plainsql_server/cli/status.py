@@ -26,7 +26,7 @@ _CELLS = [
 def status_command(ca_file: Path | None, as_json: bool) -> None:
     """Show the state of cells, databases, connections, queues, replication and planes.
 
-    Exit code 0 means that the directory answered, even if other parts did not. To find problems, run
+    Exit code 0 means that the directory responded, even if other parts did not. To find problems, run
     `plainsql-server doctor`.
     """
     settings = read_settings()
@@ -43,7 +43,7 @@ def _print(status: Status) -> None:
     print_table(_CELLS, [_cell(cell) for cell in status.cells])
     for cell in status.cells:
         if cell.problem:
-            click.echo(f"The cell {cell.name} does not answer: {cell.problem}")
+            click.echo(f"The cell {cell.name} does not respond: {cell.problem}")
     _print_replicas(status)
     if status.planes:
         click.echo()

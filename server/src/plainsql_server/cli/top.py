@@ -68,7 +68,7 @@ def _watch(every_s: float, idle: bool) -> None:
 def _lines(picture: Picture, width: int | None) -> list[str]:
     rows = [_row(statement) for statement in picture.statements]
     lines = table_lines(_COLUMNS, rows)
-    lines += [f"The cell {name} does not answer: {why}" for name, why in picture.unreachable.items()]
+    lines += [f"The cell {name} does not respond: {why}" for name, why in picture.unreachable.items()]
     return [line[:width] for line in lines]
 
 

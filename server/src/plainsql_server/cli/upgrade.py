@@ -18,8 +18,8 @@ def upgrade_command(ctx: click.Context, dry_run: bool, as_json: bool) -> None:
     """Upgrade the directory's tables and every cell to this version, as `migrate` and `cell add` do.
 
     Prints what it changes. If one of them can't be upgraded, nothing is changed and the exit code is 1. In customers'
-    databases, it only revokes privileges that new databases don't have either, and renews the functions in the schema
-    `plainsql`. You can run it again.
+    databases, it only revokes privileges that new databases don't have, and updates the functions in the schema
+    `plainsql`. You can run it again at any time.
     """
     dsn = read_settings().directory_dsn
     changes = asyncio.run(plan(dsn))

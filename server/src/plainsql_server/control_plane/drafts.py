@@ -133,6 +133,6 @@ async def _keep(directory: Directory, made: DatabaseRecord) -> None:
 def _lost() -> DatabaseRecord:
     raise ConflictError(
         "restore_overtaken",
-        "The target of this restore was changed or dropped meanwhile. Nothing was restored.",
-        hint="Run it again.",
+        "The target was changed or dropped during the restore. Nothing was restored.",
+        hint="Run the restore again.",
     )

@@ -167,6 +167,6 @@ async def _keep(directory: Directory, move: MoveRecord, carrier: "asyncio.Task[A
 
 def _overtaken() -> NoReturn:
     raise ConflictError(
-        "move_overtaken", "The database changed or the move was undone meanwhile. The database is on its old cell.",
-        hint="Run it again.",
+        "move_overtaken", "The database changed during the move, or the move was undone. It is still on its old cell.",
+        hint="Run the move again.",
     )  # fmt: skip

@@ -20,7 +20,7 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9$]*+(?![^\x00-\x7f])")
 # How far to search for the first keywords. The search blocks the event loop, and with it all other requests.
 MAX_PREAMBLE_LENGTH = 64 * 1024
 
-_TRANSACTION_HINT = "Send the statements together to POST /v1/transaction. It begins and commits for you."
+_TRANSACTION_HINT = "Send the statements together to POST /v1/transaction, without BEGIN and COMMIT."
 _TRANSACTION_CONTROL = frozenset(["BEGIN", "START", "COMMIT", "END", "ROLLBACK", "ABORT", "SAVEPOINT", "RELEASE"])
 _NOTIFICATION = frozenset(["LISTEN", "UNLISTEN", "NOTIFY"])
 _HAS_NO_PLACE = _TRANSACTION_CONTROL | _NOTIFICATION | {"COPY"}

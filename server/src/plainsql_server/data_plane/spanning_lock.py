@@ -76,7 +76,7 @@ class SpanningLock:
             return asking.result()
         self._unanswered.add(asking)
         asking.add_done_callback(self._hear)
-        raise engine_unavailable("the directory does not answer")
+        raise engine_unavailable("the directory does not respond")
 
     def _hear(self, asking: "asyncio.Task[bool]") -> None:
         # The answer no longer matters: recovery goes by the record.
@@ -128,7 +128,7 @@ class SpanningLocks:
     @asynccontextmanager
     async def _queue(self, organization_id: str, deadline: Deadline) -> AsyncIterator[None]:
         if self._waiting[organization_id] >= _MAX_WAITING:
-            raise _overloaded("Too many of your organization's transactions are waiting to span databases.")
+            raise _overloaded("Too many of your organization's spanning transactions are waiting.")
         self._waiting[organization_id] += 1
         queue = self._queues[organization_id]
         try:

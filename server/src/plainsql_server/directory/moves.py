@@ -128,7 +128,7 @@ async def finish(
         if (await connection.execute(done, (move.id,))).rowcount == 0:
             return False
         if not await drafts.exchange(connection, copy, database):
-            raise ConflictError("move_overtaken", "The database changed during the move. It is on its old cell.")
+            raise ConflictError("move_overtaken", "The database changed during the move. It is still on its old cell.")
         await connection.execute("UPDATE databases SET held_until = NULL WHERE id = %s", (database.id,))
         await connection.execute("UPDATE databases SET work_after = now() WHERE id = %s", (copy.id,))
         details = {"to_cell_id": move.to_cell_id}

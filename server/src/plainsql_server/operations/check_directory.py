@@ -56,7 +56,7 @@ async def directory(target: Target) -> AsyncIterator[Finding]:
         return
     async with connection:
         yield good(
-            "directory", f"The directory answers: PostgreSQL {connection.info.parameter_status('server_version')}."
+            "directory", f"The directory responds: PostgreSQL {connection.info.parameter_status('server_version')}."
         )
         yield await clock("directory", connection)
         standby = await (await connection.execute("SELECT pg_is_in_recovery()")).fetchone()

@@ -1,6 +1,6 @@
 """Doctor's checks of the planes and the alias at their public URLs, and of the Redis for rate limits.
 
-A plane that does not answer may not be started yet, so that is a warning. A plane that gives a wrong answer is broken.
+A plane that does not respond may not be started yet, so that is a warning. A plane that gives a wrong answer is broken.
 """
 
 from collections.abc import AsyncIterator
@@ -40,7 +40,7 @@ async def _plane(target: Target, name: str, url: str) -> Finding:
         if "certificate" in str(error):
             return broken("planes", f"The {name} plane at {url}: {error}.", _FIX_CERTIFICATE)
         return warning(
-            "planes", f"The {name} plane does not answer at {url}: {error}.",
+            "planes", f"The {name} plane does not respond at {url}: {error}.",
             f"Start `plainsql-server {name}`, or correct {PREFIX}{name.upper()}_URL.",
         )  # fmt: skip
     return _health(name, url, answer)
@@ -93,7 +93,7 @@ def _unheard_alias(url: str, error: AskingError) -> Finding:
     if "certificate" in str(error):
         return broken("alias", f"The alias at {url}: {error}.", _FIX_CERTIFICATE)
     fix = "Start its nginx, or unset PLAINSQL_ALIAS_URL."
-    return broken("alias", f"The alias does not answer at {url}: {error}.", fix)
+    return broken("alias", f"The alias does not respond at {url}: {error}.", fix)
 
 
 async def redis(target: Target) -> AsyncIterator[Finding]:
@@ -115,7 +115,7 @@ async def redis(target: Target) -> AsyncIterator[Finding]:
     except (RedisError, OSError) as error:
         yield broken(
             "redis",
-            f"Redis does not answer: {str(error).rstrip('.')}. Each process enforces its share of the rate limits.",
+            f"Redis does not respond: {str(error).rstrip('.')}. Each process enforces its share of the rate limits.",
             "Start it, or correct PLAINSQL_REDIS_URL.",
         )  # fmt: skip
         return
@@ -134,4 +134,4 @@ def _redis_facts(facts: dict[str, object]) -> list[Finding]:
     if facts.get("maxmemory") and policy != "noeviction":
         fix = "Set `maxmemory-policy noeviction`, so Redis never drops a rate limit's count."
         return [warning("redis", f"Redis may evict keys: its policy is {policy}.", fix)]
-    return [good("redis", f"Redis {version} answers.")]
+    return [good("redis", f"Redis {version} responds.")]

@@ -92,7 +92,7 @@ async def _plane(name: str, url: str, ca_file: Path | None) -> PlaneStatus:
     try:
         health = (await get(url, "/health", ca_file)).json()
     except AskingError as error:
-        return PlaneStatus(name, url, f"no answer: {error}")
+        return PlaneStatus(name, url, f"no response: {error}")
     return PlaneStatus(
         name,
         url,

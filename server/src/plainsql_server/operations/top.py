@@ -75,7 +75,7 @@ async def cancel(directory: Directory, pid: int, cell_name: str | None, *, termi
         async with activity.watching(cell.conninfo, cell.admin_role) as connection:
             if await activity.end_statement(connection, pid, list(known), terminate=terminate):
                 return _statement(cell, running, known[running.role])
-    asked_in_vain = "".join(f" The cell {name} does not answer: {why}" for name, why in unreachable.items())
+    asked_in_vain = "".join(f" The cell {name} does not respond: {why}" for name, why in unreachable.items())
     raise AccessError("statement_not_found", f"No customer backend has PID {pid}.{asked_in_vain}")
 
 

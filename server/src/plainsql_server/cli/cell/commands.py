@@ -18,11 +18,13 @@ from plainsql_server.directory.counts import databases_by_cell
 from plainsql_server.limits.tiers import TIERS
 
 _max_databases_option = click.option(
-    "--max-databases", type=click.IntRange(min=0), help="Maximum number of databases on the cell; 1,000 by default."
+    "--max-databases",
+    type=click.IntRange(min=0),
+    help="Maximum number of databases on the cell; 1,000 for a new cell.",
 )
 _tier_option = click.option(
     "--tier", "tiers", type=click.Choice(list(TIERS)), multiple=True,
-    help="Tier whose new databases the cell accepts; repeatable. Without it, every tier.",
+    help="Accept new databases only from organizations of this tier; repeatable. A new cell accepts every tier.",
 )  # fmt: skip
 
 
@@ -94,12 +96,12 @@ cell_command.add_command(guard_command)
 @click.argument("name", metavar="NAME-OR-ID")
 @click.option(
     "--state", type=click.Choice([str(each) for each in CellState]),
-    help="active: accepts new databases. full: accepts no more. draining: is being emptied. down: is unavailable, and"
-    " requests to its databases get 503 at once.",
+    help="active: accepts new databases. full: accepts no new databases. draining: the same, while you move its"
+    " databases away. down: requests to its databases get 503 at once.",
 )  # fmt: skip
 @_max_databases_option
 @_tier_option
-@click.option("--every-tier", is_flag=True, help="Accept databases of every tier again.")
+@click.option("--every-tier", is_flag=True, help="Accept new databases from every tier again.")
 @click.option(
     "--conninfo", metavar="KEYWORDS", help=f"{_CONNINFO_HELP} Nothing is copied: it must be the same cluster."
 )
@@ -108,7 +110,7 @@ def _set(
     *, name: str, state: str | None, max_databases: int | None, tiers: tuple[str, ...], every_tier: bool,
     conninfo: str | None, admin_role: str | None,
 ) -> None:  # fmt: skip
-    """Change a cell's state, what it accepts, or its address. Every node follows within a second.
+    """Change a cell's state, what it accepts, or its address. Every node applies the change within a second.
 
     If one of several changes is refused, none is made.
 
@@ -128,7 +130,7 @@ def _set(
     of = f"of the tiers {', '.join(changed.tiers)}" if changed.tiers else "of every tier"
     remark(f"The cell {changed.name!r} is {changed.state} and may hold {changed.max_databases} databases {of}.")
     if conninfo is not None:
-        remark(f"It is reached with {changed.conninfo!r}.")
+        remark(f"Its connection string is {changed.conninfo!r}.")
 
 
 @cell_command.command("list")

@@ -64,14 +64,16 @@ WantedBy=multi-user.target
 @click.option(
     "--cert-file", default="server.crt", show_default=True, help="Path of the cell's certificate on its machine."
 )
-@click.option("--key-file", default="server.key", show_default=True, help="Path of its private key.")
+@click.option("--key-file", default="server.key", show_default=True, help="Path of the certificate's private key.")
 @click.option(
     "--client-ca-file",
     default="clients.crt",
     show_default=True,
     help="Path of the CA that signs the service's certificates.",
 )
-@click.option("--socket-directory", default="/run/postgresql", show_default=True, help="Folder of its local socket.")
+@click.option(
+    "--socket-directory", default="/run/postgresql", show_default=True, help="Folder of PostgreSQL's local socket."
+)
 @click.option(
     "--data-folder",
     default="/var/lib/postgresql/15/main",

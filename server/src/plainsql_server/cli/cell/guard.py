@@ -14,7 +14,7 @@ _ENDS = (signal.SIGTERM, signal.SIGINT)
 @click.command("guard")
 @click.argument("data_folder", type=click.Path(file_okay=False, path_type=Path))
 def guard_command(data_folder: Path) -> None:
-    """Give customers who use little CPU time priority, on the machine where a cell's PostgreSQL runs.
+    """Give priority to customers who use little CPU time. Run it on a cell's machine.
 
     DATA_FOLDER is PostgreSQL's data folder. Run this as PostgreSQL's user, with the capability CAP_SYS_NICE, for as
     long as the machine runs: `cell files` writes a systemd unit for it. It needs Linux, but no settings and no

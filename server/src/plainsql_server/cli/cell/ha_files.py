@@ -67,7 +67,7 @@ WantedBy=multi-user.target
 @click.option("--name", required=True, metavar="NAME", help="Name of the cell, the same on all machines.")
 @click.option(
     "--node", "nodes", multiple=True, required=True, metavar="NAME=HOST",
-    help="Machine, and the address where the others reach it. Give three or more, an odd number.",
+    help="Name and address of a machine; repeat for three or more, an odd number.",
 )  # fmt: skip
 @click.option(
     "--admin-role", required=True, metavar="ROLE", help="Superuser that the service logs in as to provision databases."
@@ -76,9 +76,15 @@ WantedBy=multi-user.target
     "--certificates", default="/etc/plainsql", show_default=True, metavar="FOLDER",
     help="Folder on each machine with node.crt, node.key, nodes.crt, clients.crt, replication.crt and replication.key.",
 )  # fmt: skip
-@click.option("--data-directory", default="/var/lib/postgresql/15/plainsql", show_default=True)
-@click.option("--bin-directory", default="/usr/lib/postgresql/15/bin", show_default=True)
-@click.option("--socket-directory", default="/run/postgresql", show_default=True, help="Folder of its local socket.")
+@click.option(
+    "--data-directory", default="/var/lib/postgresql/15/plainsql", show_default=True, help="PostgreSQL's data folder."
+)
+@click.option(
+    "--bin-directory", default="/usr/lib/postgresql/15/bin", show_default=True, help="Folder of PostgreSQL's programs."
+)
+@click.option(
+    "--socket-directory", default="/run/postgresql", show_default=True, help="Folder of PostgreSQL's local socket."
+)
 @click.option(
     "--network", "networks", multiple=True, default=["0.0.0.0/0", "::0/0"], show_default=True,
     help="Network that the service connects from; repeatable.",

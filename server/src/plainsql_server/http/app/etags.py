@@ -8,7 +8,7 @@ from plainsql_server.http.server.requests import Request
 
 KNOWN_VERSION = Parameter(
     "If-None-Match",
-    "ETags of the answers you have. The status is 304 if one of them is current.",
+    "ETags of the responses you have. The status is 304 if one of them is current.",
     {"type": "string"},
     'W/"…"',
 )

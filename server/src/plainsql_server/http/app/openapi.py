@@ -40,8 +40,11 @@ _HEADERS: Mapping[str, tuple[str, str]] = {
     "RateLimit": ("Requests left (`r`), and seconds until more become available (`t`).", ""),
     "Retry-After": ("Seconds to wait before you retry.", "^[0-9]+$"),
     "WWW-Authenticate": ("The required authentication scheme.", "^Bearer$"),
-    "ETag": ("The version of this answer. Send it back as If-None-Match.", ""),
-    "Idempotency-Replayed": ("Present if this is the stored answer of an earlier request with the same key.", "^true$"),
+    "ETag": ("The version of this response. Send it back as If-None-Match.", ""),
+    "Idempotency-Replayed": (
+        "Present if this is the stored response to an earlier request with the same key.",
+        "^true$",
+    ),
 }
 
 

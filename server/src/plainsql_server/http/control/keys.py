@@ -81,7 +81,7 @@ class Key(msgspec.Struct, kw_only=True):
 class NewKey(Key, kw_only=True):
     """A new API key, with its secret."""
 
-    secret: Annotated[str, Meta(description="The key itself. It is shown only in this answer and never stored.")]
+    secret: Annotated[str, Meta(description="The key itself. It is shown only in this response and never stored.")]
 
 
 class KeyAnswer(msgspec.Struct, kw_only=True):

@@ -48,7 +48,7 @@ class Session(msgspec.Struct, kw_only=True):
 class NewSession(Session, kw_only=True):
     """A new session, with its token."""
 
-    token: Annotated[str, Meta(description="Send it instead of an API key. It is shown only in this answer.")]
+    token: Annotated[str, Meta(description="Send it instead of an API key. It is shown only in this response.")]
 
 
 class SessionAnswer(msgspec.Struct, kw_only=True):

@@ -61,7 +61,7 @@ class ResultAnswer(msgspec.Struct, kw_only=True):
 
 
 class QueryAnswer(ResultAnswer, kw_only=True):
-    """The answer to a query."""
+    """The response to a query."""
 
     # `query.py` assembles the answer as bytes. This model describes it, and tests compare the two.
     success: Success = True

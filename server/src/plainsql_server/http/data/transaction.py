@@ -127,7 +127,7 @@ class TransactionTimings(QueryTimings, kw_only=True):
 
 
 class TransactionAnswer(msgspec.Struct, kw_only=True):
-    """The answer to a transaction."""
+    """The response to a transaction."""
 
     # `_body` assembles the answer as bytes. This model describes it, and tests compare the two.
     success: Success = True

@@ -1,4 +1,4 @@
-"""The first tables: tiers, organizations, cells, databases, roles, api_keys."""
+"""Create the first tables: tiers, organizations, cells, databases, roles and API keys."""
 
 from alembic import op
 

@@ -1,4 +1,4 @@
-"""Notes which databases hold nothing that could run code unseen."""
+"""Record which databases contain no code, such as functions and triggers."""
 
 from alembic import op
 

@@ -1,4 +1,4 @@
-"""What the control plane needs: sessions, usage, the audit log, unfinished work, and word of changes to every node."""
+"""Add sessions, usage, the audit log, unfinished work, and notifications of changes."""
 
 from alembic import op
 

@@ -1,4 +1,4 @@
-"""Gives each database the secret that its record of requests asks the service for."""
+"""Add the secret that protects each database's idempotency records."""
 
 from alembic import op
 

@@ -1,4 +1,4 @@
-"""Lets a cell belong to one organization, whose databases then go there and nobody else's do."""
+"""Allow a cell to be dedicated to one organization."""
 
 from alembic import op
 

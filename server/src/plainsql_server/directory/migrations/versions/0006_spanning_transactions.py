@@ -1,4 +1,4 @@
-"""Keeps the record of transactions that span databases: whose turn it is, and what was decided."""
+"""Add the records of transactions that span databases."""
 
 from alembic import op
 

@@ -1,4 +1,4 @@
-"""Lets cells be full or down, bounds what they take, and keeps moves of databases between them."""
+"""Add the cell states full and down, limits on what a cell accepts, and moves between cells."""
 
 from alembic import op
 

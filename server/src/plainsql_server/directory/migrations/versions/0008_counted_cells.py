@@ -1,4 +1,4 @@
-"""Keeps in a cell's row how many databases it has, so that whoever chooses a cell counts none."""
+"""Store the number of databases in each cell's row."""
 
 from alembic import op
 

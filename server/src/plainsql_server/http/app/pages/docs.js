@@ -191,7 +191,7 @@ function section(reference, operation) {
     element("h2", {}, element("span", { class: "method" }, operation.method), " ", code(operation.path)),
     element("p", {}, prose(`${operation.summary.replace(/[?]$/, "")}. ${operation.description}`)),
     ...new Form(reference, operation).parts(),
-    element("details", {}, element("summary", {}, "Answers"), answers(reference, operation)));
+    element("details", {}, element("summary", {}, "Responses"), answers(reference, operation)));
 }
 
 function show(reference) {
@@ -218,5 +218,5 @@ function show(reference) {
 try {
   show(new Reference(await (await fetch("openapi.json")).json()));
 } catch (error) {
-  place("about").textContent = `The document did not come: ${error}`;
+  place("about").textContent = `Can't load openapi.json: ${error}`;
 }
