@@ -4,7 +4,6 @@
 """
 
 import asyncio
-import os
 import signal
 import time
 from collections.abc import Iterator
@@ -189,7 +188,7 @@ async def test_rolling_restarts_leave_nobody_without_an_answer_and_lose_nothing(
 
 async def restart(node: Node) -> None:
     await asyncio.sleep(0.5)
-    assert await asyncio.to_thread(node.stop) in (0, -signal.SIGTERM), os.strerror(node.process.returncode)
+    assert await asyncio.to_thread(node.stop) in (0, -signal.SIGTERM), str(node.process.returncode)
     await asyncio.to_thread(node.start)
 
 
