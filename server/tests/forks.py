@@ -121,8 +121,8 @@ def run(
         return subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=timeout, check=False, cwd=cwd, input=input
         )
-    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        given.write(input.encode())
+    with _text_file() as given, _text_file() as output, _text_file() as errors:
+        given.write(input)
         given.seek(0)
         streams = ((stdin or given).fileno(), output.fileno(), errors.fileno())
         process = _fork(program, arguments, environment, streams, cwd or Path.cwd())
@@ -132,7 +132,11 @@ def run(
             process.kill()
         output.seek(0)
         errors.seek(0)
-        return subprocess.CompletedProcess(arguments, process.wait(), output.read().decode(), errors.read().decode())
+        return subprocess.CompletedProcess(arguments, process.wait(), output.read(), errors.read())
+
+
+def _text_file() -> IO[str]:
+    return tempfile.TemporaryFile("w+", encoding="utf-8")
 
 
 def _fork(

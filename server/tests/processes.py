@@ -44,7 +44,7 @@ def end_all_of(directory: Path) -> None:
 
 
 def processes_of(directory: Path) -> list[str]:
-    """Every process whose working folder, arguments or environment lie in a state folder."""
+    """Every process whose working folder, output, arguments or environment lie in a state folder."""
     places = {os.fsencode(directory), os.fsencode((directory / "postgres").resolve())}
     found = []
     for entry in Path("/proc").iterdir():
@@ -55,7 +55,15 @@ def processes_of(directory: Path) -> list[str]:
                 (entry / "cmdline").read_bytes(),
                 (entry / "environ").read_bytes(),
                 os.readlink(entry / "cwd").encode(),
+                _output(entry).encode(),
             ]
             if any(place in fact for place in places for fact in facts):
                 found.append(f"{entry.name} {facts[0].decode(errors='replace')}")
     return found
+
+
+def _output(entry: Path) -> str:
+    """The file to which a process writes: all that tells a fork from its parent, whose arguments it has."""
+    with contextlib.suppress(OSError):
+        return os.readlink(entry / "fd/1")
+    return ""

@@ -10,7 +10,6 @@ import shutil
 import signal
 import ssl
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -142,6 +141,7 @@ def running_service(*options: str, tier: str = "dedicated", workers: int = 1) ->
             refuse_secrets(*folder.rglob("*.log*"))
         finally:
             shutil.rmtree(folder)
+            _printed(folder).unlink()
 
 
 def copy_used_state(folder: Path) -> None:
@@ -156,12 +156,17 @@ def _make_template(folder: Path) -> None:
     _end(folder, process)
 
 
-def _start(folder: Path, *options: str) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "plainsql_server", "dev", "--dir", str(folder), *options]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+def _start(folder: Path, *options: str) -> forks.Process:
+    with _printed(folder).open("wb") as output:
+        return forks.start(["dev", "--dir", str(folder), *options], os.environ, output, folder)
 
 
-def _wait_until_ready(folder: Path, process: "subprocess.Popen[bytes]") -> Mapping[str, Any]:
+def _printed(folder: Path) -> Path:
+    """What `dev` prints. Not in its folder, which is empty at the first start."""
+    return folder.with_name(f"{folder.name}.printed")
+
+
+def _wait_until_ready(folder: Path, process: forks.Process) -> Mapping[str, Any]:
     described = folder / "dev.json"
     end = time.monotonic() + _START_LIMIT_S
     while not described.exists():
@@ -172,14 +177,15 @@ def _wait_until_ready(folder: Path, process: "subprocess.Popen[bytes]") -> Mappi
     return dev
 
 
-def _end(folder: Path, process: "subprocess.Popen[bytes]") -> str:
+def _end(folder: Path, process: forks.Process) -> str:
     """Stops it as a user would; what it has printed. Whatever it started is gone as well, so that its folder may go."""
     process.send_signal(signal.SIGINT)
     try:
-        return process.communicate(timeout=_STOP_LIMIT_S)[0].decode()
+        process.wait(_STOP_LIMIT_S)
+        return _printed(folder).read_text()
     except subprocess.TimeoutExpired:
         process.kill()
-        printed = process.communicate(timeout=_STOP_LIMIT_S)[0].decode()
+        process.wait(_STOP_LIMIT_S)
         # Its parts notice that it is dead and stop by themselves.
         wait_for(lambda: not processes_of(folder), _STOP_LIMIT_S, lambda: f"left behind: {processes_of(folder)}")
-        raise AssertionError(f"not stopped within {_STOP_LIMIT_S} s:\n{printed}") from None
+        raise AssertionError(f"not stopped within {_STOP_LIMIT_S} s:\n{_printed(folder).read_text()}") from None
