@@ -1,4 +1,6 @@
 import time
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -103,19 +105,32 @@ def test_any_text_has_first_words_or_none_and_raises_nothing(sql: str) -> None:
     assert all(word == word.upper() and word.isascii() for word in first_words(sql))
 
 
+def best_s(work: Callable[[], object]) -> float:
+    """The least processor time that it took, of three times."""
+    took_s = []
+    for _ in range(3):
+        began_s = time.process_time()
+        work()
+        took_s.append(time.process_time() - began_s)
+    return min(took_s)
+
+
 @pytest.mark.timing
 def test_a_megabyte_of_comments_before_the_first_word_is_refused_at_once() -> None:
-    started_s = time.process_time()
-    assert first_words("/*" * 30_000) == []
+    # Linear is not enough: whoever waits meanwhile would feel a megabyte of them. It takes no longer than what is read.
     for comment in ("/**/", "-- \n", "-- \r"):
-        assert first_words(comment * 16_000 + "select") == ["SELECT"]
+        some, many = comment * 16_000 + "select", comment * 250_000 + "commit"
+        assert first_words(some) == ["SELECT"]
         # Linear is not enough: a megabyte of them would delay other requests.
-        assert code_of(comment * 250_000 + "commit") == "malformed_request"
-    assert code_of("/*" * 500_000) == "malformed_request"
+        assert code_of(many) == "malformed_request"
+        assert best_s(partial(code_of, many)) < 4 * best_s(partial(first_words, some))
+    some, many = "/*" * 30_000, "/*" * 500_000
+    assert first_words(some) == []
+    assert code_of(many) == "malformed_request"
+    assert best_s(partial(code_of, many)) < 4 * best_s(partial(first_words, some))
     assert code_of("/*" + "x" * 100_000 + "*/ commit") == "malformed_request"
     assert code_of("set /*" + "x" * 100_000 + "*/ transaction read write") == "malformed_request"
     assert first_words("select /*" + "x" * 100_000 + "*/ a") == ["SELECT"]
-    assert time.process_time() - started_s < 1
 
 
 @pytest.mark.parametrize("disguise", DISGUISES)
