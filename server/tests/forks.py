@@ -45,7 +45,7 @@ class ForkedProcess:
         self.args = arguments
         self.returncode: int | None = None
         self._status = status
-        self.pid = int(self._told(_LIMIT_S))
+        self.pid = int(self._received(_LIMIT_S))
 
     def poll(self) -> int | None:
         """The exit code, or None as long as it runs."""
@@ -57,7 +57,7 @@ class ForkedProcess:
         """Waits for its end. Raises subprocess.TimeoutExpired."""
         if self.returncode is None:
             try:
-                self.returncode = int(self._told(timeout))
+                self.returncode = int(self._received(timeout))
             except TimeoutError:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0) from None
             self._status.close()
@@ -71,11 +71,11 @@ class ForkedProcess:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
-    def _told(self, timeout_s: float | None) -> bytes:
+    def _received(self, timeout_s: float | None) -> bytes:
         self._status.settimeout(timeout_s)
-        told = self._status.recv(64)
-        assert told, "the process that forks has ended"
-        return told
+        received = self._status.recv(64)
+        assert received, "the process that forks has ended"
+        return received
 
 
 Process = subprocess.Popen[bytes] | ForkedProcess

@@ -35,8 +35,8 @@ def test_a_forked_command_prints_and_ends_as_a_new_process_does(program: str) ->
         command = [sys.executable, "-m", program.partition(".")[0], *arguments]
         new = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, input="")
         fork = forks.run(arguments, environment, program=program)
-        said = new.stderr.replace("python -m plainsql_server", "plainsql-server")
-        assert (fork.returncode, fork.stdout, fork.stderr) == (new.returncode, new.stdout, said), arguments
+        expected = new.stderr.replace("python -m plainsql_server", "plainsql-server")
+        assert (fork.returncode, fork.stdout, fork.stderr) == (new.returncode, new.stdout, expected), arguments
 
 
 def test_a_forked_command_has_the_environment_that_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,11 +117,10 @@ def best_s(work: Callable[[], object]) -> float:
 
 @pytest.mark.timing
 def test_a_megabyte_of_comments_before_the_first_word_is_refused_at_once() -> None:
-    # Linear is not enough: whoever waits meanwhile would feel a megabyte of them. It takes no longer than what is read.
+    # Linear is not enough: a megabyte of them would delay other requests. It takes no longer than what is read.
     for comment in ("/**/", "-- \n", "-- \r"):
         some, many = comment * 16_000 + "select", comment * 250_000 + "commit"
         assert first_words(some) == ["SELECT"]
-        # Linear is not enough: a megabyte of them would delay other requests.
         assert code_of(many) == "malformed_request"
         assert best_s(partial(code_of, many)) < 4 * best_s(partial(first_words, some))
     some, many = "/*" * 30_000, "/*" * 500_000

@@ -17,7 +17,7 @@ from plainsql_server.data_plane.query import Queries
 from plainsql_server.data_plane.stream import ReaderTooSlow, Streams
 from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.pool.address import Address
-from plainsql_server.engine.pool.pool import Pools
+from plainsql_server.engine.pool.pools import Pools
 
 # The compiled code accepts no objects in the place of its own.
 pytestmark = [pytest.mark.unit, pytest.mark.interpreted]

@@ -1,4 +1,4 @@
-"""Ports that `dev` and the tests choose belong to whoever asked for them."""
+"""Ports that `dev` and the tests choose stay reserved for their users."""
 
 import socket
 

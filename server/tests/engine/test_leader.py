@@ -16,7 +16,8 @@ import pytest
 from plainsql_server.core.errors import EngineError, ServiceError
 from plainsql_server.engine.pool.address import Address
 from plainsql_server.engine.pool.health import PROBE_ROLE
-from plainsql_server.engine.pool.pool import Pool, PoolLimits, Pools
+from plainsql_server.engine.pool.pool import Pool
+from plainsql_server.engine.pool.pools import PoolLimits, Pools
 from server.tests.engine.conftest import ROLE
 from server.tests.engine.test_pool import WAIT_LIMIT_S, ask, backends
 from server.tests.postgres import SUPERUSER, Postgres

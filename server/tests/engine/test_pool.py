@@ -24,7 +24,8 @@ from plainsql_server.engine.connection.queries import values_and_close
 from plainsql_server.engine.connection.session_state import SessionState, state_left_by
 from plainsql_server.engine.execution.execution import ResultStream, Statement
 from plainsql_server.engine.pool.address import Address
-from plainsql_server.engine.pool.pool import Lease, Pool, PoolLimits, Pools
+from plainsql_server.engine.pool.pool import Lease, Pool
+from plainsql_server.engine.pool.pools import PoolLimits, Pools
 from server.tests.engine.conftest import ROLE
 from server.tests.postgres import SUPERUSER, Postgres
 

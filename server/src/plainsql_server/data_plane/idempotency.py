@@ -27,7 +27,7 @@ from plainsql_server.data_plane.transaction import (
 from plainsql_server.engine.connection.session_state import SessionState
 from plainsql_server.engine.connection.sqlstate import engine_unavailable
 from plainsql_server.engine.execution.records import AlreadyRecorded, Found, Record, look_up, purge
-from plainsql_server.engine.pool.pool import Pools
+from plainsql_server.engine.pool.pools import Pools
 from plainsql_server.limits.tiers import TIERS
 
 # The interval between two checks whether a commit succeeded. PostgreSQL may need seconds to come back.

@@ -21,7 +21,8 @@ from plainsql_server.engine.connection.connection import ResultTooLarge
 from plainsql_server.engine.connection.interrupt import InterruptReason
 from plainsql_server.engine.connection.session_state import SessionState
 from plainsql_server.engine.execution.execution import CHUNK_ROWS, ResultStream
-from plainsql_server.engine.pool.pool import Lease, Pool, Pools
+from plainsql_server.engine.pool.pool import Lease, Pool
+from plainsql_server.engine.pool.pools import Pools
 
 # Statements that can run behind a cursor, so that unwanted rows need not be computed.
 _READS = frozenset(["SELECT", "VALUES", "TABLE"])

@@ -24,7 +24,8 @@ from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.connection.connection import ResultTooLarge
 from plainsql_server.engine.connection.exchange import run_command
 from plainsql_server.engine.execution.read_stream import NoSafeSnapshot, ReadStream, is_refused_write
-from plainsql_server.engine.pool.pool import Lease, Pool, Pools
+from plainsql_server.engine.pool.pool import Lease, Pool
+from plainsql_server.engine.pool.pools import Pools
 
 # How long a stream waits for a safe snapshot. Among short transactions, one is available within milliseconds. A longer
 # wait means that a long transaction is running, which may take minutes (measured for decision 0009).

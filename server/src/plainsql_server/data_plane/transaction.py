@@ -32,7 +32,8 @@ from plainsql_server.engine.connection.interrupt import InterruptReason
 from plainsql_server.engine.connection.session_state import SessionState
 from plainsql_server.engine.encoding.shapes import DEFAULT_ENCODING, Encoding
 from plainsql_server.engine.execution.transaction import Attempt, Expectation, Plan, TransactionStep
-from plainsql_server.engine.pool.pool import Pool, Pools
+from plainsql_server.engine.pool.pool import Pool
+from plainsql_server.engine.pool.pools import Pools
 from plainsql_server.limits.tiers import TIERS, TRANSACTION_DATABASES, Limits
 
 # Statements whose planning takes a snapshot. Any other first statement could still change the isolation level.
