@@ -3,7 +3,6 @@
 import json
 import os
 import ssl
-import statistics
 import time
 from collections.abc import Callable
 
@@ -32,12 +31,12 @@ def test_the_client_reaches_most_of_a_bare_library_s_rate(service: Service, db: 
     def ask_client() -> None:
         assert db.query("select 1").value() == 1
 
-    ratios = []
-    for _ in range(ROUNDS):
-        ratios.append(_rate(ask_client) / _rate(ask_bare))
+    rates = [(_rate(ask_client), _rate(ask_bare)) for _ in range(ROUNDS)]
     bare.clear()
-    print(f"the client's rate is {statistics.median(ratios):.2f} of bare urllib3's, each round: {ratios}")
-    assert statistics.median(ratios) >= 0.8
+    # The best rounds, because a stall of the machine can halve the rate of any one.
+    ratio = max(ours for ours, _ in rates) / max(theirs for _, theirs in rates)
+    print(f"the client's best rate is {ratio:.2f} of bare urllib3's, each round: {rates}")
+    assert ratio >= 0.8
 
 
 def _rate(ask: Callable[[], None]) -> float:
