@@ -21,15 +21,15 @@ _TIMING = re.compile(r"\bmark\.timing\b")
 _CHAOS = re.compile(r"\bmark\.chaos\b")
 # How long something took; what waits for a condition compares the clock itself with a moment.
 _DURATION = re.compile(r"\belapsed|\btook_s\b|(monotonic|process_time|perf_counter|loop\.time)\(\) - |\.gone\(")
-_BOUND = re.compile(r"\b([A-Z]+_)*(WITHIN|LIMIT|FELT|SOON|LATE|BOUND|HEEDED|UNDISTURBED)_M?S\b")
-_ROOM = re.compile(r"\bSTALL_S\b")
+_BOUND = re.compile(r"\b([A-Z]+_)*(WITHIN|LIMIT|FELT|SOON|LATE|BOUND|UNDISTURBED)_M?S\b")
+_MARGIN = re.compile(r"\bSTALL_S\b")
 
 # The bars of chaos tests that leave room without STALL_S: several seconds more than what is claimed takes.
 ROOMY = {
     "server/tests/consistency/test_spanning.py": "2 * BOUND_S",
-    "server/tests/consistency/test_spanning_away.py": "LATE_S",
-    "server/tests/end_to_end/test_directory_away.py": "GRACE_MS / 1000 + 3",
-    "server/tests/end_to_end/test_redis_away.py": "55",
+    "server/tests/consistency/test_spanning_unavailable.py": "LATE_S",
+    "server/tests/end_to_end/test_directory_unavailable.py": "GRACE_MS / 1000 + 3",
+    "server/tests/end_to_end/test_redis_unavailable.py": "55",
     "server/tests/end_to_end/test_restart.py": "STOPPED_WITHIN_S",
     "server/tests/end_to_end/test_workers.py": "REPLACED_WITHIN_S",
     "server/tests/failover/test_failover.py": "BACK_WITHIN_S",
@@ -38,7 +38,7 @@ ROOMY = {
 LIMITS = {
     "server/tests/end_to_end/test_stream_failures.py": {"_backends_gone"},
     "server/tests/fleet/test_waiting.py": {"until_refused"},
-    "server/tests/strangers/test_fuzz.py": {"post"},
+    "server/tests/tenant_isolation/test_fuzz.py": {"post"},
 }
 
 _parsed = cache(ast.parse)
@@ -57,7 +57,7 @@ def unmarked_claims(text: str, limits: frozenset[str] = frozenset(), roomy: str 
             marks = " ".join([of_all, *map(ast.unparse, each.decorator_list)])
             claimed = [bar for called in _called(name, calls) for bar in bars[called]]
             if _CHAOS.search(marks):
-                claimed = [bar for bar in claimed if not _ROOM.search(bar) and not (roomy and roomy in bar)]
+                claimed = [bar for bar in claimed if not _MARGIN.search(bar) and not (roomy and roomy in bar)]
             if claimed and not _TIMING.search(marks):
                 yield name
 
