@@ -77,6 +77,10 @@ class Leader:
             connection.place = place
             return connection
 
+    def is_elsewhere(self, place: int) -> bool:
+        """Whether another host is known to be the primary, so that what still runs on this one no longer matters."""
+        return self.place is not None and self.place != place
+
     def suspect(self) -> None:
         """Starts a probe in the background, at most one per second.
 

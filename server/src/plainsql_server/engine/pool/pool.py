@@ -321,15 +321,15 @@ class Pool:
             self.cell.observe(
                 FailureObserved(now(), "failure", "engine.pool", "a backend ignored pg_terminate_backend")
             )
-            await gone(backend_pid, self._conninfos[connection.place], lambda: self._is_replaced(connection.place))
+            await gone(
+                backend_pid,
+                self._conninfos[connection.place],
+                lambda: self.cell.leader.is_elsewhere(connection.place),
+            )
         finally:
             # 0.0: the wait says nothing about how long a slot is usually held. It also served as the penalty.
             self._close(connection)
             self.cell.admission.release(self.queue, 0.0)
-
-    def _is_replaced(self, place: int) -> bool:
-        """Whether another server is the primary now, so that what runs in this place no longer matters."""
-        return self.cell.leader.place is not None and self.cell.leader.place != place
 
     def _close(self, connection: Connection) -> None:
         connection.close()

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from http import HTTPStatus
 
 from plainsql_server.core.clock import monotonic_us, now
-from plainsql_server.core.errors import EngineError, InternalError, Outcome, ServiceError
+from plainsql_server.core.errors import EngineError, InternalError, Outcome, ServiceError, described
 from plainsql_server.core.observation import FailureObserved, Observe, RequestFinished
 from plainsql_server.core.principal import Principal
 from plainsql_server.directory.principals import Principals
@@ -106,7 +106,7 @@ class Application:
             response = self._failed(error, request, route)
         except Exception as error:
             # While the resources are being closed, they fail in many ways.
-            context = f"{type(error).__name__}: {error}"
+            context = described(error)
             failure = _shutting_down(Outcome.UNKNOWN, context) if self._is_closing else InternalError(context)
             response = self._failed(failure, request, route)
         if response.stream is not None:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from plainsql_server.core.clock import now
-from plainsql_server.core.errors import AccessError, EngineError, LimitError, Outcome
+from plainsql_server.core.errors import AccessError, EngineError, LimitError, Outcome, described
 from plainsql_server.core.observation import FailureObserved, Observe
 from plainsql_server.core.principal import Principal, Scope
 from plainsql_server.directory.principals import Principals
@@ -50,9 +50,7 @@ class CredentialWatch:
             return
         except Exception as error:
             # A stream must not go on unwatched, whatever failed.
-            self._observe(
-                FailureObserved(now(), "failure", "http.credential_watch", f"{type(error).__name__}: {error}")
-            )
+            self._observe(FailureObserved(now(), "failure", "http.credential_watch", described(error)))
         request.channel.cancel(CancelReason.ACCESS_ENDED)
 
     async def _is_valid(self, secret: str, principal: Principal) -> bool:

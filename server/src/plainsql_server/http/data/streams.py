@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from plainsql_server.core.clock import monotonic_us
-from plainsql_server.core.errors import EngineError, InternalError, Outcome, ServiceError
+from plainsql_server.core.errors import EngineError, InternalError, Outcome, ServiceError, described
 from plainsql_server.core.principal import Principal
 from plainsql_server.core.result import Shape
 from plainsql_server.core.statement import without_stream_hint
@@ -80,7 +80,7 @@ class StreamedAnswers:
         except Exception as error:
             if not delivery.has_begun:
                 raise
-            failure = InternalError(f"{type(error).__name__}: {error}")
+            failure = InternalError(described(error))
             failure.outcome = job.outcome
             delivery.fail(failure)
         return delivery.response
