@@ -43,7 +43,8 @@ def to_error(
     if reason is InterruptReason.TOO_LARGE and was_rolled_back(error):
         return result_too_large(job, Outcome.ROLLED_BACK)
     if reason is InterruptReason.DEADLINE and isinstance(error, (StatementError, EngineError)):
-        return timed_out(job, error.outcome)
+        # A stream runs in a read-only transaction, so it had no effect, whatever became of its connection.
+        return timed_out(job, Outcome.ROLLED_BACK if job.kind == "stream" else error.outcome)
     return error
 
 
