@@ -114,7 +114,7 @@ def test_free_ports_differ_from_each_other() -> None:
     assert len(set(chosen.values())) == 50
 
 
-def test_one_port_for_two_is_refused() -> None:
+def test_the_same_port_for_two_parts_is_rejected() -> None:
     port = choose_ports({"--data-port": 0})["--data-port"]
     with pytest.raises(DevError, match=f"Port {port}"):
         choose_ports({"--data-port": port, "--control-port": port})

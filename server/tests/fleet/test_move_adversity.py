@@ -93,7 +93,7 @@ def test_deleting_a_database_during_a_move_deletes_its_copy_too(fleet: Fleet) ->
     assert fleet.leaked() == fleet.known_leaks
 
 
-def test_a_second_move_is_refused_and_the_first_goes_on(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_move_is_rejected_and_the_first_continues(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     # The first one stands still meanwhile, and says nothing.
     monkeypatch.setattr(moves, "ALIVE_S", 100.0)
     output: list[str] = []
@@ -142,7 +142,7 @@ def test_a_connection_that_does_not_end_cancels_the_switch_and_unfences_the_data
     assert fleet.cell() == "local"
 
 
-def test_nothing_is_closed_for_the_sake_of_connections_that_another_server_has(fleet: Fleet) -> None:
+def test_connections_of_other_servers_cause_no_eviction(fleet: Fleet) -> None:
     """After a failover, the fencing connection goes to the new leader, and a reader may still use the old one."""
 
     async def stop(spared: list[int]) -> None:

@@ -138,7 +138,7 @@ ROLES = [
     Probe("one's own role for another tenant", "grant {owner} to {other_reader}"),
     Probe("another tenant's things to oneself", "reassign owned by {other_owner} to {owner}"),
     Probe("another tenant's things dropped", "drop owned by {other_reader}"),
-    Probe("rights on what another tenant will make", "alter default privileges for role {other_owner} grant all on tables"
+    Probe("privileges on what another will make", "alter default privileges for role {other_owner} grant all on tables"
           " to {owner}"),
     Probe("a right for another tenant, who could not be dropped then", "grant usage on schema public to {other_owner}"),
     Probe("a right ahead for another tenant", "alter default privileges grant select on tables to {other_owner}"),
