@@ -204,7 +204,7 @@ HOSTILE = [
 
 
 def test_no_customer_code_runs_as_superuser_and_triggers_fire_once(fleet: Fleet) -> None:
-    def meddle() -> None:
+    def change() -> None:
         with fleet.now.owner() as owner:
             owner.execute("update trapped set b = b + 1 where a <= 10")
             owner.execute("delete from bare where a > 90")
@@ -213,7 +213,7 @@ def test_no_customer_code_runs_as_superuser_and_triggers_fire_once(fleet: Fleet)
     with fleet.now.owner() as owner:
         for statement in HOSTILE:
             owner.execute(statement)
-    moved, _ = move_with_changes(fleet, {"data": meddle, "switch": meddle})
+    moved, _ = move_with_changes(fleet, {"data": change, "switch": meddle})
     assert moved.attempts == 1
     with fleet.now.owner() as owner:
         assert owner.execute("select count(*) from log where n > 0").fetchone() == (20,)
