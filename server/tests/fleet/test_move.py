@@ -213,7 +213,7 @@ def test_no_customer_code_runs_as_superuser_and_triggers_fire_once(fleet: Fleet)
     with fleet.now.owner() as owner:
         for statement in HOSTILE:
             owner.execute(statement)
-    moved, _ = move_with_changes(fleet, {"data": change, "switch": meddle})
+    moved, _ = move_with_changes(fleet, {"data": change, "switch": change})
     assert moved.attempts == 1
     with fleet.now.owner() as owner:
         assert owner.execute("select count(*) from log where n > 0").fetchone() == (20,)
