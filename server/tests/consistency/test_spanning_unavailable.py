@@ -236,7 +236,7 @@ async def test_deferred_triggers_of_all_databases_run_before_any_is_prepared(two
     assert stored(two, 70) == [True, True]
 
 
-@pytest.mark.parametrize("work", [_SLEEP, _SLEEP_UNCANCELLED], ids=["patient", "stubborn"])
+@pytest.mark.parametrize("work", [_SLEEP, _SLEEP_UNCANCELLED], ids=["cancellable", "uncancelled"])
 async def test_deferred_triggers_count_against_the_deadline(two: TwoCells, node: Node, work: str) -> None:
     defer(two, work)
     answer = await send(node, two, 71, timeout_ms=1_000, more=(slow(20),))
