@@ -61,12 +61,12 @@ def table(db: plainsql.Client, columns: str) -> Iterator[str]:
         ("text", None),
     ],
 )
-def test_a_value_comes_back_as_it_was_sent(db: plainsql.Client, type_name: str, value: Any) -> None:
+def test_a_value_is_returned_as_it_was_sent(db: plainsql.Client, type_name: str, value: Any) -> None:
     returned = db.query(f"select $1::{type_name} as it", value).value()
     assert (returned, type(returned)) == (value, type(value))
 
 
-def test_a_row_goes_by_position_and_by_name(db: plainsql.Client) -> None:
+def test_row_values_are_accessible_by_position_and_by_name(db: plainsql.Client) -> None:
     row = db.query("select 1 as a, 'x' as b, 2 as a").one()
     assert (row[0], row["b"], row.b, row["a_1"], row.as_dict()) == (1, "x", "x", 2, {"a": 1, "b": "x", "a_1": 2})
     assert tuple(row) == (1, "x", 2)

@@ -90,7 +90,7 @@ def test_row_counts_are_reported(connection: dbapi.Connection, booze: str) -> No
     assert cursor.rowcount == -1
 
 
-def test_parameters_go_by_position_and_by_name(connection: dbapi.Connection, booze: str) -> None:
+def test_parameters_are_passed_by_position_and_by_name(connection: dbapi.Connection, booze: str) -> None:
     cursor = connection.cursor()
     cursor.execute(f"insert into {booze} values (%s)", ["Cooper's"])
     cursor.execute(f"insert into {booze} values (%(beer)s)", {"beer": "Victoria Bitter"})

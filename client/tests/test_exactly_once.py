@@ -63,7 +63,7 @@ def _write_one(db: plainsql.Client, number: int) -> str:
     return "committed"
 
 
-async def test_the_asyncio_client_keeps_to_it_as_well(plain_service: Service) -> None:
+async def test_the_asyncio_client_writes_exactly_once_too(plain_service: Service) -> None:
     port = urlsplit(plain_service.data_url).port
     assert port is not None
     plain_service.query("create table async_effects (number int)")

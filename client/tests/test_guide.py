@@ -59,7 +59,7 @@ def test_the_guide_s_commands_print_what_it_shows(place: Path) -> None:
             assert done.stdout == shown
 
 
-def test_the_guide_s_screens_are_what_the_command_says(place: Path) -> None:
+def test_the_guide_shows_the_real_output_of_the_command(place: Path) -> None:
     """Those of single commands; `test_shell.py` has that of the shell."""
     blocks = [text for language, text in _FENCED.findall(GUIDE.read_text()) if not language]
     screens = [text for text in blocks if text.startswith("$ ") and not text.startswith("$ plainsql\n")]

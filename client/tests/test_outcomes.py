@@ -38,7 +38,7 @@ def insert(request: pytest.FixtureRequest) -> Callable[[str, float], Any]:
 
 
 @pytest.mark.parametrize("refused", [(503, "overloaded"), (429, "rate_limited"), (401, "unauthenticated")])
-def test_a_refusal_after_a_lost_answer_does_not_say_that_nothing_was_done(
+def test_a_rejection_after_a_lost_answer_does_not_report_not_executed(
     insert: Callable[[str, float], Any], refused: tuple[int, str]
 ) -> None:
     with scripted(hang_up, refusal(*refused)) as (url, _), pytest.raises(plainsql.NetworkError) as caught:
@@ -48,7 +48,7 @@ def test_a_refusal_after_a_lost_answer_does_not_say_that_nothing_was_done(
     assert f"It is {refused[1]}." in str(caught.value)
 
 
-def test_a_refusal_after_a_lost_answer_says_committed_where_the_service_knows_it() -> None:
+def test_a_rejection_after_a_lost_answer_reports_committed_if_the_service_knows_it() -> None:
     steps = (hang_up, refusal(401, "unauthenticated"), answer(200, COMMITTED))
     with scripted(*steps) as (url, requests), pytest.raises(plainsql.NetworkError) as caught:
         blocking(url, 0.3)
@@ -56,7 +56,7 @@ def test_a_refusal_after_a_lost_answer_says_committed_where_the_service_knows_it
     assert requests[-1].startswith(f"GET /v1/requests/{caught.value.idempotency_key} ")
 
 
-def test_a_refusal_without_a_lost_answer_says_that_nothing_was_done(insert: Callable[[str, float], Any]) -> None:
+def test_a_rejection_without_a_lost_answer_reports_not_executed(insert: Callable[[str, float], Any]) -> None:
     with scripted(refusal(503, "overloaded")) as (url, _), pytest.raises(plainsql.LimitError) as caught:
         insert(url, 0.3)
     assert caught.value.outcome == "not_executed"

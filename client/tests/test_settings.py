@@ -52,7 +52,7 @@ def test_arguments_win_over_the_environment_and_that_over_the_files(
     )  # fmt: skip
 
 
-def test_the_key_of_a_file_goes_only_to_the_address_in_that_file(tmp_path: Path) -> None:
+def test_the_key_of_a_file_is_sent_only_to_the_address_in_that_file(tmp_path: Path) -> None:
     write_dev(tmp_path)
     write_login(tmp_path)
     assert resolve("https://localhost:8400").key == "svc_k_dev"
@@ -61,7 +61,7 @@ def test_the_key_of_a_file_goes_only_to_the_address_in_that_file(tmp_path: Path)
         resolve("https://elsewhere.example")
 
 
-def test_without_anything_the_error_says_what_to_do() -> None:
+def test_without_settings_the_error_explains_what_to_do() -> None:
     with pytest.raises(SettingsError, match="set PLAINSQL_URL"):
         resolve()
 

@@ -148,7 +148,7 @@ async def test_every_open_route_is_a_route() -> None:
     assert declared >= OPEN_ROUTES | KNOWN_CALLERS_ROUTES
 
 
-async def test_every_route_says_what_it_is_for_and_is_declared_once() -> None:
+async def test_every_route_has_a_purpose_and_is_declared_once() -> None:
     for routes in (await declared_routes()).values():
         assert all(route.purpose.strip() for route in routes)
         assert len({(route.method, route.path) for route in routes}) == len(routes)
@@ -231,7 +231,7 @@ def test_no_condition_of_the_engine_takes_a_status_that_is_meant_for_a_code_of_o
     assert names & set(STATUS_OF_CODE) == set()
 
 
-def test_every_setting_says_what_it_is_for() -> None:
+def test_every_setting_has_a_description() -> None:
     assert undescribed(Settings) == []
 
 

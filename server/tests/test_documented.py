@@ -23,7 +23,7 @@ def check(plane: str, method: str, path: str, status: int, body: object, *, sent
     Documented(plane).check(httpx.Response(status, json=body, request=request))
 
 
-def test_what_is_documented_passes() -> None:
+def test_documented_answers_pass() -> None:
     check("control", "GET", f"/v1/keys/{KEY_ID}", 404, FAILED)
     check("data", "POST", "/v1/query", 200, QUERY, sent={"sql": "select 1"})
     check("data", "GET", "/v1/requests/a/b", 404, {**FAILED, "error": {**ERROR, "code": "request_not_found"}})

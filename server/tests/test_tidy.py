@@ -110,7 +110,7 @@ def test_a_method_of_71_lines_is_too_long_and_one_of_70_is_not(tmp_path: Path, k
 
 
 @pytest.mark.parametrize(("listed", "complaint"), [(501, None), (502, "may only shrink"), (500, "may only shrink")])
-def test_an_exception_must_say_the_exact_size(tmp_path: Path, listed: int, complaint: str | None) -> None:
+def test_an_exception_must_state_the_exact_size(tmp_path: Path, listed: int, complaint: str | None) -> None:
     _write_module(tmp_path, "x = 1\n" * 501)
     found = complaints(tmp_path, {"bench/sample.py": listed})
     assert (complaint is None and found == []) or (complaint is not None and complaint in found[0])

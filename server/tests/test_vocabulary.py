@@ -98,8 +98,7 @@ def our_files() -> tuple[str, ...]:
         for folder, folders, names in os.walk(ROOT / top):
             folders[:] = [each for each in folders if each not in NOT_OURS and not each.endswith(".egg-info")]
             found += [Path(folder) / name for name in names]
-    ours = {path.relative_to(ROOT).as_posix() for path in found}
-    return tuple(sorted(name for name in ours if name != THIS))
+    return tuple(sorted({path.relative_to(ROOT).as_posix() for path in found} - {THIS}))
 
 
 def python_files() -> list[str]:

@@ -79,7 +79,7 @@ class Connection:
         return head
 
     async def read(self) -> bytes:
-        """The next piece of the body; empty at its end."""
+        """The next chunk of the body; empty at its end."""
         try:
             while (chunk := self._wire.chunk()) is None:
                 self._wire.feed(await self.receive())
@@ -97,7 +97,7 @@ Open = Callable[[Address, ssl.SSLContext | None, float], Awaitable[Connection]]
 
 
 class StreamSource:
-    """A response body that is read in pieces. If it is closed early, the service cancels the statement."""
+    """A response body that is read in chunks. If it is closed early, the service cancels the statement."""
 
     def __init__(self, driver: "Driver", connection: Connection) -> None:
         self._driver = driver

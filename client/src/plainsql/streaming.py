@@ -97,7 +97,7 @@ class _Rows:
             pass
 
     async def _read(self) -> bool:
-        """Reads one piece; False at the end."""
+        """Reads one chunk; False at the end."""
         chunk = await _next_chunk(self._source)
         if not chunk:
             self._lines.close()
@@ -236,7 +236,7 @@ class ByteStream(Iterator[bytes]):
 
 
 async def _next_chunk(source: Source) -> bytes:
-    """The next piece of a body. Raises StreamBroken if the connection breaks."""
+    """The next chunk of a body. Raises StreamBroken if the connection breaks."""
     try:
         return await source.read()
     except Lost as error:

@@ -181,7 +181,7 @@ def test_an_anomaly_is_found_and_called_by_its_name(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EXPLAINED)
-def test_what_only_looks_like_an_anomaly_is_none(name: str) -> None:
+def test_histories_that_resemble_an_anomaly_are_clean(name: str) -> None:
     report = check(history(*EXPLAINED[name]))
     assert report.anomalies == (), report.describe()
 

@@ -85,7 +85,7 @@ async def test_a_lost_response_to_a_decision_is_read_again_if_the_directory_reco
 
 
 @pytest.mark.parametrize(("read_only", "round_trips"), [(False, 6), (True, 4)], ids=["writing", "reading"])
-async def test_what_a_transaction_asks_of_the_directory(two: TwoCells, *, read_only: bool, round_trips: int) -> None:
+async def test_a_transaction_makes_few_directory_queries(two: TwoCells, *, read_only: bool, round_trips: int) -> None:
     """The record, the decision and its end; and each time whether the connection still works."""
     statements = [{"database": side, "sql": "select 1"} for side in SIDES]
     counted = []

@@ -220,7 +220,7 @@ def sleeping(two: TwoCells) -> bool:
         return bool(admin.execute("select from pg_stat_activity where wait_event = 'PgSleep'").fetchall())
 
 
-async def test_nothing_is_prepared_while_another_database_does_what_was_deferred(two: TwoCells, node: Node) -> None:
+async def test_deferred_triggers_of_all_databases_run_before_any_is_prepared(two: TwoCells, node: Node) -> None:
     defer(two, _SLEEP)
     request = asyncio.create_task(send(node, two, 70, timeout_ms=20_000, more=(slow(1.5),)))
     await wait_until(lambda: sleeping(two))
@@ -236,8 +236,8 @@ async def test_nothing_is_prepared_while_another_database_does_what_was_deferred
     assert stored(two, 70) == [True, True]
 
 
-@pytest.mark.parametrize("work", [_SLEEP, _SLEEP_UNCANCELLED], ids=["patient", "stubborn"])
-async def test_what_was_deferred_counts_against_the_deadline(two: TwoCells, node: Node, work: str) -> None:
+@pytest.mark.parametrize("work", [_SLEEP, _SLEEP_UNCANCELLED], ids=["cancellable", "uncancelled"])
+async def test_deferred_triggers_count_against_the_deadline(two: TwoCells, node: Node, work: str) -> None:
     defer(two, work)
     answer = await send(node, two, 71, timeout_ms=1_000, more=(slow(20),))
     assert (answer.code, answer.outcome) == ("transaction_deadline_exceeded", "rolled_back")

@@ -206,7 +206,7 @@ async def test_unfinished_work_is_given_to_one_at_a_time(place: Place) -> None:
     assert await stored.claim_unfinished(place.directory, 2, 60) == []
 
 
-async def test_what_can_still_be_restored_is_not_dropped_and_what_is_due_cannot_be_restored(place: Place) -> None:
+async def test_a_restorable_database_is_not_dropped_and_a_due_one_cannot_be_restored(place: Place) -> None:
     kept = await databases.create(place.directory, place.organization_id, "kept")
     due = await databases.create(place.directory, place.organization_id, "due")
     await databases.delete(place.directory, kept, restore_s=60, restorable=True)

@@ -48,7 +48,7 @@ async def until(is_so: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_the_finisher_goes_on_after_any_error(
+async def test_the_finisher_continues_after_any_error(
     directory: Directory, organization: OrganizationRecord, cell: CellRecord, dsn: str
 ) -> None:
     database = await databases.create(directory, organization.id, "main")

@@ -225,7 +225,7 @@ async def test_a_move_is_exempt_from_reaping_but_its_application_name_exempts_no
             await owner.execute("select 1")
 
 
-async def test_one_process_looks_at_a_cell(
+async def test_one_process_at_a_time_reaps_a_cell(
     postgres: Postgres, directory: Directory, database: DatabaseRecord, reaper: Reaper, seen: list[Observation]
 ) -> None:
     await reaper.look()
@@ -252,7 +252,7 @@ async def test_an_unavailable_cell_is_reported_and_checked_again(
     assert len(seen) == 1
 
 
-async def test_what_was_reaped_is_counted() -> None:
+async def test_reaped_connections_are_counted() -> None:
     metrics = Metrics()
     for _ in range(2):
         metrics(Reaped(now(), "reaped", "local", "idle", 3))

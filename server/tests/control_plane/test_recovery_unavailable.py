@@ -168,7 +168,7 @@ async def test_a_recovered_cell_has_its_transactions_in_doubt_finished_in_time(
 async def test_a_postgresql_that_stops_answering_after_login_is_unavailable(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plainsql_server.engine.admin.reaping._SILENCE_S", 0.5)
+    monkeypatch.setattr("plainsql_server.engine.admin.reaping._NO_REPLY_S", 0.5)
     async with asyncio.timeout(10), CellWatch.beside(postgres.conninfo, SUPERUSER) as cell:
         pid = cell._connection.info.backend_pid
         os.kill(pid, signal.SIGSTOP)

@@ -32,7 +32,7 @@ async def made(directory: Directory, key: Principal) -> tuple[SessionRecord, Pri
     return session, session.principal()
 
 
-async def test_a_session_lives_24_hours_and_has_its_keys_rights(
+async def test_a_session_lasts_24_hours_and_has_its_keys_scopes(
     directory: Directory, organization: OrganizationRecord
 ) -> None:
     key = await key_of(directory, organization, Scope.READ, Scope.ADMIN)

@@ -69,7 +69,7 @@ def test_a_right_checksum_does_not_make_up_for_a_character_outside_the_alphabet(
     assert not is_well_formed(body + _checksum(body))
 
 
-def test_what_is_stored_is_the_sha_256_of_the_whole_secret() -> None:
+def test_the_sha_256_of_the_whole_secret_is_stored() -> None:
     secret = new_key()
     assert secret.digest == digest(secret.text) == hashlib.sha256(secret.text.encode()).digest()
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.unit
 
 
 @pytest.mark.parametrize("kind", [RequestError, AccessError, ConflictError, LimitError, EngineError])
-def test_an_error_before_the_engine_says_that_nothing_was_executed(kind: type[ServiceError]) -> None:
+def test_an_error_before_postgresql_has_the_outcome_not_executed(kind: type[ServiceError]) -> None:
     assert kind("a_code", "A message.").outcome is Outcome.NOT_EXECUTED
 
 
@@ -38,7 +38,7 @@ def test_an_internal_errors_context_goes_only_to_the_log() -> None:
     assert error.outcome is Outcome.UNKNOWN
 
 
-def test_an_error_is_not_worth_a_retry_unless_it_says_so() -> None:
+def test_an_error_is_not_retryable_by_default() -> None:
     assert RequestError("a_code", "A message.").retryable is False
     assert EngineError("a_code", "A message.", retryable=True).retryable is True
 

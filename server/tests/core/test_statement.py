@@ -73,16 +73,16 @@ def test_the_first_words_are_those_that_the_engine_would_read(sql: str, words: l
 
 
 @pytest.mark.parametrize("blank", ["\u00a0", "\u2003", "\u3000", "\x85", "\x1c", "\x1f"])
-def test_what_is_white_space_in_unicode_only_is_none_for_the_engine(blank: str) -> None:
+def test_unicode_white_space_is_not_white_space_for_postgresql(blank: str) -> None:
     assert first_words(f"{blank}select") == []
 
 
 @pytest.mark.parametrize("word", ["beginé", "begin😀", "commité", "copyé"])
-def test_a_word_that_goes_on_with_letters_beyond_ascii_is_another_word(word: str) -> None:
+def test_a_keyword_followed_by_non_ascii_letters_is_another_word(word: str) -> None:
     assert first_words(word) == []
 
 
-def test_as_many_words_are_read_as_asked_for() -> None:
+def test_the_requested_number_of_words_is_read() -> None:
     assert first_words("a b c d", 3) == ["A", "B", "C"]
     assert first_words("a b c d", 0) == []
 

@@ -46,5 +46,5 @@ def test_the_hint_may_be_written_in_several_ways(hint: str) -> None:
         f"/* never closed {HINT} select 1",
     ],
 )
-def test_what_only_looks_like_the_hint_is_not_one(sql: str) -> None:
+def test_comments_that_resemble_the_hint_are_ignored(sql: str) -> None:
     assert without_stream_hint(sql) is None

@@ -25,7 +25,7 @@ def test_a_port_in_use_is_named(state: Path, start: Starter, option: str, addres
     assert f"Port {port} (--{option.replace('_', '-')}) is in use" in run.output
 
 
-def test_a_second_dev_in_the_same_folder_is_refused_and_the_first_goes_on(state: Path, start: Starter) -> None:
+def test_a_second_dev_in_the_same_folder_is_rejected_and_the_first_keeps_running(state: Path, start: Starter) -> None:
     first = start(state)
     first.wait_ready()
     second = start(state)

@@ -60,7 +60,7 @@ def test_the_record_survives_being_written_and_read(tmp_path: Path) -> None:
 @pytest.mark.timeout(90)
 def test_a_lock_file_with_the_pid_of_another_process_does_not_prevent_a_start(state: Path, start: Starter) -> None:
     data = state / "postgres" / "data"
-    # PostgreSQL minds only strangers that it could signal, so this one is of its own user.
+    # PostgreSQL minds only processes that it could signal, so this one is of its own user.
     outsider = subprocess.Popen(["/bin/sleep", "300"], user=data.stat().st_uid, cwd="/")
     try:
         (data / "postmaster.pid").write_text(f"{outsider.pid}\n{data}\n1\n5432\n\n\n 1 1\nready\n")

@@ -140,7 +140,7 @@ def test_a_refusal_repeats_nothing_of_the_key(service: Service) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/health", "/health?live"])
-def test_the_banner_and_health_need_no_key_and_look_at_none(service: Service, path: str) -> None:
+def test_the_banner_and_health_ignore_keys(service: Service, path: str) -> None:
     for url in (service.data_url, service.control_url):
         assert service.http.get(url + path).status_code == 200
         assert service.http.get(url + path, headers={"Authorization": "Bearer x"}).status_code == 200

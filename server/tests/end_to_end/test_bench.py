@@ -38,7 +38,7 @@ def bench(database: OwnDatabase, query: str = "") -> BenchAnswer:
     return msgspec.json.decode(response.content, type=BenchAnswer)
 
 
-def test_four_kinds_of_work_are_measured_and_nothing_is_left(database: OwnDatabase) -> None:
+def test_four_kinds_of_work_are_measured_and_nothing_is_left_behind(database: OwnDatabase) -> None:
     measured = bench(database, "?iterations=10&concurrency=2")
     assert [operation.name for operation in measured.ops] == OPERATIONS
     for operation in measured.ops:

@@ -40,7 +40,7 @@ def probe(database: OwnDatabase, name: str) -> dict[str, Any]:
     return answer
 
 
-def test_the_matrix_lists_every_capability_with_what_the_contract_says(service: Service) -> None:
+def test_the_matrix_lists_every_capability_of_the_contract(service: Service) -> None:
     response = service.call("GET", "/capabilities")
     matrix = msgspec.json.decode(response.content, type=CapabilitiesAnswer)
     assert matrix.version == VERSION
@@ -61,7 +61,7 @@ def test_the_limits_are_those_of_the_callers_tier(service: Service) -> None:
 
 
 @pytest.mark.parametrize("name", CAPABILITIES)
-def test_a_probe_finds_what_the_matrix_says_and_leaves_nothing(database: OwnDatabase, name: str) -> None:
+def test_a_probe_confirms_the_matrix_and_leaves_nothing_behind(database: OwnDatabase, name: str) -> None:
     answer = probe(database, name)
     assert answer["supported"] is CAPABILITIES[name].supported, answer
     assert database.objects() == set()
@@ -174,7 +174,7 @@ SWITCHES = [
 
 
 @pytest.mark.parametrize(("names", "off", "on", "sqlstate"), SWITCHES, ids=lambda value: str(value)[:30])
-def test_a_probe_says_that_a_feature_is_switched_off(
+def test_a_probe_reports_a_disabled_feature(
     database: OwnDatabase, names: list[str], off: str, on: str, sqlstate: str
 ) -> None:
     with switched(database, off, on):
@@ -186,7 +186,7 @@ def test_a_probe_says_that_a_feature_is_switched_off(
     assert database.objects() == set()
 
 
-def test_what_does_not_exist_is_404(database: OwnDatabase) -> None:
+def test_an_unknown_object_is_404(database: OwnDatabase) -> None:
     for name in ("nothing", "SERIALIZABLE_ISOLATION", "serializable_isolation%20"):
         error_of(database.call("GET", f"/capabilities/{name}"), 404, "capability_not_found")
     for path in ("/capabilities/", "/capabilities/streaming/more"):

@@ -244,7 +244,7 @@ def test_session_state_does_not_leak_after_a_transaction(tenants: list[Tenant], 
 
 
 @pytest.mark.timeout(1_800)
-def test_twelve_kinds_of_state_in_many_switches_leak_nothing(tenants: list[Tenant]) -> None:
+def test_twelve_kinds_of_session_state_leak_nothing_over_many_switches(tenants: list[Tenant]) -> None:
     assert leaks_of_many_switches(tenants, SWITCHES) == (SWITCHES * len(KINDS), [])
 
 

@@ -78,7 +78,7 @@ def test_an_invalid_database_is_rejected(service: Service, body: dict[str, Any],
     error_of(call(service, "POST", "/v1/databases", json=body), status, code)
 
 
-def test_one_name_is_given_once_even_to_many_at_once(service: Service) -> None:
+def test_concurrent_creations_use_a_name_once(service: Service) -> None:
     with ThreadPoolExecutor(5) as pool:
         responses = list(
             pool.map(lambda _: call(service, "POST", "/v1/databases", json={"name": "contested"}), range(5))
@@ -134,7 +134,7 @@ def test_requests_that_name_no_database_go_to_the_new_default(
     error_of(call(service, "PATCH", path(main), json={"default": False}), 400, "malformed_request")
 
 
-def test_of_two_changes_at_once_both_are_made_or_neither(service: Service, database: dict[str, Any]) -> None:
+def test_a_request_that_changes_two_fields_is_atomic(service: Service, database: dict[str, Any]) -> None:
     error_of(call(service, "PATCH", path(database), json={"name": "main", "default": True}), 409, "name_taken")
     assert answer(service, "GET", path(database))["default"] is False
     both = {"name": f"{database['name']}-both", "default": True}

@@ -71,7 +71,7 @@ def ordered(service: Service) -> str:
         ("(2, 1, 20, '[4,6)')", "exclusion_violation", {"sqlstate": "23P01", "constraint": "apart"}),
     ],
 )  # fmt: skip
-def test_a_violated_constraint_is_200_and_says_which_one_and_where(
+def test_a_violated_constraint_is_200_and_is_named(
     service: Service, ordered: str, values: str, code: str, fields: dict[str, str]
 ) -> None:
     for response in post_both(service, f"insert into {ordered}.children values {values}"):
@@ -277,7 +277,9 @@ def test_transaction_control_is_400_and_names_the_route_for_it(service: Service,
      ("unlisten *", "listen_not_supported"), ("notify a", "listen_not_supported"),
      ("select '\0'", "null_character"), ("\0", "null_character")],
 )  # fmt: skip
-def test_what_needs_a_connection_of_its_own_or_holds_a_nul_is_400(service: Service, sql: str, code: str) -> None:
+def test_statements_that_need_their_own_connection_or_contain_nul_are_400(
+    service: Service, sql: str, code: str
+) -> None:
     for response in post_both(service, sql):
         assert error_of(response, 400, code)["outcome"] == "not_executed"
 

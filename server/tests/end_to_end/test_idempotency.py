@@ -212,7 +212,7 @@ def test_old_records_are_removed_however_many_there_are(service: Service) -> Non
     assert numbers(service, table) == [1, 2]
 
 
-def test_what_only_reads_is_not_recorded(service: Service) -> None:
+def test_read_only_requests_are_not_recorded(service: Service) -> None:
     key = new_key()
     table = fresh_table(service)
     for number in range(2):

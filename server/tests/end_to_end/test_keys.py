@@ -61,7 +61,7 @@ def test_an_invalid_key_is_rejected(service: Service, fields: dict[str, Any], st
     error_of(call(service, "POST", "/v1/keys", json=body), status, code)
 
 
-def test_a_revoked_key_says_when_and_revoking_again_changes_nothing(service: Service) -> None:
+def test_a_revoked_key_shows_when_and_revoking_again_changes_nothing(service: Service) -> None:
     key = new_key(service, "read")
     for _ in range(2):
         answer(service, "DELETE", f"/v1/keys/{key['id']}", status=204)

@@ -12,7 +12,7 @@ COUNTS = [1, 2, 31, 32, 33, 500]
     ("width", "count"),
     [(width, count) for width in WIDTHS for count in COUNTS if width * count <= 20_000_000],
 )
-def test_every_row_arrives_whole(service: Service, width: int, count: int) -> None:
+def test_every_row_is_complete(service: Service, width: int, count: int) -> None:
     rows = service.query(
         "select n, repeat(chr(97 + n % 26), $1::int) as text from generate_series(1, $2::int) n", width, count
     )["rows"]
@@ -21,7 +21,7 @@ def test_every_row_arrives_whole(service: Service, width: int, count: int) -> No
     assert service.value("select 42") == 42
 
 
-def test_many_columns_arrive_whole(service: Service) -> None:
+def test_many_columns_are_complete(service: Service) -> None:
     columns = ", ".join(f"{number} as c{number}" for number in range(1_600))
     (row,) = service.query(f"select {columns}")["rows"]
     assert row == {f"c{number}": number for number in range(1_600)}

@@ -36,7 +36,7 @@ def answer_to(node: Node, key: str, sql: str, accept: str) -> bytes:
     return answer
 
 
-def test_a_whole_stream_ends_with_the_connection(service: Service, node: Node) -> None:
+def test_a_complete_csv_stream_ends_with_the_connection(service: Service, node: Node) -> None:
     answer = answer_to(node, service.api_key, ENDS_WELL, "text/csv")
     assert b"transfer-encoding" not in answer
     assert answer.endswith(b"\n4000\r\n")
@@ -47,6 +47,6 @@ def test_a_csv_stream_that_fails_is_reset(service: Service, node: Node) -> None:
         answer_to(node, service.api_key, FAILS_LATE, "text/csv")
 
 
-def test_an_ndjson_stream_that_fails_says_so(service: Service, node: Node) -> None:
+def test_a_failed_ndjson_stream_ends_with_an_error(service: Service, node: Node) -> None:
     answer = answer_to(node, service.api_key, FAILS_LATE, "application/x-ndjson")
     assert json.loads(answer.splitlines()[-1])["error"]["code"] == "division_by_zero"

@@ -74,7 +74,7 @@ ACCEPTED = [
 
 
 @pytest.mark.parametrize(("sql", "params", "rows"), ACCEPTED)
-def test_a_parameter_is_what_its_json_says_for_the_type_that_the_engine_expects(
+def test_a_parameter_is_converted_from_json_to_the_expected_type(
     service: Service, sql: str, params: str, rows: str
 ) -> None:
     assert rows_of(send(service, sql, params)) == rows
@@ -118,7 +118,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("sql", "params", "expected"), [(sql, params, rest) for sql, params, *rest in REFUSED])
-def test_a_parameter_that_cannot_stand_for_its_type_is_refused(
+def test_a_parameter_that_does_not_fit_its_type_is_rejected(
     service: Service, sql: str, params: str, expected: list[Any]
 ) -> None:
     response = send(service, sql, params)

@@ -118,7 +118,7 @@ def unfinished(dsn: str) -> int:
 
 
 @pytest.mark.timeout(1_800)
-async def test_nothing_leaks_when_control_processes_are_killed_again_and_again(place: Place) -> None:
+async def test_repeatedly_killed_control_processes_leak_nothing(place: Place) -> None:
     with ExitStack() as stack:
         nodes = [stack.enter_context(running_control(place.dsn)) for _ in range(NODES)]
         limits = httpx.Limits(max_connections=CLIENTS)

@@ -136,7 +136,7 @@ def test_the_schema_public_is_there_afterwards_even_if_it_was_not_before(service
     assert database.call("POST", "/v1/query", key=reader, json={"sql": "select * from here"}).json()["success"]
 
 
-def test_nothing_is_dropped_with_more_than_a_few_others(service: Service) -> None:
+def test_objects_are_dropped_in_small_batches(service: Service) -> None:
     """A type of an extension's in each of many tables: dropped first, it would take a lock on every one of them."""
     database = new_database(service)
     database.query("create extension citext")
@@ -215,7 +215,7 @@ def test_only_the_scope_admin_may_and_only_where_its_key_may(service: Service) -
     assert reset(other, key=bound).status_code == 200
 
 
-def test_the_audit_log_says_who_did_it(service: Service) -> None:
+def test_the_audit_log_names_the_actor(service: Service) -> None:
     database = new_database(service)
     response = reset(database)
     entries = answer(service, "GET", "/v1/audit?limit=20")["audit"]

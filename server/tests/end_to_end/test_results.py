@@ -82,7 +82,7 @@ TRUNCATION = [
 
 
 @pytest.mark.parametrize(("produced", "max_rows", "expected", "truncated"), TRUNCATION)
-def test_truncated_says_exactly_whether_there_were_more_rows(
+def test_truncated_is_true_exactly_if_there_were_more_rows(
     service: Service, produced: int, max_rows: int | None, expected: int, truncated: bool
 ) -> None:
     fields = {} if max_rows is None else {"max_rows": max_rows}

@@ -208,7 +208,7 @@ def test_the_answer_leaves_before_the_session_is_cleaned(wired: Wired, sql: str)
     assert wired.service.value("select current_setting('app.x', true)", database="wired") in (None, "")
 
 
-def test_nothing_follows_the_answer_of_an_ordinary_statement(wired: Wired) -> None:
+def test_an_ordinary_statement_needs_no_further_round_trip(wired: Wired) -> None:
     """Whatever came late would be counted with the next request."""
     wired.query("insert into ledger (note) values ('a')")
     statements = ("select 1", "insert into ledger (note) values ('a')", "delete from ledger where id = -1", "select 1")

@@ -207,7 +207,7 @@ def end_sessions(sealed: Sealed) -> None:
 
 
 @pytest.mark.parametrize("statement", SHOWS)
-def test_what_shows_sessions_does_not_show_the_secret(sealed: Sealed, statement: str) -> None:
+def test_views_of_sessions_do_not_show_the_secret(sealed: Sealed, statement: str) -> None:
     for before in ([], TALKATIVE):
         response = post(sealed.service, *before, statement, "select 1 / 0", idempotency_key=secrets.token_hex(8))
         alone = post(sealed.service, *before, statement, idempotency_key=secrets.token_hex(8))

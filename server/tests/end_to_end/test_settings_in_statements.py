@@ -39,7 +39,7 @@ def test_a_zone_is_a_part_of_its_value(service: Service, zone: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["'é'::text", "to_json('é'::text)", "to_jsonb('é'::text)", "array['é']"])
-def test_what_is_not_utf8_is_refused(service: Service, value: str) -> None:
+def test_text_that_is_not_utf8_is_rejected(service: Service, value: str) -> None:
     error = check_shape(ask(service, IN_LATIN1.format(value), "application/json"))["error"]
     assert error["code"] == "untranslatable_character"
     response = ask(service, IN_LATIN1.format(value), "text/event-stream")

@@ -165,7 +165,7 @@ def test_no_spelling_of_a_control_route_reaches_the_data_plane_as_something_else
     assert statuses(answer)[0] in (308, 404)
 
 
-def test_sound_requests_are_answered_alike_so_that_the_corpus_proves_something(places: dict[str, Place]) -> None:
+def test_well_formed_requests_are_answered_the_same_directly_and_through_the_alias(places: dict[str, Place]) -> None:
     sound = {
         b"length": post(_LENGTH, b"Connection: close", body=HIDDEN),
         b"chunks": post(_CHUNKED, b"Connection: close", body=HIDDEN_CHUNK),

@@ -166,7 +166,7 @@ def test_reading_several_databases_sees_one_consistent_state(two: Two, table: st
     assert everywhere(two, table)["main"] == everywhere(two, table)["far"] != [0]
 
 
-def test_what_only_reads_cannot_write_anywhere(two: Two, table: str) -> None:
+def test_a_read_only_spanning_transaction_cannot_write_in_any_database(two: Two, table: str) -> None:
     writes = at("far", f"insert into {table} values (1)")
     error_of(post(two.service, "select 1", writes, read_only=True), 200, "read_only_sql_transaction")
     key = two.service.new_key("read")
@@ -359,7 +359,7 @@ def test_a_tenant_sees_no_prepared_transactions_and_ends_none(two: Two, table: s
         assert wrapped.json()["success"] is False
 
 
-def test_usage_is_counted_where_it_was_used(two: Two, table: str) -> None:
+def test_usage_is_counted_in_each_database(two: Two, table: str) -> None:
     """Each database has its own rows; the whole of it is not the first one's."""
     run(two.service, at("far", "select generate_series(1, 11)"), at("near", "select generate_series(1, 7)"))
 
@@ -373,7 +373,7 @@ def test_usage_is_counted_where_it_was_used(two: Two, table: str) -> None:
     wait_for(lambda: rows().get("far", 0) >= 11 and rows().get("near", 0) >= 7, 20, lambda: str(rows()))
 
 
-def test_what_fails_is_counted_where_it_was_used(two: Two, table: str) -> None:
+def test_failed_statements_are_counted_in_their_database(two: Two, table: str) -> None:
     """Each database has its own time, and one whose statement was not reached has none."""
 
     def used_s() -> dict[str, float]:

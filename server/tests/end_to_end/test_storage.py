@@ -56,7 +56,7 @@ def test_the_storage_test_writes_to_the_wal(service: Service) -> None:
     assert written > 1024 * 1024
 
 
-def test_what_is_read_is_compared_with_what_was_written(service: Service) -> None:
+def test_the_read_bytes_are_compared_with_the_written_ones(service: Service) -> None:
     """Rows that something changes on their way are noticed: here by a rule of the superuser's for all new tables."""
     database = new_database(service)
     with service.engine(database.engine_name) as engine:

@@ -99,7 +99,7 @@ async def test_rows_that_become_slow_are_delivered_soon(service: Service, node: 
     assert (max(late_s[-5:]) if FULL else statistics.median(late_s[-20:])) <= 0.05 * TOLERANCE
 
 
-async def test_the_first_row_of_a_long_scan_comes_as_soon_as_the_engines_own(service: Service, node: Node) -> None:
+async def test_the_first_row_of_a_long_scan_arrives_as_early_as_from_postgresql(service: Service, node: Node) -> None:
     sql = f"select n from generate_series(1, {max(ROWS, 1_000_000)}) n"
     service.query("create table if not exists long_scan (n int)")
     if service.value("select count(*) from long_scan") == 0:

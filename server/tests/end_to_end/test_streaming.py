@@ -178,7 +178,7 @@ def test_an_error_after_the_first_row_breaks_csv_off(service: Service) -> None:
         "with new as (insert into streamed_writes select g from generate_series(1, 3) g returning n) select n from new",
     ],
 )
-def test_what_writes_is_committed_when_done_says_so(service: Service, sql: str) -> None:
+def test_a_streamed_write_is_committed_when_done_is_sent(service: Service, sql: str) -> None:
     service.query("drop table if exists streamed_writes")
     service.query("create table streamed_writes (n int)")
     rows, end = stream(service, sql)
@@ -299,7 +299,7 @@ def test_a_stream_may_last_longer_than_a_statement(service: Service) -> None:
     assert (len(rows), end.type) == (10, "done")
 
 
-def test_the_log_says_how_a_stream_went(service: Service) -> None:
+def test_the_log_records_the_outcome_of_a_stream(service: Service) -> None:
     response = ask(service, "select generate_series(1, 7) as n", NDJSON)
     logs = [path for path in service.folder.rglob("*.log") if "data" in path.name]
     line = _logged(logs, response.headers["x-request-id"])

@@ -157,7 +157,7 @@ def test_a_schema_change_within_the_transaction_is_handled_transparently(service
                 " using errcode = '0A000'; end $$", with_params("select * from lying($1)", 1)],
     ids=["prepared by the customer", "raised by the customer", "raised by a function"],
 )  # fmt: skip
-def test_what_only_looks_like_a_stale_plan_fails_at_once(service: Service, failing: Sent) -> None:
+def test_errors_that_resemble_a_stale_plan_fail_at_once(service: Service, failing: Sent) -> None:
     table = fresh_table(service, "a int")
     service.query(
         "create or replace function lying(int) returns int language plpgsql as $$ begin"

@@ -331,7 +331,7 @@ MALFORMED: list[Any] = [
 
 
 @pytest.mark.parametrize("body", MALFORMED, ids=str)
-def test_what_is_not_in_the_contract_is_refused(service: Service, body: Any) -> None:
+def test_fields_outside_the_contract_are_rejected(service: Service, body: Any) -> None:
     response = service.call("POST", "/v1/transaction", json=body)
     assert error_of(response, 400, "malformed_request")["outcome"] == "not_executed"
 

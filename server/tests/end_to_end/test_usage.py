@@ -46,7 +46,7 @@ async def test_a_clean_shutdown_loses_no_usage(service: Service) -> None:
     assert total["bytes"] > total["rows"] * len('{"n":1}') - 27
 
 
-async def test_what_never_got_a_connection_is_not_counted_and_waiting_is_not_the_engines_time(service: Service) -> None:
+async def test_requests_without_a_connection_are_not_counted_nor_is_waiting_time(service: Service) -> None:
     name = database_of_its_own(service, "usage-refused")
     key = new_key(service, "write", database=name)["secret"]
     transaction = {"statements": [{"sql": "select 1"}], "timeout_ms": 150}
@@ -223,12 +223,12 @@ def entries(service: Service, key: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_what_the_operator_does_is_in_the_audit_log_too(service: Service, auditor: str) -> None:
+def test_the_operators_changes_are_in_the_audit_log_too(service: Service, auditor: str) -> None:
     newest = answer(service, "GET", "/v1/audit?limit=1", key=auditor)["audit"][0]
     assert (newest["action"], newest["actor"]) == ("key.create", {"kind": "operator", "id": None})
 
 
-def test_what_is_refused_leaves_no_trace_in_the_audit_log(service: Service, auditor: str) -> None:
+def test_rejected_changes_are_not_in_the_audit_log(service: Service, auditor: str) -> None:
     before = entries(service, auditor)[0]["id"]
     for method, path, body in (
         ("POST", "/v1/databases", {"name": "Not A Name"}),

@@ -104,7 +104,7 @@ def test_head_is_get_without_a_body(service: Service, route: Route) -> None:
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=name_of)
-def test_each_request_counts_and_says_what_is_left(service: Service, route: Route) -> None:
+def test_each_request_counts_and_reports_the_remaining_permits(service: Service, route: Route) -> None:
     key = tenants.free_key(service)
     response = call(service, route, key)
     assert response.headers["ratelimit-policy"] == '"org-free";q=200;w=60'

@@ -310,7 +310,7 @@ BIG_NUMBERS = [
 
 
 @pytest.mark.parametrize(("expression", "as_number", "as_string"), BIG_NUMBERS)
-def test_big_numbers_says_whether_int8_and_numeric_are_numbers_or_strings(
+def test_big_numbers_selects_numbers_or_strings_for_int8_and_numeric(
     service: Service, expression: str, as_number: str, as_string: str
 ) -> None:
     assert only_value(ask(service, f"select {expression}")) == as_number
@@ -338,7 +338,7 @@ BYTES = [
 
 
 @pytest.mark.parametrize(("digits", "expected"), BYTES)
-def test_bytea_goes_out_in_base64_and_comes_in_as_the_engines_text_or_decoded(
+def test_bytea_is_returned_in_base64_and_accepted_as_text_or_decoded(
     service: Service, digits: str, expected: str
 ) -> None:
     # A string is the engine's text input, for bytea as well, so that base64 must be decoded by name.

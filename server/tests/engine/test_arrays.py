@@ -42,7 +42,7 @@ def to_json_string(element: bytes) -> bytes:
 
 @settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(array=_arrays())
-def test_what_the_engine_prints_is_read_back(engine: psycopg.Connection, array: list[Any]) -> None:
+def test_arrays_printed_by_postgresql_are_read_back(engine: psycopg.Connection, array: list[Any]) -> None:
     row = engine.execute("select (%s::text[])::text", [array]).fetchone()
     assert row is not None
     assert json.loads(literal_to_json(row[0].encode(), to_json_string)) == array
@@ -50,7 +50,7 @@ def test_what_the_engine_prints_is_read_back(engine: psycopg.Connection, array: 
 
 @settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(array=_arrays())
-def test_what_we_write_is_what_the_engine_reads(engine: psycopg.Connection, array: list[Any]) -> None:
+def test_arrays_that_we_write_are_read_by_postgresql(engine: psycopg.Connection, array: list[Any]) -> None:
     literal = encode_parameter(json.dumps(array).encode(), _TEXT_ARRAY, 1)
     assert literal is not None
     row = engine.execute("select %s::text[]", [literal.decode()]).fetchone()

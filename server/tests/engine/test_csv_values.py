@@ -19,7 +19,7 @@ def field(oid: int, value: bytes) -> bytes:
 
 
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
-def test_any_text_comes_back_from_a_reader_of_csv(text: str) -> None:
+def test_any_text_survives_a_csv_reader(text: str) -> None:
     line = field(TEXT, text.encode()) + b"," + field(INT4, b"7") + b"\r\n"
     assert list(csv.reader(io.StringIO(line.decode(), newline=""), strict=True)) == [[text, "7"]]
 

@@ -61,7 +61,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("raw", "type_name", "code", "message"), REFUSED)
-def test_json_that_cannot_stand_for_the_type_is_refused(raw: bytes, type_name: str, code: str, message: str) -> None:
+def test_json_that_does_not_fit_the_type_is_rejected(raw: bytes, type_name: str, code: str, message: str) -> None:
     with pytest.raises(RequestError) as raised:
         encode_parameter(raw, _BY_NAME[type_name], 3)
     assert (raised.value.code, raised.value.message) == (code, message)

@@ -114,7 +114,9 @@ def test_times_are_the_same_in_every_zone(engine: psycopg.Connection, zone: str)
 
 @pytest.mark.parametrize("zone", HOSTILE_ZONES)
 @pytest.mark.parametrize("style", ["ISO", "SQL", "Postgres", "German"])
-def test_no_zone_and_no_style_can_say_more_than_a_time(engine: psycopg.Connection, style: str, zone: str) -> None:
+def test_times_in_every_zone_and_style_are_written_as_rendered(
+    engine: psycopg.Connection, style: str, zone: str
+) -> None:
     engine.execute("select set_config('datestyle', %s, false), set_config('timezone', %s, false)", (style, zone))
     try:
         result = engine.pgconn.exec_(
@@ -144,7 +146,9 @@ def test_every_text_is_written_as_it_is_rendered(engine: psycopg.Connection, tex
     "value",
     ["'grün'::text", "to_json('grün'::text)", "to_jsonb('grün'::text)", "array['grün']", "array[to_json('ü'::text)]"],
 )
-def test_what_is_not_utf8_is_refused_both_ways(engine: psycopg.Connection, encoding: Encoding, value: str) -> None:
+def test_text_that_is_not_utf8_is_rejected_by_both_writers(
+    engine: psycopg.Connection, encoding: Encoding, value: str
+) -> None:
     engine.pgconn.exec_(b"set client_encoding to latin1")
     try:
         result = engine.pgconn.exec_(f"select {value}".encode("latin1"))
@@ -182,7 +186,7 @@ def test_half_a_character_of_another_encoding_means_nothing(
 
 
 @pytest.mark.parametrize("size", [4095, 4096, 4097, 70_000, 2_000_000])
-def test_rows_of_any_size_are_written_whole(engine: psycopg.Connection, size: int) -> None:
+def test_rows_of_any_size_are_written_completely(engine: psycopg.Connection, size: int) -> None:
     assert_same(
         engine.pgconn.exec_(f"select repeat('x', {size}), repeat(E'\\x01', {size}) union all select 'a', 'b'".encode())
     )

@@ -271,7 +271,7 @@ def test_a_change_of_rows_may_only_have_moved_sequences(sql: str) -> None:
 
 
 @pytest.mark.parametrize("sql", HARMLESS + SEQUENCES_ONLY)
-def test_nothing_is_harmless_where_the_customers_code_may_run(sql: str) -> None:
+def test_no_statement_is_harmless_if_customer_code_may_run(sql: str) -> None:
     assert state_left_by(sql, without_code=False) >= SessionState.SESSION
 
 

@@ -130,7 +130,7 @@ MISREAD: list[tuple[str, bytes]] = [
 
 
 @pytest.mark.parametrize(("type_", "value"), MISREAD)
-def test_what_is_in_another_encoding_is_the_statements_fault(type_: str, value: bytes) -> None:
+def test_text_in_another_encoding_is_an_error_of_the_statement(type_: str, value: bytes) -> None:
     with pytest.raises(StatementError) as raised:
         encode(type_, value)
     assert raised.value.code == "untranslatable_character"

@@ -16,7 +16,7 @@ from plainsql_server.directory import moves as stored_moves
 from plainsql_server.directory.connection import Directory
 from plainsql_server.engine.admin import change_apply, fencing, provisioning
 from plainsql_server.operations import move as operation
-from server.tests.fleet.concurrent_changes import Meddler
+from server.tests.fleet.concurrent_changes import ChangeInjector
 from server.tests.fleet.stage import Fleet
 
 # Where, by module and function; and the number of the call, since some are called for other ends before.
@@ -59,7 +59,7 @@ async def _move(to: str) -> None:
     async with Directory.open(os.environ["PLAINSQL_DIRECTORY_DSN"], max_connections=1) as directory:
         organization = await organizations.get(directory, "acme")
         database = await databases.get_by_name(directory, organization.id, "main")
-        await operation.move_database(directory, database, to, Meddler({}))
+        await operation.move_database(directory, database, to, ChangeInjector({}))
 
 
 def _die(when: str, module: Any, name: str, number: int) -> None:

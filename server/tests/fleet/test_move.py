@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from plainsql_server.core.errors import ConflictError
-from server.tests.fleet.concurrent_changes import move_meddled
+from server.tests.fleet.concurrent_changes import move_with_changes
 from server.tests.fleet.stage import Fleet
 from server.tests.operations.test_backups import SCHEMA, described
 from server.tests.processes import wait_for
@@ -85,7 +85,7 @@ def test_changes_during_the_copy_are_applied(filled: Fleet) -> None:
         change(filled, CHANGES_2)
         expected.update(state(filled))
 
-    moved, steps = move_meddled(filled, {"data": lambda: change(filled, CHANGES_1), "switch": at_last})
+    moved, steps = move_with_changes(filled, {"data": lambda: change(filled, CHANGES_1), "switch": at_last})
     assert steps[-2:] == ["changes", "switch"]
     assert (moved.attempts, filled.cell()) == (1, "second")
     assert moved.followed_rows > 1000
@@ -160,7 +160,7 @@ def test_a_move_restarts_if_a_definition_changes(filled: Fleet) -> None:
             owner.execute("create table if not exists later as select 7 as a")
             owner.execute("alter table keyed add column if not exists fresh int default 3")
 
-    moved, steps = move_meddled(filled, {"changes": change_once})
+    moved, steps = move_with_changes(filled, {"changes": change_once})
     assert moved.attempts == 2
     assert steps.count("data") == 2
     with filled.now.owner() as owner:
@@ -175,7 +175,7 @@ def test_a_move_fails_if_definitions_keep_changing(filled: Fleet) -> None:
 
     before = filled.now.checksums()
     with pytest.raises(ConflictError, match="kept changing"):
-        move_meddled(filled, {"changes": change_always})
+        move_with_changes(filled, {"changes": change_always})
     assert filled.cell() == "local"
     assert filled.now.checksums() == before
     with filled.now.owner() as owner:
@@ -204,7 +204,7 @@ HOSTILE = [
 
 
 def test_no_customer_code_runs_as_superuser_and_triggers_fire_once(fleet: Fleet) -> None:
-    def meddle() -> None:
+    def change() -> None:
         with fleet.now.owner() as owner:
             owner.execute("update trapped set b = b + 1 where a <= 10")
             owner.execute("delete from bare where a > 90")
@@ -213,7 +213,7 @@ def test_no_customer_code_runs_as_superuser_and_triggers_fire_once(fleet: Fleet)
     with fleet.now.owner() as owner:
         for statement in HOSTILE:
             owner.execute(statement)
-    moved, _ = move_meddled(fleet, {"data": meddle, "switch": meddle})
+    moved, _ = move_with_changes(fleet, {"data": change, "switch": change})
     assert moved.attempts == 1
     with fleet.now.owner() as owner:
         assert owner.execute("select count(*) from log where n > 0").fetchone() == (20,)

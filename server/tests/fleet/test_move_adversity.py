@@ -17,7 +17,7 @@ from plainsql_server.directory import moves as stored_moves
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.engine.admin import fencing
-from server.tests.fleet.concurrent_changes import move_meddled
+from server.tests.fleet.concurrent_changes import move_with_changes
 from server.tests.fleet.dying import die_at
 from server.tests.fleet.finishing import finish
 from server.tests.fleet.stage import Fleet
@@ -54,7 +54,7 @@ def is_open(fleet: Fleet, cell: str, engine_name: str) -> bool | None:
 @pytest.mark.parametrize("change", ["drop table t", "alter table t drop column n"])
 def test_a_move_restarts_if_a_table_is_dropped_before_it_is_copied(fleet: Fleet, change: str) -> None:
     run_as_customer(fleet, "create table t (id int, n int)", "insert into t values (1, 1)", "create table u (a int)")
-    moved, steps = move_meddled(fleet, {"data": once(lambda: run_as_customer(fleet, change))})
+    moved, steps = move_with_changes(fleet, {"data": once(lambda: run_as_customer(fleet, change))})
     assert (moved.attempts, steps.count("data"), fleet.cell()) == (2, 2, "second")
 
 
@@ -65,7 +65,7 @@ def test_rows_without_columns_and_sequences_that_their_owner_may_not_set_arrive(
         "select nextval('mine') from generate_series(1, 5)", "revoke update on sequence mine from current_user",
     )  # fmt: skip
     more = ("insert into nothing default values", "insert into made default values", "select nextval('mine')")
-    move_meddled(fleet, {"data": lambda: run_as_customer(fleet, *more)})
+    move_with_changes(fleet, {"data": lambda: run_as_customer(fleet, *more)})
     with fleet.now.owner() as owner:
         assert owner.execute("select count(*) from nothing").fetchone() == (2,)
         assert owner.execute("select count(*) from made").fetchone() == (2,)
@@ -87,17 +87,17 @@ def test_deleting_a_database_during_a_move_deletes_its_copy_too(fleet: Fleet) ->
             thread.submit(asyncio.run, delete()).result()
 
     with pytest.raises(ServiceError):
-        move_meddled(fleet, {"changes": delete_apart})
+        move_with_changes(fleet, {"changes": delete_apart})
     finish(fleet)
     assert fleet.now_states() == ["deleted", "deleted"]
     assert fleet.leaked() == fleet.known_leaks
 
 
-def test_a_second_move_is_refused_and_the_first_goes_on(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_move_is_rejected_and_the_first_continues(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     # The first one stands still meanwhile, and says nothing.
     monkeypatch.setattr(moves, "ALIVE_S", 100.0)
     output: list[str] = []
-    moved, _ = move_meddled(fleet, {"changes": lambda: output.append(fleet.move(exit_code=1))})
+    moved, _ = move_with_changes(fleet, {"changes": lambda: output.append(fleet.move(exit_code=1))})
     assert "already being moved" in output[0]
     assert (moved.attempts, fleet.cell()) == (1, "second")
 
@@ -117,7 +117,7 @@ def test_a_prepared_transaction_prevents_a_move_until_it_ends(fleet: Fleet) -> N
             if admin.execute("select from pg_prepared_xacts where gid = 'in doubt'").rowcount:
                 admin.execute("commit prepared 'in doubt'")
 
-    moved, steps = move_meddled(fleet, {"switch": once(prepare), "schema": commit})
+    moved, steps = move_with_changes(fleet, {"switch": once(prepare), "schema": commit})
     assert (moved.attempts, steps.count("switch"), fleet.cell()) == (2, 2, "second")
     with fleet.now.owner() as owner:
         assert owner.execute("select count(*) from t").fetchone() == (1,)
@@ -134,7 +134,7 @@ def test_a_connection_that_does_not_end_cancels_the_switch_and_unfences_the_data
         try:
             with pytest.raises(ConflictError, match="kept changing"):
                 # As if it were deep in a system call, again and again.
-                move_meddled(fleet, {"switch": lambda: os.kill(pid, signal.SIGSTOP)})
+                move_with_changes(fleet, {"switch": lambda: os.kill(pid, signal.SIGSTOP)})
             run_as_customer(fleet, "insert into t values (1)")
         finally:
             os.kill(pid, signal.SIGCONT)
@@ -142,7 +142,7 @@ def test_a_connection_that_does_not_end_cancels_the_switch_and_unfences_the_data
     assert fleet.cell() == "local"
 
 
-def test_nothing_is_closed_for_the_sake_of_connections_that_another_server_has(fleet: Fleet) -> None:
+def test_connections_of_other_servers_cause_no_eviction(fleet: Fleet) -> None:
     """After a failover, the fencing connection goes to the new leader, and a reader may still use the old one."""
 
     async def stop(spared: list[int]) -> None:
@@ -194,7 +194,7 @@ def test_a_switch_that_commits_after_its_response_is_lost_leaves_the_original_fe
     monkeypatch.setattr(stored_moves, "finish", finish_unheard)
     monkeypatch.setattr(fencing, "open_again", open_again)
     with pytest.raises(EngineError, match="answer is lost"):
-        move_meddled(fleet, {})
+        move_with_changes(fleet, {})
     assert (fleet.cell(), opened) == ("second", [])
     run_as_customer(fleet, "create table t (n int)")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from server.tests.fleet.concurrent_changes import move_meddled
+from server.tests.fleet.concurrent_changes import move_with_changes
 from server.tests.fleet.stage import Fleet
 
 pytestmark = pytest.mark.chaos
@@ -74,7 +74,7 @@ def test_unusual_objects_are_moved_unchanged(fleet: Fleet) -> None:
         expected.update(fleet.now.checksums())
 
     change(DEFINED + FIRST)
-    moved, _ = move_meddled(fleet, {"data": lambda: change(THEN), "switch": at_last})
+    moved, _ = move_with_changes(fleet, {"data": lambda: change(THEN), "switch": at_last})
     assert (moved.attempts, fleet.cell()) == (1, "second")
     assert fleet.now.checksums() == expected
     with fleet.now.owner() as owner:

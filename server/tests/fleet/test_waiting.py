@@ -13,7 +13,7 @@ from psycopg.conninfo import make_conninfo
 
 from server.tests.end_to_end.relay import Relay
 from server.tests.events import StreamClient
-from server.tests.fleet.concurrent_changes import move_meddled
+from server.tests.fleet.concurrent_changes import move_with_changes
 from server.tests.fleet.stage import Fleet
 from server.tests.load import Client, Node, running_node
 from server.tests.postgres import Postgres
@@ -132,7 +132,7 @@ async def test_a_write_running_at_the_switch_of_a_move_is_rolled_back_and_report
                 wait_for(lambda: admin.execute(at_work).rowcount > 0, 15, lambda: "it is not at work")
 
         to = fleet.other()
-        await asyncio.to_thread(move_meddled, fleet, {"switch": begin_to_write}, to)
+        await asyncio.to_thread(move_with_changes, fleet, {"switch": begin_to_write}, to)
         answer = await client.answer()
         assert fleet.cell() == to
         assert (answer.status, answer.outcome) == (503, "rolled_back"), answer

@@ -52,7 +52,7 @@ async def test_every_route_is_in_its_planes_document_and_nothing_else_is() -> No
 
 
 @pytest.mark.parametrize("plane", DOCUMENTS)
-def test_whatever_is_referred_to_is_there_and_whatever_is_there_is_referred_to(plane: str) -> None:
+def test_references_and_components_of_the_document_match(plane: str) -> None:
     document = DOCUMENTS[plane]
     wanted = {ref.removeprefix("#/components/") for ref in refs(document)}
     found = {f"{kind}/{name}" for kind in ("schemas", "responses", "headers") for name in document["components"][kind]}
@@ -63,7 +63,7 @@ def test_whatever_is_referred_to_is_there_and_whatever_is_there_is_referred_to(p
 
 
 @pytest.mark.parametrize("plane", DOCUMENTS)
-def test_operations_have_a_name_of_their_own_and_say_who_may_call_and_what_comes_back(plane: str) -> None:
+def test_operations_have_unique_names_security_and_responses(plane: str) -> None:
     names = set()
     for method, _, operation in operations(DOCUMENTS[plane]):
         assert method in METHODS
@@ -88,7 +88,7 @@ def test_every_schema_is_one_and_every_example_fits_its_own(plane: str) -> None:
             assert all(fits.is_valid(example["value"]) for example in media["examples"].values()), path
 
 
-async def test_every_field_of_a_body_an_option_or_an_answer_says_what_it_is_for() -> None:
+async def test_every_field_of_a_body_option_or_answer_has_a_description() -> None:
     for routes in (await declared_routes()).values():
         for route in routes:
             contract = route.contract

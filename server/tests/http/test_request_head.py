@@ -14,7 +14,7 @@ def test_repeated_accept_headers_count_together() -> None:
     assert head.headers[b"accept"] == b"application/json;q=0.5, text/csv"
 
 
-def test_of_other_repeated_headers_the_last_counts() -> None:
+def test_the_last_of_repeated_headers_other_than_accept_counts() -> None:
     head = Head()
     for value in (b"first", b"second"):
         head.add_header(b"X-Database", value)

@@ -155,7 +155,7 @@ async def test_a_rejection_names_the_time_when_the_next_permit_is_available(redi
         assert (await node.take("org", 1)).granted
 
 
-async def test_every_answer_says_how_many_are_left(redis: RedisServer) -> None:
+async def test_every_answer_reports_the_remaining_permits(redis: RedisServer) -> None:
     async with nodes(redis, 2, NEVER_ENDING) as (one, other):
         left = [(await node.take("org", 5)).left for node in (one, other, one, other, one, other)]
     assert left == [4, 3, 2, 1, 0, 0]

@@ -25,7 +25,7 @@ def test_a_granted_permit_stops_counting_after_a_window_and_at_most_two_slots() 
     assert ledger.used(11.020) == 0
 
 
-def test_the_next_permit_comes_back_when_the_oldest_stops_to_count() -> None:
+def test_the_next_permit_is_available_when_the_oldest_stops_counting() -> None:
     ledger = Ledger(Window(1_000))
     assert ledger.next_back_s(10.0) == 1.0
     ledger.add(1, now_s=10.0)

@@ -149,9 +149,7 @@ def described(stage: Stage, database: str) -> str:
     return "\n".join(lines).replace(owner, "OWNER").replace(reader, "READER")
 
 
-def test_records_of_requests_come_back_with_what_they_record_and_the_secret_does_not(
-    stage: Stage, tmp_path: Path
-) -> None:
+def test_request_records_are_restored_without_the_secret(stage: Stage, tmp_path: Path) -> None:
     with stage.admin() as admin:
         admin.execute("insert into plainsql.requests values ('k1', 'req_1', '\\x01')")
         admin.execute("insert into plainsql.responses values ('k1', '\\x7b7d')")
@@ -173,7 +171,7 @@ def test_records_of_requests_come_back_with_what_they_record_and_the_secret_does
     assert hashlib.sha256(secret.encode()).digest() not in content
 
 
-def test_a_replaced_database_keeps_its_id_and_keys_and_the_old_content_can_come_back(
+def test_a_replaced_database_keeps_its_id_and_keys_and_its_old_content_can_be_restored(
     stage: Stage, tmp_path: Path
 ) -> None:
     others = stage.on_cell()

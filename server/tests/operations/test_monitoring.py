@@ -52,7 +52,7 @@ def test_each_alert_fires_only_under_its_condition() -> None:
         assert tested.count(alert) == 2, alert
 
 
-def test_every_alert_says_how_bad_it_is_and_what_to_do() -> None:
+def test_every_alert_has_a_severity_and_an_action() -> None:
     text = RULES.read_text()
     counts = {word: text.count(word) for word in ("alert: ", "severity: ", "summary: ", "action: ")}
     assert len(set(counts.values())) == 1, counts

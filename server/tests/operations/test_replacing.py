@@ -107,8 +107,8 @@ def clients(traffic: Traffic) -> Iterator[None]:
 
 
 async def test_no_customer_can_delay_a_backup_for_long(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A transaction that writes and does not end keeps every safe moment away."""
-    monkeypatch.setattr(backups, "_SAFE_MOMENT_MS", 300)
+    """A transaction that writes and does not end prevents a safe snapshot."""
+    monkeypatch.setattr(backups, "_SAFE_SNAPSHOT_MS", 300)
     engine_name, owner, _ = stage.names()
     cell = (stage.postgres.conninfo, SUPERUSER, engine_name)
     async with frozen(*cell) as source:

@@ -143,7 +143,7 @@ def test_status_shows_cells_databases_connections_and_planes(service: Service) -
     assert "1 ready" in shown
 
 
-def test_status_says_what_does_not_answer_and_still_shows_the_rest(service: Service) -> None:
+def test_status_reports_unreachable_parts_and_still_shows_the_rest(service: Service) -> None:
     with service.engine("plainsql_directory") as directory:
         directory.execute("insert into cells values ('cell_far', 'far', 'host=/nowhere', 'admin', 'draining')")
     try:

@@ -112,9 +112,9 @@ EXTENSIONS = [
 ROLES = [
     Probe("to be the superuser", "set role {admin}"),
     Probe("to be the superuser for the session", "set session authorization {admin}"),
-    Probe("to be a stranger", "set role {other_owner}"),
-    Probe("to be a stranger for the session", "set session authorization {other_owner}"),
-    _do("to be a stranger by a function", "perform set_config('role', '{other_owner}', false)"),
+    Probe("to become another tenant", "set role {other_owner}"),
+    Probe("to become another tenant for the session", "set session authorization {other_owner}"),
+    _do("to become another tenant by a function", "perform set_config('role', '{other_owner}', false)"),
     Probe("a role", "create role probe_role"),
     Probe("a user", "create user probe_user superuser"),
     *(
@@ -126,25 +126,25 @@ ROLES = [
     ),
     Probe("no limit of connections", "alter role {owner} connection limit -1"),
     Probe("another name", "alter role {owner} rename to probe_renamed", impossible="it would end the other probes"),
-    Probe("a stranger's settings", "alter role {other_owner} set work_mem = '1MB'"),
-    Probe("a stranger's password", "alter role {other_owner} password 'probe'"),
-    Probe("a stranger's end", "drop role {other_reader}", impossible="its database needs it"),
-    Probe("a stranger's comment", "comment on role {other_owner} is 'probe'"),
+    Probe("another tenant's settings", "alter role {other_owner} set work_mem = '1MB'"),
+    Probe("another tenant's password", "alter role {other_owner} password 'probe'"),
+    Probe("another tenant's end", "drop role {other_reader}", impossible="its database needs it"),
+    Probe("another tenant's comment", "comment on role {other_owner} is 'probe'"),
     *(
         Probe(f"to be a member of {name}", f"grant {name} to {{owner}}")
         for name in ("{admin}", "{other_owner}", "pg_read_server_files", "pg_execute_server_program", "pg_monitor",
                      "pg_signal_backend", "pg_write_all_data", "pg_read_all_data", "pg_checkpoint")
     ),
-    Probe("one's own role for a stranger", "grant {owner} to {other_reader}"),
-    Probe("a stranger's things to oneself", "reassign owned by {other_owner} to {owner}"),
-    Probe("a stranger's things dropped", "drop owned by {other_reader}"),
-    Probe("rights on what a stranger will make", "alter default privileges for role {other_owner} grant all on tables"
+    Probe("one's own role for another tenant", "grant {owner} to {other_reader}"),
+    Probe("another tenant's things to oneself", "reassign owned by {other_owner} to {owner}"),
+    Probe("another tenant's things dropped", "drop owned by {other_reader}"),
+    Probe("privileges on what another will make", "alter default privileges for role {other_owner} grant all on tables"
           " to {owner}"),
-    Probe("a right for a stranger, who could not be dropped then", "grant usage on schema public to {other_owner}"),
-    Probe("a right ahead for a stranger", "alter default privileges grant select on tables to {other_owner}"),
-    _executed("a policy for a stranger", "create table probe_policy (a int);"
+    Probe("a right for another tenant, who could not be dropped then", "grant usage on schema public to {other_owner}"),
+    Probe("a right ahead for another tenant", "alter default privileges grant select on tables to {other_owner}"),
+    _executed("a policy for another tenant", "create table probe_policy (a int);"
               " create policy probe_policy on probe_policy to {other_owner} using (true)"),
-    Probe("a schema with a right for a stranger", "create schema probe_schema create table probe_table (a int)"
+    Probe("a schema with a right for another tenant", "create schema probe_schema create table probe_table (a int)"
           " grant select on probe_table to {other_owner}"),
     Probe("everybody's settings", "alter role all set work_mem = '1MB'"),
     Probe("one's own pinned settings", "alter role {owner} set temp_file_limit = -1"),
@@ -156,9 +156,9 @@ ROLES = [
 
 DATABASES = [
     Probe("a database", "create database probe_database"),
-    Probe("a stranger's database dropped", "drop database {other_database}", impossible="later probes need it"),
-    Probe("a stranger's database set", "alter database {other_database} set work_mem = '1MB'"),
-    Probe("a stranger's database's size", "select pg_database_size('{other_database}')"),
+    Probe("another tenant's database dropped", "drop database {other_database}", impossible="later probes need it"),
+    Probe("another tenant's database set", "alter database {other_database} set work_mem = '1MB'"),
+    Probe("another tenant's database's size", "select pg_database_size('{other_database}')"),
     Probe("one's own database for all", "grant connect on database {database} to public",
           proof="select has_database_privilege('public', '{database}', 'connect')"),
     Probe("one's own database owned", "alter database {database} owner to {owner}"),
@@ -183,7 +183,7 @@ LEAKS = [
     _sees("addresses of subscriptions", "(select subconninfo from pg_subscription union all select 'x') as s"),
     _sees("shared memory", "pg_shmem_allocations"),
     _sees("memory of backends", "pg_backend_memory_contexts"),
-    _sees("what strangers run", "pg_stat_activity where usename = '{other_owner}' and query like 'select %'"),
+    _sees("what other tenants run", "pg_stat_activity where usename = '{other_owner}' and query like 'select %'"),
     _sees("names of organizations", "pg_database where datname ~ 'acme|victim'", impossible="names are random"),
     _sees("names of organizations in comments", "pg_shdescription where description ~ 'acme|victim'",
           impossible="there is no such comment"),

@@ -131,7 +131,7 @@ def test_a_statement_that_fills_the_disk_with_temporary_files_fails_alone(bounde
             greedy.execute("select g, repeat('x', 100) from generate_series(1, 1000000) g order by 2, 1 desc")
 
 
-def test_nothing_can_compile(bounded: Postgres) -> None:
+def test_jit_is_not_available_to_tenants(bounded: Postgres) -> None:
     with bounded.connect() as tenant:
         tenant.execute("set jit = on")
         assert tenant.execute("select pg_jit_available()").fetchone() == (False,)

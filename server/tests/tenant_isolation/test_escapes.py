@@ -73,7 +73,7 @@ def escapes(hostile: Hostile, route: Route) -> list[str]:
     return found
 
 
-def test_there_are_enough_probes_and_none_twice() -> None:
+def test_there_are_enough_probes_and_no_duplicates() -> None:
     assert len(PROBES) >= 80
     assert len({probe.name for probe in PROBES}) == len({probe.sql for probe in PROBES}) == len(PROBES)
 

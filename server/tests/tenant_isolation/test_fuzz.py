@@ -1,4 +1,4 @@
-"""Inputs that nobody thought of, as a tenant and as a stranger: nothing dies, nothing hangs, nothing is our fault.
+"""Random inputs, with and without a valid key: nothing dies, nothing hangs, nothing is our fault.
 
 PLAINSQL_TEST_FUZZ is how many there are: 5,000 in the gate, 100,000 in `make soak`.
 """

@@ -28,7 +28,7 @@ async def ask(hostile: Hostile, sql: str, timeout_ms: int | None = None) -> Answ
 
 
 async def longest_wait_s(hostile: Hostile, until: "asyncio.Future[Any]") -> float:
-    """How long a stranger's requests took at the most, meanwhile."""
+    """The longest time that another tenant's requests took meanwhile."""
     longest_s = 0.0
     async with hostile.node.client(hostile.victims_key) as client:
         while not until.done():

@@ -70,9 +70,9 @@ class Connection:
         self.prepared = PreparedStatements()
         # Set by a request that may have called nextval. The next request sends DISCARD SEQUENCES in its first flush.
         self.must_discard_sequences = False
-        # How many bytes of an incomplete result to accept, counted from its second piece on.
+        # How many bytes of an incomplete result to accept, counted from its second chunk on.
         self.max_result_bytes = 0
-        # The size of the result taken last if it arrived in many pieces, else 0.
+        # The size of the result taken last if it arrived in many chunks, else 0.
         self.taken_bytes = 0
         self._valve: Valve | None = None
         # How often the connection has waited for input since the last `sync`.
@@ -321,7 +321,7 @@ class Connection:
 
     async def _readable(self) -> None:
         if self._valve is not None and self._inbox.poll(0):
-            # libpq has not read all of the last piece, and the server may send nothing more.
+            # libpq has not read all of the last chunk, and the server may send nothing more.
             self._consume()
             self._check_sound()
             return
@@ -391,7 +391,7 @@ class Connection:
             self._count_chunk()
 
     def _count_chunk(self) -> None:
-        # Ordinary results arrive in one piece: whatever is there at the first read, up to some megabytes.
+        # Ordinary results arrive in one chunk: whatever is there at the first read, up to some megabytes.
         if self._valve is not None:
             if self._valve.passed_bytes > self.max_result_bytes:
                 self._wake()

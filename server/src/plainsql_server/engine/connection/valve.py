@@ -1,15 +1,15 @@
 """A byte-counting relay between the server's socket and libpq, for results that may not fit in memory.
 
 libpq reads whatever has arrived and buffers a result until it is complete, and does not say how much it holds. So when
-a result arrives in more than one piece, the valve replaces the socket behind libpq's file descriptor with one end of a
-socket pair (dup2). What the server sends is then passed on piece by piece, and counted. Results that arrive in one
-piece, the usual case, never need a valve.
+a result arrives in more than one chunk, the valve replaces the socket behind libpq's file descriptor with one end of a
+socket pair (dup2). What the server sends is then passed on chunk by chunk, and counted. Results that arrive in one
+chunk, the usual case, never need a valve.
 """
 
 import os
 import socket
 
-# Far less than a socket pair buffers, so passing on a piece never blocks.
+# Far less than a socket pair buffers, so passing on a chunk never blocks.
 _CHUNK_BYTES = 64 * 1024
 
 
@@ -30,7 +30,7 @@ class Valve:
         return self._engine.fileno()
 
     def pass_on(self) -> None:
-        """Passes one piece on to libpq, which must read it before the next; or EOF, if the server hung up."""
+        """Passes one chunk on to libpq, which must read it before the next; or EOF, if the server hung up."""
         try:
             chunk = self._engine.recv(_CHUNK_BYTES)
         except BlockingIOError:
