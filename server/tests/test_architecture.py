@@ -25,6 +25,7 @@ pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "server/src/plainsql_server"
+CLIENT = ROOT / "client/src/plainsql"
 MODULES_MAX = 20
 HOPS_MAX = 12
 
@@ -150,6 +151,7 @@ def test_every_package_is_described() -> None:
 def test_no_package_has_too_many_modules() -> None:
     # Migrations only grow in number, and the kernel is generated.
     aside = {"versions", "_kernel"}
-    folders = {path.parent for path in PACKAGE.rglob("*.py") if not aside & {*path.parts}}
+    ours = (path for top in (PACKAGE, CLIENT) for path in top.rglob("*.py"))
+    folders = {path.parent for path in ours if not aside & {*path.parts}}
     counts = {folder: len([each for each in folder.glob("*.py") if each.name != "__init__.py"]) for folder in folders}
     assert {folder.name: count for folder, count in counts.items() if count > MODULES_MAX} == {}

@@ -62,7 +62,7 @@ _WORD = re.compile(rf"(?<![\w-])({'|'.join((*PROSE, *COMMANDS))})\b")
 # By file and identifier, and why it stays.
 IDENTIFIERS_ALLOWED: Mapping[tuple[str, str], str] = {
     ("client/src/plainsql/dialect.py", "__visit_name__"): "SQLAlchemy's",
-    ("client/src/plainsql/protocol.py", "banner"): "the specification's name for the answer of GET /",
+    ("client/src/plainsql/transport/protocol.py", "banner"): "the specification's name for the answer of GET /",
     ("server/src/plainsql_server/operations/check_edge.py", "banner"): "as above",
     ("server/src/plainsql_server/http/app/openapi.py", "codes"): "the codes of a route, in its document",
     ("server/src/plainsql_server/http/app/openapi.py", "_codes"): "as above",
@@ -139,9 +139,7 @@ def old_words() -> Iterator[tuple[str, str]]:
 
 
 def checked_part(path: str, text: str) -> str:
-    """The text without what is dated, and not edited later: decisions, and the notes of a release."""
-    if path.startswith("docs/decisions/"):
-        return ""
+    """The text without what is dated, and not edited later: the notes of a release."""
     return text.partition("\n## [0.")[0] if path == "CHANGELOG.md" else text
 
 

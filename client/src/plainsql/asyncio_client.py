@@ -12,16 +12,16 @@ from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from plainsql.asyncio_sockets import open_connection
-from plainsql.driver import Driver
 from plainsql.lazy import LazyModule
-from plainsql.protocol import DEFAULT_TIMEOUT_S, STREAM_LIFE_S, Core, Options
 from plainsql.result import Result, TransactionResult
 from plainsql.settings import Settings, resolve
-from plainsql.sockets import tls_context
 from plainsql.streaming import AsyncStream
 from plainsql.transactions import TransactionBuilder
-from plainsql.wire import Steps
+from plainsql.transport.asyncio_sockets import open_connection
+from plainsql.transport.driver import Driver
+from plainsql.transport.protocol import DEFAULT_TIMEOUT_S, STREAM_LIFE_S, Core, Options
+from plainsql.transport.sockets import tls_context
+from plainsql.transport.wire import Steps
 
 if TYPE_CHECKING:
     from plainsql import control

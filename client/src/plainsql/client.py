@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from plainsql.driver import Driver, finish
 from plainsql.lazy import LazyModule
-from plainsql.protocol import DEFAULT_TIMEOUT_S, STREAM_LIFE_S, Core, Options, StreamFormat
 from plainsql.result import Result, TransactionResult
 from plainsql.settings import Settings, resolve
-from plainsql.sockets import open_connection, pause, tls_context
 from plainsql.streaming import ByteStream, Stream
 from plainsql.transactions import TransactionBuilder
-from plainsql.wire import Steps
+from plainsql.transport.driver import Driver, finish
+from plainsql.transport.protocol import DEFAULT_TIMEOUT_S, STREAM_LIFE_S, Core, Options, StreamFormat
+from plainsql.transport.sockets import open_connection, pause, tls_context
+from plainsql.transport.wire import Steps
 
 if TYPE_CHECKING:
     import datetime as dt

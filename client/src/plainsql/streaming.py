@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
 from typing import Any
 
-from plainsql.driver import finish
 from plainsql.errors import StreamBroken, service_error
-from plainsql.protocol import StreamFormat
 from plainsql.result import Row, make_rows
+from plainsql.transport.driver import finish
+from plainsql.transport.protocol import StreamFormat
+from plainsql.transport.wire import Lost, Response, Source
 from plainsql.values import decode_json
-from plainsql.wire import Lost, Response, Source
 
 
 class RowLines:

@@ -6,8 +6,8 @@ The clients send it, in one request.
 from typing import Any
 
 from plainsql.errors import ResultError
-from plainsql.protocol import Options
 from plainsql.result import Result, TransactionResult
+from plainsql.transport.protocol import Options
 
 
 class Reference:

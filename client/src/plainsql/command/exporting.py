@@ -16,8 +16,8 @@ from plainsql.command.target import connect
 from plainsql.command.transfers import file_format, parquet_writer
 from plainsql.errors import ServiceError
 from plainsql.frames import arrow_table
-from plainsql.protocol import StreamFormat
 from plainsql.result import Row
+from plainsql.transport.protocol import StreamFormat
 
 # Rows in one Parquet row group.
 _GROUP_ROWS = 50_000

@@ -11,9 +11,9 @@ from plainsql.client import Client, Transaction
 from plainsql.command.tables import write_result
 from plainsql.command.target import connect
 from plainsql.command.terminal import paint, say
-from plainsql.protocol import Options, StreamFormat
 from plainsql.result import Result
 from plainsql.statements import looks_like_a_read
+from plainsql.transport.protocol import Options, StreamFormat
 
 
 def run_sql(options: argparse.Namespace) -> int:

@@ -7,8 +7,8 @@ import argparse
 
 from plainsql.client import Client
 from plainsql.command.terminal import paint, say
-from plainsql.protocol import DEFAULT_TIMEOUT_S
 from plainsql.settings import Settings, resolve
+from plainsql.transport.protocol import DEFAULT_TIMEOUT_S
 
 
 def connect(options: argparse.Namespace) -> Client:

@@ -16,13 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
-from plainsql.attempts import answer_of, exchange
 from plainsql.errors import NetworkError, ResultError, ServiceError, SettingsError
 from plainsql.result import Result, TransactionResult
 from plainsql.settings import Settings, parse_url
 from plainsql.statements import looks_like_a_read
+from plainsql.transport.attempts import answer_of, exchange
+from plainsql.transport.wire import AddressBook, Lost, NotSent, Request, Response, Send, Steps
 from plainsql.values import decode_json
-from plainsql.wire import AddressBook, Lost, NotSent, Request, Response, Send, Steps
 
 DEFAULT_TIMEOUT_S = 60.0
 # The maximum of any tier. The service reduces it to the tier's limit.

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from plainsql.errors import NetworkError, ServiceError, service_error
+from plainsql.transport.wire import Lost, NotSent, Request, Response, Send, Sleep, Steps
 from plainsql.values import decode_json
-from plainsql.wire import Lost, NotSent, Request, Response, Send, Sleep, Steps
 
 # The service keeps the deadline in the request. Its response needs some time to arrive.
 GRACE_S = 5.0

@@ -3,9 +3,9 @@
 import asyncio
 import ssl
 
-from plainsql.driver import READ_BYTES, Connection
 from plainsql.settings import Address
-from plainsql.sockets import not_reached
+from plainsql.transport.driver import READ_BYTES, Connection
+from plainsql.transport.sockets import not_reached
 
 
 class AsyncConnection(Connection):

@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Any
 
 from plainsql.settings import Address
-from plainsql.wire import AddressBook, Lost, NotSent, Request, Response, Send, Steps, T, Wire
+from plainsql.transport.wire import AddressBook, Lost, NotSent, Request, Response, Send, Steps, T, Wire
 
 READ_BYTES = 256 * 1024
 # After this idle time, a proxy or firewall may have dropped the connection, so it is not reused.

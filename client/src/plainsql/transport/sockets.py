@@ -6,10 +6,10 @@ import ssl
 import time
 from typing import Any
 
-from plainsql.driver import READ_BYTES, Connection
 from plainsql.errors import SettingsError
 from plainsql.settings import Address
-from plainsql.wire import NotSent
+from plainsql.transport.driver import READ_BYTES, Connection
+from plainsql.transport.wire import NotSent
 
 
 def tls_context(ca_file: str | None) -> ssl.SSLContext:

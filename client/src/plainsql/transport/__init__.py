@@ -1,0 +1,1 @@
+"""From a call to bytes on a socket: the protocol, retries, HTTP without sockets, and both clients' connections."""
