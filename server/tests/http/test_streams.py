@@ -192,7 +192,7 @@ async def test_a_stream_that_is_cut_off_within_a_row_breaks_off(cut_by: Callable
     "lookups",
     [
         Lookups(None),
-        Lookups(PRINCIPAL, LimitError("overloaded", "Too many lookups."), None),
+        Lookups(PRINCIPAL, LimitError("overloaded", "Too many lookups."), PRINCIPAL, None),
         Lookups(RuntimeError("a defect")),
     ],
     ids=["revoked", "revoked after a lookup that failed", "cannot be looked up"],
