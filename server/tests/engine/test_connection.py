@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from plainsql_server.core.errors import EngineError
 from plainsql_server.engine.connection.connection import Connection, ResultTooLarge
+from plainsql_server.engine.connection.queries import query_values
 from server.tests.postgres import SUPERUSER, Postgres
 
 VALUE_BYTES = 120_000
@@ -93,3 +95,10 @@ async def test_a_large_value_that_starts_in_the_chunk_of_an_earlier_result_is_co
                 await waiting
         finally:
             connection.close()
+
+
+async def test_a_service_query_ends_in_time_on_a_server_that_stops_answering(postgres: Postgres) -> None:
+    conninfo = postgres.dsn().encode()
+    assert await query_values(conninfo, "select $1::text", b"1", 5) == [["1"]]
+    with pytest.raises(EngineError):
+        await query_values(conninfo, "select pg_sleep(60)::text, $1::text", b"1", 0.5)

@@ -192,7 +192,7 @@ async def test_a_stream_that_is_cut_off_within_a_row_breaks_off(cut_by: Callable
     "lookups",
     [
         Lookups(None),
-        Lookups(PRINCIPAL, LimitError("overloaded", "Too many lookups."), None),
+        Lookups(PRINCIPAL, LimitError("overloaded", "Too many lookups."), PRINCIPAL, None),
         Lookups(RuntimeError("a defect")),
     ],
     ids=["revoked", "revoked after a lookup that failed", "cannot be looked up"],
@@ -200,3 +200,4 @@ async def test_a_stream_that_is_cut_off_within_a_row_breaks_off(cut_by: Callable
 async def test_a_stream_ends_whose_credential_is_not_known_to_be_valid(lookups: Lookups) -> None:
     _, transport = await cut(OneStream(SMALL_ROW, Outcome.ROLLED_BACK), wait, lookups=lookups)
     assert error_in(transport.written)["code"] == "unauthenticated"
+    assert len(lookups.answers) == 1, "a lookup that failed did not end it"

@@ -3,18 +3,26 @@
 Use the latter where the pooled connection is busy or its session state cannot be trusted.
 """
 
+import asyncio
 from collections.abc import Sequence
 
 from psycopg.pq import ExecStatus
 
 from plainsql_server.core.errors import EngineError, InternalError
 from plainsql_server.engine.connection.connection import Connection
-from plainsql_server.engine.connection.sqlstate import error_from_result
+from plainsql_server.engine.connection.sqlstate import engine_away, error_from_result
 
 
 async def query_values(conninfo: bytes, sql: str, parameter: bytes, timeout_s: float) -> list[list[str]]:
-    """Connects, runs the query with one parameter, closes, and returns the rows as text, with NULL as ''."""
-    return await values_and_close(await Connection.open(conninfo, timeout_s), sql, parameter)
+    """Connects, runs the query with one parameter, closes, and returns the rows as text, with NULL as ''.
+
+    Raises EngineError if the server is unavailable, or all of this takes longer than `timeout_s`.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await values_and_close(await Connection.open(conninfo, timeout_s), sql, parameter)
+    except TimeoutError:
+        raise engine_away("a service query had no answer in time") from None
 
 
 async def values_and_close(connection: Connection, sql: str, parameter: bytes) -> list[list[str]]:
