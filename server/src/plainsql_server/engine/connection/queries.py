@@ -10,7 +10,7 @@ from psycopg.pq import ExecStatus
 
 from plainsql_server.core.errors import EngineError, InternalError
 from plainsql_server.engine.connection.connection import Connection
-from plainsql_server.engine.connection.sqlstate import engine_away, error_from_result
+from plainsql_server.engine.connection.sqlstate import engine_unavailable, error_from_result
 
 
 async def query_values(conninfo: bytes, sql: str, parameter: bytes, timeout_s: float) -> list[list[str]]:
@@ -22,7 +22,7 @@ async def query_values(conninfo: bytes, sql: str, parameter: bytes, timeout_s: f
         async with asyncio.timeout(timeout_s):
             return await values_and_close(await Connection.open(conninfo, timeout_s), sql, parameter)
     except TimeoutError:
-        raise engine_away("a service query had no answer in time") from None
+        raise engine_unavailable("a service query had no answer in time") from None
 
 
 async def values_and_close(connection: Connection, sql: str, parameter: bytes) -> list[list[str]]:
