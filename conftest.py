@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from hypothesis import HealthCheck, settings
 
 from plainsql_server import KERNEL
 from plainsql_server.directory.connection import Directory
@@ -23,6 +24,10 @@ from server.tests.page import READERS
 from server.tests.postgres import Postgres, running_postgres
 from server.tests.processes import end_all_of, processes_of
 from server.tests.service import Service, running_service
+
+# Hypothesis measures how long its examples take; beside other tests, a stall of the machine fails them.
+settings.register_profile("no clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("no clock")
 
 _ENDING_LIMIT_S = 5.0
 

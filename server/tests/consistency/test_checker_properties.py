@@ -66,14 +66,13 @@ def changed(history: History, place: int, change: Callable[[Read], Read], operat
     return [*history[:place], msgspec.structs.replace(transaction, operations=tuple(operations)), *history[place + 1 :]]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(serial_histories())
 def test_a_serial_history_is_clean(history: History) -> None:
     report = check(history)
     assert report.anomalies == (), report.describe()
 
 
-@settings(deadline=None)
 @given(serial_histories(), st.data())
 def test_an_append_dropped_from_the_last_read_is_found(history: History, data: st.DataObject) -> None:
     """Wherever it was in the list: who was acknowledged is lost, who was seen by another makes a contradiction."""
@@ -92,7 +91,6 @@ def test_an_append_dropped_from_the_last_read_is_found(history: History, data: s
     assert check(mutated).anomalies != ()
 
 
-@settings(deadline=None)
 @given(serial_histories(), st.data())
 def test_two_values_swapped_in_a_read_are_found_if_another_read_has_them(history: History, data: st.DataObject) -> None:
     places = [
@@ -114,7 +112,6 @@ def test_two_values_swapped_in_a_read_are_found_if_another_read_has_them(history
     assert found & {AnomalyClass.INCOMPATIBLE, AnomalyClass.INTERNAL}
 
 
-@settings(deadline=None)
 @given(serial_histories(only_ok=True), st.data())
 def test_a_stale_read_is_found_when_what_it_misses_had_completed(history: History, data: st.DataObject) -> None:
     """The last value is taken off a first read, though its writer had completed when the reader began."""
@@ -135,7 +132,6 @@ def test_a_stale_read_is_found_when_what_it_misses_had_completed(history: Histor
     assert check(mutated).anomalies != ()
 
 
-@settings(deadline=None)
 @given(serial_histories(only_ok=True), st.data())
 def test_write_skew_added_to_a_serial_history_is_found(history: History, data: st.DataObject) -> None:
     """Two transactions at the end read two lists, and each appends to the one that the other read."""
@@ -162,7 +158,6 @@ graphs = st.integers(2, 9).flatmap(
 )
 
 
-@settings(deadline=None)
 @given(graphs, st.integers(1, 3))
 def test_components_are_those_nodes_that_lead_to_each_other(graph: dict[int, dict[int, int]], kinds: int) -> None:
     found = components(graph, kinds)
@@ -176,7 +171,6 @@ def test_components_are_those_nodes_that_lead_to_each_other(graph: dict[int, dic
             assert not there or part_of[other] <= part_of[one]
 
 
-@settings(deadline=None)
 @given(graphs, st.integers(1, 3))
 def test_the_edges_that_a_path_leads_back_from_are_those_that_a_search_finds(
     graph: dict[int, dict[int, int]], kinds: int
