@@ -456,7 +456,7 @@ class AdmissionMachine(RuleBasedStateMachine):
 
 TestAdmissionQueueMachine = AdmissionMachine.TestCase
 TestAdmissionQueueMachine.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, report_multiple_bugs=False, database=None
+    max_examples=60, stateful_step_count=30, report_multiple_bugs=False, database=None
 )
 
 

@@ -58,7 +58,7 @@ def hostile() -> Iterator[Hostile]:
 def fuzz(share: float) -> settings:
     """As many examples as this share of all inputs takes."""
     return settings(
-        max_examples=max(1, int(INPUTS * share / BATCH)), deadline=None, database=None,
+        max_examples=max(1, int(INPUTS * share / BATCH)), database=None,
         suppress_health_check=list(HealthCheck), print_blob=True,
     )  # fmt: skip
 
