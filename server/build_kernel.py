@@ -25,7 +25,7 @@ from setuptools.command.build_ext import build_ext
 SOURCES = Path(__file__).resolve().parent / "src"
 PACKAGE = "plainsql_server"
 MODULES = (
-    "core/clock", "core/ids", "core/result", "core/statement", "data_plane/classification", "data_plane/databases",
+    "core/clock", "core/ids", "core/result", "core/sql_text", "data_plane/classification", "data_plane/databases",
     "data_plane/job", "data_plane/query", "directory/cache", "directory/principals", "directory/tally",
     "engine/connection/connection", "engine/connection/exchange", "engine/connection/prepared",
     "engine/encoding/parameters", "engine/encoding/rows", "engine/execution/execution",

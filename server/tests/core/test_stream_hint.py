@@ -1,6 +1,6 @@
 import pytest
 
-from plainsql_server.core.statement import without_stream_hint
+from plainsql_server.core.sql_text import without_stream_hint
 
 pytestmark = pytest.mark.unit
 

@@ -16,7 +16,7 @@ import uvloop
 from plainsql_server.core.clock import Deadline
 from plainsql_server.core.errors import EngineError, LimitError, Outcome, ServiceError, StatementError
 from plainsql_server.core.observation import FailureObserved, Observation
-from plainsql_server.core.statement import first_words
+from plainsql_server.core.sql_text import first_words
 from plainsql_server.engine.connection.catalog import Catalog
 from plainsql_server.engine.connection.exchange import drain
 from plainsql_server.engine.connection.interrupt import InterruptReason

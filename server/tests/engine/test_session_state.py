@@ -9,7 +9,7 @@ import time
 import psycopg
 import pytest
 
-from plainsql_server.core.statement import first_words
+from plainsql_server.core.sql_text import first_words
 from plainsql_server.engine.connection import session_state
 from plainsql_server.engine.connection.session_state import SessionState
 

@@ -2,7 +2,7 @@
 
 The connection classes in `sockets.py` and `asyncio_sockets.py` do the reading, writing and waiting. Those in
 `sockets.py` block: a coroutine that uses them never suspends, and `finish` runs it to its end. Retries are decided in
-`attempts.py`.
+`retry.py`.
 """
 
 import ssl

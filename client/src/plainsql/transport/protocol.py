@@ -3,7 +3,7 @@
 This module makes writes run exactly once. A write carries an Idempotency-Key, so it can be repeated after a lost
 response and still runs only once. A statement that looks like a read is sent read-only and can be repeated freely. If
 PostgreSQL reports that it writes, it is sent again as a write, and remembered as one. A statement that cannot run in a
-transaction, such as VACUUM, is sent once; if its response is lost, the outcome is "unknown" (see `attempts.py`).
+transaction, such as VACUUM, is sent once; if its response is lost, the outcome is "unknown" (see `retry.py`).
 
 Calls are generators that ask a driver to send and to wait, so the blocking and the asyncio client share all of this
 code. Nothing here touches a socket.
@@ -20,7 +20,7 @@ from plainsql.errors import NetworkError, ResultError, ServiceError, SettingsErr
 from plainsql.result import Result, TransactionResult
 from plainsql.settings import Settings, parse_url
 from plainsql.statements import looks_like_a_read
-from plainsql.transport.attempts import answer_of, exchange
+from plainsql.transport.retry import answer_of, exchange
 from plainsql.transport.wire import AddressBook, Lost, NotSent, Request, Response, Send, Steps
 from plainsql.values import decode_json
 

@@ -9,7 +9,7 @@ import msgspec
 from plainsql_server.cli.output import json_option, remark
 from plainsql_server.cli.status import ca_file_option
 from plainsql_server.operations.doctor import examine
-from plainsql_server.operations.findings import Finding, Grade, Target
+from plainsql_server.operations.findings import DISK_FREE_PERCENT, Finding, Grade, Target
 from plainsql_server.settings import SettingsError, read_settings
 
 _MARKS = {Grade.GOOD: "ok", Grade.WARNING: "!!", Grade.BROKEN: "XX"}
@@ -18,7 +18,7 @@ _COLOURS = {Grade.GOOD: "green", Grade.WARNING: "yellow", Grade.BROKEN: "red"}
 
 @click.command("doctor")
 @ca_file_option
-@click.option("--disk-free-percent", type=click.FloatRange(0, 100), default=10.0, show_default=True,
+@click.option("--disk-free-percent", type=click.FloatRange(0, 100), default=DISK_FREE_PERCENT, show_default=True,
               help="Warn if a cell's disk on this machine has less free space.")  # fmt: skip
 @json_option
 @click.pass_context

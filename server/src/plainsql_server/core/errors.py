@@ -111,6 +111,9 @@ class InternalError(ServiceError):
         )
 
 
+# When to retry what is unavailable or overloaded for a moment. Clients get it as Retry-After, in whole seconds.
+RETRY_AFTER_MS = 1_000
+
 _NO_DIAGNOSIS = Diagnosis()
 # The SQLSTATE classes whose primary messages quote values: data exceptions, and what a function raises itself.
 _QUOTES_VALUES = ("22", "P0")

@@ -8,7 +8,7 @@ Results are cached, because applications send the same statements again and agai
 from dataclasses import dataclass
 from functools import lru_cache
 
-from plainsql_server.core.statement import refuse_what_has_no_place
+from plainsql_server.core.sql_text import refuse_what_has_no_place
 from plainsql_server.engine.connection.session_state import SessionState, may_store_code, state_left_by
 
 # The cache takes a few megabytes at most.

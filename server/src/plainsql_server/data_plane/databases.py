@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from plainsql_server.core.clock import Deadline
-from plainsql_server.core.errors import AccessError, EngineError, LimitError
+from plainsql_server.core.errors import RETRY_AFTER_MS, AccessError, EngineError, LimitError
 from plainsql_server.core.names import DATABASE_NAME
 from plainsql_server.core.principal import Principal, Scope
 from plainsql_server.data_plane.move_hold import DatabaseHeld, cell_is_down, database_held
@@ -182,5 +182,5 @@ def _not_ready(record: DatabaseRecord) -> EngineError | AccessError:
         "database_not_ready",
         f"The database {record.name!r} isn't ready: its state is {record.state}.",
         retryable=record.state is DatabaseState.CREATING,
-        retry_after_ms=1_000,
+        retry_after_ms=RETRY_AFTER_MS,
     )

@@ -3,9 +3,7 @@
 Both are temporary, so both errors say when to retry.
 """
 
-from plainsql_server.core.errors import EngineError
-
-_RETRY_AFTER_MS = 1_000
+from plainsql_server.core.errors import RETRY_AFTER_MS, EngineError
 
 
 class DatabaseHeld(Exception):
@@ -18,7 +16,7 @@ def database_held() -> EngineError:
         "engine_unavailable",
         "The database is being moved and is temporarily unavailable.",
         retryable=True,
-        retry_after_ms=_RETRY_AFTER_MS,
+        retry_after_ms=RETRY_AFTER_MS,
         internal_context="the database is held for a move",
     )
 
@@ -29,6 +27,6 @@ def cell_is_down() -> EngineError:
         "engine_unavailable",
         "The database is temporarily unavailable.",
         retryable=True,
-        retry_after_ms=_RETRY_AFTER_MS,
+        retry_after_ms=RETRY_AFTER_MS,
         internal_context="its cell is marked as down",
     )

@@ -16,7 +16,13 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from plainsql_server.core.clock import Deadline, now
-from plainsql_server.core.errors import EngineError, LimitError, Outcome, ServiceError
+from plainsql_server.core.errors import (
+    RETRY_AFTER_MS,
+    EngineError,
+    LimitError,
+    Outcome,
+    ServiceError,
+)
 from plainsql_server.core.observation import FailureObserved, Observe
 from plainsql_server.directory import spanning
 from plainsql_server.directory.connection import Directory
@@ -34,7 +40,6 @@ _FIRST_LOOK_S = 0.003
 _LONGEST_LOOK_S = 0.5
 # How many requests of one organization may wait in a process.
 _MAX_WAITING = 200
-_RETRY_AFTER_MS = 1_000
 _DECIDE_AGAIN_S = 0.05
 # A transaction that is not finished this long after its deadline is stuck. Then its record is left to recovery.
 _KEPT_AFTER_S = 10.0
@@ -198,4 +203,4 @@ def _not_in_time() -> LimitError:
 
 
 def _overloaded(reason: str) -> LimitError:
-    return LimitError("overloaded", reason, retryable=True, retry_after_ms=_RETRY_AFTER_MS)
+    return LimitError("overloaded", reason, retryable=True, retry_after_ms=RETRY_AFTER_MS)

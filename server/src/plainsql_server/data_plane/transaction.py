@@ -19,7 +19,7 @@ from plainsql_server.core.errors import Outcome, RequestError, ServiceError
 from plainsql_server.core.ids import Kind, new_id
 from plainsql_server.core.principal import Principal
 from plainsql_server.core.result import Result
-from plainsql_server.core.statement import is_empty
+from plainsql_server.core.sql_text import is_empty
 from plainsql_server.data_plane.admission import check_statement, lower
 from plainsql_server.data_plane.classification import Classification, classify
 from plainsql_server.data_plane.databases import Databases, Place, is_still_without_code

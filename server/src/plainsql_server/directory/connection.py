@@ -15,7 +15,14 @@ from psycopg import AsyncConnection, IsolationLevel, errors
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
-from plainsql_server.core.errors import EngineError, InternalError, ServiceError, described, without_detail
+from plainsql_server.core.errors import (
+    RETRY_AFTER_MS,
+    EngineError,
+    InternalError,
+    ServiceError,
+    described,
+    without_detail,
+)
 
 # A lookup takes about a millisecond. Two seconds distinguish an unavailable directory from a busy one, and leave the
 # caller most of the free tier's statement deadline of 10 s.
@@ -28,7 +35,6 @@ _CONNECT_TIMEOUT_S = 2
 _STATEMENT_TIMEOUT_MS = 5_000
 
 _CHECK_TIMEOUT_S = 2.0
-_RETRY_AFTER_MS = 1_000
 
 # Detects a host that disappears within seconds instead of the kernel's quarter of an hour.
 _KEEPALIVE = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 2, "tcp_user_timeout": 5_000}
@@ -113,7 +119,7 @@ def directory_unavailable(context: str) -> EngineError:
         "directory_unavailable",
         "The service's directory is unavailable at the moment.",
         retryable=True,
-        retry_after_ms=_RETRY_AFTER_MS,
+        retry_after_ms=RETRY_AFTER_MS,
         internal_context=context,
     )
 

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from plainsql_server.core.errors import LimitError
+from plainsql_server.core.errors import RETRY_AFTER_MS, LimitError
 from plainsql_server.directory.freshness import Freshness
 
 # Half of a data-plane process's connections to the directory. A lookup takes about a millisecond, so this allows 2,000
@@ -79,5 +79,5 @@ def _too_many() -> LimitError:
         "overloaded",
         "Too many new credentials are being checked at the moment.",
         retryable=True,
-        retry_after_ms=1_000,
+        retry_after_ms=RETRY_AFTER_MS,
     )

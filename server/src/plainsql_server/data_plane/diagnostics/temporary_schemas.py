@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from weakref import WeakValueDictionary
 
-from plainsql_server.core.errors import LimitError, ServiceError
+from plainsql_server.core.errors import RETRY_AFTER_MS, LimitError, ServiceError
 from plainsql_server.core.principal import Principal
 from plainsql_server.data_plane.service_connections import ServiceConnections
 from plainsql_server.engine.connection.batch import SAFE_PATH, Own
@@ -20,7 +20,6 @@ from plainsql_server.engine.execution import temporary_schemas
 from plainsql_server.limits.tiers import TIERS
 
 _BEGIN = b"begin isolation level read committed read write"
-_RETRY_AFTER_MS = 1_000
 
 # The statements that set up a schema, given its name.
 Setup = Callable[[str], Sequence[bytes | Own]]
@@ -44,7 +43,7 @@ class TemporarySchemas:
         except TimeoutError:
             raise LimitError(
                 "overloaded", "Other probes, tests and benchmarks of your organization are still running.",
-                retryable=True, retry_after_ms=_RETRY_AFTER_MS,
+                retryable=True, retry_after_ms=RETRY_AFTER_MS,
             ) from None  # fmt: skip
         try:
             yield

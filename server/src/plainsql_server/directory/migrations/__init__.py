@@ -16,7 +16,7 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 
-from plainsql_server.core.errors import EngineError, InternalError, without_detail
+from plainsql_server.core.errors import RETRY_AFTER_MS, EngineError, InternalError, without_detail
 
 _CONNECT_TIMEOUT_S = 5
 
@@ -38,7 +38,7 @@ def _connect(dsn: str) -> psycopg.Connection:
             "directory_unavailable",
             "Can't connect to the directory.",
             retryable=True,
-            retry_after_ms=1_000,
+            retry_after_ms=RETRY_AFTER_MS,
             internal_context=without_detail(str(error)),
         ) from error
 

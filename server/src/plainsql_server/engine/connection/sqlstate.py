@@ -11,14 +11,21 @@ from psycopg import errors as driver_errors
 from psycopg.pq import DiagnosticField
 from psycopg.pq.abc import PGresult
 
-from plainsql_server.core.errors import Diagnosis, EngineError, Outcome, RequestError, ServiceError, StatementError
+from plainsql_server.core.errors import (
+    RETRY_AFTER_MS,
+    Diagnosis,
+    EngineError,
+    Outcome,
+    RequestError,
+    ServiceError,
+    StatementError,
+)
 
 _MULTIPLE_STATEMENTS = "cannot insert multiple commands into a prepared statement"
 _CHANGED_RESULT_TYPE = "cached plan must not change result type"
 _TYPE_IS_GONE = "cache lookup failed for type "
 _PREPARED_IS_GONE = 'prepared statement "plainsql_'
 _UNBOUND = "bind message supplies 0 parameters"
-_RETRY_AFTER_MS = 1_000
 
 _SYNTAX_ERROR = "42601"
 _PROTOCOL_VIOLATION = "08P01"
@@ -72,7 +79,7 @@ def engine_unavailable(context: str, *, outcome: Outcome = Outcome.NOT_EXECUTED)
         "engine_unavailable",
         "The database is temporarily unavailable.",
         retryable=True,
-        retry_after_ms=_RETRY_AFTER_MS,
+        retry_after_ms=RETRY_AFTER_MS,
         outcome=outcome,
         internal_context=context,
     )
@@ -83,7 +90,7 @@ def connection_lost(context: str) -> EngineError:
     return EngineError(
         "connection_lost",
         "The connection to the database was lost while the statement ran. It may or may not have taken effect.",
-        retry_after_ms=_RETRY_AFTER_MS,
+        retry_after_ms=RETRY_AFTER_MS,
         outcome=Outcome.UNKNOWN,
         internal_context=context,
     )

@@ -17,7 +17,14 @@ from contextlib import suppress
 from psycopg.pq import ExecStatus
 
 from plainsql_server.core.clock import monotonic_us
-from plainsql_server.core.errors import EngineError, InternalError, LimitError, Outcome, ServiceError
+from plainsql_server.core.errors import (
+    RETRY_AFTER_MS,
+    EngineError,
+    InternalError,
+    LimitError,
+    Outcome,
+    ServiceError,
+)
 from plainsql_server.engine.connection.catalog import Catalog
 from plainsql_server.engine.connection.connection import Connection
 from plainsql_server.engine.connection.exchange import close_prepared, drain, fail, run_command
@@ -32,7 +39,6 @@ GID_PREFIX = "plainsql_"
 _NO_SUCH_GID = "42704"
 _OUT_OF_MEMORY = "53200"
 _TOO_MANY_PREPARED = "maximum number of prepared transactions reached"
-_RETRY_AFTER_MS = 1_000
 _PREPARED_TAG = b"PREPARE TRANSACTION"
 # Overrides what a tenant's statement may have set. The other participants depend on this prepared transaction, so it
 # must survive the loss of this server. Not SET LOCAL, because COMMIT PREPARED runs after this transaction.
@@ -226,6 +232,6 @@ def _too_many_prepared() -> LimitError:
         "overloaded",
         "Too many transactions that span databases are being committed on this cell.",
         retryable=True,
-        retry_after_ms=_RETRY_AFTER_MS,
+        retry_after_ms=RETRY_AFTER_MS,
         outcome=Outcome.ROLLED_BACK,
     )

@@ -16,13 +16,12 @@ import time
 from collections import OrderedDict, deque
 
 from plainsql_server.core.clock import Deadline
-from plainsql_server.core.errors import LimitError
+from plainsql_server.core.errors import RETRY_AFTER_MS, LimitError
 
 # The weight of the newest measurement in the mean time that a slot is held.
 _MEAN_WEIGHT = 0.02
 # The mean until something has been measured.
 _FIRST_MEAN_S = 0.001
-_RETRY_AFTER_MS = 1_000
 # How much longer a slot is held whose connection was lost. So an organization gets five connections a second replaced:
 # opening one takes the cell's processors for some milliseconds, and the cell's guard (`operations/priorities.py`) does
 # not see at once what runs on a new one.
@@ -243,4 +242,4 @@ def _first_startable(organization: OrganizationQueue) -> "tuple[TenantQueue, asy
 
 def overloaded(reason: str) -> LimitError:
     """The error for a request that cannot have a slot in time."""
-    return LimitError("overloaded", reason, retryable=True, retry_after_ms=_RETRY_AFTER_MS)
+    return LimitError("overloaded", reason, retryable=True, retry_after_ms=RETRY_AFTER_MS)

@@ -9,7 +9,14 @@ from contextlib import AbstractAsyncContextManager
 from http import HTTPStatus
 
 from plainsql_server.core.clock import monotonic_us, now
-from plainsql_server.core.errors import EngineError, InternalError, Outcome, ServiceError, described
+from plainsql_server.core.errors import (
+    RETRY_AFTER_MS,
+    EngineError,
+    InternalError,
+    Outcome,
+    ServiceError,
+    described,
+)
 from plainsql_server.core.observation import FailureObserved, Observe, RequestFinished
 from plainsql_server.core.principal import Principal
 from plainsql_server.directory.principals import Principals
@@ -182,7 +189,7 @@ def _shutting_down(outcome: Outcome, context: str | None = None) -> EngineError:
         "The service is restarting, and the request was cancelled before it finished.",
         # Nothing was done, so it can be sent again.
         retryable=outcome is Outcome.NOT_EXECUTED,
-        retry_after_ms=1_000,
+        retry_after_ms=RETRY_AFTER_MS,
         outcome=outcome,
         internal_context=context,
     )

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from plainsql_server import VERSION
 from plainsql_server.core.clock import monotonic_us
-from plainsql_server.core.errors import ServiceError
+from plainsql_server.core.errors import RETRY_AFTER_MS, ServiceError
 from plainsql_server.http.app.contract import Contract
 from plainsql_server.http.app.routes import Route, open_route
 from plainsql_server.http.server.answers import Count, RequestId
@@ -118,7 +118,9 @@ class PublicRoutes:
         ready = set(checks.values()) <= {"ok", DEGRADED}
         uptime_s = (monotonic_us() - self._started_us) // 1_000_000
         content = HealthAnswer(status=_status(checks, ready), uptime_s=uptime_s, checks=checks, request_id=request.id)
-        return json_response(200 if ready else 503, content, [] if ready else [(b"retry-after", b"1")])
+        return json_response(
+            200 if ready else 503, content, [] if ready else [(b"retry-after", b"%d" % (RETRY_AFTER_MS // 1000))]
+        )
 
 
 class _States:

@@ -9,10 +9,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from plainsql_server.core.clock import monotonic_us
-from plainsql_server.core.errors import EngineError, InternalError, Outcome, ServiceError, described
+from plainsql_server.core.errors import (
+    RETRY_AFTER_MS,
+    EngineError,
+    InternalError,
+    Outcome,
+    ServiceError,
+    described,
+)
 from plainsql_server.core.principal import Principal
 from plainsql_server.core.result import Shape
-from plainsql_server.core.statement import without_stream_hint
+from plainsql_server.core.sql_text import without_stream_hint
 from plainsql_server.data_plane.job import StatementJob
 from plainsql_server.data_plane.stream import ReaderTooSlow, StreamEnd, Streams
 from plainsql_server.http.app.credential_watch import CredentialWatch, access_ended
@@ -217,6 +224,6 @@ def _shutting_down(outcome: Outcome) -> ServiceError:
         "shutting_down",
         "The service is restarting, and the stream was cancelled before it finished.",
         retryable=outcome is not Outcome.COMMITTED,
-        retry_after_ms=1_000,
+        retry_after_ms=RETRY_AFTER_MS,
         outcome=outcome,
     )

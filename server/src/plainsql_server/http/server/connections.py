@@ -10,12 +10,11 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Protocol
 
-from plainsql_server.core.errors import LimitError, RequestError, ServiceError
+from plainsql_server.core.errors import RETRY_AFTER_MS, LimitError, RequestError, ServiceError
 
 _LOOK_EVERY_S = 1.0
 # File descriptors that a process needs besides client connections: for PostgreSQL, the directory and files.
 _OTHER_DESCRIPTORS = 512
-_RETRY_AFTER_MS = 1_000
 
 
 class Waiting(Protocol):
@@ -103,4 +102,4 @@ def allow_descriptors(wanted_connections: int) -> int:
 
 
 def _too_many(message: str) -> LimitError:
-    return LimitError("connection_limit", message, retryable=True, retry_after_ms=_RETRY_AFTER_MS)
+    return LimitError("connection_limit", message, retryable=True, retry_after_ms=RETRY_AFTER_MS)

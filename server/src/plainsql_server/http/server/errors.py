@@ -6,6 +6,7 @@ This is the only place that knows statuses. Routes raise a ServiceError and neve
 import msgspec
 
 from plainsql_server.core.errors import (
+    RETRY_AFTER_MS,
     AccessError,
     ConflictError,
     EngineError,
@@ -51,7 +52,6 @@ STATUS_OF_CODE: dict[str, int] = {
     "reset_timed_out": 200,
     "result_too_large": 200,
 }
-_DEFAULT_RETRY_AFTER_MS = 1_000
 
 
 def status_of(error: ServiceError) -> int:
@@ -103,6 +103,6 @@ def _headers(status: int, error: ServiceError) -> list[Header]:
         # The rest of the body may still arrive and must not be read as a request.
         return [(b"connection", b"close")]
     if status in (429, 503):
-        seconds = -(-(error.retry_after_ms or _DEFAULT_RETRY_AFTER_MS) // 1000)
+        seconds = -(-(error.retry_after_ms or RETRY_AFTER_MS) // 1000)
         return [(b"retry-after", b"%d" % seconds)]
     return []

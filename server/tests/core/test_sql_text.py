@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plainsql_server.core.errors import RequestError
-from plainsql_server.core.statement import first_words, is_empty, refuse_what_has_no_place
+from plainsql_server.core.sql_text import first_words, is_empty, refuse_what_has_no_place
 
 pytestmark = pytest.mark.unit
 
