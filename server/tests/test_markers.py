@@ -22,7 +22,7 @@ _CHAOS = re.compile(r"\bmark\.chaos\b")
 # How long something took; what waits for a condition compares the clock itself with a moment.
 _DURATION = re.compile(r"\belapsed|\btook_s\b|(monotonic|process_time|perf_counter|loop\.time)\(\) - |\.gone\(")
 _BOUND = re.compile(r"\b([A-Z]+_)*(WITHIN|LIMIT|FELT|SOON|LATE|BOUND|UNDISTURBED)_M?S\b")
-_MARGIN = re.compile(r"\bSTALL_S\b")
+_MARGIN = re.compile(r"\b(?:TIMING_)?STALL_S\b")
 
 # The bars of chaos tests that leave room without STALL_S: several seconds more than what is claimed takes.
 ROOMY = {

@@ -135,7 +135,7 @@ def build_data_application(settings: Settings, observe: Observer) -> Application
             _pools(settings, observe) as pools,
         ):
             observe.metrics.watch(pools.loads)
-            readiness.heed_signals()
+            readiness.drain_on_signals()
             _end_with_parent()
             databases = Databases(directory, freshness)
             health = Health(directory)
@@ -181,7 +181,7 @@ def build_control_application(settings: Settings, observe: Observer) -> Applicat
             _in_background(Recovery(directory, observe).run(), observe),
             _in_background(DiskGuard(directory, observe, settings.database_max_mb * 1_000_000).run(), observe),
         ):
-            readiness.heed_signals()
+            readiness.drain_on_signals()
             checks: dict[str, Check] = {"directory": directory.check, "limiter": permits.check}
             routes = control_routes(directory, _urls(settings), settings.database_restore_s, finisher.there_is_work)
             table = RouteTable(_all_routes("control", settings, checks, readiness, routes))

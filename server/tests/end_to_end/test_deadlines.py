@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from server.tests.load import STALL_S, Activity, Answer, Node, all_of, new_tag, percentile, running_node, size
+from server.tests.load import TIMING_STALL_S, Activity, Answer, Node, all_of, new_tag, percentile, running_node, size
 from server.tests.service import Service
 
 pytestmark = pytest.mark.timing
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timing
 REPEATS = size("PLAINSQL_TEST_REPEATS", 5)
 LIMIT_MS = 500
 # What the contract of the engine room adds to a statement's limit.
-ENDED_WITHIN_S = LIMIT_MS / 1000 + 1.0 + STALL_S
+ENDED_WITHIN_S = LIMIT_MS / 1000 + 1.0 + TIMING_STALL_S
 
 SLEEP = "select pg_sleep(3600)"
 TIGHT_LOOP = "do $$ begin loop end loop; end $$"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from server.tests.load import STALL_S, Activity, Client, Node, all_of, new_tag, percentile, running_node, size
+from server.tests.load import TIMING_STALL_S, Activity, Client, Node, all_of, new_tag, percentile, running_node, size
 from server.tests.service import Service
 
 pytestmark = pytest.mark.timing
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timing
 DISCONNECTS = size("PLAINSQL_TEST_DISCONNECTS", 10)
 MIXED = size("PLAINSQL_TEST_MIXED", 1_000)
 CLIENTS = 16
-GONE_WITHIN_S = 1.0 + STALL_S
+GONE_WITHIN_S = 1.0 + TIMING_STALL_S
 # More than the protocol's fast path takes.
 LARGE = "/* " + "x" * 70_000 + " */"
 

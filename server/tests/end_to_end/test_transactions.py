@@ -13,7 +13,7 @@ import pytest
 from server.tests.end_to_end import tenants
 from server.tests.end_to_end.error_shape import error_of
 from server.tests.end_to_end.transactions import Sent, fresh_table, last_row, numbers, post, run, with_params
-from server.tests.load import STALL_S, new_tag
+from server.tests.load import TIMING_STALL_S, new_tag
 from server.tests.processes import wait_for
 from server.tests.service import Service
 
@@ -122,7 +122,7 @@ def test_a_deadline_ends_the_whole_transaction(service: Service, slow: str, posi
     statements.insert(position, f"/* {tag} */ {slow}")
     began_s = time.monotonic()
     error = error_of(post(service, *statements, timeout_ms=400), 200, "transaction_deadline_exceeded")
-    assert time.monotonic() - began_s < 1.6 + STALL_S
+    assert time.monotonic() - began_s < 1.6 + TIMING_STALL_S
     assert (error["outcome"], error["retryable"]) == ("rolled_back", False)
     assert "400 ms" in error["message"]
     assert numbers(service, table) == []

@@ -11,7 +11,7 @@ import pytest
 
 from server.tests.end_to_end.control import answer, call, new_key, new_session, query
 from server.tests.end_to_end.error_shape import error_of
-from server.tests.load import STALL_S, Activity, new_tag, running_node
+from server.tests.load import TIMING_STALL_S, Activity, new_tag, running_node
 from server.tests.service import Service
 
 FLUSH_MS = 500
@@ -122,7 +122,7 @@ async def test_a_crash_loses_at_most_one_interval(service: Service) -> None:
         node.process.wait()
     kept = used(service, name)["requests"]
     # The writing itself takes a moment, too, and the machine may stand still.
-    assert kept >= sum(at_s < killed_s - FLUSH_MS / 1000 - 0.3 - STALL_S for at_s in done) > 0
+    assert kept >= sum(at_s < killed_s - FLUSH_MS / 1000 - 0.3 - TIMING_STALL_S for at_s in done) > 0
     assert kept <= len(done)
     print(f"{len(done)} requests, {len(done) - kept} of them not written down at the crash")
 

@@ -16,7 +16,7 @@ from server.tests.service import Service
 BODY_TIMEOUT_S = 2.0
 BODY = b'{"sql": "select 1 as one"}'
 # What a key's revocation takes to reach every node.
-HEEDED_WITHIN_S = 5.0
+ENDED_WITHIN_S = 5.0
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ async def test_a_key_revoked_before_the_body_is_complete_is_rejected(service: Se
         # The head was taken before, on another connection of the same process.
         assert (await other.query("select 1")).succeeded
         await asyncio.to_thread(answer, service, "DELETE", f"/v1/keys/{key['id']}", status=204)
-        async with asyncio.timeout(HEEDED_WITHIN_S):
+        async with asyncio.timeout(ENDED_WITHIN_S):
             while (await other.query("select 1")).status != 401:
                 pass
         request.send_the_rest()

@@ -13,7 +13,7 @@ from plainsql_server.engine.connection import interrupt
 from plainsql_server.engine.connection.interrupt import gone
 from plainsql_server.engine.connection.queries import query_values
 from server.tests.engine.conftest import ROLE
-from server.tests.postgres import Postgres
+from server.tests.postgres import SUPERUSER, Postgres
 
 # Enough that the answer to the first one has been dealt with.
 _LOOKS = 3
@@ -49,22 +49,45 @@ async def _waits_on(task: "asyncio.Task[None]", looks: list[bytes]) -> None:
     assert not task.done()
 
 
-async def test_a_role_without_a_free_connection_says_nothing_about_its_backend(
-    postgres: Postgres, engine: psycopg.Connection, database: str, looks: list[bytes]
+@pytest.fixture
+def probe(postgres: Postgres) -> bytes:
+    """How another role than the tenant asks, in another database."""
+    return psycopg.conninfo.make_conninfo(postgres.conninfo, user=SUPERUSER, dbname="postgres").encode()
+
+
+async def test_a_tenant_without_a_free_connection_keeps_no_look_from_succeeding(
+    postgres: Postgres, engine: psycopg.Connection, database: str, probe: bytes, looks: list[bytes]
 ) -> None:
     conninfo = psycopg.conninfo.make_conninfo(postgres.conninfo, user=ROLE, dbname=database)
     engine.execute(f"alter role {ROLE} connection limit 1")
     with psycopg.connect(conninfo) as deaf:
-        task = asyncio.create_task(gone(deaf.info.backend_pid, conninfo.encode()))
+        task = asyncio.create_task(gone(deaf.info.backend_pid, ROLE, probe))
         await _waits_on(task, looks)
     await task
+
+
+async def test_a_backend_is_gone_with_its_database(
+    postgres: Postgres, engine: psycopg.Connection, database: str, probe: bytes, looks: list[bytes]
+) -> None:
+    conninfo = psycopg.conninfo.make_conninfo(postgres.conninfo, user=ROLE, dbname=database)
+    running = psycopg.connect(conninfo)
+    task = asyncio.create_task(gone(running.info.backend_pid, ROLE, probe))
+    await _waits_on(task, looks)
+    await asyncio.to_thread(engine.execute, f"drop database {database} with (force)")
+    await task
+    running.close()
+
+
+async def test_another_role_s_backend_with_the_same_process_id_is_another_one(postgres: Postgres, probe: bytes) -> None:
+    with postgres.connect() as other:
+        await gone(other.info.backend_pid, ROLE, probe)
 
 
 async def test_a_server_that_answers_late_says_nothing_about_a_backend_and_one_that_is_down_has_none(
     silent: Path, looks: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(interrupt, "_LOOK_TIMEOUT_S", 0.05)
-    task = asyncio.create_task(gone(1, f"host={silent.parent} port=5432".encode()))
+    task = asyncio.create_task(gone(1, ROLE, f"host={silent.parent} port=5432".encode()))
     await _waits_on(task, looks)
     silent.unlink()
     await task
@@ -74,15 +97,15 @@ async def test_a_backend_matters_no_more_when_another_server_is_the_primary(
     silent: Path, looks: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(interrupt, "_LOOK_TIMEOUT_S", 0.05)
-    await gone(1, f"host={silent.parent} port=5432".encode(), lambda: len(looks) == _LOOKS)
+    await gone(1, ROLE, f"host={silent.parent} port=5432".encode(), lambda: len(looks) == _LOOKS)
     assert len(looks) == _LOOKS
 
 
 async def test_a_backend_is_waited_for_until_it_has_exited(
-    postgres: Postgres, database: str, looks: list[bytes]
+    postgres: Postgres, database: str, probe: bytes, looks: list[bytes]
 ) -> None:
     conninfo = psycopg.conninfo.make_conninfo(postgres.conninfo, user=ROLE, dbname=database)
     with psycopg.connect(conninfo) as running:
-        task = asyncio.create_task(gone(running.info.backend_pid, conninfo.encode()))
+        task = asyncio.create_task(gone(running.info.backend_pid, ROLE, probe))
         await _waits_on(task, looks)
     await task

@@ -208,7 +208,7 @@ def test_the_original_of_a_finished_move_stays_fenced(fleet: Fleet) -> None:
             Directory.open(fleet.dsn) as directory,
             drafts.draft(directory, target.organization_id, "main", replaces=True) as made,
         ):
-            await drafts.replace(directory, made, target, without_code=False, restore_s=60, heeded_s=0)
+            await drafts.replace(directory, made, target, without_code=False, restore_s=60, applied_after_s=0)
 
     async def find() -> DatabaseRecord:
         async with Directory.open(fleet.dsn) as directory:

@@ -21,7 +21,7 @@ from server.tests.processes import wait_for
 
 HOLD = "update databases set held_until = now() + interval '30 s' where name = 'main'"
 RELEASE = "update databases set held_until = null where name = 'main'"
-HEEDED_S = 3
+APPLIED_AFTER_S = 3
 SLOW = "select n, pg_sleep(0.01) from generate_series(1, 100000) n"
 
 
@@ -65,7 +65,7 @@ async def test_a_request_to_a_held_database_waits_and_continues(stage: Stage) ->
         stage.fleet.now.ask(RELEASE)
         answer = await waiting
         assert answer.succeeded, answer
-        assert time.monotonic() - released_s < HEEDED_S
+        assert time.monotonic() - released_s < APPLIED_AFTER_S
 
 
 @pytest.mark.timing
@@ -86,7 +86,7 @@ async def until_refused(client: Client) -> None:
     """A change takes effect within a second, plus pauses of the machine; then requests that can't wait are rejected."""
     changed_s = time.monotonic()
     while (await client.query("select 1", timeout_ms=100)).code != "engine_unavailable":
-        assert time.monotonic() - changed_s < HEEDED_S
+        assert time.monotonic() - changed_s < APPLIED_AFTER_S
 
 
 @pytest.mark.timing
@@ -102,7 +102,7 @@ async def test_requests_to_a_cell_that_is_down_are_refused_at_once(stage: Stage)
         await asyncio.to_thread(operator.run, "cell", "set", "local", "--state", "active")
         changed_s = time.monotonic()
         while not (await client.query("select 1")).succeeded:
-            assert time.monotonic() - changed_s < HEEDED_S
+            assert time.monotonic() - changed_s < APPLIED_AFTER_S
 
 
 async def test_a_stream_interrupted_by_a_move_ends_with_an_error(stage: Stage) -> None:

@@ -14,7 +14,7 @@ from plainsql_server.cli.running import with_directory
 from plainsql_server.control_plane import organizations
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
-from plainsql_server.operations.restore import Heeding, restore_database, restore_directory
+from plainsql_server.operations.restore import RestoreTimes, restore_database, restore_directory
 from plainsql_server.settings import Settings, read_settings
 
 # How far a node's clock may differ from ours while it picks up a change.
@@ -70,9 +70,9 @@ async def _restore(
 ) -> DatabaseRecord:
     organization, name = chosen
     owner = await organizations.get(directory, organization)
-    heeded_ms = settings.principal_cache_ms + settings.directory_grace_ms + _MARGIN_MS
-    heeding = Heeding(settings.database_restore_s, heeded_ms / 1000)
-    return await restore_database(directory, owner.id, name, stream, bar, replaces=replace, heeding=heeding)
+    applied_after_ms = settings.principal_cache_ms + settings.directory_grace_ms + _MARGIN_MS
+    times = RestoreTimes(settings.database_restore_s, applied_after_ms / 1000)
+    return await restore_database(directory, owner.id, name, stream, bar, replaces=replace, times=times)
 
 
 @contextmanager

@@ -73,14 +73,14 @@ async def replace(
     *,
     without_code: bool,
     restore_s: float,
-    heeded_s: float,
+    applied_after_s: float,
 ) -> DatabaseRecord:
     """Gives the database `target` the draft's content.
 
     The old content can be restored for `restore_s`, under another name. Nothing is written to the old content once the
     new content may have been read: first the old content is fenced and its connections are ended. It stays closed for
-    `heeded_s`, until no node has it cached. If one of the two changed meanwhile, raises ConflictError and opens the old
-    content again.
+    `applied_after_s`, until no node has it cached. If one of the two changed meanwhile, raises ConflictError and opens
+    the old content again.
     """
     cell, old_cell = await cell_of(directory, made), await cell_of(directory, target)
     async with (
@@ -97,7 +97,7 @@ async def replace(
                 )
                 or _lost()
             )
-            await asyncio.sleep(heeded_s)
+            await asyncio.sleep(applied_after_s)
             return replaced
 
 

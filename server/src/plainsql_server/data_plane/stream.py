@@ -85,7 +85,6 @@ class Streams:
         place = await self._databases.find(principal, job.database, start_by)
         pool = self._pools.for_address(place.address, principal.organization_id)
         job.limit_time(job.limits.stream_life_ms)
-        life = job.deadline
         # Take the slot before running the statement: a request that is refused one must have no effect.
         async with pool.stream_slot(job.limits.concurrent_statements, start_by):
             if job.classification.command in _MAY_ONLY_READ:
@@ -95,7 +94,8 @@ class Streams:
                     # Run it as an ordinary query, which returns its result or the right error.
                     pass
             result = await self._queries.run(principal, job)
-            await _pass_on_from_memory(result, receiver, life)
+            # Sending has its own time limit, so that a committed statement that took long does not lose its rows.
+            await _pass_on_from_memory(result, receiver, Deadline.after_ms(job.limits.stream_life_ms))
         return StreamEnd(result.completion, len(result.rows), result.truncated)
 
     async def _read(

@@ -85,6 +85,9 @@ def _become(setup: _Setup, work: Callable[[], int]) -> NoReturn:
         time.tzset()
         signal.pthread_sigmask(signal.SIG_SETMASK, setup.mask)
         code = _exit_code(work)
+    except BaseException:
+        # Nothing above this frame would report it.
+        traceback.print_exc()
     finally:
         os._exit(code)
 

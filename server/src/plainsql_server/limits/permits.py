@@ -256,8 +256,9 @@ class Permits:
 
     def _go_by_shares(self, reason: str) -> None:
         self._enter(PermitSource.LOST, reason)
-        accounts, self._asking = self._asking, {}
-        for account in accounts:
+        self._asking = {}
+        # Not only those that ask: an answer that failed midway leaves others waiting.
+        for account in self._accounts.values():
             account.is_asking = False
             self._serve_of_share(account)
 

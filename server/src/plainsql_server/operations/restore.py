@@ -29,11 +29,11 @@ from plainsql_server.operations.schemas import OPTIONS, finish_schema, grant, re
 
 
 @dataclass(frozen=True, slots=True)
-class Heeding:
+class RestoreTimes:
     """How long replaced content can be restored, and how long nodes may take to notice the replacement."""
 
     restore_s: float
-    heeded_s: float
+    applied_after_s: float
 
 
 class _ArchiveChunks:
@@ -74,7 +74,7 @@ async def restore_database(
     progress: Progress,
     *,
     replaces: bool,
-    heeding: Heeding,
+    times: RestoreTimes,
 ) -> DatabaseRecord:
     """Restore a backup as a new database, or with `replaces` into the existing one of that name.
 
@@ -95,8 +95,8 @@ async def restore_database(
             made,
             target,
             without_code=end.without_code,
-            restore_s=heeding.restore_s,
-            heeded_s=heeding.heeded_s,
+            restore_s=times.restore_s,
+            applied_after_s=times.applied_after_s,
         )
 
 

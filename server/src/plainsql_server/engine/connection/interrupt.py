@@ -21,7 +21,7 @@ from psycopg import Error as DriverError
 from psycopg.pq import PollingStatus
 
 from plainsql_server.core.errors import ServiceError
-from plainsql_server.engine.connection.connection import CONNECTING_TIMED_OUT, Connection, wait_for_socket
+from plainsql_server.engine.connection.connection import Connection, wait_for_socket
 from plainsql_server.engine.connection.queries import query_values
 from plainsql_server.engine.connection.sqlstate import engine_unavailable
 
@@ -41,9 +41,13 @@ TERMINATE_GRACE_S = 0.6
 # How often to check whether a backend that ignores termination has exited.
 _LOOK_EVERY_S = 1.0
 _LOOK_TIMEOUT_S = 10.0
+# How libpq begins its texts about failed attempts to connect.
+_CONNECTING_FAILED = "connection to server "
+# `$1` is the process id and the role, with a blank between them.
 _LIVES = (
     "select 1 from pg_catalog.pg_stat_activity"
-    " where pid operator(pg_catalog.=) $1 and usename operator(pg_catalog.=) current_user"
+    " where pid operator(pg_catalog.=) pg_catalog.split_part($1, ' ', 1)::pg_catalog.int4"
+    " and usename operator(pg_catalog.=) pg_catalog.split_part($1, ' ', 2)"
 )
 
 
@@ -85,19 +89,19 @@ async def interrupt(connection: Connection, conninfo: bytes, *, has_replicas: bo
     return Ending(runs_on_pid=backend_pid)
 
 
-async def gone(backend_pid: int, conninfo: bytes, is_replaced: Callable[[], bool] = lambda: False) -> None:
-    """Waits until a backend has exited, until its server is down, or until another server has taken its place.
+async def gone(backend_pid: int, role: str, conninfo: bytes, is_replaced: Callable[[], bool] = lambda: False) -> None:
+    """Waits until a backend of a role has exited, until its server is down, or until another server replaces it.
 
     Some of PostgreSQL's code, XPath above all, does not check for interrupts while it works. It can run for hours, and
-    only a crash of the whole server would stop it. A server that answers late, or that has no connection left for this
-    role, says nothing about the backend: it is asked again.
+    only a crash of the whole server would stop it. `conninfo` must be that of the probe role: the tenant could
+    terminate a connection of its own role, or drop its database. A server that answers late says nothing about the
+    backend: it is asked again.
     """
     while not is_replaced():
         try:
-            async with asyncio.timeout(_LOOK_TIMEOUT_S):
-                if not await query_values(conninfo, _LIVES, b"%d" % backend_pid, _LOOK_TIMEOUT_S):
-                    return
-        except (TimeoutError, DriverError):
+            if not await query_values(conninfo, _LIVES, f"{backend_pid} {role}".encode(), _LOOK_TIMEOUT_S):
+                return
+        except DriverError:
             pass
         except ServiceError as error:
             if _says_down(error.internal_context or ""):
@@ -107,10 +111,9 @@ async def gone(backend_pid: int, conninfo: bytes, is_replaced: Callable[[], bool
 
 def _says_down(context: str) -> bool:
     """Whether a failed attempt to connect shows that the server is down, and with it all its backends."""
-    if context == CONNECTING_TIMED_OUT:
-        return False
     # Only a running server answers with FATAL. Before it starts up and after it shuts down, it has no backends.
-    return "FATAL" not in context or "the database system is" in context
+    is_refused = context.startswith(_CONNECTING_FAILED) and "FATAL" not in context
+    return is_refused or "the database system is" in context
 
 
 async def _settles(connection: Connection, attempt: Coroutine[Any, Any, None], grace_s: float) -> bool:

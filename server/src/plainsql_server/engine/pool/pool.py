@@ -323,7 +323,8 @@ class Pool:
             )
             await gone(
                 backend_pid,
-                self._conninfos[connection.place],
+                self.address.role,
+                self.cell.probes[connection.place],
                 lambda: self.cell.leader.is_elsewhere(connection.place),
             )
         finally:

@@ -32,7 +32,8 @@ class CellPools:
 
     def __init__(self, address: Address, limits: "PoolLimits", connect_timeout_ms: int, observe: Observe) -> None:
         self._name = address.cell_name
-        self.leader = Leader(probes(address.cell_conninfo))
+        self.probes = probes(address.cell_conninfo)
+        self.leader = Leader(self.probes)
         self.admission = AdmissionQueue(limits.cell_connections, limits.cell_waiting)
         self.reservations = Reservations(limits.cell_connections)
         # Streams may use half of everything: of the cell's slots, of an organization's and of a pool's. So clients that

@@ -16,7 +16,7 @@ class Readiness:
         self.draining = False
         self._drain_s = drain_ms / 1000
 
-    def heed_signals(self) -> None:
+    def drain_on_signals(self) -> None:
         """Adds draining before the server's own signal handlers. Call it once those are installed."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
