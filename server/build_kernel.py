@@ -25,7 +25,8 @@ from setuptools.command.build_ext import build_ext
 SOURCES = Path(__file__).resolve().parent / "src"
 PACKAGE = "plainsql_server"
 MODULES = (
-    "core/clock", "core/ids", "core/result", "core/sql_text", "data_plane/classification", "data_plane/databases",
+    "core/clock", "core/ids", "core/result", "core/sql_text", "data_plane/admission", "data_plane/classification",
+    "data_plane/databases", "data_plane/head_start",
     "data_plane/job", "data_plane/query", "directory/cache", "directory/principals", "directory/tally",
     "engine/connection/connection", "engine/connection/exchange", "engine/connection/prepared",
     "engine/encoding/parameters", "engine/encoding/rows", "engine/execution/execution",
@@ -35,8 +36,14 @@ MODULES = (
     "http/server/request_head", "http/server/requests", "http/server/responses", "http/server/sink", "limits/account",
     "limits/permits", "limits/tiers", "limits/window", "logs", "metrics",
 )  # fmt: skip
-WRITER = "engine/encoding/row_writer"
-FILES = (*(f"{module}.py" for module in MODULES), f"{WRITER}.pyx")
+# By Cython: what reads libpq's memory, and the fast lane.
+CYTHON_MODULES = (
+    "engine/encoding/row_writer", "lane/answer", "lane/buffer", "lane/caller", "lane/exchange", "lane/frame",
+    "lane/known_head", "lane/lane", "lane/libpq", "lane/plan", "lane/report", "lane/track",
+)  # fmt: skip
+# Declarations that several Cython modules share are part of what these are built from.
+DECLARATIONS = (*(f"{module}.pxd" for module in CYTHON_MODULES), "lane/clocks.pxd")
+FILES = (*(f"{module}.py" for module in MODULES), *(f"{module}.pyx" for module in CYTHON_MODULES))
 
 
 def build_kernel(folder: Path) -> None:
@@ -46,7 +53,7 @@ def build_kernel(folder: Path) -> None:
     # The package must not be imported from what is being built, nor may a half-built kernel ever be found.
     shutil.rmtree(folder, ignore_errors=True)
     # Before the compiler reads them: a source that is changed meanwhile makes a kernel that is put aside.
-    digests = {file: digest_of(SOURCES / PACKAGE / file) for file in FILES}
+    digests = {file: digest_of(SOURCES / PACKAGE / file) for file in (*FILES, *DECLARATIONS)}
     with tempfile.TemporaryDirectory() as build_folder:
         _compile(Path(build_folder))
         shutil.copytree(Path(build_folder) / "built", folder)
@@ -85,17 +92,22 @@ def _by_mypyc(build_folder: Path) -> list[Any]:
     )
 
 
-def _by_cython(build_folder: Path) -> list[Any]:
-    name = f"{PACKAGE}.{WRITER.replace('/', '.')}"
-    writer = Extension(name, [f"{PACKAGE}/{WRITER}.pyx"], extra_compile_args=["-O2", "-g0"])
-    return list(cythonize([writer], build_dir=str(build_folder / "c"), quiet=True))  # type: ignore[no-untyped-call]  # has no types
+def _by_cython(scratch: Path) -> list[Any]:
+    extensions = [
+        Extension(
+            f"{PACKAGE}.{module.replace('/', '.')}", [f"{PACKAGE}/{module}.pyx"], extra_compile_args=["-O2", "-g0"]
+        )
+        for module in CYTHON_MODULES
+    ]
+    return list(cythonize(extensions, build_dir=str(scratch / "c"), quiet=True))  # type: ignore[no-untyped-call]  # has no types
 
 
 def _is_current(folder: Path) -> bool:
     from plainsql_server.kernel import MANIFEST, kernel_files  # noqa: PLC0415  # see sys.path below
 
     return bool(kernel_files(folder, SOURCES / PACKAGE)) and set(json.loads((folder / MANIFEST).read_text())) == {
-        *FILES
+        *FILES,
+        *DECLARATIONS,
     }
 
 

@@ -54,6 +54,7 @@ from plainsql_server.http.server.connections import ConnectionLimits, Connection
 from plainsql_server.http.server.protocol import LAST_ANSWERS_AFTER_S, ClientTimeouts, FastPathProtocol
 from plainsql_server.http.server.readiness import Readiness
 from plainsql_server.http.server.workers import serve
+from plainsql_server.lane.opening import PATH, Doors, Observers, opened_lane
 from plainsql_server.limits.opening import open_permits
 from plainsql_server.limits.permits import Permits
 from plainsql_server.logs import Log
@@ -70,9 +71,6 @@ _KEEP_ALIVE_S = 75
 _WORKER_HEALTHCHECK_S = 30
 # Every control request uses the directory, most of them for several statements.
 _CONTROL_DIRECTORY_CONNECTIONS = 8
-# How often a stream checks that its caller's key has not been revoked. It reacts at most this much later than a
-# request.
-_CREDENTIAL_WATCH_EVERY_MS = 200
 # Without Redis, the planes divide each rate limit. The control plane is called rarely and gets the smaller share.
 _DATA_PLANES_SHARE = Fraction(9, 10)
 
@@ -148,20 +146,24 @@ def build_data_application(settings: Settings, observe: Observer) -> Application
             pace = Pace(settings.stream_ping_ms, settings.stream_stall_ms)
             streams = Streams(databases, pools, queries, tally)
             principals = Principals(directory, freshness)
-            streamed = StreamedAnswers(streams, pace, CredentialWatch(principals, _CREDENTIAL_WATCH_EVERY_MS, observe))
+            streamed = StreamedAnswers(streams, pace, CredentialWatch(principals, observe))
             routes = data_routes(
                 QueryRoutes(queries, idempotency, streamed), TransactionRoutes(transactions, idempotency), idempotency
             )
             own = ServiceConnections(databases, pools, tally)
             executors = Executors(own, TemporarySchemas(own), queries, transactions, streams)
             routes += utility_routes(directory, executors, permits)
-            yield (
-                RouteTable(_all_routes("data", settings, checks, readiness, routes)),
-                principals,
-                permits,
-            )
+            table = RouteTable(_all_routes("data", settings, checks, readiness, routes))
+            query_route = next(route for route in routes if route.path == PATH)
+            with opened_lane(
+                Doors(principals, databases, pools, permits, readiness, freshness, query_route),
+                Observers(observe.log, observe.metrics, tally),
+                settings.fast_lane,
+            ) as application.lane:
+                yield table, principals, permits
 
-    return Application(lifespan, observe, readiness, _timeouts(settings), connections)
+    application = Application(lifespan, observe, readiness, _timeouts(settings), connections)
+    return application
 
 
 def build_control_application(settings: Settings, observe: Observer) -> Application:

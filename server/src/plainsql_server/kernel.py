@@ -73,7 +73,9 @@ def kernel_files(folder: Path, package: Path) -> dict[str, Path] | None:
     digests: dict[str, str] = json.loads(manifest.read_bytes())
     if any(digest != digest_of(package / source) for source, digest in digests.items()):
         return None
-    names = {source: ".".join((package.name, *Path(source).with_suffix("").parts)) for source in digests}
+    # Declarations of Cython are sources, too, but no modules.
+    modules = [source for source in digests if not source.endswith(".pxd")]
+    names = {source: ".".join((package.name, *Path(source).with_suffix("").parts)) for source in modules}
     files = {name: (folder / package.name / source).with_suffix(suffix) for source, name in names.items()}
     return {SHARED_MODULE: folder / f"{SHARED_MODULE}{suffix}", **files}
 

@@ -40,6 +40,12 @@ class Log:
             self._stream.write(_encode_lines(gathered))
             self._stream.flush()
 
+    def write_lines(self, lines: bytes) -> None:
+        """Writes lines that are encoded already, after the buffered observations."""
+        self.write()
+        self._stream.write(lines)
+        self._stream.flush()
+
     def _write_soon(self) -> None:
         try:
             loop = asyncio.get_running_loop()

@@ -7,17 +7,17 @@ take a lock each, which had a measurable cost.
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from plainsql_server import KERNEL, VERSION
-from plainsql_server.core.observation import CellLoad, LimiterLoad, Observation, Reaped, RequestFinished
+from plainsql_server.core.observation import CellLoad, LaneLoad, LimiterLoad, Observation, Reaped, RequestFinished
 
 # From a quarter of a millisecond, the time of a point lookup, to the longest deadline.
-_BUCKETS_US: tuple[int, ...] = (
+BUCKETS_US: tuple[int, ...] = (
     250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
     1_000_000, 2_500_000, 5_000_000, 10_000_000, 30_000_000, 60_000_000, 300_000_000,
 )  # fmt: skip
@@ -31,17 +31,23 @@ class _Durations:
     __slots__ = ("counts", "sum_us")
 
     def __init__(self) -> None:
-        self.counts = [0] * (len(_BUCKETS_US) + 1)
+        self.counts = [0] * (len(BUCKETS_US) + 1)
         self.sum_us = 0
 
     def add(self, duration_us: int) -> None:
-        self.counts[bisect_left(_BUCKETS_US, duration_us)] += 1
+        self.counts[bisect_left(BUCKETS_US, duration_us)] += 1
         self.sum_us += duration_us
+
+    def add_all(self, counts: Sequence[int], sum_us: int) -> None:
+        """Adds durations that were counted elsewhere, in the same buckets."""
+        for index, count in enumerate(counts):
+            self.counts[index] += count
+        self.sum_us += sum_us
 
     def buckets(self) -> list[tuple[str, float]]:
         total = 0
         buckets = []
-        for edge, count in zip([*(str(us / 1e6) for us in _BUCKETS_US), "+Inf"], self.counts, strict=True):
+        for edge, count in zip([*(str(us / 1e6) for us in BUCKETS_US), "+Inf"], self.counts, strict=True):
             total += count
             buckets.append((edge, float(total)))
         return buckets
@@ -55,6 +61,7 @@ class Metrics(Collector):
         self.registry.register(self)
         self._loads: Loads = list
         self._limiter: Callable[[], LimiterLoad] | None = None
+        self._lane: Callable[[], LaneLoad] | None = None
         self._requests: Counter[tuple[str, int]] = Counter()
         self._errors: Counter[str] = Counter()
         self._reaped: Counter[tuple[str, str]] = Counter()
@@ -69,6 +76,13 @@ class Metrics(Collector):
         elif isinstance(observation, Reaped):
             self._reaped[observation.cell, observation.what] += observation.count
 
+    def add_requests(self, route: str, count: int, row_count: int, stages: Sequence[tuple[Sequence[int], int]]) -> None:
+        """Counts requests that the fast lane has answered with 200. `stages` has counts by bucket, and their sum."""
+        self._requests[route, 200] += count
+        self._rows += row_count
+        for durations, (counts, sum_us) in zip(self._stages_of(route), stages, strict=True):
+            durations.add_all(counts, sum_us)
+
     def watch(self, loads: Loads) -> None:
         """Adds the pools' state to the metrics."""
         self._loads = loads
@@ -76,6 +90,10 @@ class Metrics(Collector):
     def watch_limiter(self, load: Callable[[], LimiterLoad]) -> None:
         """Adds the limiter's state to the metrics."""
         self._limiter = load
+
+    def watch_lane(self, load: Callable[[], LaneLoad]) -> None:
+        """Adds the fast lane's counters to the metrics."""
+        self._lane = load
 
     def serve(self, host: str, ports: range) -> int:
         """Serves the metrics on the first free port and returns it. Each worker process takes one."""
@@ -120,13 +138,13 @@ class Metrics(Collector):
         yield from self._cells()
         if self._limiter is not None:
             yield from _limiter_metrics(self._limiter())
+        if self._lane is not None:
+            yield from _lane_metrics(self._lane())
 
     def _count(self, finished: RequestFinished) -> None:
         route = finished.route
         self._requests[route, finished.status] += 1
-        stages = self._stages.get(route)
-        if stages is None:
-            stages = self._stages[route] = (_Durations(), _Durations(), _Durations())
+        stages = self._stages_of(route)
         stages[0].add(finished.total_us)
         self._rows += finished.row_count
         if finished.exec_us:
@@ -137,6 +155,13 @@ class Metrics(Collector):
             self._stream_bytes += finished.sent_bytes
         if finished.error_code is not None:
             self._errors[finished.error_code] += 1
+
+    def _stages_of(self, route: str) -> tuple[_Durations, _Durations, _Durations]:
+        """The durations of a route: in total, in the queue, and in the engine."""
+        stages = self._stages.get(route)
+        if stages is None:
+            stages = self._stages[route] = (_Durations(), _Durations(), _Durations())
+        return stages
 
     def _durations(self) -> Metric:
         family = HistogramMetricFamily(
@@ -164,6 +189,13 @@ class Metrics(Collector):
             for cell, total in totals.items():
                 family.add_metric([cell], total)
             yield family
+
+
+def _lane_metrics(load: LaneLoad) -> Iterator[Metric]:
+    yield CounterMetricFamily("plainsql_lane_requests", "Requests begun on the fast lane.", load.begun)
+    yield CounterMetricFamily(
+        "plainsql_lane_handed_over", "Requests handed over from the fast lane to the ordinary path.", load.handed_over
+    )
 
 
 def _limiter_metrics(load: LimiterLoad) -> Iterator[Metric]:

@@ -10,7 +10,7 @@ and a test fails without one.
 import os
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -71,6 +71,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     control_metrics_port: Annotated[
         int, Meta(description="Port for the control plane's metrics. 0: no metrics.", ge=0, le=65535)
     ] = 0
+    fast_lane: Annotated[
+        Literal["on", "off", "sent", "arrived", "done"],
+        Meta(
+            description="Whether ordinary queries take the fast lane, which is new: on or off."
+            " The other values are for tests: they end the fast lane of every query after that step."
+        ),
+    ] = "off"
     drain_ms: Annotated[
         int,
         Meta(description="How long a stopping process still accepts requests while /health already fails.", ge=0),

@@ -25,6 +25,7 @@ class Echo:
     readiness = Readiness(0)
     timeouts = ClientTimeouts(10.0, 10.0)
     connections = Connections(ConnectionLimits(total=100, per_address=0, request_s=10.0, idle_s=10.0))
+    lane = None
 
     async def respond(self, request: Request) -> Response | None:
         await asyncio.sleep(float(request.body))

@@ -127,7 +127,7 @@ async def cut(
     connection = Connection(reads=reads)
     request = Request("POST", "/v1/query", b"", {b"authorization": b"Bearer svc_k_x"})
     request.channel = channel = ResponseChannel(cast(Any, connection), Cycle(), True)
-    watch = CredentialWatch(cast(Principals, lookups or Lookups(PRINCIPAL)), 1, ignore)
+    watch = CredentialWatch(cast(Principals, lookups or Lookups(PRINCIPAL)), ignore, every_ms=1)
     answers = StreamedAnswers(cast(Streams, stream), Pace(60_000, 60_000), watch)
     answering: Awaitable[Response] = answers.answer(
         request, PRINCIPAL, StatementJob("select 1"), STREAM_FORMATS[b"text/event-stream"]

@@ -185,7 +185,7 @@ async def test_requests_that_wait_for_a_pending_answer_send_no_request_of_their_
             assert (await node.take("org", 6_000)).granted
         redis.pause()
         before = node.round_trips
-        while node._take_held("org"):
+        while node.take_held("org"):
             pass
         await wait_for(lambda: not node._asking)
         waiting = [asyncio.ensure_future(node.take("org", 6_000)) for _ in range(2)]

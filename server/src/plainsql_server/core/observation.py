@@ -85,6 +85,14 @@ class LimiterLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class LaneLoad:
+    """How many requests one process has begun on the fast lane, and handed over from there to the ordinary path."""
+
+    begun: int
+    handed_over: int
+
+
+@dataclass(frozen=True, slots=True)
 class CellLoad:
     """What one process uses of one cell at one point in time."""
 

@@ -79,6 +79,10 @@ class Databases:
         place = self._places.remembered((principal, name))
         return place or await self._find(principal, name, deadline)
 
+    def remembered(self, principal: Principal, name: str | None) -> tuple[Place, float] | None:
+        """The cached place, and until when it is valid, unless a change is announced; None if there is none."""
+        return self._places.remembered_until((principal, name))
+
     async def _find(self, principal: Principal, name: str | None, deadline: Deadline | None) -> Place:
         if name is not None and not DATABASE_NAME.match(name):
             # No database can have this name. Don't let invalid names fill the cache.

@@ -16,6 +16,7 @@ from plainsql_server.core.principal import Principal
 from plainsql_server.data_plane.admission import check_statement, lower
 from plainsql_server.data_plane.classification import Classification, classify
 from plainsql_server.data_plane.databases import Place, is_still_without_code
+from plainsql_server.data_plane.head_start import HeadStart
 from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.connection.session_state import SessionState
 from plainsql_server.engine.execution.execution import Statement
@@ -33,6 +34,7 @@ class StatementJob(Statement):
         "classification",
         "database",
         "deadline",
+        "head_start",
         "is_streamed",
         "limits",
         "max_rows",
@@ -74,6 +76,8 @@ class StatementJob(Statement):
         self.is_streamed = False
         # Whether the database had no code when it was looked up.
         self.without_code = False
+        # Set if the fast lane has sent the statement already.
+        self.head_start: HeadStart | None = None
         # What is known of its effect so far, for a request that is cut off.
         self.outcome = _NOT_EXECUTED
         # How long it used a connection, over all attempts; None until it gets the first one. Its rows and their size.
@@ -85,6 +89,11 @@ class StatementJob(Statement):
     def kind(self) -> str:
         """What error messages call it."""
         return "stream" if self.is_streamed else "statement"
+
+    def resume(self, head_start: HeadStart) -> None:
+        """Makes it a job that is under way already."""
+        self.head_start = head_start
+        self.began_s = head_start.began_s
 
     def limit_time(self, limit_ms: int) -> None:
         """Sets the deadline: what the caller asked for, up to the limit, from when the job was made."""

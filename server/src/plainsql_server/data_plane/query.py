@@ -13,6 +13,7 @@ from plainsql_server.core.errors import Outcome, ServiceError
 from plainsql_server.core.principal import Principal
 from plainsql_server.core.result import Result
 from plainsql_server.data_plane.databases import Databases, Place
+from plainsql_server.data_plane.head_start import HeadStart
 from plainsql_server.data_plane.job import StatementJob, admit, note_usage
 from plainsql_server.data_plane.outcome import result_too_large, to_error, was_rolled_back
 from plainsql_server.data_plane.retry import DEFAULT_RETRIES, Retries
@@ -55,7 +56,10 @@ class Queries:
     async def run(self, principal: Principal, job: StatementJob) -> Result:
         """The complete result of the statement. Raises ServiceError. Cancelling it cancels the statement."""
         admit(job, principal)
-        place = await self._databases.find(principal, job.database, job.deadline)
+        if job.head_start is None:
+            place = await self._databases.find(principal, job.database, job.deadline)
+        else:
+            place = job.head_start.place
         if _adapt(job, place):
             await self._databases.prepare_for_code(place, job.deadline)
         pool = self._pools.for_address(place.address, principal.organization_id)
@@ -101,11 +105,13 @@ async def _run_until_done(job: StatementJob, pool: Pool) -> Result:
 
 async def _run(job: StatementJob, pool: Pool) -> Result:
     while True:
-        async with pool.lease(job.limits.concurrent_statements, job.deadline) as lease:
+        head_start, job.head_start = job.head_start, None
+        lease = pool.lease(job.limits.concurrent_statements, job.deadline) if head_start is None else head_start.take()
+        async with lease:
             leased_us = monotonic_us()
             job.outcome = _UNKNOWN
             try:
-                return await _collect(job, pool, lease)
+                return await _collect(job, pool, lease, head_start)
             except (ServiceError, ResultTooLarge) as error:
                 if lease.ended_for is not InterruptReason.CUT_SHORT or not was_rolled_back(error):
                     reported = _to_error(error, lease, job)
@@ -117,13 +123,16 @@ async def _run(job: StatementJob, pool: Pool) -> Result:
         job.first_rows = job.max_rows + 1
 
 
-async def _collect(job: StatementJob, pool: Pool, lease: Lease) -> Result:
+async def _collect(job: StatementJob, pool: Pool, lease: Lease, head_start: HeadStart | None) -> Result:
     connection = lease.connection
     connection.max_result_bytes = job.limits.result_bytes
     # A read-only role needs the guard, too: a function can run with its owner's rights.
     job.guarded = job.read_only and job.session_state() > _SEQUENCES
     stream = ResultStream(connection, pool.catalog, job)
-    await stream.start()
+    if head_start is None or head_start.sent is None:
+        await stream.start()
+    else:
+        await stream.resume(head_start.sent.prepared, head_start.sent.sent_us)
     rows: list[bytes] = []
     size_bytes = 0
     truncated = False

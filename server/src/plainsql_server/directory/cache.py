@@ -52,6 +52,13 @@ class Cache(Generic[Key, Value]):
         kept = self.kept.get(key)
         return None if kept is None or not self._freshness.holds(kept[0]) else kept[1]
 
+    def remembered_until(self, key: Key) -> tuple[Value, float] | None:
+        """The cached value if it is still valid, and until when it is at least, unless a change is announced."""
+        kept = self.kept.get(key)
+        if kept is None or not self._freshness.holds(kept[0]):
+            return None
+        return kept[1], self._freshness.valid_until_s(kept[0])
+
     async def get(self, key: Key, within_s: float = LONGEST_S) -> Value:
         """The value, cached or looked up. Raises the errors of the lookup, or EngineError if it takes too long.
 

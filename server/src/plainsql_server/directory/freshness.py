@@ -42,6 +42,13 @@ class Freshness:
             return True
         return now_s - self._proven_s <= self.short_s and at_s >= self._heard_since_s and now_s - at_s <= self._long_s
 
+    def valid_until_s(self, at_s: float) -> float:
+        """Until when a lookup that was made at this time is valid, if no change is announced and no proof comes."""
+        until_s = at_s + self.short_s
+        if at_s >= self._heard_since_s:
+            until_s = max(until_s, min(self._proven_s + self.short_s, at_s + self._long_s))
+        return until_s
+
     def allows_stale(self, at_s: float) -> bool:
         """Whether a lookup may be used past its validity, because the directory is unavailable."""
         if not self.unavailable:

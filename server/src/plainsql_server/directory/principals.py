@@ -45,6 +45,18 @@ class Principals:
         """
         return self._remembered(secret) or await self._find(secret)
 
+    def remembered(self, secret: str) -> tuple[Principal, float] | None:
+        """The cached principal of a secret, and until when it is valid, unless a change is announced.
+
+        One that expires by itself must be asked for each time.
+        """
+        principal = self._remembered(secret)
+        if principal is None:
+            return None
+        looked_up_s, found = self._kept[secret]
+        expires = found is not None and found.good_until_s != math.inf
+        return principal, 0.0 if expires else self._freshness.valid_until_s(looked_up_s)
+
     def _remembered(self, secret: str) -> Principal | None:
         kept = self._kept.get(secret)
         if kept is None or kept[1] is None or not self._freshness.holds(kept[0]):

@@ -38,12 +38,18 @@ class Tally:
         if isinstance(observation, RequestFinished) and observation.key_id is not None:
             self._used_keys.add(observation.key_id)
 
-    def note_usage(self, organization_id: str, database_id: str, rows: int, engine_us: int, size_bytes: int) -> None:
-        """Counts one request to a database."""
+    def note_key(self, key_id: str) -> None:
+        """Records that a key was used."""
+        self._used_keys.add(key_id)
+
+    def note_usage(
+        self, organization_id: str, database_id: str, rows: int, engine_us: int, size_bytes: int, *, requests: int = 1
+    ) -> None:
+        """Counts a request to a database, or several."""
         used = self._sums.get(database_id)
         if used is None:
             used = self._sums[database_id] = UsageSum(organization_id, database_id)
-        used.requests += 1
+        used.requests += requests
         used.rows += rows
         used.engine_us += engine_us
         used.bytes += size_bytes

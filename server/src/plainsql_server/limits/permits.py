@@ -67,9 +67,16 @@ class Permits:
 
     async def take(self, organization_id: str, limit: int) -> Permit:
         """A permit or a refusal. Waits for Redis, but only briefly. Cancelling it leaves the queue."""
-        return self._take_held(organization_id) or await self._take(organization_id, limit)
+        return self.take_now(organization_id, limit) or await self._take(organization_id, limit)
 
-    def _take_held(self, organization_id: str) -> Permit | None:
+    def take_now(self, organization_id: str, limit: int) -> Permit | None:
+        """A permit if there is one without waiting for Redis; None otherwise, whether `take` refuses or grants one."""
+        permit = self.take_held(organization_id)
+        if permit is None and self.state is not PermitSource.SHARED:
+            permit = self._take_of_share(self._account(organization_id, limit))
+        return permit if permit is not None and permit.granted else None
+
+    def take_held(self, organization_id: str) -> Permit | None:
         """A permit that this process already holds, if it does."""
         account = self._accounts.get(organization_id)
         if account is None:

@@ -6,6 +6,7 @@ object that a tenant planted in the search path gains no privileges.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import cast
 
 from psycopg.pq.abc import PGresult
 
@@ -68,15 +69,29 @@ class Catalog:
 
         Raises like `types`.
         """
-        key = (describe(result), encoding)
-        known = self._renderings.get(key)
+        known = self.known_rendering(result, encoding)
         if known is None:
-            types = await self.types([oid for _, oid in key[0]], deadline)
-            if self._rendered_columns > _MAX_RENDERED_COLUMNS:
-                self._forget_renderings()
-            known = self._renderings[key] = rendering_of(key[0], types, encoding)
-            self._rendered_columns += len(key[0])
+            description = describe(result)
+            types = await self.types([oid for _, oid in description], deadline)
+            known = self._remember(description, types, encoding)
         return known
+
+    def known_rendering(self, result: PGresult, encoding: Encoding) -> Rendering | None:
+        """How to encode this result, if no type must be looked up for it."""
+        description = describe(result)
+        known = self._renderings.get((description, encoding))
+        if known is None:
+            types = [SHIPPED_TYPES.get(oid) or self._met.get(oid) for _, oid in description]
+            if None not in types:
+                known = self._remember(description, cast("list[EngineType]", types), encoding)
+        return known
+
+    def _remember(self, description: Description, types: Sequence[EngineType], encoding: Encoding) -> Rendering:
+        if self._rendered_columns > _MAX_RENDERED_COLUMNS:
+            self._forget_renderings()
+        rendering = self._renderings[description, encoding] = rendering_of(description, types, encoding)
+        self._rendered_columns += len(description)
+        return rendering
 
     def forget(self) -> None:
         """Drops everything that DDL may have changed: the tenant's types and all renderings."""

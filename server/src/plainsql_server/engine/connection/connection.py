@@ -85,7 +85,11 @@ class Connection:
         # The index of the cell's host that it is connected to.
         self.place = 0
         # Whether a transaction committed without waiting for a standby.
-        self._is_unreplicated = False
+        self.is_unreplicated = False
+        # Results that were read before this exchange was adopted.
+        self._returned: deque[PGresult | None] = deque()
+        # The fast lane's side of this connection, if it has been used there.
+        self.lane_exchange: object | None = None
         # Set on every cell, because a cell whose servers share one address looks like a single server from here.
         pgconn.notice_handler = self._on_notice
 
@@ -109,6 +113,10 @@ class Connection:
     @property
     def backend_pid(self) -> int:
         return self._pg.backend_pid
+
+    @property
+    def socket(self) -> int:
+        return self._socket
 
     @property
     def is_open(self) -> bool:
@@ -187,12 +195,34 @@ class Connection:
             self._queued(_SYNC)
             self.syncs_due += 1
             self._waits = 0
-            unsent = self._pg.flush()
+            self._flush()
         except DriverError as error:
             raise self._broken(error) from error
-        if unsent:
+
+    def _flush(self) -> None:
+        if self._pg.flush():
             self._loop.add_writer(self._socket, self._on_writable)
             self._writing = True
+
+    def adopt(self, results: Sequence[PGresult | None], chunk_rows: int, *, has_read: bool) -> None:
+        """Goes on with an exchange that the fast lane has sent: one statement and its sync.
+
+        `results` are those that the lane has read. `fetch` returns them first.
+        """
+        self._steps.extend((chunk_rows, _SYNC))
+        self.syncs_due += 1
+        # After the first read, what is still to come of a result is counted.
+        self._waits = 1 if has_read else 0
+        self._returned.extend(results)
+        try:
+            self._flush()
+        except DriverError:
+            # `fetch` finds the connection broken, and raises.
+            return
+
+    def unwatch(self) -> None:
+        """Stops watching the socket: the fast lane does. The next `fetch` that waits starts it again."""
+        self._stop_reading()
 
     async def fetch(self) -> PGresult | None:
         """Returns the next result of the exchange. None marks the end of one statement's results.
@@ -200,14 +230,14 @@ class Connection:
         Raises EngineError if the connection breaks; the outcome of what was running is then unknown. Cancelling leaves
         the exchange unread, and the connection must be closed.
         """
-        while self._pg.is_busy():
+        while not self._returned and self._pg.is_busy():
             await self._readable()
         return self._take()
 
     def _take(self) -> PGresult | None:
         if self._valve is not None:
             self.taken_bytes, self._valve.passed_bytes = self._valve.passed_bytes, 0
-        result = self._pg.get_result()
+        result = self._returned.popleft() if self._returned else self._pg.get_result()
         if result is None:
             self._end_of_results()
         elif result.status == _PIPELINE_SYNC:
@@ -216,7 +246,7 @@ class Connection:
             if self.syncs_due == 0:
                 self._remove_valve()
                 self._announce_settled()
-            if self._is_unreplicated:
+            if self.is_unreplicated:
                 self.close()
                 raise connection_lost("the wait for a standby was cancelled: a failover may lose the commit")
         return result
@@ -253,7 +283,7 @@ class Connection:
         # A commit that did not wait for its standby is not a success: a failover may lose it. Its outcome is unknown.
         message = notice.error_field(DiagnosticField.MESSAGE_PRIMARY) or b""
         if message.startswith(_WAIT_CANCELLED):
-            self._is_unreplicated = True
+            self.is_unreplicated = True
 
     def _queued(self, chunk_rows: int = 0) -> None:
         self._steps.append(chunk_rows)

@@ -46,17 +46,17 @@ class PreparedStatements:
 
     def __init__(self, max_prepared: int = MAX_PREPARED) -> None:
         self._max_prepared = max_prepared
-        self._by_sql: OrderedDict[str, Prepared] = OrderedDict()
+        self.by_sql: OrderedDict[str, Prepared] = OrderedDict()
         self._length = 0
         self._count = 0
 
     def __len__(self) -> int:
-        return len(self._by_sql)
+        return len(self.by_sql)
 
     def find(self, sql: str) -> Prepared | None:
-        prepared = self._by_sql.get(sql)
+        prepared = self.by_sql.get(sql)
         if prepared is not None:
-            self._by_sql.move_to_end(sql)
+            self.by_sql.move_to_end(sql)
         return prepared
 
     def new_name(self) -> bytes:
@@ -65,18 +65,18 @@ class PreparedStatements:
 
     def add(self, sql: str, prepared: Prepared) -> list[bytes]:
         """Adds a statement. Returns the names of evicted statements, which the caller must close in the backend."""
-        self._length += len(sql) if sql not in self._by_sql else 0
-        self._by_sql[sql] = prepared
+        self._length += len(sql) if sql not in self.by_sql else 0
+        self.by_sql[sql] = prepared
         pushed_out: list[bytes] = []
-        while len(self._by_sql) > self._max_prepared or (len(self._by_sql) > 1 and self._length > MAX_PREPARED_LENGTH):
-            oldest_sql, oldest = self._by_sql.popitem(last=False)
+        while len(self.by_sql) > self._max_prepared or (len(self.by_sql) > 1 and self._length > MAX_PREPARED_LENGTH):
+            oldest_sql, oldest = self.by_sql.popitem(last=False)
             self._length -= len(oldest_sql)
             pushed_out.append(oldest.name)
         return pushed_out
 
     def forget(self, sql: str) -> list[bytes]:
         """Removes one statement. Returns the names that the caller must close in the backend."""
-        prepared = self._by_sql.pop(sql, None)
+        prepared = self.by_sql.pop(sql, None)
         if prepared is None:
             return []
         self._length -= len(sql)
@@ -84,5 +84,5 @@ class PreparedStatements:
 
     def clear(self) -> None:
         """Removes everything, after DISCARD ALL has dropped the statements in the backend."""
-        self._by_sql.clear()
+        self.by_sql.clear()
         self._length = 0

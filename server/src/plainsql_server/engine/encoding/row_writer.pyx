@@ -64,14 +64,6 @@ cdef class RowWriter:
     `between` has one more piece than there are columns: the bytes before each value, and those after the last one.
     """
 
-    cdef list encoders, between
-    cdef bytes null
-    cdef int *kinds
-    cdef int columns
-    cdef bint as_csv
-    cdef char *buffer
-    cdef Py_ssize_t used, room
-
     def __cinit__(self, list between, list encoders, list kinds, bytes null, bint as_csv):
         if len(kinds) != len(encoders) or len(between) != len(encoders) + 1 or null is None:
             raise ValueError("pass a kind for each encoder, and one piece in `between` more than encoders")
@@ -105,6 +97,20 @@ cdef class RowWriter:
             PyMem_Free(self.buffer)
             self.buffer = NULL
         return rows
+
+    cdef int write_into(self, void *pgresult, int rows, char **start, Py_ssize_t *used, Py_ssize_t *room) except -1:
+        """Writes the first rows with commas between them into the caller's memory, which must be PyMem's."""
+        cdef int row
+        self.buffer, self.used, self.room = start[0], used[0], room[0]
+        try:
+            for row in range(rows):
+                if row:
+                    self.add(b",", 1)
+                self.write_row(pgresult, row)
+        finally:
+            start[0], used[0], room[0] = self.buffer, self.used, self.room
+            self.buffer = NULL
+        return 0
 
     cdef int write_row(self, void *pgresult, int row) except -1:
         cdef int column
@@ -230,7 +236,7 @@ cdef class RowWriter:
         self.used += size
         return True
 
-    cdef inline void put(self, unsigned char byte) noexcept:
+    cdef void put(self, unsigned char byte) noexcept:
         self.buffer[self.used] = <char>byte
         self.used += 1
 

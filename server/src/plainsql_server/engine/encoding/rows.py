@@ -86,9 +86,12 @@ class RowRenderer:
         self._encoders = list(enumerate(encoders))
         self._null_field = null
         self._template = b"%b".join([text.replace(b"%", b"%%") for text in between])
+        # The compiled writer, if there is one.
+        self.writer: RowWriter | None = None
         self._write: Callable[[PGresult, int, int], list[bytes]] | None = None
         if _writer_class is not None:
-            self._write = _writer_class(between, list(encoders), list(kinds), null, as_csv).write
+            self.writer = _writer_class(between, list(encoders), list(kinds), null, as_csv)
+            self._write = self.writer.write
 
     def render(self, result: PGresult) -> list[bytes]:
         """Encodes all rows of a result."""

@@ -104,11 +104,22 @@ class ResultStream:
         try:
             await self._start()
         except ServiceError as error:
-            if not is_stale_plan(error):
-                raise
-            # The schema has changed since the statement was prepared. Nothing was executed: prepare it again.
-            await close_prepared(self._connection, self._connection.prepared.forget(self._text()))
-            await self._start()
+            await self._start_again(error)
+
+    async def resume(self, prepared: Prepared | None, sent_us: int) -> None:
+        """Like `start`, for a statement that the fast lane has sent, by its prepared name if it has parameters."""
+        self._started_us = sent_us
+        try:
+            self._pending = await self._first_result(prepared)
+        except ServiceError as error:
+            await self._start_again(error)
+
+    async def _start_again(self, error: ServiceError) -> None:
+        if not is_stale_plan(error):
+            raise error
+        # The schema has changed since the statement was prepared. Nothing was executed: prepare it again.
+        await close_prepared(self._connection, self._connection.prepared.forget(self._text()))
+        await self._start()
 
     async def next_batch(self) -> list[bytes] | None:
         """Returns the next rows, at least one, or None at the end. By then the statement has committed."""

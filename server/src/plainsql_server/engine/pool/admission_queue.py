@@ -14,6 +14,7 @@ full, is rejected at once: an early no is worth more than a late one. The queue 
 import asyncio
 import time
 from collections import OrderedDict, deque
+from typing import Protocol
 
 from plainsql_server.core.clock import Deadline
 from plainsql_server.core.errors import RETRY_AFTER_MS, LimitError
@@ -30,6 +31,16 @@ _PENALTY_S = 0.2
 _LOST_AT_ONCE = 8
 
 
+class Waiter(Protocol):
+    """A request that waits for a slot: a future, or one of the fast lane's."""
+
+    def done(self) -> bool:
+        """Whether it has got its slot, or has given up."""
+
+    def set_result(self, result: None, /) -> None:
+        """Called when it gets its slot."""
+
+
 class OrganizationQueue:
     """An organization: its slots, its limit, and its requests that wait."""
 
@@ -44,7 +55,7 @@ class OrganizationQueue:
         # When the penalties for its lost connections are over.
         self.paid_until_s = 0.0
         # Waiting requests by pool, so that a full pool does not hold up the others. No line is empty.
-        self.lines: dict[TenantQueue, deque[asyncio.Future[None]]] = {}
+        self.lines: dict[TenantQueue, deque[Waiter]] = {}
 
 
 class TenantQueue:
@@ -95,7 +106,7 @@ class AdmissionQueue:
         """Sets how many slots the organization may have, as its tier says now."""
         queue.organization.max_running = min(max_running, self._organization_ceiling)
 
-    def _take_free(self, queue: TenantQueue) -> bool:
+    def take_free(self, queue: TenantQueue) -> bool:
         """Takes a slot if one is free and no request waits for the same pool."""
         organization = queue.organization
         if queue in organization.lines or not (
@@ -114,23 +125,22 @@ class AdmissionQueue:
 
         Cancelling it gives up the place in the queue.
         """
-        if not self._take_free(queue):
+        if not self.take_free(queue):
             await self._wait(queue, deadline)
 
     async def _wait(self, queue: TenantQueue, deadline: Deadline) -> None:
-        self._refuse_what_cannot_start(queue, deadline)
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._stand_in_line(queue, place)
+        may_wait_s = self.enqueue(queue, place, deadline)
         try:
-            async with asyncio.timeout(_may_wait_s(queue.organization, deadline)):
+            async with asyncio.timeout(may_wait_s):
                 await place
         except BaseException as error:
             if place.done() and not place.cancelled():
                 self.release(queue, 0.0)
             else:
-                self._give_up(queue, place)
+                self.give_up(queue, place)
             if isinstance(error, TimeoutError):
-                raise overloaded("No connection became free before the deadline.") from None
+                raise waited_too_long() from None
             raise
 
     def release(self, queue: TenantQueue, started_s: float) -> None:
@@ -156,14 +166,20 @@ class AdmissionQueue:
         else:
             asyncio.get_running_loop().call_later(organization.paid_until_s - now_s, self.release, queue, 0.0)
 
-    def _stand_in_line(self, queue: TenantQueue, place: "asyncio.Future[None]") -> None:
+    def enqueue(self, queue: TenantQueue, place: Waiter, deadline: Deadline) -> float:
+        """Puts a request into the queue. Returns how many seconds it may wait there; then call `give_up`.
+
+        Raises LimitError if it could not start in time.
+        """
+        self._refuse_what_cannot_start(queue, deadline)
         organization = queue.organization
         organization.lines.setdefault(queue, deque()).append(place)
         organization.waiting += 1
         self._round.setdefault(organization)
         self.waiting += 1
+        return _may_wait_s(organization, deadline)
 
-    def _step_out(self, queue: TenantQueue, place: "asyncio.Future[None]") -> None:
+    def _step_out(self, queue: TenantQueue, place: Waiter) -> None:
         organization = queue.organization
         line = organization.lines[queue]
         line.remove(place)
@@ -174,7 +190,8 @@ class AdmissionQueue:
         if not organization.lines:
             del self._round[organization]
 
-    def _give_up(self, queue: TenantQueue, place: "asyncio.Future[None]") -> None:
+    def give_up(self, queue: TenantQueue, place: Waiter) -> None:
+        """Takes a request out of the queue that has not got its slot."""
         self._step_out(queue, place)
         if queue in queue.organization.lines:
             # Slots that were released meanwhile passed this place over, and requests that came meanwhile wait behind it
@@ -194,7 +211,7 @@ class AdmissionQueue:
                     self._serve(*found)
                     served = True
 
-    def _serve(self, queue: TenantQueue, place: "asyncio.Future[None]") -> None:
+    def _serve(self, queue: TenantQueue, place: Waiter) -> None:
         organization = queue.organization
         self._step_out(queue, place)
         if organization.lines:
@@ -228,7 +245,7 @@ def _may_wait_s(organization: OrganizationQueue, deadline: Deadline) -> float:
     return left_s - min(max(2 * organization.mean_slot_s, left_s / 5), left_s / 2)
 
 
-def _first_startable(organization: OrganizationQueue) -> "tuple[TenantQueue, asyncio.Future[None]] | None":
+def _first_startable(organization: OrganizationQueue) -> "tuple[TenantQueue, Waiter] | None":
     if organization.running >= organization.max_running:
         return None
     for queue, line in organization.lines.items():
@@ -238,6 +255,11 @@ def _first_startable(organization: OrganizationQueue) -> "tuple[TenantQueue, asy
             if place is not None:
                 return queue, place
     return None
+
+
+def waited_too_long() -> LimitError:
+    """The error for a request that has waited in the queue until its deadline came near."""
+    return overloaded("No connection became free before the deadline.")
 
 
 def overloaded(reason: str) -> LimitError:

@@ -54,7 +54,10 @@ class Lease:
     """
 
     __slots__ = (
+        "_asked_s",
         "_deadline",
+        "_has_connection",
+        "_has_slot",
         "_interruption",
         "_pool",
         "_started_s",
@@ -72,32 +75,67 @@ class Lease:
     def __init__(self, pool: "Pool", deadline: Deadline) -> None:
         self._pool = pool
         self._deadline = deadline
+        self._asked_s = 0.0
         self._interruption: asyncio.Task[Ending] | None = None
+        self._has_slot = False
+        self._has_connection = False
         self._started_s = 0.0
         # Until the statement has been classified, assume the worst.
         self.session_state = _EVERYTHING
         self.ended_for: InterruptReason | None = None
 
+    @classmethod
+    def with_slot(cls, pool: "Pool", deadline: Deadline, asked_s: float) -> "Lease":
+        """A lease for a request of the fast lane that has its slot. Enter it, or call `end`."""
+        lease = cls(pool, deadline)
+        lease._asked_s = asked_s
+        lease._has_slot = True
+        return lease
+
+    @classmethod
+    def with_connection(
+        cls, pool: "Pool", deadline: Deadline, asked_s: float, connection: Connection, started_s: float
+    ) -> "Lease":
+        """A lease for a request of the fast lane that has its slot and its connection. Enter it, or call `end`."""
+        lease = cls.with_slot(pool, deadline, asked_s)
+        lease._hold(connection, started_s)
+        return lease
+
     async def __aenter__(self) -> "Lease":
+        if self._has_connection:
+            return self
         pool = self._pool
         admission = pool.cell.admission
-        asked_s = time.monotonic()
-        await admission.acquire(pool.queue, self._deadline)
+        if not self._has_slot:
+            self._asked_s = time.monotonic()
+            await admission.acquire(pool.queue, self._deadline)
         try:
-            self.connection = pool.take_idle() or await pool.open(self._deadline)
+            connection = pool.take_idle() or await pool.open(self._deadline)
         except BaseException:
             admission.release(pool.queue, 0.0)
             raise
         # Measured from here, because waiting for a failover says nothing about how long a slot is held.
-        self._started_s = lent_s = time.monotonic()
-        self.queue_us = int((lent_s - asked_s) * 1_000_000)
-        self.connection.deadline = self._deadline
-        self._timer = pool.loop.call_later(self._deadline.at_s - lent_s, self.interrupt, _DEADLINE)
+        self._hold(connection, time.monotonic())
         return self
+
+    def _hold(self, connection: Connection, started_s: float) -> None:
+        self.connection = connection
+        self._has_connection = True
+        self._started_s = started_s
+        self.queue_us = int((started_s - self._asked_s) * 1_000_000)
+        connection.deadline = self._deadline
+        self._timer = self._pool.loop.call_later(self._deadline.left_s(), self.interrupt, _DEADLINE)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Returns the connection to its pool, cleans it first, or closes it."""
+        if not self._has_connection:
+            self._pool.cell.admission.release(self._pool.queue, 0.0)
+            return
         self._timer.cancel()
         connection = self.connection
         if self._interruption is None and self.session_state <= _SEQUENCES and connection.is_idle:
@@ -198,9 +236,13 @@ class Pool:
 
     def lease(self, organization_limit: int, deadline: Deadline) -> Lease:
         """A lease for one request. `organization_limit` is how many the organization may hold across all nodes."""
+        self.limit(organization_limit)
+        return Lease(self, deadline)
+
+    def limit(self, organization_limit: int) -> None:
+        """Sets how many leases the organization may hold across all nodes."""
         # Each process gets an equal share, at least one, so the sum stays within the limit.
         self.cell.admission.limit(self.queue, max(1, organization_limit // self.cell.processes))
-        return Lease(self, deadline)
 
     def stream_slot(self, organization_limit: int, deadline: Deadline) -> "StreamSlot":
         """A stream slot, to acquire before the lease: a slow reader may hold both for a long time."""
@@ -217,6 +259,10 @@ class Pool:
                 return connection
             self._close(connection)
         return None
+
+    def take_last(self) -> None:
+        """Takes the idle connection that was used last, for a request that has looked at it and holds a slot."""
+        self.cell.no_longer_idle(self.idle.pop())
 
     async def open(self, deadline: Deadline) -> Connection:
         """Opens a connection, for a request that holds a slot. Raises EngineError if that fails.
@@ -245,6 +291,13 @@ class Pool:
         self.idle.append(connection)
         self.cell.now_idle(connection, self)
         self.cell.admission.release(self.queue, started_s)
+
+    def release_unclean(self, connection: Connection, session_state: SessionState, started_s: float) -> None:
+        """Takes back a connection whose last statement was read to its end and may have left something behind."""
+        if session_state is _EVERYTHING:
+            # The statement may have renamed a type, so the next request must look types up again.
+            self.catalog.forget()
+        self.clean_and_release(connection, session_state, started_s)
 
     def discard(self, connection: Connection, started_s: float) -> None:
         """Closes a connection that must not be reused, and releases its slot."""

@@ -28,6 +28,7 @@ from plainsql_server.http.server.channel import CancelReason
 from plainsql_server.http.server.connections import Connections
 from plainsql_server.http.server.cors import cors_headers, is_preflight, preflight_response
 from plainsql_server.http.server.errors import error_response
+from plainsql_server.http.server.fast_lane import Lane
 from plainsql_server.http.server.protocol import ClientTimeouts
 from plainsql_server.http.server.readiness import Readiness
 from plainsql_server.http.server.requests import AsgiScope, ClientGone, Receive, Request, Send, require_content_type
@@ -67,6 +68,8 @@ class Application:
         self._permits: Permits
         # Whether the resources are being closed.
         self._is_closing = False
+        # The fast lane of this process, where there is one.
+        self.lane: Lane | None = None
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -85,11 +88,17 @@ class Application:
         principal: Principal | None = None
         try:
             if self._is_closing:
-                raise _shutting_down(Outcome.NOT_EXECUTED)
+                raise _shutting_down(Outcome.NOT_EXECUTED if not request.was_sent else Outcome.UNKNOWN)
             if is_preflight(request) and (methods := self._routes.methods_of(request.path)):
                 response = preflight_response(methods)
             elif (route := self._routes.find(request)).scope is None:
                 response = await route.answer_anyone(request)
+            elif request.head_start is not None:
+                # The fast lane has authenticated it, and taken its permit if its statement was sent.
+                principal = request.head_start.principal
+                if request.head_start.sent is None:
+                    await take_permit(request, principal, self._permits)
+                response = await route.answer(request, principal)
             else:
                 principal = await authenticate(request, self._principals, route)
                 # Every authenticated request counts, including those that lack the scope.
@@ -99,6 +108,8 @@ class Application:
                     # The key may have been revoked while the body arrived.
                     principal = await authenticate(request, self._principals, route)
                     check_scope(principal, route)
+                if request.refusal is not None:
+                    raise request.refusal
                 response = await route.answer(request, principal)
         except asyncio.CancelledError:
             if request.channel.cancel_reason is CancelReason.CLIENT_GONE:

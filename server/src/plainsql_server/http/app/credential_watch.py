@@ -20,11 +20,15 @@ from plainsql_server.http.app.authentication import secret_of
 from plainsql_server.http.server.channel import CancelReason
 from plainsql_server.http.server.requests import Request
 
+# How often a stream checks that its caller's key has not been revoked. It reacts at most this much later than a
+# request.
+_EVERY_MS = 200
+
 
 class CredentialWatch:
     """Watches the credentials of running streams."""
 
-    def __init__(self, principals: Principals, every_ms: int, observe: Observe) -> None:
+    def __init__(self, principals: Principals, observe: Observe, every_ms: int = _EVERY_MS) -> None:
         self._principals = principals
         self._every_s = every_ms / 1000
         self._observe = observe

@@ -3,11 +3,14 @@
 The headers follow the IETF draft on rate limit headers. The counting is in `limits/permits.py`.
 """
 
+from collections.abc import Sequence
 from math import ceil
 
 from plainsql_server.core.errors import LimitError
 from plainsql_server.core.principal import Principal
 from plainsql_server.http.server.requests import Request
+from plainsql_server.http.server.responses import Header
+from plainsql_server.limits.account import Permit
 from plainsql_server.limits.permits import Permits
 from plainsql_server.limits.tiers import TIERS
 
@@ -38,10 +41,15 @@ async def take_permit(request: Request, principal: Principal, permits: Permits) 
     if limit is None:
         return
     permit = await permits.take(principal.organization_id, limit)
-    policy, left = _HEADERS[principal.tier]
-    request.rate_headers = (policy, (b"ratelimit", left % (permit.left, ceil(permit.wait_s))))
+    request.rate_headers = rate_headers(principal.tier, permit)
     if not permit.granted:
         raise _rate_limited(limit, principal.tier, permit.wait_s)
+
+
+def rate_headers(tier: str, permit: Permit) -> Sequence[Header]:
+    """The headers that every response has in a tier with a rate limit."""
+    policy, left = _HEADERS[tier]
+    return policy, (b"ratelimit", left % (permit.left, ceil(permit.wait_s)))
 
 
 def _rate_limited(limit: int, tier: str, wait_s: float) -> LimitError:

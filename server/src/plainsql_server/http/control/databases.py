@@ -17,7 +17,8 @@ from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
 from plainsql_server.http.app.fields import DatabaseName
 from plainsql_server.http.app.health import Urls
-from plainsql_server.http.control.answering import PageOptions, administrator, decoded_body, id_of, page, read_cursor
+from plainsql_server.http.control.answering import administrator, decoded_body, id_of
+from plainsql_server.http.control.paging import PageOptions, page, read_cursor
 from plainsql_server.http.server.answers import Cursor, RequestId, Success, Time
 from plainsql_server.http.server.requests import Request
 from plainsql_server.http.server.responses import Response, json_response

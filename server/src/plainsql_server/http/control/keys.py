@@ -17,15 +17,8 @@ from plainsql_server.core.principal import Principal, Scope
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.keys import KeyRecord
 from plainsql_server.http.app.fields import DatabaseName, Title
-from plainsql_server.http.control.answering import (
-    PageOptions,
-    administrator,
-    decoded_body,
-    id_of,
-    no_content,
-    page,
-    read_cursor,
-)
+from plainsql_server.http.control.answering import administrator, decoded_body, id_of, no_content
+from plainsql_server.http.control.paging import PageOptions, page, read_cursor
 from plainsql_server.http.server.answers import Cursor, RequestId, Success, Time
 from plainsql_server.http.server.requests import Request
 from plainsql_server.http.server.responses import Response, json_response

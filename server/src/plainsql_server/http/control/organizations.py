@@ -19,14 +19,8 @@ from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.organizations import OrganizationRecord
 from plainsql_server.directory.usage import UsageRecord
 from plainsql_server.http.app.fields import Title
-from plainsql_server.http.control.answering import (
-    PageOptions,
-    administrator,
-    decoded_body,
-    page,
-    read_cursor,
-    wrong_cursor,
-)
+from plainsql_server.http.control.answering import administrator, decoded_body
+from plainsql_server.http.control.paging import PageOptions, page, read_cursor, wrong_cursor
 from plainsql_server.http.server.answers import Count, Cursor, Microseconds, RequestId, Success, Time
 from plainsql_server.http.server.requests import Request
 from plainsql_server.http.server.responses import Response, json_response

@@ -11,7 +11,7 @@ from plainsql_server.directory.connection import Directory
 from plainsql_server.http.app.contract import Contract, Parameter
 from plainsql_server.http.app.health import Urls
 from plainsql_server.http.app.routes import Answer, Caller, Route, known_callers_route, scoped_route
-from plainsql_server.http.control.answering import MAX_BODY_BYTES, PageOptions
+from plainsql_server.http.control.answering import MAX_BODY_BYTES
 from plainsql_server.http.control.databases import (
     DatabaseAnswer,
     DatabaseChangeBody,
@@ -37,6 +37,7 @@ from plainsql_server.http.control.organizations import (
     UsageAnswer,
     UsageOptions,
 )
+from plainsql_server.http.control.paging import PageOptions
 from plainsql_server.http.control.sessions import NewSessionAnswer, SessionAnswer, SessionBody, SessionRoutes
 
 _EXAMPLE_ID = "01a1dd58598e22a80592d43343fe5435"

@@ -40,6 +40,8 @@ class QueryRoutes:
         job.read_only = sent.read_only
         if sent.database is not None:
             job.database = sent.database
+        if request.head_start is not None:
+            job.resume(request.head_start)
         return await self._answer(request, principal, job)
 
     async def post_text(self, request: Request, principal: Principal) -> Response:

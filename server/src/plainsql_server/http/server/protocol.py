@@ -19,6 +19,7 @@ from plainsql_server.core.ids import Kind, new_id
 from plainsql_server.http.server.channel import CancelReason, ResponseChannel
 from plainsql_server.http.server.connections import Connections
 from plainsql_server.http.server.errors import error_response
+from plainsql_server.http.server.fast_lane import Lane, Track
 from plainsql_server.http.server.readiness import Readiness
 from plainsql_server.http.server.request_head import Head
 from plainsql_server.http.server.requests import CHANNEL, Request
@@ -49,6 +50,7 @@ class Responder(Protocol):
     readiness: Readiness
     timeouts: ClientTimeouts
     connections: Connections
+    lane: Lane | None
 
     async def respond(self, request: Request) -> Response | None:
         """The answer, or None if the client disconnected."""
@@ -83,6 +85,8 @@ class FastPathProtocol(HttpToolsProtocol):
     """The connection of one client."""
 
     _fast_cycle: _FastPathCycle | None = None
+    # The fast lane's side of the connection, where there is a lane.
+    _track: Track | None = None
     # Of the request that is being answered.
     _channel: ResponseChannel | None = None
     _stall_timer: asyncio.TimerHandle | None = None
@@ -101,6 +105,11 @@ class FastPathProtocol(HttpToolsProtocol):
         # The parser looks up its callbacks once, when it is created, and finds these before the class's methods.
         vars(self).update(on_message_begin=head.begin, on_url=head.add_url, on_header=head.add_header)
         super().__init__(*arguments, **named)
+        responder: Responder = self.app
+        if responder.lane is not None:
+            self._track = responder.lane.track(self, head, super().data_received)
+            # The transport finds it before the class's method, too.
+            vars(self).update(data_received=self._track.data_received)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn does
         super().connection_made(transport)
@@ -112,7 +121,7 @@ class FastPathProtocol(HttpToolsProtocol):
     @property
     def is_answering(self) -> bool:
         """Whether a request is being answered: it is complete, or its body is read under the body timeout."""
-        return self._fast_cycle is None and self._owes_an_answer()
+        return (self._fast_cycle is None and self._owes_an_answer()) or self._is_in_lane()
 
     def on_headers_complete(self) -> None:
         if not self._owes_an_answer() and self._head.is_short():
@@ -138,10 +147,37 @@ class FastPathProtocol(HttpToolsProtocol):
         self._awaits_nothing()
         fast_cycle.more_body = False
         request = self._head.request(self.parser.get_method(), bytes(fast_cycle.body))
+        if self._track is not None and fast_cycle.keep_alive:
+            self._track.learn(request)
+        self._start(fast_cycle, request)
+
+    def take_over(self, request: Request) -> None:
+        """Answers a request that the fast lane hands over."""
+        fast_cycle = _FastPathCycle(keep_alive=True, chunked=True)
+        fast_cycle.more_body = False
+        self.cycle = fast_cycle  # type: ignore[assignment]
+        self._idle_since_s = math.inf
+        self._start(fast_cycle, request)
+
+    def request_begins(self) -> None:
+        """Called by the fast lane when it has a part of a request."""
+        self._unset_keepalive_if_required()
+
+    def request_is_complete(self) -> None:
+        """Called by the fast lane when it has the rest of it."""
+        self._awaits_nothing()
+        self._idle_since_s = self.loop.time()
+
+    def _start(self, fast_cycle: _FastPathCycle, request: Request) -> None:
         request.channel = ResponseChannel(self, fast_cycle, fast_cycle.chunked)
-        self._run(self._answer(fast_cycle, request), request.channel)
+        task = self._run(self._answer(fast_cycle, request), request.channel)
+        if (head_start := request.head_start) is not None:
+            # A task that is cancelled before it starts never enters the lease.
+            task.add_done_callback(lambda _: head_start.abandon())
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._track is not None:
+            self._track.leave()
         super().connection_lost(exc)
         responder: Responder = self.app
         responder.connections.release(self)
@@ -149,26 +185,37 @@ class FastPathProtocol(HttpToolsProtocol):
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
-        if self._channel is not None:
+        if self._channel is not None and self._track is not None:
+            # Not at once: a task that the fast lane has handed over may not have started, and must, to report it.
+            self.loop.call_soon(self._channel.cancel, CancelReason.CLIENT_GONE)
+        elif self._channel is not None:
             self._channel.cancel(CancelReason.CLIENT_GONE)
 
     def shutdown(self) -> None:
+        if self._track is not None:
+            self._track.leave()
         super().shutdown()
         if self._channel is not None:
             self.loop.call_later(LAST_ANSWERS_AFTER_S, self._channel.cancel, CancelReason.SHUTDOWN)
 
     def pause_writing(self) -> None:
         super().pause_writing()
+        if self._track is not None:
+            self._track.is_paused = True
         unread_bytes = self.transport.get_write_buffer_size()
         self._watch_reading(unread_bytes, unread_bytes // _READ_SHARE)
 
     def resume_writing(self) -> None:
         super().resume_writing()
+        if self._track is not None:
+            self._track.is_paused = False
         self._stop_watching()
 
     def on_response_complete(self) -> None:
         """Continues with the next request, as uvicorn does, except for the idle timer: see `_look_at_idleness`."""
         self.server_state.total_requests += 1
+        if self._track is not None:
+            self._track.request_answered()
         if self.transport.is_closing():
             self._close_in_time()
             return
@@ -196,12 +243,20 @@ class FastPathProtocol(HttpToolsProtocol):
         """Closes the connection if it was idle for too long. One timer serves the whole life of a connection, because
         setting one with each answer and cancelling it with each request costs measurable time.
         """
-        left_s = self._idle_since_s + self.timeout_keep_alive - self.loop.time()
+        left_s = self._idle_from_s() + self.timeout_keep_alive - self.loop.time()
         if left_s <= 0:
             self._idle_timer = None
             self.timeout_keep_alive_handler()
         else:
             self._idle_timer = self.loop.call_later(min(left_s, self.timeout_keep_alive), self._look_at_idleness)
+
+    def _idle_from_s(self) -> float:
+        if self._track is None:
+            return self._idle_since_s
+        return math.inf if self._track.is_busy else max(self._idle_since_s, self._track.idle_since_s)
+
+    def _is_in_lane(self) -> bool:
+        return self._track is not None and self._track.is_busy
 
     def timeout_keep_alive_handler(self) -> None:
         super().timeout_keep_alive_handler()
@@ -268,13 +323,14 @@ class FastPathProtocol(HttpToolsProtocol):
             return
         if responder.readiness.draining:
             fast_cycle.keep_alive = False
-        self._write(self._rendered(response, fast_cycle.keep_alive, with_body=request.method != "HEAD"))
+        self.write_answer(self._rendered(response, fast_cycle.keep_alive, with_body=request.method != "HEAD"))
         fast_cycle.response_complete = True
         if not fast_cycle.keep_alive:
             self.transport.close()
         self.on_response_complete()
 
-    def _write(self, answer: bytes) -> None:
+    def write_answer(self, answer: bytes) -> None:
+        """Writes an answer, or the rest of one."""
         # Write in chunks: TLS passes each write on whole, and what it has passed on no longer counts as unread.
         for start in range(0, len(answer), _CHUNK_BYTES):
             self.transport.write(answer[start : start + _CHUNK_BYTES])
@@ -295,11 +351,12 @@ class FastPathProtocol(HttpToolsProtocol):
         cycle.scope["extensions"] = {CHANNEL: {CHANNEL: channel}}
         self._run(cycle.run_asgi(app), channel)
 
-    def _run(self, work: Any, channel: ResponseChannel) -> None:
+    def _run(self, work: Any, channel: ResponseChannel) -> "asyncio.Task[None]":
         self._channel = channel
         task = channel.task = self.loop.create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self._done)
+        return task
 
     def _done(self, task: "asyncio.Task[None]") -> None:
         self.tasks.discard(task)

@@ -19,13 +19,16 @@ MAX_SHORT_BODY_BYTES = 64 * 1024
 class Head:
     """The URL and headers of the request that is being read. Each connection has one."""
 
-    __slots__ = ("headers", "size_bytes", "url")
+    __slots__ = ("begun", "headers", "size_bytes", "url")
 
     def __init__(self) -> None:
+        # How many requests the parser has begun to read on this connection.
+        self.begun = -1
         self.begin()
 
     def begin(self) -> None:
         """Clears the previous request."""
+        self.begun += 1
         self.url = b""
         self.headers: dict[bytes, bytes] = {}
         self.size_bytes = 0

@@ -16,8 +16,9 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from plainsql_server.core.clock import monotonic_us
-from plainsql_server.core.errors import RequestError
+from plainsql_server.core.errors import LimitError, RequestError
 from plainsql_server.core.ids import is_request_id, new_request_id
+from plainsql_server.data_plane.head_start import HeadStart
 from plainsql_server.http.server.channel import ResponseChannel
 from plainsql_server.http.server.responses import Response
 
@@ -44,8 +45,21 @@ class Request:
     """One HTTP request."""
 
     __slots__ = (
-        "_body_timeout_s", "_receive", "body", "channel", "headers", "id", "method", "path", "path_parameter",
-        "query_string", "rate_headers", "started_us", "streamed",
+        "_body_timeout_s",
+        "_receive",
+        "body",
+        "channel",
+        "head_start",
+        "headers",
+        "id",
+        "method",
+        "path",
+        "path_parameter",
+        "query_string",
+        "rate_headers",
+        "refusal",
+        "started_us",
+        "streamed",
     )  # fmt: skip
 
     channel: ResponseChannel
@@ -71,6 +85,10 @@ class Request:
         # The rate limit headers of the response.
         self.rate_headers: Sequence[tuple[bytes, bytes]] = ()
         self.streamed = None
+        # Set if the fast lane hands the request over.
+        self.head_start: HeadStart | None = None
+        # Set if it waited in the fast lane for too long.
+        self.refusal: LimitError | None = None
         sent_id = headers.get(b"x-request-id")
         self.id = sent_id.decode() if sent_id and is_request_id(sent_id) else new_request_id()
 
@@ -82,6 +100,11 @@ class Request:
         )  # fmt: skip
         request.channel = scope["extensions"][CHANNEL][CHANNEL]
         return request
+
+    @property
+    def was_sent(self) -> bool:
+        """Whether its statement was sent by the fast lane."""
+        return self.head_start is not None and self.head_start.sent is not None
 
     def header(self, name: bytes) -> str | None:
         value = self.headers.get(name)

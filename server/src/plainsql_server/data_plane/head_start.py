@@ -1,0 +1,52 @@
+"""A request that is under way: what the fast lane hands over when it cannot finish one itself.
+
+    head_start = HeadStart(lease, principal, place, began_s, SentStatement(prepared, sent_us))
+    job.resume(head_start)
+
+The ordinary path enters in the middle: with this lease in the place of one of its own, and without sending the
+statement again if it was sent. The lane calls `abandon` at the end, which does nothing if the lease was entered.
+"""
+
+from dataclasses import dataclass
+
+from plainsql_server.core.principal import Principal
+from plainsql_server.data_plane.databases import Place
+from plainsql_server.engine.connection.prepared import Prepared
+from plainsql_server.engine.pool.pool import Lease
+
+
+@dataclass(frozen=True, slots=True)
+class SentStatement:
+    """A statement that was sent: by its prepared name if it has parameters, and when."""
+
+    prepared: Prepared | None
+    sent_us: int
+
+
+class HeadStart:
+    """A request that has at least its slot."""
+
+    __slots__ = ("_is_taken", "_lease", "began_s", "place", "principal", "sent")
+
+    def __init__(
+        self, lease: Lease, principal: Principal, place: Place, began_s: float, sent: SentStatement | None
+    ) -> None:
+        self._lease = lease
+        self._is_taken = False
+        self.principal = principal
+        self.place = place
+        # When the request began, by the monotonic clock.
+        self.began_s = began_s
+        # None if it has a slot, but neither a permit nor a connection.
+        self.sent = sent
+
+    def take(self) -> Lease:
+        """The lease, to be entered."""
+        self._is_taken = True
+        return self._lease
+
+    def abandon(self) -> None:
+        """Ends the lease if the request ended before it was entered."""
+        if not self._is_taken:
+            self._is_taken = True
+            self._lease.end()

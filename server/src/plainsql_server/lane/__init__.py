@@ -1,0 +1,10 @@
+"""The fast lane: an ordinary POST /v1/query for which everything is at hand, without a task, a coroutine or a parser.
+
+One callback takes a request from the client's socket to the engine's, another one its answer back. The ordinary path
+teaches the lane: it knows a head that the parser has read before on the same connection (`known_head`, `learning`), a
+body that msgspec has decoded before up to its parameters (`frame`, `plan`), and a caller and a database that are cached
+(`caller`). An `exchange` runs the statement on an engine connection, `answer` writes the response, `report` logs and
+counts it. A `track` puts these together for one HTTP connection, and the `lane` holds what all connections share.
+Whatever is out of the ordinary takes the ordinary path from its start, or is handed over to it in the middle
+(`handover`). The modules are compiled with the kernel; without it there is no lane, and nothing else changes.
+"""

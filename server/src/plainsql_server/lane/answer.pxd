@@ -1,0 +1,30 @@
+from libc.stdint cimport int64_t
+
+from plainsql_server.lane.buffer cimport Buffer
+from plainsql_server.lane.exchange cimport Exchange
+
+
+cdef class Answer:
+    # The bytes to send, valid until the next answer is written.
+    cdef char *start
+    cdef Py_ssize_t size
+    # What the log line says of it.
+    cdef int64_t total_us, queue_us, exec_us
+    cdef bytes command
+    cdef Py_ssize_t rows_bytes
+
+    cdef Buffer body, head
+    cdef dict tags
+    cdef list server_headers
+    cdef bytes prefix
+
+    cdef int write(
+        self, Exchange exchange, const char *request_id, Py_ssize_t id_size, list server_headers, bytes more_headers,
+    ) except -1
+    cdef int write_body(self, Exchange exchange, const char *request_id, Py_ssize_t id_size) except -1
+    cdef int write_head(
+        self, Py_ssize_t body_size, const char *request_id, Py_ssize_t id_size, list server_headers,
+        bytes more_headers,
+    ) except -1
+    cdef int stop_clocks(self, Exchange exchange) except -1
+    cdef tuple read_tag(self, bytes tag)

@@ -1,0 +1,19 @@
+from libc.stdint cimport int64_t
+
+
+cdef class Caller:
+    cdef readonly object principal, place, pool, limits
+    cdef object admission, queue, leader, catalog
+    cdef list idle
+    # Until when both lookups are valid without a change notification, by the monotonic clock, and the generation of
+    # notifications that they belong to.
+    cdef double until_s
+    cdef long generation
+    cdef bint without_code, has_rate_limit
+    # The end of its log lines: from the error code on, without the trace.
+    cdef bytes log_names
+    # What it has used since the last report.
+    cdef int64_t requests, rows, engine_us, size_bytes
+
+
+cdef Caller new_caller(principal, place, pool)

@@ -1,0 +1,103 @@
+"""Hands requests over to the ordinary path, which goes on where the lane stopped.
+
+A request whose statement was sent is handed over with its connection (`hand_over_sent`), one that has waited for its
+slot with that (`hand_over_slot`), and one that has waited for too long with its error (`refuse`). Any other request is
+fed to the parser as it came.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from psycopg.pq.abc import PGresult
+
+from plainsql_server.core.clock import Deadline
+from plainsql_server.core.principal import Principal
+from plainsql_server.data_plane.databases import Place
+from plainsql_server.data_plane.head_start import HeadStart, SentStatement
+from plainsql_server.engine.connection.connection import Connection
+from plainsql_server.engine.connection.prepared import Prepared
+from plainsql_server.engine.pool.admission_queue import waited_too_long
+from plainsql_server.engine.pool.pool import Lease, Pool
+from plainsql_server.http.server.requests import Request
+from plainsql_server.http.server.responses import Header
+from plainsql_server.lane.opening import PATH
+
+
+class HttpConnection(Protocol):
+    """The part of a client's connection that is used here."""
+
+    def take_over(self, request: Request) -> None:
+        """Answers a request that the fast lane hands over."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneRequest:
+    """A request, as far as the lane knows it."""
+
+    headers: dict[bytes, bytes]
+    body: bytes
+    request_id: bytes | None
+    traceparent: bytes | None
+    rate_headers: tuple[Header, ...]
+    began_s: float
+    timeout_s: float
+    principal: Principal
+    place: Place
+    pool: Pool
+
+    @property
+    def deadline(self) -> Deadline:
+        return Deadline(self.began_s + self.timeout_s)
+
+    def request(self) -> Request:
+        """The request as the ordinary path knows it."""
+        headers = self.headers
+        if self.traceparent is not None:
+            headers = {**headers, b"traceparent": self.traceparent}
+        request = Request("POST", PATH, b"", headers, body=self.body)
+        if self.request_id is not None:
+            request.id = self.request_id.decode()
+        request.started_us = int(self.began_s * 1_000_000)
+        request.rate_headers = self.rate_headers
+        return request
+
+
+@dataclass(frozen=True, slots=True)
+class LaneExchange:
+    """A statement that was sent, and the results that the lane has read."""
+
+    connection: Connection
+    prepared: Prepared | None
+    results: list[PGresult | None]
+    chunk_rows: int
+    leased_s: float
+    sent_us: int
+    # Whether the lane has read from the connection since.
+    has_read: bool
+
+
+def hand_over_sent(protocol: HttpConnection, begun: LaneRequest, exchange: LaneExchange) -> None:
+    """Hands over a request whose statement was sent."""
+    exchange.connection.adopt(exchange.results, exchange.chunk_rows, has_read=exchange.has_read)
+    lease = Lease.with_connection(begun.pool, begun.deadline, begun.began_s, exchange.connection, exchange.leased_s)
+    sent = SentStatement(exchange.prepared, exchange.sent_us)
+    _hand_over(protocol, begun, HeadStart(lease, begun.principal, begun.place, begun.began_s, sent))
+
+
+def hand_over_slot(protocol: HttpConnection, begun: LaneRequest) -> None:
+    """Hands over a request that has its slot."""
+    lease = Lease.with_slot(begun.pool, begun.deadline, begun.began_s)
+    _hand_over(protocol, begun, HeadStart(lease, begun.principal, begun.place, begun.began_s, None))
+
+
+def refuse(protocol: HttpConnection, begun: LaneRequest) -> None:
+    """Hands over a request that got no slot in time."""
+    request = begun.request()
+    request.refusal = waited_too_long()
+    protocol.take_over(request)
+
+
+def _hand_over(protocol: HttpConnection, begun: LaneRequest, head_start: HeadStart) -> None:
+    request = begun.request()
+    request.head_start = head_start
+    protocol.take_over(request)

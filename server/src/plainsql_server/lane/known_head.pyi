@@ -1,0 +1,14 @@
+LENGTH: int
+REQUEST_ID: int
+TRACEPARENT: int
+MAX_BODY_BYTES: int
+
+class KnownHead:
+    COMPLETE: int
+    body_at: int
+    body_size: int
+    id_at: int
+    id_size: int
+    trace_at: int
+    def __init__(self, parts: tuple[bytes, ...], kinds: tuple[int, ...]) -> None: ...
+    def match(self, data: bytes) -> int: ...

@@ -1,0 +1,124 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""The head of a request that the parser has read before, recognized by its bytes.
+
+    head = KnownHead((b"POST /v1/query HTTP/1.1\r\nContent-Length: ", b"\r\n\r\n"), (LENGTH,))
+    head.match(data)    # COMPLETE: the body is at data[head.body_at : head.body_at + head.body_size]
+
+Two requests of a client usually differ in a few spans only: the digits of the content length, a request id, a trace id.
+Everything else must be equal, byte for byte, and a span must be of the strictest form that the ordinary path accepts.
+Nothing is parsed here, so the rules of HTTP stay in one place. `learning.py` makes known heads.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.string cimport memcmp
+
+LENGTH = 0
+REQUEST_ID = 1
+TRACEPARENT = 2
+
+# Longer bodies take the ordinary path.
+MAX_BODY_BYTES = 64 * 1024
+cdef Py_ssize_t max_body_bytes = MAX_BODY_BYTES
+cdef int MAX_LENGTH_DIGITS = 6
+# `core/ids.py` accepts req_ and 8 to 64 letters and digits.
+cdef int MIN_ID = 12, MAX_ID = 68
+
+
+cdef class KnownHead:
+    """One known head. `match` keeps what it found in the attributes, until the next call."""
+
+    COMPLETE = 2
+
+    def __init__(self, tuple parts not None, tuple kinds not None):
+        if len(parts) != len(kinds) + 1 or len(kinds) > 3 or kinds.count(LENGTH) != 1:
+            raise ValueError("pass one part more than spans, at most three spans, and one of them the length")
+        for part in parts:
+            if not isinstance(part, bytes):
+                raise TypeError("parts are bytes")
+        self.parts, self.spans = parts, len(kinds)
+        for index, kind in enumerate(kinds):
+            self.kinds[index] = kind
+
+    def match(self, bytes data not None):
+        """Whether the data begins with this head: 0 if not, 1 if something is missing, 2 if the body is complete."""
+        return <int>self.read(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+
+    cdef Match read(self, const char *text, Py_ssize_t size) noexcept:
+        cdef Py_ssize_t at = 0, length
+        cdef int index
+        cdef bytes part
+        self.id_at = self.trace_at = -1
+        self.id_size = 0
+        for index in range(self.spans + 1):
+            part = <bytes>self.parts[index]
+            length = PyBytes_GET_SIZE(part)
+            if size - at < length or memcmp(text + at, PyBytes_AS_STRING(part), length) != 0:
+                return UNKNOWN
+            at += length
+            if index < self.spans:
+                at = self.read_span(self.kinds[index], text, at, size)
+                if at < 0:
+                    return UNKNOWN
+        self.body_at = at
+        return COMPLETE if size - at >= self.body_size else INCOMPLETE
+
+    cdef Py_ssize_t read_span(self, int kind, const char *text, Py_ssize_t at, Py_ssize_t size) noexcept:
+        """Where the span ends; -1 if it has not the form that the next part would need anyway."""
+        if kind == 0:
+            return self.read_length(text, at, size)
+        if kind == 1:
+            return self.read_id(text, at, size)
+        return self.read_traceparent(text, at, size)
+
+    cdef Py_ssize_t read_length(self, const char *text, Py_ssize_t at, Py_ssize_t size) noexcept:
+        cdef Py_ssize_t start = at, value = 0
+        while at < size and 48 <= text[at] <= 57 and at - start < MAX_LENGTH_DIGITS:
+            value = value * 10 + text[at] - 48
+            at += 1
+        if at == start or text[start] == 48 or value > max_body_bytes:
+            return -1
+        self.body_size = value
+        return at
+
+    cdef Py_ssize_t read_id(self, const char *text, Py_ssize_t at, Py_ssize_t size) noexcept:
+        cdef Py_ssize_t start = at
+        if size - at < MIN_ID or memcmp(text + at, b"req_", 4) != 0:
+            return -1
+        at += 4
+        while at < size and is_alphanumeric(text[at]):
+            at += 1
+        if not MIN_ID <= at - start <= MAX_ID:
+            return -1
+        self.id_at, self.id_size = start, at - start
+        return at
+
+    cdef Py_ssize_t read_traceparent(self, const char *text, Py_ssize_t at, Py_ssize_t size) noexcept:
+        # 00-<32 hexadecimal digits, not all 0>-<16, not all 0>-<2>; later versions take the ordinary path.
+        if size - at < 55 or memcmp(text + at, b"00-", 3) != 0 or text[at + 35] != 45 or text[at + 52] != 45:
+            return -1
+        if not is_hexadecimal(text + at + 3, 32) or not is_hexadecimal(text + at + 36, 16):
+            return -1
+        if is_zero(text + at + 3, 32) or is_zero(text + at + 36, 16) or not is_hexadecimal(text + at + 53, 2):
+            return -1
+        self.trace_at = at
+        return at + 55
+
+
+cdef bint is_alphanumeric(char byte) noexcept:
+    return 48 <= byte <= 57 or 65 <= byte <= 90 or 97 <= byte <= 122
+
+
+cdef bint is_hexadecimal(const char *text, int size) noexcept:
+    cdef int index
+    for index in range(size):
+        if not (48 <= text[index] <= 57 or 97 <= text[index] <= 102):
+            return False
+    return True
+
+
+cdef bint is_zero(const char *text, int size) noexcept:
+    cdef int index
+    for index in range(size):
+        if text[index] != 48:
+            return False
+    return True

@@ -1,0 +1,79 @@
+"""What the lane learns from requests that the ordinary path has read: the head that a client sends again and again.
+
+learned = learn_head(data, request)    # None if it is not an ordinary one
+"""
+
+from dataclasses import dataclass
+
+from plainsql_server.core.errors import ServiceError
+from plainsql_server.core.ids import is_request_id
+from plainsql_server.http.app.authentication import secret_of
+from plainsql_server.http.app.stream_formats import STREAM_FORMATS
+from plainsql_server.http.server.accept import preferred
+from plainsql_server.http.server.cors import cors_headers
+from plainsql_server.http.server.requests import Request, require_content_type
+from plainsql_server.lane.known_head import LENGTH, REQUEST_ID, TRACEPARENT, KnownHead
+
+_REQUEST_LINE = b"POST /v1/query HTTP/1.1\r\n"
+# A request with one of these is read by the ordinary path each time.
+_UNUSUAL = (b"transfer-encoding", b"upgrade", b"expect", b"content-encoding", b"idempotency-key")
+# Headers that may differ from request to request.
+_SPANS = {b"content-length": LENGTH, b"x-request-id": REQUEST_ID, b"traceparent": TRACEPARENT}
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedHead:
+    """A known head, and what the ordinary path makes of its headers."""
+
+    known: KnownHead
+    headers: dict[bytes, bytes]
+    secret: str
+    database: str | None
+    # The lines that every answer has because of the request's Origin header.
+    cors: bytes
+
+
+def learn_head(data: bytes, request: Request) -> LearnedHead | None:
+    """The head of a request whose bytes were exactly `data`, or None if the lane has no use for it."""
+    headers = request.headers
+    if not data.startswith(_REQUEST_LINE) or any(name in headers for name in _UNUSUAL):
+        return None
+    if preferred(headers.get(b"accept"), tuple(STREAM_FORMATS), must=False) is not None:
+        return None
+    known = _known_head(data, request)
+    if known is None:
+        return None
+    try:
+        require_content_type(request, b"application/json")
+        secret = secret_of(request)
+    except ServiceError:
+        return None
+    cors = b"".join([b"%b: %b\r\n" % header for header in cors_headers(request)])
+    return LearnedHead(known, dict(headers), secret, request.header(b"x-database"), cors)
+
+
+def _known_head(data: bytes, request: Request) -> KnownHead | None:
+    """Cuts the head at the values that may differ. The parser has read these bytes, so they are lines of a head."""
+    parts, kinds = [b""], []
+    for line in data.partition(b"\r\n\r\n")[0].split(b"\r\n"):
+        name, colon, value = line.partition(b":")
+        kind = _SPANS.get(name.lower())
+        if kind is None or not _may_differ(kind, value):
+            parts[-1] += line + b"\r\n"
+            continue
+        if kind in kinds or not value.startswith(b" ") or value[1:] != request.headers.get(name.lower()):
+            return None
+        parts[-1] += name + colon + b" "
+        parts.append(b"\r\n")
+        kinds.append(kind)
+    parts[-1] += b"\r\n"
+    if LENGTH not in kinds:
+        return None
+    known = KnownHead(tuple(parts), tuple(kinds))
+    is_this = known.match(data) == KnownHead.COMPLETE and known.body_at + known.body_size == len(data)
+    return known if is_this else None
+
+
+def _may_differ(kind: int, value: bytes) -> bool:
+    """Whether a value is of the form that the lane reads. Another one must be the same each time."""
+    return kind != REQUEST_ID or is_request_id(value.strip())

@@ -1,0 +1,22 @@
+from libc.stdint cimport uint32_t
+
+ctypedef const char *Text
+ctypedef int (*OfConnection)(void *) noexcept
+ctypedef int (*OfConnectionAndNumber)(void *, int) noexcept
+ctypedef int (*SendPrepared)(void *, Text, int, Text *, const int *, const int *, int) noexcept
+ctypedef int (*SendParams)(void *, Text, int, const uint32_t *, Text *, const int *, const int *, int) noexcept
+
+cdef SendPrepared send_prepared
+cdef SendParams send_params
+cdef OfConnectionAndNumber set_chunked_rows
+cdef OfConnection pipeline_sync, flush, consume_input, is_busy, transaction_status, connection_status
+cdef OfConnection rows_of
+
+# libpq's ExecStatusType, ConnStatusType and PGTransactionStatusType, as far as the lane knows them.
+cdef enum:
+    COMMAND_OK = 1
+    TUPLES_OK = 2
+    PIPELINE_SYNC = 10
+    TUPLES_CHUNK = 12
+    CONNECTION_OK = 0
+    TRANSACTION_IDLE = 0

@@ -1,0 +1,29 @@
+# cython: language_level=3
+"""The functions of libpq that the lane calls, from psycopg's own copy of the library.
+
+They are libpq's public API. psycopg's binary wheel exports them, and makes the pointers to its connections and results
+public (`pgconn_ptr`, `pgresult_ptr`).
+"""
+
+import ctypes
+import sys
+
+from psycopg import pq
+
+_library = ctypes.CDLL(sys.modules[pq.PGresult.__module__].__file__)
+
+
+cdef size_t address_of(str name) except 0:
+    return ctypes.cast(getattr(_library, name), ctypes.c_void_p).value
+
+
+send_prepared = <SendPrepared>address_of("PQsendQueryPrepared")
+send_params = <SendParams>address_of("PQsendQueryParams")
+set_chunked_rows = <OfConnectionAndNumber>address_of("PQsetChunkedRowsMode")
+pipeline_sync = <OfConnection>address_of("PQpipelineSync")
+flush = <OfConnection>address_of("PQflush")
+consume_input = <OfConnection>address_of("PQconsumeInput")
+is_busy = <OfConnection>address_of("PQisBusy")
+transaction_status = <OfConnection>address_of("PQtransactionStatus")
+connection_status = <OfConnection>address_of("PQstatus")
+rows_of = <OfConnection>address_of("PQntuples")

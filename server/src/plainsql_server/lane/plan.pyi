@@ -1,0 +1,25 @@
+from plainsql_server.engine.encoding.shapes import Encoding
+from plainsql_server.lane.frame import Frame, Scalars
+
+MAX_PLANS: int
+SHORTEST_TIMEOUT_MS: int
+
+class QueryPlan:
+    sql: str
+    text: bytes
+    frame: Frame
+    encoding: Encoding
+    database: str | None
+    timeout_ms: int | None
+    chunk_rows: int
+    max_rows: int
+    state: int
+    state_without_code: int
+    may_store_code: bool
+    read_only: bool
+
+class QueryPlans:
+    def __init__(self, scalars: Scalars) -> None: ...
+    def of(self, body: bytes) -> QueryPlan | None: ...
+
+def blanked(text: bytes) -> bytes: ...

@@ -1,0 +1,188 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""What a body asks for: its statement, classified, with everything that is the same each time it is run.
+
+    plan = plans.find(body, size)    # None: the ordinary path reads it
+
+A plan is made once from a body that msgspec has decoded and `data_plane` has accepted. A later body with the same
+frame has the same plan, with other parameters. A body without parameters is its own frame.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.string cimport memchr, memcpy
+
+cdef extern from "string.h":
+    void *memrchr(const void *, int, size_t) noexcept
+
+from plainsql_server.core.errors import ServiceError
+from plainsql_server.data_plane.classification import classify as classify_anew
+from plainsql_server.engine.execution.execution import CHUNK_ROWS
+from plainsql_server.http.data.query import ENCODINGS
+from plainsql_server.http.data.query_body import QUERY_BODY
+from plainsql_server.http.server.requests import decode_json
+
+# A deadline this near is the ordinary path's: the lane looks at the clock only now and then.
+SHORTEST_TIMEOUT_MS = 100
+# Applications repeat some hundred statements, and long ones rarely. A plan takes three times its body.
+MAX_PLANS = 512
+cdef Py_ssize_t MAX_LEARNED_BYTES = 4096
+MAX_CLASSIFIED = 2_000
+cdef Py_ssize_t MAX_CLASSIFIED_BYTES = 2_000
+cdef int _chunk_rows = CHUNK_ROWS
+
+
+cdef class QueryPlan:
+    """A statement as a body asks for it."""
+
+
+cdef class QueryPlans:
+    """The plans of one route, by their frames."""
+
+    def __init__(self, Scalars scalars not None):
+        self.scalars = scalars
+        self.framed, self.whole, self.classified = {}, {}, {}
+
+    def of(self, bytes body not None):
+        """The plan of a body, known or new; None if the ordinary path must read it."""
+        return self.find(PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body))
+
+    cdef QueryPlan find(self, const char *body, Py_ssize_t size):
+        cdef QueryPlan plan
+        cdef bytes whole, key = key_of(body, size)
+        if key is not None:
+            plan = <QueryPlan>self.framed.get(key)
+            if plan is not None and plan.frame.holds(body, size, self.scalars):
+                return plan
+        whole = PyBytes_FromStringAndSize(body, size)
+        plan = <QueryPlan>self.whole.get(whole)
+        if plan is None:
+            return self.learn(whole)
+        self.scalars.count = 0
+        self.scalars.strings = 0
+        return plan
+
+    cdef QueryPlan learn(self, bytes body):
+        cdef QueryPlan plan
+        if PyBytes_GET_SIZE(body) > MAX_LEARNED_BYTES:
+            return None
+        try:
+            sent = decode_json(body, QUERY_BODY)
+            classification = self.classify(sent.sql)
+        except ServiceError:
+            return None
+        if "/*+" in sent.sql or (sent.timeout_ms is not None and sent.timeout_ms < SHORTEST_TIMEOUT_MS):
+            return None
+        frame = _frame_of(body, sent)
+        if frame is None or not (<Frame>frame).holds(PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body), self.scalars):
+            return None
+        plan = _plan(sent, frame, classification)
+        # Texts with literals in them would push out those that repeat, so the two do not share a table.
+        table = self.whole if plan.frame.is_whole else self.framed
+        if len(table) >= MAX_PLANS:
+            del table[next(iter(table))]
+        table[plan.frame.before + plan.frame.after] = plan
+        return plan
+
+    cdef object classify(self, str sql):
+        """The classification of a statement, remembered for all texts that differ in whole numbers alone."""
+        cdef bytes key = without_numbers(sql.encode())
+        found = self.classified.get(key)
+        if found is None:
+            found = classify_anew(sql)
+            if PyBytes_GET_SIZE(key) <= MAX_CLASSIFIED_BYTES:
+                if len(self.classified) >= MAX_CLASSIFIED:
+                    self.classified.clear()
+                self.classified[key] = found
+        return found
+
+
+cdef QueryPlan _plan(sent, Frame frame, classification):
+    cdef QueryPlan plan = QueryPlan()
+    plan.sql, plan.text, plan.frame = sent.sql, sent.sql.encode(), frame
+    plan.encoding, plan.database = ENCODINGS[sent.row_format, sent.big_numbers], sent.database
+    # JSON's numbers have no upper limit, C's do.
+    plan.timeout_ms = None if sent.timeout_ms is None else min(sent.timeout_ms, 1 << 30)
+    plan.read_only = sent.read_only
+    plan.max_rows = -1 if sent.max_rows is None else min(sent.max_rows, 1 << 30)
+    plan.chunk_rows = plan.max_rows + 1 if 0 <= plan.max_rows < _chunk_rows else _chunk_rows
+    plan.state, plan.state_without_code = classification.session_state, classification.state_without_code
+    plan.may_store_code = classification.may_store_code
+    return plan
+
+
+cdef bytes key_of(const char *body, Py_ssize_t size):
+    """What `framed` knows a body by: all but what is in its last brackets. Those are the parameters, as a rule."""
+    cdef const char *opens = <const char *>memrchr(body, 91, size)
+    cdef const char *closes = <const char *>memrchr(body, 93, size)
+    cdef Py_ssize_t before = opens - body + 1, after = body + size - closes
+    cdef bytes key
+    if opens == NULL or closes < opens:
+        return None
+    key = PyBytes_FromStringAndSize(body, before + after)
+    memcpy(PyBytes_AS_STRING(key) + before, closes, after)
+    return key
+
+
+def _frame_of(bytes body, sent):
+    """The frame of a decoded body; None if its parameters are not what stands in its last brackets."""
+    if not sent.params:
+        return Frame(body)
+    before, after = body[: body.rfind(b"[") + 1], body[body.rfind(b"]") :]
+    # The proof that whatever scalars stand there are the parameters and nothing else: decode it with two others. One
+    # would prove nothing if the parameters were that one, and the brackets part of the statement.
+    if _has_parameter(before, b"0", after, sent) and _has_parameter(before, b"1", after, sent):
+        return Frame(before, after)
+    return None
+
+
+def _has_parameter(before, parameter, after, sent):
+    """Whether a body with this parameter between its ends is what was sent, but for its parameters."""
+    try:
+        again = decode_json(before + parameter + after, QUERY_BODY)
+    except ServiceError:
+        return False
+    is_parameter = [bytes(raw) for raw in again.params] == [parameter]
+    again.params = sent.params
+    return is_parameter and again == sent
+
+
+cdef bytes without_numbers(bytes text):
+    """A text with 0 for each whole number in it. No rule of the classification looks at the digits of a number.
+
+    A text with a backslash stays as it is, because its digits may be part of an escape.
+    """
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(text), at = 0, start, used = 0
+    cdef const char *source = PyBytes_AS_STRING(text)
+    cdef bytes result
+    cdef char *target
+    if memchr(source, 92, size) != NULL:
+        return text
+    result = PyBytes_FromStringAndSize(NULL, size)
+    target = PyBytes_AS_STRING(result)
+    while at < size:
+        start = at
+        while at < size and 48 <= source[at] <= 57:
+            at += 1
+        if at == start:
+            target[used] = source[at]
+            used += 1
+            at += 1
+        elif (start > 0 and is_of_word(source[start - 1])) or (at < size and is_of_word(source[at])):
+            memcpy(target + used, source + start, at - start)
+            used += at - start
+        else:
+            target[used] = 48
+            used += 1
+    return PyBytes_FromStringAndSize(target, used)
+
+
+def blanked(bytes text not None):
+    """`without_numbers`, for tests."""
+    return without_numbers(text)
+
+
+cdef bint is_of_word(char byte) noexcept:
+    """Letters, digits, underscore, dollar, and every byte of a character that is not ASCII."""
+    return (
+        48 <= byte <= 57 or 65 <= byte <= 90 or 97 <= byte <= 122 or byte == 95 or byte == 36
+        or <unsigned char>byte >= 128
+    )

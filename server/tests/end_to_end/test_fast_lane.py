@@ -1,0 +1,272 @@
+"""The fast lane and the ordinary path give the same answers, whatever is sent and wherever a request is handed over.
+
+One node has the lane off. The others have it on, or end it after each of its steps. The same requests go to all of
+them, several times on one connection, so that the lane has learned what it can, and the answers must be the same bytes
+but for ids and times.
+"""
+
+import json
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+
+from plainsql_server.dev.ports import free_port
+from server.tests.load import Node, running_node
+from server.tests.processes import wait_for
+from server.tests.service import Service
+
+pytestmark = pytest.mark.compiled
+
+MODES = ("off", "on", "sent", "arrived", "done")
+ROUNDS = 3
+TYPES = (
+    "int", "int8", "text", "numeric", "float8", "boolean", "jsonb", "json", "int[]", "text[]", "bytea", "timestamptz",
+    "date", "uuid", "time", "interval", "bpchar", "money", "xml", "inet",
+)  # fmt: skip
+VALUES: tuple[Any, ...] = (
+    1, 0, -5, 2147483648, 1.5, -1.25e10, True, False, None, "7", "x", "", "a b", "é", 'q"q', "a\\b", "'", [1, 2],
+    {"a": 1}, [], "NaN", 12345678901234567890, "2026-11-16", "[1]", "{1,2}",
+)  # fmt: skip
+
+
+@dataclass
+class Wire:
+    """A keep-alive connection that shows the bytes."""
+
+    port: int
+    key: str
+    head: str = ""
+    _connection: socket.socket = field(init=False)
+    _rest: bytes = b""
+
+    def __post_init__(self) -> None:
+        self._connection = socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def bytes_of(self, body: dict[str, Any] | bytes) -> bytes:
+        sent = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return (
+            f"POST /v1/query HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {self.key}\r\n"
+            f"Content-Type: application/json\r\n{self.head}Content-Length: {len(sent)}\r\n\r\n"
+        ).encode() + sent
+
+    def send(self, data: bytes) -> None:
+        self._connection.sendall(data)
+
+    def answer(self) -> tuple[bytes, bytes]:
+        """The head and the body of the next answer."""
+        data = self._rest
+        while b"\r\n\r\n" not in data:
+            data += self._received()
+        head, _, body = data.partition(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", head)
+        assert length is not None, head
+        while len(body) < int(length[1]):
+            body += self._received()
+        self._rest = body[int(length[1]) :]
+        return head, body[: int(length[1])]
+
+    def query(self, body: dict[str, Any] | bytes) -> tuple[bytes, bytes]:
+        self.send(self.bytes_of(body))
+        return self.answer()
+
+    def _received(self) -> bytes:
+        data = self._connection.recv(1 << 20)
+        assert data, "the service closed the connection"
+        return data
+
+
+def same(answer: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
+    """An answer without what differs from request to request."""
+    head, body = answer
+    for pattern, instead in (
+        (rb"req_[0-9A-Za-z]+", b"req"), (rb"dur=[\d.]+", b"dur"), (rb"date: [^\r]+", b"date"),
+        (rb"content-length: \d+", b"length"), (rb"ratelimit: [^\r]+", b"ratelimit"),
+    ):  # fmt: skip
+        head = re.sub(pattern, instead, head)
+    body = re.sub(rb'"(total_us|exec_us)":\d+', rb'"\1":0', body)
+    body = re.sub(rb"within \d+ ms", b"within", body)
+    return head, re.sub(rb"req_[0-9A-Za-z]+", b"req", body)
+
+
+@pytest.fixture(scope="module")
+def nodes(service: Service) -> Iterator[dict[str, Node]]:
+    with ExitStack() as stack:
+        yield {
+            mode: stack.enter_context(running_node(service.directory_dsn, fast_lane=mode, metrics_port=0))
+            for mode in MODES
+        }
+
+
+@pytest.fixture(scope="module")
+def database(service: Service) -> str:
+    name = "fast-lane"
+    service.customers.add_database(name, "dev")
+    service.query(
+        "create table item (id serial primary key, name text, price numeric, ready boolean default true,"
+        " at timestamptz default '2026-01-01')",
+        database=name,
+    )
+    return name
+
+
+@pytest.fixture
+def wires(nodes: dict[str, Node], service: Service, database: str) -> Iterator[dict[str, Wire]]:
+    key = service.api_key
+    opened = {mode: Wire(node.port, key, f"X-Database: {database}\r\n") for mode, node in nodes.items()}
+    yield opened
+    for wire in opened.values():
+        wire.close()
+
+
+def assert_same(wires: dict[str, Wire], bodies: list[dict[str, Any] | bytes]) -> None:
+    for _ in range(ROUNDS):
+        for body in bodies:
+            answers = {mode: same(wire.query(body)) for mode, wire in wires.items()}
+            for mode in MODES[1:]:
+                assert answers[mode] == answers["off"], (mode, body)
+
+
+@pytest.mark.parametrize("type_name", TYPES)
+def test_every_type_and_value_gets_the_same_answer(wires: dict[str, Wire], type_name: str) -> None:
+    assert_same(wires, [{"sql": f"select $1::{type_name} as v", "params": [value]} for value in VALUES])
+
+
+def test_results_of_every_size_are_the_same(wires: dict[str, Wire]) -> None:
+    series = "select g, repeat('x', 50) from generate_series(1, $1::int) g"
+    assert_same(
+        wires,
+        [
+            *({"sql": series, "params": [rows]} for rows in (0, 1, 31, 32, 33, 64, 65, 500, 5_000)),
+            *({"sql": "select repeat('y', $1::int) as y", "params": [size]} for size in (10, 8_192, 70_000, 300_000)),
+            *({"sql": series, "params": [50], "max_rows": rows} for rows in (0, 1, 10, 31, 32, 49, 50, 51)),
+        ],
+    )
+
+
+def test_statements_that_write_are_the_same(wires: dict[str, Wire]) -> None:
+    assert_same(
+        wires,
+        [
+            {"sql": "insert into item (name, price) values ($1, $2) returning name, price", "params": ["a", 1.5]},
+            {"sql": "update item set price = price where name = $1", "params": ["none"]},
+            {"sql": "delete from item where name = $1", "params": ["none"]},
+            {"sql": "select lastval()"},
+            {"sql": "select set_config('app.x', $1, false) as x", "params": ["1"]},
+            {"sql": "select current_setting('app.x', true) as x"},
+            {"sql": "create temporary table gone (x int)"},
+            {"sql": "select to_regclass($1)::text as gone", "params": ["pg_temp.gone"]},
+        ],
+    )
+
+
+def test_errors_are_the_same(wires: dict[str, Wire]) -> None:
+    texts: list[bytes] = [
+        b'[01]', b"[1,]", b"[1.]", b"[ 1 ]", b"[+1]", b"[tru]", b'["\x01"]', b'["\x7f"]', b'["\xff"]', b'["[x]"]',
+        b'["a","b"]', b'["a\\u0000b"]', b'["a\\nb"]', b"[]", b"[[1]]", b"1",
+    ]  # fmt: skip
+    assert_same(
+        wires,
+        [
+            {"sql": "select 1 / $1::int as q", "params": [0]},
+            {"sql": "select * from nowhere where x = $1", "params": [1]},
+            {"sql": "select $1::int as a", "params": [1, 2]},
+            {"sql": "select 1 as a", "params": [1]},
+            {"sql": "", "params": [1]},
+            {"sql": "select 1; select 2"},
+            {"sql": "begin"},
+            {"sql": "select $1::int as a", "params": [1], "database": "nope"},
+            {"sql": "select $1::int as a", "params": [1], "nope": 1},
+            {"sql": "copy item to stdout"},
+            b"nonsense",
+            b"{}",
+            *(b'{"sql": "select $1::text as a", "params": %b}' % text for text in texts),
+        ],
+    )
+
+
+def test_options_are_the_same(wires: dict[str, Wire], database: str) -> None:
+    statement = {"sql": "select $1::numeric as a, 2 as a", "params": [1.50]}
+    assert_same(
+        wires,
+        [
+            {**statement, "row_format": "array"},
+            {**statement, "big_numbers": "string"},
+            {**statement, "read_only": True},
+            {**statement, "database": database},
+            {**statement, "timeout_ms": 5_000},
+            {**statement, "timeout_ms": 99},
+            {"sql": "select pg_sleep($1::float8 / 1000)", "params": [60]},
+            {"sql": "select pg_sleep($1::float8 / 1000)", "params": [400], "timeout_ms": 120},
+            {"sql": "/*+ STREAM */ select 1", "unknown": 1},
+            b'{"params": [5], "sql": "select $1::int as a"}',
+            b'{"sql": "select \'[\' || $1::text as a", "params": ["k"]}',
+        ],
+    )
+
+
+def test_ids_and_origins_are_the_same(nodes: dict[str, Node], service: Service, database: str) -> None:
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    for head in ("Origin: https://x\r\n", f"traceparent: {trace}\r\n", "X-Request-Id: req_abcdefgh1\r\n"):
+        lines = f"X-Database: {database}\r\n{head}"
+        wires = {mode: Wire(node.port, service.api_key, lines) for mode, node in nodes.items()}
+        assert_same(wires, [{"sql": "select $1::int as a", "params": [1]}, {"sql": "select 1/0"}])
+        if "Request-Id" in head:
+            assert b"req_abcdefgh1" in wires["on"].query({"sql": "select $1::int as a", "params": [2]})[1]
+        for wire in wires.values():
+            wire.close()
+
+
+def test_pipelined_requests_are_answered_in_order(wires: dict[str, Wire]) -> None:
+    wanted = list(range(40))
+    for wire in wires.values():
+        many = b"".join(wire.bytes_of({"sql": "select $1::int as a", "params": [number]}) for number in wanted)
+        for step in (len(many), 1_000, 333, 7):
+            for start in range(0, len(many), step):
+                wire.send(many[start : start + step])
+            assert [json.loads(wire.answer()[1])["rows"][0]["a"] for _ in wanted] == wanted
+
+
+def test_the_lane_is_taken_and_counted(service: Service, database: str) -> None:
+    metrics_port = free_port()
+    with running_node(service.directory_dsn, fast_lane="on", metrics_port=metrics_port) as node:
+        wire = Wire(node.port, service.api_key, f"X-Database: {database}\r\n")
+        for number in range(100):
+            _, body = wire.query({"sql": "select $1::int as a", "params": [number]})
+            assert json.loads(body)["rows"] == [{"a": number}]
+        wire.close()
+        wait_for(
+            lambda: counted(metrics_port)['plainsql_requests_total{route="/v1/query",status="200"}'] == 100,
+            10,
+            node.failures,
+        )
+        metrics = counted(metrics_port)
+        wait_for(lambda: len(logged(node)) == 100, 10, node.failures)
+        lines = logged(node)
+    assert metrics["plainsql_lane_requests_total"] >= 97
+    assert metrics["plainsql_lane_handed_over_total"] == 0
+    assert metrics["plainsql_rows_total"] == 100
+    # The lane writes the log lines that the ordinary path writes.
+    assert len({tuple(line) for line in lines}) == 1
+    assert {line["command"] for line in lines} == {"SELECT"}
+
+
+def logged(node: Node) -> list[dict[str, Any]]:
+    """The lines that a node has logged about queries."""
+    lines = node.log.read_text().splitlines()
+    return [json.loads(line) for line in lines if '"route":"/v1/query"' in line]
+
+
+def counted(port: int) -> dict[str, float]:
+    """The metrics of a node."""
+    lines = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=5).text.splitlines()
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[:1] != "#")}
