@@ -16,6 +16,7 @@ from plainsql_server.core.clock import Deadline, monotonic_us
 from plainsql_server.core.errors import Outcome, RequestError, ServiceError, StatementError
 from plainsql_server.core.principal import Principal
 from plainsql_server.core.result import Completion, Result, Shape
+from plainsql_server.data_plane.admission import lower
 from plainsql_server.data_plane.databases import Databases, Place
 from plainsql_server.data_plane.job import StatementJob, admit, note_usage
 from plainsql_server.data_plane.outcome import timed_out, to_error
@@ -95,7 +96,8 @@ class Streams:
                     pass
             result = await self._queries.run(principal, job)
             # Sending has its own time limit, so that a committed statement that took long does not lose its rows.
-            await _pass_on_from_memory(result, receiver, Deadline.after_ms(job.limits.stream_life_ms))
+            life_ms = lower(job.wanted_timeout_ms, job.limits.stream_life_ms)
+            await _pass_on_from_memory(result, receiver, Deadline.after_ms(life_ms))
         return StreamEnd(result.completion, len(result.rows), result.truncated)
 
     async def _read(
