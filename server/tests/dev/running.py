@@ -17,6 +17,7 @@ from server.tests.processes import wait_for
 
 _READY_LIMIT_S = 60
 STOP_LIMIT_S = 5
+_LAST_WORDS = "Press Ctrl-C to stop everything."
 _SOURCE = Path(plainsql_server.__file__).parents[1]
 _PROGRAM = """
 import json, sys
@@ -44,7 +45,7 @@ class Dev:
         return dict(json.loads((self.directory / "dev.json").read_text()))
 
     def wait_ready(self) -> float:
-        """Seconds until dev.json of this very run was there."""
+        """Seconds until dev.json of this very run was there, and everything that a user reads had been printed."""
         wait_for(self._is_ready, _READY_LIMIT_S, lambda: f"not ready:\n{self.output}")
         return time.monotonic() - self.began
 
@@ -71,9 +72,11 @@ class Dev:
     def _is_ready(self) -> bool:
         assert self.process.poll() is None, f"ended by itself:\n{self.output}"
         try:
-            return bool(self.description()["pids"]["dev"] == self.process.pid)
+            is_this_run = bool(self.description()["pids"]["dev"] == self.process.pid)
         except FileNotFoundError:
             return False
+        # dev.json comes first.
+        return is_this_run and _LAST_WORDS in self.output
 
 
 class Starter:
