@@ -3,16 +3,26 @@
 Malformed, unknown and revoked secrets all get the same error, so a caller can't tell them apart.
 """
 
+import msgspec
+
 from plainsql_server.core.errors import AccessError, RequestError
 from plainsql_server.core.principal import Principal
 from plainsql_server.directory.principals import Principals
-from plainsql_server.http.app.key_body import body_with_key
 from plainsql_server.http.app.routes import Caller, Route
 from plainsql_server.http.server.requests import Request, decode_json
 
 _HINT = "Send the header Authorization: Bearer svc_k_…"
 # Enough for a key and a few other fields. The caller isn't authenticated yet.
 _MAX_BODY_BYTES = 64 * 1024
+
+
+class BodyWithKey(msgspec.Struct):
+    """A body that may contain a key. Other fields are ignored here."""
+
+    api_key: str | None = None
+
+
+_BODY_WITH_KEY = msgspec.json.Decoder(BodyWithKey)
 
 
 async def authenticate(request: Request, principals: Principals, route: Route) -> Principal:
@@ -49,7 +59,7 @@ async def _secret_in_body(request: Request) -> str | None:
         return None
     await request.read_body(_MAX_BODY_BYTES, "any")
     try:
-        return decode_json(request.body, body_with_key).api_key
+        return decode_json(request.body, _BODY_WITH_KEY).api_key
     except RequestError:
         # Report the missing key first. Other errors in the body are reported only to authenticated callers.
         return None
