@@ -32,7 +32,7 @@ SOAK_all := $(SOAK_consistency) $(SOAK_engine) $(SOAK_streams) $(SOAK_control) $
 	$(SOAK_failover) $(SOAK_moves)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kernel unkernel check test-unit test test-parallel test-chaos test-timing soak neighbours dev bench openapi reference lock audit sbom
+.PHONY: help setup extensions check test-unit test test-parallel test-chaos test-timing soak neighbours dev bench openapi reference lock audit sbom
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 15
@@ -42,48 +42,48 @@ setup:  ## create .venv from the pinned requirements and install server and clie
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
 	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes requirements/dev.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e server -e client
+	$(MAKE) --no-print-directory extensions
 	$(BIN)/plainsql-server --version
 
-kernel:  ## compile the kernel (needs gcc and Python's headers); it is ignored once one of its sources changes
-	$(BIN)/python server/build_kernel.py
-
-unkernel:  ## remove what `make kernel` built
-	rm -rf server/src/plainsql_server/_kernel
+# Not --inplace, which would compile again what an installation has compiled. A module that is not compiled, for want of
+# a compiler, is named, and that is no failure.
+extensions:  ## compile the extension modules that have changed (needs gcc and Python's headers)
+	cd server && $(abspath $(BIN))/python setup.py --quiet build_ext --build-lib src
 
 check:  ## lint, format, types and import contracts; changes nothing
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy $(TYPED)
-	$(BIN)/mypy server/build_kernel.py server/hatch_build.py
+	$(BIN)/mypy server/setup.py
 	$(BIN)/mypy client/tests client/reference.py
 	$(BIN)/lint-imports --no-logo
 
-test-unit:  ## run the tests that start no program (ARGS="-k name -x" to select)
+test-unit: extensions  ## run the tests that start no program (ARGS="-k name -x" to select)
 	$(BIN)/pytest -q -m "unit and not (slow or timing)" $(ARGS)
 
-test:  ## run the tests for every change; a few minutes (ARGS as above; `.ci/run` runs everything)
+test: extensions  ## run the tests for every change; a few minutes (ARGS as above; `.ci/run` runs everything)
 	$(BIN)/pytest $(PARALLEL) -m "not (timing or chaos or slow or browser)" $(ARGS)
 
-test-parallel:  ## run all tests that make no claim about time
+test-parallel: extensions  ## run all tests that make no claim about time
 	$(BIN)/pytest $(PARALLEL) -m "not timing" $(ARGS)
 
-test-chaos:  ## run the tests that kill, cut off or move something
+test-chaos: extensions  ## run the tests that kill, cut off or move something
 	$(BIN)/pytest $(PARALLEL) -m chaos $(ARGS)
 
-test-timing:  ## run the tests that make claims about time; run nothing else at the same time
+test-timing: extensions  ## run the tests that make claims about time; run nothing else at the same time
 	$(BIN)/pytest -m timing $(ARGS)
 
-soak:  ## run the full-size tests and print their findings (PART=consistency, spanning, failover, moves, engine, streams, control, tenant_isolation, client)
+soak: extensions  ## run the full-size tests and print their findings (PART=consistency, spanning, failover, moves, engine, streams, control, tenant_isolation, client)
 	set -a; . server/tests/full_sizes.env; PLAINSQL_TEST_GATE=1; $(BIN)/pytest -q -s --timeout 1800 $(SOAK_$(or $(PART),all)) $(ARGS)
 
-neighbours:  ## run each attack of one tenant on another for 30 s; prints the table in docs/security.md
+neighbours: extensions  ## run each attack of one tenant on another for 30 s; prints the table in docs/security.md
 	PLAINSQL_TEST_ATTACK_S=30 PLAINSQL_TEST_ATTACK_TABLES=5000 \
 		$(BIN)/pytest -q -s --timeout 300 server/tests/tenant_isolation/test_neighbours.py $(ARGS)
 
-dev:  ## start the whole service on this machine, with its state in ./.plainsql (ARGS="--no-tls" for options)
+dev: extensions  ## start the whole service on this machine, with its state in ./.plainsql (ARGS="--no-tls" for options)
 	$(BIN)/plainsql-server dev $(ARGS)
 
-bench: kernel  ## measure the compiled service and compare it with PostgreSQL alone
+bench: extensions  ## measure the compiled service and compare it with PostgreSQL alone
 	$(BIN)/python -m bench $(ARGS)
 
 openapi:  ## generate docs/openapi; run it after you change routes

@@ -15,11 +15,11 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
 
-from plainsql_server import KERNEL
 from plainsql_server.directory.connection import Directory
-from plainsql_server.kernel import KernelState
+from plainsql_server.extension_modules import COMPILED
 from server.tests import forks, logs, programs, run_folder
 from server.tests.customers import Customers
+from server.tests.extension_files import PACKAGE, is_stale
 from server.tests.page import READERS
 from server.tests.postgres import Postgres, running_postgres
 from server.tests.processes import end_all_of, processes_of
@@ -39,26 +39,25 @@ _made_run = pytest.StashKey[bool]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if is_stale(PACKAGE):
+        raise pytest.UsageError("The extension modules are older than their sources: run `make extensions`.")
     config.stash[_made_run] = run_folder.start_run()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     forks.end()
-    if config.stash[_made_run]:
+    if config.stash.get(_made_run, False):
         run_folder.end_run()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what only a run in full size does, what is about the other form of the code, and what units lack."""
-    left_out_marks = set()
-    if not os.environ.get("PLAINSQL_TEST_FULL"):
-        left_out_marks.add("full")
-    left_out_marks.add("interpreted" if KERNEL is KernelState.COMPILED else "compiled")
+    """Leaves out what only a run in full size does, and what units lack."""
+    is_full = bool(os.environ.get("PLAINSQL_TEST_FULL"))
     only_units = config.getoption("markexpr").startswith("unit")
 
     def is_wanted(item: pytest.Item) -> bool:
-        is_marked = any(mark.name in left_out_marks for mark in item.iter_markers())
-        return not is_marked and not (only_units and _uses_postgres(item))
+        is_left_out = not is_full and item.get_closest_marker("full")
+        return not is_left_out and not (only_units and _uses_postgres(item))
 
     left_out = [item for item in items if not is_wanted(item)]
     items[:] = [item for item in items if is_wanted(item)]
@@ -85,6 +84,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     logs.begin()
     if item.get_closest_marker("browser"):
         programs.need("chromium")
+    if item.get_closest_marker("compiled") and not COMPILED:
+        pytest.skip("needs the extension modules: run `make extensions`")
 
 
 @pytest.hookimpl(wrapper=True)

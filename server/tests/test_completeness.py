@@ -52,7 +52,7 @@ KNOWN_CALLERS_ROUTES = frozenset(
 # Codes whose status the contract gives and which nothing raises yet. The list only shrinks.
 NOT_RAISED_YET: frozenset[str] = frozenset()
 
-# Alembic runs these itself; they define nothing that others could use. The last one needs the kernel.
+# Alembic runs these itself; they define nothing that others could use. The last one needs the extension modules.
 _NOT_IMPORTABLE = ("plainsql_server.directory.migrations", "plainsql_server.__main__", "plainsql_server.lane.learning")
 
 

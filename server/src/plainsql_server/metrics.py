@@ -13,8 +13,9 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from plainsql_server import KERNEL, VERSION
+from plainsql_server import VERSION
 from plainsql_server.core.observation import CellLoad, LaneLoad, LimiterLoad, Observation, Reaped, RequestFinished
+from plainsql_server.extension_modules import COMPILED_TEXT
 
 # From a quarter of a millisecond, the time of a point lookup, to the longest deadline.
 BUCKETS_US: tuple[int, ...] = (
@@ -108,9 +109,11 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         build = GaugeMetricFamily(
-            "plainsql_build_info", "Version and kernel in use. Always 1.", labels=["version", "kernel"]
+            "plainsql_build_info",
+            "Version, and whether there are extension modules. Always 1.",
+            labels=["version", "extension_modules"],
         )
-        build.add_metric([VERSION, KERNEL], 1)
+        build.add_metric([VERSION, COMPILED_TEXT], 1)
         yield build
         requests = CounterMetricFamily("plainsql_requests", "Completed requests.", labels=["route", "status"])
         for (route, status), count in list(self._requests.items()):

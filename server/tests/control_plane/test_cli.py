@@ -9,9 +9,10 @@ from collections.abc import Callable
 import pytest
 from click.testing import CliRunner
 
-from plainsql_server import KERNEL, VERSION
+from plainsql_server import VERSION
 from plainsql_server.cli import main
 from plainsql_server.core.credential import is_well_formed
+from plainsql_server.extension_modules import COMPILED_TEXT
 from plainsql_server.settings import describe_settings
 from server.tests import forks
 from server.tests.postgres import SUPERUSER, Postgres
@@ -175,7 +176,7 @@ def _processor_s(*arguments: str) -> float:
 
 
 def test_the_version_is_the_packages() -> None:
-    assert _run("--version", dsn=None).stdout == f"plainsql-server {VERSION} ({KERNEL})\n"
+    assert _run("--version", dsn=None).stdout == f"plainsql-server {VERSION} ({COMPILED_TEXT})\n"
 
 
 def test_settings_lists_every_setting() -> None:

@@ -19,8 +19,7 @@ from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.pool.address import Address
 from plainsql_server.engine.pool.pools import Pools
 
-# The compiled code accepts no objects in the place of its own.
-pytestmark = [pytest.mark.unit, pytest.mark.interpreted]
+pytestmark = pytest.mark.unit
 
 PRINCIPAL = Principal("org_1", "key_1", "free", frozenset([Scope.WRITE]))
 PLACE = Place("db_1", False, Address("host=cell", "db_1", "owner"))

@@ -1,7 +1,7 @@
 """The compiled writer makes the bytes that the uncompiled renderer makes, for every type, value and form.
 
-Without the kernel both are one; with it they are compared. Since both could share a flaw, what they make is also read
-back: every row is what its form promises, with as many values as there are columns.
+Without the extension modules both are one; with them they are compared. Since both could share a flaw, what they make
+is also read back: every row is what its form promises, with as many values as there are columns.
 """
 
 import csv

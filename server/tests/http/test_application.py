@@ -46,7 +46,6 @@ def application(answer: AnswerAnyone, while_closing: Callable[[], object] = lamb
     return Application(lifespan, ignore, Readiness(0), ClientTimeouts(10.0, 10.0), connections)
 
 
-@pytest.mark.interpreted
 async def test_a_request_that_comes_while_the_resources_are_closed_is_not_executed() -> None:
     answers: list[Response | None] = []
 
@@ -72,7 +71,6 @@ async def test_a_request_that_comes_while_the_resources_are_closed_is_not_execut
     assert (answer.status, error["code"], error["outcome"]) == (503, "shutting_down", "not_executed")
 
 
-@pytest.mark.interpreted
 async def test_a_request_that_arrives_during_the_stop_gets_an_answer_before_the_end() -> None:
     begun = asyncio.Event()
 

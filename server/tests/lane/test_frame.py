@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plainsql_server import KERNEL
-from plainsql_server.kernel import KernelState
+from plainsql_server.extension_modules import COMPILED
 
-if KERNEL is KernelState.COMPILED:
+if COMPILED:
     from plainsql_server.lane.frame import Scalars
     from plainsql_server.lane.plan import QueryPlans, blanked
 

@@ -2,11 +2,10 @@
 
 import pytest
 
-from plainsql_server import KERNEL
+from plainsql_server.extension_modules import COMPILED
 from plainsql_server.http.server.requests import Request
-from plainsql_server.kernel import KernelState
 
-if KERNEL is KernelState.COMPILED:
+if COMPILED:
     from plainsql_server.lane.known_head import KnownHead
     from plainsql_server.lane.learning import LearnedHead, learn_head
 

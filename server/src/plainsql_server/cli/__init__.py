@@ -10,9 +10,10 @@ from typing import Any
 
 import click
 
-from plainsql_server import KERNEL, VERSION
+from plainsql_server import VERSION
 from plainsql_server.core.errors import ServiceError
 from plainsql_server.dev.options import DevError
+from plainsql_server.extension_modules import COMPILED_TEXT
 from plainsql_server.settings import SettingsError
 
 # Command: its module in this package, and its line in `--help`.
@@ -74,7 +75,7 @@ class _Commands(click.Group):
 
 
 @click.command(cls=_Commands, epilog=_EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(VERSION, prog_name="plainsql-server", message=f"%(prog)s %(version)s ({KERNEL})")
+@click.version_option(VERSION, prog_name="plainsql-server", message=f"%(prog)s %(version)s ({COMPILED_TEXT})")
 def main() -> None:
     """Run and operate PlainSQL: SQL over plain HTTPS, on PostgreSQL."""
 

@@ -6,5 +6,5 @@ body that msgspec has decoded before up to its parameters (`frame`, `plan`), and
 (`caller`). An `exchange` runs the statement on an engine connection, `answer` writes the response, `report` logs and
 counts it. A `track` puts these together for one HTTP connection, and the `lane` holds what all connections share.
 Whatever is out of the ordinary takes the ordinary path from its start, or is handed over to it in the middle
-(`handover`). The modules are compiled with the kernel; without it there is no lane, and nothing else changes.
+(`handover`). Most of its modules are extension modules; without them there is no lane, and nothing else changes.
 """

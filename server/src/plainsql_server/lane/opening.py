@@ -11,18 +11,17 @@ from typing import Any
 
 from psycopg import pq
 
-from plainsql_server import KERNEL
 from plainsql_server.core.observation import LaneLoad
 from plainsql_server.data_plane.databases import Databases
 from plainsql_server.directory.freshness import Freshness
 from plainsql_server.directory.principals import Principals
 from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.pool.pools import Pools
+from plainsql_server.extension_modules import COMPILED
 from plainsql_server.http.app.routes import Route
 from plainsql_server.http.server.fast_lane import Lane, Track
 from plainsql_server.http.server.readiness import Readiness
 from plainsql_server.http.server.request_head import Head
-from plainsql_server.kernel import KernelState
 from plainsql_server.limits.permits import Permits
 from plainsql_server.logs import Log
 from plainsql_server.metrics import Metrics
@@ -77,12 +76,12 @@ class OpenLane:
 def opened_lane(doors: Doors, observers: Observers, mode: str) -> Iterator[Lane | None]:
     """The lane, in the mode that the setting `fast_lane` gives.
 
-    None if it is off, without the kernel, or with a psycopg that does not show libpq's connections.
+    None if it is off, without extension modules, or with a psycopg that does not show libpq's connections.
     """
-    if mode == "off" or KERNEL is not KernelState.COMPILED or pq.__impl__ == "python":
+    if mode == "off" or not COMPILED or pq.__impl__ == "python":
         yield None
         return
-    # Not at the top: without the kernel there is nothing to import.
+    # Not at the top: they may not be there.
     report, lane, track = (import_module(f"plainsql_server.lane.{name}") for name in ("report", "lane", "track"))
     reporting = report.Report(doors.route.path, observers.log, observers.metrics, observers.tally)
     opened = OpenLane(lane.Lane(doors, reporting, mode), track.Track)

@@ -19,7 +19,7 @@ _SMALLEST_LEASE = 25
 class Permit:
     """The answer to a request for a permit: whether it is granted, how many are left, and when more become available.
 
-    A plain class, because every request creates one, and mypyc makes that very fast.
+    A plain class, because every request creates one.
     """
 
     __slots__ = ("granted", "left", "wait_s")

@@ -1,7 +1,4 @@
-"""Opens the rate limiter, and runs the task that talks to Redis.
-
-It is separate from `permits.py` because mypyc compiles that module and does not support async generators.
-"""
+"""Opens the rate limiter, and runs the task that talks to Redis."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -13,9 +13,8 @@ import msgspec
 from psycopg import pq
 from psycopg.pq.abc import PGresult
 
-from plainsql_server import KERNEL
 from plainsql_server.engine.encoding.values import Encoder, kind_of
-from plainsql_server.kernel import KernelState
+from plainsql_server.extension_modules import COMPILED
 
 if TYPE_CHECKING:
     from plainsql_server.engine.encoding.row_writer import RowWriter
@@ -41,7 +40,7 @@ def distinct_names(names: Sequence[str]) -> list[str]:
 
 def _compiled_writer() -> "type[RowWriter] | None":
     # The writer reads libpq's memory, which only psycopg's C implementation exposes.
-    if KERNEL is not KernelState.COMPILED or pq.__impl__ == "python":
+    if not COMPILED or pq.__impl__ == "python":
         return None
     writer: type[RowWriter] = import_module("plainsql_server.engine.encoding.row_writer").RowWriter
     return writer
@@ -102,7 +101,7 @@ class RowRenderer:
         return self.render_uncompiled(result, first, end) if self._write is None else self._write(result, first, end)
 
     def render_uncompiled(self, result: PGresult, first: int, end: int) -> list[bytes]:
-        """Like `render_some`, in Python: used without the kernel, and as the reference for the compiled writer."""
+        """Like `render_some`, in Python: without extension modules, and as the reference for the compiled one."""
         value_at = result.get_value
         template = self._template
         encoders = self._encoders

@@ -1,7 +1,6 @@
 """Request and answer models of the query routes.
 
-The request models validate themselves while they are decoded. They have their own module because msgspec models cannot
-be compiled (see `kernel.py`).
+The request models validate themselves while they are decoded.
 """
 
 from typing import Annotated, Any, Literal

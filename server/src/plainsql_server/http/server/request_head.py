@@ -1,7 +1,7 @@
 """The head of a request, collected from the parser's callbacks.
 
 It limits the size of the head and decides whether a request takes the fast path. The parser calls this module directly,
-not through the connection's class, because each header is a call and these functions are compiled (see `kernel.py`).
+not through the connection's class, because that would be one more call for each header.
 """
 
 from urllib.parse import unquote
