@@ -17,13 +17,13 @@ SOAK_spanning := $(addprefix server/tests/consistency/test_,spanning.py spanning
 	spanning_directory.py)
 SOAK_consistency := server/tests/consistency $(addprefix $(END_TO_END)/test_,idempotency_races.py lost_commits.py)
 SOAK_engine := server/tests/dev/test_cycles.py $(addprefix $(END_TO_END)/test_,clean_sessions.py deadlines.py \
-	disconnects.py overload.py restart.py engine_crash.py tables.py reset.py)
+	disconnects.py overload.py restart.py engine_crash.py tables.py reset.py fast_lane_fuzz.py idle_memory.py)
 SOAK_streams := $(addprefix $(END_TO_END)/test_,stream_rates.py stream_pace.py stream_failures.py stream_neighbours.py \
 	stream_aborts.py stream_memory.py \
 	stream_readers.py unread_answers.py)
 SOAK_control := $(addprefix server/tests/,control_plane/test_crashes.py operations/test_backups.py) \
 	$(addprefix $(END_TO_END)/test_,rate_limits.py \
-	redis_unavailable.py revocation.py provisioning_under_fire.py schemathesis.py)
+	redis_unavailable.py revocation.py fast_lane_changes.py provisioning_under_fire.py schemathesis.py)
 SOAK_tenant_isolation := server/tests/tenant_isolation
 SOAK_client := client/tests
 SOAK_failover := server/tests/failover

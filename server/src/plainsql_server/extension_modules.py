@@ -12,7 +12,7 @@ from importlib.util import find_spec
 
 MODULES = (
     "engine.encoding.row_writer", "lane.answer", "lane.buffer", "lane.caller", "lane.exchange", "lane.frame",
-    "lane.known_head", "lane.lane", "lane.libpq", "lane.plan", "lane.report", "lane.track",
+    "lane.known_head", "lane.lane", "lane.libpq", "lane.plan", "lane.reasons", "lane.report", "lane.track", "lane.wire",
 )  # fmt: skip
 
 # Whether this installation has them.

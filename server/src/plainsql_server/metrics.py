@@ -196,9 +196,14 @@ class Metrics(Collector):
 
 def _lane_metrics(load: LaneLoad) -> Iterator[Metric]:
     yield CounterMetricFamily("plainsql_lane_requests", "Requests begun on the fast lane.", load.begun)
-    yield CounterMetricFamily(
-        "plainsql_lane_handed_over", "Requests handed over from the fast lane to the ordinary path.", load.handed_over
-    )
+    for name, text, counts in (
+        ("passed", "Requests that did not begin on the fast lane, by reason.", load.passed),
+        ("handed_over", "Requests handed over from the fast lane to the ordinary path, by reason.", load.handed_over),
+    ):
+        family = CounterMetricFamily(f"plainsql_lane_{name}", text, labels=["reason"])
+        for reason, count in counts.items():
+            family.add_metric([reason], count)
+        yield family
 
 
 def _limiter_metrics(load: LimiterLoad) -> Iterator[Metric]:

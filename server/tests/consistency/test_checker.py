@@ -21,6 +21,9 @@ from server.tests.consistency.history import (
     save,
 )
 from server.tests.consistency.notation import Written, a, fail, history, info, ok, r, unread
+from server.tests.load import size
+
+TRANSACTIONS = size("PLAINSQL_TEST_HISTORY", 10_000)
 
 pytestmark = pytest.mark.unit
 
@@ -262,13 +265,13 @@ def serial(count: int, clients: int, seed: int) -> History:
 
 
 @pytest.mark.slow
-def test_one_stale_read_among_fifty_thousand_transactions_is_found() -> None:
-    made = serial(50_000, clients=32, seed=1)
+def test_one_stale_read_in_a_long_history_is_found() -> None:
+    made = serial(TRANSACTIONS, clients=32, seed=1)
     report = check(made)
     assert report.anomalies == (), report.describe()
     place, read = next(
         (place, operation)
-        for place in range(40_000, 50_000)
+        for place in range(TRANSACTIONS * 4 // 5, TRANSACTIONS)
         for operation in made[place].operations
         if isinstance(operation, Read) and len(operation.values or ()) > 30 and len(made[place].operations) == 1
     )

@@ -48,7 +48,7 @@ class Relay:
         self._sockets: list[socket.socket] = []
         self._may_pass = threading.Event()
         self._may_pass.set()
-        self._holds_after: int | None = None
+        self._holds_after: bytes | None = None
         self.bursts: list[bytes] = []
         self.held = threading.Event()
         # One connection after the other, each as soon as one sends what the first of these waits for.
@@ -74,12 +74,15 @@ class Relay:
             each.close()
 
     @contextmanager
-    def holding_after(self, bursts: int) -> Iterator[None]:
-        """Lets so many bursts pass and holds what comes then, until the block ends; `held` says that one is held."""
+    def holding_after(self, text: bytes) -> Iterator[None]:
+        """Passes everything up to the first burst with this text, and holds what follows until the block ends.
+
+        `held` says that a burst is held.
+        """
         self.bursts.clear()
         self.held.clear()
         self._may_pass.clear()
-        self._holds_after = bursts
+        self._holds_after = text
         try:
             yield
         finally:
@@ -126,8 +129,9 @@ class Relay:
     def _burst(self, service: socket.socket, data: bytes) -> bytes:
         while select([service], [], [], _QUIET_S)[0] and (more := service.recv(_CHUNK_BYTES)):
             data += more
+        is_held = self._holds_after is not None and any(self._holds_after in burst for burst in self.bursts)
         self.bursts.append(data)
-        if self._holds_after is not None and len(self.bursts) > self._holds_after:
+        if is_held:
             self.held.set()
             self._may_pass.wait()
         return data

@@ -6,17 +6,14 @@ but for ids and times.
 """
 
 import json
-import re
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
 import pytest
 
 from plainsql_server.dev.ports import free_port
+from server.tests.end_to_end.wires import Wire, counted, same, total
 from server.tests.load import Node, running_node
 from server.tests.processes import wait_for
 from server.tests.service import Service
@@ -33,69 +30,6 @@ VALUES: tuple[Any, ...] = (
     1, 0, -5, 2147483648, 1.5, -1.25e10, True, False, None, "7", "x", "", "a b", "é", 'q"q', "a\\b", "'", [1, 2],
     {"a": 1}, [], "NaN", 12345678901234567890, "2026-11-16", "[1]", "{1,2}",
 )  # fmt: skip
-
-
-@dataclass
-class Wire:
-    """A keep-alive connection that shows the bytes."""
-
-    port: int
-    key: str
-    head: str = ""
-    _connection: socket.socket = field(init=False)
-    _rest: bytes = b""
-
-    def __post_init__(self) -> None:
-        self._connection = socket.create_connection(("127.0.0.1", self.port), timeout=30)
-        self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    def close(self) -> None:
-        self._connection.close()
-
-    def bytes_of(self, body: dict[str, Any] | bytes) -> bytes:
-        sent = body if isinstance(body, bytes) else json.dumps(body).encode()
-        return (
-            f"POST /v1/query HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {self.key}\r\n"
-            f"Content-Type: application/json\r\n{self.head}Content-Length: {len(sent)}\r\n\r\n"
-        ).encode() + sent
-
-    def send(self, data: bytes) -> None:
-        self._connection.sendall(data)
-
-    def answer(self) -> tuple[bytes, bytes]:
-        """The head and the body of the next answer."""
-        data = self._rest
-        while b"\r\n\r\n" not in data:
-            data += self._received()
-        head, _, body = data.partition(b"\r\n\r\n")
-        length = re.search(rb"content-length: (\d+)", head)
-        assert length is not None, head
-        while len(body) < int(length[1]):
-            body += self._received()
-        self._rest = body[int(length[1]) :]
-        return head, body[: int(length[1])]
-
-    def query(self, body: dict[str, Any] | bytes) -> tuple[bytes, bytes]:
-        self.send(self.bytes_of(body))
-        return self.answer()
-
-    def _received(self) -> bytes:
-        data = self._connection.recv(1 << 20)
-        assert data, "the service closed the connection"
-        return data
-
-
-def same(answer: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
-    """An answer without what differs from request to request."""
-    head, body = answer
-    for pattern, instead in (
-        (rb"req_[0-9A-Za-z]+", b"req"), (rb"dur=[\d.]+", b"dur"), (rb"date: [^\r]+", b"date"),
-        (rb"content-length: \d+", b"length"), (rb"ratelimit: [^\r]+", b"ratelimit"),
-    ):  # fmt: skip
-        head = re.sub(pattern, instead, head)
-    body = re.sub(rb'"(total_us|exec_us)":\d+', rb'"\1":0', body)
-    body = re.sub(rb"within \d+ ms", b"within", body)
-    return head, re.sub(rb"req_[0-9A-Za-z]+", b"req", body)
 
 
 @pytest.fixture(scope="module")
@@ -194,6 +128,17 @@ def test_errors_are_the_same(wires: dict[str, Wire]) -> None:
     )
 
 
+@pytest.mark.timing
+def test_deadlines_are_the_same(wires: dict[str, Wire]) -> None:
+    assert_same(
+        wires,
+        [
+            {"sql": "select $1::int as a", "params": [1], "timeout_ms": 99},
+            {"sql": "select pg_sleep($1::float8 / 1000)", "params": [400], "timeout_ms": 120},
+        ],
+    )
+
+
 def test_options_are_the_same(wires: dict[str, Wire], database: str) -> None:
     statement = {"sql": "select $1::numeric as a, 2 as a", "params": [1.50]}
     assert_same(
@@ -204,9 +149,7 @@ def test_options_are_the_same(wires: dict[str, Wire], database: str) -> None:
             {**statement, "read_only": True},
             {**statement, "database": database},
             {**statement, "timeout_ms": 5_000},
-            {**statement, "timeout_ms": 99},
             {"sql": "select pg_sleep($1::float8 / 1000)", "params": [60]},
-            {"sql": "select pg_sleep($1::float8 / 1000)", "params": [400], "timeout_ms": 120},
             {"sql": "/*+ STREAM */ select 1", "unknown": 1},
             b'{"params": [5], "sql": "select $1::int as a"}',
             b'{"sql": "select \'[\' || $1::text as a", "params": ["k"]}',
@@ -224,6 +167,20 @@ def test_ids_and_origins_are_the_same(nodes: dict[str, Node], service: Service, 
             assert b"req_abcdefgh1" in wires["on"].query({"sql": "select $1::int as a", "params": [2]})[1]
         for wire in wires.values():
             wire.close()
+
+
+def test_a_changed_table_is_seen_by_prepared_statements(
+    wires: dict[str, Wire], service: Service, database: str
+) -> None:
+    service.query("create table changing (id int primary key)", database=database)
+    service.query("insert into changing values (1)", database=database)
+    body: dict[str, Any] = {"sql": "select * from changing where id = $1", "params": [1]}
+    assert_same(wires, [body])
+    for sql in ("add a int default 7", "alter a type text", "rename a to b", "drop b"):
+        service.query(f"alter table changing {sql}", database=database)
+        assert_same(wires, [body])
+    service.query("drop table changing", database=database)
+    assert_same(wires, [body])
 
 
 def test_pipelined_requests_are_answered_in_order(wires: dict[str, Wire]) -> None:
@@ -253,7 +210,8 @@ def test_the_lane_is_taken_and_counted(service: Service, database: str) -> None:
         wait_for(lambda: len(logged(node)) == 100, 10, node.failures)
         lines = logged(node)
     assert metrics["plainsql_lane_requests_total"] >= 97
-    assert metrics["plainsql_lane_handed_over_total"] == 0
+    assert metrics['plainsql_lane_passed_total{reason="head"}'] >= 1
+    assert total(metrics, "plainsql_lane_handed_over_total") == 0
     assert metrics["plainsql_rows_total"] == 100
     # The lane writes the log lines that the ordinary path writes.
     assert len({tuple(line) for line in lines}) == 1
@@ -264,9 +222,3 @@ def logged(node: Node) -> list[dict[str, Any]]:
     """The lines that a node has logged about queries."""
     lines = node.log.read_text().splitlines()
     return [json.loads(line) for line in lines if '"route":"/v1/query"' in line]
-
-
-def counted(port: int) -> dict[str, float]:
-    """The metrics of a node."""
-    lines = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=5).text.splitlines()
-    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[:1] != "#")}

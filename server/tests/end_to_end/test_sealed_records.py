@@ -54,7 +54,7 @@ FORBIDDEN = [
     "alter default privileges for role plainsql_admin grant all on tables to public", "reindex table plainsql.requests",
     "create event trigger mine on ddl_command_start execute function spy()", "create extension pageinspect",
     "select pg_try_advisory_lock(hashtextextended('{key}', 0))", "select pg_read_file('PG_VERSION')",
-    "select * from pg_statistic", "select lo_import('/etc/passwd')", "set plpgsql.variable_conflict = use_variable",
+    "select * from pg_statistic", "select lo_import('/etc/passwd')",
 ]  # fmt: skip
 
 # What shows what a session does or knows.
@@ -156,6 +156,14 @@ def test_a_tenant_can_neither_read_nor_write_nor_change_it(sealed: Sealed, state
             assert response.status_code in (200, 400), response.text
             assert not any(secret in response.text for secret in sealed.secrets)
     assert (sealed.recorded(), sealed.code()) == before
+
+
+def test_a_tenant_cannot_change_how_plpgsql_reads_names(sealed: Sealed) -> None:
+    # A session that has not loaded plpgsql yet doesn't know the setting, and takes it for one of the tenant's own.
+    load, change = "do $$ begin end $$", "set plpgsql.variable_conflict = use_variable"
+    for key in (sealed.service.api_key, tenants.read_key(sealed.service)):
+        response = post(sealed.service, load, change, key=key, idempotency_key=secrets.token_hex(8))
+        assert response.json()["error"]["sqlstate"] == "42501", response.text
 
 
 def test_granting_an_object_of_another_owner_has_no_effect(sealed: Sealed) -> None:

@@ -9,6 +9,9 @@ import time
 
 import pytest
 
+from plainsql_server.dev.ports import free_port
+from plainsql_server.extension_modules import COMPILED
+from server.tests.end_to_end.wires import counted, total
 from server.tests.fleet.stage import Fleet
 from server.tests.fleet.writers import TABLE, rows_of, writing
 from server.tests.load import percentile, running_node, size
@@ -40,7 +43,8 @@ def fill(fleet: Fleet) -> int:
 async def test_moves_under_load_neither_lose_nor_duplicate_rows(fleet: Fleet) -> None:
     size_bytes = await asyncio.to_thread(fill, fleet)
     stops_s, took_s = [], []
-    with running_node(fleet.dsn) as node:
+    metrics_port = free_port()
+    with running_node(fleet.dsn, metrics_port=metrics_port) as node:
         async with writing(node.port, fleet.key, CLIENTS, CLIENTS // 2) as written:
             for _ in range(MOVES):
                 to, began_s = fleet.other(), time.monotonic()
@@ -50,7 +54,11 @@ async def test_moves_under_load_neither_lose_nor_duplicate_rows(fleet: Fleet) ->
                 stops_s.append(float(re.findall(r"Requests waited for ([0-9.]+) s", output)[0]))
         with fleet.now.owner() as owner:
             written.check(rows_of(owner))
+        on_lane = total(await asyncio.to_thread(counted, metrics_port), "plainsql_lane_requests_total")
     assert len(written.acknowledged) > 10 * MOVES
+    if COMPILED:
+        # Moves reach the fast lane as they reach the rest.
+        assert on_lane > 5 * MOVES
     print(
         f"\nmoves: {MOVES} of {size_bytes / 1e6:.0f} MB, {len(written.acknowledged)} acknowledged writes, 0 lost, 0"
         f" doubled; the stop: median {percentile(stops_s, 50):.2f} s, longest {max(stops_s):.2f} s; the longest time"

@@ -1,5 +1,7 @@
 """A head is known only if it is the same bytes, but for spans of the strictest form."""
 
+import weakref
+
 import pytest
 
 from plainsql_server.extension_modules import COMPILED
@@ -7,7 +9,7 @@ from plainsql_server.http.server.requests import Request
 
 if COMPILED:
     from plainsql_server.lane.known_head import KnownHead
-    from plainsql_server.lane.learning import LearnedHead, learn_head
+    from plainsql_server.lane.learning import LearnedHead, LearnedHeads, learn_head
 
 pytestmark = [pytest.mark.unit, pytest.mark.compiled]
 
@@ -115,6 +117,19 @@ def test_a_request_that_is_not_ordinary_is_not_learned(line: bytes) -> None:
 def test_another_route_or_credential_is_not_learned(old: bytes, new: bytes) -> None:
     data = HEAD.replace(old, new) % b"2" + b"{}"
     assert learned(data) is None
+
+
+def test_connections_with_equal_heads_share_what_was_learned() -> None:
+    shared = LearnedHeads()
+    data = [HEAD % b"2" + b"{}", HEAD % b"13" + b'{"sql":"x"}  ', HEAD.replace(b"svc_k_x", b"svc_k_y") % b"2" + b"{}"]
+    first, second, other = (shared.learn(each, parsed(each)) for each in data)
+    assert first is second
+    assert first is not None
+    assert other is not None
+    assert (first.secret, other.secret) == ("svc_k_x", "svc_k_y")
+    gone = weakref.ref(first)
+    del first, second
+    assert gone() is None
 
 
 def test_what_came_with_another_request_is_not_learned() -> None:

@@ -1,74 +1,27 @@
 """The files that a cell runs with: a real PostgreSQL started with them, and who can log in to it."""
 
-import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
 import pytest
-import trustme
 from click.testing import CliRunner
 
 from plainsql_server.cli import main
-from plainsql_server.dev.ports import free_port
 from plainsql_server.engine.admin import provisioning
-from plainsql_server.operations.files.cell import CellConfig, Tls
 from server.tests.control_plane.cell_state import yes
 from server.tests.postgres import SUPERUSER, Postgres, running_postgres
+from server.tests.tls_cell import TlsCell, running_tls_cell
 
 SAMPLE = Path(__file__).resolve().parents[3] / "deploy/cell"
 
 
-@dataclass(frozen=True)
-class TlsCell:
-    """A cell that is reached over the network, and the certificates that were made for it."""
-
-    folder: Path
-    port: int
-
-    def conninfo(self, certificate: str | None) -> str:
-        common = f"host=localhost port={self.port} sslrootcert={self.folder}/ca.pem"
-        if certificate is None:
-            return f"{common} sslmode=verify-full sslcert=/nowhere"
-        name = f"{self.folder}/{certificate}"
-        return f"{common} sslmode=verify-full sslcert={name}.pem sslkey={name}.key"
-
-    def connect(self, user: str, database: str, certificate: str | None) -> psycopg.Connection:
-        return psycopg.connect(self.conninfo(certificate), user=user, dbname=database, autocommit=True)
-
-
-def _write(folder: Path, name: str, issued: trustme.LeafCert) -> None:
-    issued.cert_chain_pems[0].write_to_path(folder / f"{name}.pem")
-    issued.private_key_pem.write_to_path(folder / f"{name}.key")
-    (folder / f"{name}.key").chmod(0o600)
-
-
-# The wheel's PostgreSQL 18 knows no TLS.
 @pytest.fixture(scope="module")
 def cell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsCell]:
-    made, authority, outsider = tmp_path_factory.mktemp("tls"), trustme.CA(), trustme.CA()
-    authority.cert_pem.write_to_path(made / "ca.pem")
-    _write(made, "server", authority.issue_cert("localhost", "127.0.0.1", "::1"))
-    _write(made, "admin", authority.issue_cert("admin@test.example", common_name=SUPERUSER))
-    _write(made, "data", authority.issue_cert("data@test.example", common_name="plainsql_data"))
-    _write(made, "outsider", outsider.issue_cert("data@test.example", common_name=SUPERUSER))
-    port = free_port()
-
-    def config(root: Path) -> CellConfig:
-        for name in ("server.pem", "server.key", "ca.pem"):
-            shutil.copy(made / name, root / name)
-            (root / name).chmod(0o600)
-            if os.geteuid() == 0:
-                shutil.chown(root / name, "postgres", "postgres")
-        tls = Tls(f"{root}/server.pem", f"{root}/server.key", f"{root}/ca.pem")
-        return CellConfig(SUPERUSER, str(root), tls, "localhost", ("127.0.0.1/32", "::1/128"))
-
-    with running_postgres(config, port=port):
-        yield TlsCell(made, port)
+    with running_tls_cell(tmp_path_factory.mktemp("tls")) as running:
+        yield running
 
 
 async def test_only_the_planes_certificates_can_log_in(cell: TlsCell) -> None:

@@ -4,7 +4,7 @@ A component reports an event by calling `Observe`. `assembly.py` decides what be
 observation never contains SQL text, parameters, result values or secrets.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -86,10 +86,14 @@ class LimiterLoad:
 
 @dataclass(frozen=True, slots=True)
 class LaneLoad:
-    """How many requests one process has begun on the fast lane, and handed over from there to the ordinary path."""
+    """The requests of one process that were begun on the fast lane, and by reason those that were not, or not finished.
+
+    `passed` took the ordinary path from their start, `handed_over` were begun on the lane, or waited there for a slot.
+    """
 
     begun: int
-    handed_over: int
+    passed: Mapping[str, int]
+    handed_over: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,6 +165,8 @@ class Spanning:
         async with AsyncExitStack() as stack:
             leases = await _lend(stack, job)
             leased_us = monotonic_us()
+            for part in job.parts:
+                part.plan.session_state = part.session_state(job.began_s)
             attempt = _Attempt(job, leases, lock, progress, self._on_step)
             try:
                 await attempt.run(transaction)

@@ -261,6 +261,7 @@ async def _run_once(job: Job, transaction: TransactionResult) -> None:
     async with part.pool.lease(job.limits.concurrent_statements, job.deadline) as lease:
         leased_us = monotonic_us()
         lease.connection.max_result_bytes = job.limits.result_bytes
+        part.plan.session_state = part.session_state(job.began_s)
         attempt = Attempt(lease, part.pool.catalog, part.plan)
         try:
             transaction.results = await attempt.run()

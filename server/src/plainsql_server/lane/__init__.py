@@ -4,7 +4,8 @@ One callback takes a request from the client's socket to the engine's, another o
 teaches the lane: it knows a head that the parser has read before on the same connection (`known_head`, `learning`), a
 body that msgspec has decoded before up to its parameters (`frame`, `plan`), and a caller and a database that are cached
 (`caller`). An `exchange` runs the statement on an engine connection, `answer` writes the response, `report` logs and
-counts it. A `track` puts these together for one HTTP connection, and the `lane` holds what all connections share.
+counts it. A `track` puts these together for one HTTP connection, whose bytes it gets from its `wire`, and the `lane`
+holds what all connections share.
 Whatever is out of the ordinary takes the ordinary path from its start, or is handed over to it in the middle
 (`handover`). Most of its modules are extension modules; without them there is no lane, and nothing else changes.
 """

@@ -45,6 +45,11 @@ cdef class Answer:
         self.size = body.used - HEAD_ROOM + head.used
         return 0
 
+    def written(self, Exchange exchange not None, bytes request_id not None, list server_headers, bytes more_headers):
+        """The bytes that `write` writes, for tests."""
+        self.write(exchange, request_id, len(request_id), server_headers, more_headers)
+        return self.start[: self.size]
+
     cdef int write_body(self, Exchange exchange, const char *request_id, Py_ssize_t id_size) except -1:
         cdef Buffer body = self.body
         cdef Py_ssize_t rows_at

@@ -1,7 +1,7 @@
 # cython: language_level=3
 """Who calls, and where that leads: a principal and a place, both cached by the ordinary path, and what they have used.
 
-    caller = find_caller(doors, secret, database, known)
+    caller = new_caller(principal, place, pool)
 
 A caller is valid until a time or until the next change notification, whichever comes first: the same rule by which
 the caches of the ordinary path answer, so a revocation and a move reach the lane as they reach the rest.
@@ -12,6 +12,11 @@ from plainsql_server.limits.tiers import TIERS
 
 cdef class Caller:
     """A principal and the place of its database, for as long as both are valid."""
+
+
+def caller_of(principal, place, pool):
+    """`new_caller`, for tests."""
+    return new_caller(principal, place, pool)
 
 
 cdef Caller new_caller(principal, place, pool):

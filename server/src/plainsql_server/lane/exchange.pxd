@@ -5,6 +5,7 @@ from plainsql_server.lane.buffer cimport Buffer
 from plainsql_server.lane.caller cimport Caller
 from plainsql_server.lane.frame cimport Scalars
 from plainsql_server.lane.plan cimport QueryPlan
+from plainsql_server.lane.reasons cimport Reason
 
 
 cdef enum Progress:
@@ -38,6 +39,8 @@ cdef class Exchange:
     cdef bint has_shape
     # Whether the socket was read for this statement.
     cdef bint has_read
+    # Why the lane cannot run the statement, or not to its end.
+    cdef Reason reason
     # The statement that was run last on this connection, and how its rows are written.
     cdef str sql
     cdef object prepared
@@ -50,9 +53,10 @@ cdef class Exchange:
     cdef bytes shape_json
 
     cdef bint is_quiet(self) noexcept
-    cdef bint can_run(self, QueryPlan plan, Caller caller, Scalars scalars) except -1
+    cdef bint can_run(self, QueryPlan plan, int session_state, Scalars scalars) except -1
     cdef int prepare_for(self, str sql) except -1
     cdef Progress send(self, Scalars scalars) except *
+    cdef Progress convert(self, Reason reason) noexcept
     cdef Progress read(self) except *
     cdef Progress take(self) except *
     cdef bint choose_writer(self, result) except -1

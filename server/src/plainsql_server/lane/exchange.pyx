@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """One statement on one engine connection: sent, read and written as JSON without a task or a coroutine.
 
-    if exchange.can_run(plan, caller, scalars) and exchange.send(scalars) is WAITING: …
+    if exchange.can_run(plan, session_state, scalars) and exchange.send(scalars) is WAITING: …
     progress = exchange.read()    # each time the socket is readable
 
 A state machine over libpq: it does not wait, and knows neither the event loop nor HTTP. Each engine connection has one.
@@ -15,9 +15,10 @@ from cpython.object cimport PyObject
 
 from plainsql_server.lane cimport libpq
 from plainsql_server.lane.clocks cimport monotonic_ns
+from plainsql_server.lane.reasons cimport ERROR, LARGE, SESSION, STATEMENT, TYPE
 
 from plainsql_server.core.result import NO_COLUMNS
-from plainsql_server.engine.connection.session_state import SessionState
+from plainsql_server.lane.reasons import NAMES
 
 cdef extern from "poll.h":
     struct pollfd:
@@ -27,7 +28,6 @@ cdef extern from "poll.h":
     int poll(pollfd *, unsigned long, int) noexcept
     short POLLIN
 
-cdef int SEQUENCES = int(SessionState.SEQUENCES)
 cdef frozenset JSON_OIDS = frozenset([114, 3802])
 cdef bytes no_columns_json = NO_COLUMNS.json
 
@@ -60,12 +60,16 @@ cdef class Exchange:
         look.fd, look.events = self.fd, POLLIN
         return libpq.connection_status(self.pg) == libpq.CONNECTION_OK and poll(&look, 1, 0) == 0
 
-    cdef bint can_run(self, QueryPlan plan, Caller caller, Scalars scalars) except -1:
-        """Whether the statement can be sent as it is: with parameters, only if this connection has prepared it."""
+    cdef bint can_run(self, QueryPlan plan, int session_state, Scalars scalars) except -1:
+        """Whether the statement can be sent as it is: with parameters, only if this connection has prepared it.
+
+        `session_state` is what the statement may leave behind.
+        """
         cdef PyObject *found
-        cdef bint is_harmless = caller.without_code and plan.state_without_code <= SEQUENCES
-        if self.connection.must_discard_sequences and not is_harmless:
+        self.reason = SESSION
+        if self.connection.must_discard_before(session_state):
             return False
+        self.reason = STATEMENT
         if plan.frame.is_whole:
             self.name = self.prepared = None
             return True
@@ -103,20 +107,24 @@ cdef class Exchange:
             if libpq.flush(self.pg) == 0:
                 return WAITING
         # Broken, or the socket is full: the ordinary path finds out which.
+        return self.convert(ERROR)
+
+    cdef Progress convert(self, Reason reason) noexcept:
+        self.reason = reason
         return CONVERT
 
     cdef Progress read(self) except *:
         cdef Progress progress
         self.has_read = True
         if not libpq.consume_input(self.pg):
-            return CONVERT
+            return self.convert(ERROR)
         while not libpq.is_busy(self.pg):
             progress = self.take()
             if progress != WAITING:
                 return progress
         # What does not arrive in one read may be large, and the ordinary path limits how much of it is in memory. Nor
         # would the rest be announced: each arrival is, once.
-        return CONVERT
+        return self.convert(LARGE)
 
     cdef Progress take(self) except *:
         """Takes one result. WAITING means that there may be another."""
@@ -124,22 +132,22 @@ cdef class Exchange:
         result = self.get_result()
         self.taken.append(result)
         if result is None:
-            return WAITING if libpq.connection_status(self.pg) == libpq.CONNECTION_OK else CONVERT
+            return WAITING if libpq.connection_status(self.pg) == libpq.CONNECTION_OK else self.convert(ERROR)
         status = result.status
         if status == libpq.PIPELINE_SYNC:
             return DONE
         if status == libpq.TUPLES_CHUNK or status == libpq.TUPLES_OK:
             if status == libpq.TUPLES_CHUNK and self.rows:
-                return CONVERT
+                return self.convert(LARGE)
             if not self.choose_writer(result):
-                return CONVERT
+                return self.convert(TYPE)
             self.has_shape = True
             if status == libpq.TUPLES_CHUNK:
                 self.rows = libpq.rows_of(<void *><size_t>result.pgresult_ptr)
                 if 0 <= self.plan.max_rows < self.rows:
-                    return CONVERT
+                    return self.convert(LARGE)
         elif status != libpq.COMMAND_OK:
-            return CONVERT
+            return self.convert(ERROR)
         tag = result.command_status
         if tag:
             self.tag = tag
@@ -181,3 +189,24 @@ cdef class Exchange:
 
     cdef bytes shape(self):
         return self.shape_json if self.has_shape else no_columns_json
+
+    # What follows is for tests, which cannot call C functions.
+
+    def try_to_send(self, QueryPlan plan not None, Caller caller not None, int session_state, Scalars scalars not None):
+        """Sends a statement. Returns its progress, or None if it cannot be sent as it is."""
+        if not self.is_quiet() or not self.can_run(plan, session_state, scalars):
+            return None
+        self.caller, self.plan = caller, plan
+        return <int>self.send(scalars)
+
+    def read_arrival(self):
+        """Reads once. Returns the progress."""
+        return <int>self.read()
+
+    @property
+    def reason_name(self):
+        return NAMES[<int>self.reason]
+
+    @property
+    def results(self):
+        return self.taken

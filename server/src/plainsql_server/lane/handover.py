@@ -1,8 +1,8 @@
 """Hands requests over to the ordinary path, which goes on where the lane stopped.
 
 A request whose statement was sent is handed over with its connection (`hand_over_sent`), one that has waited for its
-slot with that (`hand_over_slot`), and one that has waited for too long with its error (`refuse`). Any other request is
-fed to the parser as it came.
+slot with that (`hand_over_slot`), one that has not got it with nothing but its start (`begin_again`), and one that has
+waited for too long with its error (`refuse`). Any other request is fed to the parser as it came.
 """
 
 from dataclasses import dataclass
@@ -58,6 +58,7 @@ class LaneRequest:
         if self.request_id is not None:
             request.id = self.request_id.decode()
         request.started_us = int(self.began_s * 1_000_000)
+        request.began_s = self.began_s
         request.rate_headers = self.rate_headers
         return request
 
@@ -88,6 +89,11 @@ def hand_over_slot(protocol: HttpConnection, begun: LaneRequest) -> None:
     """Hands over a request that has its slot."""
     lease = Lease.with_slot(begun.pool, begun.deadline, begun.began_s)
     _hand_over(protocol, begun, HeadStart(lease, begun.principal, begun.place, begun.began_s, None))
+
+
+def begin_again(protocol: HttpConnection, begun: LaneRequest) -> None:
+    """Hands over a request that has no slot. Everything is looked up again, but its time goes on."""
+    protocol.take_over(begun.request())
 
 
 def refuse(protocol: HttpConnection, begun: LaneRequest) -> None:

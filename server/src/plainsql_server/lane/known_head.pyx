@@ -39,6 +39,11 @@ cdef class KnownHead:
         for index, kind in enumerate(kinds):
             self.kinds[index] = kind
 
+    @property
+    def key(self):
+        """What two heads have in common that are the same."""
+        return (self.parts, *(self.kinds[index] for index in range(self.spans)))
+
     def match(self, bytes data not None):
         """Whether the data begins with this head: 0 if not, 1 if something is missing, 2 if the body is complete."""
         return <int>self.read(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))

@@ -5,6 +5,7 @@ from plainsql_server.lane.caller cimport Caller
 from plainsql_server.lane.exchange cimport Exchange
 from plainsql_server.lane.frame cimport Scalars
 from plainsql_server.lane.plan cimport QueryPlans
+from plainsql_server.lane.reasons cimport Reasons
 from plainsql_server.lane.report cimport Report
 
 
@@ -26,7 +27,7 @@ cdef class Waiting:
 
 
 cdef class Lane:
-    cdef object principals, databases, pools, permits, readiness, route, loop
+    cdef object principals, databases, pools, permits, readiness, route, loop, learned_heads
     cdef readonly Report report
     cdef QueryPlans plans
     cdef Scalars scalars
@@ -38,7 +39,9 @@ cdef class Lane:
     cdef dict waiting
     cdef long generation
     cdef bint is_sweeping, is_flushing, is_finishing, is_scheduled
-    cdef readonly long begun, handed_over
+    # Requests that were begun, that took the ordinary path from their start, and that were handed over.
+    cdef readonly long begun
+    cdef readonly Reasons passed, handed_over
     # For tests: after which step every statement is handed over.
     cdef public int forced
 

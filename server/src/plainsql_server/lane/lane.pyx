@@ -20,7 +20,9 @@ from plainsql_server.core.errors import ServiceError
 from plainsql_server.http.app.authentication import check_scope
 from plainsql_server.lane.caller cimport new_caller
 from plainsql_server.lane.clocks cimport monotonic_ns
-from plainsql_server.lane.exchange cimport CONVERT, Progress
+from plainsql_server.lane.exchange cimport Progress
+from plainsql_server.lane.learning import LearnedHeads
+from plainsql_server.lane.reasons cimport SLOW, TEST, TYPE
 
 cdef extern from "sys/epoll.h":
     ctypedef union epoll_data_t:
@@ -82,6 +84,7 @@ cdef class Lane:
         self.scalars, self.answer = Scalars(), Answer()
         self.plans = QueryPlans(self.scalars)
         self.exchanges, self.ready, self.waiting = [], [], {}
+        self.learned_heads, self.passed, self.handed_over = LearnedHeads(), Reasons(), Reasons()
         self.forced = FORCED[mode]
         self.loop = asyncio.get_running_loop()
         self.epoll = epoll_create1(EPOLL_CLOEXEC)
@@ -123,10 +126,10 @@ cdef class Lane:
     cdef int read_one(self, Exchange exchange) except -1:
         cdef Progress progress
         try:
-            progress = CONVERT if self.forced == AT_FIRST_ARRIVAL else exchange.read()
+            progress = exchange.convert(TEST) if self.forced == AT_FIRST_ARRIVAL else exchange.read()
         except ServiceError:
             # The ordinary path finds the same error in the results, and reports it.
-            progress = CONVERT
+            progress = exchange.convert(TYPE)
         if progress:
             exchange.client.on_progress(exchange, progress)
         return 0
@@ -247,7 +250,7 @@ cdef class Lane:
     cdef int end_slow(self, Exchange exchange) except -1:
         # One that fails must not keep the others from their end.
         try:
-            exchange.client.on_progress(exchange, CONVERT)
+            exchange.client.on_progress(exchange, exchange.convert(SLOW))
         except Exception as error:
             self.report_failure(error)
             self.abort(exchange)

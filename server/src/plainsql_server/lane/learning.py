@@ -1,9 +1,10 @@
 """What the lane learns from requests that the ordinary path has read: the head that a client sends again and again.
 
-learned = learn_head(data, request)    # None if it is not an ordinary one
+learned = learned_heads.learn(data, request)    # None if it is not an ordinary one
 """
 
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 from plainsql_server.core.errors import ServiceError
 from plainsql_server.core.ids import is_request_id
@@ -21,7 +22,7 @@ _UNUSUAL = (b"transfer-encoding", b"upgrade", b"expect", b"content-encoding", b"
 _SPANS = {b"content-length": LENGTH, b"x-request-id": REQUEST_ID, b"traceparent": TRACEPARENT}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class LearnedHead:
     """A known head, and what the ordinary path makes of its headers."""
 
@@ -31,6 +32,18 @@ class LearnedHead:
     database: str | None
     # The lines that every answer has because of the request's Origin header.
     cors: bytes
+
+
+class LearnedHeads:
+    """The heads that the clients of a process send again and again. Connections whose heads are equal share one."""
+
+    def __init__(self) -> None:
+        self._by_key: WeakValueDictionary[tuple[object, ...], LearnedHead] = WeakValueDictionary()
+
+    def learn(self, data: bytes, request: Request) -> LearnedHead | None:
+        """The head of a request; see `learn_head`."""
+        learned = learn_head(data, request)
+        return None if learned is None else self._by_key.setdefault(learned.known.key, learned)
 
 
 def learn_head(data: bytes, request: Request) -> LearnedHead | None:

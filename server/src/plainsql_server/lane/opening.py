@@ -65,7 +65,8 @@ class OpenLane:
 
     def load(self) -> LaneLoad:
         """The counters, for the metrics."""
-        return LaneLoad(self.lane.begun, self.lane.handed_over)
+        lane = self.lane
+        return LaneLoad(lane.begun, lane.passed.by_name(), lane.handed_over.by_name())
 
     def close(self) -> None:
         """Reports what is not reported yet."""

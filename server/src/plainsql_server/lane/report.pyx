@@ -91,6 +91,16 @@ cdef class Report:
         caller.size_bytes += size_bytes
         return 0
 
+    def note(
+        self, Caller caller not None, bytes request_id not None, bytes trace_id, int64_t total_us, int64_t queue_us,
+        int64_t exec_us, int rows, bytes command not None, Py_ssize_t size_bytes,
+    ):
+        """`add`, for tests."""
+        self.add(
+            caller, request_id, len(request_id), NULL if trace_id is None else <const char *>trace_id, total_us, queue_us,
+            exec_us, rows, command, size_bytes,
+        )
+
     cdef int add_time(self) except -1:
         cdef int64_t now_us = wall_us()
         if now_us // 1_000_000 != self.second:

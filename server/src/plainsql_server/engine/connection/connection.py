@@ -26,6 +26,7 @@ from psycopg.pq.abc import PGconn, PGresult
 from plainsql_server.core.clock import NO_DEADLINE
 from plainsql_server.core.errors import without_detail
 from plainsql_server.engine.connection.prepared import PreparedStatements
+from plainsql_server.engine.connection.session_state import SessionState
 from plainsql_server.engine.connection.sqlstate import connection_lost, engine_unavailable
 from plainsql_server.engine.connection.valve import Valve
 
@@ -33,6 +34,7 @@ from plainsql_server.engine.connection.valve import Valve
 _PIPELINE_SYNC = int(ExecStatus.PIPELINE_SYNC)
 _OK = int(ConnStatus.OK)
 _IDLE = int(TransactionStatus.IDLE)
+_SEQUENCES = int(SessionState.SEQUENCES)
 # The warning that PostgreSQL sends if a commit's wait for synchronous standbys was cancelled. The transaction has
 # committed and is reported as such, but it is lost if the server's machine is.
 _WAIT_CANCELLED = b"canceling wait for synchronous replication"
@@ -68,7 +70,7 @@ class Connection:
         # Steps that were queued and not yet read to their end, as rows per chunk (0: all rows in one result).
         self._steps: deque[int] = deque()
         self.prepared = PreparedStatements()
-        # Set by a request that may have called nextval. The next request sends DISCARD SEQUENCES in its first flush.
+        # Set by a request that may have called nextval; see `must_discard_before`.
         self.must_discard_sequences = False
         # How many bytes of an incomplete result to accept, counted from its second chunk on.
         self.max_result_bytes = 0
@@ -140,6 +142,15 @@ class Connection:
     def pgconn(self) -> PGconn:
         """The libpq connection, for `interrupt.py`, which makes a cancel request from it."""
         return self._pg
+
+    def must_discard_before(self, session_state: int) -> bool:
+        """Whether DISCARD SEQUENCES must precede a statement that may leave this behind; see `session_state.py`.
+
+        A statement that leaves sequences behind at most calls nothing but functions that are known to touch no session
+        state, in a database without code. So it cannot read what an earlier request left: only `currval`, `lastval` and
+        stored code could. The command waits for a later statement then.
+        """
+        return self.must_discard_sequences and session_state > _SEQUENCES
 
     def send_query(self, sql: bytes, chunk_rows: int = 0, params: Sequence[bytes | None] | None = None) -> None:
         """Queues a statement without preparing it. PostgreSQL infers the parameter types.
@@ -274,6 +285,8 @@ class Connection:
         self._stop_watching()
         if self._valve is not None:
             self._valve.close()
+        # They refer to each other, and connections that come and go must not wait for the garbage collector.
+        self.lane_exchange = None
         self._pg.notice_handler = None
         self._pg.finish()
         self._wake()

@@ -16,18 +16,19 @@ from psycopg.pq.abc import PGresult
 
 from plainsql_server.core.errors import EngineError
 from plainsql_server.engine.connection.connection import Connection
+from plainsql_server.engine.connection.session_state import SessionState
 from plainsql_server.engine.connection.sqlstate import connection_lost, error_from_result
 
 DISCARD_SEQUENCES = b"discard sequences"
 _FATAL_ERROR = int(ExecStatus.FATAL_ERROR)
 
 
-def queue_discard_sequences(connection: Connection) -> int:
-    """Queues DISCARD SEQUENCES and its sync if the previous request left that to do.
+def queue_discard_sequences(connection: Connection, session_state: SessionState) -> int:
+    """Queues DISCARD SEQUENCES and its sync if a previous request left that to do, and this one cannot do without.
 
-    Returns the number of pipeline steps queued: 2 or 0.
+    `session_state` is what the request may leave behind itself. Returns the number of pipeline steps queued: 2 or 0.
     """
-    if not connection.must_discard_sequences:
+    if not connection.must_discard_before(session_state):
         return 0
     connection.send_query(DISCARD_SEQUENCES)
     connection.sync()

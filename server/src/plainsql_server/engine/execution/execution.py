@@ -26,6 +26,7 @@ from plainsql_server.engine.connection.exchange import (
     queue_discard_sequences,
 )
 from plainsql_server.engine.connection.prepared import Prepared
+from plainsql_server.engine.connection.session_state import SessionState
 from plainsql_server.engine.connection.sqlstate import connection_lost, is_stale_plan
 from plainsql_server.engine.encoding.parameters import encode_parameter
 from plainsql_server.engine.encoding.rows import RowRenderer
@@ -78,6 +79,10 @@ class Statement:
         self.guarded = False
         # Fetch only this many rows, through a cursor. For SELECT, VALUES and TABLE.
         self.first_rows: int | None = None
+
+    def session_state(self) -> SessionState:
+        """The session state that the statement may leave behind, if it ends now."""
+        return SessionState.EVERYTHING
 
 
 class ResultStream:
@@ -190,7 +195,7 @@ class ResultStream:
     def _send_preamble(self) -> int:
         """Queues the commands that precede the statement in the same flush. Returns the number of pipeline steps."""
         connection, statement = self._connection, self._statement
-        steps = queue_discard_sequences(connection)
+        steps = queue_discard_sequences(connection, statement.session_state())
         if statement.read_only or statement.first_rows is not None:
             connection.send_query(BEGIN[statement.read_only])
             steps += 1

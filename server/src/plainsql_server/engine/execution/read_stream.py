@@ -152,7 +152,7 @@ class ReadStream(ResultStream):
 
     def _send_preamble(self) -> int:
         connection = self._connection
-        steps = queue_discard_sequences(connection)
+        steps = queue_discard_sequences(connection, self._statement.session_state())
         commands = [
             b"begin isolation level serializable read only",
             # The whole result is wanted, not just its first rows, so plan the cursor like an ordinary statement.

@@ -31,6 +31,7 @@ from plainsql_server.engine.connection.exchange import (
 )
 from plainsql_server.engine.connection.interrupt import InterruptReason
 from plainsql_server.engine.connection.prepared import Prepared
+from plainsql_server.engine.connection.session_state import SessionState
 from plainsql_server.engine.connection.sqlstate import connection_lost, engine_unavailable, is_stale_plan
 from plainsql_server.engine.encoding.parameters import encode_parameter
 from plainsql_server.engine.encoding.rows import RowRenderer
@@ -114,6 +115,8 @@ class Plan:
     first_takes_no_snapshot: bool = False
     # Whether a step could change the isolation level or the read-only mode.
     guarded: bool = False
+    # What the steps may leave behind in the session, as far as is known when they are sent.
+    session_state: SessionState = SessionState.EVERYTHING
     record: Record | None = None
     # Steps whose prepared statement was stale in an earlier attempt. They are prepared again at their position in the
     # transaction, after the statement that changed the schema.
@@ -221,7 +224,7 @@ class Attempt:
 
     def _begin(self) -> None:
         connection, plan = self._connection, self._plan
-        if queue_discard_sequences(connection):
+        if queue_discard_sequences(connection, plan.session_state):
             self._due += ((_Due.OURS, 0), (_Due.SYNC, 0))
         connection.send_query(BEGIN[plan.read_only])
         self._due.append((_Due.OURS, 0))

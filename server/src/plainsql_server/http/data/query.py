@@ -42,6 +42,8 @@ class QueryRoutes:
             job.database = sent.database
         if request.head_start is not None:
             job.resume(request.head_start)
+        elif request.began_s is not None:
+            job.began_s = request.began_s
         return await self._answer(request, principal, job)
 
     async def post_text(self, request: Request, principal: Principal) -> Response:

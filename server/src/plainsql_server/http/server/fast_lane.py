@@ -29,7 +29,10 @@ class Track(Protocol):
         """Counts a request that the parser has read and the ordinary path has answered."""
 
     def leave(self) -> None:
-        """Hands the request that the lane is answering over to the ordinary path."""
+        """Hands the request that the lane is answering over to the ordinary path: the server stops."""
+
+    def close(self) -> None:
+        """Does the same, and drops all references to the connection, which is lost."""
 
 
 class Lane(Protocol):

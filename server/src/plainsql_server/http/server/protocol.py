@@ -177,7 +177,7 @@ class FastPathProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._track is not None:
-            self._track.leave()
+            self._track.close()
         super().connection_lost(exc)
         responder: Responder = self.app
         responder.connections.release(self)

@@ -47,6 +47,7 @@ class Request:
     __slots__ = (
         "_body_timeout_s",
         "_receive",
+        "began_s",
         "body",
         "channel",
         "head_start",
@@ -87,6 +88,8 @@ class Request:
         self.streamed = None
         # Set if the fast lane hands the request over.
         self.head_start: HeadStart | None = None
+        # When the fast lane began it, by the monotonic clock; None if that did not.
+        self.began_s: float | None = None
         # Set if it waited in the fast lane for too long.
         self.refusal: LimitError | None = None
         sent_id = headers.get(b"x-request-id")

@@ -1,0 +1,6 @@
+from plainsql_server.lane.exchange import Exchange
+
+class Answer:
+    def written(
+        self, exchange: Exchange, request_id: bytes, server_headers: list[tuple[bytes, bytes]], more_headers: bytes
+    ) -> bytes: ...

@@ -1,0 +1,38 @@
+from plainsql_server.lane.caller cimport Caller
+from plainsql_server.lane.exchange cimport Client
+from plainsql_server.lane.known_head cimport KnownHead
+from plainsql_server.lane.lane cimport Lane
+from plainsql_server.lane.reasons cimport Reason
+
+
+cdef class Wire(Client):
+    cdef Lane lane
+    cdef object protocol, parser_head, parse, transport
+    cdef int fd
+    # What the parser has been fed since the connection was last between two requests; None if that is too much.
+    cdef bytes fed
+    # How many requests the ordinary path has begun to read or was handed, and how many of them it has answered.
+    cdef long begun, answered, handed_over
+    # What has arrived of a request with a known head, and what came behind the request that is being answered.
+    cdef bytes partial, later
+    # The request that is being answered.
+    cdef bytes data
+    cdef object learned
+    cdef KnownHead head
+    # Who called last with this head, unless the body named another database.
+    cdef Caller known
+    # Why the last request did not take the lane, or is being handed over.
+    cdef Reason reason
+    cdef readonly double idle_since_s
+    cdef public bint is_paused
+    # Whether the transport may hold bytes that have not been sent.
+    cdef bint is_dirty
+
+    cdef bint is_free(self) noexcept
+    cdef bint start(self, bytes data, KnownHead head) except -1
+    cdef bint pass_on(self, Reason reason) noexcept
+    cdef bint begin(self, bytes data) except -1
+    cdef int feed_parser(self, bytes data) except -1
+    cdef int send(self, char *start, Py_ssize_t size) except -1
+    cdef int go_on(self) except -1
+    cdef int let_go(self) except -1

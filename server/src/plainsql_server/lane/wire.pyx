@@ -1,0 +1,164 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""The bytes of one HTTP connection: which of them the lane reads, and which the parser.
+
+    protocol.data_received = wire.data_received
+
+A request whose head the parser has read before on this connection is passed to `start`, which a `Track` implements. The
+parser gets any other one, and everything that arrives until the ordinary path has answered what it has begun. So the
+two never read parts of the same request.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+
+from plainsql_server.lane.known_head cimport COMPLETE, UNKNOWN, Match
+from plainsql_server.lane.reasons cimport HEAD, PIPELINED, STOPPING, UNREAD
+
+cdef extern from "sys/socket.h":
+    ssize_t send_bytes "send"(int, const void *, size_t, int) noexcept
+    int MSG_NOSIGNAL, MSG_DONTWAIT
+
+# Longer requests are not learned from.
+cdef Py_ssize_t MAX_LEARNED_BYTES = 16 * 1024
+
+
+cdef class Wire(Client):
+    """What arrives on one HTTP connection, and how it is answered."""
+
+    def __init__(self, Lane lane not None, protocol, parser_head, parse):
+        self.lane, self.protocol, self.parser_head, self.parse = lane, protocol, parser_head, parse
+        self.fd = -1
+        self.is_dirty = True
+        self.fed = b""
+
+    @property
+    def is_busy(self):
+        """Whether the lane is answering a request."""
+        return not self.is_free()
+
+    cdef bint is_free(self) noexcept:
+        """Whether the lane can begin a request."""
+        return True
+
+    cdef bint start(self, bytes data, KnownHead head) except -1:
+        """Starts a request that has arrived whole. Returns False if the ordinary path must read it."""
+        raise NotImplementedError
+
+    cdef bint pass_on(self, Reason reason) noexcept:
+        """Remembers why a request is not for the lane, or no longer. Returns False."""
+        self.reason = reason
+        return False
+
+    def data_received(self, bytes data not None):
+        """Called by the transport."""
+        cdef bint was_partial
+        if not self.is_free():
+            # The client sends its next request before it has its answer: that waits, and the client with it.
+            if self.later is None:
+                self.transport.pause_reading()
+            self.later = data if self.later is None else self.later + data
+            return
+        if self.head is None or self.begun != self.answered:
+            self.reason = HEAD if self.begun == self.answered else PIPELINED
+            self.feed_parser(data)
+            return
+        was_partial = self.partial is not None
+        if was_partial:
+            data, self.partial = self.partial + data, None
+        if not self.begin(data):
+            self.feed_parser(data)
+        elif was_partial and self.partial is None:
+            self.protocol.request_is_complete()
+
+    cdef bint begin(self, bytes data) except -1:
+        """Starts a request if it is one for the lane, or keeps it if it has not arrived whole."""
+        cdef KnownHead head = self.head
+        cdef Match match = head.read(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+        cdef Py_ssize_t end = head.body_at + head.body_size
+        if match == UNKNOWN:
+            return self.pass_on(HEAD)
+        if self.lane.readiness.draining:
+            return self.pass_on(STOPPING)
+        if self.is_paused:
+            return self.pass_on(UNREAD)
+        if match != COMPLETE:
+            self.partial = data
+            self.protocol.request_begins()
+            return True
+        if end < PyBytes_GET_SIZE(data):
+            self.later, data = data[end:], data[:end]
+            self.transport.pause_reading()
+        if self.start(data, head):
+            return self.go_on() == 0
+        if self.later is not None:
+            self.later = None
+            self.transport.resume_reading()
+        return False
+
+    cdef int feed_parser(self, bytes data) except -1:
+        """Has the ordinary path read what the client sent."""
+        cdef long begun = self.begun
+        if begun == self.answered:
+            self.fed = data
+        elif self.fed is not None:
+            self.fed = self.fed + data
+        if self.fed is not None and PyBytes_GET_SIZE(self.fed) > MAX_LEARNED_BYTES:
+            self.fed = None
+        self.data = None
+        self.is_dirty = True
+        parser_head = self.parser_head
+        self.parse(data)
+        self.begun = parser_head.begun + self.handed_over
+        self.lane.passed.counts[<int>self.reason] += self.begun - begun
+        return 0
+
+    def request_answered(self):
+        """Called by the protocol when the ordinary path has answered a request."""
+        self.answered += 1
+        self.fed = None
+
+    def learn(self, request):
+        """Called by the protocol with each small request that the parser has read, before it is answered."""
+        cdef bytes fed = self.fed
+        self.fed = None
+        if fed is None or self.parser_head.begun + self.handed_over != self.answered + 1:
+            return
+        learned = self.lane.learned_heads.learn(fed, request)
+        if learned is None or learned is self.learned:
+            return
+        self.learned, self.head, self.known = learned, learned.known, None
+        self.transport = self.protocol.transport
+        if self.transport.get_extra_info("sslcontext") is None:
+            self.fd = self.transport.get_extra_info("socket").fileno()
+
+    cdef int send(self, char *start, Py_ssize_t size) except -1:
+        """Writes an answer to the socket, or has the transport do it if that is full or encrypted."""
+        cdef Py_ssize_t sent
+        if self.fd >= 0 and (not self.is_dirty or self.transport.get_write_buffer_size() == 0):
+            sent = send_bytes(self.fd, start, size, MSG_NOSIGNAL | MSG_DONTWAIT)
+            self.is_dirty = False
+            if sent == size:
+                return 0
+            if sent > 0:
+                start += sent
+                size -= sent
+        self.is_dirty = True
+        self.protocol.write_answer(PyBytes_FromStringAndSize(start, size))
+        return 0
+
+    cdef int go_on(self) except -1:
+        """Reads on, beginning with what the client had sent before it got its answer."""
+        cdef bytes later = self.later
+        if later is not None and self.is_free():
+            self.later = None
+            if not self.transport.is_closing():
+                self.transport.resume_reading()
+                self.data_received(later)
+        return 0
+
+    cdef int let_go(self) except -1:
+        """Drops the connection's other objects, which refer to this one: the connection is lost."""
+        self.protocol = self.parser_head = self.parse = self.transport = None
+        self.learned = self.head = self.known = None
+        self.later = self.partial = self.fed = self.data = None
+        self.fd = -1
+        return 0
