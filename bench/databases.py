@@ -44,9 +44,24 @@ class Empty:
     files: int
 
 
+def show(stack: Stack, most: int, connections: int, seconds: float) -> None:
+    """Measures, and prints what was found."""
+    found = empty(stack)
+    print(f"an empty database takes {found.size_bytes / 1e6:.1f} MB in {found.files} files")
+    print("databases  look-ups/s  p50 ms  p99 ms  connections  opened/s  service MiB  cell MiB  MiB of a connection")
+    for spread in spread_over(stack, tuple(step for step in STEPS if step <= most), connections, seconds):
+        print(
+            f"{spread.databases:9}  {spread.measured.per_second:10.0f}  {spread.measured.median_us / 1000:6.1f}"
+            f"  {spread.measured.p99_us / 1000:6.1f}  {spread.connections:11}"
+            f"  {spread.opened_per_second:8.0f}  {spread.worker_mib:11.0f}  {spread.cell_mib:8.0f}"
+            f"  {spread.connection_mib:19.1f}",
+            flush=True,
+        )
+
+
 def empty(stack: Stack) -> Empty:
     """Makes one, and looks at it."""
-    _post(f"{stack.control_url}/v1/databases", stack.api_key, {"name": "empty"})
+    check_one(f"{stack.control_url}/v1/databases", stack.headers, json.dumps({"name": "empty"}))
     (name,) = stack.psql("select engine_name from databases where name = 'empty'", "plainsql_directory").split()
     found = f"select oid, pg_database_size(oid) from pg_database where datname = '{name}'"
     oid, size_bytes = stack.psql(found).split("|")
@@ -77,22 +92,16 @@ def _make(stack: Stack, numbers: range) -> None:
 
 
 def _make_one(stack: Stack, name: str) -> None:
-    _post(f"{stack.control_url}/v1/databases", stack.api_key, {"name": name})
+    check_one(f"{stack.control_url}/v1/databases", stack.headers, json.dumps({"name": name}))
     for sql in (_FILL, _INDEX):
-        _post(f"{stack.data_url}/v1/query", stack.api_key, {"sql": sql, "database": name})
-
-
-def _post(url: str, api_key: str, body: dict[str, object]) -> None:
-    headers = {"Authorization": f"Bearer {api_key}", "Content-Type": "application/json"}
-    check_one(url, headers, json.dumps(body))
+        check_one(f"{stack.data_url}/v1/query", stack.headers, json.dumps({"sql": sql, "database": name}))
 
 
 def _load(stack: Stack, databases: int, connections: int, seconds: float) -> Measured:
     body = json.dumps({"sql": "select double from numbers where n = $1", "params": ["N"], "database": "D"})
     text = body.replace('"N"', "%d").replace('"D"', '"bench%d"')
-    headers = {"Authorization": f"Bearer {stack.api_key}", "Content-Type": "application/json"}
     expression = f"string.format([==[{text}]==], math.random(1, {_ROWS}), zipf({databases}))"
-    return wrk(f"{stack.data_url}/v1/query", headers, expression, connections, seconds, head=_ZIPF)
+    return wrk(f"{stack.data_url}/v1/query", stack.headers, expression, connections, seconds, head=_ZIPF)
 
 
 # Draws 0 … n-1, the k-th with a probability as 1/(k+1): the inverse of the harmonic sum, by bisection.

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from bench.nodes import directory_dsn, running_node
+from bench.processes import memory_mib
+from bench.stack import Stack
 from plainsql_server.core.credential import Secret, new_key
 from plainsql_server.core.principal import Principal, Scope
 from plainsql_server.data_plane.databases import Databases
@@ -80,6 +83,20 @@ class Large:
     times: Sequence[Times]
     remembered: int
     remembered_bytes: float
+
+
+def show(stack: Stack, keys: int, databases: int, asked: int) -> None:
+    """Measures, and prints what was found."""
+    with running_node(stack, 1) as node:
+        print(f"a node starts in {node.started_s:.2f} s, {memory_mib(node.pid):.0f} MiB, with an empty directory")
+    found = asyncio.run(measure(directory_dsn(stack), keys, databases, asked))
+    print(f"{found.keys} keys, {found.databases} databases: {found.size_mib:.0f} MiB, filled in {found.fill_s:.0f} s")
+    for times in found.times:
+        shown = "  ".join(f"p{percent} {times.at_ms(percent):.2f} ms" for percent in (50, 99, 99.9))
+        print(f"{times.name} ({len(times.took_s)}): {shown}")
+    print(f"a node remembers {found.remembered} answers in {found.remembered_bytes:.0f} bytes each")
+    with running_node(stack, 1) as node:
+        print(f"a node starts in {node.started_s:.2f} s, {memory_mib(node.pid):.0f} MiB, with the full directory")
 
 
 async def measure(dsn: str, keys: int, databases: int, asked: int) -> Large:

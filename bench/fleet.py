@@ -114,9 +114,39 @@ class _Load:
         listed = ", ".join(f'"{name}"' for name in self.names)
         head = f"local names = {{{listed}}}\nfunction delay() return {_PAUSE_MS} end"
         expression = f"string.format([==[{body}]==], math.random(1, {_ROWS}), names[math.random(1, {len(self.names)})])"
-        headers = {"Authorization": f"Bearer {self.service.api_key}", "Content-Type": "application/json"}
         url = f"{self.node.url}/v1/query"
-        return wrk(url, headers, expression, self.connections, seconds, head=head).per_second
+        return wrk(url, self.service.headers, expression, self.connections, seconds, head=head).per_second
+
+
+def show(rounds: int, seconds: float) -> None:
+    """Measures, and prints what was found."""
+    with running_fleet() as running:
+        costs: dict[tuple[bool, tuple[int, int]], list[Cost]] = {
+            (spread, shape): [] for spread in (False, True) for shape in SHAPES
+        }
+        for spread, shape in costs:
+            # Connections are opened and statements prepared before it counts.
+            running.cost(*shape, 1, spread=spread)
+        idle_ms = running.idle_ms_per_s(seconds)
+        print(f"a node that nobody asks takes {idle_ms:.2f} ms of processor time a second")
+        for _ in range(rounds):
+            for (spread, shape), found in costs.items():
+                found.append(running.cost(*shape, seconds, spread=spread))
+    for spread, title in ((False, "each node has a load of its own"), (True, "one load is spread over the nodes")):
+        print(title)
+        _print_costs({shape: costs[spread, shape] for shape in SHAPES})
+
+
+def _print_costs(costs: dict[tuple[int, int], list[Cost]]) -> None:
+    print("nodes  cells  requests/s  us of a cell  us of a node  from    to  beside 1 and 1")
+    first = median(cost.node_us for cost in costs[SHAPES[0]])
+    for (nodes, cells), found in costs.items():
+        of_nodes = [cost.node_us for cost in found]
+        print(
+            f"{nodes:5}  {cells:5}  {median(cost.per_second for cost in found):10.0f}"
+            f"  {median(cost.cell_us for cost in found):12.0f}  {median(of_nodes):12.0f}"
+            f"  {min(of_nodes):4.0f}  {max(of_nodes):4.0f}  {median(of_nodes) / first:14.3f}"
+        )
 
 
 @contextmanager
@@ -146,12 +176,11 @@ def _name(cell: int, node: int, database: int) -> str:
 
 def _make(service: Stack, cell: int, node: int) -> None:
     """Makes the databases of a node that are on a cell."""
-    headers = {"Authorization": f"Bearer {service.api_key}", "Content-Type": "application/json"}
     for database in range(_DATABASES):
         name = _name(cell, node, database)
-        check_one(f"{service.control_url}/v1/databases", headers, json.dumps({"name": name}))
+        check_one(f"{service.control_url}/v1/databases", service.headers, json.dumps({"name": name}))
         for sql in (_FILL, _INDEX):
-            check_one(f"{service.data_url}/v1/query", headers, json.dumps({"sql": sql, "database": name}))
+            check_one(f"{service.data_url}/v1/query", service.headers, json.dumps({"sql": sql, "database": name}))
 
 
 def _operate(service: Stack, *arguments: str) -> None:

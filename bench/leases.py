@@ -43,6 +43,14 @@ class Leases:
     organization_bytes: float | None = None
 
 
+def show(organizations: int, seconds: float) -> None:
+    """Measures, and prints what was found."""
+    print("organizations  at once  leases/s  us of Redis  bytes each")
+    for found in asyncio.run(measure(organizations, seconds)):
+        each_bytes = "" if found.organization_bytes is None else f"{found.organization_bytes:.0f}"
+        print(f"{found.name:13}  {found.at_once:7}  {found.per_second:8.0f}  {found.redis_us:11.1f}  {each_bytes:>10}")
+
+
 async def measure(organizations: int, seconds: float) -> list[Leases]:
     """Quiet organizations, each asked for once; then busy ones in each slot of a window, and then without a pause."""
     with _running_redis() as (url, pid), Redis.from_url(url) as redis:

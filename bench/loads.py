@@ -1,130 +1,166 @@
-"""The load generators: pgbench for the bare engine, wrk for what speaks HTTP, all doing the same work.
-
-Owns the workloads. Each is the same statement on every side, serializable on every side.
-"""
+"""The load generators: pgbench for the bare engine, wrk for what speaks HTTP, all doing the same work."""
 
 import json
 import math
 import os
 import re
+import signal
 import ssl
 import subprocess
 import tempfile
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import dataclass
+from http.client import HTTPMessage
 from pathlib import Path
 from statistics import median
 
 from bench.stack import Stack
+from bench.workloads import Post, Workload, number_ranges
 
-ROWS_PER_SCALE = 100_000
-SERIALIZABLE = "-c default_transaction_isolation=serializable"
-
-
-@dataclass(frozen=True)
-class Workload:
-    """One statement with one random key; `{key}` stands where the key goes."""
-
-    name: str
-    sql: str
-    # pgbench's query mode, which is the fair counterpart of how the service is asked.
-    pgbench_mode: str
-    with_parameter: bool
-    writes: bool = False
-
-
-_LOOKUP = "select abalance from pgbench_accounts where aid = {key}"
-_UPDATE = "update pgbench_accounts set abalance = abalance + 1 where aid = {key}"
-WORKLOADS = (
-    Workload("lookup, $1", _LOOKUP, "prepared", True),
-    Workload("lookup, literal", _LOOKUP, "extended", False),
-    Workload("update, $1", _UPDATE, "prepared", True, writes=True),
-)
+_SERIALIZABLE = "-c default_transaction_isolation=serializable"
+_TRIES = 100
+# A parameter, which is a number and no string; or a number in the text of a statement.
+_NUMBER = re.compile(r'"<(\w+)>"|<(\w+)>')
+# wrk calls slower requests errors. Transactions that conflict are tried again, which may take seconds.
+_TIMEOUT = ("--timeout", "60s")
+# Longer than any load takes.
+_NEVER_MS = 3_600_000
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Statements per second, the median latency of one, and, where measured, the 99th percentile."""
+    """Statements per second, the median latency of one, and, where measured, the 99th percentile and how many."""
 
     per_second: float
     median_us: float
     p99_us: float = math.nan
+    requests: int = 0
 
 
-def pgbench(stack: Stack, workload: Workload, rows: int, clients: int, seconds: float) -> Measured:
+def pgbench(stack: Stack, workload: Workload, scale: int, clients: int, seconds: float) -> Measured:
     """Straight on the engine."""
+    draws = [f"\\set {name} random({low}, {high})\n" for name, (low, high) in number_ranges(scale).items()]
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "load.sql"
-        script.write_text(f"\\set key random(1, {rows})\n{workload.sql.format(key=':key')};\n")
+        script.write_text("".join(draw for draw in draws if f":{draw.split()[1]}" in workload.script) + workload.script)
         arguments = [
-            "pgbench", *stack.engine_arguments(stack.owner_role), "-n", "-f", str(script), "-M", workload.pgbench_mode,
-            "-c", str(clients), "-j", str(min(2, clients)), "-T", str(round(seconds)),
+            "pgbench", *stack.engine_arguments(stack.owner_role), "-n", "-f", str(script), "-M", workload.mode,
+            "--max-tries", str(_TRIES), "-c", str(clients), "-j", str(min(2, clients)), "-T", str(round(seconds)),
             *(["--log", "--log-prefix", f"{folder}/log"] if clients == 1 else []), stack.database,
         ]  # fmt: skip
-        environment = {**os.environ, "PGOPTIONS": SERIALIZABLE}
+        environment = {**os.environ, "PGOPTIONS": f"{_SERIALIZABLE} {workload.options}"}
         output = subprocess.run(arguments, check=True, capture_output=True, text=True, env=environment).stdout
         latencies = [
             float(line.split()[2]) for log in Path(folder).glob("log*") for line in log.read_text().splitlines()
         ]
-    mean_us = float(found(r"latency average = ([\d.]+) ms", output)) * 1000
-    return Measured(float(found(r"tps = ([\d.]+)", output)), median(latencies) if latencies else mean_us)
+    mean_us = float(_found(r"latency average = ([\d.]+) ms", output)) * 1000
+    return Measured(float(_found(r"tps = ([\d.]+)", output)), median(latencies) if latencies else mean_us)
 
 
-def service(stack: Stack, workload: Workload, rows: int, connections: int, seconds: float) -> Measured:
+def service(
+    stack: Stack, workload: Workload, scale: int, connections: int, seconds: float, *, at_most: int | None = None
+) -> Measured:
     """Through PlainSQL."""
-    headers = {"Authorization": f"Bearer {stack.api_key}", "Content-Type": "application/json"}
-    if workload.with_parameter:
-        body = json.dumps({"sql": workload.sql.format(key="$1"), "params": ["KEY"]}).replace('"KEY"', "%d")
-    else:
-        body = json.dumps({"sql": workload.sql.format(key="KEY")}).replace("KEY", "%d")
-    url = f"{stack.data_url}/v1/query"
-    check_one(url, headers, body % 1)
-    return wrk(url, headers, _with_random_key(body, rows), connections, seconds)
+    return posts(stack.data_url, stack.headers, workload.service, connections, seconds, scale=scale, at_most=at_most)
 
 
-def rqlite(url: str, workload: Workload, rows: int, connections: int, seconds: float) -> Measured:
+def rqlite(url: str, workload: Workload, scale: int, connections: int, seconds: float) -> Measured:
     """Through rqlite."""
-    if workload.with_parameter:
-        body = json.dumps([[workload.sql.format(key="?"), "KEY"]]).replace('"KEY"', "%d")
-    else:
-        body = json.dumps([workload.sql.format(key="KEY")]).replace("KEY", "%d")
-    path = "/db/execute" if workload.writes else "/db/query?level=none"
-    headers = {"Content-Type": "application/json"}
-    check_one(f"{url}{path}", headers, body % 1)
-    return wrk(f"{url}{path}", headers, _with_random_key(body, rows), connections, seconds)
+    return posts(url, {"Content-Type": "application/json"}, workload.rqlite, connections, seconds, scale=scale)
 
 
-def check_one(url: str, headers: dict[str, str], body: str) -> None:
-    """Refuses to measure failures: both services answer a failed statement with 200 as well."""
-    request = urllib.request.Request(url, body.encode(), headers)
+def posts(
+    url: str,
+    headers: Mapping[str, str],
+    post: Post,
+    connections: int,
+    seconds: float,
+    *,
+    scale: int,
+    at_most: int | None = None,
+) -> Measured:
+    """The same request again and again, each with numbers of its own."""
+    text = json.dumps(post.body)
+    names = [parameter or literal for parameter, literal in _NUMBER.findall(text)]
+    template = _NUMBER.sub("%d", text)
+    check_one(f"{url}{post.path}", headers, template % tuple(1 for _ in names))
+    ranges = number_ranges(scale)
+    # One draw of each for the whole request, as pgbench does.
+    draws = "; ".join(f"local {name} = math.random({ranges[name][0]}, {ranges[name][1]})" for name in sorted({*names}))
+    body = f"string.format([==[{template}]==], {', '.join(names)})"
+    return wrk(f"{url}{post.path}", headers, body, connections, seconds, prelude=draws, at_most=at_most)
+
+
+def check_one(url: str, headers: Mapping[str, str], body: str) -> HTTPMessage:
+    """Refuses to measure failures: both services answer a failed statement with 200 as well. Returns the headers."""
+    request = urllib.request.Request(url, body.encode(), dict(headers))
     # The certificate is the stack's own, made a moment ago; wrk does not look at it either.
     trusting = ssl._create_unverified_context() if url.startswith("https:") else None
-    answer = urllib.request.urlopen(request, timeout=10, context=trusting).read().decode()
+    with urllib.request.urlopen(request, timeout=10, context=trusting) as response:
+        answer = response.read().decode()
+        received: HTTPMessage = response.headers
     if '"success":false' in answer or '"error"' in answer:
         raise SystemExit(f"{url} failed: {answer}")
-
-
-def _with_random_key(body: str, rows: int) -> str:
-    """wrk's expression for a body with `%d` in it."""
-    return f"string.format([==[{body}]==], math.random(1, {rows}))"
+    return received
 
 
 def wrk(
-    url: str, headers: dict[str, str], body: str, connections: int, seconds: float, *, prelude: str = "", head: str = ""
+    url: str,
+    headers: Mapping[str, str],
+    body: str,
+    connections: int,
+    seconds: float,
+    *,
+    prelude: str = "",
+    head: str = "",
+    at_most: int | None = None,
 ) -> Measured:
-    """wrk's measure of posting a body, an expression in Lua that `prelude` may prepare with what `head` defines."""
+    """wrk's measure of posting a body, an expression in Lua that `prelude` may prepare with what `head` defines.
+
+    After `at_most` requests it ends, however many seconds are left.
+    """
     lines = [f'wrk.headers["{name}"] = "{value}"' for name, value in headers.items()]
     request = f"request = function() {prelude} return wrk.format(nil, nil, nil, {body}) end"
-    script_text = "\n".join(['wrk.method = "POST"', head, *lines, request])
+    ending = [] if at_most is None else [_end_after(at_most, connections)]
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as script:
-        script.write(script_text)
+        script.write("\n".join(['wrk.method = "POST"', head, *lines, request, *ending]))
         script.flush()
-        arguments = ["wrk", "--latency", "-t", "1", "-c", str(connections), "-d", f"{round(seconds)}s"]
-        output = subprocess.run([*arguments, "-s", script.name, url], check=True, capture_output=True, text=True).stdout
+        arguments = ["wrk", "--latency", "-t", "1", "-c", str(connections), "-d", f"{round(seconds)}s", *_TIMEOUT]
+        output = _run([*arguments, "-s", script.name, url], ends_itself=at_most is None)
     if "Non-2xx" in output or "Socket errors" in output:
         raise SystemExit(f"{url} failed under load:\n{output}")
-    per_second = float(found(r"Requests/sec:\s+([\d.]+)", output))
-    return Measured(per_second, _share_us(output, 50), _share_us(output, 99))
+    per_second = float(_found(r"Requests/sec:\s+([\d.]+)", output))
+    requests = int(_found(r"(\d+) requests in", output))
+    return Measured(per_second, _share_us(output, 50), _share_us(output, 99), requests)
+
+
+def _end_after(requests: int, connections: int) -> str:
+    """Lua that lets wrk send no more than so many requests, and write a line when all of them are answered.
+
+    wrk asks each connection for a delay at its start and after each answer.
+    """
+    return f"""
+local asked = 0
+function delay()
+  asked = asked + 1
+  if asked == {requests + connections} then io.stderr:write("answered\\n") end
+  return asked > {requests} and {_NEVER_MS} or 0
+end
+"""
+
+
+def _run(command: list[str], *, ends_itself: bool) -> str:
+    """What a load generator prints. One that does not end itself ends after the line that it writes when it is done."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    if not ends_itself:
+        process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+    output, errors = process.communicate()
+    if process.returncode != 0:
+        raise SystemExit(f"{command[0]} failed:\n{output}{errors}")
+    return output
 
 
 def _share_us(output: str, percent: int) -> float:
@@ -133,7 +169,7 @@ def _share_us(output: str, percent: int) -> float:
     return float(value) * {"us": 1, "ms": 1_000, "s": 1_000_000}[unit]
 
 
-def found(pattern: str, output: str) -> str:
+def _found(pattern: str, output: str) -> str:
     """What the pattern's group matches in a load generator's answer."""
     match = re.search(pattern, output)
     if match is None:

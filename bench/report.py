@@ -24,6 +24,10 @@ class Line:
         """Of the rounds, in order of size."""
         return sorted(a / b for a, b in zip(self.sides[side], self.sides[base], strict=True))
 
+    def differences(self, side: str, base: str) -> list[float]:
+        """Of the rounds, in order of size."""
+        return sorted(a - b for a, b in zip(self.sides[side], self.sides[base], strict=True))
+
 
 def print_line(line: Line) -> None:
     figures = "  ".join(f"{side} {median(values):9.0f}" for side, values in line.sides.items())
@@ -45,7 +49,7 @@ def write(lines: list[Line], folder: Path) -> None:
 
 
 def _chart(lines: list[Line]) -> str:
-    colours = {"engine": "#9aa5b1", "engine*": "#6b7785", "PlainSQL": "#2f6fdb", "rqlite": "#d9822b"}
+    colours = {"engine": "#9aa5b1", "PlainSQL": "#2f6fdb", "rqlite": "#d9822b"}
     parts, y = [], 30
     for line in lines:
         widest = max(median(values) for values in line.sides.values())

@@ -1,6 +1,9 @@
 """The stack under test: `plainsql-server dev` in a temporary folder, with pgbench's tables in its database.
 
-Owns starting and stopping. Everything runs on this machine, the load generators too.
+    with running_stack(workers, scale, "--no-tls") as stack: …
+
+Everything runs on this machine, the load generators too. Settings come from the environment, as always; the metrics are
+served, too.
 """
 
 import json
@@ -16,6 +19,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from plainsql_server.dev.ports import free_port
+
 _START_LIMIT_S = 60
 _STOP_LIMIT_S = 20
 
@@ -28,12 +33,18 @@ class Stack:
     control_url: str
     data_pid: int
     postgres_pid: int
+    # One for each process of the data plane.
+    metrics_ports: range
     api_key: str
     socket: str
     port: int
     superuser: str
     database: str
     owner_role: str
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.api_key}", "Content-Type": "application/json"}
 
     def psql(self, sql: str, database: str | None = None) -> str:
         """What a statement returns, run by the superuser past the service."""
@@ -45,15 +56,17 @@ class Stack:
 
 
 @contextmanager
-def running_stack(workers: int, scale: int, *options: str) -> Iterator[Stack]:
+def running_stack(workers: int, scale: int, *options: str, tier: str = "dedicated") -> Iterator[Stack]:
     """A fresh service with pgbench's tables at `scale`, gone afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="plainsql-bench-"))
-    command = [sys.executable, "-m", "plainsql_server", "dev", "--dir", str(folder), "--tier", "dedicated"]
+    command = [sys.executable, "-m", "plainsql_server", "dev", "--dir", str(folder), "--tier", tier]
+    first_port = free_port()
     process = subprocess.Popen(
-        [*command, "--workers", str(workers), *options], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    )
+        [*command, "--workers", str(workers), *options], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        env={**os.environ, "PLAINSQL_METRICS_PORT": str(first_port)},
+    )  # fmt: skip
     try:
-        stack = _describe(folder, process)
+        stack = _describe(folder, process, range(first_port, first_port + workers))
         _fill(stack, scale)
         yield stack
     finally:
@@ -63,7 +76,7 @@ def running_stack(workers: int, scale: int, *options: str) -> Iterator[Stack]:
         shutil.rmtree(folder)
 
 
-def _describe(folder: Path, process: "subprocess.Popen[bytes]") -> Stack:
+def _describe(folder: Path, process: "subprocess.Popen[bytes]", metrics_ports: range) -> Stack:
     described = folder / "dev.json"
     end = time.monotonic() + _START_LIMIT_S
     while not described.exists():
@@ -81,6 +94,7 @@ def _describe(folder: Path, process: "subprocess.Popen[bytes]") -> Stack:
         control_url=dev["control_url"],
         data_pid=dev["pids"]["data"],
         postgres_pid=dev["pids"]["postgres"],
+        metrics_ports=metrics_ports,
         api_key=Path(dev["api_key_file"]).read_text().strip(),
         socket=postgres["socket"],
         port=postgres["port"],

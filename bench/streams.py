@@ -8,11 +8,25 @@ import subprocess
 import time
 import urllib.request
 
+from bench.report import Line, print_line
 from bench.stack import Stack
 
 FORMATS = {"events": "text/event-stream", "NDJSON": "application/x-ndjson", "CSV": "text/csv"}
 _STATEMENT = "select aid, bid, abalance, filler from pgbench_accounts"
 _CHUNK_BYTES = 1 << 18
+
+
+def measure(stack: Stack, rows: int, rounds: int) -> list[Line]:
+    """Every format beside psql, round by round."""
+    lines = []
+    for stream_format in FORMATS:
+        line = Line(f"stream, {stream_format}", "rows")
+        for _ in range(rounds):
+            line.add("psql", psql(stack, rows))
+            line.add("PlainSQL", service(stack, rows, stream_format))
+        print_line(line)
+        lines.append(line)
+    return lines
 
 
 def psql(stack: Stack, rows: int) -> float:
@@ -25,11 +39,7 @@ def psql(stack: Stack, rows: int) -> float:
 
 def service(stack: Stack, rows: int, stream_format: str) -> float:
     """Rows per second through PlainSQL. Refuses to measure a stream that did not come to its end."""
-    headers = {
-        "Authorization": f"Bearer {stack.api_key}",
-        "Content-Type": "application/json",
-        "Accept": FORMATS[stream_format],
-    }
+    headers = {**stack.headers, "Accept": FORMATS[stream_format]}
     request = urllib.request.Request(f"{stack.data_url}/v1/query", json.dumps({"sql": _STATEMENT}).encode(), headers)
     began_s = time.perf_counter()
     last = b""
