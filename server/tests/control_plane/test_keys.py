@@ -15,7 +15,6 @@ from plainsql_server.directory import keys as stored
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.organizations import OrganizationRecord
-from plainsql_server.limits.tiers import LIVE_KEYS
 
 
 async def test_a_new_key_is_found_by_the_digest_of_its_secret(
@@ -70,13 +69,13 @@ def _fill(dsn: str, organization_id: str, count: int) -> None:
 async def test_an_organizations_active_keys_are_limited_and_revoked_ones_do_not_count(
     directory: Directory, organization: OrganizationRecord, dsn: str
 ) -> None:
-    _fill(dsn, organization.id, LIVE_KEYS - 1)
+    _fill(dsn, organization.id, keys.LIVE_KEYS - 1)
     made = await asyncio.gather(
         *(keys.create(directory, organization.id, "app", [Scope.READ]) for _ in range(4)), return_exceptions=True
     )
     refused = [each for each in made if isinstance(each, LimitError)]
     assert [error.code for error in refused] == ["key_limit"] * 3
-    assert str(LIVE_KEYS) in refused[0].message
+    assert str(keys.LIVE_KEYS) in refused[0].message
     await keys.revoke(directory, "key_1", organization.id)
     await keys.create(directory, organization.id, "app", [Scope.READ])
 
@@ -84,9 +83,9 @@ async def test_an_organizations_active_keys_are_limited_and_revoked_ones_do_not_
 async def test_a_rotation_counts_while_both_keys_work(
     directory: Directory, organization: OrganizationRecord, dsn: str
 ) -> None:
-    _fill(dsn, organization.id, LIVE_KEYS)
+    _fill(dsn, organization.id, keys.LIVE_KEYS)
     by = Actor("operator")
-    with pytest.raises(LimitError, match=str(LIVE_KEYS)):
+    with pytest.raises(LimitError, match=str(keys.LIVE_KEYS)):
         await keys.rotate(directory, organization.id, "key_1", timedelta(hours=1), by)
     new, *_ = await keys.rotate(directory, organization.id, "key_1", timedelta(0), by)
     assert new.replaces == "key_1"

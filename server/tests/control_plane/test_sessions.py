@@ -17,7 +17,6 @@ from plainsql_server.directory.freshness import Freshness
 from plainsql_server.directory.organizations import OrganizationRecord
 from plainsql_server.directory.principals import Principals
 from plainsql_server.directory.sessions import SessionRecord
-from plainsql_server.limits.tiers import LIVE_SESSIONS
 
 DAY = timedelta(hours=24)
 
@@ -57,9 +56,11 @@ async def test_an_organizations_active_sessions_are_limited_and_ended_ones_do_no
         FROM generate_series(1, %(limit)s) n
     """
     with psycopg.connect(dsn) as connection:
-        connection.execute(statement, {"organization": organization.id, "key": key.key_id, "limit": LIVE_SESSIONS})
+        connection.execute(
+            statement, {"organization": organization.id, "key": key.key_id, "limit": sessions.LIVE_SESSIONS}
+        )
     session, principal = await made(directory, key)
-    with pytest.raises(LimitError, match=str(LIVE_SESSIONS)) as refused:
+    with pytest.raises(LimitError, match=str(sessions.LIVE_SESSIONS)) as refused:
         await made(directory, key)
     assert refused.value.code == "session_limit"
     await sessions.end(directory, principal, OPERATOR)

@@ -4,7 +4,7 @@ import asyncio
 import ssl
 
 from plainsql.settings import Address
-from plainsql.transport.driver import READ_BYTES, Connection
+from plainsql.transport.connection import READ_BYTES, Connection
 from plainsql.transport.sockets import not_reached
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from plainsql.errors import SettingsError
 from plainsql.settings import Address
-from plainsql.transport.driver import READ_BYTES, Connection
+from plainsql.transport.connection import READ_BYTES, Connection
 from plainsql.transport.wire import NotSent
 
 

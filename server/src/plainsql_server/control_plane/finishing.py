@@ -7,7 +7,6 @@ processes from working on one database. The directory records what is unfinished
 
 import asyncio
 import time
-from datetime import timedelta
 
 from plainsql_server.control_plane import databases, moves
 from plainsql_server.control_plane.databases import CLAIM_S
@@ -21,10 +20,6 @@ from plainsql_server.directory.moves import MoveRecord
 
 _LOOK_EVERY_S = 2.0
 _AT_ONCE = 4
-# Ended sessions are kept for a while only so that operators can look them up.
-_SESSIONS_KEPT = timedelta(days=7)
-# A year and a month, so that a yearly review sees all of it. docs/reference/control.md promises this.
-_AUDIT_KEPT = timedelta(days=396)
 _AUDIT_REMOVED_AT_ONCE = 10_000
 _TIDY_EVERY_S = 600.0
 
@@ -76,8 +71,8 @@ class Finisher:
 
     async def _tidy(self) -> None:
         if time.monotonic() >= self._tidy_at_s:
-            await sessions.delete_expired_before(self._directory, now() - _SESSIONS_KEPT)
-            await audit.delete_before(self._directory, now() - _AUDIT_KEPT, _AUDIT_REMOVED_AT_ONCE)
+            await sessions.delete_expired_before(self._directory, now() - sessions.KEPT)
+            await audit.delete_before(self._directory, now() - audit.KEPT, _AUDIT_REMOVED_AT_ONCE)
             self._tidy_at_s = time.monotonic() + _TIDY_EVERY_S
 
     async def _finish(self, database: DatabaseRecord) -> None:

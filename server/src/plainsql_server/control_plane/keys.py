@@ -18,8 +18,10 @@ from plainsql_server.core.principal import Scope
 from plainsql_server.directory import keys
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.keys import KeyRecord, NewKeyRecord
-from plainsql_server.limits.tiers import LIVE_KEYS
 
+# How many an organization may have that are neither revoked nor expired, in every tier: more than anyone manages by
+# hand, and few enough to be counted at each creation.
+LIVE_KEYS = 1_000
 # The last year whose dates are valid in every time zone, both in Python and in PostgreSQL.
 _LAST_YEAR = 9_998
 

@@ -5,7 +5,7 @@ without the other. Entries contain no secrets.
 """
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from psycopg.types.json import Jsonb
@@ -13,6 +13,10 @@ from psycopg.types.json import Jsonb
 from plainsql_server.core.actor import Actor
 from plainsql_server.core.ids import Kind, new_id
 from plainsql_server.directory.connection import Directory, DirectoryConnection
+
+# How long entries are kept: a year and a month, so that a yearly review sees all of it. docs/reference/control.md
+# promises this.
+KEPT = timedelta(days=396)
 
 _COLUMNS = "id, at, organization_id, actor_kind, actor_id, action, target_id, details, request_id"
 

@@ -13,6 +13,9 @@ from plainsql_server.core.principal import Principal, Scope
 from plainsql_server.directory import audit, databases, organizations
 from plainsql_server.directory.connection import Directory, DirectoryConnection
 
+# How long ended sessions are kept, only so that operators can look them up.
+KEPT = timedelta(days=7)
+
 _SELECT = """
     SELECT s.id, s.organization_id, s.key_id, o.tier, s.scopes, s.database_id, d.name AS database_name,
            s.created_at, s.expires_at, s.ended_at,

@@ -9,10 +9,6 @@ from types import MappingProxyType
 
 _MIB = 1024 * 1024
 
-# The same in every tier: more than anyone manages by hand, and few enough to be counted at each creation.
-LIVE_KEYS = 1_000
-LIVE_SESSIONS = 10_000
-
 # How many databases one transaction may span. Each uses one of a cell's 64 prepared transactions.
 TRANSACTION_DATABASES = 8
 
