@@ -89,8 +89,9 @@ bench: extensions  ## measure the compiled service and compare it with PostgreSQ
 openapi:  ## generate docs/openapi; run it after you change routes
 	$(BIN)/python -m server.tests.openapi >/dev/null
 
-reference:  ## generate docs/reference/python.md; run it after you change the client's docstrings
+reference:  ## generate docs/reference/python.md and docs/modules.md; run it after you change docstrings
 	$(BIN)/python -m client.reference
+	$(BIN)/python -m server.tests.module_index
 
 lock:  ## pin the requirements again after you change them; keeps versions if possible (UPGRADE=1 for the newest)
 	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements/uv.in -o requirements/uv.txt

@@ -19,6 +19,7 @@ from plainsql_server.assembly import Observer, build_data_application
 from plainsql_server.http.server.protocol import FastPathProtocol
 from plainsql_server.settings import Settings
 from server.tests.customers import Customers
+from server.tests.module_index import PAGE, index
 from server.tests.postgres import Postgres
 
 pytestmark = pytest.mark.unit
@@ -31,6 +32,10 @@ HOPS_MAX = 12
 
 _TEXT = (ROOT / "ARCHITECTURE.md").read_text()
 _FUNCTION = re.compile(r"`([a-z_/]+\.py):([A-Za-z_.]+)`")
+
+
+def test_the_index_of_modules_matches_their_docstrings() -> None:
+    assert PAGE.read_text() == index(), "Run `make reference`."
 
 
 def test_every_file_and_package_that_it_names_exists() -> None:

@@ -1,4 +1,5 @@
-"""Cells in the directory: the PostgreSQL clusters that hold customers' databases.
+"""Cells in the directory: the PostgreSQL clusters that hold customers' databases, and the choice of one for
+a new database.
 
 Reads and writes the table `cells`. `engine/` connects to the cells themselves.
 """

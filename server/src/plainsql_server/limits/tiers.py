@@ -1,4 +1,4 @@
-"""The tiers and their limits: the single table that the code and `/capabilities` use.
+"""The tiers and their limits, and limits that all tiers share: the single table that the code and `/capabilities` use.
 
 The numbers are those of the HTTP contract. Each limit is enforced where it applies.
 """

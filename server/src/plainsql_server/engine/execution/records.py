@@ -1,4 +1,5 @@
-"""Idempotency records: what was done under an idempotency key, stored in the tenant's database.
+"""Idempotency records: what was done under an idempotency key, stored in the tenant's database. Also the
+limit on the size of a recorded answer.
 
 A record must be written in the same transaction as the work, and so by the tenant's role, but to tables that the tenant
 cannot write. So the tables in the schema `plainsql` belong to the cell's admin. SECURITY DEFINER functions access them,
