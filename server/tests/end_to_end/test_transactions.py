@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from itertools import zip_longest
 from typing import Any
@@ -173,10 +173,14 @@ class Interference:
 
     def _change(self, sessions: Sequence["psycopg.Connection[tuple[Any, ...]]"]) -> None:
         with self._service.engine() as watcher, ThreadPoolExecutor(1) as thread:
+            taking: Future[None] | None = None
             for session, later in zip_longest(sessions, sessions[1:]):
+                if taking is not None:
+                    # Otherwise the one who waits could be this session, while the attempt has yet to begin.
+                    taking.result()
                 self._wait_for_waiters(watcher, 1)
                 if later is not None:
-                    thread.submit(self._take_lock, later)
+                    taking = thread.submit(self._take_lock, later)
                     self._wait_for_waiters(watcher, 2)
                 session.execute(f"update {self.table} set n = n + 100 where id = 1")
                 session.commit()
