@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+_END_LIMIT_S = 20
+
 
 def children_of(pid: int) -> list[int]:
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -17,13 +19,25 @@ def children_of(pid: int) -> list[int]:
 
 
 def kill_with_children(pid: int) -> None:
-    """Ends a process and its children at once, as a power cut would."""
+    """Ends a process and its children at once, as a power cut would. When it returns, they hold nothing any more."""
     # A parent that does not move starts nobody anew.
     os.kill(pid, signal.SIGSTOP)
-    for each in [*children_of(pid), pid]:
+    killed = [*children_of(pid), pid]
+    for each in killed:
         # One that was about to end has ended.
         with contextlib.suppress(ProcessLookupError):
             os.kill(each, signal.SIGKILL)
+    # A process that is killed ends a little later, and until then PostgreSQL finds its shared memory in use.
+    wait_for(lambda: all(map(_has_ended, killed)), _END_LIMIT_S, lambda: f"killed, and still there: {killed}")
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    # Its parent may not have asked for its exit code yet.
+    return state in ("Z", "X")
 
 
 def wait_for(condition: Any, limit_s: float, otherwise: Any) -> None:
