@@ -54,7 +54,7 @@ class Fleet:
     others: Sequence[BenchNode]
 
     def idle_ms_per_s(self, seconds: float) -> float:
-        """What a node takes while nobody asks it anything, in processor time."""
+        """The processor time that an idle node takes."""
         before_s = [cpu_s(node.pid) for node in self.nodes]
         time.sleep(seconds)
         took_s = [cpu_s(node.pid) - before for node, before in zip(self.nodes, before_s, strict=True)]
@@ -128,7 +128,7 @@ def show(rounds: int, seconds: float) -> None:
             # Connections are opened and statements prepared before it counts.
             running.cost(*shape, 1, spread=spread)
         idle_ms = running.idle_ms_per_s(seconds)
-        print(f"a node that nobody asks takes {idle_ms:.2f} ms of processor time a second")
+        print(f"an idle node takes {idle_ms:.2f} ms of processor time a second")
         for _ in range(rounds):
             for (spread, shape), found in costs.items():
                 found.append(running.cost(*shape, seconds, spread=spread))

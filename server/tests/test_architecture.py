@@ -13,12 +13,11 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
-import uvicorn
 
 from plainsql_server.assembly import Observer, build_data_application
-from plainsql_server.http.server.protocol import FastPathProtocol
 from plainsql_server.settings import Settings
 from server.tests.customers import Customers
+from server.tests.http_server import port_of, started
 from server.tests.module_index import PAGE, index
 from server.tests.postgres import Postgres
 
@@ -80,16 +79,9 @@ def test_the_path_of_a_query_has_few_hops_and_each_names_a_function() -> None:
 @asynccontextmanager
 async def served(dsn: str) -> AsyncIterator[int]:
     """The port of a data plane in this process."""
-    config = uvicorn.Config(
-        build_data_application(Settings(directory_dsn=dsn), Observer()), interface="asgi3", port=0,
-        http=FastPathProtocol, ws="none", lifespan="on", proxy_headers=False, log_level="warning",
-    )  # fmt: skip
-    server = uvicorn.Server(config)
-    config.load()
-    server.lifespan = config.lifespan_class(config)
-    await server.startup()
+    server = await started(build_data_application(Settings(directory_dsn=dsn), Observer()))
     try:
-        yield server.servers[0].sockets[0].getsockname()[1]
+        yield port_of(server)
     finally:
         await server.shutdown()
 

@@ -41,7 +41,7 @@ def _write(folder: Path, name: str, issued: trustme.LeafCert) -> None:
 
 @contextmanager
 def running_tls_cell(folder: Path) -> Iterator[TlsCell]:
-    """A cell for the length of the block. Certificates: `admin`, `data`, and `outsider`, which nobody trusts."""
+    """A cell for the length of the block. Certificates: `admin`, `data`, and `outsider`, of an unknown authority."""
     authority, outsider = trustme.CA(), trustme.CA()
     authority.cert_pem.write_to_path(folder / "ca.pem")
     _write(folder, "server", authority.issue_cert("localhost", "127.0.0.1", "::1"))

@@ -201,16 +201,18 @@ def test_a_type_recreated_under_the_same_name_is_used_on_every_connection(servic
     service.query("drop type parameters_mood")
 
 
-def test_a_table_that_changes_between_two_calls_of_one_statement_is_read_as_it_is_now(service: Service) -> None:
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_table_that_changes_between_two_calls_of_one_statement_is_read_as_it_is_now(
+    service: Service, read_only: bool
+) -> None:
     service.query("create table parameters_changing (a int4)")
     service.query("insert into parameters_changing values (1)")
     sql = "select * from parameters_changing where a = $1"
 
     def read_at_once() -> list[Any]:
         with ThreadPoolExecutor(3) as threads:
-            return list(
-                threads.map(lambda _: service.query(f"{sql} and pg_sleep(0.2) is not null", 1)["rows"], range(3))
-            )
+            slow = f"{sql} and pg_sleep(0.2) is not null"
+            return list(threads.map(lambda _: service.query(slow, 1, read_only=read_only)["rows"], range(3)))
 
     assert read_at_once() == [[{"a": 1}]] * 3
     service.query("alter table parameters_changing add b text default 'new'")

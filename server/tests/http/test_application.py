@@ -20,6 +20,7 @@ from plainsql_server.http.server.readiness import Readiness
 from plainsql_server.http.server.requests import Request
 from plainsql_server.http.server.responses import Response
 from plainsql_server.limits.permits import Permits
+from server.tests.http_server import port_of, started
 
 pytestmark = pytest.mark.unit
 
@@ -79,16 +80,8 @@ async def test_a_request_that_arrives_during_the_stop_gets_an_answer_before_the_
         await asyncio.Event().wait()
         raise AssertionError
 
-    config = uvicorn.Config(
-        application(never), interface="asgi3", port=0, http=FastPathProtocol, ws="none", lifespan="on",
-        proxy_headers=False, log_level="critical", timeout_graceful_shutdown=GRACE_S,
-    )  # fmt: skip
-    server = uvicorn.Server(config)
-    config.load()
-    server.lifespan = config.lifespan_class(config)
-    await server.startup()
-    port = server.servers[0].sockets[0].getsockname()[1]
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    server = await started(application(never), log_level="critical", timeout_graceful_shutdown=GRACE_S)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port_of(server))
     writer.write(b"POST /x HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\na")
     (connection,) = await _connections(server)
     while cast(object, connection.cycle) is None:  # noqa: ASYNC110  # uvicorn's parser is watched

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-import uvicorn
 
 from plainsql_server.http.server.connections import ConnectionLimits, Connections
-from plainsql_server.http.server.protocol import ClientTimeouts, FastPathProtocol
+from plainsql_server.http.server.protocol import ClientTimeouts
 from plainsql_server.http.server.readiness import Readiness
 from plainsql_server.http.server.requests import Request
 from plainsql_server.http.server.responses import Response
+from server.tests.http_server import port_of, started
 
 pytestmark = pytest.mark.unit
 
@@ -37,17 +37,9 @@ class Echo:
 
 @asynccontextmanager
 async def connection() -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    config = uvicorn.Config(
-        Echo(), interface="asgi3", port=0, http=FastPathProtocol, ws="none", lifespan="off", proxy_headers=False,
-        timeout_keep_alive=KEPT_S, log_level="warning",
-    )  # fmt: skip
-    server = uvicorn.Server(config)
-    config.load()
-    server.lifespan = config.lifespan_class(config)
-    await server.startup()
+    server = await started(Echo(), lifespan="off", timeout_keep_alive=KEPT_S)
     try:
-        port = server.servers[0].sockets[0].getsockname()[1]
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port_of(server))
         try:
             yield reader, writer
         finally:

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
-import uvicorn
 
 from plainsql_server.data_plane.databases import Databases
 from plainsql_server.directory.connection import Directory
@@ -26,6 +25,7 @@ from plainsql_server.lane.opening import Doors, Observers, opened_lane
 from plainsql_server.limits.permits import Permits
 from plainsql_server.logs import Log
 from plainsql_server.metrics import Metrics
+from server.tests.http_server import port_of, started
 
 pytestmark = [pytest.mark.unit, pytest.mark.compiled]
 
@@ -64,16 +64,9 @@ async def serving() -> AsyncIterator[tuple[Echo, int]]:
         cast("Any", type("Anything", (), {"path": "/v1/query"})),
     )  # fmt: skip
     with opened_lane(doors, Observers(Log(), Metrics(), Tally(nowhere, 1_000, lambda _: None)), "on") as echo.lane:
-        config = uvicorn.Config(
-            echo, interface="asgi3", port=0, http=FastPathProtocol, ws="none", lifespan="off", proxy_headers=False,
-            log_level="warning",
-        )  # fmt: skip
-        server = uvicorn.Server(config)
-        config.load()
-        server.lifespan = config.lifespan_class(config)
-        await server.startup()
+        server = await started(echo, lifespan="off")
         try:
-            yield echo, server.servers[0].sockets[0].getsockname()[1]
+            yield echo, port_of(server)
         finally:
             await server.shutdown()
 

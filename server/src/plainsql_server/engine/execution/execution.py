@@ -24,6 +24,7 @@ from plainsql_server.engine.connection.exchange import (
     drain,
     fail,
     queue_discard_sequences,
+    run_command,
 )
 from plainsql_server.engine.connection.prepared import Prepared
 from plainsql_server.engine.connection.session_state import SessionState
@@ -123,6 +124,9 @@ class ResultStream:
         if not is_stale_plan(error):
             raise error
         # The schema has changed since the statement was prepared. Nothing was executed: prepare it again.
+        if self._connection.in_failed_transaction:
+            # A read-only statement has a transaction around it, in which nothing can be prepared any more.
+            await run_command(self._connection, b"rollback")
         await close_prepared(self._connection, self._connection.prepared.forget(self._text()))
         await self._start()
 
