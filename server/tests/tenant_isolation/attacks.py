@@ -39,6 +39,10 @@ class Attacker:
         self.answers = 0
         self.refusals = 0
 
+    @property
+    def succeeded(self) -> int:
+        return self.answers - self.refusals
+
     async def repeat(self, *statements: str) -> None:
         """Sends this again and again."""
         async with self.node.client(self.key) as client:

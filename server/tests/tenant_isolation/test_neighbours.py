@@ -198,10 +198,14 @@ class _Port:
 def _attack(port: int, key: str, name: str, seconds: float, pipe: Connection) -> None:
     async def run() -> None:
         attacker = Attacker(_Port(port), key, seconds, TABLES_MADE)  # type: ignore[arg-type]  # all that it uses of a node
-        async with under(ATTACKS[name].attack, attacker):
+        bomb = ATTACKS[name]
+        async with under(bomb.attack, attacker):
+            # What the superuser sees is awaited by who asks; on a busy machine an attack needs its time to be one.
+            while bomb.seen is None and attacker.succeeded < bomb.least and time.monotonic() < attacker.until_s:  # noqa: ASYNC110  # three attacks count in three ways
+                await asyncio.sleep(0.05)
             pipe.send("begun")
             await asyncio.to_thread(pipe.poll, seconds)
-        pipe.send(attacker.answers - attacker.refusals)
+        pipe.send(attacker.succeeded)
 
     asyncio.run(run())
 
