@@ -54,7 +54,7 @@ from plainsql_server.http.server.connections import ConnectionLimits, Connection
 from plainsql_server.http.server.protocol import LAST_ANSWERS_AFTER_S, ClientTimeouts, FastPathProtocol
 from plainsql_server.http.server.readiness import Readiness
 from plainsql_server.http.server.workers import serve
-from plainsql_server.lane.opening import PATH, Doors, Observers, opened_lane
+from plainsql_server.lane.opening import PATHS, Doors, Observers, opened_lane
 from plainsql_server.limits.opening import open_permits
 from plainsql_server.limits.permits import Permits
 from plainsql_server.logs import Log
@@ -154,9 +154,9 @@ def build_data_application(settings: Settings, observe: Observer) -> Application
             executors = Executors(own, TemporarySchemas(own), queries, transactions, streams)
             routes += utility_routes(directory, executors, permits)
             table = RouteTable(_all_routes("data", settings, checks, readiness, routes))
-            query_route = next(route for route in routes if route.path == PATH)
+            lane_routes = [route for route in routes if route.path in PATHS]
             with opened_lane(
-                Doors(principals, databases, pools, permits, readiness, freshness, query_route),
+                Doors(principals, databases, pools, permits, readiness, freshness, lane_routes),
                 Observers(observe.log, observe.metrics, tally),
                 settings.fast_lane,
             ) as application.lane:

@@ -74,8 +74,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     fast_lane: Annotated[
         Literal["on", "off", "sent", "arrived", "done"],
         Meta(
-            description="Whether queries that repeat themselves take the fast lane: on or off. It needs compiled code."
-            " The other values are for tests: they end the fast lane of every query after that step."
+            description="Whether requests that repeat themselves take the fast lane: on or off. It needs compiled code."
+            " The other values are for tests: they end the fast lane of every request after that step."
         ),
     ] = "on"
     drain_ms: Annotated[

@@ -1,4 +1,6 @@
-"""Random requests to POST /v1/query, odd in every way that a client's may be: for `test_fast_lane_fuzz.py`.
+"""Random requests to the routes of the fast lane, odd in every way that a client's may be.
+
+They are for `test_fast_lane_fuzz.py`:
 
     requests = Requests(random.Random(seed))
     sent = requests.next()
@@ -97,9 +99,10 @@ STYLES: tuple[tuple[str, ...], ...] = (
 
 @dataclass(frozen=True)
 class Sent:
-    """A request: the number of its connection, the lines of its head, its body, and at which bytes it is cut in two."""
+    """A request: the number of its connection, path, lines of its head, body, and at which bytes it is cut in two."""
 
     connection: int
+    path: str
     lines: tuple[str, ...]
     body: bytes
     cuts: tuple[float, ...]
@@ -118,9 +121,36 @@ class Requests:
         lines = STYLES[connection] if random.random() < 0.97 else random.choice(STYLES)
         lines = tuple(line.replace("{i}", str(random.randrange(10))) for line in lines)
         cuts = tuple(sorted(random.random() for _ in range(random.choice((0, 0, 0, 0, 0, 0, 0, 0, 1, 2)))))
-        return Sent(connection, lines, self._body(), cuts, is_chunked=random.random() < 0.01)
+        path, body = self._path_and_body()
+        return Sent(connection, path, lines, body, cuts, is_chunked=random.random() < 0.01)
 
-    def _body(self) -> bytes:
+    def _path_and_body(self) -> tuple[str, bytes]:
+        kind = self._random.random()
+        if kind < 0.7:
+            return "/v1/query", self._query()
+        if kind < 0.75:
+            return "/query", self._single(SINGLE).encode("utf-8", "surrogatepass")
+        return "/v1/transaction", self._transaction()
+
+    def _transaction(self) -> bytes:
+        random = self._random
+        statements = [self._statement() for _ in range(random.choice((1, 1, 2, 2, 3, 5)))]
+        members = [("statements", f"[{', '.join(statements)}]")]
+        if random.random() < 0.2:
+            members.append(random.choice((("read_only", "true"), ("max_rows", "5"), ("row_format", '"array"'))))
+        return self._object(members)
+
+    def _statement(self) -> str:
+        random = self._random
+        if random.random() < 0.85:
+            sql, wanted = random.choice([each for each in REPEATED if leaves_sequences_alone(each[0])])
+            return f'{{"sql": {self._string(sql, 0)}, "params": {self._params(wanted)}}}'
+        return self._string(self._single([each for each in SINGLE if leaves_sequences_alone(each)]), 0.05)
+
+    def _single(self, texts: Sequence[str]) -> str:
+        return self._random.choice(texts).format(i=self._random.randrange(300), s=self._random.randrange(80))
+
+    def _query(self) -> bytes:
         random = self._random
         kind = random.random()
         if kind < 0.7:
@@ -130,9 +160,7 @@ class Requests:
             sql = f"select $1::{random.choice(TYPES)} as v"
             members = [("sql", self._string(sql, 0)), ("params", self._params("a"))]
         else:
-            texts = SINGLE if kind < 0.96 else CODED
-            sql = random.choice(texts).format(i=random.randrange(300), s=random.randrange(80))
-            members = [("sql", self._string(sql, 0.05))]
+            members = [("sql", self._string(self._single(SINGLE if kind < 0.96 else CODED), 0.05))]
             if random.random() < 0.1:
                 members.append(("params", self._params("a" * random.randrange(3))))
         members += self._options()
@@ -193,3 +221,12 @@ class Requests:
             text = text[:at] + random.choice(("", "]", '"', "}", "\\")) + text[at + 1 :]
         body = text.encode("utf-8", "surrogatepass")
         return body + b"\xff" if random.random() < 0.005 else body
+
+
+def leaves_sequences_alone(sql: str) -> bool:
+    """Whether a statement takes no value of a sequence.
+
+    If a transaction fails at a later parameter, the two paths may have run a different number of the statements before
+    it, and values of a sequence are not given back.
+    """
+    return not any(word in sql for word in ("insert", "nextval", "setval"))

@@ -1,27 +1,20 @@
-"""The fast lane and the ordinary path give the same answers, whatever is sent and wherever a request is handed over.
-
-One node has the lane off. The others have it on, or end it after each of its steps. The same requests go to all of
-them, several times on one connection, so that the lane has learned what it can, and the answers must be the same bytes
-but for ids and times.
-"""
+"""The fast lane and the ordinary path give the same answers, whatever is sent and wherever a request is handed over."""
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from plainsql_server.dev.ports import free_port
-from server.tests.end_to_end.wires import Wire, counted, same, total
+from server.tests.end_to_end.fast_lane import assert_same, logged, nodes_of_all_modes, wires_of
+from server.tests.end_to_end.wires import Wire, counted, total
 from server.tests.load import Node, running_node
 from server.tests.processes import wait_for
 from server.tests.service import Service
 
 pytestmark = pytest.mark.compiled
 
-MODES = ("off", "on", "sent", "arrived", "done")
-ROUNDS = 3
 TYPES = (
     "int", "int8", "text", "numeric", "float8", "boolean", "jsonb", "json", "int[]", "text[]", "bytea", "timestamptz",
     "date", "uuid", "time", "interval", "bpchar", "money", "xml", "inet",
@@ -34,11 +27,8 @@ VALUES: tuple[Any, ...] = (
 
 @pytest.fixture(scope="module")
 def nodes(service: Service) -> Iterator[dict[str, Node]]:
-    with ExitStack() as stack:
-        yield {
-            mode: stack.enter_context(running_node(service.directory_dsn, fast_lane=mode, metrics_port=0))
-            for mode in MODES
-        }
+    with nodes_of_all_modes(service) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -55,19 +45,8 @@ def database(service: Service) -> str:
 
 @pytest.fixture
 def wires(nodes: dict[str, Node], service: Service, database: str) -> Iterator[dict[str, Wire]]:
-    key = service.api_key
-    opened = {mode: Wire(node.port, key, f"X-Database: {database}\r\n") for mode, node in nodes.items()}
-    yield opened
-    for wire in opened.values():
-        wire.close()
-
-
-def assert_same(wires: dict[str, Wire], bodies: list[dict[str, Any] | bytes]) -> None:
-    for _ in range(ROUNDS):
-        for body in bodies:
-            answers = {mode: same(wire.query(body)) for mode, wire in wires.items()}
-            for mode in MODES[1:]:
-                assert answers[mode] == answers["off"], (mode, body)
+    with wires_of(nodes, service.api_key, f"X-Database: {database}\r\n") as opened:
+        yield opened
 
 
 @pytest.mark.parametrize("type_name", TYPES)
@@ -216,9 +195,3 @@ def test_the_lane_is_taken_and_counted(service: Service, database: str) -> None:
     # The lane writes the log lines that the ordinary path writes.
     assert len({tuple(line) for line in lines}) == 1
     assert {line["command"] for line in lines} == {"SELECT"}
-
-
-def logged(node: Node) -> list[dict[str, Any]]:
-    """The lines that a node has logged about queries."""
-    lines = node.log.read_text().splitlines()
-    return [json.loads(line) for line in lines if '"route":"/v1/query"' in line]

@@ -1,7 +1,8 @@
 """The fast lane with TLS between the service and the cell, as it is in production.
 
 With TLS, bytes may be in the socket that are no results, and results may be in the library that are not in the socket.
-The lane reads once for each arrival, and hands over what is not complete then, so it waits for neither.
+The lane hands over a query that is not complete after one read, and reads once more for a transaction. So it waits for
+neither.
 """
 
 import json
@@ -13,6 +14,7 @@ import pytest
 
 from plainsql_server.dev.ports import free_port
 from server.tests.cell import new_customer
+from server.tests.end_to_end.fast_lane import MODES
 from server.tests.end_to_end.wires import Wire, counted, same, total
 from server.tests.load import running_node
 from server.tests.postgres import Postgres
@@ -32,7 +34,7 @@ def wires(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Itera
         directory = postgres.fresh_directory()
         key = new_customer(directory, cell.conninfo("admin"))
         opened = {}
-        for mode in ("off", "on", "sent", "arrived", "done"):
+        for mode in MODES:
             port = free_port()
             node = stack.enter_context(running_node(directory, fast_lane=mode, metrics_port=port))
             wire = Wire(node.port, key)
@@ -41,11 +43,18 @@ def wires(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield opened
 
 
-def answers(wires: dict[str, tuple[Wire, int]], body: dict[str, Any]) -> dict[str, tuple[bytes, bytes]]:
-    return {mode: same(wire.query(body)) for mode, (wire, _) in wires.items()}
+def answers(
+    wires: dict[str, tuple[Wire, int]], body: dict[str, Any], path: str = "/v1/query"
+) -> dict[str, tuple[bytes, bytes]]:
+    seen = {}
+    for mode, (wire, _) in wires.items():
+        wire.path = path
+        seen[mode] = same(wire.query(body))
+    return seen
 
 
 def test_the_engine_is_reached_with_tls(wires: dict[str, tuple[Wire, int]]) -> None:
+    wires["on"][0].path = "/v1/query"
     body = {"sql": "select version from pg_stat_ssl where pid = pg_backend_pid()"}
     assert json.loads(wires["on"][0].query(body)[1])["rows"][0]["version"].startswith("TLS")
 
@@ -67,8 +76,36 @@ def test_many_rows_and_errors_arrive(wires: dict[str, tuple[Wire, int]]) -> None
         assert len(set(answers(wires, {"sql": "select 1 / $1::int as q", "params": [0]}).values())) == 1
 
 
+def test_transactions_with_results_of_every_size_arrive(wires: dict[str, tuple[Wire, int]]) -> None:
+    text, number = "select repeat('x', $1::int) as x", {"sql": "select $1::int as n", "params": [1]}
+    for _ in range(ROUNDS):
+        for size in SIZES[:-1]:
+            large = {"sql": text, "params": [size]}
+            for statements in ([large], [large, number], [number, large, number, large]):
+                seen = answers(wires, {"statements": statements}, "/v1/transaction")
+                assert b'"success":true' in seen["off"][1]
+                assert len(set(seen.values())) == 1, (size, statements)
+
+
+def test_the_lane_is_taken_by_transactions(wires: dict[str, tuple[Wire, int]]) -> None:
+    wire, port = wires["on"]
+    wire.path = "/v1/transaction"
+    select = {"sql": "select $1::int as a", "params": [1]}
+    before = counted(port)
+    for _ in range(50):
+        assert len(json.loads(wire.query({"statements": [select] * 5})[1])["results"]) == 5
+    after = counted(port)
+    assert total(after, "plainsql_lane_requests_total") >= total(before, "plainsql_lane_requests_total") + 48
+    # Their results arrive in several records, and none is taken for a large one.
+    assert (
+        after['plainsql_lane_handed_over_total{reason="large"}']
+        == before['plainsql_lane_handed_over_total{reason="large"}']
+    )
+
+
 def test_the_lane_is_taken(wires: dict[str, tuple[Wire, int]]) -> None:
     wire, port = wires["on"]
+    wire.path = "/v1/query"
     before = total(counted(port), "plainsql_lane_requests_total")
     for number in range(50):
         assert json.loads(wire.query({"sql": "select $1::int as a", "params": [number]})[1])["rows"] == [{"a": number}]

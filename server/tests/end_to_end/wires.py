@@ -16,6 +16,8 @@ class Wire:
     port: int
     key: str
     head: str = ""
+    path: str = "/v1/query"
+    content_type: str = "application/json"
     _connection: socket.socket = field(init=False)
     _rest: bytes = b""
 
@@ -29,8 +31,8 @@ class Wire:
     def bytes_of(self, body: dict[str, Any] | bytes) -> bytes:
         sent = body if isinstance(body, bytes) else json.dumps(body).encode()
         return (
-            f"POST /v1/query HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {self.key}\r\n"
-            f"Content-Type: application/json\r\n{self.head}Content-Length: {len(sent)}\r\n\r\n"
+            f"POST {self.path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {self.key}\r\n"
+            f"Content-Type: {self.content_type}\r\n{self.head}Content-Length: {len(sent)}\r\n\r\n"
         ).encode() + sent
 
     def send(self, data: bytes) -> None:
@@ -67,9 +69,9 @@ def same(answer: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
         (rb"content-length: \d+", b"length"), (rb"ratelimit: [^\r]+", b"ratelimit"),
     ):  # fmt: skip
         head = re.sub(pattern, instead, head)
-    body = re.sub(rb'"(total_us|exec_us)":\d+', rb'"\1":0', body)
+    body = re.sub(rb'"(total_us|exec_us|commit_us)":\d+', rb'"\1":0', body)
     body = re.sub(rb"within \d+ ms", b"within", body)
-    return head, re.sub(rb"req_[0-9A-Za-z]+", b"req", body)
+    return head, re.sub(rb"\b(req|txn)_[0-9A-Za-z]+", rb"\1", body)
 
 
 def counted(port: int) -> dict[str, float]:

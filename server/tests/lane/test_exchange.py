@@ -1,4 +1,4 @@
-"""One statement on one connection to a real PostgreSQL: what the lane finishes, and what it leaves alone.
+"""A statement or transaction on one connection to a real PostgreSQL: what the lane finishes, and what it leaves alone.
 
 Whatever the lane leaves can be adopted: the ordinary path reads it to its end, and the connection is idle again.
 """
@@ -33,6 +33,8 @@ if COMPILED:
     from plainsql_server.lane.exchange import Exchange
     from plainsql_server.lane.frame import Scalars
     from plainsql_server.lane.plan import QueryPlan, QueryPlans
+    from plainsql_server.lane.transaction_answer import LaneTransactionAnswer
+    from plainsql_server.lane.transaction_plan import TransactionPlans
 
 pytestmark = pytest.mark.compiled
 
@@ -51,11 +53,19 @@ class Bench:
         self.scalars = Scalars()
         self.plans = QueryPlans(self.scalars)
         self.answer = Answer()
+        self.transaction_plans, self.transaction_answer = TransactionPlans(self.scalars), LaneTransactionAnswer()
 
     def plan(self, sql: str, *params: Any, **options: Any) -> "QueryPlan":
         body = json.dumps({"sql": sql, "params": list(params), **options}, ensure_ascii=False).encode()
         plan = self.plans.of(body)
         assert plan is not None, body
+        return plan
+
+    def transaction(self, *statements: Any, **options: Any) -> "QueryPlan":
+        """The plan of a transaction: its statements as texts, or with their parameters."""
+        sent = [each if isinstance(each, str) else {"sql": each[0], "params": list(each[1:])} for each in statements]
+        plan = self.transaction_plans.of(json.dumps({"statements": sent, **options}).encode())
+        assert plan is not None, sent
         return plan
 
     async def prepare(self, sql: str, *params: Any) -> None:
@@ -67,7 +77,8 @@ class Bench:
             pass
 
     def send(self, plan: "QueryPlan", state: SessionState = SessionState.NOTHING) -> int | None:
-        return self.exchange.try_to_send(plan, self.caller, state, self.scalars)
+        self.sent = plan
+        return self.exchange.try_to_send(plan, self.caller, state)
 
     async def run(self, plan: "QueryPlan") -> int:
         """Sends it, and reads once when something has arrived."""
@@ -76,15 +87,31 @@ class Bench:
         await wait_for_socket(self.connection.socket, write=False)
         return self.exchange.read_arrival()
 
+    async def run_to_its_end(self, plan: "QueryPlan") -> int:
+        """Sends it, and reads as long as it waits for more."""
+        progress = await self.run(plan)
+        while progress == WAITING:
+            await asyncio.wait_for(wait_for_socket(self.connection.socket, write=False), 10)
+            progress = self.exchange.read_arrival()
+        return progress
+
     def body(self) -> dict[str, Any]:
-        written = self.answer.written(self.exchange, REQUEST_ID, [], b"")
+        answer = self.transaction_answer if self.sent.is_transaction else self.answer
+        written = answer.written(self.exchange, REQUEST_ID, [], b"")
         body: dict[str, Any] = json.loads(written.partition(b"\r\n\r\n")[2])
         return body
 
-    async def adopt(self, plan: "QueryPlan") -> None:
+    async def adopt(self) -> None:
         """Has the ordinary path read the rest. Raises the statement's error."""
-        self.connection.adopt(self.exchange.results, plan.chunk_rows, has_read=True)
-        await drain(self.connection)
+        self.connection.adopt(self.exchange.results, self.exchange.chunks, has_read=True)
+        try:
+            await drain(self.connection)
+        finally:
+            if not self.connection.is_idle:
+                # COMMIT was skipped because of the error.
+                self.connection.send_query(b"rollback")
+                self.connection.sync()
+                await drain(self.connection)
 
 
 @asynccontextmanager
@@ -162,7 +189,7 @@ async def test_one_chunk_of_rows_is_the_most(
             assert [row["g"] for row in bench.body()["rows"]] == list(range(1, rows + 1))
         else:
             assert bench.exchange.reason_name == "large"
-            await bench.adopt(plan)
+            await bench.adopt()
         assert bench.connection.is_idle
 
 
@@ -171,7 +198,7 @@ async def test_a_result_that_does_not_arrive_in_one_read_is_left(postgres: Postg
         plan = bench.plan("select repeat('x', 20000000) as x")
         assert await bench.run(plan) == CONVERT
         assert bench.exchange.reason_name == "large"
-        await bench.adopt(plan)
+        await bench.adopt()
         assert bench.connection.is_idle
 
 
@@ -182,10 +209,10 @@ async def test_an_error_is_left_with_all_results(postgres: Postgres, sql: str) -
         assert await bench.run(plan) == CONVERT
         assert bench.exchange.reason_name == "error"
         if sql == ";":
-            await bench.adopt(plan)
+            await bench.adopt()
         else:
             with pytest.raises(ServiceError):
-                await bench.adopt(plan)
+                await bench.adopt()
         assert bench.connection.is_idle
 
 
@@ -195,7 +222,7 @@ async def test_an_error_at_the_commit_is_left(postgres: Postgres) -> None:
         plan = bench.plan("insert into t values (1), (1)")
         assert await bench.run(plan) == CONVERT
         with pytest.raises(ServiceError, match="duplicate key"):
-            await bench.adopt(plan)
+            await bench.adopt()
         assert bench.connection.is_idle
 
 
@@ -205,7 +232,7 @@ async def test_a_type_that_must_be_looked_up_is_left(postgres: Postgres) -> None
         plan = bench.plan("select 'bad'::mood as m")
         assert await bench.run(plan) == CONVERT
         assert bench.exchange.reason_name == "type"
-        await bench.adopt(plan)
+        await bench.adopt()
         # The ordinary path looks it up.
         await bench.prepare("select 'good'::mood as m")
         assert await bench.run(plan) == DONE
@@ -240,7 +267,7 @@ async def test_a_connection_that_breaks_in_the_middle_is_left(postgres: Postgres
         assert bench.exchange.read_arrival() == CONVERT
         assert bench.exchange.reason_name == "error"
         with pytest.raises(ServiceError):
-            await bench.adopt(plan)
+            await bench.adopt()
 
 
 async def test_the_head_of_an_answer_may_be_longer_than_the_room_before_it(postgres: Postgres) -> None:
@@ -257,3 +284,97 @@ async def test_the_head_of_an_answer_may_be_longer_than_the_room_before_it(postg
             assert length is not None
             assert int(length[1]) == len(body)
             assert json.loads(body)["rows"] == [{"a": 1}]
+
+
+async def test_a_transaction_is_sent_read_and_written(postgres: Postgres) -> None:
+    async with bench_on(postgres) as bench:
+        await bench.prepare("create table t (n int, s text)")
+        insert, select = "insert into t values ($1, $2)", "select n, s from t where n >= $1"
+        plan = bench.transaction((insert, 1, "a"), (insert, 2, "b"), "select 3 as three", (select, 1))
+        assert bench.send(plan) is None
+        assert bench.exchange.reason_name == "statement"
+        await bench.prepare(insert, 0, "z")
+        await bench.prepare(select, 0)
+        plan = bench.transaction((insert, 1, "a"), (insert, 2, "b"), "select 3 as three", (select, 1))
+        assert await bench.run_to_its_end(plan) == DONE
+        results = bench.body()["results"]
+        assert [each["command"] for each in results] == ["INSERT", "INSERT", "SELECT", "SELECT"]
+        assert [each["affected_rows"] for each in results] == [1, 1, 0, 0]
+        assert [each["rows"] for each in results] == [
+            [], [], [{"three": 3}], [{"n": 1, "s": "a"}, {"n": 2, "s": "b"}],
+        ]  # fmt: skip
+        assert bench.connection.is_idle
+
+
+async def test_an_error_in_a_transaction_is_left_and_undoes_all(postgres: Postgres) -> None:
+    async with bench_on(postgres) as bench:
+        await bench.prepare("create table t (n int)")
+        plan = bench.transaction("insert into t values (1)", "select 1 / 0", "insert into t values (2)")
+        assert await bench.run_to_its_end(plan) == CONVERT
+        assert bench.exchange.reason_name == "error"
+        with pytest.raises(ServiceError):
+            await bench.adopt()
+        assert bench.connection.is_idle
+        assert await bench.run(bench.plan("select n from t")) == DONE
+        assert bench.body()["rows"] == []
+
+
+async def test_a_transaction_and_a_read_only_statement_that_need_guards_are_not_sent(postgres: Postgres) -> None:
+    async with bench_on(postgres) as bench:
+        for plan in (bench.transaction("select 1 as a"), bench.plan("select 1 as a", read_only=True)):
+            for state in (SessionState.SESSION, SessionState.EVERYTHING):
+                assert bench.send(plan, state) is None
+                assert bench.exchange.reason_name == "options"
+            assert await bench.run_to_its_end(plan) == DONE
+            assert bench.connection.is_idle
+
+
+async def test_a_read_only_statement_cannot_write(postgres: Postgres) -> None:
+    async with bench_on(postgres) as bench:
+        await bench.prepare("create table t (n int)")
+        for plan in (
+            bench.plan("insert into t values (1)", read_only=True),
+            bench.transaction("insert into t values (1)", read_only=True),
+        ):
+            assert await bench.run_to_its_end(plan) == CONVERT
+            assert bench.exchange.reason_name == "error"
+            with pytest.raises(ServiceError, match="read-only"):
+                await bench.adopt()
+            assert bench.connection.is_idle
+
+
+async def test_sequences_are_discarded_before_a_transaction_by_the_same_rule(postgres: Postgres) -> None:
+    async with bench_on(postgres) as bench:
+        plan = bench.transaction("select 1 as a")
+        bench.connection.must_discard_sequences = True
+        for state in (SessionState.SESSION, SessionState.EVERYTHING):
+            assert bench.send(plan, state) is None
+            assert bench.exchange.reason_name == "session"
+        assert bench.send(plan, SessionState.SEQUENCES) == WAITING
+
+
+async def test_a_transaction_with_a_large_result_is_left(postgres: Postgres) -> None:
+    async with bench_on(postgres) as bench:
+        for plan in (
+            bench.transaction("select generate_series(1, 33) as g", "select 1 as a"),
+            bench.transaction("select 1 as a", "select repeat('x', 20000000) as x"),
+            bench.transaction("select 1 as a, 2 as b", "values (1), (2)", max_rows=1),
+        ):
+            assert await bench.run_to_its_end(plan) == CONVERT
+            assert bench.exchange.reason_name == "large"
+            await bench.adopt()
+            assert bench.connection.is_idle
+
+
+async def test_statements_and_transactions_alternate_on_a_connection(postgres: Postgres) -> None:
+    async with bench_on(postgres) as bench:
+        first, second = "select $1::int as a", "select $1::text as b"
+        await bench.prepare(first, 1)
+        await bench.prepare(second, "x")
+        for number in range(3):
+            assert await bench.run(bench.plan(second, "y")) == DONE
+            assert bench.body()["rows"] == [{"b": "y"}]
+            assert await bench.run_to_its_end(bench.transaction((first, number), (second, "z"), (first, 7))) == DONE
+            rows = [each["rows"] for each in bench.body()["results"]]
+            assert rows == [[{"a": number}], [{"b": "z"}], [{"a": 7}]]
+            assert await bench.run_to_its_end(bench.plan(first, number, read_only=True)) == DONE

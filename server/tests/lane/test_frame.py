@@ -76,7 +76,7 @@ def test_a_body_with_the_same_frame_has_the_same_plan() -> None:
     plan = known.of(b'{"sql":"select $1","params":[1]}')
     assert plan is not None
     assert plan is known.of(b'{"sql":"select $1","params":["a, b"]}')
-    assert plan.sql == "select $1"
+    assert plan.steps[0].sql == "select $1"
     assert plan is not known.of(b'{"sql":"select $1 ","params":[1]}')
 
 
@@ -90,7 +90,7 @@ def test_a_body_with_the_same_frame_has_the_same_plan() -> None:
 def test_the_order_of_members_does_not_matter(body: bytes) -> None:
     plan, sent = QueryPlans(Scalars()).of(body), json.loads(body)
     if plan is not None:
-        assert (plan.sql, plan.database) == (sent["sql"], sent.get("database"))
+        assert (plan.steps[0].sql, plan.database) == (sent["sql"], sent.get("database"))
 
 
 @pytest.mark.parametrize("first", [0, 1, 7])
@@ -102,7 +102,7 @@ def test_brackets_in_the_statement_are_not_taken_for_the_parameters(first: int) 
 
     for subscript in (first, 5, first, 8):
         plan = known.of(body(subscript))
-        assert plan is None or f"tags[{subscript}]" in plan.sql
+        assert plan is None or f"tags[{subscript}]" in plan.steps[0].sql
 
 
 _text = st.text(alphabet="ab[]0 1,'$", max_size=8)
@@ -121,7 +121,7 @@ def test_a_plan_that_is_found_is_that_of_the_body(
     for text, values in ((one, params), (other, changed), (one, changed), (other, params)):
         plan = known.of(body(text, values))
         if plan is not None:
-            assert plan.sql == f"select {text}"
+            assert plan.steps[0].sql == f"select {text}"
             read = plan.frame.parse(body(text, values), Scalars())
             assert read == [str(value).encode() for value in values]
 

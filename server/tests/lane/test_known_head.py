@@ -1,6 +1,7 @@
 """A head is known only if it is the same bytes, but for spans of the strictest form."""
 
 import weakref
+from urllib.parse import unquote
 
 import pytest
 
@@ -21,7 +22,7 @@ HEAD = (
 
 
 def learned(data: bytes) -> "LearnedHead | None":
-    return learn_head(data, parsed(data))
+    return learn_head(data, parsed(data), b"application/json")
 
 
 def known_by(data: bytes) -> "KnownHead":
@@ -34,9 +35,10 @@ def parsed(data: bytes) -> Request:
     """The request that the parser makes of these bytes."""
     head, _, body = data.partition(b"\r\n\r\n")
     lines = head.split(b"\r\n")
-    method, path, _ = lines[0].decode().split(" ")
+    method, target, _ = lines[0].decode().split(" ")
+    path, _, query_string = target.partition("?")
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(b":") for line in lines[1:])}
-    return Request(method, path, b"", headers, body=body)
+    return Request(method, unquote(path), query_string.encode(), headers, body=body)
 
 
 def test_a_head_that_was_read_is_known_with_another_length() -> None:
@@ -110,11 +112,11 @@ def test_a_request_that_is_not_ordinary_is_not_learned(line: bytes) -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        (b"POST /v1/query", b"POST /query"), (b"POST /v1/query", b"POST /v1/query?row_format=array"),
+        (b"POST /v1/query", b"POST /v1/%%71uery"), (b"POST /v1/query", b"POST /v1/query?row_format=array"),
         (b"HTTP/1.1", b"HTTP/1.0"), (b"Bearer svc_k_x", b"Basic x"), (b"application/json", b"text/plain"),
     ],
 )  # fmt: skip
-def test_another_route_or_credential_is_not_learned(old: bytes, new: bytes) -> None:
+def test_another_path_or_credential_is_not_learned(old: bytes, new: bytes) -> None:
     data = HEAD.replace(old, new) % b"2" + b"{}"
     assert learned(data) is None
 
@@ -122,7 +124,7 @@ def test_another_route_or_credential_is_not_learned(old: bytes, new: bytes) -> N
 def test_connections_with_equal_heads_share_what_was_learned() -> None:
     shared = LearnedHeads()
     data = [HEAD % b"2" + b"{}", HEAD % b"13" + b'{"sql":"x"}  ', HEAD.replace(b"svc_k_x", b"svc_k_y") % b"2" + b"{}"]
-    first, second, other = (shared.learn(each, parsed(each)) for each in data)
+    first, second, other = (shared.learn(each, parsed(each), b"application/json") for each in data)
     assert first is second
     assert first is not None
     assert other is not None

@@ -61,7 +61,7 @@ async def serving() -> AsyncIterator[tuple[Echo, int]]:
     doors = Doors(
         Principals(nowhere, freshness), Databases(nowhere, freshness),
         Pools(PoolLimits(1, 1, 1), 1_000, lambda _: None), cast("Permits", None), echo.readiness, freshness,
-        cast("Any", type("Anything", (), {"path": "/v1/query"})),
+        [cast("Any", type("Anything", (), {"path": "/v1/query", "body_type": b"application/json"}))],
     )  # fmt: skip
     with opened_lane(doors, Observers(Log(), Metrics(), Tally(nowhere, 1_000, lambda _: None)), "on") as echo.lane:
         server = await started(echo, lifespan="off")

@@ -4,9 +4,11 @@
     job.resume(head_start)
 
 The ordinary path enters in the middle: with this lease in the place of one of its own, and without sending the
-statement again if it was sent. The lane calls `abandon` at the end, which does nothing if the lease was entered.
+statement or the transaction again if it was sent. The lane calls `abandon` at the end, which does nothing if the lease
+was entered.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from plainsql_server.core.principal import Principal
@@ -23,13 +25,26 @@ class SentStatement:
     sent_us: int
 
 
+@dataclass(frozen=True, slots=True)
+class SentTransaction:
+    """A transaction that was sent in one flush: when, and when those of its steps ended that the lane has read."""
+
+    sent_us: int
+    ended_us: Sequence[int]
+
+
 class HeadStart:
     """A request that has at least its slot."""
 
     __slots__ = ("_is_taken", "_lease", "began_s", "place", "principal", "sent")
 
     def __init__(
-        self, lease: Lease, principal: Principal, place: Place, began_s: float, sent: SentStatement | None
+        self,
+        lease: Lease,
+        principal: Principal,
+        place: Place,
+        began_s: float,
+        sent: SentStatement | SentTransaction | None,
     ) -> None:
         self._lease = lease
         self._is_taken = False

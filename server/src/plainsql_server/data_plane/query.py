@@ -13,7 +13,7 @@ from plainsql_server.core.errors import Outcome, ServiceError
 from plainsql_server.core.principal import Principal
 from plainsql_server.core.result import Result
 from plainsql_server.data_plane.databases import Databases, Place
-from plainsql_server.data_plane.head_start import HeadStart
+from plainsql_server.data_plane.head_start import HeadStart, SentStatement
 from plainsql_server.data_plane.job import StatementJob, admit, note_usage
 from plainsql_server.data_plane.outcome import result_too_large, to_error, was_rolled_back
 from plainsql_server.data_plane.retry import DEFAULT_RETRIES, Retries
@@ -129,10 +129,11 @@ async def _collect(job: StatementJob, pool: Pool, lease: Lease, head_start: Head
     # A read-only role needs the guard, too: a function can run with its owner's rights.
     job.guarded = job.read_only and job.session_state() > _SEQUENCES
     stream = ResultStream(connection, pool.catalog, job)
-    if head_start is None or head_start.sent is None:
-        await stream.start()
+    sent = None if head_start is None else head_start.sent
+    if isinstance(sent, SentStatement):
+        await stream.resume(sent.prepared, sent.sent_us)
     else:
-        await stream.resume(head_start.sent.prepared, head_start.sent.sent_us)
+        await stream.start()
     rows: list[bytes] = []
     size_bytes = 0
     truncated = False

@@ -23,6 +23,7 @@ from plainsql_server.core.sql_text import is_empty
 from plainsql_server.data_plane.admission import check_statement, lower
 from plainsql_server.data_plane.classification import Classification, classify
 from plainsql_server.data_plane.databases import Databases, Place, is_still_without_code
+from plainsql_server.data_plane.head_start import HeadStart, SentTransaction
 from plainsql_server.data_plane.outcome import result_too_large, to_error
 from plainsql_server.data_plane.references import read_parameter
 from plainsql_server.data_plane.retry import DEFAULT_RETRIES, Retries
@@ -37,7 +38,7 @@ from plainsql_server.engine.pool.pools import Pools
 from plainsql_server.limits.tiers import TIERS, TRANSACTION_DATABASES, Limits
 
 # Statements whose planning takes a snapshot. Any other first statement could still change the isolation level.
-_TAKES_SNAPSHOT = frozenset(["SELECT", "VALUES", "TABLE", "WITH", "INSERT", "UPDATE", "DELETE", "MERGE"])
+TAKES_SNAPSHOT = frozenset(["SELECT", "VALUES", "TABLE", "WITH", "INSERT", "UPDATE", "DELETE", "MERGE"])
 # A statement of this length takes a millisecond or more to classify.
 _LONG = 2_000
 
@@ -121,6 +122,8 @@ class Job:
     spanning: "Spans"
     # How long it held a connection, over all attempts.
     held_us: int = 0
+    # Set until its first attempt if the fast lane has begun it.
+    head_start: HeadStart | None = None
 
     @property
     def kind(self) -> str:
@@ -152,28 +155,47 @@ class Transactions:
         self._tally = tally
         self._spanning = spanning
 
-    async def run(self, principal: Principal, request: TransactionRequest) -> TransactionResult:
-        """Runs the transaction and returns its results. Raises ServiceError. Cancelling it cancels the statement."""
+    async def run(
+        self,
+        principal: Principal,
+        request: TransactionRequest,
+        head_start: HeadStart | None = None,
+        began_s: float | None = None,
+    ) -> TransactionResult:
+        """Runs the transaction and returns its results. Raises ServiceError. Cancelling it cancels the statement.
+
+        `head_start` and `began_s` are given if the fast lane has begun it, `began_s` alone if it has no slot yet.
+        """
         transaction = TransactionResult()
-        await run_attempts(await self.prepare(principal, request), transaction)
+        await run_attempts(await self.prepare(principal, request, head_start, began_s), transaction)
         return transaction
 
-    async def prepare(self, principal: Principal, request: TransactionRequest) -> Job:
+    async def prepare(
+        self,
+        principal: Principal,
+        request: TransactionRequest,
+        head_start: HeadStart | None = None,
+        began_s: float | None = None,
+    ) -> Job:
         """Validates the transaction as far as possible without running it."""
         limits = TIERS[principal.tier]
         timeout_ms = lower(request.timeout_ms, limits.transaction_timeout_ms)
-        began_s = time.monotonic()
+        began_s = time.monotonic() if began_s is None else began_s
         deadline = Deadline(began_s + timeout_ms / 1000)
         classifications = await _classify(request, limits, principal.tier)
         plan = _plan(request, limits)
         parts: list[TransactionPart] = []
-        for where in await self._places(principal, request, deadline):
+        if head_start is None:
+            places = await self._places(principal, request, deadline)
+        else:
+            places = [(head_start.place, range(len(request.statements)))]
+        for where in places:
             own = replace(plan, fresh=set()) if parts else plan
             parts.append(await self._part(principal, where, own, classifications, deadline))
         max_retries = DEFAULT_RETRIES if request.max_retries is None else request.max_retries
         return Job(
             principal.organization_id, parts, max_retries, timeout_ms, began_s, deadline, limits, principal.tier,
-            self._spanning,
+            self._spanning, head_start=head_start,
         )  # fmt: skip
 
     async def _places(
@@ -207,7 +229,7 @@ class Transactions:
     ) -> TransactionPart:
         place, indexes = where
         classifications = every if len(indexes) == len(every) else [every[index] for index in indexes]
-        plan.first_takes_no_snapshot = classifications[0].command not in _TAKES_SNAPSHOT
+        plan.first_takes_no_snapshot = classifications[0].command not in TAKES_SNAPSHOT
         plan.read_only |= place.address.read_only
         if place.without_code and not plan.read_only and any(each.may_store_code for each in classifications):
             await self._databases.prepare_for_code(place, deadline)
@@ -258,13 +280,16 @@ async def try_until_done(
 
 async def _run_once(job: Job, transaction: TransactionResult) -> None:
     part = job.first
-    async with part.pool.lease(job.limits.concurrent_statements, job.deadline) as lease:
+    head_start, job.head_start = job.head_start, None
+    limit, deadline = job.limits.concurrent_statements, job.deadline
+    lease = part.pool.lease(limit, deadline) if head_start is None else head_start.take()
+    async with lease:
         leased_us = monotonic_us()
         lease.connection.max_result_bytes = job.limits.result_bytes
         part.plan.session_state = part.session_state(job.began_s)
         attempt = Attempt(lease, part.pool.catalog, part.plan)
         try:
-            transaction.results = await attempt.run()
+            transaction.results = await _run_attempt(attempt, head_start)
         except (ServiceError, ResultTooLarge) as error:
             too_large = Outcome.UNKNOWN if attempt.committing else Outcome.ROLLED_BACK
             reported = to_error(error, lease.ended_for, job, too_large=too_large)
@@ -276,6 +301,13 @@ async def _run_once(job: Job, transaction: TransactionResult) -> None:
         transaction.queue_us = lease.queue_us
         if lease.ended_for is InterruptReason.TOO_LARGE:
             raise result_too_large(job, Outcome.COMMITTED)
+
+
+async def _run_attempt(attempt: Attempt, head_start: HeadStart | None) -> list[Result]:
+    sent = None if head_start is None else head_start.sent
+    if isinstance(sent, SentTransaction):
+        return await attempt.resume(sent.sent_us, sent.ended_us)
+    return await attempt.run()
 
 
 async def _classify(request: TransactionRequest, limits: Limits, tier: str) -> list[Classification]:

@@ -2,6 +2,7 @@ from libc.stdint cimport int64_t
 
 from plainsql_server.lane.buffer cimport Buffer
 from plainsql_server.lane.exchange cimport Exchange
+from plainsql_server.lane.step cimport Step
 
 
 cdef class Answer:
@@ -22,9 +23,10 @@ cdef class Answer:
         self, Exchange exchange, const char *request_id, Py_ssize_t id_size, list server_headers, bytes more_headers,
     ) except -1
     cdef int write_body(self, Exchange exchange, const char *request_id, Py_ssize_t id_size) except -1
+    cdef int64_t write_result(self, Step step) except -1
     cdef int write_head(
         self, Py_ssize_t body_size, const char *request_id, Py_ssize_t id_size, list server_headers,
         bytes more_headers,
     ) except -1
-    cdef int stop_clocks(self, Exchange exchange) except -1
+    cdef int stop_clocks(self, Exchange exchange, int64_t now_ns, int64_t ended_ns) except -1
     cdef tuple read_tag(self, bytes tag)

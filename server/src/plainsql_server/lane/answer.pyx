@@ -52,29 +52,40 @@ cdef class Answer:
 
     cdef int write_body(self, Exchange exchange, const char *request_id, Py_ssize_t id_size) except -1:
         cdef Buffer body = self.body
-        cdef Py_ssize_t rows_at
+        cdef int64_t now_ns
+        self.rows_bytes = 0
         body.add_text(b'{"success":true,')
-        body.add_bytes(exchange.shape())
-        body.add_text(b',"rows":[')
-        rows_at = body.used
-        exchange.write_rows(body)
-        # As the ordinary path counts it: without the commas between the rows.
-        self.rows_bytes = body.used - rows_at - (exchange.rows - 1 if exchange.rows else 0)
-        self.command, affected_rows = self.read_tag(exchange.tag)
-        body.add_text(b'],"row_count":')
-        body.add_number(exchange.rows)
-        body.add_text(b',"truncated":false,"affected_rows":')
-        body.add_number(affected_rows)
-        body.add_text(b',"command":"')
-        body.add_bytes(self.command)
-        self.stop_clocks(exchange)
-        body.add_text(b'","timings":{"total_us":')
+        self.write_result(<Step>exchange.steps[0])
+        now_ns = monotonic_ns()
+        self.stop_clocks(exchange, now_ns, now_ns)
+        body.add_text(b'"total_us":')
         body.add_number(self.total_us)
         body.add_text(b',"exec_us":')
         body.add_number(self.exec_us)
         body.add_text(b'},"request_id":"')
         body.add(request_id, id_size)
         return body.add_text(b'"}')
+
+    cdef int64_t write_result(self, Step step) except -1:
+        """Writes what each result has, up to its timings. Returns the number of affected rows."""
+        cdef Buffer body = self.body
+        cdef Py_ssize_t rows_at
+        cdef int64_t affected_rows
+        body.add_bytes(step.shape())
+        body.add_text(b',"rows":[')
+        rows_at = body.used
+        step.write_rows(body)
+        # As the ordinary path counts it: without the commas between the rows.
+        self.rows_bytes += body.used - rows_at - (step.rows - 1 if step.rows else 0)
+        self.command, affected_rows = self.read_tag(step.tag)
+        body.add_text(b'],"row_count":')
+        body.add_number(step.rows)
+        body.add_text(b',"truncated":false,"affected_rows":')
+        body.add_number(affected_rows)
+        body.add_text(b',"command":"')
+        body.add_bytes(self.command)
+        body.add_text(b'","timings":{')
+        return affected_rows
 
     cdef int write_head(
         self, Py_ssize_t body_size, const char *request_id, Py_ssize_t id_size, list server_headers,
@@ -102,11 +113,11 @@ cdef class Answer:
         head.add_bytes(more_headers)
         return head.add_text(b"\r\n")
 
-    cdef int stop_clocks(self, Exchange exchange) except -1:
-        cdef int64_t now_ns = monotonic_ns()
-        self.total_us = (now_ns - exchange.started_ns) // 1000
-        self.queue_us = (exchange.leased_ns - exchange.started_ns) // 1000
-        self.exec_us = (now_ns - exchange.sent_ns) // 1000
+    cdef int stop_clocks(self, Exchange exchange, int64_t now_ns, int64_t ended_ns) except -1:
+        # Each time by itself in microseconds, so that those of a transaction's statements add up.
+        self.total_us = now_ns // 1000 - exchange.started_ns // 1000
+        self.queue_us = exchange.leased_ns // 1000 - exchange.started_ns // 1000
+        self.exec_us = ended_ns // 1000 - exchange.sent_ns // 1000
         return 0
 
     cdef tuple read_tag(self, bytes tag):

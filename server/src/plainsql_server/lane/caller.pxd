@@ -9,7 +9,7 @@ cdef class Caller:
     # notifications that they belong to.
     cdef double until_s
     cdef long generation
-    cdef bint without_code, has_rate_limit
+    cdef bint without_code, has_rate_limit, is_read_only
     # The end of its log lines: from the error code on, without the trace.
     cdef bytes log_names
     # What it has used since the last report.

@@ -23,6 +23,7 @@ cdef Caller new_caller(principal, place, pool):
     cdef Caller caller = Caller()
     caller.principal, caller.place, caller.limits = principal, place, TIERS[principal.tier]
     caller.without_code = place.without_code and place.certain
+    caller.is_read_only = place.address.read_only
     caller.has_rate_limit = caller.limits.requests_per_minute is not None
     caller.log_names = b'","error_code":null,"organization_id":"%b","key_id":"%b","trace_id":' % (
         principal.organization_id.encode(), principal.key_id.encode()

@@ -1,17 +1,15 @@
 from libc.stdint cimport int64_t
 
-from plainsql_server.engine.encoding.row_writer cimport RowWriter
-from plainsql_server.lane.buffer cimport Buffer
 from plainsql_server.lane.caller cimport Caller
-from plainsql_server.lane.frame cimport Scalars
 from plainsql_server.lane.plan cimport QueryPlan
 from plainsql_server.lane.reasons cimport Reason
+from plainsql_server.lane.step cimport Step
 
 
 cdef enum Progress:
     # Nothing to do until more arrives.
     WAITING = 0
-    # The statement has committed, and its result is here.
+    # The statement or the transaction has committed, and its results are here.
     DONE = 1
     # The ordinary path must go on: an error, more rows than one chunk, a type that must be looked up.
     CONVERT = 2
@@ -27,39 +25,38 @@ cdef class Exchange:
     cdef readonly int fd
     cdef void *pg
     cdef object get_result, by_sql
-    # Whom the running statement is for; None if there is none.
+    cdef bint has_tls
+    # Whom it is running for, and what; None if nothing is.
     cdef Client client
     cdef Caller caller
     cdef QueryPlan plan
-    cdef int64_t started_ns, leased_ns, sent_ns
-    # What has arrived.
+    cdef int64_t started_ns, leased_ns, sent_ns, committed_ns
+    # The statements, of which the first `count` are running, and whether these are between BEGIN and COMMIT.
+    cdef list steps
+    cdef int count
+    cdef bint is_read_only, in_block
+    # What has arrived: results, how many statements were read to their end, BEGIN and COMMIT included, and the rows.
     cdef list taken
-    cdef bytes tag
+    cdef int ended
     cdef int rows
-    cdef bint has_shape
-    # Whether the socket was read for this statement.
+    cdef size_t held_bytes
+    # How often nothing complete has arrived since the last result.
+    cdef int empty_reads
+    # Whether the socket was read for it.
     cdef bint has_read
-    # Why the lane cannot run the statement, or not to its end.
+    # Why the lane cannot run it, or not to its end.
     cdef Reason reason
-    # The statement that was run last on this connection, and how its rows are written.
-    cdef str sql
-    cdef object prepared
-    cdef bytes name
-    cdef int parameters
-    cdef unsigned int json_parameters
-    cdef object encoding
-    cdef long generation
-    cdef RowWriter writer
-    cdef bytes shape_json
 
     cdef bint is_quiet(self) noexcept
-    cdef bint can_run(self, QueryPlan plan, int session_state, Scalars scalars) except -1
-    cdef int prepare_for(self, str sql) except -1
-    cdef Progress send(self, Scalars scalars) except *
+    cdef bint has_arrivals(self) noexcept
+    cdef bint can_run(self, QueryPlan plan, Caller caller, int session_state) except -1
+    cdef Progress send(self) except *
+    cdef bint send_steps(self) except -1
     cdef Progress convert(self, Reason reason) noexcept
     cdef Progress read(self) except *
     cdef Progress take(self) except *
-    cdef bint choose_writer(self, result) except -1
-    cdef int write_rows(self, Buffer out) except -1
-    cdef bytes shape(self)
+    cdef Progress take_of_step(self, Step step, result, int status) except *
+    cdef Progress end_statement(self) except *
     cdef int clear(self) except -1
+    cdef tuple chunk_rows(self)
+    cdef object sent(self)

@@ -1,23 +1,26 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""One statement on one engine connection: sent, read and written as JSON without a task or a coroutine.
+"""One statement or transaction on one engine connection: sent and read without a task or a coroutine.
 
-    if exchange.can_run(plan, session_state, scalars) and exchange.send(scalars) is WAITING: …
+    if exchange.can_run(plan, caller, session_state) and exchange.send() is WAITING: …
     progress = exchange.read()    # each time the socket is readable
 
 A state machine over libpq: it does not wait, and knows neither the event loop nor HTTP. Each engine connection has one.
-What it cannot finish it leaves as it is: `taken` holds the results that it has read, with which the ordinary path goes
-on.
+It sends what the ordinary path sends, in one flush: a statement, between BEGIN and COMMIT if it is read-only; or BEGIN,
+the statements of a transaction and COMMIT. What it cannot finish it leaves as it is: `taken` holds the results that it
+has read, with which the ordinary path goes on.
 """
 
-from cpython.bytes cimport PyBytes_AS_STRING
-from cpython.dict cimport PyDict_GetItem
-from cpython.object cimport PyObject
+from cpython.list cimport PyList_GET_SIZE
 
 from plainsql_server.lane cimport libpq
 from plainsql_server.lane.clocks cimport monotonic_ns
-from plainsql_server.lane.reasons cimport ERROR, LARGE, SESSION, STATEMENT, TYPE
+from plainsql_server.lane.plan cimport StepPlan
+from plainsql_server.lane.reasons cimport ERROR, LARGE, OPTIONS, SESSION, STATEMENT, TYPE
+from plainsql_server.lane.step cimport send_text
 
-from plainsql_server.core.result import NO_COLUMNS
+from plainsql_server.data_plane.head_start import SentStatement, SentTransaction
+from plainsql_server.engine.connection.session_state import SessionState
+from plainsql_server.engine.execution.execution import BEGIN
 from plainsql_server.lane.reasons import NAMES
 
 cdef extern from "poll.h":
@@ -28,15 +31,20 @@ cdef extern from "poll.h":
     int poll(pollfd *, unsigned long, int) noexcept
     short POLLIN
 
-cdef frozenset JSON_OIDS = frozenset([114, 3802])
-cdef bytes no_columns_json = NO_COLUMNS.json
+cdef int SEQUENCES = int(SessionState.SEQUENCES)
+cdef bytes begin_read_write = BEGIN[False], begin_read_only = BEGIN[True]
+# What the results of a transaction may take in memory while others are still to come. An ordinary one takes a page for
+# each statement.
+cdef size_t MAX_HELD_BYTES = 256 * 1024
+# An arrival may have been read already, with the one before it. But if several bring nothing complete, a row is large.
+cdef int MAX_EMPTY_READS = 2
 
 
 cdef class Client:
     """Whom an exchange reports to."""
 
     cdef int on_progress(self, Exchange exchange, Progress progress) except -1:
-        """Called when the statement has been answered, or must be handed over."""
+        """Called when everything has been answered, or must be handed over."""
         raise NotImplementedError
 
     cdef int abort(self, Exchange exchange) except -1:
@@ -53,61 +61,63 @@ cdef class Exchange:
         self.get_result = connection.pgconn.get_result
         self.fd = connection.socket
         self.by_sql = connection.prepared.by_sql
+        self.has_tls = libpq.has_tls(self.pg)
+        self.steps = [Step()]
 
     cdef bint is_quiet(self) noexcept:
         """Whether the connection is open and the server has sent nothing since the last statement."""
+        return libpq.connection_status(self.pg) == libpq.CONNECTION_OK and not self.has_arrivals()
+
+    cdef bint has_arrivals(self) noexcept:
         cdef pollfd look
         look.fd, look.events = self.fd, POLLIN
-        return libpq.connection_status(self.pg) == libpq.CONNECTION_OK and poll(&look, 1, 0) == 0
+        return poll(&look, 1, 0) != 0
 
-    cdef bint can_run(self, QueryPlan plan, int session_state, Scalars scalars) except -1:
-        """Whether the statement can be sent as it is: with parameters, only if this connection has prepared it.
-
-        `session_state` is what the statement may leave behind.
-        """
-        cdef PyObject *found
+    cdef bint can_run(self, QueryPlan plan, Caller caller, int session_state) except -1:
+        """Whether it can be sent as it is. `session_state` is what it may leave behind."""
+        cdef int index
+        self.is_read_only = plan.read_only or caller.is_read_only
+        self.in_block = plan.is_transaction or self.is_read_only
         self.reason = SESSION
         if self.connection.must_discard_before(session_state):
             return False
-        self.reason = STATEMENT
-        if plan.frame.is_whole:
-            self.name = self.prepared = None
-            return True
-        found = PyDict_GetItem(self.by_sql, plan.sql)
-        if found == NULL:
+        # The ordinary path has guards for a statement that could change the mode of its transaction.
+        self.reason = OPTIONS
+        if self.in_block and session_state > SEQUENCES:
             return False
-        if <object>found is not self.prepared:
-            self.prepare_for(plan.sql)
-        return scalars.count == self.parameters and not scalars.strings & self.json_parameters
+        self.reason = STATEMENT
+        self.count = PyList_GET_SIZE(plan.steps)
+        while PyList_GET_SIZE(self.steps) < self.count:
+            self.steps.append(Step())
+        for index in range(self.count):
+            if not (<Step>self.steps[index]).can_run(<StepPlan>plan.steps[index], self.connection, self.by_sql):
+                return False
+        return True
 
-    cdef int prepare_for(self, str sql) except -1:
-        self.prepared, self.sql = self.connection.prepared.find(sql), sql
-        types = self.prepared.parameter_types
-        self.name, self.parameters = self.prepared.name, len(types)
-        # A string for a json parameter is JSON itself, quotes included, which the ordinary path knows.
-        self.json_parameters = 0
-        for index, type_ in enumerate(types[:32]):
-            if type_.resolved().oid in JSON_OIDS:
-                self.json_parameters |= 1u << index
-        self.encoding = None
-        return 0
-
-    cdef Progress send(self, Scalars scalars) except *:
-        cdef int done
-        self.taken, self.tag, self.rows = [], b"", 0
-        self.has_shape = self.has_read = False
+    cdef Progress send(self) except *:
+        self.taken, self.ended, self.rows = [], 0, 0
+        self.held_bytes, self.empty_reads = 0, 0
+        self.has_read = False
         self.sent_ns = monotonic_ns()
-        if self.name is None:
-            done = libpq.send_params(self.pg, PyBytes_AS_STRING(self.plan.text), 0, NULL, NULL, NULL, NULL, 0)
-        else:
-            done = libpq.send_prepared(
-                self.pg, PyBytes_AS_STRING(self.name), scalars.count, scalars.values, NULL, NULL, 0
-            )
-        if done and libpq.set_chunked_rows(self.pg, self.plan.chunk_rows) and libpq.pipeline_sync(self.pg):
-            if libpq.flush(self.pg) == 0:
-                return WAITING
+        if self.send_steps() and libpq.pipeline_sync(self.pg) and libpq.flush(self.pg) == 0:
+            return WAITING
         # Broken, or the socket is full: the ordinary path finds out which.
         return self.convert(ERROR)
+
+    cdef bint send_steps(self) except -1:
+        cdef QueryPlan plan = self.plan
+        cdef int index
+        if self.in_block and not send_text(self.pg, begin_read_only if self.is_read_only else begin_read_write):
+            return False
+        for index in range(self.count):
+            if not (<Step>self.steps[index]).send(self.pg, <StepPlan>plan.steps[index]):
+                return False
+            # As `Attempt` does: the server sends the result of each statement when it has it.
+            if plan.is_transaction and not libpq.send_flush_request(self.pg):
+                return False
+        if self.in_block:
+            return send_text(self.pg, b"commit")
+        return libpq.set_chunked_rows(self.pg, plan.chunk_rows)
 
     cdef Progress convert(self, Reason reason) noexcept:
         self.reason = reason
@@ -115,89 +125,111 @@ cdef class Exchange:
 
     cdef Progress read(self) except *:
         cdef Progress progress
+        cdef Py_ssize_t before
+        cdef bint was_quiet = False
         self.has_read = True
-        if not libpq.consume_input(self.pg):
-            return self.convert(ERROR)
-        while not libpq.is_busy(self.pg):
-            progress = self.take()
-            if progress != WAITING:
-                return progress
-        # What does not arrive in one read may be large, and the ordinary path limits how much of it is in memory. Nor
-        # would the rest be announced: each arrival is, once.
-        return self.convert(LARGE)
+        while True:
+            before = PyList_GET_SIZE(self.taken)
+            if not libpq.consume_input(self.pg):
+                return self.convert(ERROR)
+            while not libpq.is_busy(self.pg):
+                progress = self.take()
+                if progress != WAITING:
+                    return progress
+            # What does not arrive in one read may be large, and the ordinary path limits how much of it is in memory.
+            # The results of a transaction arrive one by one, but each of them is small.
+            self.empty_reads = 0 if PyList_GET_SIZE(self.taken) > before else self.empty_reads + 1
+            if not self.plan.is_transaction or self.empty_reads > MAX_EMPTY_READS or self.held_bytes > MAX_HELD_BYTES:
+                return self.convert(LARGE)
+            # libpq may have left something in the socket or in the TLS library, and its arrival is not announced again.
+            if not self.has_arrivals():
+                if was_quiet or not self.has_tls:
+                    return WAITING
+                was_quiet = True
 
     cdef Progress take(self) except *:
         """Takes one result. WAITING means that there may be another."""
-        cdef int status
+        cdef int status, index = self.ended - self.in_block
         result = self.get_result()
         self.taken.append(result)
         if result is None:
-            return WAITING if libpq.connection_status(self.pg) == libpq.CONNECTION_OK else self.convert(ERROR)
+            return self.end_statement()
         status = result.status
         if status == libpq.PIPELINE_SYNC:
+            self.committed_ns = monotonic_ns()
             return DONE
-        if status == libpq.TUPLES_CHUNK or status == libpq.TUPLES_OK:
-            if status == libpq.TUPLES_CHUNK and self.rows:
-                return self.convert(LARGE)
-            if not self.choose_writer(result):
-                return self.convert(TYPE)
-            self.has_shape = True
-            if status == libpq.TUPLES_CHUNK:
-                self.rows = libpq.rows_of(<void *><size_t>result.pgresult_ptr)
-                if 0 <= self.plan.max_rows < self.rows:
-                    return self.convert(LARGE)
-        elif status != libpq.COMMAND_OK:
+        if 0 <= index < self.count:
+            return self.take_of_step(<Step>self.steps[index], result, status)
+        # BEGIN or COMMIT, or an error at the end of a single statement, which commits by itself.
+        if status != libpq.COMMAND_OK or (index == self.count and result.command_status != b"COMMIT"):
             return self.convert(ERROR)
-        tag = result.command_status
-        if tag:
-            self.tag = tag
         return WAITING
 
-    cdef bint choose_writer(self, result) except -1:
-        """Finds out how the rows are written; False if that takes a lookup."""
-        catalog, encoding = self.caller.catalog, self.plan.encoding
-        cdef long generation = catalog.generation
-        if self.name is not None and self.encoding is encoding and self.generation == generation:
-            return True
-        rendering = self.prepared.rendering(generation, encoding) if self.name is not None else None
-        if rendering is None:
-            rendering = catalog.known_rendering(result, encoding)
-            if rendering is None:
-                return False
-            if self.name is not None:
-                self.prepared.remember(generation, encoding, rendering)
-        writer = rendering.rows.writer
-        if writer is None:
-            return False
-        self.writer, self.shape_json = writer, rendering.shape.json
-        self.encoding, self.generation = encoding, generation
-        return True
+    cdef Progress take_of_step(self, Step step, result, int status) except *:
+        cdef void *pgresult = <void *><size_t>result.pgresult_ptr
+        tag = result.command_status
+        if tag:
+            step.tag = tag
+        if status != libpq.TUPLES_CHUNK and status != libpq.TUPLES_OK:
+            return WAITING if status == libpq.COMMAND_OK else self.convert(ERROR)
+        if status == libpq.TUPLES_CHUNK and step.rows:
+            return self.convert(LARGE)
+        if not step.choose_writer(result, self.caller.catalog, self.plan.encoding):
+            return self.convert(TYPE)
+        if status == libpq.TUPLES_CHUNK:
+            step.result, step.rows = result, libpq.rows_of(pgresult)
+            self.rows += step.rows
+            self.held_bytes += libpq.memory_of(pgresult)
+            if 0 <= self.plan.max_rows < step.rows:
+                return self.convert(LARGE)
+        return WAITING
 
-    cdef int write_rows(self, Buffer out) except -1:
-        """Writes the rows, with commas between them. Raises what an encoder raises."""
-        if self.rows:
-            self.writer.write_into(
-                <void *><size_t>(<object>self.taken[0]).pgresult_ptr, self.rows, &out.start, &out.used, &out.room
-            )
-        return 0
+    cdef Progress end_statement(self) except *:
+        """Goes on to the next statement."""
+        cdef int index = self.ended - self.in_block
+        if libpq.connection_status(self.pg) != libpq.CONNECTION_OK:
+            return self.convert(ERROR)
+        if 0 <= index < self.count:
+            (<Step>self.steps[index]).ended_ns = monotonic_ns()
+        self.ended += 1
+        # libpq takes this only for the statement whose results come next.
+        if index + 1 < self.count and not libpq.set_chunked_rows(self.pg, self.plan.chunk_rows):
+            return self.convert(ERROR)
+        return WAITING
 
     cdef int clear(self) except -1:
-        """Forgets the statement that has ended."""
+        """Forgets what has ended."""
+        cdef int index
+        for index in range(self.count):
+            (<Step>self.steps[index]).clear()
         self.client = self.caller = self.plan = None
         self.taken = None
         return 0
 
-    cdef bytes shape(self):
-        return self.shape_json if self.has_shape else no_columns_json
+    cdef tuple chunk_rows(self):
+        """The rows per chunk of each statement that was sent, for the ordinary path."""
+        rows = (self.plan.chunk_rows,) * self.count
+        return (0, *rows, 0) if self.in_block else rows
+
+    cdef object sent(self):
+        """What was sent, for the ordinary path."""
+        cdef Step step = <Step>self.steps[0]
+        cdef int index, ended
+        if not self.plan.is_transaction:
+            return SentStatement(step.prepared, self.sent_ns // 1000)
+        ended = max(0, min(self.ended - 1, self.count))
+        return SentTransaction(
+            self.sent_ns // 1000, [(<Step>self.steps[index]).ended_ns // 1000 for index in range(ended)]
+        )
 
     # What follows is for tests, which cannot call C functions.
 
-    def try_to_send(self, QueryPlan plan not None, Caller caller not None, int session_state, Scalars scalars not None):
-        """Sends a statement. Returns its progress, or None if it cannot be sent as it is."""
-        if not self.is_quiet() or not self.can_run(plan, session_state, scalars):
+    def try_to_send(self, QueryPlan plan not None, Caller caller not None, int session_state):
+        """Sends it. Returns its progress, or None if it cannot be sent as it is."""
+        if not self.is_quiet() or not self.can_run(plan, caller, session_state):
             return None
         self.caller, self.plan = caller, plan
-        return <int>self.send(scalars)
+        return <int>self.send()
 
     def read_arrival(self):
         """Reads once. Returns the progress."""
@@ -210,3 +242,7 @@ cdef class Exchange:
     @property
     def results(self):
         return self.taken
+
+    @property
+    def chunks(self):
+        return self.chunk_rows()

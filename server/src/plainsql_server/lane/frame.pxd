@@ -8,6 +8,7 @@ cdef class Scalars:
     cdef unsigned int strings
 
     cdef bint read(self, const char *text, Py_ssize_t size) except -1
+    cdef Py_ssize_t read_list(self, const char *text, Py_ssize_t size) except -2
     cdef void keep(self, const char *text, Py_ssize_t size, Py_ssize_t *used) noexcept
 
 
@@ -16,4 +17,5 @@ cdef class Frame:
     # Whether the body has no parameters: then it is all in `before`.
     cdef readonly bint is_whole
 
+    cdef bytes key(self)
     cdef bint holds(self, const char *body, Py_ssize_t size, Scalars scalars) except -1

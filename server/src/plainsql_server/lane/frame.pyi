@@ -3,6 +3,7 @@ MAX_SCALARS_BYTES: int
 
 class Scalars:
     def parse(self, text: bytes) -> list[bytes | None] | None: ...
+    def texts_read(self) -> list[bytes | None]: ...
 
 class Frame:
     before: bytes

@@ -40,33 +40,43 @@ cdef class Scalars:
         """The texts of the scalars in a list without its brackets; None if the ordinary path must read it."""
         if not self.read(PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text)):
             return None
+        return self.texts_read()
+
+    def texts_read(self):
+        """The texts of the scalars that were read last."""
         return [None if self.values[index] == NULL else <bytes>self.values[index] for index in range(self.count)]
 
     cdef bint read(self, const char *text, Py_ssize_t size) except -1:
+        return size <= max_scalars_bytes and self.read_list(text, size) == size
+
+    cdef Py_ssize_t read_list(self, const char *text, Py_ssize_t size) except -2:
+        """Reads scalars up to where the list or the text ends, and returns where that is.
+
+        Returns -1 if they are not in their plainest form, or too large.
+        """
         cdef Py_ssize_t at = 0, start, used = 0
         cdef bint has_high = False
         self.count = 0
         self.strings = 0
-        if size > max_scalars_bytes:
-            return False
+        size = min(size, max_scalars_bytes)
         while True:
             while at < size and text[at] == 32:
                 at += 1
             if at == size or self.count == max_scalars:
-                return False
+                return -1
             start = at
             if text[at] == 34:
                 start += 1
                 at = end_of_string(text, start, size, &has_high)
                 if at < 0:
-                    return False
+                    return -1
                 self.strings |= 1u << self.count
                 self.keep(text + start, at - start, &used)
                 at += 1
             elif text[at] == 45 or is_digit(text[at]):
                 at = end_of_number(text, at, size)
                 if at < 0:
-                    return False
+                    return -1
                 self.keep(text + start, at - start, &used)
             elif size - at >= 4 and memcmp(text + at, b"null", 4) == 0:
                 self.values[self.count] = NULL
@@ -78,14 +88,14 @@ cdef class Scalars:
                 self.values[self.count] = b"false"
                 at += 5
             else:
-                return False
+                return -1
             self.count += 1
             while at < size and text[at] == 32:
                 at += 1
-            if at == size:
-                return not has_high or is_utf8(text, size)
+            if at == size or text[at] == 93:
+                return at if not has_high or is_utf8(text, at) else -1
             if text[at] != 44:
-                return False
+                return -1
             at += 1
 
     cdef void keep(self, const char *text, Py_ssize_t size, Py_ssize_t *used) noexcept:
@@ -109,6 +119,10 @@ cdef class Frame:
         if not self.holds(PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body), scalars):
             return None
         return [] if self.is_whole else scalars.parse(body[at : PyBytes_GET_SIZE(body) - PyBytes_GET_SIZE(self.after)])
+
+    cdef bytes key(self):
+        """What is the same in all bodies that have this frame."""
+        return self.before + self.after
 
     cdef bint holds(self, const char *body, Py_ssize_t size, Scalars scalars) except -1:
         """Whether a body has this frame. Its parameters are then in `scalars`."""

@@ -1,10 +1,11 @@
 """Hands requests over to the ordinary path, which goes on where the lane stopped.
 
-A request whose statement was sent is handed over with its connection (`hand_over_sent`), one that has waited for its
-slot with that (`hand_over_slot`), one that has not got it with nothing but its start (`begin_again`), and one that has
-waited for too long with its error (`refuse`). Any other request is fed to the parser as it came.
+A request whose statements were sent is handed over with its connection (`hand_over_sent`), one that has waited for its
+slot with that (`hand_over_slot`), one that has not got it with its start and its permit (`begin_again`), and
+one that has waited for too long with its error (`refuse`). Any other request is fed to the parser as it came.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,14 +14,12 @@ from psycopg.pq.abc import PGresult
 from plainsql_server.core.clock import Deadline
 from plainsql_server.core.principal import Principal
 from plainsql_server.data_plane.databases import Place
-from plainsql_server.data_plane.head_start import HeadStart, SentStatement
+from plainsql_server.data_plane.head_start import HeadStart, SentStatement, SentTransaction
 from plainsql_server.engine.connection.connection import Connection
-from plainsql_server.engine.connection.prepared import Prepared
 from plainsql_server.engine.pool.admission_queue import waited_too_long
 from plainsql_server.engine.pool.pool import Lease, Pool
 from plainsql_server.http.server.requests import Request
 from plainsql_server.http.server.responses import Header
-from plainsql_server.lane.opening import PATH
 
 
 class HttpConnection(Protocol):
@@ -34,10 +33,12 @@ class HttpConnection(Protocol):
 class LaneRequest:
     """A request, as far as the lane knows it."""
 
+    path: str
     headers: dict[bytes, bytes]
     body: bytes
     request_id: bytes | None
     traceparent: bytes | None
+    has_permit: bool
     rate_headers: tuple[Header, ...]
     began_s: float
     timeout_s: float
@@ -54,35 +55,34 @@ class LaneRequest:
         headers = self.headers
         if self.traceparent is not None:
             headers = {**headers, b"traceparent": self.traceparent}
-        request = Request("POST", PATH, b"", headers, body=self.body)
+        request = Request("POST", self.path, b"", headers, body=self.body)
         if self.request_id is not None:
             request.id = self.request_id.decode()
         request.started_us = int(self.began_s * 1_000_000)
         request.began_s = self.began_s
-        request.rate_headers = self.rate_headers
+        request.has_permit, request.rate_headers = self.has_permit, self.rate_headers
         return request
 
 
 @dataclass(frozen=True, slots=True)
 class LaneExchange:
-    """A statement that was sent, and the results that the lane has read."""
+    """What was sent, and the results that the lane has read."""
 
     connection: Connection
-    prepared: Prepared | None
     results: list[PGresult | None]
-    chunk_rows: int
+    # The rows per chunk of each statement.
+    chunk_rows: Sequence[int]
     leased_s: float
-    sent_us: int
     # Whether the lane has read from the connection since.
     has_read: bool
+    sent: SentStatement | SentTransaction
 
 
 def hand_over_sent(protocol: HttpConnection, begun: LaneRequest, exchange: LaneExchange) -> None:
-    """Hands over a request whose statement was sent."""
+    """Hands over a request whose statements were sent."""
     exchange.connection.adopt(exchange.results, exchange.chunk_rows, has_read=exchange.has_read)
     lease = Lease.with_connection(begun.pool, begun.deadline, begun.began_s, exchange.connection, exchange.leased_s)
-    sent = SentStatement(exchange.prepared, exchange.sent_us)
-    _hand_over(protocol, begun, HeadStart(lease, begun.principal, begun.place, begun.began_s, sent))
+    _hand_over(protocol, begun, HeadStart(lease, begun.principal, begun.place, begun.began_s, exchange.sent))
 
 
 def hand_over_slot(protocol: HttpConnection, begun: LaneRequest) -> None:
@@ -92,7 +92,7 @@ def hand_over_slot(protocol: HttpConnection, begun: LaneRequest) -> None:
 
 
 def begin_again(protocol: HttpConnection, begun: LaneRequest) -> None:
-    """Hands over a request that has no slot. Everything is looked up again, but its time goes on."""
+    """Hands over a request that has no slot. Everything is looked up again, but it keeps its time and its permit."""
     protocol.take_over(begun.request())
 
 

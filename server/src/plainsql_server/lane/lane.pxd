@@ -1,12 +1,10 @@
 from libc.stdint cimport int64_t
 
-from plainsql_server.lane.answer cimport Answer
 from plainsql_server.lane.caller cimport Caller
 from plainsql_server.lane.exchange cimport Exchange
 from plainsql_server.lane.frame cimport Scalars
-from plainsql_server.lane.plan cimport QueryPlans
 from plainsql_server.lane.reasons cimport Reasons
-from plainsql_server.lane.report cimport Report
+from plainsql_server.lane.route cimport LaneRoute
 
 
 cdef enum Forced:
@@ -27,11 +25,10 @@ cdef class Waiting:
 
 
 cdef class Lane:
-    cdef object principals, databases, pools, permits, readiness, route, loop, learned_heads
-    cdef readonly Report report
-    cdef QueryPlans plans
+    cdef object principals, databases, pools, permits, readiness, loop, learned_heads
+    # By path.
+    cdef dict routes
     cdef Scalars scalars
-    cdef Answer answer
     cdef int epoll
     # Exchanges by file descriptor. A descriptor may be used again by another connection.
     cdef list exchanges
@@ -45,7 +42,7 @@ cdef class Lane:
     # For tests: after which step every statement is handed over.
     cdef public int forced
 
-    cdef Caller find_caller(self, str secret, object database, Caller known)
+    cdef Caller find_caller(self, LaneRoute route, str secret, object database, Caller known)
     cdef Exchange exchange_of(self, connection)
     cdef int enqueue(self, Waiting waiting, Caller caller, double deadline_s) except -1
     cdef int sweep_soon(self) except -1

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """What the fast lane of one process shares: the engine's sockets, waiting requests, and the clock of slow things.
 
-    lane = Lane(doors, report)
+    lane = Lane(doors, reports)
 
 Each HTTP connection has a track on it; see `track.pyx`.
 
@@ -18,11 +18,17 @@ from libc.stdint cimport int64_t, uint32_t
 from plainsql_server.core.clock import Deadline
 from plainsql_server.core.errors import ServiceError
 from plainsql_server.http.app.authentication import check_scope
+from plainsql_server.lane.answer cimport Answer
 from plainsql_server.lane.caller cimport new_caller
 from plainsql_server.lane.clocks cimport monotonic_ns
 from plainsql_server.lane.exchange cimport Progress
 from plainsql_server.lane.learning import LearnedHeads
+from plainsql_server.lane.opening import QUERY, TEXT_QUERY, TRANSACTION
+from plainsql_server.lane.plan cimport QueryPlans
 from plainsql_server.lane.reasons cimport SLOW, TEST, TYPE
+from plainsql_server.lane.text_plan cimport TextPlans
+from plainsql_server.lane.transaction_answer cimport LaneTransactionAnswer
+from plainsql_server.lane.transaction_plan cimport TransactionPlans
 
 cdef extern from "sys/epoll.h":
     ctypedef union epoll_data_t:
@@ -35,6 +41,9 @@ cdef extern from "sys/epoll.h":
     int epoll_wait(int, epoll_event *, int, int) noexcept
     int EPOLLIN, EPOLLET, EPOLL_CTL_ADD, EPOLL_CLOEXEC
 
+# What reads the bodies of each route, and what writes its answers.
+cdef dict PLANS = {QUERY: QueryPlans, TEXT_QUERY: TextPlans, TRANSACTION: TransactionPlans}
+cdef dict ANSWERS = {QUERY: Answer, TEXT_QUERY: Answer, TRANSACTION: LaneTransactionAnswer}
 # After which step every statement is handed over, by the setting `fast_lane`.
 cdef dict FORCED = {"on": 0, "sent": AFTER_SENDING, "arrived": AT_FIRST_ARRIVAL, "done": WHEN_DONE}
 # What is not done by then is handed over. Deadlines are 100 ms at least here, so none passes unnoticed.
@@ -78,11 +87,13 @@ cdef class Waiting:
 cdef class Lane:
     """The fast lane of one process."""
 
-    def __init__(self, doors, Report report not None, str mode="on"):
+    def __init__(self, doors, dict reports not None, str mode="on"):
         self.principals, self.databases, self.pools = doors.principals, doors.databases, doors.pools
-        self.permits, self.readiness, self.route, self.report = doors.permits, doors.readiness, doors.route, report
-        self.scalars, self.answer = Scalars(), Answer()
-        self.plans = QueryPlans(self.scalars)
+        self.permits, self.readiness, self.scalars = doors.permits, doors.readiness, Scalars()
+        self.routes = {
+            route.path: LaneRoute(route, PLANS[route.path](self.scalars), ANSWERS[route.path](), reports[route.path])
+            for route in doors.routes
+        }
         self.exchanges, self.ready, self.waiting = [], [], {}
         self.learned_heads, self.passed, self.handed_over = LearnedHeads(), Reasons(), Reasons()
         self.forced = FORCED[mode]
@@ -95,7 +106,7 @@ cdef class Lane:
 
     def close(self):
         """Reports what is left. No request may be under way."""
-        self.report.flush()
+        self.flush()
         self.loop.remove_reader(self.epoll)
         os.close(self.epoll)
 
@@ -151,7 +162,7 @@ cdef class Lane:
                 waiting.abort()
         return 0
 
-    cdef Caller find_caller(self, str secret, object database, Caller known):
+    cdef Caller find_caller(self, LaneRoute route, str secret, object database, Caller known):
         """The caller with a secret, if both lookups are cached and valid; `known` again if nothing has changed."""
         cdef Caller caller
         found = self.principals.remembered(secret)
@@ -159,15 +170,13 @@ cdef class Lane:
             return None
         principal, principal_until_s = found
         try:
-            check_scope(principal, self.route)
+            check_scope(principal, route.declared)
         except ServiceError:
             return None
         found = self.databases.remembered(principal, database)
         if found is None:
             return None
         place, place_until_s = found
-        if place.address.read_only:
-            return None
         pool = self.pools.for_address(place.address, principal.organization_id)
         if known is not None and known.principal is principal and known.place is place and known.pool is pool:
             caller = known
@@ -219,8 +228,11 @@ cdef class Lane:
         return 0
 
     def flush(self):
+        """Passes on what the lane has to report."""
+        cdef LaneRoute route
         self.is_flushing = False
-        self.report.flush()
+        for route in self.routes.values():
+            route.report.flush()
 
     def sweep(self):
         """Hands over what takes long, and forgets the exchanges of closed connections."""

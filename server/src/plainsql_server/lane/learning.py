@@ -1,6 +1,6 @@
 """What the lane learns from requests that the ordinary path has read: the head that a client sends again and again.
 
-learned = learned_heads.learn(data, request)    # None if it is not an ordinary one
+learned = learned_heads.learn(data, request, b"application/json")    # None if it is not an ordinary one
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,6 @@ from plainsql_server.http.server.cors import cors_headers
 from plainsql_server.http.server.requests import Request, require_content_type
 from plainsql_server.lane.known_head import LENGTH, REQUEST_ID, TRACEPARENT, KnownHead
 
-_REQUEST_LINE = b"POST /v1/query HTTP/1.1\r\n"
 # A request with one of these is read by the ordinary path each time.
 _UNUSUAL = (b"transfer-encoding", b"upgrade", b"expect", b"content-encoding", b"idempotency-key")
 # Headers that may differ from request to request.
@@ -40,16 +39,21 @@ class LearnedHeads:
     def __init__(self) -> None:
         self._by_key: WeakValueDictionary[tuple[object, ...], LearnedHead] = WeakValueDictionary()
 
-    def learn(self, data: bytes, request: Request) -> LearnedHead | None:
+    def learn(self, data: bytes, request: Request, content_type: bytes) -> LearnedHead | None:
         """The head of a request; see `learn_head`."""
-        learned = learn_head(data, request)
+        learned = learn_head(data, request, content_type)
         return None if learned is None else self._by_key.setdefault(learned.known.key, learned)
 
 
-def learn_head(data: bytes, request: Request) -> LearnedHead | None:
-    """The head of a request whose bytes were exactly `data`, or None if the lane has no use for it."""
+def learn_head(data: bytes, request: Request, content_type: bytes) -> LearnedHead | None:
+    """The head of a request whose bytes were exactly `data`, or None if the lane has no use for it.
+
+    `content_type` is what its route takes.
+    """
     headers = request.headers
-    if not data.startswith(_REQUEST_LINE) or any(name in headers for name in _UNUSUAL):
+    # A request with a query string, or a path that is written in another way, has another line.
+    line = f"POST {request.path} HTTP/1.1\r\n".encode()
+    if not data.startswith(line) or any(name in headers for name in _UNUSUAL):
         return None
     if preferred(headers.get(b"accept"), tuple(STREAM_FORMATS), must=False) is not None:
         return None
@@ -57,7 +61,7 @@ def learn_head(data: bytes, request: Request) -> LearnedHead | None:
     if known is None:
         return None
     try:
-        require_content_type(request, b"application/json")
+        require_content_type(request, content_type)
         secret = secret_of(request)
     except ServiceError:
         return None

@@ -2,6 +2,7 @@ from libc.stdint cimport uint32_t
 
 ctypedef const char *Text
 ctypedef int (*OfConnection)(void *) noexcept
+ctypedef size_t (*OfResult)(const void *) noexcept
 ctypedef int (*OfConnectionAndNumber)(void *, int) noexcept
 ctypedef int (*SendPrepared)(void *, Text, int, Text *, const int *, const int *, int) noexcept
 ctypedef int (*SendParams)(void *, Text, int, const uint32_t *, Text *, const int *, const int *, int) noexcept
@@ -9,8 +10,10 @@ ctypedef int (*SendParams)(void *, Text, int, const uint32_t *, Text *, const in
 cdef SendPrepared send_prepared
 cdef SendParams send_params
 cdef OfConnectionAndNumber set_chunked_rows
-cdef OfConnection pipeline_sync, flush, consume_input, is_busy, transaction_status, connection_status
+cdef OfConnection pipeline_sync, send_flush_request, flush, consume_input, is_busy, transaction_status, connection_status
+cdef OfConnection has_tls
 cdef OfConnection rows_of
+cdef OfResult memory_of
 
 # libpq's ExecStatusType, ConnStatusType and PGTransactionStatusType, as far as the lane knows them.
 cdef enum:

@@ -3,7 +3,7 @@
 with opened_lane(doors, observers, settings.fast_lane) as application.lane: …
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -26,8 +26,11 @@ from plainsql_server.limits.permits import Permits
 from plainsql_server.logs import Log
 from plainsql_server.metrics import Metrics
 
-# The route whose requests the lane answers.
-PATH = "/v1/query"
+QUERY = "/v1/query"
+TEXT_QUERY = "/query"
+TRANSACTION = "/v1/transaction"
+# The routes whose requests the lane answers.
+PATHS = (QUERY, TEXT_QUERY, TRANSACTION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ class Doors:
     permits: Permits
     readiness: Readiness
     freshness: Freshness
-    route: Route
+    routes: Sequence[Route]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +87,11 @@ def opened_lane(doors: Doors, observers: Observers, mode: str) -> Iterator[Lane 
         return
     # Not at the top: they may not be there.
     report, lane, track = (import_module(f"plainsql_server.lane.{name}") for name in ("report", "lane", "track"))
-    reporting = report.Report(doors.route.path, observers.log, observers.metrics, observers.tally)
-    opened = OpenLane(lane.Lane(doors, reporting, mode), track.Track)
+    reports = {
+        route.path: report.Report(route.path, observers.log, observers.metrics, observers.tally)
+        for route in doors.routes
+    }
+    opened = OpenLane(lane.Lane(doors, reports, mode), track.Track)
     observers.metrics.watch_lane(opened.load)
     try:
         yield opened

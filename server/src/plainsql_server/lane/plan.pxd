@@ -1,14 +1,25 @@
 from plainsql_server.lane.frame cimport Frame, Scalars
 
 
-cdef class QueryPlan:
+cdef class StepPlan:
     cdef readonly str sql
     cdef readonly bytes text
+    # Its parameters, as the body that was read last has them; None if it has none.
+    cdef readonly Scalars scalars
+
+
+cdef class QueryPlan:
+    # Its statements: one, or those of a transaction.
+    cdef readonly list steps
     cdef readonly Frame frame
     cdef readonly object encoding, database, timeout_ms
     cdef readonly int chunk_rows, max_rows
     cdef readonly int state, state_without_code
     cdef readonly bint may_store_code, read_only
+    cdef readonly bint is_transaction
+
+    cdef int set_options(self, sent, database, classifications) except -1
+    cdef int limit_ms(self, limits) except -1
 
 
 cdef class QueryPlans:
@@ -17,6 +28,8 @@ cdef class QueryPlans:
 
     cdef QueryPlan find(self, const char *body, Py_ssize_t size)
     cdef QueryPlan learn(self, bytes body)
+    cdef object decode(self, bytes body)
+    cdef QueryPlan keep(self, QueryPlan plan)
     cdef object classify(self, str sql)
 
 

@@ -4,9 +4,13 @@ from plainsql_server.lane.frame import Frame, Scalars
 MAX_PLANS: int
 SHORTEST_TIMEOUT_MS: int
 
-class QueryPlan:
+class StepPlan:
     sql: str
     text: bytes
+    scalars: Scalars | None
+
+class QueryPlan:
+    steps: list[StepPlan]
     frame: Frame
     encoding: Encoding
     database: str | None
@@ -17,6 +21,7 @@ class QueryPlan:
     state_without_code: int
     may_store_code: bool
     read_only: bool
+    is_transaction: bool
 
 class QueryPlans:
     def __init__(self, scalars: Scalars) -> None: ...

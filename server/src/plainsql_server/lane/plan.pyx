@@ -30,8 +30,34 @@ cdef Py_ssize_t MAX_CLASSIFIED_BYTES = 2_000
 cdef int _chunk_rows = CHUNK_ROWS
 
 
+cdef class StepPlan:
+    """A statement, and where its parameters are."""
+
+    def __init__(self, str sql not None, Scalars scalars):
+        self.sql, self.text, self.scalars = sql, sql.encode(), scalars
+
+
 cdef class QueryPlan:
-    """A statement as a body asks for it."""
+    """A statement or a transaction as a body asks for it."""
+
+    def __init__(self, list steps not None, Frame frame not None):
+        self.steps, self.frame = steps, frame
+
+    cdef int set_options(self, sent, database, classifications) except -1:
+        self.encoding, self.database = ENCODINGS[sent.row_format, sent.big_numbers], database
+        # JSON's numbers have no upper limit, C's do.
+        self.timeout_ms = None if sent.timeout_ms is None else min(sent.timeout_ms, 1 << 30)
+        self.read_only = sent.read_only
+        self.max_rows = -1 if sent.max_rows is None else min(sent.max_rows, 1 << 30)
+        self.chunk_rows = _chunk_rows
+        self.state = max([each.session_state for each in classifications])
+        self.state_without_code = max([each.state_without_code for each in classifications])
+        self.may_store_code = any([each.may_store_code for each in classifications])
+        return 0
+
+    cdef int limit_ms(self, limits) except -1:
+        """The tier's limit of its time."""
+        return limits.statement_timeout_ms
 
 
 cdef class QueryPlans:
@@ -65,7 +91,7 @@ cdef class QueryPlans:
         if PyBytes_GET_SIZE(body) > MAX_LEARNED_BYTES:
             return None
         try:
-            sent = decode_json(body, QUERY_BODY)
+            sent = self.decode(body)
             classification = self.classify(sent.sql)
         except ServiceError:
             return None
@@ -74,12 +100,23 @@ cdef class QueryPlans:
         frame = _frame_of(body, sent)
         if frame is None or not (<Frame>frame).holds(PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body), self.scalars):
             return None
-        plan = _plan(sent, frame, classification)
+        plan = QueryPlan([StepPlan(sent.sql, None if (<Frame>frame).is_whole else self.scalars)], frame)
+        plan.set_options(sent, sent.database, [classification])
+        if 0 <= plan.max_rows < _chunk_rows:
+            plan.chunk_rows = plan.max_rows + 1
+        return self.keep(plan)
+
+    cdef object decode(self, bytes body):
+        """What the ordinary path makes of a body. Raises ServiceError."""
+        return decode_json(body, QUERY_BODY)
+
+    cdef QueryPlan keep(self, QueryPlan plan):
+        """Remembers a plan, in the place of an older one if there are many."""
         # Texts with literals in them would push out those that repeat, so the two do not share a table.
         table = self.whole if plan.frame.is_whole else self.framed
         if len(table) >= MAX_PLANS:
             del table[next(iter(table))]
-        table[plan.frame.before + plan.frame.after] = plan
+        table[plan.frame.key()] = plan
         return plan
 
     cdef object classify(self, str sql):
@@ -93,20 +130,6 @@ cdef class QueryPlans:
                     self.classified.clear()
                 self.classified[key] = found
         return found
-
-
-cdef QueryPlan _plan(sent, Frame frame, classification):
-    cdef QueryPlan plan = QueryPlan()
-    plan.sql, plan.text, plan.frame = sent.sql, sent.sql.encode(), frame
-    plan.encoding, plan.database = ENCODINGS[sent.row_format, sent.big_numbers], sent.database
-    # JSON's numbers have no upper limit, C's do.
-    plan.timeout_ms = None if sent.timeout_ms is None else min(sent.timeout_ms, 1 << 30)
-    plan.read_only = sent.read_only
-    plan.max_rows = -1 if sent.max_rows is None else min(sent.max_rows, 1 << 30)
-    plan.chunk_rows = plan.max_rows + 1 if 0 <= plan.max_rows < _chunk_rows else _chunk_rows
-    plan.state, plan.state_without_code = classification.session_state, classification.state_without_code
-    plan.may_store_code = classification.may_store_code
-    return plan
 
 
 cdef bytes key_of(const char *body, Py_ssize_t size):

@@ -11,13 +11,14 @@ NAMES = (
     "head",
     # A body that the lane does not read: new, with arrays or escapes, too long, with a near deadline.
     "body",
-    # The key or its database is not cached, or the key may only read.
+    # The key or its database is not cached.
     "caller",
-    # The request is read-only, or stores the first code in its database.
+    # It stores the first code in its database; or it is read-only or a transaction, and needs guards, because it could
+    # change its mode.
     "options",
     # No connection to the engine is idle.
     "connection",
-    # The connection has not prepared the statement, or the parameters do not fit it.
+    # The connection has not prepared a statement of it, or the parameters do not fit.
     "statement",
     # The session must be cleaned first.
     "session",
@@ -31,7 +32,7 @@ NAMES = (
     "pipelined",
     # PostgreSQL reported an error, or the connection to it broke.
     "error",
-    # More rows than one chunk, or more than arrived at once.
+    # More rows than one chunk, or more than arrived at once; of a transaction, more than the lane holds.
     "large",
     # A type that must be looked up, or a value that has no JSON.
     "type",

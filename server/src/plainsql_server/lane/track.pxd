@@ -12,11 +12,12 @@ cdef class WaitingQuery(Waiting):
 
 
 cdef class Track(Wire):
+    # The request that is being answered: what it asks for, who calls, and where its body is in its bytes.
     cdef QueryPlan plan
-    # The request that is being answered: who calls, and where its body is in its bytes.
     cdef Caller caller
     cdef Py_ssize_t body_at, body_size
     cdef bytes request_id, traceparent
+    cdef bint has_permit
     cdef tuple rate_headers
     cdef int64_t started_ns
     # Where it stands: it waits for a slot, or has one, or has one and an exchange.

@@ -4,16 +4,18 @@
     track = Track(lane, protocol, parser_head, parse)
 
 A request with a known head and frame (`wire.pyx` reads them), whose caller is known and for whom a connection is free
-that has prepared its statement, is sent to the engine at once, and answered when the engine has answered. Any other one
-is fed to the parser. What turns out to be out of the ordinary later is handed over to the ordinary path, which goes on
-in the middle, with the same request id, permit, slot, connection and deadline. The lane does nothing that the ordinary
-path would do again before it is certain that it keeps the request; so the permit is taken last.
+that has prepared its statements, is sent to the engine at once, and answered when the engine has answered. Any other
+one is fed to the parser. What turns out to be out of the ordinary later is handed over to the ordinary path, which goes
+on in the middle, with the same request id, permit, slot, connection and deadline. The lane does nothing that the
+ordinary path would do again before it is certain that it keeps the request; so the permit is taken last. A request that
+waits for a slot has taken its permit before, and keeps it.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t
 
 from plainsql_server.lane cimport libpq
+from plainsql_server.lane.answer cimport Answer
 from plainsql_server.lane.clocks cimport monotonic_ns
 from plainsql_server.lane.exchange cimport DONE, WAITING
 from plainsql_server.lane.known_head cimport KnownHead
@@ -32,6 +34,7 @@ from plainsql_server.lane.handover import (
     LaneExchange, LaneRequest, begin_again, hand_over_sent, hand_over_slot, refuse,
 )
 from plainsql_server.lane.plan import SHORTEST_TIMEOUT_MS
+from plainsql_server.lane.route cimport RouteHead
 
 cdef int SEQUENCES = int(SessionState.SEQUENCES)
 cdef int64_t without_code_for_ns = <int64_t>(WITHOUT_CODE_FOR_S * 1e9)
@@ -52,7 +55,7 @@ cdef class WaitingQuery(Waiting):
 
 
 cdef class Track(Wire):
-    """The queries of one HTTP connection, one after the other."""
+    """The requests of one HTTP connection, one after the other."""
 
     cdef bint is_free(self) noexcept:
         return self.exchange is None and self.waiting is None
@@ -64,12 +67,10 @@ cdef class Track(Wire):
         self.data, self.body_at, self.body_size = data, head.body_at, head.body_size
         self.request_id = data[head.id_at : head.id_at + head.id_size] if head.id_at >= 0 else None
         self.traceparent = data[head.trace_at : head.trace_at + 55] if head.trace_at >= 0 else None
-        self.rate_headers = ()
+        self.has_permit, self.rate_headers = False, ()
         self.plan = self.find_plan()
         if self.plan is None:
             return self.pass_on(BODY)
-        if self.plan.read_only:
-            return self.pass_on(OPTIONS)
         self.caller = self.find_caller(self.plan)
         if self.caller is None:
             return self.pass_on(CALLER)
@@ -79,29 +80,32 @@ cdef class Track(Wire):
 
     cdef bint is_caller_known(self) except -1:
         """Whether the key is known. Without one, not even a body is looked at."""
-        cdef Caller known = self.known
+        cdef Caller known = self.head.caller
         if known is not None and known.generation == self.lane.generation and self.started_ns * 1e-9 < known.until_s:
             return True
-        return self.lane.principals.remembered(self.learned.secret) is not None
+        return self.lane.principals.remembered(self.head.learned.secret) is not None
 
     cdef QueryPlan find_plan(self):
-        """The plan of the body, whose parameters are in the lane's scalars then."""
+        """The plan of the body, whose parameters are in the scalars of its steps then."""
         cdef const char *body = PyBytes_AS_STRING(self.data) + self.body_at
-        if self.plan is not None and self.plan.frame.holds(body, self.body_size, self.lane.scalars):
-            return self.plan
-        return self.lane.plans.find(body, self.body_size)
+        cdef RouteHead head = self.head
+        if head.plan is None or not head.plan.frame.holds(body, self.body_size, self.lane.scalars):
+            head.plan = head.route.plans.find(body, self.body_size)
+        return head.plan
 
     cdef Caller find_caller(self, QueryPlan plan):
         """The caller; None if the ordinary path must look something up."""
-        cdef Caller known = self.known
-        if plan.database is not None and plan.database != self.learned.database:
-            return self.lane.find_caller(self.learned.secret, plan.database, None)
+        cdef RouteHead head = self.head
+        cdef Caller known = head.caller
+        learned = head.learned
+        if plan.database is not None and plan.database != learned.database:
+            return self.lane.find_caller(head.route, learned.secret, plan.database, None)
         if known is None or known.generation != self.lane.generation or self.started_ns * 1e-9 >= known.until_s:
-            self.known = known = self.lane.find_caller(self.learned.secret, self.learned.database, known)
+            head.caller = known = self.lane.find_caller(head.route, learned.secret, learned.database, known)
         return known
 
     cdef bint run_or_wait(self) except -1:
-        """Runs the statement, now or when there is a slot."""
+        """Runs the request, now or when there is a slot."""
         cdef Caller caller = self.caller
         if not caller.admission.take_free(caller.queue):
             return self.wait_for_slot()
@@ -119,29 +123,35 @@ cdef class Track(Wire):
     cdef bint wait_for_slot(self) except -1:
         cdef WaitingQuery waiting = WaitingQuery()
         cdef Caller caller = self.caller
-        if caller.has_rate_limit:
-            # It would wait before it has a permit.
-            return self.pass_on(RATE_LIMIT)
         if caller.pool.open_count == 0:
             # The process may have dropped this pool, and uses another one for the same address.
-            self.known = None
+            self.head.caller = None
             return self.pass_on(CONNECTION)
+        if not self.take_permit():
+            # The ordinary path waits for one, or refuses the request.
+            return self.pass_on(RATE_LIMIT)
         waiting.track = self
-        if not self.lane.enqueue(waiting, caller, self.started_ns * 1e-9 + self.timeout_s()):
-            return self.pass_on(OVERLOAD)
-        self.waiting = waiting
+        if self.lane.enqueue(waiting, caller, self.started_ns * 1e-9 + self.timeout_s()):
+            self.waiting = waiting
+            return True
+        # The ordinary path refuses it, unless there is a slot by then.
+        self.reason = OVERLOAD
+        if not self.has_permit:
+            return False
+        self.begin_again()
         return True
 
     cdef double timeout_s(self) except? -1:
-        cdef double limit_s = self.caller.limits.statement_timeout_ms / 1000.0
+        cdef double limit_s = self.plan.limit_ms(self.caller.limits) / 1000.0
         return limit_s if self.plan.timeout_ms is None else min(limit_s, self.plan.timeout_ms / 1000.0)
 
     cdef int run_waiting(self) except -1:
         """Runs the request that has waited for its slot."""
         cdef Caller caller = self.caller
         self.waiting, self.has_slot = None, True
-        database = self.learned.database if self.plan.database is None else self.plan.database
-        if self.lane.find_caller(self.learned.secret, database, caller) is not caller:
+        learned = self.head.learned
+        database = learned.database if self.plan.database is None else self.plan.database
+        if self.lane.find_caller(self.head.route, learned.secret, database, caller) is not caller:
             # The key was revoked meanwhile, or the database moved.
             self.reason, self.has_slot = CHANGED, False
             caller.admission.release(caller.queue, 0.0)
@@ -159,7 +169,7 @@ cdef class Track(Wire):
         return self.plan.frame.holds(body, self.body_size, self.lane.scalars)
 
     cdef bint run(self) except -1:
-        """Sends the statement, for a request that has a slot. Returns False if that is not possible."""
+        """Sends the statements of a request that has a slot. Returns False if that is not possible."""
         cdef Lane lane = self.lane
         cdef Caller caller = self.caller
         cdef Exchange exchange = None
@@ -168,11 +178,11 @@ cdef class Track(Wire):
             exchange = lane.exchange_of(idle[len(idle) - 1])
         if exchange is None:
             # A connection must be opened; or the pool was given up for another one.
-            self.known = None
+            self.head.caller = None
             return self.pass_on(CONNECTION)
         if exchange.connection.place != caller.leader.place or not exchange.is_quiet():
             return self.pass_on(CONNECTION)
-        if not exchange.can_run(self.plan, self.state_left(), lane.scalars):
+        if not exchange.can_run(self.plan, caller, self.state_left()):
             return self.pass_on(exchange.reason)
         if not self.take_permit():
             return self.pass_on(RATE_LIMIT)
@@ -184,7 +194,7 @@ cdef class Track(Wire):
         self.exchange, self.has_slot = exchange, False
         exchange.connection.unwatch()
         lane.begun += 1
-        if exchange.send(lane.scalars) != WAITING:
+        if exchange.send() != WAITING:
             self.reason = exchange.reason
             self.hand_over()
         elif lane.forced == AFTER_SENDING:
@@ -195,22 +205,22 @@ cdef class Track(Wire):
         return True
 
     cdef bint take_permit(self) except -1:
-        """Takes a permit of the organization's, if it needs one."""
+        """Takes a permit of the organization's, if it needs one and has none."""
         cdef Caller caller = self.caller
-        if caller.has_rate_limit:
+        if caller.has_rate_limit and not self.has_permit:
             permit = self.lane.permits.take_now(caller.principal.organization_id, caller.limits.requests_per_minute)
             if permit is None:
                 return False
-            self.rate_headers = rate_headers(caller.principal.tier, permit)
+            self.has_permit, self.rate_headers = True, rate_headers(caller.principal.tier, permit)
         return True
 
     cdef int state_left(self) noexcept:
-        """The session state that the statement may leave behind, if it ends now. See `StatementJob.session_state`."""
+        """The session state that the request may leave behind, if it ends now. See `StatementJob.session_state`."""
         cdef bint is_quick = monotonic_ns() - self.started_ns < without_code_for_ns
         return self.plan.state_without_code if self.caller.without_code and is_quick else self.plan.state
 
     cdef int on_progress(self, Exchange exchange, Progress progress) except -1:
-        """Called when the statement has been answered, or must be handed over."""
+        """Called when everything has been answered, or must be handed over."""
         if self.exchange is not exchange:
             return 0
         self.reason = exchange.reason
@@ -246,31 +256,31 @@ cdef class Track(Wire):
         return 0
 
     cdef int finish(self) except -1:
-        """Answers the request whose statement has committed."""
+        """Answers the request, which has committed."""
         cdef Lane lane = self.lane
+        cdef Answer answer = self.head.route.answer
         cdef Exchange exchange = self.exchange
         cdef Caller caller = self.caller
         cdef const char *request_id = PyBytes_AS_STRING(self.request_id)
         cdef Py_ssize_t id_size = PyBytes_GET_SIZE(self.request_id)
         server_state = self.protocol.server_state
         try:
-            lane.answer.write(exchange, request_id, id_size, server_state.default_headers, self.more_headers())
+            answer.write(exchange, request_id, id_size, server_state.default_headers, self.more_headers())
         except ServiceError:
             # A value that has no JSON: the ordinary path finds the same, and reports it.
             self.reason = TYPE
             return self.hand_over()
-        if lane.answer.rows_bytes > caller.limits.result_bytes:
+        if answer.rows_bytes > caller.limits.result_bytes:
             self.reason = LARGE
             return self.hand_over()
-        self.send(lane.answer.start, lane.answer.size)
+        self.send(answer.start, answer.size)
         server_state.total_requests += 1
         self.idle_since_s = monotonic_ns() * 1e-9
         self.exchange = None
         connection, leased_s = exchange.connection, exchange.leased_ns * 1e-9
-        lane.report.add(
+        self.head.route.report.add(
             caller, request_id, id_size, NULL if self.traceparent is None else PyBytes_AS_STRING(self.traceparent) + 3,
-            lane.answer.total_us, lane.answer.queue_us, lane.answer.exec_us, exchange.rows, lane.answer.command,
-            lane.answer.rows_bytes,
+            answer.total_us, answer.queue_us, answer.exec_us, exchange.rows, answer.command, answer.rows_bytes,
         )
         lane.flush_soon()
         exchange.clear()
@@ -281,12 +291,13 @@ cdef class Track(Wire):
         return self.go_on()
 
     cdef bytes more_headers(self):
+        cdef bytes cors = self.head.learned.cors
         if not self.rate_headers:
-            return self.learned.cors
-        return b"".join([b"%b: %b\r\n" % header for header in self.rate_headers]) + self.learned.cors
+            return cors
+        return b"".join([b"%b: %b\r\n" % header for header in self.rate_headers]) + cors
 
     cdef int release(self, Caller caller, int state, connection, double leased_s, int transaction_status) except -1:
-        """Gives the connection back to its pool, to be cleaned if the statement may have left something behind."""
+        """Gives the connection back to its pool, to be cleaned if the request may have left something behind."""
         self.lane.is_finishing = True
         try:
             if state <= SEQUENCES and transaction_status == libpq.TRANSACTION_IDLE:
@@ -303,8 +314,9 @@ cdef class Track(Wire):
         """The request, for the ordinary path. It owes an answer to it from now on."""
         cdef Caller caller = self.caller
         request = LaneRequest(
-            self.learned.headers, self.data[self.body_at :], self.request_id, self.traceparent, self.rate_headers,
-            self.started_ns * 1e-9, self.timeout_s(), caller.principal, caller.place, caller.pool,
+            self.head.route.path, self.head.learned.headers, self.data[self.body_at :], self.request_id,
+            self.traceparent, self.has_permit, self.rate_headers, self.started_ns * 1e-9, self.timeout_s(),
+            caller.principal, caller.place, caller.pool,
         )
         self.is_dirty = True
         self.handed_over += 1
@@ -314,12 +326,12 @@ cdef class Track(Wire):
         return request
 
     cdef int hand_over(self) except -1:
-        """Has the ordinary path go on with the statement that is under way."""
+        """Has the ordinary path go on with what is under way."""
         cdef Exchange exchange = self.exchange
         request = self.as_request()
         sent = LaneExchange(
-            exchange.connection, exchange.prepared, exchange.taken, exchange.plan.chunk_rows,
-            exchange.leased_ns * 1e-9, exchange.sent_ns // 1000, exchange.has_read,
+            exchange.connection, exchange.taken, exchange.chunk_rows(), exchange.leased_ns * 1e-9, exchange.has_read,
+            exchange.sent(),
         )
         # From here on, the ordinary path has it.
         exchange.clear()

@@ -1,8 +1,8 @@
-from plainsql_server.lane.caller cimport Caller
 from plainsql_server.lane.exchange cimport Client
-from plainsql_server.lane.known_head cimport KnownHead
+from plainsql_server.lane.known_head cimport KnownHead, Match
 from plainsql_server.lane.lane cimport Lane
 from plainsql_server.lane.reasons cimport Reason
+from plainsql_server.lane.route cimport RouteHead
 
 
 cdef class Wire(Client):
@@ -17,10 +17,9 @@ cdef class Wire(Client):
     cdef bytes partial, later
     # The request that is being answered.
     cdef bytes data
-    cdef object learned
-    cdef KnownHead head
-    # Who called last with this head, unless the body named another database.
-    cdef Caller known
+    # The heads that were learned here, newest first, and the one that was used last; None if there is none.
+    cdef list route_heads
+    cdef RouteHead head
     # Why the last request did not take the lane, or is being handed over.
     cdef Reason reason
     cdef readonly double idle_since_s
@@ -32,6 +31,7 @@ cdef class Wire(Client):
     cdef bint start(self, bytes data, KnownHead head) except -1
     cdef bint pass_on(self, Reason reason) noexcept
     cdef bint begin(self, bytes data) except -1
+    cdef Match find_head(self, const char *text, Py_ssize_t size) except *
     cdef int feed_parser(self, bytes data) except -1
     cdef int send(self, char *start, Py_ssize_t size) except -1
     cdef int go_on(self) except -1

@@ -12,6 +12,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 
 from plainsql_server.lane.known_head cimport COMPLETE, UNKNOWN, Match
 from plainsql_server.lane.reasons cimport HEAD, PIPELINED, STOPPING, UNREAD
+from plainsql_server.lane.route cimport LaneRoute
 
 cdef extern from "sys/socket.h":
     ssize_t send_bytes "send"(int, const void *, size_t, int) noexcept
@@ -19,6 +20,8 @@ cdef extern from "sys/socket.h":
 
 # Longer requests are not learned from.
 cdef Py_ssize_t MAX_LEARNED_BYTES = 16 * 1024
+# How many heads a connection remembers: one for each route, and more for clients that name several databases.
+cdef int MAX_HEADS = 4
 
 
 cdef class Wire(Client):
@@ -71,8 +74,8 @@ cdef class Wire(Client):
 
     cdef bint begin(self, bytes data) except -1:
         """Starts a request if it is one for the lane, or keeps it if it has not arrived whole."""
-        cdef KnownHead head = self.head
-        cdef Match match = head.read(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+        cdef Match match = self.find_head(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+        cdef KnownHead head = self.head.known
         cdef Py_ssize_t end = head.body_at + head.body_size
         if match == UNKNOWN:
             return self.pass_on(HEAD)
@@ -93,6 +96,20 @@ cdef class Wire(Client):
             self.later = None
             self.transport.resume_reading()
         return False
+
+    cdef Match find_head(self, const char *text, Py_ssize_t size) except *:
+        """Finds the head that a text begins with among those that were learned here, and uses it."""
+        cdef RouteHead other
+        cdef Match match = UNKNOWN if self.head is None else self.head.known.read(text, size)
+        if match != UNKNOWN or self.head is None:
+            return match
+        for other in self.route_heads:
+            if other is not self.head:
+                match = other.known.read(text, size)
+                if match != UNKNOWN:
+                    self.head = other
+                    return match
+        return UNKNOWN
 
     cdef int feed_parser(self, bytes data) except -1:
         """Has the ordinary path read what the client sent."""
@@ -119,13 +136,18 @@ cdef class Wire(Client):
     def learn(self, request):
         """Called by the protocol with each small request that the parser has read, before it is answered."""
         cdef bytes fed = self.fed
+        cdef LaneRoute route
         self.fed = None
         if fed is None or self.parser_head.begun + self.handed_over != self.answered + 1:
             return
-        learned = self.lane.learned_heads.learn(fed, request)
-        if learned is None or learned is self.learned:
+        route = <LaneRoute>self.lane.routes.get(request.path)
+        if route is None or self.find_head(PyBytes_AS_STRING(fed), PyBytes_GET_SIZE(fed)) == COMPLETE:
             return
-        self.learned, self.head, self.known = learned, learned.known, None
+        learned = self.lane.learned_heads.learn(fed, request, route.declared.body_type)
+        if learned is None:
+            return
+        self.head = RouteHead(learned, route)
+        self.route_heads = [self.head] if self.route_heads is None else [self.head, *self.route_heads[: MAX_HEADS - 1]]
         self.transport = self.protocol.transport
         if self.transport.get_extra_info("sslcontext") is None:
             self.fd = self.transport.get_extra_info("socket").fileno()
@@ -158,7 +180,7 @@ cdef class Wire(Client):
     cdef int let_go(self) except -1:
         """Drops the connection's other objects, which refer to this one: the connection is lost."""
         self.protocol = self.parser_head = self.parse = self.transport = None
-        self.learned = self.head = self.known = None
+        self.head = self.route_heads = None
         self.later = self.partial = self.fed = self.data = None
         self.fd = -1
         return 0

@@ -17,6 +17,7 @@ import asyncio
 import select
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 
 from psycopg import Error as DriverError
 from psycopg import pq
@@ -215,21 +216,20 @@ class Connection:
             self._loop.add_writer(self._socket, self._on_writable)
             self._writing = True
 
-    def adopt(self, results: Sequence[PGresult | None], chunk_rows: int, *, has_read: bool) -> None:
-        """Goes on with an exchange that the fast lane has sent: one statement and its sync.
+    def adopt(self, results: Sequence[PGresult | None], chunk_rows: Sequence[int], *, has_read: bool) -> None:
+        """Goes on with an exchange that the fast lane has sent: statements, given by their rows per chunk, and a sync.
 
         `results` are those that the lane has read. `fetch` returns them first.
         """
-        self._steps.extend((chunk_rows, _SYNC))
+        self._steps.extend(chunk_rows)
+        self._steps.append(_SYNC)
         self.syncs_due += 1
         # After the first read, what is still to come of a result is counted.
         self._waits = 1 if has_read else 0
         self._returned.extend(results)
-        try:
+        # If that fails, `fetch` finds the connection broken, and raises.
+        with suppress(DriverError):
             self._flush()
-        except DriverError:
-            # `fetch` finds the connection broken, and raises.
-            return
 
     def unwatch(self) -> None:
         """Stops watching the socket: the fast lane does. The next `fetch` that waits starts it again."""
@@ -248,12 +248,13 @@ class Connection:
     def _take(self) -> PGresult | None:
         if self._valve is not None:
             self.taken_bytes, self._valve.passed_bytes = self._valve.passed_bytes, 0
-        result = self._returned.popleft() if self._returned else self._pg.get_result()
+        was_returned = bool(self._returned)
+        result = self._returned.popleft() if was_returned else self._pg.get_result()
         if result is None:
-            self._end_of_results()
+            self._end_of_results(was_returned)
         elif result.status == _PIPELINE_SYNC:
             self.syncs_due -= 1
-            self._next_step()
+            self._next_step(was_returned)
             if self.syncs_due == 0:
                 self._remove_valve()
                 self._announce_settled()
@@ -346,20 +347,22 @@ class Connection:
             self._valve = None
             self.taken_bytes = 0
 
-    def _end_of_results(self) -> None:
-        if not self.is_open:
+    def _end_of_results(self, was_returned: bool) -> None:
+        # What was returned may have come before the connection broke.
+        if not self._returned and not self.is_open:
             self._stop_watching()
             raise connection_lost(self._pg.get_error_message())
         # If the implicit commit fails, PostgreSQL answers the sync with an error first. That error ends like a
         # statement of its own, but no step was queued for it.
         if self._steps[0] != _SYNC:
-            self._next_step()
+            self._next_step(was_returned)
 
-    def _next_step(self) -> None:
+    def _next_step(self, was_returned: bool) -> None:
         self._steps.popleft()
         # libpq accepts chunked mode only for the statement at the head of the pipeline and before its rows are read,
-        # and not for one that PostgreSQL skips because of an earlier error.
-        if self._steps and self._steps[0] > 0 and self._pg.pipeline_status != PipelineStatus.ABORTED:
+        # and not for one that PostgreSQL skips because of an earlier error. The fast lane has done it for its results.
+        is_next = not was_returned and self._steps and self._steps[0] > 0
+        if is_next and self._pg.pipeline_status != PipelineStatus.ABORTED:
             self._pg.set_chunked_rows_mode(self._steps[0])
 
     async def _readable(self) -> None:

@@ -116,6 +116,8 @@ class ResultStream:
         """Like `start`, for a statement that the fast lane has sent, by its prepared name if it has parameters."""
         self._started_us = sent_us
         try:
+            if self._statement.read_only:
+                await self._skip_step()
             self._pending = await self._first_result(prepared)
         except ServiceError as error:
             await self._start_again(error)

@@ -94,15 +94,16 @@ class Application:
             elif (route := self._routes.find(request)).scope is None:
                 response = await route.answer_anyone(request)
             elif request.head_start is not None:
-                # The fast lane has authenticated it, and taken its permit if its statement was sent.
+                # The fast lane has authenticated it.
                 principal = request.head_start.principal
-                if request.head_start.sent is None:
+                if not request.has_permit:
                     await take_permit(request, principal, self._permits)
                 response = await route.answer(request, principal)
             else:
                 principal = await authenticate(request, self._principals, route)
                 # Every authenticated request counts, including those that lack the scope.
-                await take_permit(request, principal, self._permits)
+                if not request.has_permit:
+                    await take_permit(request, principal, self._permits)
                 check_scope(principal, route)
                 if route.body_type is not None and await _read_body(request, route, route.body_type, principal):
                     # The key may have been revoked while the body arrived.

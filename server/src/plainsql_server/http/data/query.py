@@ -40,10 +40,6 @@ class QueryRoutes:
         job.read_only = sent.read_only
         if sent.database is not None:
             job.database = sent.database
-        if request.head_start is not None:
-            job.resume(request.head_start)
-        elif request.began_s is not None:
-            job.began_s = request.began_s
         return await self._answer(request, principal, job)
 
     async def post_text(self, request: Request, principal: Principal) -> Response:
@@ -78,6 +74,10 @@ def _job(request: Request, sql: str, options: QueryOptions) -> StatementJob:
     job.encoding = ENCODINGS[options.row_format, options.big_numbers]
     job.wanted_rows = options.max_rows
     job.wanted_timeout_ms = options.timeout_ms
+    if request.head_start is not None:
+        job.resume(request.head_start)
+    elif request.began_s is not None:
+        job.began_s = request.began_s
     return job
 
 

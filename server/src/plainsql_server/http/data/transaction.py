@@ -138,7 +138,7 @@ class TransactionAnswer(msgspec.Struct, kw_only=True):
     request_id: RequestId
 
 
-_decoder = msgspec.json.Decoder(TransactionBody)
+TRANSACTION_BODY = msgspec.json.Decoder(TransactionBody)
 
 
 class TransactionRoutes:
@@ -149,12 +149,12 @@ class TransactionRoutes:
         self._idempotency = idempotency
 
     async def post(self, request: Request, principal: Principal) -> Response:
-        wanted = _transaction_request(request, decode_json(request.body, _decoder))
+        wanted = _transaction_request(request, decode_json(request.body, TRANSACTION_BODY))
         if IDEMPOTENCY_KEY in request.headers:
             return await self._idempotency.run(
                 request, principal, wanted, lambda transaction: _body(transaction, request)
             )
-        transaction = await self._transactions.run(principal, wanted)
+        transaction = await self._transactions.run(principal, wanted, request.head_start, request.began_s)
         return transaction_response(transaction, _body(transaction, request))
 
 

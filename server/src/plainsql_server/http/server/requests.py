@@ -50,6 +50,7 @@ class Request:
         "began_s",
         "body",
         "channel",
+        "has_permit",
         "head_start",
         "headers",
         "id",
@@ -86,8 +87,9 @@ class Request:
         # The rate limit headers of the response.
         self.rate_headers: Sequence[tuple[bytes, bytes]] = ()
         self.streamed = None
-        # Set if the fast lane hands the request over.
+        # Set if the fast lane hands the request over: what it has begun, and whether it has taken a permit.
         self.head_start: HeadStart | None = None
+        self.has_permit = False
         # When the fast lane began it, by the monotonic clock; None if that did not.
         self.began_s: float | None = None
         # Set if it waited in the fast lane for too long.

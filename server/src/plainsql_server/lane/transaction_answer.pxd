@@ -1,0 +1,5 @@
+from plainsql_server.lane.answer cimport Answer
+
+
+cdef class LaneTransactionAnswer(Answer):
+    pass

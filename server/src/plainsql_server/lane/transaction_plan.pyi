@@ -1,0 +1,12 @@
+from plainsql_server.lane.frame import Frame
+from plainsql_server.lane.plan import QueryPlan, QueryPlans
+
+class TransactionFrame(Frame):
+    parts: tuple[bytes, ...]
+
+class TransactionPlan(QueryPlan):
+    frame: TransactionFrame
+
+class TransactionPlans(QueryPlans):
+    def of(self, body: bytes) -> TransactionPlan | None: ...
+    def parameters(self, plan: TransactionPlan) -> list[list[bytes | None]]: ...

@@ -1,0 +1,53 @@
+"""What the tests of the fast lane share: a node for each of its modes, and requests that go to all of them.
+
+One node has the lane off. The others have it on, or end it after each of its steps. The same requests go to all of
+them, several times on one connection, so that the lane has learned what it can, and the answers must be the same bytes
+but for ids and times.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from server.tests.end_to_end.wires import Wire, same
+from server.tests.load import Node, running_node
+from server.tests.service import Service
+
+MODES = ("off", "on", "sent", "arrived", "done")
+ROUNDS = 3
+
+
+@contextmanager
+def nodes_of_all_modes(service: Service) -> Iterator[dict[str, Node]]:
+    """A node for each mode of the lane."""
+    with ExitStack() as stack:
+        yield {
+            mode: stack.enter_context(running_node(service.directory_dsn, fast_lane=mode, metrics_port=0))
+            for mode in MODES
+        }
+
+
+@contextmanager
+def wires_of(nodes: dict[str, Node], key: str, head: str, path: str = "/v1/query") -> Iterator[dict[str, Wire]]:
+    """A connection to each node."""
+    opened = {mode: Wire(node.port, key, head, path) for mode, node in nodes.items()}
+    try:
+        yield opened
+    finally:
+        for wire in opened.values():
+            wire.close()
+
+
+def assert_same(wires: dict[str, Wire], bodies: list[dict[str, Any] | bytes]) -> None:
+    for _ in range(ROUNDS):
+        for body in bodies:
+            answers = {mode: same(wire.query(body)) for mode, wire in wires.items()}
+            for mode in MODES[1:]:
+                assert answers[mode] == answers["off"], (mode, body)
+
+
+def logged(node: Node, path: str = "/v1/query") -> list[dict[str, Any]]:
+    """The lines that a node has logged about requests for a route."""
+    lines = node.log.read_text().splitlines()
+    return [json.loads(line) for line in lines if f'"route":"{path}"' in line]

@@ -1,0 +1,120 @@
+"""A request that waits for a slot in a tier with a rate limit has its permit first, and takes no second one."""
+
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from plainsql_server.dev.ports import free_port
+from server.tests.end_to_end.fast_lane import MODES
+from server.tests.end_to_end.transactions import with_params
+from server.tests.end_to_end.wires import Wire, counted, total
+from server.tests.load import Node, running_node
+from server.tests.processes import wait_for
+from server.tests.service import Service
+
+pytestmark = pytest.mark.compiled
+
+WAITING = 6
+SELECT = with_params("select $1::int as n", 1)
+
+
+def left_of(head: bytes) -> int:
+    """How many permits are left, as an answer says."""
+    found = re.search(rb"ratelimit: [^\r]*;r=(\d+)", head)
+    assert found is not None, head
+    return int(found[1])
+
+
+def in_threads(work: Callable[[Wire], None], wires: list[Wire]) -> list[threading.Thread]:
+    threads = [threading.Thread(target=work, args=(wire,)) for wire in wires]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def new_key(service: Service, name: str) -> str:
+    service.customers.add_organization(name, "free")
+    service.customers.add_database("main", name)
+    return service.new_key("write", org=name)
+
+
+def metric(metrics_port: int, name: str) -> float:
+    """What is waiting or running, over all cells."""
+    values = counted(metrics_port).items()
+    return sum(value for each, value in values if each.startswith(f"plainsql_cell_{name}"))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_requests_that_wait_for_a_slot_take_one_permit_each(service: Service, mode: str) -> None:
+    key, metrics_port = new_key(service, f"lane-waiting-{mode}"), free_port()
+    settings = {"fast_lane": mode, "pool_max_connections": 1, "metrics_port": metrics_port}
+    with running_node(service.directory_dsn, **settings) as node:
+        wires = [Wire(node.port, key) for _ in range(WAITING + 1)]
+        for _ in range(3):
+            for wire in wires:
+                wire.query(SELECT)
+        taken = total(counted(metrics_port), "plainsql_lane_requests_total")
+        answers: list[tuple[bytes, bytes]] = []
+        before = left_of(wires[0].query(SELECT)[0])
+        with slot_held(service, node, wires[0], metrics_port):
+            threads = in_threads(lambda wire: answers.append(wire.query(SELECT)), wires[1:])
+            wait_for(lambda: metric(metrics_port, "waiting") == WAITING, 10, node.failures)
+        for thread in threads:
+            thread.join()
+        assert b'"success":true' in wires[0].answer()[1]
+        assert all(b'"rows":[{"n":1}]' in body for _, body in answers)
+        assert left_of(wires[0].query(SELECT)[0]) == before - WAITING - 4
+        if mode == "on":
+            # It is the lane that they waited in.
+            assert counted(metrics_port)["plainsql_lane_requests_total"] >= taken + WAITING
+        for wire in wires:
+            wire.close()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_request_that_waits_in_vain_takes_one_permit(service: Service, mode: str) -> None:
+    key, metrics_port = new_key(service, f"lane-in-vain-{mode}"), free_port()
+    settings = {"fast_lane": mode, "pool_max_connections": 1, "metrics_port": metrics_port}
+    with running_node(service.directory_dsn, **settings) as node:
+        busy, late, gone = wires = [Wire(node.port, key) for _ in range(3)]
+        for wire in wires * 3:
+            wire.query({**SELECT, "timeout_ms": 150})
+        before = left_of(busy.query(SELECT)[0])
+        with slot_held(service, node, busy, metrics_port):
+            refused = [late.query({**SELECT, "timeout_ms": 150})[1] for _ in range(2)]
+            gone.send(gone.bytes_of(SELECT))
+            wait_for(lambda: metric(metrics_port, "waiting") == 1, 10, node.failures)
+            gone.close()
+            wait_for(lambda: metric(metrics_port, "waiting") == 0, 10, node.failures)
+        assert all(b'"code":"overloaded"' in body for body in refused)
+        assert b'"success":true' in busy.answer()[1]
+        assert left_of(busy.query(SELECT)[0]) == before - 7
+        busy.close()
+        late.close()
+
+
+@pytest.mark.parametrize("mode", ["off", "on"])
+def test_the_limit_holds(service: Service, mode: str) -> None:
+    key = new_key(service, f"lane-limit-{mode}")
+    with running_node(service.directory_dsn, fast_lane=mode, metrics_port=0) as node:
+        wire = Wire(node.port, key)
+        granted = [b'"success":true' in wire.query(SELECT)[1] for _ in range(200)]
+        wire.close()
+    # Nine tenths of the limit are the data plane's.
+    assert granted == [True] * 180 + [False] * 20
+
+
+@contextmanager
+def slot_held(service: Service, node: Node, wire: Wire, metrics_port: int) -> Iterator[None]:
+    """A statement has the only slot until the end of the block."""
+    name = json.loads(wire.query({"sql": "select current_database() as name"})[1])["rows"][0]["name"]
+    assert b'"success":true' in wire.query({"sql": "create table held (n int)"})[1]
+    with service.engine(name) as engine, engine.transaction():
+        engine.execute("lock table held")
+        wire.send(wire.bytes_of({"sql": "select count(*) from held"}))
+        wait_for(lambda: metric(metrics_port, "running") == 1, 10, node.failures)
+        yield
