@@ -32,15 +32,17 @@ SOAK_all := $(SOAK_consistency) $(SOAK_engine) $(SOAK_streams) $(SOAK_control) $
 	$(SOAK_failover) $(SOAK_moves)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup extensions check test-unit test test-parallel test-chaos test-timing soak neighbours dev bench openapi reference lock audit sbom
+.PHONY: help environment setup extensions check test-unit test test-parallel test-chaos test-timing soak neighbours dev bench openapi reference lock audit sbom
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 15
 
-setup:  ## create .venv from the pinned requirements and install server and client (PYTHON=python3.12 to choose one)
+environment:  ## create .venv from the pinned requirements, which is all that `make check` needs
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
 	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes requirements/dev.txt
+
+setup: environment  ## create .venv and install server and client (PYTHON=python3.12 to choose one)
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e server -e client
 	$(MAKE) --no-print-directory extensions
 	$(BIN)/plainsql-server --version
@@ -50,6 +52,7 @@ setup:  ## create .venv from the pinned requirements and install server and clie
 extensions:  ## compile the extension modules that have changed (needs gcc and Python's headers)
 	cd server && $(abspath $(BIN))/python setup.py --quiet build_ext --build-lib src
 
+check: export PYTHONPATH := server/src:client/src
 check:  ## lint, format, types and import contracts; changes nothing
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check

@@ -4,11 +4,13 @@ Tests that only fill them use these; a test that kills, reconfigures or counts s
 are over, the shared clusters must be as they were, and no process that the file started may be left.
 """
 
+import gc
 import os
 import subprocess
 import time
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -62,6 +64,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [item for item in items if not is_wanted(item)]
     items[:] = [item for item in items if is_wanted(item)]
     config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_collection_finish() -> None:
+    # What was imported and collected stays. The collector need not look at it again each time.
+    gc.collect()
+    gc.freeze()
 
 
 def _uses_postgres(item: pytest.Item) -> bool:
@@ -143,7 +151,8 @@ def _started_from(folder: Path) -> list[str]:
 
 @contextmanager
 def _shared_postgres() -> Iterator[Postgres]:
-    with run_folder.lasting(running_postgres()) as cluster:
+    with run_folder.lasting(running_postgres()) as started, started.connect() as admin:
+        cluster = replace(started, admin=admin)
         _prepare_as_cell(cluster)
         _shared[cluster] = cluster.inventory()
         yield cluster

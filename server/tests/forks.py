@@ -10,6 +10,7 @@ see `needs_new_process`.
 """
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -250,6 +251,8 @@ def _serve_forks() -> None:
     for path in Path(commands.__path__[0]).rglob("*.py"):
         relative = path.relative_to(commands.__path__[0]).with_suffix("")
         importlib.import_module(".".join([SERVER, *(part for part in relative.parts if part != "__init__")]))
+    # The forks share what was imported as long as nobody writes to it, and the collector would.
+    gc.freeze()
     _Forking(socket.socket(fileno=int(sys.argv[1]))).serve()
 
 

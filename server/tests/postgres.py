@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import LiteralString
@@ -52,6 +52,8 @@ class Postgres:
     """A running cluster, which trusts everybody on its socket: who logs in as what is the test's choice."""
 
     socket_dir: str
+    admin: psycopg.Connection | None = field(default=None, compare=False, repr=False)
+    """Kept open for what a shared cluster is asked before and after each test. None: a connection for each question."""
 
     @property
     def conninfo(self) -> str:
@@ -64,6 +66,14 @@ class Postgres:
     def connect(self, user: str = SUPERUSER, database: str = "postgres") -> psycopg.Connection:
         return psycopg.connect(self.dsn(user, database), autocommit=True)
 
+    @contextmanager
+    def _as_admin(self) -> Iterator[psycopg.Connection]:
+        if self.admin is not None:
+            yield self.admin
+        else:
+            with self.connect() as connection:
+                yield connection
+
     def fresh_database(self) -> str:
         """The DSN of an empty database."""
         return self._copy_of("template0")
@@ -75,13 +85,13 @@ class Postgres:
     def _copy_of(self, original: str) -> str:
         name = f"test_{secrets.token_hex(6)}"
         command = sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy")
-        with self.connect() as connection:
+        with self._as_admin() as connection:
             connection.execute(command.format(sql.Identifier(name), sql.Identifier(original)))
         return self.dsn(database=name)
 
     def inventory(self) -> dict[str, set[str]]:
         """What a test may leave behind: the names of all databases and roles, and so on, by kind."""
-        with self.connect() as connection:
+        with self._as_admin() as connection:
             return {kind: {name for (name,) in connection.execute(asked)} for kind, asked in _INVENTORY.items()}
 
     @contextmanager
@@ -92,13 +102,13 @@ class Postgres:
         after = self.inventory()
         for name in after["databases"] - before["databases"]:
             self.drop_database(name)
-        with self.connect() as connection:
+        with self._as_admin() as connection:
             for name in after["roles"] - before["roles"]:
                 connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(name)))
 
     def drop_database(self, name: str) -> None:
         """Drops it whatever is going on in it."""
-        with self.connect() as connection:
+        with self._as_admin() as connection:
             prepared = connection.execute("SELECT gid FROM pg_prepared_xacts WHERE database = %s", (name,)).fetchall()
             for (gid,) in prepared:
                 with self.connect(database=name) as inside:

@@ -1,4 +1,4 @@
-"""Runs the real `dev` command as a process of its own, and finds what it leaves behind."""
+"""Runs the real `dev` command as a process of its own."""
 
 import json
 import os
@@ -6,26 +6,20 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import psycopg
 
-import plainsql_server
+from server.tests import forks
 from server.tests.processes import wait_for
 
 _READY_LIMIT_S = 60
 STOP_LIMIT_S = 5
 _LAST_WORDS = "Press Ctrl-C to stop everything."
-_SOURCE = Path(plainsql_server.__file__).parents[1]
-_PROGRAM = """
-import json, sys
-from pathlib import Path
-from plainsql_server.dev.command import DevOptions, run
-options = json.loads(sys.argv[1])
-sys.exit(run(DevOptions(**{**options, "directory": Path(options["directory"])})))
-"""
 
 
 @dataclass
@@ -33,7 +27,7 @@ class Dev:
     """One run of `plainsql-server dev`."""
 
     directory: Path
-    process: subprocess.Popen[bytes]
+    process: forks.Process
     output_file: Path
     began: float = field(default_factory=time.monotonic)
 
@@ -80,7 +74,10 @@ class Dev:
 
 
 class Starter:
-    """Starts runs and ends those that a test leaves behind."""
+    """Starts runs and ends those that a test leaves behind.
+
+    A run is a fork of a process that has imported the service, unless it must be a new process.
+    """
 
     def __init__(self, outputs: Path) -> None:
         self._outputs = outputs
@@ -90,32 +87,56 @@ class Starter:
         self,
         directory: Path,
         *,
-        user: int | None = None,
-        python: str = sys.executable,
+        in_new_process: bool = False,
         environment: dict[str, str] | None = None,
         **options: Any,
     ) -> Dev:
+        start = _start_new if in_new_process else forks.start
+        return self._started(directory, partial(start, folder=Path("/")), environment, options)
+
+    def as_user(self, directory: Path, user: int, python: str, environment: dict[str, str]) -> Dev:
+        """Starts it as another user, who may need another Python."""
+        start = partial(_start_new, folder=Path("/"), python=python, user=user)
+        return self._started(directory, start, environment, {})
+
+    def _started(
+        self,
+        directory: Path,
+        start: Callable[[list[str], dict[str, str], IO[bytes]], forks.Process],
+        environment: dict[str, str] | None,
+        options: dict[str, Any],
+    ) -> Dev:
         output_file = self._outputs / f"{len(self._runs)}.txt"
-        argument = json.dumps({"directory": str(directory), **options})
         with output_file.open("wb") as output:
-            process = subprocess.Popen(
-                [python, "-c", _PROGRAM, argument],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                cwd="/",
-                env={**os.environ, "PYTHONPATH": _python_path(), **(environment or {})},
-                **({} if user is None else {"user": user, "group": user, "extra_groups": []}),  # type: ignore[call-overload]
-            )
+            arguments = ["dev", "--dir", str(directory), *_flags(options)]
+            process = start(arguments, {**os.environ, **(environment or {})}, output)
         self._runs.append(Dev(directory, process, output_file))
         return self._runs[-1]
 
     def end_all(self) -> None:
         for run in self._runs:
             if run.process.poll() is None:
-                run.process.terminate()
+                run.process.send_signal(signal.SIGTERM)
                 run.process.wait(STOP_LIMIT_S * 2)
 
 
-def _python_path() -> str:
-    return os.pathsep.join([os.environ["PYTHONPATH"], str(_SOURCE)] if os.environ.get("PYTHONPATH") else [str(_SOURCE)])
+def _start_new(
+    arguments: list[str],
+    environment: dict[str, str],
+    output: IO[bytes],
+    *,
+    folder: Path,
+    python: str = sys.executable,
+    user: int | None = None,
+) -> forks.Process:
+    return subprocess.Popen(
+        [python, "-m", "plainsql_server", *arguments],
+        stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, cwd=folder,
+        user=user, group=user, extra_groups=None if user is None else [],
+    )  # fmt: skip
+
+
+def _flags(options: dict[str, Any]) -> list[str]:
+    """The options of the command: `data_port=1` is `--data-port=1`, and `no_tls=True` is `--no-tls`."""
+    flags = {f"--{name.replace('_', '-')}": value for name, value in options.items()}
+    return [flag if value is True else f"{flag}={value}" for flag, value in flags.items()]

@@ -98,7 +98,7 @@ def test_a_data_plane_that_cannot_start_stops_the_rest(state: Path, start: Start
 
 def test_an_unknown_tier_is_refused_before_anything_starts(fresh_state: Path, start: Starter) -> None:
     run = start(fresh_state, tier="golden")
-    assert run.end() == 1
+    assert run.end() == 2
     assert "golden" in run.output
     assert not fresh_state.exists()
 

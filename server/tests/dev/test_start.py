@@ -34,7 +34,7 @@ def first_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
     """A first start, for all that only looks at it."""
     folder, starter = new_folder(), Starter(tmp_path_factory.mktemp("first"))
     try:
-        run = starter(folder / ".plainsql")
+        run = starter(folder / ".plainsql", in_new_process=True)
         run.wait_ready()
         yield run
     finally:
@@ -43,7 +43,7 @@ def first_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
 
 
 def start_s(start: Starter, directory: Path) -> float:
-    run = start(directory)
+    run = start(directory, in_new_process=True)
     took_s = run.wait_ready()
     assert run.stop() == 0
     return took_s
@@ -67,7 +67,7 @@ def test_the_printed_curl_line_can_be_pasted_and_returns_the_right_json(first_ru
 
 
 def test_the_curl_line_works_without_tls(state: Path, start: Starter) -> None:
-    run = start(state, tls=False)
+    run = start(state, no_tls=True)
     run.wait_ready()
     assert run.description()["data_url"].startswith("http://")
     assert run.description()["ca_file"] is None
@@ -169,6 +169,7 @@ def test_given_ports_are_used(state: Path, start: Starter, free_ports: tuple[int
 
 def test_variables_of_the_users_shell_do_not_redirect_connections(fresh_state: Path, start: Starter) -> None:
     hostile = {"PGHOST": "192.0.2.1", "PGDATA": "/nowhere", "PGPORT": "1", "PGOPTIONS": "-c nonsense=1"}
-    run = start(fresh_state, environment={**hostile, "PLAINSQL_DIRECTORY_DSN": "host=192.0.2.1", "LC_ALL": "xx_YY"})
+    environment = {**hostile, "PLAINSQL_DIRECTORY_DSN": "host=192.0.2.1", "LC_ALL": "xx_YY"}
+    run = start(fresh_state, in_new_process=True, environment=environment)
     run.wait_ready()
     assert run.stop() == 0
