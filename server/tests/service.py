@@ -25,6 +25,7 @@ from server.tests import forks, logs
 from server.tests.customers import Customers
 from server.tests.documented import comparing
 from server.tests.processes import processes_of, wait_for
+from server.tests.recording import recording
 from server.tests.run_folder import template
 from server.tests.secrets_in_logs import refuse_secrets
 
@@ -130,9 +131,10 @@ def running_service(*options: str, tier: str = "dedicated", workers: int = 1) ->
         dev = _wait_until_ready(folder, process)
         trust = ssl.create_default_context(cafile=dev["ca_file"]) if dev["ca_file"] else False
         compare = comparing({"data": dev["data_url"], "control": dev["control_url"]})
+        event_hooks = {"request": recording(), "response": [compare]}
         with (
             logs.watching(folder, "log/*.log"),
-            httpx.Client(verify=trust, timeout=60, event_hooks={"response": [compare]}) as http,
+            httpx.Client(verify=trust, timeout=60, event_hooks=event_hooks) as http,
         ):
             yield Service(folder, dev, http)
     finally:

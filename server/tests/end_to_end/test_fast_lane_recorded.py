@@ -1,0 +1,124 @@
+"""Every request of the other end-to-end tests gets the same answer on the fast lane and on the ordinary path.
+
+The end-to-end tests run once and their requests are recorded. Then each is sent three times, so that it can take the
+lane, to a node without the lane, to one with it, and to those that hand over after each of its steps. Every node has a
+database of its own. A second node without the lane shows which answers differ in any case: those that depend on the
+time or on chance. `PLAINSQL_TEST_RECORDED=file` takes the requests of an earlier recording.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from plainsql_server.dev.ports import free_port
+from server.tests.end_to_end.fast_lane import MODES, ROUNDS
+from server.tests.end_to_end.wires import Wire, counted, same, total
+from server.tests.load import Node, running_node
+from server.tests.recording import VARIABLE, recorded
+from server.tests.service import Service
+
+pytestmark = [pytest.mark.compiled, pytest.mark.full, pytest.mark.timeout(3_600)]
+
+_TESTS = Path(__file__).parent
+_ROOT = _TESTS.parents[2]
+_MAX_BODY_BYTES = 16_384
+# These wait, take long, show times with few digits, or ask for a stream.
+_LEFT_OUT = (b"pg_sleep", b"generate_series(1, 100000", b"repeat('x', 100000", b"advisory", b"analyze", b"/*+")
+_CONTROL = "control"
+
+
+@dataclass
+class Side:
+    """A node with a database of its own, and a connection to it."""
+
+    node: Node
+    key: str
+    database: str
+    metrics_port: int
+    wire: Wire
+
+    def ask(self, path: str, body: bytes) -> tuple[bytes, bytes]:
+        self.wire.send(self._bytes_of(path, body))
+        head, answered = same(self.wire.answer())
+        if b"connection: close" in head:
+            self.wire.close()
+            self.wire = Wire(self.node.port, self.key)
+        return head, answered.replace(self.database.encode(), b"database")
+
+    def close(self) -> None:
+        self.wire.close()
+
+    def _bytes_of(self, path: str, body: bytes) -> bytes:
+        kind = "text/plain" if path.startswith("/query") else "application/json"
+        lines = [
+            f"POST {path} HTTP/1.1", "Host: x", f"Authorization: Bearer {self.key}", f"X-Database: {self.database}",
+            f"Content-Type: {kind}", f"Content-Length: {len(body)}",
+        ]  # fmt: skip
+        return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+@pytest.fixture
+def sides(service: Service) -> Iterator[dict[str, Side]]:
+    with ExitStack() as stack:
+        yield {name: _opened(stack, service, name) for name in (*MODES, _CONTROL)}
+
+
+def _opened(stack: ExitStack, service: Service, name: str) -> Side:
+    service.customers.add_database(f"recorded-{name}", "dev")
+    port = free_port()
+    mode = "off" if name == _CONTROL else name
+    node = stack.enter_context(
+        # With one connection, the state of a session depends on nothing but the requests before.
+        running_node(service.directory_dsn, fast_lane=mode, metrics_port=port, pool_max_connections=1)
+    )
+    side = Side(node, service.api_key, f"recorded-{name}", port, Wire(node.port, service.api_key))
+    stack.callback(side.close)
+    return side
+
+
+@pytest.fixture
+def requests(tmp_path: Path) -> list[tuple[str, bytes]]:
+    given = os.environ.get("PLAINSQL_TEST_RECORDED")
+    file = Path(given) if given else _record(tmp_path / "requests.jsonl")
+    found = recorded(file)
+    kept = list(dict.fromkeys((path, body) for path, body in found if _is_wanted(body)))
+    print(f"{len(found)} requests were recorded, {len(set(found))} of them different, {len(kept)} are sent")
+    assert len(kept) > 0.9 * len(set(found))
+    return kept
+
+
+def _is_wanted(body: bytes) -> bool:
+    return len(body) <= _MAX_BODY_BYTES and not any(word in body for word in _LEFT_OUT)
+
+
+def _record(file: Path) -> Path:
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "4", "--dist", "loadfile", str(_TESTS)]
+    ordinary = "not (timing or slow or chaos or browser or full)"
+    # Recorded in the sizes of the gate.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PLAINSQL_TEST_")}
+    environment[VARIABLE] = str(file)
+    subprocess.run([*command, "-m", ordinary], env=environment, cwd=_ROOT, check=True, timeout=1_800)
+    return file
+
+
+def test_recorded_requests_get_the_same_answers(sides: dict[str, Side], requests: list[tuple[str, bytes]]) -> None:
+    answers, by_chance = 0, 0
+    for path, body in requests:
+        for _ in range(ROUNDS):
+            given = {name: side.ask(path, body) for name, side in sides.items()}
+            answers += 1
+            if given[_CONTROL] != given["off"]:
+                by_chance += 1
+                continue
+            for mode in MODES[1:]:
+                assert given[mode] == given["off"], (mode, path, body)
+    taken = total(counted(sides["on"].metrics_port), "plainsql_lane_requests_total")
+    print(f"{answers} answers of each, {by_chance} differ without the lane, too; {taken / answers:.0%} on the lane")
+    assert by_chance < 0.1 * answers
+    assert taken > 0.2 * answers
