@@ -1,0 +1,80 @@
+"""A request that libpq does not take whole: its connection is closed, and its outcome is what it says."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from plainsql_server.assembly import Observer, build_data_application
+from plainsql_server.engine.connection.connection import Connection
+from plainsql_server.settings import Settings
+from server.tests.end_to_end.transactions import with_params
+from server.tests.end_to_end.wires import Wire
+from server.tests.http_server import port_of, started
+from server.tests.service import Service
+
+pytestmark = pytest.mark.compiled
+
+SELECT = with_params("select $1::int as n", 1)
+
+
+@asynccontextmanager
+async def wire_to_this_process(service: Service, path: str) -> AsyncIterator[Wire]:
+    """A connection to a data plane in this process."""
+    server = await started(build_data_application(Settings(directory_dsn=service.directory_dsn), Observer()))
+    wire = await asyncio.to_thread(Wire, port_of(server), service.api_key, "", path)
+    try:
+        yield wire
+    finally:
+        wire.close()
+        await server.shutdown()
+
+
+async def answer(wire: Wire, body: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((await asyncio.to_thread(wire.query, body))[1])
+    return found
+
+
+def refuse_next(monkeypatch: pytest.MonkeyPatch) -> list[Connection]:
+    """Has libpq refuse part of the lane's next request. Returns the connection, once that has happened.
+
+    Out of its pipeline mode, libpq takes one statement, and no sync. `unwatch` is what the lane calls before it sends.
+    """
+    refused = []
+
+    def unwatch(connection: Connection) -> None:
+        monkeypatch.undo()
+        connection.unwatch()
+        connection.pgconn.exit_pipeline_mode()
+        refused.append(connection)
+
+    monkeypatch.setattr(Connection, "unwatch", unwatch)
+    return refused
+
+
+async def test_a_transaction_without_its_commit_runs_on_another_connection(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with wire_to_this_process(service, "/v1/transaction") as wire:
+        for _ in range(3):
+            await answer(wire, {"statements": [SELECT, SELECT]})
+        refused = refuse_next(monkeypatch)
+        found = await answer(wire, {"statements": [SELECT, SELECT]})
+        assert [each["rows"] for each in found["results"]] == [[{"n": 1}], [{"n": 1}]]
+        assert [connection.is_open for connection in refused] == [False]
+
+
+async def test_a_query_whose_sync_was_refused_may_have_taken_effect(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with wire_to_this_process(service, "/v1/query") as wire:
+        for _ in range(3):
+            await answer(wire, SELECT)
+        refused = refuse_next(monkeypatch)
+        error = (await answer(wire, SELECT))["error"]
+        assert (error["code"], error["outcome"]) == ("connection_lost", "unknown")
+        assert [connection.is_open for connection in refused] == [False]
+        assert (await answer(wire, SELECT))["rows"] == [{"n": 1}]
