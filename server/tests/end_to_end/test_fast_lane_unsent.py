@@ -2,35 +2,19 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from plainsql_server.assembly import Observer, build_data_application
 from plainsql_server.engine.connection.connection import Connection
-from plainsql_server.settings import Settings
+from server.tests.end_to_end.fast_lane import wire_to_this_process
 from server.tests.end_to_end.transactions import with_params
 from server.tests.end_to_end.wires import Wire
-from server.tests.http_server import port_of, started
 from server.tests.service import Service
 
 pytestmark = pytest.mark.compiled
 
 SELECT = with_params("select $1::int as n", 1)
-
-
-@asynccontextmanager
-async def wire_to_this_process(service: Service, path: str) -> AsyncIterator[Wire]:
-    """A connection to a data plane in this process."""
-    server = await started(build_data_application(Settings(directory_dsn=service.directory_dsn), Observer()))
-    wire = await asyncio.to_thread(Wire, port_of(server), service.api_key, "", path)
-    try:
-        yield wire
-    finally:
-        wire.close()
-        await server.shutdown()
 
 
 async def answer(wire: Wire, body: dict[str, Any]) -> dict[str, Any]:
