@@ -11,9 +11,10 @@ is an error, which nothing catches.
 from importlib.util import find_spec
 
 MODULES = (
-    "engine.encoding.row_writer", "lane.answer", "lane.buffer", "lane.caller", "lane.exchange", "lane.frame",
-    "lane.known_head", "lane.lane", "lane.libpq", "lane.plan", "lane.reasons", "lane.report", "lane.route",
-    "lane.step", "lane.text_plan", "lane.track", "lane.transaction_answer", "lane.transaction_plan", "lane.wire",
+    "engine.encoding.row_writer", "lane.answer", "lane.arrival", "lane.buffer", "lane.caller", "lane.exchange",
+    "lane.frame", "lane.intake", "lane.known_head", "lane.lane", "lane.libpq", "lane.plan", "lane.reasons",
+    "lane.report", "lane.route", "lane.step", "lane.text_plan", "lane.track", "lane.transaction_answer",
+    "lane.transaction_plan", "lane.wire",
 )  # fmt: skip
 
 # Whether this installation has them.

@@ -5,12 +5,16 @@ them, several times on one connection, so that the lane has learned what it can,
 but for ids and times.
 """
 
+import asyncio
 import json
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from typing import Any
 
+from plainsql_server.assembly import Observer, build_data_application
+from plainsql_server.settings import Settings
 from server.tests.end_to_end.wires import Wire, same
+from server.tests.http_server import port_of, started
 from server.tests.load import Node, running_node
 from server.tests.service import Service
 
@@ -37,6 +41,18 @@ def wires_of(nodes: dict[str, Node], key: str, head: str, path: str = "/v1/query
     finally:
         for wire in opened.values():
             wire.close()
+
+
+@asynccontextmanager
+async def wire_to_this_process(service: Service, path: str) -> AsyncIterator[Wire]:
+    """A connection to a data plane in this process."""
+    server = await started(build_data_application(Settings(directory_dsn=service.directory_dsn), Observer()))
+    wire = await asyncio.to_thread(Wire, port_of(server), service.api_key, "", path)
+    try:
+        yield wire
+    finally:
+        wire.close()
+        await server.shutdown()
 
 
 def assert_same(wires: dict[str, Wire], bodies: list[dict[str, Any] | bytes]) -> None:

@@ -108,6 +108,46 @@ def test_the_limit_holds(service: Service, mode: str) -> None:
     assert granted == [True] * 180 + [False] * 20
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_new_bodies_take_one_permit_each(service: Service, mode: str) -> None:
+    """On the lane, they take it before they are read. It stays theirs if the lane has no use for them."""
+    key = new_key(service, f"lane-new-{mode}")
+    bodies = [
+        *({"sql": f"select {number} as n"} for number in range(5)),
+        *(with_params(f"select $1::int + {number} as n", 1) for number in range(5)),
+        *(with_params(f"select $1::int[] as n{number}", [1]) for number in range(5)),
+        *({"sql": "select 1 as n", "timeout_ms": 50 + number} for number in range(5)),
+        *(with_params(f"select 1 as n{number}", database="nope") for number in range(5)),
+    ]
+    with running_node(service.directory_dsn, fast_lane=mode, metrics_port=0) as node:
+        wire = Wire(node.port, key)
+        for _ in range(2):
+            wire.query(SELECT)
+        before = left_of(wire.query(SELECT)[0])
+        for number, body in enumerate(bodies, 1):
+            assert left_of(wire.query(body)[0]) == before - number, body
+        wire.close()
+
+
+def test_a_body_without_a_permit_is_not_read(service: Service) -> None:
+    key, metrics_port = new_key(service, "lane-unread"), free_port()
+    with running_node(service.directory_dsn, fast_lane="on", metrics_port=metrics_port) as node:
+        wire = Wire(node.port, key)
+        while b'"success":true' in wire.query(SELECT)[1]:
+            pass
+        before = counted(metrics_port)
+        for number in range(10):
+            assert b'"code":"rate_limited"' in wire.query(with_params(f"select $1::int[] as n{number}", [1]))[1]
+        wire.close()
+        after = counted(metrics_port)
+    grown = {reason: after[passed(reason)] - before[passed(reason)] for reason in ("body", "rate_limit")}
+    assert grown == {"body": 0, "rate_limit": 10}
+
+
+def passed(reason: str) -> str:
+    return f'plainsql_lane_passed_total{{reason="{reason}"}}'
+
+
 @contextmanager
 def slot_held(service: Service, node: Node, wire: Wire, metrics_port: int) -> Iterator[None]:
     """A statement has the only slot until the end of the block."""

@@ -1,8 +1,8 @@
 """The fast lane with TLS between the service and the cell, as it is in production.
 
 With TLS, bytes may be in the socket that are no results, and results may be in the library that are not in the socket.
-The lane hands over a query that is not complete after one read, and reads once more for a transaction. So it waits for
-neither.
+The lane hands over a query that is not complete after one read, and a transaction before it would read part of a
+result. So it waits for neither.
 """
 
 import json
@@ -87,20 +87,25 @@ def test_transactions_with_results_of_every_size_arrive(wires: dict[str, tuple[W
                 assert len(set(seen.values())) == 1, (size, statements)
 
 
-def test_the_lane_is_taken_by_transactions(wires: dict[str, tuple[Wire, int]]) -> None:
+@pytest.mark.timing
+@pytest.mark.parametrize("size", [1, 100, 1_000, 8_000, 8_192, 16_384, 64_000])
+def test_transactions_stay_on_the_lane_unless_they_are_large(wires: dict[str, tuple[Wire, int]], size: int) -> None:
     wire, port = wires["on"]
     wire.path = "/v1/transaction"
-    select = {"sql": "select $1::int as a", "params": [1]}
+    statements = [{"sql": "select repeat('x', $1::int) as x", "params": [size]}] * 16
+    for _ in range(2):
+        wire.query({"statements": statements})
     before = counted(port)
-    for _ in range(50):
-        assert len(json.loads(wire.query({"statements": [select] * 5})[1])["results"]) == 5
+    for _ in range(20):
+        results = json.loads(wire.query({"statements": statements})[1])["results"]
+        assert [each["rows"] for each in results] == [[{"x": "x" * size}]] * 16
     after = counted(port)
-    assert total(after, "plainsql_lane_requests_total") >= total(before, "plainsql_lane_requests_total") + 48
-    # Their results arrive in several records, and none is taken for a large one.
-    assert (
-        after['plainsql_lane_handed_over_total{reason="large"}']
-        == before['plainsql_lane_handed_over_total{reason="large"}']
-    )
+    assert total(after, "plainsql_lane_requests_total") == total(before, "plainsql_lane_requests_total") + 20
+    # None has waited for 25 ms.
+    grown = {name: after[name] - before[name] for name in after if name.startswith("plainsql_lane_handed_over_total")}
+    large = grown.pop('plainsql_lane_handed_over_total{reason="large"}')
+    assert not any(grown.values())
+    assert large == (20 if size > 8_000 else 0)
 
 
 def test_the_lane_is_taken(wires: dict[str, tuple[Wire, int]]) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from plainsql_server.core.errors import EngineError
+from plainsql_server.core.errors import EngineError, InternalError, Outcome, ServiceError
 from plainsql_server.engine.connection.connection import Connection, ResultTooLarge
+from plainsql_server.engine.connection.exchange import drain_commit, run_command
 from plainsql_server.engine.connection.queries import query_values
 from server.tests.postgres import SUPERUSER, Postgres
 
@@ -95,6 +96,27 @@ async def test_a_large_value_that_starts_in_the_chunk_of_an_earlier_result_is_co
                 await waiting
         finally:
             connection.close()
+
+
+async def test_a_commit_that_rolls_back_is_no_commit(postgres: Postgres) -> None:
+    connection = await Connection.open(postgres.dsn().encode(), 5)
+    try:
+        await run_command(connection, b"begin")
+        with pytest.raises(ServiceError):
+            await run_command(connection, b"select 1 / 0")
+        connection.send_query(b"commit")
+        connection.sync()
+        with pytest.raises(InternalError) as raised:
+            await drain_commit(connection)
+        assert raised.value.outcome is Outcome.ROLLED_BACK
+        assert connection.is_idle
+        # What a statement before it answers does not matter.
+        for sql in (b"begin", b"savepoint s", b"rollback to s", b"commit"):
+            connection.send_query(sql)
+        connection.sync()
+        await drain_commit(connection)
+    finally:
+        connection.close()
 
 
 async def test_a_service_query_ends_in_time_on_a_server_that_stops_answering(postgres: Postgres) -> None:

@@ -6,125 +6,16 @@ Whatever the lane leaves can be adopted: the ordinary path reads it to its end, 
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
 
-import psycopg
 import pytest
 
-from plainsql_server.core.clock import Deadline
 from plainsql_server.core.errors import ServiceError
-from plainsql_server.core.principal import Principal, Scope
-from plainsql_server.data_plane.databases import Place
 from plainsql_server.engine.connection.connection import wait_for_socket
-from plainsql_server.engine.connection.exchange import drain
 from plainsql_server.engine.connection.session_state import SessionState
-from plainsql_server.engine.execution.execution import ResultStream, Statement
-from plainsql_server.engine.pool.address import Address
-from plainsql_server.engine.pool.pool import Lease, Pool
-from plainsql_server.engine.pool.pools import PoolLimits, Pools
-from plainsql_server.extension_modules import COMPILED
-from server.tests.postgres import SUPERUSER, Postgres
-
-if COMPILED:
-    from plainsql_server.lane.answer import Answer
-    from plainsql_server.lane.caller import caller_of
-    from plainsql_server.lane.exchange import Exchange
-    from plainsql_server.lane.frame import Scalars
-    from plainsql_server.lane.plan import QueryPlan, QueryPlans
-    from plainsql_server.lane.transaction_answer import LaneTransactionAnswer
-    from plainsql_server.lane.transaction_plan import TransactionPlans
+from server.tests.lane.exchange_bench import CONVERT, DONE, REQUEST_ID, UNSENT, WAITING, bench_on
+from server.tests.postgres import Postgres
 
 pytestmark = pytest.mark.compiled
-
-WAITING, DONE, CONVERT = 0, 1, 2
-PRINCIPAL = Principal("org_1", "key_1", "dedicated", frozenset([Scope.WRITE]))
-REQUEST_ID = b"req_abcdefgh"
-
-
-class Bench:
-    """A connection, its exchange, and what is run on it."""
-
-    def __init__(self, pool: Pool, lease: Lease) -> None:
-        self.pool, self.lease, self.connection = pool, lease, lease.connection
-        self.exchange = Exchange(lease.connection)
-        self.caller = caller_of(PRINCIPAL, Place("db_1", without_code=True, address=pool.address), pool)
-        self.scalars = Scalars()
-        self.plans = QueryPlans(self.scalars)
-        self.answer = Answer()
-        self.transaction_plans, self.transaction_answer = TransactionPlans(self.scalars), LaneTransactionAnswer()
-
-    def plan(self, sql: str, *params: Any, **options: Any) -> "QueryPlan":
-        body = json.dumps({"sql": sql, "params": list(params), **options}, ensure_ascii=False).encode()
-        plan = self.plans.of(body)
-        assert plan is not None, body
-        return plan
-
-    def transaction(self, *statements: Any, **options: Any) -> "QueryPlan":
-        """The plan of a transaction: its statements as texts, or with their parameters."""
-        sent = [each if isinstance(each, str) else {"sql": each[0], "params": list(each[1:])} for each in statements]
-        plan = self.transaction_plans.of(json.dumps({"statements": sent, **options}).encode())
-        assert plan is not None, sent
-        return plan
-
-    async def prepare(self, sql: str, *params: Any) -> None:
-        """Runs it on the ordinary path."""
-        statement = Statement(sql, [json.dumps(param).encode() for param in params])
-        stream = ResultStream(self.connection, self.pool.catalog, statement)
-        await stream.start()
-        while await stream.next_batch() is not None:
-            pass
-
-    def send(self, plan: "QueryPlan", state: SessionState = SessionState.NOTHING) -> int | None:
-        self.sent = plan
-        return self.exchange.try_to_send(plan, self.caller, state)
-
-    async def run(self, plan: "QueryPlan") -> int:
-        """Sends it, and reads once when something has arrived."""
-        assert self.send(plan) == WAITING
-        self.connection.unwatch()
-        await wait_for_socket(self.connection.socket, write=False)
-        return self.exchange.read_arrival()
-
-    async def run_to_its_end(self, plan: "QueryPlan") -> int:
-        """Sends it, and reads as long as it waits for more."""
-        progress = await self.run(plan)
-        while progress == WAITING:
-            await asyncio.wait_for(wait_for_socket(self.connection.socket, write=False), 10)
-            progress = self.exchange.read_arrival()
-        return progress
-
-    def body(self) -> dict[str, Any]:
-        answer = self.transaction_answer if self.sent.is_transaction else self.answer
-        written = answer.written(self.exchange, REQUEST_ID, [], b"")
-        body: dict[str, Any] = json.loads(written.partition(b"\r\n\r\n")[2])
-        return body
-
-    async def adopt(self) -> None:
-        """Has the ordinary path read the rest. Raises the statement's error."""
-        self.connection.adopt(self.exchange.results, self.exchange.chunks, has_read=True)
-        try:
-            await drain(self.connection)
-        finally:
-            if not self.connection.is_idle:
-                # COMMIT was skipped because of the error.
-                self.connection.send_query(b"rollback")
-                self.connection.sync()
-                await drain(self.connection)
-
-
-@asynccontextmanager
-async def bench_on(postgres: Postgres) -> AsyncIterator[Bench]:
-    with postgres.swept():
-        name = str(psycopg.conninfo.conninfo_to_dict(postgres.fresh_database())["dbname"])
-        pools = Pools(PoolLimits(4, 8, 100), 2_000, lambda _: None)
-        pool = pools.for_address(Address(postgres.conninfo, name, SUPERUSER), PRINCIPAL.organization_id)
-        try:
-            async with pool.lease(8, Deadline.after_ms(30_000)) as lease:
-                yield Bench(pool, lease)
-        finally:
-            await pools.close()
 
 
 async def test_a_prepared_statement_is_sent_read_and_written(postgres: Postgres) -> None:
@@ -378,3 +269,18 @@ async def test_statements_and_transactions_alternate_on_a_connection(postgres: P
             rows = [each["rows"] for each in bench.body()["results"]]
             assert rows == [[{"a": number}], [{"b": "z"}], [{"a": 7}]]
             assert await bench.run_to_its_end(bench.plan(first, number, read_only=True)) == DONE
+
+
+@pytest.mark.parametrize(
+    ("is_transaction", "may_have_committed"), [(False, True), (True, False)], ids=["sync refused", "statement refused"]
+)
+async def test_what_libpq_does_not_take_is_not_left_to_the_ordinary_path(
+    postgres: Postgres, is_transaction: bool, may_have_committed: bool
+) -> None:
+    async with bench_on(postgres) as bench:
+        # Then libpq takes one statement at a time, and no sync.
+        bench.connection.pgconn.exit_pipeline_mode()
+        plan = bench.transaction("select 1 as a", "select 2 as b") if is_transaction else bench.plan("select 1 as a")
+        assert bench.send(plan) == UNSENT
+        assert bench.exchange.may_have_committed == may_have_committed
+        bench.connection.close()

@@ -67,6 +67,15 @@ def test_any_other_byte_makes_it_unknown(at: int) -> None:
     assert known.match(bytes(data)) == 0 or chr(data[at]) in "3"
 
 
+def test_a_long_head_is_not_learned() -> None:
+    def padded(size: int) -> bytes:
+        head = (HEAD % b"2").replace(b"\r\n\r\n", b"\r\nX-Padding: %b\r\n\r\n")
+        return head % (b"x" * (size - len(head % b""))) + b"{}"
+
+    assert learned(padded(2_048)) is not None
+    assert learned(padded(2_049)) is None
+
+
 def test_a_body_that_has_not_arrived_whole_is_incomplete() -> None:
     known = known_by(HEAD % b"2" + b"{}")
     assert [known.match((HEAD % b"12" + b"{}")[:size]) for size in (len(HEAD % b"12") - 1, len(HEAD % b"12"))] == [0, 1]

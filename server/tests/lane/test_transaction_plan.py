@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from plainsql_server.extension_modules import COMPILED
 from plainsql_server.http.data.transaction import TRANSACTION_BODY
+from plainsql_server.http.server.requests import decode_json
 
 if COMPILED:
+    from plainsql_server.lane import transaction_plan
     from plainsql_server.lane.frame import Scalars
     from plainsql_server.lane.transaction_plan import TransactionPlans
 
@@ -69,6 +71,28 @@ def test_anything_else_is_left_to_the_ordinary_path(text: bytes) -> None:
     assert known.of(text) is None
     # Nor is there a plan when it has been seen before.
     assert known.of(text) is None
+
+
+def test_a_body_is_learned_from_in_two_decodings(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[bytes] = []
+
+    def decode(text: bytes, decoder: Any) -> Any:
+        decoded.append(text)
+        return decode_json(text, decoder)
+
+    monkeypatch.setattr(transaction_plan, "decode_json", decode)
+    known = plans()
+    sent = body(*[ONE] * 16)
+    assert known.of(sent) is not None
+    assert len(decoded) == 2
+    # In the second one, no parameter is what it was, or what another one is.
+    probes = [str(each["params"][0]).encode() for each in json.loads(decoded[1])["statements"]]
+    assert len(set(probes)) == 16
+    assert not any(probe in sent for probe in probes)
+    # But what is known is not decoded, and a body that has the probes in it proves nothing.
+    assert known.of(body(*[ONE.replace(b"[1]", b"[2]")] * 16)) is not None
+    assert known.of(body(b'{"sql":"select $1 /* %b */","params":[1]}' % probes[0])) is None
+    assert len(decoded) == 3
 
 
 _scalar = st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=12))

@@ -13,6 +13,8 @@ cdef enum Progress:
     DONE = 1
     # The ordinary path must go on: an error, more rows than one chunk, a type that must be looked up.
     CONVERT = 2
+    # libpq did not take all of it: the connection must be closed.
+    UNSENT = 3
 
 
 cdef class Client:
@@ -40,20 +42,21 @@ cdef class Exchange:
     cdef int ended
     cdef int rows
     cdef size_t held_bytes
-    # How often nothing complete has arrived since the last result.
-    cdef int empty_reads
     # Whether the socket was read for it.
     cdef bint has_read
+    # Whether COMMIT, or the sync that commits a single statement, may have been sent.
+    cdef readonly bint may_have_committed
     # Why the lane cannot run it, or not to its end.
     cdef Reason reason
 
     cdef bint is_quiet(self) noexcept
-    cdef bint has_arrivals(self) noexcept
     cdef bint can_run(self, QueryPlan plan, Caller caller, int session_state) except -1
     cdef Progress send(self) except *
     cdef bint send_steps(self) except -1
     cdef Progress convert(self, Reason reason) noexcept
     cdef Progress read(self) except *
+    cdef Progress read_once(self) except *
+    cdef bint has_begun_result(self) noexcept
     cdef Progress take(self) except *
     cdef Progress take_of_step(self, Step step, result, int status) except *
     cdef Progress end_statement(self) except *

@@ -13,6 +13,7 @@ has read, with which the ordinary path goes on.
 from cpython.list cimport PyList_GET_SIZE
 
 from plainsql_server.lane cimport libpq
+from plainsql_server.lane.arrival cimport NOTHING, PART, Arrival, peek
 from plainsql_server.lane.clocks cimport monotonic_ns
 from plainsql_server.lane.plan cimport StepPlan
 from plainsql_server.lane.reasons cimport ERROR, LARGE, OPTIONS, SESSION, STATEMENT, TYPE
@@ -23,21 +24,11 @@ from plainsql_server.engine.connection.session_state import SessionState
 from plainsql_server.engine.execution.execution import BEGIN
 from plainsql_server.lane.reasons import NAMES
 
-cdef extern from "poll.h":
-    struct pollfd:
-        int fd
-        short events
-        short revents
-    int poll(pollfd *, unsigned long, int) noexcept
-    short POLLIN
-
 cdef int SEQUENCES = int(SessionState.SEQUENCES)
 cdef bytes begin_read_write = BEGIN[False], begin_read_only = BEGIN[True]
 # What the results of a transaction may take in memory while others are still to come. An ordinary one takes a page for
 # each statement.
 cdef size_t MAX_HELD_BYTES = 256 * 1024
-# An arrival may have been read already, with the one before it. But if several bring nothing complete, a row is large.
-cdef int MAX_EMPTY_READS = 2
 
 
 cdef class Client:
@@ -66,12 +57,7 @@ cdef class Exchange:
 
     cdef bint is_quiet(self) noexcept:
         """Whether the connection is open and the server has sent nothing since the last statement."""
-        return libpq.connection_status(self.pg) == libpq.CONNECTION_OK and not self.has_arrivals()
-
-    cdef bint has_arrivals(self) noexcept:
-        cdef pollfd look
-        look.fd, look.events = self.fd, POLLIN
-        return poll(&look, 1, 0) != 0
+        return libpq.connection_status(self.pg) == libpq.CONNECTION_OK and peek(self.fd, self.has_tls) == NOTHING
 
     cdef bint can_run(self, QueryPlan plan, Caller caller, int session_state) except -1:
         """Whether it can be sent as it is. `session_state` is what it may leave behind."""
@@ -95,14 +81,16 @@ cdef class Exchange:
         return True
 
     cdef Progress send(self) except *:
-        self.taken, self.ended, self.rows = [], 0, 0
-        self.held_bytes, self.empty_reads = 0, 0
-        self.has_read = False
-        self.sent_ns = monotonic_ns()
-        if self.send_steps() and libpq.pipeline_sync(self.pg) and libpq.flush(self.pg) == 0:
-            return WAITING
-        # Broken, or the socket is full: the ordinary path finds out which.
-        return self.convert(ERROR)
+        self.taken, self.ended, self.rows, self.held_bytes = [], 0, 0, 0
+        self.has_read = self.may_have_committed = False
+        self.sent_ns, self.reason = monotonic_ns(), ERROR
+        if not self.send_steps():
+            return UNSENT
+        self.may_have_committed = True
+        if not libpq.pipeline_sync(self.pg):
+            return UNSENT
+        # If the socket is full, or broke just now, the ordinary path goes on from here.
+        return WAITING if libpq.flush(self.pg) == 0 else CONVERT
 
     cdef bint send_steps(self) except -1:
         cdef QueryPlan plan = self.plan
@@ -124,28 +112,43 @@ cdef class Exchange:
         return CONVERT
 
     cdef Progress read(self) except *:
+        """Reads what has arrived, unless it may be more than the ordinary path would read at once."""
         cdef Progress progress
-        cdef Py_ssize_t before
-        cdef bint was_quiet = False
-        self.has_read = True
+        cdef Arrival arrival
+        if not self.plan.is_transaction:
+            progress = self.read_once()
+            return self.convert(LARGE) if progress == WAITING else progress
+        # The results of a transaction arrive one by one. An arrival may have been read with the one before it.
         while True:
-            before = PyList_GET_SIZE(self.taken)
-            if not libpq.consume_input(self.pg):
-                return self.convert(ERROR)
-            while not libpq.is_busy(self.pg):
-                progress = self.take()
-                if progress != WAITING:
-                    return progress
-            # What does not arrive in one read may be large, and the ordinary path limits how much of it is in memory.
-            # The results of a transaction arrive one by one, but each of them is small.
-            self.empty_reads = 0 if PyList_GET_SIZE(self.taken) > before else self.empty_reads + 1
-            if not self.plan.is_transaction or self.empty_reads > MAX_EMPTY_READS or self.held_bytes > MAX_HELD_BYTES:
+            arrival = peek(self.fd, self.has_tls)
+            if arrival == NOTHING:
+                return WAITING
+            if arrival == PART:
                 return self.convert(LARGE)
-            # libpq may have left something in the socket or in the TLS library, and its arrival is not announced again.
-            if not self.has_arrivals():
-                if was_quiet or not self.has_tls:
-                    return WAITING
-                was_quiet = True
+            progress = self.read_once()
+            if progress != WAITING:
+                return progress
+
+    cdef Progress read_once(self) except *:
+        """Has libpq read once. WAITING means that more is to come."""
+        cdef Progress progress
+        cdef Py_ssize_t before = PyList_GET_SIZE(self.taken)
+        self.has_read = True
+        if not libpq.consume_input(self.pg):
+            return self.convert(ERROR)
+        while not libpq.is_busy(self.pg):
+            progress = self.take()
+            if progress != WAITING:
+                return progress
+        if PyList_GET_SIZE(self.taken) == before or self.held_bytes > MAX_HELD_BYTES or self.has_begun_result():
+            return self.convert(LARGE)
+        return WAITING
+
+    cdef bint has_begun_result(self) noexcept:
+        """Whether libpq has read the beginning of the next result, but not its end."""
+        cdef int index = self.ended - self.in_block
+        # libpq refuses this from then on.
+        return 0 <= index < self.count and not libpq.set_chunked_rows(self.pg, self.plan.chunk_rows)
 
     cdef Progress take(self) except *:
         """Takes one result. WAITING means that there may be another."""

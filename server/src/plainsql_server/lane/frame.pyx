@@ -5,8 +5,8 @@
     frame.holds(body, size, scalars)    # True: scalars.values are the parameters
 
 Between the ends of a frame only JSON scalars in their plainest form may stand: numbers, booleans, null and strings
-without escapes. Whoever makes a frame has proven that these are the parameters and change nothing else; see
-`learning.py`. Any other body takes the ordinary path, so the rules of JSON stay in one place.
+without escapes. What makes a frame has proven that these are the parameters and change nothing else; see
+`plan.pyx`. Any other body takes the ordinary path, so the rules of JSON stay in one place.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE

@@ -1,8 +1,8 @@
 """Hands requests over to the ordinary path, which goes on where the lane stopped.
 
 A request whose statements were sent is handed over with its connection (`hand_over_sent`), one that has waited for its
-slot with that (`hand_over_slot`), one that has not got it with its start and its permit (`begin_again`), and
-one that has waited for too long with its error (`refuse`). Any other request is fed to the parser as it came.
+slot with that (`hand_over_slot`), one without a slot with its start and its permit (`begin_again`), and one that must
+fail with its error (`refuse`). Any other request is fed to the parser as it came.
 """
 
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from typing import Protocol
 from psycopg.pq.abc import PGresult
 
 from plainsql_server.core.clock import Deadline
+from plainsql_server.core.errors import ServiceError
 from plainsql_server.core.principal import Principal
 from plainsql_server.data_plane.databases import Place
 from plainsql_server.data_plane.head_start import HeadStart, SentStatement, SentTransaction
 from plainsql_server.engine.connection.connection import Connection
-from plainsql_server.engine.pool.admission_queue import waited_too_long
 from plainsql_server.engine.pool.pool import Lease, Pool
 from plainsql_server.http.server.requests import Request
 from plainsql_server.http.server.responses import Header
@@ -41,14 +41,6 @@ class LaneRequest:
     has_permit: bool
     rate_headers: tuple[Header, ...]
     began_s: float
-    timeout_s: float
-    principal: Principal
-    place: Place
-    pool: Pool
-
-    @property
-    def deadline(self) -> Deadline:
-        return Deadline(self.began_s + self.timeout_s)
 
     def request(self) -> Request:
         """The request as the ordinary path knows it."""
@@ -65,6 +57,16 @@ class LaneRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Admitted:
+    """What belongs to a request that has its slot."""
+
+    principal: Principal
+    place: Place
+    pool: Pool
+    deadline: Deadline
+
+
+@dataclass(frozen=True, slots=True)
 class LaneExchange:
     """What was sent, and the results that the lane has read."""
 
@@ -78,17 +80,18 @@ class LaneExchange:
     sent: SentStatement | SentTransaction
 
 
-def hand_over_sent(protocol: HttpConnection, begun: LaneRequest, exchange: LaneExchange) -> None:
+def hand_over_sent(protocol: HttpConnection, begun: LaneRequest, admitted: Admitted, exchange: LaneExchange) -> None:
     """Hands over a request whose statements were sent."""
-    exchange.connection.adopt(exchange.results, exchange.chunk_rows, has_read=exchange.has_read)
-    lease = Lease.with_connection(begun.pool, begun.deadline, begun.began_s, exchange.connection, exchange.leased_s)
-    _hand_over(protocol, begun, HeadStart(lease, begun.principal, begun.place, begun.began_s, exchange.sent))
+    connection = exchange.connection
+    connection.adopt(exchange.results, exchange.chunk_rows, has_read=exchange.has_read)
+    lease = Lease.with_connection(admitted.pool, admitted.deadline, begun.began_s, connection, exchange.leased_s)
+    _hand_over(protocol, begun, HeadStart(lease, admitted.principal, admitted.place, begun.began_s, exchange.sent))
 
 
-def hand_over_slot(protocol: HttpConnection, begun: LaneRequest) -> None:
+def hand_over_slot(protocol: HttpConnection, begun: LaneRequest, admitted: Admitted) -> None:
     """Hands over a request that has its slot."""
-    lease = Lease.with_slot(begun.pool, begun.deadline, begun.began_s)
-    _hand_over(protocol, begun, HeadStart(lease, begun.principal, begun.place, begun.began_s, None))
+    lease = Lease.with_slot(admitted.pool, admitted.deadline, begun.began_s)
+    _hand_over(protocol, begun, HeadStart(lease, admitted.principal, admitted.place, begun.began_s, None))
 
 
 def begin_again(protocol: HttpConnection, begun: LaneRequest) -> None:
@@ -96,10 +99,10 @@ def begin_again(protocol: HttpConnection, begun: LaneRequest) -> None:
     protocol.take_over(begun.request())
 
 
-def refuse(protocol: HttpConnection, begun: LaneRequest) -> None:
-    """Hands over a request that got no slot in time."""
+def refuse(protocol: HttpConnection, begun: LaneRequest, error: ServiceError) -> None:
+    """Hands over a request that failed before it had a result."""
     request = begun.request()
-    request.refusal = waited_too_long()
+    request.refusal = error
     protocol.take_over(request)
 
 

@@ -15,6 +15,8 @@ from plainsql_server.http.server.cors import cors_headers
 from plainsql_server.http.server.requests import Request, require_content_type
 from plainsql_server.lane.known_head import LENGTH, REQUEST_ID, TRACEPARENT, KnownHead
 
+# A connection remembers its heads before it has authenticated, so only ordinary ones are worth it.
+_MAX_HEAD_BYTES = 2 * 1024
 # A request with one of these is read by the ordinary path each time.
 _UNUSUAL = (b"transfer-encoding", b"upgrade", b"expect", b"content-encoding", b"idempotency-key")
 # Headers that may differ from request to request.
@@ -54,6 +56,8 @@ def learn_head(data: bytes, request: Request, content_type: bytes) -> LearnedHea
     # A request with a query string, or a path that is written in another way, has another line.
     line = f"POST {request.path} HTTP/1.1\r\n".encode()
     if not data.startswith(line) or any(name in headers for name in _UNUSUAL):
+        return None
+    if data.find(b"\r\n\r\n", 0, _MAX_HEAD_BYTES) < 0:
         return None
     if preferred(headers.get(b"accept"), tuple(STREAM_FORMATS), must=False) is not None:
         return None

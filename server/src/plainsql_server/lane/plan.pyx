@@ -1,7 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """What a body asks for: its statement, classified, with everything that is the same each time it is run.
 
-    plan = plans.find(body, size)    # None: the ordinary path reads it
+    plan = plans.find(body, size)    # None: the body is new
+    plan = plans.learn(body)         # None: the ordinary path reads it
 
 A plan is made once from a body that msgspec has decoded and `data_plane` has accepted. A later body with the same
 frame has the same plan, with other parameters. A body without parameters is its own frame.
@@ -69,24 +70,25 @@ cdef class QueryPlans:
 
     def of(self, bytes body not None):
         """The plan of a body, known or new; None if the ordinary path must read it."""
-        return self.find(PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body))
+        plan = self.find(PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body))
+        return self.learn(body) if plan is None else plan
 
     cdef QueryPlan find(self, const char *body, Py_ssize_t size):
+        """The plan of a body that is known; None if it is new."""
         cdef QueryPlan plan
-        cdef bytes whole, key = key_of(body, size)
+        cdef bytes key = key_of(body, size)
         if key is not None:
             plan = <QueryPlan>self.framed.get(key)
             if plan is not None and plan.frame.holds(body, size, self.scalars):
                 return plan
-        whole = PyBytes_FromStringAndSize(body, size)
-        plan = <QueryPlan>self.whole.get(whole)
-        if plan is None:
-            return self.learn(whole)
-        self.scalars.count = 0
-        self.scalars.strings = 0
+        plan = <QueryPlan>self.whole.get(PyBytes_FromStringAndSize(body, size))
+        if plan is not None:
+            self.scalars.count = 0
+            self.scalars.strings = 0
         return plan
 
     cdef QueryPlan learn(self, bytes body):
+        """Makes the plan of a body that is new; None if the ordinary path must read it each time."""
         cdef QueryPlan plan
         if PyBytes_GET_SIZE(body) > MAX_LEARNED_BYTES:
             return None

@@ -32,7 +32,8 @@ NAMES = (
     "pipelined",
     # PostgreSQL reported an error, or the connection to it broke.
     "error",
-    # More rows than one chunk, or more than arrived at once; of a transaction, more than the lane holds.
+    # More rows than one chunk, or more than arrived at once; of a transaction, more than the lane holds, or what may be
+    # part of a large result.
     "large",
     # A type that must be looked up, or a value that has no JSON.
     "type",

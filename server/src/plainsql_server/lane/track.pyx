@@ -3,12 +3,12 @@
 
     track = Track(lane, protocol, parser_head, parse)
 
-A request with a known head and frame (`wire.pyx` reads them), whose caller is known and for whom a connection is free
+A request with a known head and frame (`wire.pyx` and `intake.pyx` read them), whose caller is known and for whom a connection is free
 that has prepared its statements, is sent to the engine at once, and answered when the engine has answered. Any other
 one is fed to the parser. What turns out to be out of the ordinary later is handed over to the ordinary path, which goes
 on in the middle, with the same request id, permit, slot, connection and deadline. The lane does nothing that the
-ordinary path would do again before it is certain that it keeps the request; so the permit is taken last. A request that
-waits for a slot has taken its permit before, and keeps it.
+ordinary path would do again before it is certain that it keeps the request. So the permit is taken last, unless the
+request has a new body, or must wait for a slot. The ordinary path takes no second one.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -17,24 +17,21 @@ from libc.stdint cimport int64_t
 from plainsql_server.lane cimport libpq
 from plainsql_server.lane.answer cimport Answer
 from plainsql_server.lane.clocks cimport monotonic_ns
-from plainsql_server.lane.exchange cimport DONE, WAITING
+from plainsql_server.lane.exchange cimport DONE, UNSENT, WAITING
 from plainsql_server.lane.known_head cimport KnownHead
 from plainsql_server.lane.lane cimport AFTER_SENDING, WHEN_DONE, Lane
 from plainsql_server.lane.reasons cimport (
-    BODY, CALLER, CHANGED, CLIENT_LOST, CONNECTION, DEADLINE, ERROR, LARGE, OPTIONS, OVERLOAD, RATE_LIMIT, STOPPING,
-    TEST, TYPE,
+    CHANGED, CLIENT_LOST, CONNECTION, DEADLINE, ERROR, LARGE, OVERLOAD, RATE_LIMIT, STOPPING, TEST, TYPE,
 )
 
 from plainsql_server.core.errors import ServiceError
 from plainsql_server.core.ids import new_request_id
 from plainsql_server.data_plane.databases import WITHOUT_CODE_FOR_S
 from plainsql_server.engine.connection.session_state import SessionState
-from plainsql_server.http.app.rate_limit import rate_headers
-from plainsql_server.lane.handover import (
-    LaneExchange, LaneRequest, begin_again, hand_over_sent, hand_over_slot, refuse,
-)
+from plainsql_server.engine.connection.sqlstate import connection_lost
+from plainsql_server.engine.pool.admission_queue import waited_too_long
+from plainsql_server.lane.handover import LaneExchange, begin_again, hand_over_sent, hand_over_slot, refuse
 from plainsql_server.lane.plan import SHORTEST_TIMEOUT_MS
-from plainsql_server.lane.route cimport RouteHead
 
 cdef int SEQUENCES = int(SessionState.SEQUENCES)
 cdef int64_t without_code_for_ns = <int64_t>(WITHOUT_CODE_FOR_S * 1e9)
@@ -48,61 +45,30 @@ cdef class WaitingQuery(Waiting):
         return self.track.run_waiting()
 
     cdef int expire(self) except -1:
-        return self.track.refuse()
+        cdef Track track = self.track
+        track.reason = OVERLOAD
+        track.leave_queue()
+        return track.refuse(waited_too_long())
 
     cdef int abort(self) except -1:
         return self.track.abort(self.track.exchange)
 
 
-cdef class Track(Wire):
+cdef class Track(Intake):
     """The requests of one HTTP connection, one after the other."""
 
     cdef bint is_free(self) noexcept:
         return self.exchange is None and self.waiting is None
 
     cdef bint start(self, bytes data, KnownHead head) except -1:
-        self.started_ns = monotonic_ns()
-        if not self.is_caller_known():
-            return self.pass_on(CALLER)
-        self.data, self.body_at, self.body_size = data, head.body_at, head.body_size
-        self.request_id = data[head.id_at : head.id_at + head.id_size] if head.id_at >= 0 else None
-        self.traceparent = data[head.trace_at : head.trace_at + 55] if head.trace_at >= 0 else None
-        self.has_permit, self.rate_headers = False, ()
-        self.plan = self.find_plan()
-        if self.plan is None:
-            return self.pass_on(BODY)
-        self.caller = self.find_caller(self.plan)
-        if self.caller is None:
-            return self.pass_on(CALLER)
-        if self.plan.may_store_code and self.caller.place.without_code:
-            return self.pass_on(OPTIONS)
-        return self.run_or_wait()
-
-    cdef bint is_caller_known(self) except -1:
-        """Whether the key is known. Without one, not even a body is looked at."""
-        cdef Caller known = self.head.caller
-        if known is not None and known.generation == self.lane.generation and self.started_ns * 1e-9 < known.until_s:
+        if self.take_in(data, head) and self.run_or_wait():
             return True
-        return self.lane.principals.remembered(self.head.learned.secret) is not None
-
-    cdef QueryPlan find_plan(self):
-        """The plan of the body, whose parameters are in the scalars of its steps then."""
-        cdef const char *body = PyBytes_AS_STRING(self.data) + self.body_at
-        cdef RouteHead head = self.head
-        if head.plan is None or not head.plan.frame.holds(body, self.body_size, self.lane.scalars):
-            head.plan = head.route.plans.find(body, self.body_size)
-        return head.plan
-
-    cdef Caller find_caller(self, QueryPlan plan):
-        """The caller; None if the ordinary path must look something up."""
-        cdef RouteHead head = self.head
-        cdef Caller known = head.caller
-        learned = head.learned
-        if plan.database is not None and plan.database != learned.database:
-            return self.lane.find_caller(head.route, learned.secret, plan.database, None)
-        if known is None or known.generation != self.lane.generation or self.started_ns * 1e-9 >= known.until_s:
-            head.caller = known = self.lane.find_caller(head.route, learned.secret, learned.database, known)
-        return known
+        if self.has_permit:
+            # If the parser read it, it would take another one.
+            self.begin_again()
+            return True
+        self.plan = None
+        return False
 
     cdef bint run_or_wait(self) except -1:
         """Runs the request, now or when there is a slot."""
@@ -127,23 +93,14 @@ cdef class Track(Wire):
             # The process may have dropped this pool, and uses another one for the same address.
             self.head.caller = None
             return self.pass_on(CONNECTION)
-        if not self.take_permit():
-            # The ordinary path waits for one, or refuses the request.
+        if caller.has_rate_limit and not self.take_permit(caller.principal):
             return self.pass_on(RATE_LIMIT)
         waiting.track = self
-        if self.lane.enqueue(waiting, caller, self.started_ns * 1e-9 + self.timeout_s()):
-            self.waiting = waiting
-            return True
-        # The ordinary path refuses it, unless there is a slot by then.
-        self.reason = OVERLOAD
-        if not self.has_permit:
-            return False
-        self.begin_again()
+        if not self.lane.enqueue(waiting, caller, self.started_ns * 1e-9 + self.timeout_s()):
+            # The ordinary path refuses it, unless there is a slot by then.
+            return self.pass_on(OVERLOAD)
+        self.waiting = waiting
         return True
-
-    cdef double timeout_s(self) except? -1:
-        cdef double limit_s = self.plan.limit_ms(self.caller.limits) / 1000.0
-        return limit_s if self.plan.timeout_ms is None else min(limit_s, self.plan.timeout_ms / 1000.0)
 
     cdef int run_waiting(self) except -1:
         """Runs the request that has waited for its slot."""
@@ -162,17 +119,16 @@ cdef class Track(Wire):
 
     cdef bint can_still_run(self) except -1:
         """Whether a request that has waited has time for the lane, which notices a deadline late."""
-        cdef const char *body = PyBytes_AS_STRING(self.data) + self.body_at
         if (monotonic_ns() - self.started_ns) * 1e-9 + shortest_s > self.timeout_s():
             return self.pass_on(DEADLINE)
-        # Other requests have used the scalars.
-        return self.plan.frame.holds(body, self.body_size, self.lane.scalars)
+        return self.is_held()
 
     cdef bint run(self) except -1:
         """Sends the statements of a request that has a slot. Returns False if that is not possible."""
         cdef Lane lane = self.lane
         cdef Caller caller = self.caller
         cdef Exchange exchange = None
+        cdef Progress progress
         cdef list idle = caller.idle
         if idle:
             exchange = lane.exchange_of(idle[len(idle) - 1])
@@ -184,7 +140,8 @@ cdef class Track(Wire):
             return self.pass_on(CONNECTION)
         if not exchange.can_run(self.plan, caller, self.state_left()):
             return self.pass_on(exchange.reason)
-        if not self.take_permit():
+        if caller.has_rate_limit and not self.take_permit(caller.principal):
+            # The ordinary path waits for one, or refuses the request.
             return self.pass_on(RATE_LIMIT)
         if self.request_id is None:
             self.request_id = new_request_id().encode()
@@ -194,24 +151,16 @@ cdef class Track(Wire):
         self.exchange, self.has_slot = exchange, False
         exchange.connection.unwatch()
         lane.begun += 1
-        if exchange.send() != WAITING:
-            self.reason = exchange.reason
-            self.hand_over()
-        elif lane.forced == AFTER_SENDING:
-            self.reason = TEST
-            self.hand_over()
-        else:
+        progress = exchange.send()
+        self.reason = exchange.reason
+        if progress == UNSENT:
+            self.drop_connection()
+        elif progress == WAITING and lane.forced != AFTER_SENDING:
             lane.sweep_soon()
-        return True
-
-    cdef bint take_permit(self) except -1:
-        """Takes a permit of the organization's, if it needs one and has none."""
-        cdef Caller caller = self.caller
-        if caller.has_rate_limit and not self.has_permit:
-            permit = self.lane.permits.take_now(caller.principal.organization_id, caller.limits.requests_per_minute)
-            if permit is None:
-                return False
-            self.has_permit, self.rate_headers = True, rate_headers(caller.principal.tier, permit)
+        else:
+            if progress == WAITING:
+                self.reason = TEST
+            self.hand_over()
         return True
 
     cdef int state_left(self) noexcept:
@@ -240,7 +189,7 @@ cdef class Track(Wire):
         cdef Caller caller = self.caller
         cdef WaitingQuery waiting = self.waiting
         cdef bint has_slot = self.has_slot
-        self.waiting = self.exchange = self.data = None
+        self.waiting = self.exchange = self.data = self.plan = None
         self.has_slot = False
         if exchange is not None and exchange.client is self:
             connection = exchange.connection
@@ -261,6 +210,7 @@ cdef class Track(Wire):
         cdef Answer answer = self.head.route.answer
         cdef Exchange exchange = self.exchange
         cdef Caller caller = self.caller
+        cdef int state
         cdef const char *request_id = PyBytes_AS_STRING(self.request_id)
         cdef Py_ssize_t id_size = PyBytes_GET_SIZE(self.request_id)
         server_state = self.protocol.server_state
@@ -283,9 +233,10 @@ cdef class Track(Wire):
             answer.total_us, answer.queue_us, answer.exec_us, exchange.rows, answer.command, answer.rows_bytes,
         )
         lane.flush_soon()
+        state = self.state_left()
         exchange.clear()
-        self.data = None
-        self.release(caller, self.state_left(), connection, leased_s, libpq.transaction_status(exchange.pg))
+        self.data = self.plan = None
+        self.release(caller, state, connection, leased_s, libpq.transaction_status(exchange.pg))
         if lane.ready:
             lane.run_ready()
         return self.go_on()
@@ -310,25 +261,10 @@ cdef class Track(Wire):
             self.lane.is_finishing = False
         return 0
 
-    cdef object as_request(self):
-        """The request, for the ordinary path. It owes an answer to it from now on."""
-        cdef Caller caller = self.caller
-        request = LaneRequest(
-            self.head.route.path, self.head.learned.headers, self.data[self.body_at :], self.request_id,
-            self.traceparent, self.has_permit, self.rate_headers, self.started_ns * 1e-9, self.timeout_s(),
-            caller.principal, caller.place, caller.pool,
-        )
-        self.is_dirty = True
-        self.handed_over += 1
-        self.begun += 1
-        self.lane.handed_over.counts[<int>self.reason] += 1
-        self.data = None
-        return request
-
     cdef int hand_over(self) except -1:
         """Has the ordinary path go on with what is under way."""
         cdef Exchange exchange = self.exchange
-        request = self.as_request()
+        admitted, request = self.admitted(), self.as_request()
         sent = LaneExchange(
             exchange.connection, exchange.taken, exchange.chunk_rows(), exchange.leased_ns * 1e-9, exchange.has_read,
             exchange.sent(),
@@ -336,26 +272,35 @@ cdef class Track(Wire):
         # From here on, the ordinary path has it.
         exchange.clear()
         self.exchange = None
-        hand_over_sent(self.protocol, request, sent)
+        hand_over_sent(self.protocol, request, admitted, sent)
         return self.go_on()
 
     cdef int hand_over_slot(self) except -1:
         """Has the ordinary path go on with a request that has its slot."""
-        request = self.as_request()
+        admitted, request = self.admitted(), self.as_request()
         self.has_slot = False
-        hand_over_slot(self.protocol, request)
+        hand_over_slot(self.protocol, request, admitted)
         return self.go_on()
 
     cdef int begin_again(self) except -1:
-        """Has the ordinary path begin again with a request that waits, or has waited for a slot and given it back."""
+        """Has the ordinary path begin again with a request that has no slot, or none any more."""
         begin_again(self.protocol, self.as_request())
         return self.go_on()
 
-    cdef int refuse(self) except -1:
-        """Has the ordinary path refuse a request that has waited for too long."""
-        self.reason = OVERLOAD
-        self.leave_queue()
-        refuse(self.protocol, self.as_request())
+    cdef int drop_connection(self) except -1:
+        """Gives up a connection that did not take all of a request, and the request with it if it may have committed."""
+        cdef Exchange exchange = self.exchange
+        connection, may_have_committed = exchange.connection, exchange.may_have_committed
+        exchange.clear()
+        self.exchange = None
+        self.caller.pool.discard(connection, 0.0)
+        if may_have_committed:
+            return self.refuse(connection_lost("it broke while the fast lane sent to it"))
+        return self.begin_again()
+
+    cdef int refuse(self, error) except -1:
+        """Has the ordinary path answer with an error."""
+        refuse(self.protocol, self.as_request(), error)
         return self.go_on()
 
     def leave(self):

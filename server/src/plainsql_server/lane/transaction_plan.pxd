@@ -27,5 +27,3 @@ cdef class TransactionPlan(QueryPlan):
 cdef class TransactionPlans(QueryPlans):
     # The parameters of the request that is being read, list by list. They serve all frames.
     cdef list lists
-
-    cdef TransactionPlan learn_transaction(self, bytes body, Spans *spans)

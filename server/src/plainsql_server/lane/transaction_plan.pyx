@@ -1,9 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """What a body of POST /v1/transaction asks for: its statements, classified, and where their parameters are.
 
-    plan = plans.find(body, size)    # None: the ordinary path reads it
-
-Like `plan.pyx`, with one list of parameters for each statement that has some. Only what one flush can do has a plan:
+Used like `plan.pyx`, with one list of parameters for each statement that has some. Only what one flush can do has a plan:
 few statements, in one database, that expect nothing of each other's results.
 """
 
@@ -27,7 +25,9 @@ from plainsql_server.lane.plan import SHORTEST_TIMEOUT_MS
 cdef Py_ssize_t MAX_LEARNED_BYTES = 8 * 1024
 # What the statements and their parameters have in bytes is less than what the body has.
 cdef Py_ssize_t max_flush_bytes = FLUSH_BYTES
-cdef tuple PROBES = (b"0", b"1")
+# Numbers that are in no ordinary body; one that has them in it is not learned from.
+cdef bytes PROBE = b"8301572946"
+cdef tuple PROBES = tuple([PROBE + b"%02d" % index for index in range(MAX_STEPS)])
 
 
 cdef class TransactionFrame(Frame):
@@ -82,18 +82,17 @@ cdef class TransactionPlans(QueryPlans):
     cdef QueryPlan find(self, const char *body, Py_ssize_t size):
         cdef TransactionPlan plan
         cdef Spans spans
-        cdef bytes key
         if size > max_flush_bytes or not find_spans(body, size, <Scalars>self.lists[0], &spans):
             return None
-        key = without_spans(body, size, &spans)
-        plan = <TransactionPlan>(self.framed if spans.count else self.whole).get(key)
-        if plan is not None and plan.frame.holds(body, size, self.scalars):
-            return plan
-        return self.learn_transaction(PyBytes_FromStringAndSize(body, size), &spans)
+        plan = <TransactionPlan>(self.framed if spans.count else self.whole).get(without_spans(body, size, &spans))
+        return plan if plan is not None and plan.frame.holds(body, size, self.scalars) else None
 
-    cdef TransactionPlan learn_transaction(self, bytes body, Spans *spans):
+    cdef QueryPlan learn(self, bytes body):
         cdef TransactionPlan plan
-        if PyBytes_GET_SIZE(body) > MAX_LEARNED_BYTES:
+        cdef const char *text = PyBytes_AS_STRING(body)
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(body)
+        cdef Spans spans
+        if size > MAX_LEARNED_BYTES or not find_spans(text, size, <Scalars>self.lists[0], &spans):
             return None
         try:
             sent = decode_json(body, TRANSACTION_BODY)
@@ -103,17 +102,12 @@ cdef class TransactionPlans(QueryPlans):
             classifications = [self.classify(sql) for sql, _ in statements]
         except ServiceError:
             return None
-        if classifications[0].command not in TAKES_SNAPSHOT:
-            return None
         cuts = [(spans.starts[index], spans.ends[index]) for index in range(spans.count)]
-        if not _is_proven(body, cuts, sent):
-            return None
         parts = _parts_of(body, cuts)
-        plan = _plan(sent, statements, TransactionFrame(parts, self.lists), classifications)
-        if not plan.frame.holds(PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body), self.scalars):
+        if classifications[0].command not in TAKES_SNAPSHOT or not _is_proven(body, parts, sent):
             return None
-        self.keep(plan)
-        return plan
+        plan = _plan(sent, statements, TransactionFrame(parts, self.lists), classifications)
+        return self.keep(plan) if plan.frame.holds(text, size, self.scalars) else None
 
 
 def _is_ordinary(sent, statements):
@@ -152,27 +146,24 @@ def _parts_of(bytes body, spans):
     return tuple([body[end:start] for end, start in zip(ends, [*[start for start, _ in spans], len(body)])])
 
 
-def _is_proven(bytes body, spans, sent):
-    """Whether each span holds the parameters of one statement, in their order, and nothing else.
+def _is_proven(bytes body, parts, sent):
+    """Whether each of a body's lists holds the parameters of one statement, in their order, and nothing else.
 
-    The proof for a span: decode the body with two others there. One would prove nothing if the parameters were that
-    one, and the span part of a statement. Scalars in one list do not change what the brackets of another one mean.
+    The proof is the body with another parameter in each list. If these are the parameters of the statements then, and
+    all else is as it was, they can only have come from there: they are in the body nowhere else, and no two are equal.
     """
-    wanted = _parameters_of(sent)
-    with_parameters = [index for index, params in enumerate(wanted) if params]
-    if len(with_parameters) != len(spans):
+    lists, wanted = 0, []
+    for params in _parameters_of(sent):
+        wanted.append([PROBES[lists]] if params else [])
+        lists += len(params) > 0
+    if lists != len(parts) - 1 or PROBE in body:
         return False
-    options = _without_parameters(sent)
-    for statement_index, (start, end) in zip(with_parameters, spans):
-        for probe in PROBES:
-            try:
-                again = decode_json(body[:start] + probe + body[end:], TRANSACTION_BODY)
-            except ServiceError:
-                return False
-            changed = [[probe] if index == statement_index else params for index, params in enumerate(wanted)]
-            if _parameters_of(again) != changed or _without_parameters(again) != options:
-                return False
-    return True
+    probed = parts[0] + b"".join([probe + part for probe, part in zip(PROBES, parts[1:])])
+    try:
+        again = decode_json(probed, TRANSACTION_BODY)
+    except ServiceError:
+        return False
+    return _parameters_of(again) == wanted and _without_parameters(again) == _without_parameters(sent)
 
 
 def _parameters_of(sent):

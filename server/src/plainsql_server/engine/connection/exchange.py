@@ -14,7 +14,7 @@ from typing import NoReturn
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 
-from plainsql_server.core.errors import EngineError
+from plainsql_server.core.errors import EngineError, InternalError, Outcome
 from plainsql_server.engine.connection.connection import Connection
 from plainsql_server.engine.connection.session_state import SessionState
 from plainsql_server.engine.connection.sqlstate import connection_lost, error_from_result
@@ -36,20 +36,33 @@ def queue_discard_sequences(connection: Connection, session_state: SessionState)
     return 2
 
 
-async def drain(connection: Connection) -> None:
-    """Reads and drops all results until every sync is answered. Raises the first error, after reading the rest."""
+async def drain(connection: Connection) -> bytes:
+    """Reads and drops all results until every sync is answered. Returns the last command tag.
+
+    Raises the first error, after reading the rest.
+    """
+    tag = b""
     while connection.syncs_due:
         result = await connection.fetch()
-        if result is not None and result.status == _FATAL_ERROR:
+        if result is None:
+            continue
+        if result.status == _FATAL_ERROR:
             await fail(connection, result)
+        tag = result.command_status or tag
+    return tag
 
 
 async def drain_commit(connection: Connection) -> None:
     """Like `drain`, while a COMMIT is in flight: if the server fails now, the outcome is unknown."""
     try:
-        await drain(connection)
+        tag = await drain(connection)
     except EngineError as error:
         raise connection_lost(error.internal_context or "") from error
+    if tag == b"ROLLBACK":
+        # PostgreSQL's answer to the COMMIT of a transaction that has failed; not an error.
+        rolled_back = InternalError("COMMIT rolled back")
+        rolled_back.outcome = Outcome.ROLLED_BACK
+        raise rolled_back
 
 
 async def read_row_count(connection: Connection) -> int:

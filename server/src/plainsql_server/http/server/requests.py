@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from plainsql_server.core.clock import monotonic_us
-from plainsql_server.core.errors import LimitError, RequestError
+from plainsql_server.core.errors import Outcome, RequestError, ServiceError
 from plainsql_server.core.ids import is_request_id, new_request_id
 from plainsql_server.data_plane.head_start import HeadStart
 from plainsql_server.http.server.channel import ResponseChannel
@@ -92,8 +92,8 @@ class Request:
         self.has_permit = False
         # When the fast lane began it, by the monotonic clock; None if that did not.
         self.began_s: float | None = None
-        # Set if it waited in the fast lane for too long.
-        self.refusal: LimitError | None = None
+        # Set if it failed in the fast lane: it waited for too long, or its connection broke while it was sent.
+        self.refusal: ServiceError | None = None
         sent_id = headers.get(b"x-request-id")
         self.id = sent_id.decode() if sent_id and is_request_id(sent_id) else new_request_id()
 
@@ -108,7 +108,9 @@ class Request:
 
     @property
     def was_sent(self) -> bool:
-        """Whether its statement was sent by the fast lane."""
+        """Whether the fast lane has sent its statements, or may have."""
+        if self.refusal is not None:
+            return self.refusal.outcome is Outcome.UNKNOWN
         return self.head_start is not None and self.head_start.sent is not None
 
     def header(self, name: bytes) -> str | None:
