@@ -23,6 +23,7 @@ from server.tests.tls_cell import running_tls_cell
 pytestmark = pytest.mark.compiled
 
 ROUNDS = 3
+TRANSACTIONS = 50
 # A TLS record has up to 16 KiB, PostgreSQL sends 8 KiB at a time, and libpq reads at least as much.
 SIZES = (0, 1, 100, 8_000, 8_150, 8_192, 8_300, 16_300, 16_384, 16_500, 33_000, 100_000, 3_000_000)
 
@@ -96,16 +97,19 @@ def test_transactions_stay_on_the_lane_unless_they_are_large(wires: dict[str, tu
     for _ in range(2):
         wire.query({"statements": statements})
     before = counted(port)
-    for _ in range(20):
+    for _ in range(TRANSACTIONS):
         results = json.loads(wire.query({"statements": statements})[1])["results"]
         assert [each["rows"] for each in results] == [[{"x": "x" * size}]] * 16
     after = counted(port)
-    assert total(after, "plainsql_lane_requests_total") == total(before, "plainsql_lane_requests_total") + 20
-    # None has waited for 25 ms.
-    grown = {name: after[name] - before[name] for name in after if name.startswith("plainsql_lane_handed_over_total")}
-    large = grown.pop('plainsql_lane_handed_over_total{reason="large"}')
-    assert not any(grown.values())
-    assert large == (20 if size > 8_000 else 0)
+    taken = total(after, "plainsql_lane_requests_total") - total(before, "plainsql_lane_requests_total")
+    assert taken > TRANSACTIONS * 0.8
+    names = {reason: f'plainsql_lane_handed_over_total{{reason="{reason}"}}' for reason in ("large", "slow")}
+    grown = {reason: after[name] - before[name] for reason, name in names.items()}
+    handed_over = total(after, "plainsql_lane_handed_over_total") - total(before, "plainsql_lane_handed_over_total")
+    assert handed_over == sum(grown.values())
+    # What waits for bytes that the socket does not announce waits for 25 ms each time. A busy machine does so seldom.
+    assert grown["slow"] < TRANSACTIONS * 0.2
+    assert grown["large"] == (taken - grown["slow"] if size > 8_000 else 0)
 
 
 def test_the_lane_is_taken(wires: dict[str, tuple[Wire, int]]) -> None:
