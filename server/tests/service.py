@@ -12,7 +12,7 @@ import ssl
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,7 +131,7 @@ def running_service(*options: str, tier: str = "dedicated", workers: int = 1) ->
         dev = _wait_until_ready(folder, process)
         trust = ssl.create_default_context(cafile=dev["ca_file"]) if dev["ca_file"] else False
         compare = comparing({"data": dev["data_url"], "control": dev["control_url"]})
-        event_hooks = {"request": recording(), "response": [compare]}
+        event_hooks: dict[str, list[Callable[..., Any]]] = {"request": recording(), "response": [compare]}
         with (
             logs.watching(folder, "log/*.log"),
             httpx.Client(verify=trust, timeout=60, event_hooks=event_hooks) as http,

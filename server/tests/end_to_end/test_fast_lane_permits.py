@@ -1,5 +1,6 @@
 """A request that waits for a slot in a tier with a rate limit has its permit first, and takes no second one."""
 
+import asyncio
 import json
 import re
 import threading
@@ -9,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from plainsql_server.dev.ports import free_port
-from server.tests.end_to_end.fast_lane import MODES
+from server.tests.end_to_end.fast_lane import MODES, wire_to_this_process
 from server.tests.end_to_end.transactions import with_params
 from server.tests.end_to_end.wires import Wire, counted, total
 from server.tests.load import Node, running_node
@@ -46,6 +47,24 @@ def metric(metrics_port: int, name: str) -> float:
     """What is waiting or running, over all cells."""
     values = counted(metrics_port).items()
     return sum(value for each, value in values if each.startswith(f"plainsql_cell_{name}"))
+
+
+async def test_a_connection_whose_request_came_in_two_parts_and_was_handed_over_is_not_idle(service: Service) -> None:
+    key = new_key(service, "lane-parts")
+    # The lane has no use for a statement with a hint, and notices that when it has taken the permit.
+    body = b'{"sql":"/*+ none */ select pg_sleep(2.5)::text as slept"}'
+    async with wire_to_this_process(service, "/v1/query", key=key, timeout_keep_alive=1) as wire:
+        other = await asyncio.to_thread(Wire, wire.port, key)
+        for _ in range(2):
+            await asyncio.to_thread(wire.query, SELECT)
+        head = wire.bytes_of(body)[: -len(body)]
+        wire.send(head)
+        # What came before an answered request has been read.
+        await asyncio.to_thread(other.query, SELECT)
+        wire.send(body)
+        answered = await asyncio.to_thread(wire.answer)
+        other.close()
+    assert b'"success":true' in answered[1]
 
 
 @pytest.mark.parametrize("mode", MODES)

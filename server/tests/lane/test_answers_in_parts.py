@@ -137,6 +137,17 @@ async def test_the_rest_of_an_error_is_not_read(postgres: Postgres) -> None:
         assert bench.connection.is_idle
 
 
+async def test_a_commit_that_was_answered_with_rollback_is_handed_over(postgres: Postgres) -> None:
+    async with bench_on(postgres) as bench:
+        assert bench.send(bench.transaction("select 1 as a")) == WAITING
+        with parts_of(bench) as parts:
+            answer = parts.answer()
+            assert b"C\0\0\0\x0bCOMMIT\0" in answer
+            parts.pass_on(answer.replace(b"C\0\0\0\x0bCOMMIT\0", b"C\0\0\0\x0dROLLBACK\0"))
+            assert (bench.exchange.read_arrival(), bench.exchange.reason_name) == (CONVERT, "error")
+            await bench.read_rest()
+
+
 async def test_results_that_arrive_one_by_one_stay_on_the_lane(postgres: Postgres) -> None:
     async with bench_on(postgres) as bench:
         sql = "select $1::int as a"

@@ -52,7 +52,7 @@ class HeadStart:
         self.place = place
         # When the request began, by the monotonic clock.
         self.began_s = began_s
-        # None if it has a slot, but neither a permit nor a connection.
+        # None if it has a slot, but no connection.
         self.sent = sent
 
     def take(self) -> Lease:

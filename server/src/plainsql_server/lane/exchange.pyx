@@ -175,7 +175,8 @@ cdef class Exchange:
             step.tag = tag
         if status != libpq.TUPLES_CHUNK and status != libpq.TUPLES_OK:
             return WAITING if status == libpq.COMMAND_OK else self.convert(ERROR)
-        if status == libpq.TUPLES_CHUNK and step.rows:
+        # Rows that do not come as a chunk would be missing from the answer.
+        if libpq.rows_of(pgresult) and (status == libpq.TUPLES_OK or step.rows):
             return self.convert(LARGE)
         if not step.choose_writer(result, self.caller.catalog, self.plan.encoding):
             return self.convert(TYPE)

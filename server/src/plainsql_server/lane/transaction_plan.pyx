@@ -22,7 +22,7 @@ from plainsql_server.http.server.requests import decode_json
 from plainsql_server.lane.plan cimport StepPlan
 from plainsql_server.lane.plan import SHORTEST_TIMEOUT_MS
 
-cdef Py_ssize_t MAX_LEARNED_BYTES = 8 * 1024
+cdef Py_ssize_t MAX_LEARNED_BYTES = 4096
 # What the statements and their parameters have in bytes is less than what the body has.
 cdef Py_ssize_t max_flush_bytes = FLUSH_BYTES
 # Numbers that are in no ordinary body; one that has them in it is not learned from.

@@ -166,7 +166,9 @@ class FastPathProtocol(HttpToolsProtocol):
     def request_is_complete(self) -> None:
         """Called by the fast lane when it has the rest of it."""
         self._awaits_nothing()
-        self._idle_since_s = self.loop.time()
+        # If it was handed over at once, the connection is idle from the end of the answer on.
+        if not self._owes_an_answer():
+            self._idle_since_s = self.loop.time()
 
     def _start(self, fast_cycle: _FastPathCycle, request: Request) -> None:
         request.channel = ResponseChannel(self, fast_cycle, fast_cycle.chunked)
