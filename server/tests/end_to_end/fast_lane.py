@@ -45,12 +45,12 @@ def wires_of(nodes: dict[str, Node], key: str, head: str, path: str = "/v1/query
 
 @asynccontextmanager
 async def wire_to_this_process(
-    service: Service, path: str, *, key: str | None = None, **options: Any
+    service: Service, path: str, *, key: str | None = None, head: str = "", **options: Any
 ) -> AsyncIterator[Wire]:
     """A connection to a data plane in this process. The options are uvicorn's."""
     application = build_data_application(Settings(directory_dsn=service.directory_dsn), Observer())
     server = await started(application, **options)
-    wire = await asyncio.to_thread(Wire, port_of(server), key or service.api_key, "", path)
+    wire = await asyncio.to_thread(Wire, port_of(server), key or service.api_key, head, path)
     try:
         yield wire
     finally:

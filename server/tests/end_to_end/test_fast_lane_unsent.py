@@ -17,6 +17,13 @@ pytestmark = pytest.mark.compiled
 SELECT = with_params("select $1::int as n", 1)
 
 
+@pytest.fixture(scope="module")
+def head(service: Service) -> str:
+    """For a database without code: what needs guards does not take the lane."""
+    service.customers.add_database("lane-unsent", "dev")
+    return "X-Database: lane-unsent\r\n"
+
+
 async def answer(wire: Wire, body: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((await asyncio.to_thread(wire.query, body))[1])
     return found
@@ -49,17 +56,17 @@ async def refused_answer(wire: Wire, body: dict[str, Any], refused: list[Connect
 
 
 async def test_a_transaction_without_its_commit_runs_on_another_connection(
-    service: Service, monkeypatch: pytest.MonkeyPatch
+    service: Service, head: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with wire_to_this_process(service, "/v1/transaction") as wire:
+    async with wire_to_this_process(service, "/v1/transaction", head=head) as wire:
         found = await refused_answer(wire, {"statements": [SELECT, SELECT]}, refuse_next(monkeypatch))
         assert [each["rows"] for each in found["results"]] == [[{"n": 1}], [{"n": 1}]]
 
 
 async def test_a_query_whose_sync_was_refused_may_have_taken_effect(
-    service: Service, monkeypatch: pytest.MonkeyPatch
+    service: Service, head: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with wire_to_this_process(service, "/v1/query") as wire:
+    async with wire_to_this_process(service, "/v1/query", head=head) as wire:
         error = (await refused_answer(wire, SELECT, refuse_next(monkeypatch)))["error"]
         assert (error["code"], error["outcome"]) == ("connection_lost", "unknown")
         assert (await answer(wire, SELECT))["rows"] == [{"n": 1}]
