@@ -60,7 +60,7 @@ def test_a_signal_while_starting_stops_cleanly(fresh_state: Path, start: Starter
     state = fresh_state
     run = start(state)
     wait_for((state / waited_for).exists, 30, lambda: run.output)
-    assert run.stop(signal.SIGINT) == 0
+    assert run.stop(signal.SIGINT) == 0, run.output
     assert processes_of(state) == []
     assert not (state / "dev.json").exists()
     again = start(state)

@@ -13,7 +13,7 @@ import pytest
 from plainsql_server.core import clock
 from plainsql_server.dev.certificates import ensure_certificates
 from plainsql_server.dev.folder import Folder, RecordedProcess, RunState, read_state
-from plainsql_server.dev.processes import RUN_ID_VARIABLE, end_leftovers, started
+from plainsql_server.dev.processes import RUN_ID_VARIABLE, Child, end_leftovers, started
 from server.tests.dev.running import Starter
 from server.tests.processes import wait_for
 
@@ -49,6 +49,11 @@ def test_an_orphaned_worker_is_found_by_its_run_id_and_killed() -> None:
     wait_for(lambda: state.run_id in environment.read_text(), 5, environment.read_text)
     end_leftovers(state)
     assert worker.wait(5) == -signal.SIGKILL
+
+
+def test_a_fork_that_leads_no_process_group_yet_is_killed(sleeper: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    Child("data", sleeper, tmp_path / "log").send(signal.SIGKILL)
+    assert sleeper.wait(5) == -signal.SIGKILL
 
 
 def test_the_record_survives_being_written_and_read(tmp_path: Path) -> None:

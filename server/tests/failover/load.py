@@ -42,8 +42,8 @@ class Answered:
     reply: Reply
 
     @property
-    def is_late(self) -> bool:
-        return self.answered_s - self.sent_s > self.timeout_s + GRACE_S
+    def late_s(self) -> float:
+        return self.answered_s - self.sent_s - self.timeout_s
 
 
 class TimedTransport(HttpTransport):
@@ -90,6 +90,8 @@ class Load:
     node: Node
     key: str
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
+    # For how long this process once stood still, and so probably the machine with it.
+    stalled_s: float = 0.0
     # Seconds from a fault to the first acknowledged write that was sent after it.
     back_s: list[float] = field(default_factory=list)
 
@@ -107,6 +109,7 @@ class Load:
         """Has everybody work until what happens has happened."""
         await self._make_tables()
         async with asyncio.timeout(limit_s), asyncio.TaskGroup() as group:
+            group.create_task(self._watch_stalls())
             group.create_task(self.workload.run(self.stopped.is_set, limit_s))
             for client in self.counting:
                 group.create_task(client.run(self.stopped.is_set))
@@ -116,6 +119,12 @@ class Load:
                 await self.go_on()
             finally:
                 self.stopped.set()
+
+    async def _watch_stalls(self) -> None:
+        while not self.stopped.is_set():
+            began_s = time.monotonic()
+            await asyncio.sleep(_PAUSE_S)
+            self.stalled_s = max(self.stalled_s, time.monotonic() - began_s - _PAUSE_S)
 
     async def go_on(self, times: int = 50) -> None:
         """Waits until so many transactions more are committed, and every counter is incremented by its client."""
@@ -146,8 +155,8 @@ class Load:
     async def require_clean(self, name: str) -> None:
         """The verdict, after a few lines of report."""
         answered = [each for transport in self.transports for each in transport.answered]
-        late = [each for each in answered if each.is_late]
-        slowest_s = max(each.answered_s - each.sent_s - each.timeout_s for each in answered)
+        late = [each for each in answered if each.late_s > GRACE_S + self.stalled_s]
+        slowest_s = max(each.late_s for each in answered)
         report = self.workload.check_history(name)
         counters = await self._counters()
         self._print(answered, slowest_s, counters)
@@ -168,7 +177,8 @@ class Load:
         codes = Counter(each.reply.code or "ok" for each in answered)
         print(
             f"  counters: {acknowledged} increments acknowledged, {unknown} unknown, {counters[0]} there;"
-            f" answers {dict(codes)}; the latest {slowest_s:+.2f} s after its deadline"
+            f" answers {dict(codes)}; the latest {slowest_s:+.2f} s after its deadline;"
+            f" this process once stood still for {self.stalled_s:.2f} s"
         )
         print(f"  the longest time without an acknowledged write: {self.longest_gap_s():.1f} s")
         if self.back_s:

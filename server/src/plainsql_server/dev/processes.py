@@ -63,9 +63,13 @@ class Child:
         """Sends a signal. SIGKILL goes to its whole process group."""
         if self.exited():
             return
-        if number is signal.SIGKILL:
+        if number is not signal.SIGKILL:
+            os.kill(self.pid, number)
+            return
+        try:
             os.killpg(self.pid, number)
-        else:
+        except ProcessLookupError:
+            # In its first moments, a fork leads no group yet, and has no children.
             os.kill(self.pid, number)
 
     def log_tail(self, lines: int = 20) -> str:
