@@ -5,9 +5,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -29,7 +28,6 @@ class Dev:
     directory: Path
     process: forks.Process
     output_file: Path
-    began: float = field(default_factory=time.monotonic)
 
     @property
     def output(self) -> str:
@@ -38,10 +36,9 @@ class Dev:
     def description(self) -> dict[str, Any]:
         return dict(json.loads((self.directory / "dev.json").read_text()))
 
-    def wait_ready(self) -> float:
-        """Seconds until dev.json of this very run was there, and everything that a user reads had been printed."""
+    def wait_ready(self) -> None:
+        """Waits until dev.json of this very run is there, and everything that a user reads has been printed."""
         wait_for(self._is_ready, _READY_LIMIT_S, lambda: f"not ready:\n{self.output}")
-        return time.monotonic() - self.began
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Stops it as a user would, within the promised time, and returns its exit code."""
