@@ -22,6 +22,7 @@ from plainsql_server.extension_modules import COMPILED
 from server.tests import forks, logs, programs, run_folder
 from server.tests.customers import Customers
 from server.tests.extension_files import PACKAGE, is_stale
+from server.tests.own_time import wait_for_the_host
 from server.tests.page import READERS
 from server.tests.postgres import Postgres, running_postgres
 from server.tests.processes import end_all_of, processes_of
@@ -90,6 +91,8 @@ def _programs_are_not_started(request: pytest.FixtureRequest, monkeypatch: pytes
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     logs.begin()
+    if item.get_closest_marker("timing"):
+        wait_for_the_host()
     if item.get_closest_marker("browser"):
         programs.need("chromium")
     if item.get_closest_marker("compiled") and not COMPILED:
