@@ -251,7 +251,7 @@ def _serve_forks() -> None:
     for path in Path(commands.__path__[0]).rglob("*.py"):
         relative = path.relative_to(commands.__path__[0]).with_suffix("")
         importlib.import_module(".".join([SERVER, *(part for part in relative.parts if part != "__init__")]))
-    # The forks share what was imported as long as nobody writes to it, and the collector would.
+    # A fork shares the memory of what was imported until one side writes to it. A collection would write to all of it.
     gc.freeze()
     _Forking(socket.socket(fileno=int(sys.argv[1]))).serve()
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 _STEAL = 7
 _PROBE_S = 0.02
-_LEFT_AT_LEAST = 0.9
+LEFT_AT_LEAST = 0.9
 _WAIT_LIMIT_S = 60.0
 
 
@@ -41,11 +41,11 @@ def own_time() -> Iterator[Took]:
 def wait_for_the_host() -> None:
     """Waits until the host leaves us a processor for a moment; not for ever, since it may be so for hours."""
     end_s = time.monotonic() + _WAIT_LIMIT_S
-    while _share_left() < _LEFT_AT_LEAST and time.monotonic() < end_s:
+    while share_left() < LEFT_AT_LEAST and time.monotonic() < end_s:
         time.sleep(0.5)
 
 
-def _share_left() -> float:
+def share_left() -> float:
     """How much of a processor this thread gets if it does nothing but count."""
     began_s, used_s = time.monotonic(), time.thread_time()
     while time.monotonic() - began_s < _PROBE_S:

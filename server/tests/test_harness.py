@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from server.tests import forks, logs, run_folder
+from server.tests.own_time import LEFT_AT_LEAST, share_left
 from server.tests.postgres import Postgres
 from server.tests.processes import wait_for
 
@@ -126,3 +127,17 @@ def test_what_a_file_leaves_in_a_shared_cluster_is_seen(postgres: Postgres, kind
         admin.execute(remove.encode())
     assert [each for each in now if now[each] != before[each]] == [kind]
     assert postgres.inventory() == before
+
+
+def test_a_processor_that_others_use_is_noticed() -> None:
+    ours = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(ours)})
+    # They inherit the one processor.
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3)]
+    try:
+        wait_for(lambda: share_left() < LEFT_AT_LEAST, 20, lambda: "the processor is ours")
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+        os.sched_setaffinity(0, ours)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from plainsql_server.dev.ports import free_port
-from server.tests.end_to_end.fast_lane import assert_same, logged, nodes_of_all_modes, wires_of
+from server.tests.end_to_end.fast_lane import assert_same, logged, wires_of
 from server.tests.end_to_end.wires import Wire, counted, total
 from server.tests.load import Node, running_node
 from server.tests.processes import wait_for
@@ -23,12 +23,6 @@ VALUES: tuple[Any, ...] = (
     1, 0, -5, 2147483648, 1.5, -1.25e10, True, False, None, "7", "x", "", "a b", "é", 'q"q', "a\\b", "'", [1, 2],
     {"a": 1}, [], "NaN", 12345678901234567890, "2026-11-16", "[1]", "{1,2}",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def nodes(service: Service) -> Iterator[dict[str, Node]]:
-    with nodes_of_all_modes(service) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

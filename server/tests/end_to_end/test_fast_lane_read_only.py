@@ -1,12 +1,11 @@
 """Read-only keys and requests in the fast lane and on the ordinary path: the same answers, and nothing is written."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from plainsql_server.dev.ports import free_port
-from server.tests.end_to_end.fast_lane import assert_same, nodes_of_all_modes, wires_of
+from server.tests.end_to_end.fast_lane import assert_same, wires_of
 from server.tests.end_to_end.transactions import with_params
 from server.tests.end_to_end.wires import Wire, counted, total
 from server.tests.load import Node, running_node
@@ -15,12 +14,6 @@ from server.tests.service import Service
 pytestmark = pytest.mark.compiled
 
 TRANSACTION = "/v1/transaction"
-
-
-@pytest.fixture(scope="module")
-def nodes(service: Service) -> Iterator[dict[str, Node]]:
-    with nodes_of_all_modes(service) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,9 @@
 """POST /query in the fast lane and on the ordinary path: the same answers."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from plainsql_server.dev.ports import free_port
-from server.tests.end_to_end.fast_lane import assert_same, nodes_of_all_modes, wires_of
+from server.tests.end_to_end.fast_lane import assert_same, wires_of
 from server.tests.end_to_end.wires import Wire, counted, total
 from server.tests.load import Node, running_node
 from server.tests.service import Service
@@ -13,12 +11,6 @@ from server.tests.service import Service
 pytestmark = pytest.mark.compiled
 
 PATH = "/query"
-
-
-@pytest.fixture(scope="module")
-def nodes(service: Service) -> Iterator[dict[str, Node]]:
-    with nodes_of_all_modes(service) as running:
-        yield running
 
 
 @pytest.mark.parametrize("path", [PATH, f"{PATH}?row_format=array&max_rows=2"])

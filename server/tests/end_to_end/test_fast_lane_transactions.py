@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from plainsql_server.dev.ports import free_port
-from server.tests.end_to_end.fast_lane import MODES, assert_same, logged, nodes_of_all_modes, wires_of
+from server.tests.end_to_end.fast_lane import MODES, assert_same, logged, wires_of
 from server.tests.end_to_end.test_usage import used
 from server.tests.end_to_end.transactions import Sent, with_params
 from server.tests.end_to_end.wires import Wire, counted, same, total
@@ -26,12 +26,6 @@ UPDATE = "update item set price = price + $1 where name = $2"
 SERIES = "select g, repeat('x', 50) as x from generate_series(1, $1::int) g"
 SLEEP = "select pg_sleep($1::float8 / 1000)::text as slept"
 ADD = "update balance set amount = amount + $1 where id = $2"
-
-
-@pytest.fixture(scope="module")
-def nodes(service: Service) -> Iterator[dict[str, Node]]:
-    with nodes_of_all_modes(service) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

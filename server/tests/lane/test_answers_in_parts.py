@@ -96,6 +96,14 @@ def parts_of(bench: Bench) -> Iterator[Parts]:
         parts.close()
 
 
+def read_in_two(bench: Bench, parts: Parts, answer: bytes, cut: int) -> int:
+    """Has the lane read what comes before the cut, and the rest if it still waits then. Returns the progress."""
+    parts.pass_on(answer[:cut])
+    progress: int = bench.exchange.read_arrival()
+    parts.pass_on(answer[cut:])
+    return bench.exchange.read_arrival() if progress == WAITING else progress
+
+
 @pytest.mark.parametrize(
     "sql",
     [
@@ -110,11 +118,7 @@ async def test_the_rest_of_a_row_is_not_read(postgres: Postgres, sql: str) -> No
         assert bench.send(bench.transaction("select 1 as a", sql, "select 2 as b")) == WAITING
         with parts_of(bench) as parts:
             answer = parts.answer()
-            parts.pass_on(answer[:FIRST_BYTES])
-            progress = bench.exchange.read_arrival()
-            parts.pass_on(answer[FIRST_BYTES:])
-            if progress == WAITING:
-                progress = bench.exchange.read_arrival()
+            progress = read_in_two(bench, parts, answer, FIRST_BYTES)
             assert (progress, bench.exchange.reason_name) == (CONVERT, "large")
             assert parts.unread_bytes() == len(answer) - FIRST_BYTES
             await bench.adopt()
@@ -181,11 +185,7 @@ async def test_an_answer_may_be_cut_anywhere(postgres: Postgres) -> None:
             with parts_of(bench) as parts:
                 answer = parts.answer()
                 size = len(answer)
-                parts.pass_on(answer[:cut])
-                progress = bench.exchange.read_arrival()
-                parts.pass_on(answer[cut:])
-                if progress == WAITING:
-                    progress = bench.exchange.read_arrival()
+                progress = read_in_two(bench, parts, answer, cut)
                 if progress == DONE:
                     kept += 1
                     assert bench.body()["results"][2]["rows"] == [{"n": cut}]
@@ -218,11 +218,7 @@ async def test_with_tls_an_answer_may_be_cut_anywhere(tls_cell: TlsCell) -> None
                 answer = b"".join(records)
                 size = len(answer)
                 between |= {cut} & {len(b"".join(records[:count])) for count in range(4)}
-                parts.pass_on(answer[:cut])
-                progress = bench.exchange.read_arrival()
-                parts.pass_on(answer[cut:])
-                if progress == WAITING:
-                    progress = bench.exchange.read_arrival()
+                progress = read_in_two(bench, parts, answer, cut)
                 if progress == DONE:
                     kept.add(cut)
                     assert bench.body()["results"][1]["rows"] == [{"b": cut}]

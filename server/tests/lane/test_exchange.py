@@ -130,9 +130,12 @@ async def test_a_type_that_must_be_looked_up_is_left(postgres: Postgres) -> None
         assert bench.body()["rows"] == [{"m": "bad"}]
 
 
-async def test_sequences_are_discarded_only_before_a_statement_that_could_read_them(postgres: Postgres) -> None:
+@pytest.mark.parametrize("in_transaction", [False, True])
+async def test_sequences_are_discarded_only_before_a_statement_that_could_read_them(
+    postgres: Postgres, in_transaction: bool
+) -> None:
     async with bench_on(postgres) as bench:
-        plan = bench.plan("select 1 as a")
+        plan = (bench.transaction if in_transaction else bench.plan)("select 1 as a")
         bench.connection.must_discard_sequences = True
         for state in (SessionState.SESSION, SessionState.EVERYTHING):
             assert bench.send(plan, state) is None
@@ -232,16 +235,6 @@ async def test_a_read_only_statement_cannot_write(postgres: Postgres) -> None:
             with pytest.raises(ServiceError, match="read-only"):
                 await bench.adopt()
             assert bench.connection.is_idle
-
-
-async def test_sequences_are_discarded_before_a_transaction_by_the_same_rule(postgres: Postgres) -> None:
-    async with bench_on(postgres) as bench:
-        plan = bench.transaction("select 1 as a")
-        bench.connection.must_discard_sequences = True
-        for state in (SessionState.SESSION, SessionState.EVERYTHING):
-            assert bench.send(plan, state) is None
-            assert bench.exchange.reason_name == "session"
-        assert bench.send(plan, SessionState.SEQUENCES) == WAITING
 
 
 async def test_a_transaction_with_a_large_result_is_left(postgres: Postgres) -> None:
