@@ -7,6 +7,7 @@ import asyncio
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -145,8 +146,7 @@ def test_every_package_is_described() -> None:
 
 
 def test_no_package_has_too_many_modules() -> None:
-    ours = (path for top in (PACKAGE, CLIENT) for path in top.rglob("*.py"))
+    modules = [path for top in (PACKAGE, CLIENT) for kind in ("*.py", "*.pyx") for path in top.rglob(kind)]
     # Migrations only grow in number.
-    folders = {path.parent for path in ours if path.parent.name != "versions"}
-    counts = {folder: len([each for each in folder.glob("*.py") if each.name != "__init__.py"]) for folder in folders}
+    counts = Counter(path.parent for path in modules if path.stem != "__init__" and path.parent.name != "versions")
     assert {folder.name: count for folder, count in counts.items() if count > MODULES_MAX} == {}

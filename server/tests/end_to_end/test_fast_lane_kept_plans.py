@@ -12,7 +12,7 @@ from server.tests.end_to_end.wires import Wire
 from server.tests.service import Service
 
 if COMPILED:
-    from plainsql_server.lane.plan import MAX_PLANS, QueryPlan
+    from plainsql_server.lane.plans.plan import MAX_PLANS, QueryPlan
 
 pytestmark = pytest.mark.compiled
 

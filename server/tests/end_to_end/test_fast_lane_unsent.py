@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from plainsql_server.engine.connection.connection import Connection
+from plainsql_server.engine.pool.pool import Pool
 from server.tests.end_to_end.fast_lane import wire_to_this_process
 from server.tests.end_to_end.transactions import with_params
 from server.tests.end_to_end.wires import Wire
@@ -32,17 +33,18 @@ async def answer(wire: Wire, body: dict[str, Any]) -> dict[str, Any]:
 def refuse_next(monkeypatch: pytest.MonkeyPatch) -> list[Connection]:
     """Has libpq refuse part of the lane's next request. Returns the connection, once that has happened.
 
-    Out of its pipeline mode, libpq takes one statement, and no sync. `unwatch` is what the lane calls before it sends.
+    Out of its pipeline mode, libpq takes one statement, and no sync. The lane calls `take_last` before it sends.
     """
     refused = []
 
-    def unwatch(connection: Connection) -> None:
+    def take_last(pool: Pool) -> None:
         monkeypatch.undo()
-        connection.unwatch()
+        connection = pool.idle[-1]
+        pool.take_last()
         connection.pgconn.exit_pipeline_mode()
         refused.append(connection)
 
-    monkeypatch.setattr(Connection, "unwatch", unwatch)
+    monkeypatch.setattr(Pool, "take_last", take_last)
     return refused
 
 

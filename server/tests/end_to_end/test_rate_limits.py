@@ -26,9 +26,9 @@ RUNS = size("PLAINSQL_TEST_LIMIT_RUNS", 1)
 ROUNDS = size("PLAINSQL_TEST_LIMITER_ROUNDS", 5)
 ROUND, BURSTS, CLIENTS = 192, 4, 8
 BUSY = 4 if ROUNDS >= 20 else 1
-# The full size is 28; a few rounds cannot tell a twentieth. On the fast lane, where a request takes a third of the
-# time, a permit is a larger share of it.
-LIMITER_AT_LEAST = 0.95 if ROUNDS >= 20 else 0.7
+# The full size is 28. A request takes the fast lane, and so little time that a permit, with its part of a round trip to
+# Redis, is a tenth of it. A few rounds cannot tell that.
+LIMITER_AT_LEAST = 0.85 if ROUNDS >= 20 else 0.7
 _ANSWER_LIMIT_S = 90
 
 

@@ -24,11 +24,11 @@ from server.tests.postgres import SUPERUSER, Postgres
 if COMPILED:
     from plainsql_server.lane.answer import Answer
     from plainsql_server.lane.caller import caller_of
-    from plainsql_server.lane.exchange import Exchange
-    from plainsql_server.lane.frame import Scalars
-    from plainsql_server.lane.plan import QueryPlan, QueryPlans
+    from plainsql_server.lane.engine.exchange import Exchange
+    from plainsql_server.lane.plans.frame import Scalars
+    from plainsql_server.lane.plans.plan import QueryPlan, QueryPlans
+    from plainsql_server.lane.plans.transaction_plan import TransactionPlans
     from plainsql_server.lane.transaction_answer import LaneTransactionAnswer
-    from plainsql_server.lane.transaction_plan import TransactionPlans
 
 WAITING, DONE, CONVERT, UNSENT = 0, 1, 2, 3
 PRINCIPAL = Principal("org_1", "key_1", "dedicated", frozenset([Scope.WRITE]))

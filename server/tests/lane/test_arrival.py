@@ -7,7 +7,7 @@ import pytest
 from plainsql_server.extension_modules import COMPILED
 
 if COMPILED:
-    from plainsql_server.lane.arrival import peeked
+    from plainsql_server.lane.engine.arrival import peeked
 
 pytestmark = [pytest.mark.unit, pytest.mark.compiled]
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from plainsql_server.extension_modules import COMPILED
 
 if COMPILED:
-    from plainsql_server.lane.frame import Scalars
-    from plainsql_server.lane.plan import QueryPlans, blanked
+    from plainsql_server.lane.plans.frame import Scalars
+    from plainsql_server.lane.plans.plan import QueryPlans, blanked
 
 pytestmark = [pytest.mark.unit, pytest.mark.compiled]
 

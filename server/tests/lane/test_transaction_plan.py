@@ -13,9 +13,9 @@ from plainsql_server.http.data.transaction import TRANSACTION_BODY
 from plainsql_server.http.server.requests import decode_json
 
 if COMPILED:
-    from plainsql_server.lane import transaction_plan
-    from plainsql_server.lane.frame import Scalars
-    from plainsql_server.lane.transaction_plan import TransactionPlans
+    from plainsql_server.lane.plans import transaction_plan
+    from plainsql_server.lane.plans.frame import Scalars
+    from plainsql_server.lane.plans.transaction_plan import TransactionPlans
 
 pytestmark = [pytest.mark.unit, pytest.mark.compiled]
 

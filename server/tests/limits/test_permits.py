@@ -165,7 +165,7 @@ async def test_an_organization_with_few_requests_leases_one_permit_at_a_time(red
     async with nodes(redis, 1) as (node,):
         for _ in range(5):
             await node.take("org", 6_000)
-            assert node._accounts["org"].held == 0
+            assert node.accounts["org"].held == 0
             await asyncio.sleep(3 * WINDOW.life_s)
 
 
@@ -202,7 +202,7 @@ async def test_unused_leased_permits_are_returned(redis: RedisServer) -> None:
         uses: list[float] = []
         while len(uses) < 900 and busy.state is PermitSource.SHARED:
             uses += [time.monotonic() for _ in range(10) if (await busy.take("org", 1_000)).granted]
-        account = busy._accounts["org"]
+        account = busy.accounts["org"]
         # Its demand ends here, with a lease in hand; the lease expires, and the other node can have the rest.
         await wait_for(lambda: not account.held and not account.next_lease and not account.is_asking)
         rest = await asyncio.gather(*(other.take("org", 1_000) for _ in range(200)))
@@ -226,7 +226,7 @@ async def test_a_request_that_is_cancelled_while_it_waits_leaves_no_trace(redis:
             task.cancel()
         await asyncio.wait(waiting)
         assert sum([(await node.take("org", 10)).granted for _ in range(20)]) >= 5
-        assert not node._accounts["org"].waiting
+        assert not node.accounts["org"].waiting
 
 
 async def test_without_redis_each_process_gives_its_share_and_that_is_no_failure() -> None:
@@ -336,7 +336,7 @@ async def test_a_hanging_redis_is_detected_and_later_gets_the_permits_granted_me
         assert time.monotonic() - began_s < 4.0
         redis.resume()
         await wait_for(lambda: one.state is PermitSource.SHARED and other.state is PermitSource.SHARED)
-        await wait_for(lambda: one._accounts["org"].untold == 0)
+        await wait_for(lambda: one.accounts["org"].untold == 0)
         # The same life of Redis: it knows the rest already, so that nobody needs to wait for a window.
         rest = sum([(await other.take("org", 100)).granted for _ in range(100)])
     assert 45 <= rest <= 50
@@ -370,7 +370,7 @@ async def test_idle_organizations_are_removed_from_memory() -> None:
         await node.take(f"org_{i}", 10)
     await asyncio.sleep(0.3)
     await node.take("late", 10)
-    assert list(node._accounts) == ["late"]
+    assert list(node.accounts) == ["late"]
 
 
 @pytest.mark.timing

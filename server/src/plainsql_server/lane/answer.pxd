@@ -1,8 +1,8 @@
 from libc.stdint cimport int64_t
 
 from plainsql_server.lane.buffer cimport Buffer
-from plainsql_server.lane.exchange cimport Exchange
-from plainsql_server.lane.step cimport Step
+from plainsql_server.lane.engine.exchange cimport Exchange
+from plainsql_server.lane.engine.step cimport Step
 
 
 cdef class Answer:

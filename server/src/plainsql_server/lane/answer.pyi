@@ -1,4 +1,4 @@
-from plainsql_server.lane.exchange import Exchange
+from plainsql_server.lane.engine.exchange import Exchange
 
 class Answer:
     def written(

@@ -38,8 +38,8 @@ class LaneRequest:
     body: bytes
     request_id: bytes | None
     traceparent: bytes | None
-    has_permit: bool
-    rate_headers: tuple[Header, ...]
+    # None if it has no permit.
+    rate_headers: tuple[Header, ...] | None
     began_s: float
 
     def request(self) -> Request:
@@ -52,7 +52,8 @@ class LaneRequest:
             request.id = self.request_id.decode()
         request.started_us = int(self.began_s * 1_000_000)
         request.began_s = self.began_s
-        request.has_permit, request.rate_headers = self.has_permit, self.rate_headers
+        if self.rate_headers is not None:
+            request.has_permit, request.rate_headers = True, self.rate_headers
         return request
 
 

@@ -2,7 +2,8 @@ from libc.stdint cimport int64_t
 
 from plainsql_server.lane.caller cimport Caller
 from plainsql_server.lane.known_head cimport KnownHead
-from plainsql_server.lane.plan cimport QueryPlan
+from plainsql_server.lane.permit cimport LanePermit
+from plainsql_server.lane.plans.plan cimport QueryPlan
 from plainsql_server.lane.wire cimport Wire
 
 
@@ -12,8 +13,7 @@ cdef class Intake(Wire):
     cdef Caller caller
     cdef Py_ssize_t body_at, body_size
     cdef bytes request_id, traceparent
-    cdef bint has_permit
-    cdef tuple rate_headers
+    cdef LanePermit permit
     cdef int64_t started_ns
 
     cdef bint take_in(self, bytes data, KnownHead head) except -1

@@ -10,11 +10,11 @@ first, as it does on the ordinary path. The permit stays with the request, where
 from cpython.bytes cimport PyBytes_AS_STRING
 
 from plainsql_server.lane.clocks cimport monotonic_ns
+from plainsql_server.lane.permit cimport take_permit
 from plainsql_server.lane.reasons cimport BODY, CALLER, OPTIONS, RATE_LIMIT
 from plainsql_server.lane.route cimport RouteHead
 
 from plainsql_server.core.clock import Deadline
-from plainsql_server.http.app.rate_limit import rate_headers
 from plainsql_server.lane.handover import Admitted, LaneRequest
 from plainsql_server.limits.tiers import TIERS
 
@@ -28,7 +28,7 @@ cdef class Intake(Wire):
     cdef bint take_in(self, bytes data, KnownHead head) except -1:
         """Finds out what a request asks for, and who calls; False if the ordinary path must do that."""
         self.started_ns = monotonic_ns()
-        self.has_permit, self.rate_headers = False, ()
+        self.permit = None
         principal = self.known_principal()
         if principal is None:
             return self.pass_on(CALLER)
@@ -88,13 +88,10 @@ cdef class Intake(Wire):
     cdef bint take_permit(self, principal) except -1:
         """Takes a permit of the organization's, if it needs one and the request has none."""
         limit = TIERS[principal.tier].requests_per_minute
-        if limit is None or self.has_permit:
+        if limit is None or self.permit is not None:
             return True
-        permit = self.lane.permits.take_now(principal.organization_id, limit)
-        if permit is None:
-            return False
-        self.has_permit, self.rate_headers = True, rate_headers(principal.tier, permit)
-        return True
+        self.permit = take_permit(self.lane.permits, principal, limit)
+        return self.permit is not None
 
     cdef double timeout_s(self) except? -1:
         cdef double limit_s = self.plan.limit_ms(self.caller.limits) / 1000.0
@@ -108,7 +105,7 @@ cdef class Intake(Wire):
         """The request, for the ordinary path, which owes an answer to it from now on."""
         request = LaneRequest(
             self.head.route.path, self.head.learned.headers, self.data[self.body_at :], self.request_id,
-            self.traceparent, self.has_permit, self.rate_headers, self.started_ns * 1e-9,
+            self.traceparent, None if self.permit is None else self.permit.headers(), self.started_ns * 1e-9,
         )
         self.is_dirty = True
         self.handed_over += 1

@@ -1,9 +1,10 @@
 from libc.stdint cimport int64_t
 
 from plainsql_server.lane.caller cimport Caller
-from plainsql_server.lane.exchange cimport Exchange
-from plainsql_server.lane.frame cimport Scalars
+from plainsql_server.lane.engine.exchange cimport Exchange
+from plainsql_server.lane.plans.frame cimport Scalars
 from plainsql_server.lane.reasons cimport Reasons
+from plainsql_server.lane.request_ids cimport RequestIds
 from plainsql_server.lane.route cimport LaneRoute
 
 
@@ -29,6 +30,7 @@ cdef class Lane:
     # By path.
     cdef dict routes
     cdef Scalars scalars
+    cdef RequestIds request_ids
     cdef int epoll
     # Exchanges by file descriptor. A descriptor may be used again by another connection.
     cdef list exchanges

@@ -21,14 +21,14 @@ from plainsql_server.http.app.authentication import check_scope
 from plainsql_server.lane.answer cimport Answer
 from plainsql_server.lane.caller cimport new_caller
 from plainsql_server.lane.clocks cimport monotonic_ns
-from plainsql_server.lane.exchange cimport Progress
+from plainsql_server.lane.engine.exchange cimport Progress
 from plainsql_server.lane.learning import LearnedHeads
 from plainsql_server.lane.opening import QUERY, TEXT_QUERY, TRANSACTION
-from plainsql_server.lane.plan cimport QueryPlans
+from plainsql_server.lane.plans.plan cimport QueryPlans
 from plainsql_server.lane.reasons cimport SLOW, TEST, TYPE
-from plainsql_server.lane.text_plan cimport TextPlans
+from plainsql_server.lane.plans.text_plan cimport TextPlans
 from plainsql_server.lane.transaction_answer cimport LaneTransactionAnswer
-from plainsql_server.lane.transaction_plan cimport TransactionPlans
+from plainsql_server.lane.plans.transaction_plan cimport TransactionPlans
 
 cdef extern from "sys/epoll.h":
     ctypedef union epoll_data_t:
@@ -90,6 +90,7 @@ cdef class Lane:
     def __init__(self, doors, dict reports not None, str mode="on"):
         self.principals, self.databases, self.pools = doors.principals, doors.databases, doors.pools
         self.permits, self.readiness, self.scalars = doors.permits, doors.readiness, Scalars()
+        self.request_ids = RequestIds()
         self.routes = {
             route.path: LaneRoute(route, PLANS[route.path](self.scalars), ANSWERS[route.path](), reports[route.path])
             for route in doors.routes

@@ -97,8 +97,8 @@ cdef class Report:
     ):
         """`add`, for tests."""
         self.add(
-            caller, request_id, len(request_id), NULL if trace_id is None else <const char *>trace_id, total_us, queue_us,
-            exec_us, rows, command, size_bytes,
+            caller, request_id, len(request_id), NULL if trace_id is None else <const char *>trace_id, total_us,
+            queue_us, exec_us, rows, command, size_bytes,
         )
 
     cdef int add_time(self) except -1:

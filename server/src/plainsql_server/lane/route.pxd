@@ -1,7 +1,7 @@
 from plainsql_server.lane.answer cimport Answer
 from plainsql_server.lane.caller cimport Caller
 from plainsql_server.lane.known_head cimport KnownHead
-from plainsql_server.lane.plan cimport QueryPlan, QueryPlans
+from plainsql_server.lane.plans.plan cimport QueryPlan, QueryPlans
 from plainsql_server.lane.report cimport Report
 
 

@@ -1,5 +1,5 @@
 from plainsql_server.lane.caller cimport Caller
-from plainsql_server.lane.exchange cimport Exchange, Progress
+from plainsql_server.lane.engine.exchange cimport Exchange, Progress
 from plainsql_server.lane.intake cimport Intake
 from plainsql_server.lane.lane cimport Waiting
 

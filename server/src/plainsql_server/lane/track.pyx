@@ -3,9 +3,9 @@
 
     track = Track(lane, protocol, parser_head, parse)
 
-A request with a known head and frame (`wire.pyx` and `intake.pyx` read them), whose caller is known and for whom a connection is free
-that has prepared its statements, is sent to the engine at once, and answered when the engine has answered. Any other
-one is fed to the parser. What turns out to be out of the ordinary later is handed over to the ordinary path, which goes
+A request with a known head and frame (`wire.pyx` and `intake.pyx` read them), whose caller is known and for whom a
+connection is free that has prepared its statements, is sent to the engine at once, and answered when the engine has
+answered. Any other one is fed to the parser. What turns out to be out of the ordinary later is handed over to the ordinary path, which goes
 on in the middle, with the same request id, permit, slot, connection and deadline. The lane does nothing that the
 ordinary path would do again before it is certain that it keeps the request. So the permit is taken last, unless the
 request has a new body, or must wait for a slot. The ordinary path takes no second one.
@@ -14,10 +14,10 @@ request has a new body, or must wait for a slot. The ordinary path takes no seco
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t
 
-from plainsql_server.lane cimport libpq
+from plainsql_server.lane.engine cimport libpq
 from plainsql_server.lane.answer cimport Answer
 from plainsql_server.lane.clocks cimport monotonic_ns
-from plainsql_server.lane.exchange cimport DONE, UNSENT, WAITING
+from plainsql_server.lane.engine.exchange cimport DONE, UNSENT, WAITING
 from plainsql_server.lane.known_head cimport KnownHead
 from plainsql_server.lane.lane cimport AFTER_SENDING, WHEN_DONE, Lane
 from plainsql_server.lane.reasons cimport (
@@ -25,13 +25,12 @@ from plainsql_server.lane.reasons cimport (
 )
 
 from plainsql_server.core.errors import ServiceError
-from plainsql_server.core.ids import new_request_id
 from plainsql_server.data_plane.databases import WITHOUT_CODE_FOR_S
 from plainsql_server.engine.connection.session_state import SessionState
 from plainsql_server.engine.connection.sqlstate import connection_lost
 from plainsql_server.engine.pool.admission_queue import waited_too_long
 from plainsql_server.lane.handover import LaneExchange, begin_again, hand_over_sent, hand_over_slot, refuse
-from plainsql_server.lane.plan import SHORTEST_TIMEOUT_MS
+from plainsql_server.lane.plans.plan import SHORTEST_TIMEOUT_MS
 
 cdef int SEQUENCES = int(SessionState.SEQUENCES)
 cdef int64_t without_code_for_ns = <int64_t>(WITHOUT_CODE_FOR_S * 1e9)
@@ -63,7 +62,7 @@ cdef class Track(Intake):
     cdef bint start(self, bytes data, KnownHead head) except -1:
         if self.take_in(data, head) and self.run_or_wait():
             return True
-        if self.has_permit:
+        if self.permit is not None:
             # If the parser read it, it would take another one.
             self.begin_again()
             return True
@@ -144,12 +143,13 @@ cdef class Track(Intake):
             # The ordinary path waits for one, or refuses the request.
             return self.pass_on(RATE_LIMIT)
         if self.request_id is None:
-            self.request_id = new_request_id().encode()
+            self.request_id = lane.request_ids.new()
         caller.pool.take_last()
         exchange.client, exchange.caller, exchange.plan = self, caller, self.plan
         exchange.started_ns, exchange.leased_ns = self.started_ns, monotonic_ns()
         self.exchange, self.has_slot = exchange, False
-        exchange.connection.unwatch()
+        if exchange.connection.is_watched:
+            exchange.connection.unwatch()
         lane.begun += 1
         progress = exchange.send()
         self.reason = exchange.reason
@@ -243,9 +243,7 @@ cdef class Track(Intake):
 
     cdef bytes more_headers(self):
         cdef bytes cors = self.head.learned.cors
-        if not self.rate_headers:
-            return cors
-        return b"".join([b"%b: %b\r\n" % header for header in self.rate_headers]) + cors
+        return cors if self.permit is None else self.permit.header_lines() + cors
 
     cdef int release(self, Caller caller, int state, connection, double leased_s, int transaction_status) except -1:
         """Gives the connection back to its pool, to be cleaned if the request may have left something behind."""
@@ -288,7 +286,7 @@ cdef class Track(Intake):
         return self.go_on()
 
     cdef int drop_connection(self) except -1:
-        """Gives up a connection that did not take all of a request, and the request with it if it may have committed."""
+        """Gives up a connection that did not take all of a request, and the request, too, if it may have committed."""
         cdef Exchange exchange = self.exchange
         connection, may_have_committed = exchange.connection, exchange.may_have_committed
         exchange.clear()

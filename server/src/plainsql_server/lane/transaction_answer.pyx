@@ -8,8 +8,8 @@ from libc.stdint cimport int64_t
 
 from plainsql_server.lane.buffer cimport Buffer
 from plainsql_server.lane.clocks cimport monotonic_ns
-from plainsql_server.lane.exchange cimport Exchange
-from plainsql_server.lane.step cimport Step
+from plainsql_server.lane.engine.exchange cimport Exchange
+from plainsql_server.lane.engine.step cimport Step
 
 from plainsql_server.core.ids import Kind, new_id
 

@@ -1,4 +1,4 @@
-from plainsql_server.lane.exchange cimport Client
+from plainsql_server.lane.engine.exchange cimport Client
 from plainsql_server.lane.known_head cimport KnownHead, Match
 from plainsql_server.lane.lane cimport Lane
 from plainsql_server.lane.reasons cimport Reason

@@ -51,7 +51,7 @@ class Permits:
         self._share = share
         self._window = window
         self._clock = clock
-        self._accounts: dict[str, PermitAccount] = {}
+        self.accounts: dict[str, PermitAccount] = {}
         self.state = PermitSource.ALONE
         self._warm_at_s = 0.0
         # Accounts with something to request or report, oldest first.
@@ -78,7 +78,7 @@ class Permits:
 
     def take_held(self, organization_id: str) -> Permit | None:
         """A permit that this process already holds, if it does."""
-        account = self._accounts.get(organization_id)
+        account = self.accounts.get(organization_id)
         if account is None:
             return None
         now_s = self._clock()
@@ -136,10 +136,10 @@ class Permits:
         return LimiterLoad(is_degraded, self.round_trips, self._given["shared"], self._given["share"])
 
     def _account(self, organization_id: str, limit: int) -> PermitAccount:
-        account = self._accounts.get(organization_id)
+        account = self.accounts.get(organization_id)
         if account is None:
             self._forget_the_idle()
-            account = self._accounts[organization_id] = PermitAccount(organization_id, limit, self._window)
+            account = self.accounts[organization_id] = PermitAccount(organization_id, limit, self._window)
         account.limit = limit
         return account
 
@@ -166,7 +166,7 @@ class Permits:
             # Redis was restarted and may have lost its data. The other processes must know that, too.
             await shared.begin_warming()
         self._known_run = shared.run_id
-        for account in self._accounts.values():
+        for account in self.accounts.values():
             if account.untold or account.returned:
                 self._ask(account)
         await self._exchange(shared)
@@ -265,7 +265,7 @@ class Permits:
         self._enter(PermitSource.LOST, reason)
         self._asking = {}
         # Not only those that ask: an answer that failed midway leaves others waiting.
-        for account in self._accounts.values():
+        for account in self.accounts.values():
             account.is_asking = False
             self._serve_of_share(account)
 
@@ -284,7 +284,7 @@ class Permits:
         now_s = self._clock()
         if now_s - self._forgot_s > self._window.length_ms / 1000:
             self._forgot_s = now_s
-            self._accounts = {name: each for name, each in self._accounts.items() if not each.is_idle(now_s)}
+            self.accounts = {name: each for name, each in self.accounts.items() if not each.is_idle(now_s)}
 
     def _enter(self, state: PermitSource, context: str | None = None) -> None:
         if state is not self.state:

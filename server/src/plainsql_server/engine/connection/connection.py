@@ -62,7 +62,7 @@ class Connection:
         self._inbox = select.poll()
         self._inbox.register(self._socket, select.POLLIN)
         # Whether the loop watches the socket for readability.
-        self._reading = False
+        self.is_watched = False
         # Whether the loop watches the socket for writability.
         self._writing = False
         # The number of unanswered `sync` calls. While it is not 0, an exchange is in progress.
@@ -318,14 +318,14 @@ class Connection:
             self._writing = False
 
     def _stop_reading(self) -> None:
-        if self._reading:
+        if self.is_watched:
             self._loop.remove_reader(self._socket if self._valve is None else self._valve)
-            self._reading = False
+            self.is_watched = False
 
     def _start_reading(self) -> None:
-        if not self._reading:
+        if not self.is_watched:
             self._loop.add_reader(self._socket if self._valve is None else self._valve, self._on_readable)
-            self._reading = True
+            self.is_watched = True
 
     def _insert_valve(self) -> None:
         # The loop's selector registers the socket behind a descriptor, so the watcher must be removed for the swap.

@@ -254,7 +254,7 @@ class Pool:
         place = self.cell.leader.place
         while self.idle and place is not None:
             connection = self.idle.pop()
-            self.cell.no_longer_idle(connection)
+            del self.cell.idle[connection]
             if connection.place == place and connection.check():
                 return connection
             self._close(connection)
@@ -262,7 +262,7 @@ class Pool:
 
     def take_last(self) -> None:
         """Takes the idle connection that was used last, for a request that has looked at it and holds a slot."""
-        self.cell.no_longer_idle(self.idle.pop())
+        del self.cell.idle[self.idle.pop()]
 
     async def open(self, deadline: Deadline) -> Connection:
         """Opens a connection, for a request that holds a slot. Raises EngineError if that fails.
@@ -289,7 +289,7 @@ class Pool:
     def release(self, connection: Connection, started_s: float) -> None:
         """Takes back a clean connection and releases the slot that was in use since `started_s`."""
         self.idle.append(connection)
-        self.cell.now_idle(connection, self)
+        self.cell.idle[connection] = (self, time.monotonic())
         self.cell.admission.release(self.queue, started_s)
 
     def release_unclean(self, connection: Connection, session_state: SessionState, started_s: float) -> None:

@@ -47,7 +47,7 @@ class CellPools:
         self._max_open = limits.cell_connections
         self._pools: dict[Address, Pool] = {}
         # Every idle connection of the cell, least recently used first.
-        self._idle: OrderedDict[Connection, tuple[Pool, float]] = OrderedDict()
+        self.idle: OrderedDict[Connection, tuple[Pool, float]] = OrderedDict()
         self._tasks: set[asyncio.Task[Any]] = set()
         # Tasks that wait for backends which ignore termination. `close` cancels them.
         self._waits: set[asyncio.Task[None]] = set()
@@ -58,26 +58,20 @@ class CellPools:
             pool = self._pools[address] = Pool(address, organization_id, self)
         return pool
 
-    def now_idle(self, connection: Connection, pool: Pool) -> None:
-        self._idle[connection] = (pool, time.monotonic())
-
-    def no_longer_idle(self, connection: Connection) -> None:
-        del self._idle[connection]
-
     def close_one_idle(self) -> None:
         """Closes the least recently used idle connection if the cell has reached its connection limit."""
-        if self.open_count >= self._max_open and self._idle:
-            connection, (pool, _) = self._idle.popitem(last=False)
+        if self.open_count >= self._max_open and self.idle:
+            connection, (pool, _) = self.idle.popitem(last=False)
             pool.close_idle(connection)
 
     def close_idle(self, idle_life_s: float) -> None:
         """Closes connections that have been idle for `idle_life_s`, and drops pools that are no longer in use."""
         too_old = time.monotonic() - idle_life_s
-        while self._idle:
-            connection, (pool, since) = next(iter(self._idle.items()))
+        while self.idle:
+            connection, (pool, since) = next(iter(self.idle.items()))
             if since > too_old:
                 break
-            del self._idle[connection]
+            del self.idle[connection]
             pool.close_idle(connection)
         self._pools = {address: pool for address, pool in self._pools.items() if pool.is_in_use}
         self.admission.forget_the_idle({pool.queue.organization for pool in self._pools.values()})

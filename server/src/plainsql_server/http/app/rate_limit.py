@@ -3,7 +3,6 @@
 The headers follow the IETF draft on rate limit headers. The counting is in `limits/permits.py`.
 """
 
-from collections.abc import Sequence
 from math import ceil
 
 from plainsql_server.core.errors import LimitError
@@ -24,7 +23,7 @@ def _headers(tier: str, limit: int) -> tuple[tuple[bytes, bytes], bytes]:
 
 
 # Prepared once, because every response has them.
-_HEADERS = {
+HEADERS = {
     tier: _headers(tier, limits.requests_per_minute)
     for tier, limits in TIERS.items()
     if limits.requests_per_minute is not None
@@ -46,9 +45,9 @@ async def take_permit(request: Request, principal: Principal, permits: Permits) 
         raise _rate_limited(limit, principal.tier, permit.wait_s)
 
 
-def rate_headers(tier: str, permit: Permit) -> Sequence[Header]:
+def rate_headers(tier: str, permit: Permit) -> tuple[Header, ...]:
     """The headers that every response has in a tier with a rate limit."""
-    policy, left = _HEADERS[tier]
+    policy, left = HEADERS[tier]
     return policy, (b"ratelimit", left % (permit.left, ceil(permit.wait_s)))
 
 

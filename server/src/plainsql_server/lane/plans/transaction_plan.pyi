@@ -1,5 +1,5 @@
-from plainsql_server.lane.frame import Frame
-from plainsql_server.lane.plan import QueryPlan, QueryPlans
+from plainsql_server.lane.plans.frame import Frame
+from plainsql_server.lane.plans.plan import QueryPlan, QueryPlans
 
 class TransactionFrame(Frame):
     parts: tuple[bytes, ...]

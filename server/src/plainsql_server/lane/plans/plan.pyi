@@ -1,5 +1,5 @@
 from plainsql_server.engine.encoding.shapes import Encoding
-from plainsql_server.lane.frame import Frame, Scalars
+from plainsql_server.lane.plans.frame import Frame, Scalars
 
 MAX_PLANS: int
 SHORTEST_TIMEOUT_MS: int

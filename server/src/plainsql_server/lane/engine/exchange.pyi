@@ -1,7 +1,7 @@
 from psycopg.pq.abc import PGresult
 
 from plainsql_server.engine.connection.connection import Connection
-from plainsql_server.lane.plan import QueryPlan
+from plainsql_server.lane.plans.plan import QueryPlan
 
 class Exchange:
     may_have_committed: bool

@@ -1,9 +1,9 @@
 from libc.stdint cimport int64_t
 
 from plainsql_server.lane.caller cimport Caller
-from plainsql_server.lane.plan cimport QueryPlan
+from plainsql_server.lane.plans.plan cimport QueryPlan
 from plainsql_server.lane.reasons cimport Reason
-from plainsql_server.lane.step cimport Step
+from plainsql_server.lane.engine.step cimport Step
 
 
 cdef enum Progress:

@@ -1,4 +1,4 @@
-from plainsql_server.lane.frame cimport Frame, Scalars
+from plainsql_server.lane.plans.frame cimport Frame, Scalars
 
 
 cdef class StepPlan:

@@ -10,7 +10,8 @@ ctypedef int (*SendParams)(void *, Text, int, const uint32_t *, Text *, const in
 cdef SendPrepared send_prepared
 cdef SendParams send_params
 cdef OfConnectionAndNumber set_chunked_rows
-cdef OfConnection pipeline_sync, send_flush_request, flush, consume_input, is_busy, transaction_status, connection_status
+cdef OfConnection pipeline_sync, send_flush_request, flush, consume_input, is_busy
+cdef OfConnection transaction_status, connection_status
 cdef OfConnection has_tls
 cdef OfConnection rows_of
 cdef OfResult memory_of

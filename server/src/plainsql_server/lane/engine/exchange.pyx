@@ -12,12 +12,12 @@ has read, with which the ordinary path goes on.
 
 from cpython.list cimport PyList_GET_SIZE
 
-from plainsql_server.lane cimport libpq
-from plainsql_server.lane.arrival cimport NOTHING, PART, Arrival, peek
+from plainsql_server.lane.engine cimport libpq
+from plainsql_server.lane.engine.arrival cimport NOTHING, PART, Arrival, peek
 from plainsql_server.lane.clocks cimport monotonic_ns
-from plainsql_server.lane.plan cimport StepPlan
+from plainsql_server.lane.plans.plan cimport StepPlan
 from plainsql_server.lane.reasons cimport ERROR, LARGE, OPTIONS, SESSION, STATEMENT, TYPE
-from plainsql_server.lane.step cimport send_text
+from plainsql_server.lane.engine.step cimport send_text
 
 from plainsql_server.data_plane.head_start import SentStatement, SentTransaction
 from plainsql_server.engine.connection.session_state import SessionState
@@ -65,7 +65,8 @@ cdef class Exchange:
         self.is_read_only = plan.read_only or caller.is_read_only
         self.in_block = plan.is_transaction or self.is_read_only
         self.reason = SESSION
-        if self.connection.must_discard_before(session_state):
+        # Before most statements there is nothing to discard, and a call takes time.
+        if self.connection.must_discard_sequences and self.connection.must_discard_before(session_state):
             return False
         # The ordinary path has guards for a statement that could change the mode of its transaction.
         self.reason = OPTIONS

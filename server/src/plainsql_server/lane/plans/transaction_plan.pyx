@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """What a body of POST /v1/transaction asks for: its statements, classified, and where their parameters are.
 
-Used like `plan.pyx`, with one list of parameters for each statement that has some. Only what one flush can do has a plan:
-few statements, in one database, that expect nothing of each other's results.
+Used like `plan.pyx`, with one list of parameters for each statement that has some. Only what one flush can do has a
+plan: few statements, in one database, that expect nothing of each other's results.
 """
 
 import msgspec
@@ -19,8 +19,8 @@ from plainsql_server.data_plane.transaction import TAKES_SNAPSHOT
 from plainsql_server.engine.execution.transaction import FLUSH_BYTES
 from plainsql_server.http.data.transaction import TRANSACTION_BODY
 from plainsql_server.http.server.requests import decode_json
-from plainsql_server.lane.plan cimport StepPlan
-from plainsql_server.lane.plan import SHORTEST_TIMEOUT_MS
+from plainsql_server.lane.plans.plan cimport StepPlan
+from plainsql_server.lane.plans.plan import SHORTEST_TIMEOUT_MS
 
 cdef Py_ssize_t MAX_LEARNED_BYTES = 4096
 # What the statements and their parameters have in bytes is less than what the body has.

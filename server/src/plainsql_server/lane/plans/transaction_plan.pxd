@@ -1,5 +1,5 @@
-from plainsql_server.lane.frame cimport Frame, Scalars
-from plainsql_server.lane.plan cimport QueryPlan, QueryPlans
+from plainsql_server.lane.plans.frame cimport Frame, Scalars
+from plainsql_server.lane.plans.plan cimport QueryPlan, QueryPlans
 
 
 # The most statements of a transaction in the lane, and so the most lists of parameters.

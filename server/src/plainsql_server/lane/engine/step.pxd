@@ -2,7 +2,7 @@ from libc.stdint cimport int64_t
 
 from plainsql_server.engine.encoding.row_writer cimport RowWriter
 from plainsql_server.lane.buffer cimport Buffer
-from plainsql_server.lane.plan cimport StepPlan
+from plainsql_server.lane.plans.plan cimport StepPlan
 
 
 cdef class Step:

@@ -1,7 +1,8 @@
 # cython: language_level=3
 """What a body of POST /query asks for: the statement that it is.
 
-Used like `plan.pyx`. Such a request has no parameters, and its options are in the query string. The lane takes those without one.
+Used like `plan.pyx`. Such a request has no parameters, and its options are in the query string. The lane takes those
+without one.
 """
 
 from plainsql_server.http.data.query_body import QueryBody

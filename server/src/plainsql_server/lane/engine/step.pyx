@@ -12,8 +12,8 @@ from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.dict cimport PyDict_GetItem
 from cpython.object cimport PyObject
 
-from plainsql_server.lane cimport libpq
-from plainsql_server.lane.frame cimport Scalars
+from plainsql_server.lane.engine cimport libpq
+from plainsql_server.lane.plans.frame cimport Scalars
 
 from plainsql_server.core.result import NO_COLUMNS
 

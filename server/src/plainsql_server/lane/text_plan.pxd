@@ -1,5 +1,0 @@
-from plainsql_server.lane.plan cimport QueryPlans
-
-
-cdef class TextPlans(QueryPlans):
-    pass
