@@ -2,6 +2,8 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+# A machine may set it, and then each of a thousand processes compiles all of its sources again.
+export PYTHONDONTWRITEBYTECODE :=
 TYPED := server/src client/src server/tests bench
 # One version of each dependency for every Python and platform that we support, and no trace of who locked it.
 COMPILE := UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \

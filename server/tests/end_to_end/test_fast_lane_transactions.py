@@ -25,6 +25,7 @@ INSERT = "insert into item (name, price) values ($1, $2) returning name, price"
 UPDATE = "update item set price = price + $1 where name = $2"
 SERIES = "select g, repeat('x', 50) as x from generate_series(1, $1::int) g"
 SLEEP = "select pg_sleep($1::float8 / 1000)::text as slept"
+SLEEPS = "wait_event = 'PgSleep'"
 ADD = "update balance set amount = amount + $1 where id = $2"
 
 
@@ -250,6 +251,25 @@ def test_a_transaction_that_conflicts_is_tried_again(wires: dict[str, Wire], ser
     assert answers == dict.fromkeys(MODES, answers["off"])
 
 
+def test_a_transaction_whose_backend_is_lost_has_the_same_outcome(
+    wires: dict[str, Wire], service: Service, database: str
+) -> None:
+    insert = with_params(INSERT, "lost", 1)
+    assert_same(wires, [body(with_params(INSERT, "kept", 1), with_params(SLEEP, 1))])
+    end = "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and {}"
+    answers = {}
+    for mode, wire in wires.items():
+        wire.send(wire.bytes_of(body(insert, with_params(SLEEP, 60_000))))
+        wait_until_one(service, database, SLEEPS)
+        with engine_of(service, database) as other:
+            other.execute(end.format(SLEEPS))
+        answers[mode] = same(wire.answer())
+    assert b'"outcome":"rolled_back"' in answers["off"][1]
+    assert answers == dict.fromkeys(MODES, answers["off"])
+    assert service.value("select count(*) as n from item where name = 'lost'", database=database) == 0
+    assert_same(wires, [body(insert, with_params(SLEEP, 1))])
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_no_increment_is_lost_or_made_twice(nodes: dict[str, Node], service: Service, database: str, mode: str) -> None:
     service.query("update balance set amount = 0 where id = 5", database=database)
@@ -283,9 +303,9 @@ def test_a_transaction_whose_client_disconnects_is_cancelled(
     for _ in range(3):
         assert b'"success":true' in wire.query(body(*statements))[1]
     wire.send(wire.bytes_of(body(statements[0], with_params(SLEEP, 60_000))))
-    wait_until_one(service, database, "wait_event = 'PgSleep'")
+    wait_until_one(service, database, SLEEPS)
     wire.close()
-    wait_until_none(service, database, "wait_event = 'PgSleep'")
+    wait_until_none(service, database, SLEEPS)
     count = f"select count(*) as n from item where name = 'gone {mode}'"
     assert service.value(count, database=database) == 3
     with wires_of({mode: nodes[mode]}, service.api_key, head, PATH) as again:
@@ -301,7 +321,7 @@ def test_a_transaction_that_runs_at_shutdown_is_finished(service: Service, datab
         for _ in range(3):
             wire.query(body(*statements))
         wire.send(wire.bytes_of(body(statements[0], with_params(SLEEP, 500))))
-        wait_until_one(service, database, "wait_event = 'PgSleep'")
+        wait_until_one(service, database, SLEEPS)
         node.process.send_signal(signal.SIGTERM)
         head, answer = wire.answer()
         wire.close()

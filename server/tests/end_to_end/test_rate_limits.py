@@ -125,6 +125,28 @@ async def test_exactly_200_of_1000_concurrent_requests_of_a_free_organization_ar
     assert {status: statuses.count(status) for status in set(statuses)} == {200: 200, 429: 800}
 
 
+async def test_exactly_6000_requests_of_a_busy_organization_are_accepted_by_three_nodes(stage: Stage) -> None:
+    """With leases, which each node has of its own, and which expire unused at the end."""
+    key, limit = stage.new_organization("standard"), 6_000
+    statuses: list[int] = []
+
+    async def some(node: Node, seed: int) -> None:
+        async with node.client(key) as client:
+            while statuses.count(200) < limit:
+                statuses.append((await client.query("select $1::int", seed)).status)
+                if statuses[-1] != 200:
+                    # A lease of another node must expire before there is one for this.
+                    await asyncio.sleep(0.02)
+            for _ in range(20):
+                statuses.append((await client.query("select $1::int", seed)).status)
+
+    async with asyncio.timeout(_ANSWER_LIMIT_S), asyncio.TaskGroup() as tasks:
+        for seed in range(12):
+            tasks.create_task(some(stage.nodes[seed % 3], seed))
+    assert set(statuses) == {200, 429}
+    assert statuses.count(200) == limit
+
+
 async def test_a_rejected_request_has_the_usual_error_shape_and_a_retry_time(stage: Stage) -> None:
     key = stage.new_organization()
     async with stage.nodes[0].client(key) as client:

@@ -6,6 +6,8 @@ from itertools import product
 from math import ceil
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from plainsql_server.core.observation import Observation
 from plainsql_server.core.principal import Principal, Scope
@@ -74,6 +76,35 @@ def test_a_permit_is_taken_as_the_ordinary_path_takes_it() -> None:
             headers = rate_headers("standard", expected)
             assert permit.lines == b"".join(b"%b: %b\r\n" % header for header in headers)
     assert 0 < granted < len(STATES)
+
+
+def test_a_permit_of_a_lease_that_lasts_takes_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    def take_now(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(Permits, "take_now", take_now)
+    for held, is_asking in ((5, False), (4, True)):
+        lane = Side((held, FUTURE_S, 3, None, is_asking, PermitSource.SHARED))
+        assert permit_of(lane.permits, PRINCIPAL, LIMIT) is not None
+    with pytest.raises(AssertionError):
+        permit_of(Side((4, FUTURE_S, 3, None, False, PermitSource.SHARED)).permits, PRINCIPAL, LIMIT)
+
+
+@given(st.lists(st.tuples(st.integers(1, 6), st.sampled_from([PAST_S, FUTURE_S]), st.booleans()), max_size=5))
+def test_both_use_lease_after_lease_to_its_end(leases: list[tuple[int, float, bool]]) -> None:
+    """Leases come when there is a request for one, or late; some have expired when they come."""
+    start: State = (3, FUTURE_S, 1, None, False, PermitSource.SHARED)
+    lane, ordinary = Side(start), Side(start)
+    for permits, life_s, is_late in [*leases, (2, FUTURE_S, True)]:
+        for _ in range(10 if is_late else 2):
+            permit, expected = permit_of(lane.permits, PRINCIPAL, LIMIT), ordinary.permits.take_now("org_1", LIMIT)
+            assert (permit and permit.left) == (expected and expected.left)
+            assert lane.state() == ordinary.state()
+        if lane.account.next_lease is None:
+            for side in (lane, ordinary):
+                side.permits._asking.clear()
+                side.account.is_asking = False
+                side.account.lease(permits, time.monotonic() + life_s, 9)
 
 
 def test_an_organization_that_is_not_known_has_no_lease() -> None:

@@ -14,7 +14,7 @@ from plainsql_server.lane.clocks cimport wall_us
 
 cdef const char *DIGITS = b"0123456789abcdef"
 cdef Py_ssize_t RANDOM_BYTES = 10
-# How many ids the system is asked for random bytes at once.
+# So many ids have random bytes from one system call.
 cdef Py_ssize_t BATCH = 400
 
 

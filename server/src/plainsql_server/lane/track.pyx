@@ -5,10 +5,10 @@
 
 A request with a known head and frame (`wire.pyx` and `intake.pyx` read them), whose caller is known and for whom a
 connection is free that has prepared its statements, is sent to the engine at once, and answered when the engine has
-answered. Any other one is fed to the parser. What turns out to be out of the ordinary later is handed over to the ordinary path, which goes
-on in the middle, with the same request id, permit, slot, connection and deadline. The lane does nothing that the
-ordinary path would do again before it is certain that it keeps the request. So the permit is taken last, unless the
-request has a new body, or must wait for a slot. The ordinary path takes no second one.
+answered. Any other one is fed to the parser. What turns out to be out of the ordinary later is handed over to the
+ordinary path, which goes on in the middle, with the same request id, permit, slot, connection and deadline. The lane
+does nothing that the ordinary path would do again before it is certain that it keeps the request. So the permit is
+taken last, unless the request has a new body, or must wait for a slot. The ordinary path takes no second one.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE

@@ -67,7 +67,7 @@ class PermitAccount:
         self.returned: list[tuple[int, int]] = []
 
     def take_held(self, now_s: float) -> bool:
-        """Takes a permit from a lease that has not expired. Returns whether there was one."""
+        """Takes a permit from a lease that has not expired. Returns whether there was one. See `lane/permit.pyx`."""
         if self.held and now_s < self.expires_s:
             self.held -= 1
             self.used += 1

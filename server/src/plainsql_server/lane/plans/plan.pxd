@@ -22,8 +22,17 @@ cdef class QueryPlan:
     cdef int limit_ms(self, limits) except -1
 
 
+cdef class PlanTable:
+    cdef dict plans
+    cdef readonly Py_ssize_t key_bytes
+
+    cdef QueryPlan find(self, bytes key)
+    cdef int add(self, bytes key, QueryPlan plan) except -1
+
+
 cdef class QueryPlans:
-    cdef dict framed, whole, classified
+    cdef readonly PlanTable framed, whole
+    cdef dict classified
     cdef Scalars scalars
 
     cdef QueryPlan find(self, const char *body, Py_ssize_t size)

@@ -1,6 +1,7 @@
 from plainsql_server.engine.encoding.shapes import Encoding
 from plainsql_server.lane.plans.frame import Frame, Scalars
 
+MAX_KEY_BYTES: int
 MAX_PLANS: int
 SHORTEST_TIMEOUT_MS: int
 
@@ -23,7 +24,13 @@ class QueryPlan:
     read_only: bool
     is_transaction: bool
 
+class PlanTable:
+    key_bytes: int
+    def __len__(self) -> int: ...
+
 class QueryPlans:
+    framed: PlanTable
+    whole: PlanTable
     def __init__(self, scalars: Scalars) -> None: ...
     def of(self, body: bytes) -> QueryPlan | None: ...
 

@@ -23,8 +23,9 @@ from plainsql_server.http.server.requests import decode_json
 
 # A deadline this near is the ordinary path's: the lane looks at the clock only now and then.
 SHORTEST_TIMEOUT_MS = 100
-# Applications repeat some hundred statements, and long ones rarely. A plan takes three times its body.
+# Applications repeat some hundred statements, and long ones rarely. A plan takes up to seven times its key's bytes.
 MAX_PLANS = 512
+MAX_KEY_BYTES = 512 * 1024
 cdef Py_ssize_t MAX_LEARNED_BYTES = 4096
 MAX_CLASSIFIED = 2_000
 cdef Py_ssize_t MAX_CLASSIFIED_BYTES = 2_000
@@ -61,12 +62,35 @@ cdef class QueryPlan:
         return limits.statement_timeout_ms
 
 
+cdef class PlanTable:
+    """Plans by the keys of their frames. The oldest make room for new ones."""
+
+    def __cinit__(self):
+        self.plans = {}
+
+    def __len__(self):
+        return len(self.plans)
+
+    cdef QueryPlan find(self, bytes key):
+        return <QueryPlan>self.plans.get(key)
+
+    cdef int add(self, bytes key, QueryPlan plan) except -1:
+        if key not in self.plans:
+            self.key_bytes += PyBytes_GET_SIZE(key)
+        self.plans[key] = plan
+        while len(self.plans) > MAX_PLANS or self.key_bytes > MAX_KEY_BYTES:
+            oldest = next(iter(self.plans))
+            self.key_bytes -= PyBytes_GET_SIZE(oldest)
+            del self.plans[oldest]
+        return 0
+
+
 cdef class QueryPlans:
-    """The plans of one route, by their frames."""
+    """The plans of one route."""
 
     def __init__(self, Scalars scalars not None):
         self.scalars = scalars
-        self.framed, self.whole, self.classified = {}, {}, {}
+        self.framed, self.whole, self.classified = PlanTable(), PlanTable(), {}
 
     def of(self, bytes body not None):
         """The plan of a body, known or new; None if the ordinary path must read it."""
@@ -78,10 +102,10 @@ cdef class QueryPlans:
         cdef QueryPlan plan
         cdef bytes key = key_of(body, size)
         if key is not None:
-            plan = <QueryPlan>self.framed.get(key)
+            plan = self.framed.find(key)
             if plan is not None and plan.frame.holds(body, size, self.scalars):
                 return plan
-        plan = <QueryPlan>self.whole.get(PyBytes_FromStringAndSize(body, size))
+        plan = self.whole.find(PyBytes_FromStringAndSize(body, size))
         if plan is not None:
             self.scalars.count = 0
             self.scalars.strings = 0
@@ -113,12 +137,10 @@ cdef class QueryPlans:
         return decode_json(body, QUERY_BODY)
 
     cdef QueryPlan keep(self, QueryPlan plan):
-        """Remembers a plan, in the place of an older one if there are many."""
+        """Remembers a plan."""
         # Texts with literals in them would push out those that repeat, so the two do not share a table.
-        table = self.whole if plan.frame.is_whole else self.framed
-        if len(table) >= MAX_PLANS:
-            del table[next(iter(table))]
-        table[plan.frame.key()] = plan
+        cdef PlanTable table = self.whole if plan.frame.is_whole else self.framed
+        table.add(plan.frame.key(), plan)
         return plan
 
     cdef object classify(self, str sql):

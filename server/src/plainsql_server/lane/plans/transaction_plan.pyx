@@ -19,7 +19,7 @@ from plainsql_server.data_plane.transaction import TAKES_SNAPSHOT
 from plainsql_server.engine.execution.transaction import FLUSH_BYTES
 from plainsql_server.http.data.transaction import TRANSACTION_BODY
 from plainsql_server.http.server.requests import decode_json
-from plainsql_server.lane.plans.plan cimport StepPlan
+from plainsql_server.lane.plans.plan cimport PlanTable, StepPlan
 from plainsql_server.lane.plans.plan import SHORTEST_TIMEOUT_MS
 
 cdef Py_ssize_t MAX_LEARNED_BYTES = 4096
@@ -81,10 +81,12 @@ cdef class TransactionPlans(QueryPlans):
 
     cdef QueryPlan find(self, const char *body, Py_ssize_t size):
         cdef TransactionPlan plan
+        cdef PlanTable table
         cdef Spans spans
         if size > max_flush_bytes or not find_spans(body, size, <Scalars>self.lists[0], &spans):
             return None
-        plan = <TransactionPlan>(self.framed if spans.count else self.whole).get(without_spans(body, size, &spans))
+        table = self.framed if spans.count else self.whole
+        plan = <TransactionPlan>table.find(without_spans(body, size, &spans))
         return plan if plan is not None and plan.frame.holds(body, size, self.scalars) else None
 
     cdef QueryPlan learn(self, bytes body):
