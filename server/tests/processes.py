@@ -72,7 +72,8 @@ def processes_of(directory: Path) -> list[str]:
                 _output(entry).encode(),
             ]
             if any(place in fact for place in places for fact in facts):
-                found.append(f"{entry.name} {facts[0].decode(errors='replace')}")
+                arguments = facts[0].decode(errors="replace").replace("\0", " ")
+                found.append(f"{entry.name} {arguments}> {_output(entry)}")
     return found
 
 

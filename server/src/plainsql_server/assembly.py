@@ -7,7 +7,7 @@ import asyncio
 import multiprocessing
 import signal
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from fractions import Fraction
 from typing import Any
 
@@ -20,6 +20,7 @@ from plainsql_server.control_plane.spanning import Recovery
 from plainsql_server.core.clock import now
 from plainsql_server.core.errors import ServiceError, described
 from plainsql_server.core.observation import FailureObserved, Observation, Observe
+from plainsql_server.core.tasks import end
 from plainsql_server.data_plane.databases import Databases
 from plainsql_server.data_plane.diagnostics.probe_context import Executors
 from plainsql_server.data_plane.diagnostics.temporary_schemas import TemporarySchemas
@@ -271,8 +272,7 @@ async def _in_background(work: Coroutine[Any, Any, None], observe: Observe) -> A
     try:
         yield
     finally:
-        task.cancel()
-        await asyncio.wait([task])
+        await end(task)
 
 
 @asynccontextmanager
@@ -289,13 +289,10 @@ async def _pools(settings: Settings, observe: Observer) -> AsyncIterator[Pools]:
         processes=settings.nodes * settings.workers,
     )  # fmt: skip
     pools = Pools(limits, settings.connect_timeout_ms, observe)
-    sweeping = asyncio.create_task(pools.sweep())
     try:
-        yield pools
+        async with _in_background(pools.sweep(), observe):
+            yield pools
     finally:
-        sweeping.cancel()
-        with suppress(asyncio.CancelledError):
-            await sweeping
         await pools.close()
 
 

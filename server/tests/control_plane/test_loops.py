@@ -10,6 +10,7 @@ import psycopg
 from plainsql_server.control_plane import databases
 from plainsql_server.control_plane.finishing import Finisher
 from plainsql_server.core.observation import FailureObserved, Observation
+from plainsql_server.core.tasks import end
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory, DirectoryConnection
 from plainsql_server.directory.databases import DatabaseState
@@ -38,8 +39,7 @@ async def running(work: "asyncio.Future[None]") -> AsyncIterator[None]:
     try:
         yield
     finally:
-        work.cancel()
-        await asyncio.wait([work])
+        await end(work)
 
 
 async def until(is_so: Callable[[], bool]) -> None:

@@ -12,6 +12,7 @@ from plainsql_server.control_plane import databases, organizations
 from plainsql_server.control_plane.spanning import Recovery
 from plainsql_server.core.errors import EngineError, ServiceError
 from plainsql_server.core.observation import Observation
+from plainsql_server.core.tasks import end
 from plainsql_server.directory import spanning
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
@@ -296,5 +297,4 @@ async def test_old_records_are_removed_in_several_batches(
             while await count(directory):  # noqa: ASYNC110  # a database is watched
                 await asyncio.sleep(0.05)
     finally:
-        working.cancel()
-        await asyncio.wait([working])
+        await end(working)

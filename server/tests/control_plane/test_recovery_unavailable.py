@@ -16,6 +16,7 @@ from plainsql_server.control_plane.spanning import Recovery
 from plainsql_server.core.errors import EngineError
 from plainsql_server.core.ids import Kind, new_id
 from plainsql_server.core.observation import Observation
+from plainsql_server.core.tasks import end
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
@@ -103,8 +104,7 @@ async def at_work(recovery: Recovery) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        working.cancel()
-        await asyncio.wait([working])
+        await end(working)
 
 
 @pytest.mark.timing

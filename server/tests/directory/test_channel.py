@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from plainsql_server.core.observation import FailureObserved, Observation
+from plainsql_server.core.tasks import end
 from plainsql_server.directory import freshness
 from plainsql_server.directory.cache import Cache
 from plainsql_server.directory.channel import APPLICATION_NAME, Channel
@@ -65,8 +66,7 @@ async def listening(dsn: str, short_ms: int = SHORT_MS) -> AsyncIterator[Node]:
         await until(lambda: not node.freshness.unavailable and node.freshness._proven_s > 0)
         yield node
     finally:
-        task.cancel()
-        await asyncio.wait([task])
+        await end(task)
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -245,8 +245,7 @@ async def test_an_unavailable_directory_is_tolerated_for_the_grace_period(postgr
     await asyncio.sleep(2.1)
     assert await node.cache.last_known("org_1") is None, "too old"
     node.hold.set()
-    task.cancel()
-    await asyncio.wait([task])
+    await end(task)
     assert len(node.failures) == 1
 
 

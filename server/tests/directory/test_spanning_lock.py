@@ -8,6 +8,7 @@ import pytest
 
 from plainsql_server.core.clock import Deadline
 from plainsql_server.core.observation import Observation
+from plainsql_server.core.tasks import end
 from plainsql_server.data_plane import spanning_lock
 from plainsql_server.data_plane.spanning_lock import SpanningLocks
 from plainsql_server.directory import spanning
@@ -37,8 +38,7 @@ async def process(dsn: str) -> AsyncIterator[SpanningLocks]:
                     await asyncio.sleep(0.01)
             yield SpanningLocks(directory, notifier, observe)
         finally:
-            listening.cancel()
-            await asyncio.wait([listening])
+            await end(listening)
 
 
 async def take(locks: SpanningLocks, name: str, order: list[str], timeout_ms: int = 60_000) -> None:

@@ -13,6 +13,7 @@ from plainsql_server.control_plane.databases import cell_of, drop, get, insert, 
 from plainsql_server.control_plane.names import check_database_name
 from plainsql_server.core.actor import OPERATOR
 from plainsql_server.core.errors import ConflictError, ServiceError
+from plainsql_server.core.tasks import end
 from plainsql_server.directory import databases as stored
 from plainsql_server.directory import drafts
 from plainsql_server.directory.cells import CellRecord
@@ -49,7 +50,7 @@ async def draft(
             keeping = tasks.create_task(_keep(directory, made))
             await _make(directory, made)
             yield made
-            keeping.cancel()
+            await end(keeping)
     except BaseExceptionGroup as group:
         # Raise the first failure itself, without the group around it.
         raise group.exceptions[0] from None

@@ -18,6 +18,7 @@ from plainsql_server.control_plane import cells, drafts
 from plainsql_server.control_plane.databases import cell_of, get, names_of
 from plainsql_server.core.actor import OPERATOR, SERVICE
 from plainsql_server.core.errors import ConflictError, EngineError, RequestError
+from plainsql_server.core.tasks import end
 from plainsql_server.directory import moves
 from plainsql_server.directory.cells import CellRecord, CellState
 from plainsql_server.directory.connection import Directory
@@ -72,8 +73,7 @@ async def begun(
             carrier.uncancel()
             _overtaken()
         finally:
-            keeping.cancel()
-            await asyncio.wait([keeping])
+            await end(keeping)
             await undo(directory, move)
 
 

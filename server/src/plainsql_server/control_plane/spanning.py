@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from plainsql_server.core.clock import now
 from plainsql_server.core.errors import EngineError, ServiceError
 from plainsql_server.core.observation import FailureObserved, Observe, Reaped, describe_for_operators
+from plainsql_server.core.tasks import end
 from plainsql_server.directory import spanning
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.spanning import Participation, Unfinished
@@ -113,10 +114,7 @@ class Recovery:
             await asyncio.wait(self._in_progress.values(), return_when=asyncio.FIRST_COMPLETED)
 
     async def _give_up(self) -> None:
-        tasks = list(self._in_progress.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(*self._in_progress.values())
 
     async def _finish(self, unfinished: Unfinished) -> None:
         try:

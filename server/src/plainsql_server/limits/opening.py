@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from fractions import Fraction
 
 from plainsql_server.core.observation import Observe
+from plainsql_server.core.tasks import end
 from plainsql_server.limits.permits import MINUTE, Permits
 from plainsql_server.limits.window import Window
 
@@ -26,5 +27,4 @@ async def open_permits(
     try:
         yield permits
     finally:
-        keeping.cancel()
-        await asyncio.wait([keeping])
+        await end(keeping)

@@ -14,6 +14,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from plainsql_server.core.tasks import end
 from plainsql_server.limits.ledger import Ask, Granted, SharedLedgerLost
 from plainsql_server.limits.window import Window
 
@@ -139,5 +140,4 @@ async def _patiently(work: Awaitable[Result]) -> Result:
                 return task.result()
         raise TimeoutError(f"no answer for {_TIMEOUT_S} s")
     finally:
-        task.cancel()
-        await asyncio.wait([task])
+        await end(task)

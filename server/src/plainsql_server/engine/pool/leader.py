@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 
 from plainsql_server.core.errors import EngineError, InternalError
+from plainsql_server.core.tasks import end
 from plainsql_server.engine.connection.connection import Connection
 from plainsql_server.engine.connection.queries import ask
 from plainsql_server.engine.connection.sqlstate import engine_unavailable
@@ -92,8 +93,7 @@ class Leader:
 
     async def close(self) -> None:
         if self._search is not None:
-            self._search.cancel()
-            await asyncio.wait([self._search])
+            await end(self._search)
 
     async def _found(self, end_s: float) -> int:
         """Waits until the primary is known and returns its index. Raises EngineError at `end_s`."""
@@ -189,8 +189,6 @@ async def _latest(found: list[tuple[int, Connection]]) -> int:
 
 
 async def _close(attempts: "Sequence[asyncio.Future[Connection]]") -> None:
-    for attempt in attempts:
-        attempt.cancel()
-    await asyncio.wait(attempts)
+    await end(*attempts)
     for _, connection in _successes(attempts):
         connection.close()

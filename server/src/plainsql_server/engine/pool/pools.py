@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from plainsql_server.core.observation import CellLoad, Observe
+from plainsql_server.core.tasks import end
 from plainsql_server.engine.connection.connection import Connection
 from plainsql_server.engine.pool.address import Address
 from plainsql_server.engine.pool.admission_queue import AdmissionQueue
@@ -97,9 +98,7 @@ class CellPools:
     async def close(self) -> None:
         """Waits for the background tasks, then closes all idle connections."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for wait in list(self._waits):
-            wait.cancel()
-        await asyncio.gather(*self._waits, return_exceptions=True)
+        await end(*self._waits)
         await self.leader.close()
         self.close_idle(idle_life_s=-1)
 

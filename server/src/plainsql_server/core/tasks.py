@@ -1,0 +1,25 @@
+"""Ending background tasks.
+
+    task = asyncio.create_task(work())
+    …
+    await end(task)
+
+One `task.cancel()` may be lost. Before Python 3.12, `asyncio.wait_for` drops a cancellation that arrives together with
+the result; and if a connection breaks while its query is cancelled, psycopg raises the connection's error instead. A
+loop that catches errors and tries again would then run on, and whoever waits for its end would wait forever.
+"""
+
+import asyncio
+from typing import Any
+
+# Long enough for a task to roll back and to close its connections, and less than `dev` waits before it kills.
+_CANCEL_AGAIN_S = 1.0
+
+
+async def end(*tasks: "asyncio.Future[Any]") -> None:
+    """Cancels the tasks, again and again, until all of them have ended. Their errors are not raised."""
+    running = {task for task in tasks if not task.done()}
+    while running:
+        for task in running:
+            task.cancel()
+        _, running = await asyncio.wait(running, timeout=_CANCEL_AGAIN_S)

@@ -1,0 +1,82 @@
+"""Background tasks end, although a cancellation of them is lost."""
+
+import asyncio
+import os
+import signal
+
+import psycopg
+import pytest
+
+from plainsql_server.core.tasks import end
+
+_LIMIT_S = 10.0
+_SLEEPING = "SELECT pid FROM pg_stat_activity WHERE application_name = %s AND wait_event = 'PgSleep'"
+
+
+class Sleeping:
+    """A loop like those of the service: it catches the errors of its queries and tries again."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self.errors: list[psycopg.Error] = []
+
+    async def run(self) -> None:
+        while True:
+            try:
+                async with await psycopg.AsyncConnection.connect(self._dsn, application_name="sleeping") as connection:
+                    await connection.execute("SELECT pg_sleep(60)")
+            except psycopg.Error as error:
+                self.errors.append(error)
+
+
+async def sleeping_backend(admin: psycopg.AsyncConnection) -> int:
+    async with asyncio.timeout(_LIMIT_S):
+        while (row := await (await admin.execute(_SLEEPING, ("sleeping",))).fetchone()) is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    return int(row[0])
+
+
+async def test_a_task_ends_although_its_connection_breaks_as_it_is_cancelled(dsn: str) -> None:
+    loop = Sleeping(dsn)
+    task = asyncio.create_task(loop.run())
+    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as admin:
+        backend = await sleeping_backend(admin)
+        os.kill(backend, signal.SIGSTOP)
+        ending = asyncio.create_task(end(task))
+        await admin.execute("SELECT pg_terminate_backend(%s)", (backend,))
+        assert task.cancelling()
+        os.kill(backend, signal.SIGCONT)
+        async with asyncio.timeout(_LIMIT_S):
+            await ending
+    assert task.cancelled()
+    assert [type(error) for error in loop.errors] == [psycopg.errors.AdminShutdown], "no cancellation was lost"
+
+
+async def test_a_task_has_some_time_to_clean_up() -> None:
+    cleaned_up = 0
+
+    async def work() -> None:
+        nonlocal cleaned_up
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.1)
+            cleaned_up += 1
+
+    tasks = [asyncio.create_task(work()) for _ in range(3)]
+    await asyncio.sleep(0)
+    await end(*tasks)
+    assert all(task.cancelled() for task in tasks)
+    assert cleaned_up == len(tasks)
+
+
+async def test_tasks_that_have_ended_are_left_alone() -> None:
+    async def fail() -> None:
+        raise ValueError("theirs")
+
+    failed = asyncio.create_task(fail())
+    await asyncio.wait([failed])
+    await end(failed)
+    await end()
+    with pytest.raises(ValueError, match="theirs"):
+        failed.result()
