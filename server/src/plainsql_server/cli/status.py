@@ -12,8 +12,8 @@ from plainsql_server.operations.status import CellStatus, Status, gather
 from plainsql_server.settings import read_settings
 
 ca_file_option = click.option(
-    "--ca-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Also trust this CA for the planes' URLs.",
+    "--ca-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), envvar="PLAINSQL_CA_FILE",
+    show_envvar=True, help="Also trust this CA for the planes' URLs.",
 )  # fmt: skip
 _CELLS = [
     "cell", "state", "version", "databases", "connections", "running", "lock waits", "oldest transaction", "size",

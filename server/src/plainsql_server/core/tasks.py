@@ -6,7 +6,7 @@
 
 One `task.cancel()` may be lost. Before Python 3.12, `asyncio.wait_for` drops a cancellation that arrives together with
 the result; and if a connection breaks while its query is cancelled, psycopg raises the connection's error instead. A
-loop that catches errors and tries again would then run on, and whoever waits for its end would wait forever.
+loop that catches errors and tries again would then run on, and a shutdown that waits for it would never end.
 """
 
 import asyncio

@@ -168,7 +168,10 @@ def _forget_description(folder: Folder) -> None:
 
 def _environment(run: _Run) -> str:
     """The content of operator.env: shell variables that point `plainsql-server` commands at this service."""
-    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in run.settings.items())
+    variables = dict(run.settings)
+    if run.addresses.certificates is not None:
+        variables["PLAINSQL_CA_FILE"] = str(run.addresses.certificates.ca_file)
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
 
 
 def _description(run: _Run) -> dict[str, object]:
