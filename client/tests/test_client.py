@@ -201,7 +201,7 @@ def test_a_stream_has_constant_memory_and_its_connection_is_used_again(db: plain
     assert len(db._driver._idle) == 1
 
 
-@pytest.mark.timeout(max(120, STREAM_ROWS // 5_000))
+@pytest.mark.timeout(max(240, STREAM_ROWS // 5_000))
 def test_a_stream_s_memory_does_not_grow_with_its_rows(service: Service) -> None:
     """The memory of a process of its own, as the system counts it; a tenth of the rows fills every buffer."""
     used = {rows: _memory_of_streaming(service, rows) for rows in (STREAM_ROWS // 10, STREAM_ROWS)}

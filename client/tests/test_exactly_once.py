@@ -21,7 +21,7 @@ WRITES = int(os.environ.get("PLAINSQL_TEST_CUT_WRITES", "300"))
 THREADS = 4
 
 
-@pytest.mark.timeout(max(120, WRITES // 10))
+@pytest.mark.timeout(max(240, WRITES // 10))
 def test_every_write_is_done_exactly_once_whatever_is_cut(plain_service: Service) -> None:
     port = urlsplit(plain_service.data_url).port
     assert port is not None

@@ -187,7 +187,7 @@ def _steps(operation: Any) -> list[Any]:
     return [operation]
 
 
-@pytest.mark.timeout(1800 if IS_FULL else 120)
+@pytest.mark.timeout(1800 if IS_FULL else 240)
 @pytest.mark.slow
 def test_sqlalchemys_own_suite_passes(service: Service) -> None:
     name = f"suite{uuid4().hex[:8]}"

@@ -55,7 +55,7 @@ def assert_ports_free(description: dict[str, str]) -> None:
             probe.bind(("127.0.0.1", urlsplit(description[name]).port))
 
 
-@pytest.mark.timeout(30 * CYCLES)
+@pytest.mark.timeout(120 + 30 * CYCLES)
 def test_start_and_stop_cycles_keep_every_row_and_leave_nothing(state: Path, start: Starter) -> None:
     for number in range(CYCLES):
         run = start(state)
@@ -70,7 +70,7 @@ def test_start_and_stop_cycles_keep_every_row_and_leave_nothing(state: Path, sta
         assert not (state / "operator.env").exists()
 
 
-@pytest.mark.timeout(30 * KILLS)
+@pytest.mark.timeout(120 + 30 * KILLS)
 def test_kill_9_cycles_lose_no_row(state: Path, start: Starter) -> None:
     for number in range(KILLS):
         run = start(state)
@@ -86,7 +86,6 @@ def test_kill_9_cycles_lose_no_row(state: Path, start: Starter) -> None:
     assert run.stop() == 0
 
 
-@pytest.mark.timeout(90)
 def test_a_start_right_after_kill_9_works(state: Path, start: Starter) -> None:
     first = start(state)
     first.wait_ready()
@@ -98,7 +97,6 @@ def test_a_start_right_after_kill_9_works(state: Path, start: Starter) -> None:
     assert second.stop() == 0
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("sign", ["log/cluster.log", "log/postgres.log", "log/provisioning.log", "api_key"])
 def test_a_killed_first_start_is_finished_by_the_next_start(fresh_state: Path, start: Starter, sign: str) -> None:
     first = start(fresh_state)
@@ -111,7 +109,6 @@ def test_a_killed_first_start_is_finished_by_the_next_start(fresh_state: Path, s
     assert second.stop() == 0
 
 
-@pytest.mark.timeout(90)
 def test_everything_killed_at_once_is_cleaned_up_by_the_next_start(state: Path, start: Starter) -> None:
     first = start(state)
     first.wait_ready()

@@ -10,7 +10,7 @@ import pytest
 from server.tests.dev.running import Starter
 from server.tests.processes import processes_of, wait_for
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.chaos
 
 
 @pytest.mark.parametrize("option", ["data_port", "control_port", "alias_port"])

@@ -62,7 +62,6 @@ def test_the_record_survives_being_written_and_read(tmp_path: Path) -> None:
     assert read_state(Folder(tmp_path)) == state
 
 
-@pytest.mark.timeout(90)
 def test_a_lock_file_with_the_pid_of_another_process_does_not_prevent_a_start(state: Path, start: Starter) -> None:
     data = state / "postgres" / "data"
     # PostgreSQL minds only processes that it could signal, so this one is of its own user.
@@ -79,7 +78,6 @@ def test_a_lock_file_with_the_pid_of_another_process_does_not_prevent_a_start(st
         outsider.wait()
 
 
-@pytest.mark.timeout(90)
 def test_a_shell_inside_the_data_folder_is_left_alone(state: Path, start: Starter) -> None:
     run = start(state)
     run.wait_ready()

@@ -16,7 +16,7 @@ import plainsql_server
 from server.tests.dev.running import Dev, Starter
 from server.tests.processes import processes_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root changes users")
 NOBODY = 65534
 

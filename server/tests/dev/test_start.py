@@ -19,7 +19,7 @@ from server.tests.own_time import own_time
 
 FIRST_START_LIMIT_S = 10
 LATER_START_LIMIT_S = 4
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.slow
 
 
 def mode(path: Path) -> int:

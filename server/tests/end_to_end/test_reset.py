@@ -286,7 +286,7 @@ class Watch:
                     self.failures.append(body)
 
 
-@pytest.mark.timeout(120 + TABLES / 10)
+@pytest.mark.timeout(240 + TABLES / 10)
 def test_dropping_thousands_of_tables_does_not_harm_neighbours() -> None:
     with running_service() as service:
         without_durability(service)

@@ -266,7 +266,7 @@ def wait_for_text(read: Any, wanted: str) -> str:
 
 
 @pytest.mark.timing
-@pytest.mark.timeout(120 + TABLES / 10)
+@pytest.mark.timeout(240 + TABLES / 10)
 def test_thousands_of_tables_are_listed_in_time(alone: Service) -> None:
     database = new_database(alone)
     database.make_tables(

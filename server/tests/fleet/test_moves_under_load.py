@@ -39,7 +39,7 @@ def fill(fleet: Fleet) -> int:
     return int(size_bytes)
 
 
-@pytest.mark.timeout(120 + 20 * MOVES)
+@pytest.mark.timeout(240 + 20 * MOVES)
 async def test_moves_under_load_neither_lose_nor_duplicate_rows(fleet: Fleet) -> None:
     size_bytes = await asyncio.to_thread(fill, fleet)
     stops_s, took_s = [], []

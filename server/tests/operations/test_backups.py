@@ -42,7 +42,7 @@ def fill(stage: Stage, size_mb: int) -> None:
         owner.execute("select nextval('counter') from generate_series(1, 41)")
 
 
-@pytest.mark.timeout(120 + 3 * SIZE_MB)
+@pytest.mark.timeout(240 + 3 * SIZE_MB)
 def test_a_restored_backup_is_identical(stage: Stage, tmp_path: Path) -> None:
     fill(stage, SIZE_MB)
     before = stage.checksums()

@@ -48,9 +48,11 @@ async def draft(
     try:
         async with asyncio.TaskGroup() as tasks:
             keeping = tasks.create_task(_keep(directory, made))
-            await _make(directory, made)
-            yield made
-            await end(keeping)
+            try:
+                await _make(directory, made)
+                yield made
+            finally:
+                await end(keeping)
     except BaseExceptionGroup as group:
         # Raise the first failure itself, without the group around it.
         raise group.exceptions[0] from None

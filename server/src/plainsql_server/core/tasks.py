@@ -17,9 +17,19 @@ _CANCEL_AGAIN_S = 1.0
 
 
 async def end(*tasks: "asyncio.Future[Any]") -> None:
-    """Cancels the tasks, again and again, until all of them have ended. Their errors are not raised."""
+    """Cancels the tasks, again and again, until all of them have ended. Their errors are not raised.
+
+    If the caller is cancelled meanwhile, the tasks are cancelled again at once, and the caller when they have ended.
+    """
     running = {task for task in tasks if not task.done()}
+    cancelled: asyncio.CancelledError | None = None
     while running:
         for task in running:
             task.cancel()
-        _, running = await asyncio.wait(running, timeout=_CANCEL_AGAIN_S)
+        try:
+            await asyncio.wait(running, timeout=_CANCEL_AGAIN_S)
+        except asyncio.CancelledError as error:
+            cancelled = error
+        running = {task for task in running if not task.done()}
+    if cancelled is not None:
+        raise cancelled

@@ -24,6 +24,7 @@ from plainsql_server.core.errors import (
     ServiceError,
 )
 from plainsql_server.core.observation import FailureObserved, Observe
+from plainsql_server.core.tasks import end
 from plainsql_server.directory import spanning
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.spanning import NewRecord, SpanningState
@@ -125,10 +126,13 @@ class SpanningLocks:
                 await self._wait(record, deadline)
                 yield lock
             finally:
-                keeping.cancel()
                 self._notifier.forget(organization_id)
-                if not lock.is_freed:
-                    await self._leave(lock)
+                try:
+                    # A lease that is renewed after `_leave` would keep recovery waiting.
+                    await end(keeping)
+                finally:
+                    if not lock.is_freed:
+                        await self._leave(lock)
 
     @asynccontextmanager
     async def _queue(self, organization_id: str, deadline: Deadline) -> AsyncIterator[None]:

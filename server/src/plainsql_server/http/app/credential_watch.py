@@ -15,7 +15,6 @@ from plainsql_server.core.clock import now
 from plainsql_server.core.errors import AccessError, EngineError, LimitError, Outcome, described
 from plainsql_server.core.observation import FailureObserved, Observe
 from plainsql_server.core.principal import Principal, Scope
-from plainsql_server.core.tasks import end
 from plainsql_server.directory.principals import Principals
 from plainsql_server.http.app.authentication import secret_of
 from plainsql_server.http.server.channel import CancelReason
@@ -41,7 +40,7 @@ class CredentialWatch:
         try:
             yield
         finally:
-            await end(watching)
+            watching.cancel()
 
     async def _watch(self, request: Request, principal: Principal) -> None:
         secret = secret_of(request)
