@@ -7,13 +7,14 @@ import asyncio
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
 import pytest
 
+from server.tests.end_to_end.transactions import fresh_table
 from server.tests.load import (
     Activity,
     Client,
@@ -41,12 +42,30 @@ def node(service: Service) -> Iterator[Node]:
         yield running
 
 
+@contextmanager
+def held(service: Service) -> Iterator[str]:
+    """A table whose readers wait until the end of the block."""
+    table = fresh_table(service)
+    with service.engine() as holder, holder.transaction():
+        holder.execute(f"lock table {table}".encode())
+        yield table
+
+
+async def stop(node: Node) -> None:
+    """Asks the node to stop, and returns when it has heard."""
+    node.process.send_signal(signal.SIGTERM)
+    async with asyncio.timeout(STOPPED_WITHIN_S):
+        while await asyncio.to_thread(ask_health, node) == 200:  # noqa: ASYNC110  # another process is watched
+            await asyncio.sleep(0.01)
+
+
 async def test_a_statement_running_at_shutdown_is_finished(service: Service, node: Node) -> None:
     tag = new_tag()
     async with Activity.of(service) as activity, node.client(service.api_key) as client:
-        await client.send(f"/* {tag} */ select pg_sleep(1), 7 as n")
-        await activity.begun(tag)
-        node.process.send_signal(signal.SIGTERM)
+        with held(service) as table:
+            await client.send(f"/* {tag} */ select count(*) as n from {table}")
+            await activity.begun(tag)
+            await stop(node)
         answer = await client.answer()
         assert answer.succeeded, answer
         assert answer.headers["connection"] == "close"
@@ -78,13 +97,14 @@ async def test_a_request_that_waits_for_a_slot_at_shutdown_is_answered(service: 
             narrow.client(service.api_key) as first,
             narrow.client(service.api_key) as second,
         ):
-            await first.send(f"/* {tag} */ select pg_sleep(1)")
-            await activity.begun(tag)
-            await second.send("select 2 as n")
-            # The service has read it when it answers one that it got after it.
-            async with narrow.client("svc_k_wrong") as probe:
-                assert (await probe.query("select 1")).status == 401
-            narrow.process.send_signal(signal.SIGTERM)
+            with held(service) as table:
+                await first.send(f"/* {tag} */ select count(*) from {table}")
+                await activity.begun(tag)
+                await second.send("select 2 as n")
+                # The service has read it when it answers one that it got after it.
+                async with narrow.client("svc_k_wrong") as probe:
+                    assert (await probe.query("select 1")).status == 401
+                await stop(narrow)
             assert (await first.answer()).succeeded
             answer = await second.answer()
             assert answer.succeeded or answer.is_refusal(), answer
@@ -94,7 +114,7 @@ async def test_readiness_fails_before_connections_are_refused(service: Service, 
     """Who asks for health every 50 ms hears 'unavailable' before anybody is refused: so a balancer moves away first."""
     tag = new_tag()
     async with Activity.of(service) as activity, node.client(service.api_key) as client:
-        await client.send(f"/* {tag} */ select pg_sleep(2)")
+        await client.send(f"/* {tag} */ select pg_sleep(600)")
         await activity.begun(tag)
         node.process.send_signal(signal.SIGTERM)
         seen: list[int | str] = []
