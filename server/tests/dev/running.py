@@ -17,7 +17,8 @@ from server.tests import forks
 from server.tests.processes import wait_for
 
 _READY_LIMIT_S = 60
-STOP_LIMIT_S = 5
+# On a busy machine; `test_start.py` measures the promised time.
+STOP_LIMIT_S = 30
 _LAST_WORDS = "Press Ctrl-C to stop everything."
 
 
@@ -41,7 +42,7 @@ class Dev:
         wait_for(self._is_ready, _READY_LIMIT_S, lambda: f"not ready:\n{self.output}")
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Stops it as a user would, within the promised time, and returns its exit code."""
+        """Stops it as a user would, and returns its exit code."""
         self.process.send_signal(number)
         return self.process.wait(STOP_LIMIT_S)
 

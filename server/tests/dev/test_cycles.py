@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from server.tests.dev.running import Dev, Starter
+from server.tests.dev.running import STOP_LIMIT_S, Dev, Starter
 from server.tests.processes import processes_of, wait_for
 
 pytestmark = pytest.mark.chaos
@@ -78,7 +78,7 @@ def test_kill_9_cycles_lose_no_row(state: Path, start: Starter) -> None:
         add_row(run, number)
         description = run.description()
         run.kill()
-        wait_for(lambda: not processes_of(state), 5, lambda: f"left: {processes_of(state)}")
+        wait_for(lambda: not processes_of(state), STOP_LIMIT_S, lambda: f"left: {processes_of(state)}")
         assert_ports_free(description)
     run = start(state)
     run.wait_ready()

@@ -46,7 +46,7 @@ def test_an_orphaned_worker_is_found_by_its_run_id_and_killed() -> None:
     worker = subprocess.Popen(SLEEPER, env={**os.environ, RUN_ID_VARIABLE: state.run_id}, start_new_session=True)
     # Linux shows a program's environment a moment after the program has begun.
     environment = Path(f"/proc/{worker.pid}/environ")
-    wait_for(lambda: state.run_id in environment.read_text(), 5, environment.read_text)
+    wait_for(lambda: state.run_id in environment.read_text(), 30, environment.read_text)
     end_leftovers(state)
     assert worker.wait(5) == -signal.SIGKILL
 

@@ -49,7 +49,7 @@ class Parked:
             return int(head.split(b" ")[1]), json.loads(await self._reader.readexactly(length))
 
     async def is_closed(self) -> bool:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             return await self._reader.read() == b""
 
 

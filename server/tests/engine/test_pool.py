@@ -30,7 +30,7 @@ from server.tests.engine.conftest import ROLE
 from server.tests.postgres import SUPERUSER, Postgres
 
 ORGANIZATION = "organization"
-WAIT_LIMIT_S = 5
+WAIT_LIMIT_S = 30
 
 
 class Cell:

@@ -50,7 +50,7 @@ def test_requests_to_a_database_go_to_one_node_and_databases_to_several(fleet: F
     with running_alias(*(node.port for node in nodes)) as port:
         for name in names:
             ids = {ask(port, fleet.key, name).json()["request_id"] for _ in range(2)}
-            wait_for(lambda ids=ids: ids <= set().union(*map(served, nodes)), 5, lambda: "not logged")
+            wait_for(lambda ids=ids: ids <= set().union(*map(served, nodes)), 30, lambda: "not logged")
             homes[name] = {index for index, node in enumerate(nodes) if ids & served(node)}
     assert all(len(home) == 1 for home in homes.values()), homes
     assert len(set().union(*homes.values())) > 1, homes
