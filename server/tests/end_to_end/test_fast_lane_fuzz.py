@@ -90,8 +90,9 @@ def sides(service: Service) -> Iterator[tuple[Side, Side]]:
             port = free_port()
             # With one connection, the state of a session depends on nothing but the requests before.
             settings = {"pool_max_connections": 1, "usage_flush_ms": 3_600_000, "drain_ms": 0}
-            # Nor does an answer depend on a directory that is late because the machine stands still.
-            settings["principal_cache_ms"] = 3_600_000
+            # Nor does an answer depend on a directory that is late because the machine stands still. It is less than a
+            # statement's deadline, because the first statement that may store code waits as long.
+            settings["principal_cache_ms"] = 10_000
             node = stack.enter_context(
                 running_node(service.directory_dsn, fast_lane=mode, metrics_port=port, **settings)
             )
