@@ -1,9 +1,7 @@
 """`plainsql-server top`."""
 
 import shutil
-import signal
 import sys
-import threading
 import time
 
 import click
@@ -11,6 +9,7 @@ import msgspec
 
 from plainsql_server.cli.output import json_option, remark, table_lines
 from plainsql_server.cli.running import with_directory
+from plainsql_server.dev.signals import Signals
 from plainsql_server.operations.top import Picture, RunningStatement, cancel, look
 
 _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
@@ -50,19 +49,20 @@ def top_command(
 
 
 def _watch(every_s: float, idle: bool) -> None:
-    stopped = threading.Event()
-    # Ctrl-C is the normal way to quit, even if the shell made its children ignore it.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopped.set())
     click.clear()
-    while not stopped.is_set():
-        picture = with_directory(lambda directory: look(directory, idle=idle))
-        width, height = shutil.get_terminal_size()
-        lines = [f"{time.strftime('%H:%M:%S')}  {len(picture.statements)} statements  Ctrl-C quits", ""]
-        lines += _lines(picture, width)
-        drawn = "".join(f"{line}{_CLEAR_LINE}\n" for line in lines[: height - 1])
-        click.echo(f"{_HOME}{drawn}{_CLEAR_BELOW}", nl=False)
-        stopped.wait(every_s)
+    # Ctrl-C is the normal way to quit, even if the shell made its children ignore it.
+    with Signals() as signals:
+        while not signals.stop_asked:
+            _draw(with_directory(lambda directory: look(directory, idle=idle)))
+            signals.wait(every_s)
+
+
+def _draw(picture: Picture) -> None:
+    width, height = shutil.get_terminal_size()
+    lines = [f"{time.strftime('%H:%M:%S')}  {len(picture.statements)} statements  Ctrl-C quits", ""]
+    lines += _lines(picture, width)
+    drawn = "".join(f"{line}{_CLEAR_LINE}\n" for line in lines[: height - 1])
+    click.echo(f"{_HOME}{drawn}{_CLEAR_BELOW}", nl=False)
 
 
 def _lines(picture: Picture, width: int | None) -> list[str]:
