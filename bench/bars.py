@@ -20,13 +20,13 @@ BARS: Mapping[str, Bars] = MappingProxyType({
     "lookup, $1": {OF_ENGINE: 0.50, OF_RQLITE: 1.1, SERVICE_US: 25, ONE_CLIENT_US: 40, LANE: 0.95},
     "lookup, literal": {OF_ENGINE: 0.48, OF_RQLITE: 0.9, SERVICE_US: 45, ONE_CLIENT_US: 70, LANE: 0.95},
     "update, $1": {OF_ENGINE: 0.68, OF_RQLITE: 1.5, SERVICE_US: 40, ONE_CLIENT_US: 40, LANE: 0.95},
-    "TPC-B transaction": {OF_ENGINE: 0.70, OF_RQLITE: 1.0},
+    "TPC-B transaction": {OF_ENGINE: 0.70, OF_RQLITE: 1.0, LANE: 0.95},
 })  # fmt: skip
 BARS_WITH_TLS: Mapping[str, Bars] = MappingProxyType({
     "lookup, $1": {OF_ENGINE: 0.37, LANE: 0.95},
     "lookup, literal": {OF_ENGINE: 0.37, LANE: 0.95},
     "update, $1": {OF_ENGINE: 0.58, LANE: 0.95},
-    "TPC-B transaction": {},
+    "TPC-B transaction": {LANE: 0.95},
 })  # fmt: skip
 
 

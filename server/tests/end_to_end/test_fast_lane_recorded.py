@@ -1,6 +1,7 @@
-"""Every request of the other end-to-end tests gets the same answer on the fast lane and on the ordinary path.
+"""The requests of the other end-to-end tests get the same answers on the fast lane and on the ordinary path.
 
-The end-to-end tests run once and their requests are recorded. Then each is sent three times, so that it can take the
+The end-to-end tests run once, and the queries and transactions that they send through their shared client are recorded,
+unless they are long, wait or cannot be sent twice. Then each is sent three times, so that it can take the
 lane, to a node without the lane, to one with it, and to those that hand over after each of its steps. Every node has a
 database of its own. A second node without the lane shows which answers differ in any case: those that depend on the
 time or on chance. `PLAINSQL_TEST_RECORDED=file` takes the requests of an earlier recording.

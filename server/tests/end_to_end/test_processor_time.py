@@ -1,8 +1,9 @@
-"""What a request takes of the service's processor on the fast lane: at most twice the bars of `make bench`.
+"""What a request takes of the service's processor on the fast lane: twice the bar of `make bench`, or what PostgreSQL
+takes for it, whichever is more.
 
-The short form of `python -m bench statements`, with the same statements. If the machine is slow at the moment, because
-its host is busy, PostgreSQL takes longer for the same statements, too. So the limit is what PostgreSQL takes, if
-that is more. Without the lane, a request takes more than twice as much as PostgreSQL.
+The short form of `python -m bench statements`, with the same statements; the best of three loads counts. The bars are
+those of a fast machine. On a slow one, or if its host is busy, PostgreSQL takes longer for the same statements, too.
+Without the lane, a request takes more than twice as much as PostgreSQL.
 """
 
 from collections.abc import Iterator
