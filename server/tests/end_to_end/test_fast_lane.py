@@ -107,7 +107,7 @@ def test_deadlines_are_the_same(wires: dict[str, Wire]) -> None:
         wires,
         [
             {"sql": "select $1::int as a", "params": [1], "timeout_ms": 99},
-            {"sql": "select pg_sleep($1::float8 / 1000)", "params": [400], "timeout_ms": 120},
+            {"sql": "select pg_sleep($1::float8 / 1000)", "params": [20_000], "timeout_ms": 250},
         ],
     )
 

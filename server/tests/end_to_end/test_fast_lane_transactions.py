@@ -184,8 +184,8 @@ def test_deadlines_are_the_same(wires: dict[str, Wire]) -> None:
         wires,
         [
             body(before, timeout_ms=99),
-            body(before, after, with_params(SLEEP, 400), timeout_ms=120),
-            body(with_params(SLEEP, 400), after, timeout_ms=120),
+            body(before, after, with_params(SLEEP, 20_000), timeout_ms=250),
+            body(with_params(SLEEP, 20_000), after, timeout_ms=250),
             body(with_params("select count(*) as n from item where name = $1", "slow")),
         ],
     )
