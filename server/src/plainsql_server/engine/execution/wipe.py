@@ -38,8 +38,9 @@ COUNTED = {
 }  # fmt: skip
 OTHERS = "others"
 
-# What the roles own in this database, from pg_shdepend. An internal dependent (the sequence of an identity column, an
-# extension's function) is dropped with its parent and cannot be dropped alone. Temporary tables belong to sessions.
+# What the roles own in this database, from pg_shdepend. What another session drops meanwhile has no identity any more.
+# An internal dependent (the sequence of an identity column, an extension's function) is dropped with its parent and
+# cannot be dropped alone. Temporary tables belong to sessions.
 _OWNED = """
     select d.classid, d.objid, i.type, i.schema, i.identity, h.is_part
     from pg_shdepend d
@@ -51,7 +52,7 @@ _OWNED = """
     ) h
     where d.refclassid = 'pg_authid'::regclass and d.deptype = 'o' and d.objsubid = 0
         and d.refobjid in (select oid from pg_roles where rolname = any ($1::name[]))
-        and i.type is not null and i.type <> 'default acl' and coalesce(i.schema, '') !~ '^pg_temp'
+        and i.identity is not null and i.type <> 'default acl' and coalesce(i.schema, '') !~ '^pg_temp'
         and not coalesce(h.member, false) and not (i.type = 'schema' and i.identity = 'public')
 """
 _FIND = f"""
