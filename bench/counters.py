@@ -10,7 +10,7 @@ def lane_requests(ports: Iterable[int]) -> float:
 
 
 def answered_by_lane(metrics: str) -> float:
-    """How many requests took the lane and stayed on it, by the metrics of one process. None if there is no lane.
+    """How many requests took the lane and stayed on it, by the metrics of one process. 0 if there is no lane.
 
     A request that is handed over while it waits for a slot has not begun, and is subtracted all the same.
     """

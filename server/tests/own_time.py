@@ -10,7 +10,7 @@ A virtual machine sees in /proc/stat how much of the processors' time its host h
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +22,6 @@ _LONG_PROBE_S = 1.0
 LEFT_AT_LEAST = 0.9
 # For all tests of a run together: it may be so for hours.
 _WAIT_LIMIT_S = 900.0
-
-_left_to_wait_s = _WAIT_LIMIT_S
 
 
 @dataclass
@@ -43,15 +41,22 @@ def own_time() -> Iterator[Took]:
     took.seconds = (time.monotonic() - began_s) * (1 - stolen)
 
 
-def wait_for_the_host() -> None:
-    """Waits until the host leaves us a processor; not for ever, since it may be so for hours."""
-    global _left_to_wait_s  # noqa: PLW0603  # the run's
-    if share_left(_PROBE_S) >= LEFT_AT_LEAST:
-        return
-    began_s = time.monotonic()
-    while time.monotonic() - began_s < _left_to_wait_s and share_left(_LONG_PROBE_S) < LEFT_AT_LEAST:
-        time.sleep(1)
-    _left_to_wait_s -= time.monotonic() - began_s
+class HostWatch:
+    """Waits for the host, for so many seconds in all."""
+
+    def __init__(self, limit_s: float, share_left: Callable[[float], float]) -> None:
+        self._left_s = limit_s
+        self._share_left = share_left
+
+    def wait(self) -> None:
+        """Returns when the host leaves us a processor, or when all of the time is used up."""
+        if self._share_left(_PROBE_S) >= LEFT_AT_LEAST:
+            return
+        began_s = time.monotonic()
+        # Each look takes its time, so there is no pause between them.
+        while time.monotonic() - began_s < self._left_s and self._share_left(_LONG_PROBE_S) < LEFT_AT_LEAST:
+            pass
+        self._left_s -= time.monotonic() - began_s
 
 
 def share_left(probe_s: float = _PROBE_S) -> float:
@@ -66,3 +71,6 @@ def _processor_times() -> list[int]:
     """What all processors did since the start of the machine. Guests are counted among the users, too."""
     line = Path("/proc/stat").read_text(encoding="ascii").splitlines()[0]
     return [int(number) for number in line.split()[1:9]]
+
+
+wait_for_the_host = HostWatch(_WAIT_LIMIT_S, share_left).wait

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from server.tests import forks, logs, run_folder
-from server.tests.own_time import LEFT_AT_LEAST, share_left
+from server.tests.own_time import LEFT_AT_LEAST, HostWatch, share_left
 from server.tests.postgres import Postgres
 from server.tests.processes import wait_for
 
@@ -141,3 +141,32 @@ def test_a_processor_that_others_use_is_noticed() -> None:
             other.kill()
             other.wait()
         os.sched_setaffinity(0, ours)
+
+
+def test_a_host_that_takes_everything_is_waited_for_only_so_long_in_all() -> None:
+    looks: list[float] = []
+
+    def take_everything(probe_s: float) -> float:
+        looks.append(probe_s)
+        return 0.0
+
+    host = HostWatch(0.05, take_everything)
+    host.wait()
+    assert len(looks) > 2
+    looks.clear()
+    host.wait()
+    assert len(looks) == 1, "the time was used up"
+
+
+def test_a_host_that_has_taken_a_processor_must_leave_it_for_longer() -> None:
+    shares = iter([0.5, 0.5, 1.0])
+    looks: list[float] = []
+
+    def take_for_a_while(probe_s: float) -> float:
+        looks.append(probe_s)
+        return next(shares)
+
+    HostWatch(60, take_for_a_while).wait()
+    short_s, *long_s = looks
+    assert len(long_s) == 2
+    assert min(long_s) > short_s
