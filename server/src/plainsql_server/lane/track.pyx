@@ -88,7 +88,7 @@ cdef class Track(Intake):
     cdef bint wait_for_slot(self) except -1:
         cdef WaitingQuery waiting = WaitingQuery()
         cdef Caller caller = self.caller
-        if caller.pool.open_count == 0:
+        if caller.queue.slots == 0:
             # The process may have dropped this pool, and uses another one for the same address.
             self.head.caller = None
             return self.pass_on(CONNECTION)

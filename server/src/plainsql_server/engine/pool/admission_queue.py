@@ -7,17 +7,19 @@
 
 A slot is the right to use one connection. Organizations get slots in turn, however many requests each of them has
 waiting, so that none is kept out by another's many requests. A request that cannot start in time, or finds the queue
-full, is rejected at once: an early no is worth more than a late one. The queue knows nothing of connections; see
-`pool.py`.
+full, is rejected at once: an early no is worth more than a late one. How many slots each database has, the planner
+decides (`planner.py`); the queue knows nothing else of connections.
 """
 
 import asyncio
 import time
 from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from plainsql_server.core.clock import Deadline
 from plainsql_server.core.errors import RETRY_AFTER_MS, LimitError
+from plainsql_server.engine.pool.planner import Demand, Planner
 
 # The weight of the newest measurement in the mean time that a slot is held.
 _MEAN_WEIGHT = 0.02
@@ -44,12 +46,14 @@ class Waiter(Protocol):
 class OrganizationQueue:
     """An organization: its slots, its limit, and its requests that wait."""
 
-    __slots__ = ("lines", "max_running", "mean_slot_s", "name", "paid_until_s", "running", "waiting")
+    __slots__ = ("lines", "max_running", "mean_slot_s", "name", "paid_until_s", "running", "slots", "waiting")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.running = 0
         self.max_running = 0
+        # The slots that the planner has given to its databases.
+        self.slots = 0
         self.waiting = 0
         self.mean_slot_s = _FIRST_MEAN_S
         # When the penalties for its lost connections are over.
@@ -58,15 +62,12 @@ class OrganizationQueue:
         self.lines: dict[TenantQueue, deque[Waiter]] = {}
 
 
-class TenantQueue:
-    """The requests of one pool, which belong to one organization."""
+class TenantQueue(Demand):
+    """The requests of one pool, which belong to one organization. The planner gives it slots."""
 
-    __slots__ = ("max_running", "organization", "running")
+    __slots__ = ()
 
-    def __init__(self, organization: OrganizationQueue, max_running: int) -> None:
-        self.organization = organization
-        self.max_running = max_running
-        self.running = 0
+    organization: OrganizationQueue
 
     @property
     def is_here(self) -> bool:
@@ -75,13 +76,15 @@ class TenantQueue:
 
 
 class AdmissionQueue:
-    """The slots of one cell, as far as this process may use them."""
+    """Which requests of one cell run, as far as this process may use it.
 
-    def __init__(self, max_running: int, max_waiting: int) -> None:
-        self._max_running = max_running
+    Without a planner, each pool has as many slots as it may have at the most.
+    """
+
+    def __init__(self, max_running: int, max_waiting: int, planner: Planner | None = None) -> None:
+        self._planner = planner
         self._max_waiting = max_waiting
-        # No organization may hold more than half of the slots, so that a second one always finds one.
-        self._organization_ceiling = max(1, max_running // 2)
+        self.resize(max_running)
         # Nor more than half of the places in the queue, for the same reason.
         self._waiting_ceiling = max(1, max_waiting // 2)
         self._organizations: dict[str, OrganizationQueue] = {}
@@ -90,13 +93,30 @@ class AdmissionQueue:
         self._mean_slot_s = _FIRST_MEAN_S
         self.running = 0
         self.waiting = 0
+        # Called when a request begins to wait, and before a released slot goes to a waiting request.
+        self.on_wait: Callable[[TenantQueue], None] | None = None
+        self.before_serving: Callable[[], None] | None = None
 
-    def tenant_queue(self, organization_id: str, max_running: int) -> TenantQueue:
-        """The queue of a new pool, whose requests may have `max_running` slots at once."""
+    def resize(self, max_running: int) -> None:
+        """Sets how many requests may run at once."""
+        self._max_running = max_running
+        # No organization may hold more than half of the slots, so that a second one always finds one.
+        self._organization_ceiling = max(1, max_running // 2)
+
+    def tenant_queue(self, organization_id: str, max_running: int, idle: Sequence[object] = ()) -> TenantQueue:
+        """The queue of a new pool, whose requests may have `max_running` slots at once.
+
+        `idle` is the list of its idle connections.
+        """
         organization = self._organizations.get(organization_id)
         if organization is None:
             organization = self._organizations[organization_id] = OrganizationQueue(organization_id)
-        return TenantQueue(organization, max_running)
+        queue = TenantQueue(organization, max_running, idle)
+        if self._planner is not None:
+            self._planner.join(queue)
+        else:
+            queue.slots = queue.open_count = max_running
+        return queue
 
     def forget_the_idle(self, in_use: set[OrganizationQueue]) -> None:
         """Drops organizations that have no pool any more."""
@@ -112,7 +132,7 @@ class AdmissionQueue:
         if queue in organization.lines or not (
             self.running < self._max_running
             and organization.running < organization.max_running
-            and queue.running < queue.max_running
+            and queue.running < queue.slots
         ):
             return False
         self.running += 1
@@ -154,7 +174,33 @@ class AdmissionQueue:
         organization.running -= 1
         queue.running -= 1
         if self._round:
-            self._serve_waiting()
+            if self.before_serving is not None:
+                self.before_serving()
+            self.serve()
+        if queue.slots > queue.open_count and self._planner is not None:
+            self._planner.give_back_unused(queue)
+
+    def wanting(self) -> list[tuple[Demand, int]]:
+        """The databases whose requests wait only because they have too few slots, and how many requests."""
+        if self.running >= self._max_running:
+            return []
+        return [
+            (queue, len(line))
+            for organization in self._round
+            if organization.running < organization.max_running
+            for queue, line in organization.lines.items()
+            # With more running than it has slots, another slot would start nothing.
+            if queue.running == queue.slots
+        ]
+
+    def is_short(self) -> bool:
+        """Whether requests of a database wait that has no slot."""
+        return any(queue.slots == 0 for organization in self._round for queue in organization.lines)
+
+    def may_start(self, queue: TenantQueue) -> bool:
+        """Whether a request could start now if its database had one more slot."""
+        organization = queue.organization
+        return self.running < self._max_running and organization.running < organization.max_running
 
     def release_with_penalty(self, queue: TenantQueue, started_s: float) -> None:
         """Returns a slot whose connection was lost: at once, or later if that happens again and again."""
@@ -177,6 +223,8 @@ class AdmissionQueue:
         organization.waiting += 1
         self._round.setdefault(organization)
         self.waiting += 1
+        if self.on_wait is not None:
+            self.on_wait(queue)
         return _may_wait_s(organization, deadline)
 
     def _step_out(self, queue: TenantQueue, place: Waiter) -> None:
@@ -196,9 +244,10 @@ class AdmissionQueue:
         if queue in queue.organization.lines:
             # Slots that were released meanwhile passed this place over, and requests that came meanwhile wait behind it
             # although there is room. If no slot is left to be released, nothing else would ever serve them.
-            self._serve_waiting()
+            self.serve()
 
-    def _serve_waiting(self) -> None:
+    def serve(self) -> None:
+        """Starts the waiting requests that can start now."""
         # An organization that was served goes to the back. One that its own or its pools' limits block keeps its place.
         # One released slot may make room for several requests, so go around until none has room.
         served = True
@@ -227,7 +276,7 @@ class AdmissionQueue:
         organization = queue.organization
         if self.waiting >= self._max_waiting or organization.waiting >= self._waiting_ceiling:
             raise overloaded("Too many requests are waiting for this database's cell.")
-        parallel = max(1, min(self._max_running, organization.max_running, queue.max_running))
+        parallel = max(1, min(self._max_running, organization.max_running, queue.max_slots))
         ahead, mean_slot_s = organization.waiting + 1, organization.mean_slot_s
         if self.running >= self._max_running:
             # Each request ahead of this one waits for one of every other organization. Otherwise it waits only for its
@@ -249,7 +298,7 @@ def _first_startable(organization: OrganizationQueue) -> "tuple[TenantQueue, Wai
     if organization.running >= organization.max_running:
         return None
     for queue, line in organization.lines.items():
-        if queue.running < queue.max_running:
+        if queue.running < queue.slots:
             # A request that gave up stays in line until its task runs and removes it.
             place = next((place for place in line if not place.done()), None)
             if place is not None:

@@ -25,6 +25,7 @@ from plainsql_server.engine.connection.queries import values_and_close
 from plainsql_server.engine.connection.session_state import SessionState
 from plainsql_server.engine.connection.sqlstate import engine_unavailable
 from plainsql_server.engine.pool.address import Address
+from plainsql_server.engine.pool.planner import TOUCH_EVERY_S
 
 if TYPE_CHECKING:
     from plainsql_server.engine.pool.pools import CellPools
@@ -37,6 +38,8 @@ _EVERYTHING = SessionState.EVERYTHING
 _CLEAN_TIMEOUT_S = 5.0
 # Far more than opening a connection takes. Only a deadline shorter than this can be the reason that opening failed.
 _CONNECTING_TAKES_S = 0.1
+# How long a pool without connections is kept, so that the planner knows how much its database is used.
+_REMEMBERED_S = 120.0
 # How early a timer may fire: the event loop rounds to milliseconds.
 _TIMER_EARLY_S = 0.002
 # How long after the deadline a lookup of types ends. By then the statement's own interrupt has begun, so the request
@@ -105,14 +108,13 @@ class Lease:
         if self._has_connection:
             return self
         pool = self._pool
-        admission = pool.cell.admission
         if not self._has_slot:
             self._asked_s = time.monotonic()
-            await admission.acquire(pool.queue, self._deadline)
+            await pool.acquire(self._deadline)
         try:
             connection = pool.take_idle() or await pool.open(self._deadline)
         except BaseException:
-            admission.release(pool.queue, 0.0)
+            pool.cell.admission.release(pool.queue, 0.0)
             raise
         # Measured from here, because waiting for a failover says nothing about how long a slot is held.
         self._hold(connection, time.monotonic())
@@ -166,7 +168,7 @@ class Lease:
     def has_company(self) -> bool:
         """Whether the organization may hold another lease in this process at the same time."""
         queue = self._pool.queue
-        return min(queue.organization.max_running, queue.max_running) > 1
+        return min(queue.organization.max_running, queue.max_slots) > 1
 
     def live_until(self, deadline: Deadline) -> None:
         """Replaces the deadline. For streams, whose duration says nothing about how long a slot is usually held."""
@@ -219,20 +221,24 @@ class Pool:
     def __init__(self, address: Address, organization_id: str, cell: "CellPools") -> None:
         self.address = address
         self.cell = cell
-        self.queue = cell.admission.tenant_queue(organization_id, cell.pool_limit)
+        # Last in, first out: the most recently used connection is reused, and the others age and are closed.
+        self.idle: list[Connection] = []
+        self.queue = cell.admission.tenant_queue(organization_id, cell.pool_limit, self.idle)
         self.stream_queue = cell.stream_admission.tenant_queue(organization_id, max(1, cell.pool_limit // 2))
         self.loop = asyncio.get_running_loop()
         self._conninfos = address.conninfos(cell.connect_timeout_ms)
         self.catalog = Catalog(self._look_up)
-        # Last in, first out: the most recently used connection is reused, and the others age and are closed.
-        self.idle: list[Connection] = []
-        self.open_count = 0
         # Held by the one request that is being retried now; see `data_plane/retry.py`.
         self.retry_lane = asyncio.Lock()
 
     @property
-    def is_in_use(self) -> bool:
-        return self.open_count > 0 or self.queue.is_here or self.stream_queue.is_here
+    def open_count(self) -> int:
+        return self.queue.open_count
+
+    def is_in_use(self, now_s: float) -> bool:
+        """Whether it has connections or requests, or had some a short while ago."""
+        is_here = self.open_count > 0 or self.queue.is_here or self.stream_queue.is_here
+        return is_here or now_s - self.queue.used_s < _REMEMBERED_S
 
     def lease(self, organization_limit: int, deadline: Deadline) -> Lease:
         """A lease for one request. `organization_limit` is how many the organization may hold across all nodes."""
@@ -248,6 +254,14 @@ class Pool:
         """A stream slot, to acquire before the lease: a slow reader may hold both for a long time."""
         self.cell.stream_admission.limit(self.stream_queue, max(1, organization_limit // self.cell.processes // 2))
         return StreamSlot(self, deadline)
+
+    async def acquire(self, deadline: Deadline) -> None:
+        """Takes a slot, at once if the pool has or may have one. Raises LimitError if none becomes free in time."""
+        admission = self.cell.admission
+        if not admission.take_free(self.queue):
+            if self.queue.slots == 0:
+                self.cell.planning.give_first(self.queue)
+            await admission.acquire(self.queue, deadline)
 
     def take_idle(self) -> Connection | None:
         """Takes a usable idle connection, for a request that holds a slot. Returns None if there is none."""
@@ -269,17 +283,26 @@ class Pool:
 
         Raises LimitError if the deadline left no time for it.
         """
-        self.cell.close_one_idle()
-        self._count(+1)
+        planner = self.cell.planner
+        if self.idle and self.open_count >= self.queue.slots:
+            # While the primary is unknown, an idle connection is not used, but it may not be one more than allowed.
+            self.cell.close_longest_idle(self)
         left_s = deadline.left_s()
+        opening = planner.begin_opening(self.queue, time.monotonic())
         try:
-            return await self.cell.leader.connect(self._conninfos, self.cell.connect_timeout_ms / 1000, left_s)
-        except BaseException as error:
-            self._count(-1)
-            if isinstance(error, EngineError) and left_s < _CONNECTING_TAKES_S and deadline.left_s() < _TIMER_EARLY_S:
+            connection = await self.cell.leader.connect(self._conninfos, self.cell.connect_timeout_ms / 1000, left_s)
+        except EngineError as error:
+            planner.is_failing = True
+            if left_s < _CONNECTING_TAKES_S and deadline.left_s() < _TIMER_EARLY_S:
                 # The deadline was too short; the server may be fine.
                 raise _no_time_to_connect() from error
             raise
+        else:
+            planner.opened(self.queue)
+            return connection
+        finally:
+            planner.end_opening(self.queue, opening)
+            self.cell.planning.look_again()
 
     async def open_apart(self) -> Connection:
         """Opens a connection to the primary outside the pool. The caller must close it."""
@@ -288,9 +311,12 @@ class Pool:
 
     def release(self, connection: Connection, started_s: float) -> None:
         """Takes back a clean connection and releases the slot that was in use since `started_s`."""
+        now_s, queue = time.monotonic(), self.queue
         self.idle.append(connection)
-        self.cell.idle[connection] = (self, time.monotonic())
-        self.cell.admission.release(self.queue, started_s)
+        self.cell.idle[connection] = (self, now_s)
+        if now_s - queue.used_s > TOUCH_EVERY_S:
+            queue.touch(now_s)
+        self.cell.admission.release(queue, started_s)
 
     def release_unclean(self, connection: Connection, session_state: SessionState, started_s: float) -> None:
         """Takes back a connection whose last statement was read to its end and may have left something behind."""
@@ -304,7 +330,10 @@ class Pool:
         if not connection.is_open:
             self.cell.leader.suspect()
         self._close(connection)
+        # The slot belongs to the connection. While a penalty keeps it in use, the planner must not count on it.
+        self.cell.planner.give_back(self.queue, 1)
         self.cell.admission.release_with_penalty(self.queue, started_s)
+        self.cell.planning.look_again()
 
     def recover(
         self,
@@ -387,11 +416,7 @@ class Pool:
 
     def _close(self, connection: Connection) -> None:
         connection.close()
-        self._count(-1)
-
-    def _count(self, change: int) -> None:
-        self.open_count += change
-        self.cell.open_count += change
+        self.cell.planner.closed(self.queue)
 
     async def _look_up(self, sql: str, parameter: bytes, deadline: Deadline) -> list[list[str]]:
         try:

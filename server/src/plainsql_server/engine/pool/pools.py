@@ -1,7 +1,11 @@
 """The pools of a process: one for each address, grouped by cell, whose connections and slots they share.
 
-pools = Pools(limits, connect_timeout_ms, observe)
-pool = pools.for_address(address, organization_id)
+    pools = Pools(limits, connect_timeout_ms, observe)
+    pool = pools.for_address(address, organization_id)
+
+A cell has two limits: how many requests run at once, and how many connections are open. Far more connections are open
+than run anything: opening one costs as much as a hundred lookups, keeping it costs some memory of the cell. The planner
+(`planner.py`) says which database has how many; the pools of a cell do it.
 """
 
 import asyncio
@@ -9,7 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from plainsql_server.core.observation import CellLoad, Observe
 from plainsql_server.core.tasks import end
@@ -18,10 +22,12 @@ from plainsql_server.engine.pool.address import Address
 from plainsql_server.engine.pool.admission_queue import AdmissionQueue
 from plainsql_server.engine.pool.health import probes
 from plainsql_server.engine.pool.leader import Leader
+from plainsql_server.engine.pool.planner import Demand, Planner
+from plainsql_server.engine.pool.planning import Planning
 from plainsql_server.engine.pool.pool import Pool
 from plainsql_server.engine.pool.reservation import Reservations
 
-# An idle backend costs the cell about 4 MB, opening one about 3 ms. One minute keeps the connections that are in use.
+# An idle backend costs the cell about 2 MB, opening one 5 to 11 ms of its processors and ours.
 _IDLE_LIFE_S = 60.0
 _SWEEP_EVERY_S = 5.0
 
@@ -35,17 +41,19 @@ class CellPools:
         self._name = address.cell_name
         self.probes = probes(address.cell_conninfo)
         self.leader = Leader(self.probes)
-        self.admission = AdmissionQueue(limits.cell_connections, limits.cell_waiting)
-        self.reservations = Reservations(limits.cell_connections)
+        self.planner = Planner(limits.cell_connections)
+        self._max_running = limits.cell_running
+        running = min(limits.cell_connections, limits.cell_running)
+        self.admission = AdmissionQueue(running, limits.cell_waiting, self.planner)
+        self.planning = Planning(self.planner, self.admission, self._close_one)
+        self.reservations = Reservations(running)
         # Streams may use half of everything: of the cell's slots, of an organization's and of a pool's. So clients that
-        # do not read leave room for other requests.
-        self.stream_admission = AdmissionQueue(max(1, limits.cell_connections // 2), limits.cell_waiting)
+        # do not read leave some for other requests.
+        self.stream_admission = AdmissionQueue(max(1, running // 2), limits.cell_waiting)
         self.pool_limit = limits.pool_connections
         self.processes = limits.processes
         self.connect_timeout_ms = connect_timeout_ms
         self.observe = observe
-        self.open_count = 0
-        self._max_open = limits.cell_connections
         self._pools: dict[Address, Pool] = {}
         # Every idle connection of the cell, least recently used first.
         self.idle: OrderedDict[Connection, tuple[Pool, float]] = OrderedDict()
@@ -59,22 +67,41 @@ class CellPools:
             pool = self._pools[address] = Pool(address, organization_id, self)
         return pool
 
-    def close_one_idle(self) -> None:
-        """Closes the least recently used idle connection if the cell has reached its connection limit."""
-        if self.open_count >= self._max_open and self.idle:
-            connection, (pool, _) = self.idle.popitem(last=False)
-            pool.close_idle(connection)
+    def resize(self, connections: int) -> None:
+        """Sets how many connections this process may have to the cell."""
+        self.planner.capacity = connections
+        running = min(connections, self._max_running)
+        self.admission.resize(running)
+        self.stream_admission.resize(max(1, running // 2))
+        self.reservations.resize(running)
+        self.planning.look_again()
+
+    def _close_one(self, demand: Demand) -> None:
+        pool, _ = self.idle[cast("Connection", demand.idle[0])]
+        self.close_longest_idle(pool)
+
+    def close_longest_idle(self, pool: Pool) -> None:
+        """Closes the connection of a pool that has been idle longest."""
+        connection = pool.idle[0]
+        del self.idle[connection]
+        pool.close_idle(connection)
 
     def close_idle(self, idle_life_s: float) -> None:
         """Closes connections that have been idle for `idle_life_s`, and drops pools that are no longer in use."""
-        too_old = time.monotonic() - idle_life_s
+        now_s = time.monotonic()
         while self.idle:
-            connection, (pool, since) = next(iter(self.idle.items()))
-            if since > too_old:
+            _, (pool, since_s) = next(iter(self.idle.items()))
+            if since_s > now_s - idle_life_s:
                 break
-            del self.idle[connection]
-            pool.close_idle(connection)
-        self._pools = {address: pool for address, pool in self._pools.items() if pool.is_in_use}
+            self.close_longest_idle(pool)
+            self.planner.give_back_unused(pool.queue)
+        self._drop_pools(now_s)
+
+    def _drop_pools(self, now_s: float) -> None:
+        for address, pool in list(self._pools.items()):
+            if not pool.is_in_use(now_s):
+                del self._pools[address]
+                self.planner.leave(pool.queue)
         self.admission.forget_the_idle({pool.queue.organization for pool in self._pools.values()})
         self.stream_admission.forget_the_idle({pool.stream_queue.organization for pool in self._pools.values()})
 
@@ -93,19 +120,20 @@ class CellPools:
 
     def load(self) -> CellLoad:
         running, streams = self.admission.running, self.stream_admission.running
-        return CellLoad(self._name, self.open_count, running, self.admission.waiting, len(self._pools), streams)
+        return CellLoad(self._name, self.planner.open_count, running, self.admission.waiting, len(self._pools), streams)
 
     async def close(self) -> None:
         """Waits for the background tasks, then closes all idle connections."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await end(*self._waits)
         await self.leader.close()
+        self.planning.close()
         self.close_idle(idle_life_s=-1)
 
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """The limits of one process: connections per pool and per cell, and waiting requests per cell.
+    """The limits of one process: connections per pool and per cell, and waiting and running requests per cell.
 
     `processes` is the number of processes among which an organization's limit is divided.
     """
@@ -114,6 +142,7 @@ class PoolLimits:
     cell_connections: int
     cell_waiting: int
     processes: int = 1
+    cell_running: int = 64
 
 
 class Pools:

@@ -15,8 +15,13 @@ class Reservations:
     """Half of the slots of one cell, for requests that need several."""
 
     def __init__(self, slots: int) -> None:
-        self._free = max(1, slots // 2)
+        self._slots = self._free = max(1, slots // 2)
         self._waiting: set[asyncio.Future[None]] = set()
+
+    def resize(self, slots: int) -> None:
+        """Sets how many slots the cell has. If it has fewer now, none is free until enough were released."""
+        before, self._slots = self._slots, max(1, slots // 2)
+        self.release(self._slots - before)
 
     async def take(self, slots: int, deadline: Deadline) -> None:
         """Reserves slots. Raises LimitError if they do not become free in time, or never can."""

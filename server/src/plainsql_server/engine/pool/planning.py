@@ -1,0 +1,91 @@
+"""Runs the planner of a cell when something has changed, and while requests wait.
+
+    planning = Planning(planner, admission, close_one)
+    planning.give_first(queue)    # a request finds that its database has no connection
+    planning.look_again()         # a connection was opened or lost, or the limit was changed
+
+`planner.py` decides, `admission_queue.py` knows who waits, `pools.py` opens and closes connections.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from plainsql_server.engine.pool.admission_queue import AdmissionQueue, TenantQueue
+from plainsql_server.engine.pool.planner import Demand, Planner
+
+# How often the planner looks at the requests that wait for a connection.
+_LOOK_EVERY_S = 0.005
+
+
+class Timer(Protocol):
+    """What `call_later` returns."""
+
+    def cancel(self) -> None: ...
+
+
+def _call_later(delay_s: float, callback: Callable[[], None]) -> Timer:
+    return asyncio.get_running_loop().call_later(delay_s, callback)
+
+
+class Planning:
+    """The planner of one cell, at work. `close_one` closes the longest idle connection of a database."""
+
+    def __init__(
+        self,
+        planner: Planner,
+        admission: AdmissionQueue,
+        close_one: Callable[[Demand], None],
+        clock: Callable[[], float] = time.monotonic,
+        call_later: Callable[[float, Callable[[], None]], Timer] = _call_later,
+    ) -> None:
+        self._planner = planner
+        self._admission = admission
+        self._close_one = close_one
+        self._clock = clock
+        self._call_later = call_later
+        self._timer: Timer | None = None
+        self._looked_s = 0.0
+        admission.on_wait = self._on_wait
+
+    def give_first(self, queue: TenantQueue) -> None:
+        """Gives a database without connections its first slot, if no other database waits for its first."""
+        if self._admission.before_serving is None and self._admission.may_start(queue):
+            self._take_step([(queue, 1)])
+            self._admission.serve()
+
+    def look_again(self) -> None:
+        """Plans again, because a connection was opened or lost, or the limit was changed."""
+        while self._take_step(self._admission.wanting()):
+            self._admission.serve()
+        self._admission.before_serving = self.look_again if self._admission.is_short() else None
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _on_wait(self, queue: TenantQueue) -> None:
+        if queue.slots == 0:
+            # It has no connection, so the next slot that is released may be the one to take.
+            self._admission.before_serving = self.look_again
+        self._watch()
+
+    def _watch(self) -> None:
+        if self._timer is None:
+            self._looked_s = self._clock()
+            self._timer = self._call_later(_LOOK_EVERY_S, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._admission.waiting:
+            now_s = self._clock()
+            self._planner.accrue(now_s, now_s - self._looked_s, self._admission.wanting())
+            self.look_again()
+            self._watch()
+
+    def _take_step(self, waiting: list[tuple[Demand, int]]) -> bool:
+        step = self._planner.next_step(self._clock(), waiting)
+        if step is not None and step.victim is not None:
+            self._close_one(step.victim)
+        return step is not None
