@@ -71,7 +71,7 @@ def test_a_hot_database_among_many_neither_starves_nor_takes_everything(one_data
 def test_bursts_open_only_what_they_need() -> None:
     burst = Tenant("burst", 100, uniform(20), burst_every_s=0.05)
     planned, control = both(Scenario((burst,), capacity=64, lasts_s=1.0))
-    assert planned.openings_per_request <= 0.01
+    assert planned.openings_per_request <= 0.02
     assert planned.openings_per_request < control.openings_per_request
     assert planned.p99_ms("burst") < control.p99_ms("burst")
 
