@@ -36,21 +36,30 @@ def found_nginx() -> str:
 @contextmanager
 def running_alias(*upstream_ports: int, instead: Mapping[str, str] | None = None) -> Iterator[int]:
     """The port of an alias of these data planes, over plain HTTP; with other words `instead` of some of its own."""
-    program = found_nginx()
     port = free_port()
     folder = Path(tempfile.mkdtemp(prefix="plainsql-alias-"))
-    write_config(folder, Alias([f"127.0.0.1:{port}"], [f"127.0.0.1:{each}" for each in upstream_ports], CONTROL_URL))
-    for words, others in (instead or {}).items():
-        _replace(folder, words, others)
+    try:
+        upstreams = [f"127.0.0.1:{each}" for each in upstream_ports]
+        write_config(folder, Alias([f"127.0.0.1:{port}"], upstreams, CONTROL_URL))
+        for words, others in (instead or {}).items():
+            _replace(folder, words, others)
+        with running_nginx(folder, port):
+            yield port
+    finally:
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def running_nginx(folder: Path, port: int) -> Iterator[None]:
+    """An nginx with the configuration in this folder, which listens on this port."""
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(nginx_command(program, folder), stderr=log)
+        process = subprocess.Popen(nginx_command(found_nginx(), folder), stderr=log)
     try:
         _wait_until_it_listens(port, process, folder / "log")
-        yield port
+        yield
     finally:
         process.terminate()
         process.wait(10)
-        shutil.rmtree(folder)
 
 
 def _replace(folder: Path, words: str, others: str) -> None:

@@ -6,7 +6,7 @@ This is the only module that knows all packages and connects them. It contains n
 import asyncio
 import multiprocessing
 import signal
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from fractions import Fraction
 from typing import Any
@@ -36,6 +36,7 @@ from plainsql_server.directory.channel import Channel
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.freshness import Freshness
 from plainsql_server.directory.principals import Principals
+from plainsql_server.directory.processes import Membership
 from plainsql_server.directory.spanning_lock import SpanningNotifier
 from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.pool.pools import PoolLimits, Pools
@@ -101,10 +102,11 @@ class Observer:
             self.tally.note_request(observation)
 
 
-def data_application() -> Application:
+def data_application(own_port: int | None = None) -> Application:
     """The data plane, configured from the environment. Each worker process creates its own."""
     settings = read_settings()
-    return build_data_application(settings, Observer.serving(settings, settings.data_host, settings.workers))
+    observer = Observer.serving(settings, settings.data_host, settings.workers)
+    return build_data_application(settings, observer, own_port)
 
 
 def control_application() -> Application:
@@ -118,7 +120,7 @@ def control_application() -> Application:
     return build_control_application(settings, observer)
 
 
-def build_data_application(settings: Settings, observe: Observer) -> Application:
+def build_data_application(settings: Settings, observe: Observer, own_port: int | None = None) -> Application:
     readiness = Readiness(settings.drain_ms)
     connections = _connections(settings)
     notifier = SpanningNotifier()
@@ -132,6 +134,7 @@ def build_data_application(settings: Settings, observe: Observer) -> Application
             _in_background(connections.watch(), observe),
             _permits(settings, observe, _DATA_PLANES_SHARE / settings.workers) as permits,
             _pools(settings, observe) as pools,
+            _membership(directory, settings.own_address(own_port) if own_port else None, readiness, observe),
         ):
             observe.metrics.watch(pools.loads)
             readiness.drain_on_signals()
@@ -205,12 +208,13 @@ def _timeouts(settings: Settings) -> ClientTimeouts:
 
 def serve_data(settings: Settings) -> None:
     """Serves the data plane until it receives a stop signal."""
-    _serve("data_application", settings, settings.data_host, settings.data_port, settings.workers)
+    config = _config(data_application, settings, settings.data_host, settings.data_port, settings.workers)
+    serve(config, settings.own_ports)
 
 
 def serve_control(settings: Settings) -> None:
     """Serves the control plane until it receives a stop signal."""
-    _serve("control_application", settings, settings.control_host, settings.control_port, workers=1)
+    serve(_config(control_application, settings, settings.control_host, settings.control_port, workers=1))
 
 
 def _all_routes(
@@ -250,6 +254,17 @@ async def _tally(directory: Directory, settings: Settings, observe: Observer) ->
         await tally.finish()
     except ServiceError as error:
         observe(FailureObserved(now(), "failure", "usage", f"lost at shutdown: {error.internal_context}"))
+
+
+@asynccontextmanager
+async def _membership(
+    directory: Directory, own_address: str | None, readiness: Readiness, observe: Observe
+) -> AsyncIterator[Membership]:
+    """This process in the directory's list of processes, until it begins to stop."""
+    membership = Membership(directory, own_address, observe)
+    async with _in_background(membership.run(readiness.drain_began), observe):
+        yield membership
+    await membership.leave()
 
 
 @asynccontextmanager
@@ -316,9 +331,11 @@ def _end_with_parent() -> None:
     loop.add_reader(sentinel, stop)
 
 
-def _serve(factory: str, settings: Settings, host: str, port: int, workers: int) -> None:
-    config = uvicorn.Config(
-        f"{__name__}:{factory}",
+def _config(
+    factory: Callable[..., Application], settings: Settings, host: str, port: int, workers: int
+) -> uvicorn.Config:
+    return uvicorn.Config(
+        factory,
         factory=True,
         host=host,
         port=port,
@@ -338,4 +355,3 @@ def _serve(factory: str, settings: Settings, host: str, port: int, workers: int)
         timeout_worker_healthcheck=_WORKER_HEALTHCHECK_S,
         timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
     )
-    serve(config)

@@ -17,6 +17,9 @@ from msgspec import Meta
 
 PREFIX = "PLAINSQL_"
 
+_LAST_PORT = 65_535
+_EVERY_ADDRESS = ("0.0.0.0", "::")
+
 # How msgspec writes a field's name in its messages.
 _FIELD = re.compile(r"`(?:\$\.)?([a-z_]+)`(?=\.|$)")
 
@@ -39,6 +42,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tls_cert_file: Annotated[str | None, Meta(description="TLS certificate chain (PEM). Unset: plain HTTP.")] = None
     tls_key_file: Annotated[str | None, Meta(description="Private key (PEM) of the TLS certificate.")] = None
     workers: Annotated[int, Meta(description="Number of data plane processes per machine.", ge=1, le=64)] = 1
+    worker_port: Annotated[
+        int,
+        Meta(
+            description="First of the data plane processes' own ports: each process also listens on one,"
+            " so the alias can choose the process. 0: none.",
+            ge=0,
+            le=65535,
+        ),
+    ] = 0
+    advertised_host: Annotated[
+        str | None,
+        Meta(description="Address at which the alias reaches the processes' own ports. Unset: PLAINSQL_DATA_HOST."),
+    ] = None
     nodes: Annotated[
         int,
         Meta(
@@ -132,15 +148,43 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(description="Size in megabytes at which a database is suspended. 0: no limit.", ge=0)
     ] = 0
 
+    @property
+    def own_ports(self) -> range:
+        """The data plane processes' own ports, in the order of the processes; empty if they have none."""
+        return range(self.worker_port, self.worker_port + self.workers) if self.worker_port else range(0)
+
+    def own_address(self, port: int) -> str:
+        """Where the alias reaches the process with this port of its own."""
+        host = self.advertised_host or self.data_host
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
 
 def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
     """Read the settings from the environment. Raises SettingsError, which names the invalid or missing variable."""
     known = {PREFIX + name.upper(): name for name in Settings.__struct_fields__}
     values: dict[str, Any] = {name: environ[variable] for variable, name in known.items() if environ.get(variable)}
     try:
-        return msgspec.convert(values, Settings, strict=False)
+        settings = msgspec.convert(values, Settings, strict=False)
     except msgspec.ValidationError as error:
         raise SettingsError(_FIELD.sub(lambda match: f"`{PREFIX}{match[1].upper()}`", f"{error}.")) from error
+    _check_own_ports(settings)
+    return settings
+
+
+def _check_own_ports(settings: Settings) -> None:
+    ports = settings.own_ports
+    if not ports:
+        return
+    if ports[-1] > _LAST_PORT or settings.data_port in ports:
+        raise SettingsError(
+            f"`{PREFIX}WORKER_PORT` is the first of {len(ports)} ports, which must not exceed {_LAST_PORT}"
+            f" or contain `{PREFIX}DATA_PORT`."
+        )
+    if (settings.advertised_host or settings.data_host) in _EVERY_ADDRESS:
+        raise SettingsError(
+            f"`{PREFIX}DATA_HOST` is every address of this machine. Set `{PREFIX}ADVERTISED_HOST` to the one that the"
+            " alias should use."
+        )
 
 
 def describe_settings() -> list[tuple[str, str, str]]:

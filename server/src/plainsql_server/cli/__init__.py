@@ -32,7 +32,7 @@ _COMMANDS = {
     "upgrade": ("upgrade", "Upgrade the directory and the cells to this version."),
     "backup": ("backup", "Back up a database or the directory."),
     "restore": ("restore", "Restore a database or the directory from a backup."),
-    "alias": ("alias", "Print the nginx configuration of the alias."),
+    "alias": ("alias", "Print the nginx configuration of the alias, or keep it up to date."),
     "settings": ("settings", "List every setting with its default and meaning."),
 }
 

@@ -30,6 +30,7 @@ class Kind(StrEnum):
     TRANSACTION = "txn"
     AUDIT = "aud"
     MOVE = "mov"
+    PROCESS = "proc"
 
 
 def new_id(kind: Kind) -> str:

@@ -73,7 +73,7 @@ class AliasPart(Part):
         files = self._addresses.certificates
         alias = Alias(
             listen=[f"{HOST}:{self._addresses.alias_port}"],
-            upstreams=[f"{HOST}:{self._addresses.data_port}"],
+            upstreams=[f"{HOST}:{port}" for port in self._addresses.own_ports],
             control_url=self._addresses.control_url,
             tls=TlsFiles(files.cert_file, files.key_file) if files else None,
             upstream_ca_file=files.ca_file if files else None,

@@ -18,7 +18,7 @@ from plainsql_server.dev.cluster import PORT, SUPERUSER, Cluster, place_cluster,
 from plainsql_server.dev.folder import Folder, RunState, open_folder, read_state, write_json, write_secret
 from plainsql_server.dev.options import DevError, DevOptions
 from plainsql_server.dev.parts import Part, refuse_the_dead, start_all, stop_all
-from plainsql_server.dev.ports import choose_ports
+from plainsql_server.dev.ports import choose_ports, free_ports
 from plainsql_server.dev.postgres import NewCluster, Postgres, end_leftover_postgres
 from plainsql_server.dev.processes import Launcher, end_leftovers
 from plainsql_server.dev.redis import MISSING as REDIS_MISSING
@@ -104,11 +104,12 @@ def _prepare(options: DevOptions, folder: Folder, state: RunState, screen: Scree
     binaries = made_reachable(_binaries(options, cluster), cluster.account, cluster.home)
     certificates = ensure_certificates(folder.tls) if options.tls else None
     alias_port = ports["--alias-port"] if nginx else None
-    addresses = Addresses(ports["--data-port"], ports["--control-port"], alias_port, certificates)
+    own_ports = free_ports(options.workers)
+    addresses = Addresses(ports["--data-port"], ports["--control-port"], own_ports, alias_port, certificates)
     launcher = Launcher(folder, state)
     provisioning = Provisioning(launcher, folder, cluster, options.tier)
     redis = _redis(launcher, cluster, screen)
-    settings = plane_settings(cluster, addresses, options.workers, redis[0].url if redis else None)
+    settings = plane_settings(cluster, addresses, redis[0].url if redis else None)
     needed = [part.name for part in redis]
     parts: list[Part] = [
         NewCluster(launcher, cluster, binaries),

@@ -2,6 +2,7 @@
 
     port = free_port()
     ports = choose_ports({"--data-port": 0, "--control-port": 8401})
+    adjacent = free_ports(4)
 
 A port must be free on both loopback addresses, because clients that connect to `localhost` may try either one first.
 
@@ -25,7 +26,13 @@ _LOOPBACKS = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
 
 def free_port() -> int:
     """A free port, reserved. Raises DevError if there is none."""
-    return choose_ports({"": 0})[""]
+    return free_ports(1)[0]
+
+
+def free_ports(count: int) -> range:
+    """Adjacent free ports, reserved. Raises DevError if there are none."""
+    with contextlib.ExitStack() as held:
+        return _hold_free(held, count)
 
 
 def choose_ports(wanted: dict[str, int]) -> dict[str, int]:
@@ -33,7 +40,7 @@ def choose_ports(wanted: dict[str, int]) -> dict[str, int]:
     with contextlib.ExitStack() as held:
         # Hold all ports until all are chosen, so that no two options get the same one.
         given = {option: _hold_given(option, port, held) for option, port in wanted.items() if port}
-        free = {option: _hold_free(held) for option, port in wanted.items() if not port}
+        free = {option: _hold_free(held, 1)[0] for option, port in wanted.items() if not port}
     return given | free
 
 
@@ -48,19 +55,21 @@ def _hold_given(option: str, port: int, held: contextlib.ExitStack) -> int:
     return port
 
 
-def _hold_free(held: contextlib.ExitStack) -> int:
+def _hold_free(held: contextlib.ExitStack, count: int) -> range:
     for _ in range(_ATTEMPTS):
-        port = random.choice(_FREE_PORTS)
+        first = random.choice(_FREE_PORTS)
+        ports = range(first, first + count)
         with contextlib.ExitStack() as attempt:
             try:
-                # Not one that is reserved for another.
-                _hold(port, attempt, shared=False)
+                for port in ports:
+                    # Not one that is reserved for another.
+                    _hold(port, attempt, shared=False)
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
                     raise
                 continue
             held.enter_context(attempt.pop_all())
-            return port
+            return ports
     raise DevError("No free port found on this machine.")
 
 

@@ -30,6 +30,8 @@ class Addresses:
 
     data_port: int
     control_port: int
+    own_ports: range
+    """The ports of the data plane's processes, beside the one that they share."""
     alias_port: int | None
     certificates: Certificates | None
 
@@ -151,7 +153,7 @@ class Plane(Part):
         return self._url
 
 
-def plane_settings(cluster: Cluster, addresses: Addresses, workers: int, redis_url: str | None) -> dict[str, str]:
+def plane_settings(cluster: Cluster, addresses: Addresses, redis_url: str | None) -> dict[str, str]:
     """The settings of both planes, as environment variables."""
     values = {
         "directory_dsn": cluster.directory_dsn,
@@ -161,7 +163,9 @@ def plane_settings(cluster: Cluster, addresses: Addresses, workers: int, redis_u
         "data_port": str(addresses.data_port),
         "control_host": HOST,
         "control_port": str(addresses.control_port),
-        "workers": str(workers),
+        "workers": str(len(addresses.own_ports)),
+        "worker_port": str(addresses.own_ports[0]),
+        "advertised_host": HOST,
         "nodes": "1",
         # A development machine has no load balancer that must notice the stop first.
         "drain_ms": "0",

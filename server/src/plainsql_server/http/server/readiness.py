@@ -14,6 +14,7 @@ class Readiness:
 
     def __init__(self, drain_ms: int) -> None:
         self.draining = False
+        self.drain_began = asyncio.Event()
         self._drain_s = drain_ms / 1000
 
     def drain_on_signals(self) -> None:
@@ -26,6 +27,7 @@ class Readiness:
 
             def stop(sig: int, frame: FrameType | None, then: object = servers_own) -> None:
                 assert callable(then)
+                loop.call_soon_threadsafe(self.drain_began.set)
                 if self.draining or not self._drain_s:
                     # Stop at once on a second signal, or if there is no drain time.
                     self.draining = True

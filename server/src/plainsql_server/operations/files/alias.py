@@ -37,7 +37,7 @@ class Alias:
 
     listen: Sequence[str]
     upstreams: Sequence[str]
-    """Data planes, as host:port."""
+    """Data plane processes, or nodes whose processes share a port, as host:port."""
     control_url: str
     server_name: str = "_"
     tls: TlsFiles | None = None

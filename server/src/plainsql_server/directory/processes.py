@@ -1,0 +1,105 @@
+"""The list of running data plane processes: the table `data_processes`.
+
+    membership = Membership(directory, address="10.0.0.11:8500", observe=observe)
+    await membership.run(leaving)          # until `leaving` is set
+
+    live = await addresses(connection)     # where they can be reached
+    number = await count(connection)       # also those without an address
+
+A process registers itself when it is ready, renews its row every few seconds, and removes it when it begins to stop.
+A process that died is not listed any more after `UNSEEN_S`. All times are the directory's.
+"""
+
+import asyncio
+import os
+import socket
+
+from plainsql_server.core.clock import now
+from plainsql_server.core.errors import ServiceError
+from plainsql_server.core.ids import Kind, new_id
+from plainsql_server.core.observation import FailureObserved, Observe, describe_for_operators
+from plainsql_server.directory.connection import Directory, DirectoryConnection
+
+# Two renewals may fail before a process is taken for dead.
+RENEW_S = 5.0
+UNSEEN_S = 15.0
+# A process that stops does not wait longer for the directory. Its row expires by itself.
+_LEAVE_LIMIT_S = 1.0
+
+_IS_LIVE = f"seen_at > now() - interval '{UNSEEN_S} seconds'"
+
+
+async def addresses(connection: DirectoryConnection) -> list[str]:
+    """The addresses of the live processes, as host:port, in order."""
+    cursor = await connection.execute(
+        f"SELECT DISTINCT address FROM data_processes WHERE address IS NOT NULL AND {_IS_LIVE} ORDER BY address"
+    )
+    return [str(row["address"]) for row in await cursor.fetchall()]
+
+
+async def count(connection: DirectoryConnection) -> int:
+    """The number of live processes."""
+    cursor = await connection.execute(f"SELECT count(*) AS number FROM data_processes WHERE {_IS_LIVE}")
+    row = await cursor.fetchone()
+    assert row is not None
+    return int(row["number"])
+
+
+class Membership:
+    """This process in the list. `run` keeps it there; `leave` removes it."""
+
+    def __init__(self, directory: Directory, address: str | None, observe: Observe) -> None:
+        self._directory = directory
+        self._address = address
+        self._observe = observe
+        self._id = new_id(Kind.PROCESS)
+        self._is_listed = False
+        self._is_failing = False
+        self.processes: int | None = None
+        """The number of live processes, this one included, at the last renewal. None before the first."""
+
+    async def run(self, leaving: asyncio.Event) -> None:
+        """Stays in the list until `leaving` is set. A failure is reported once, however long it lasts."""
+        while not leaving.is_set():
+            try:
+                await self._renew()
+                self._is_failing = False
+            except Exception as error:
+                # Any error: the loop must survive, because nothing restarts it, and clients are served without it.
+                if not self._is_failing:
+                    self._report(error)
+                self._is_failing = True
+            try:
+                async with asyncio.timeout(RENEW_S):
+                    await leaving.wait()
+            except TimeoutError:
+                continue
+        await self.leave()
+
+    async def leave(self) -> None:
+        """Removes this process from the list, if it is there. A failure is reported."""
+        if not self._is_listed:
+            return
+        self._is_listed = False
+        try:
+            async with asyncio.timeout(_LEAVE_LIMIT_S), self._directory.connection() as connection:
+                await connection.execute("DELETE FROM data_processes WHERE id = %s", (self._id,))
+        except (ServiceError, TimeoutError) as error:
+            self._report(error)
+
+    async def _renew(self) -> None:
+        async with self._directory.connection() as connection:
+            if not self._is_listed and self._address is not None:
+                # Of a process that was killed, and whose port this one has now.
+                await connection.execute("DELETE FROM data_processes WHERE address = %s", (self._address,))
+            self._is_listed = True
+            await connection.execute(
+                "INSERT INTO data_processes (id, host, pid, address) VALUES (%s, %s, %s, %s)"
+                " ON CONFLICT (id) DO UPDATE SET seen_at = now()",
+                (self._id, socket.gethostname(), os.getpid(), self._address),
+            )
+            await connection.execute(f"DELETE FROM data_processes WHERE NOT {_IS_LIVE}")
+            self.processes = await count(connection)
+
+    def _report(self, error: Exception) -> None:
+        self._observe(FailureObserved(now(), "failure", "list of processes", describe_for_operators(error)))

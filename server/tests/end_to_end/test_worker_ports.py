@@ -1,0 +1,314 @@
+"""Each process of a data plane has a port of its own, and the alias sends a database's requests to one process."""
+
+import asyncio
+import itertools
+import os
+import signal
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import psycopg
+import pytest
+
+from plainsql_server.control_plane import databases, organizations
+from plainsql_server.core.tasks import end
+from plainsql_server.dev.alias import nginx_command, write_config
+from plainsql_server.dev.ports import free_port, free_ports
+from plainsql_server.directory.connection import Directory
+from plainsql_server.operations.files.alias import Alias
+from server.tests import forks
+from server.tests.alias import CONTROL_URL, found_nginx, running_alias, running_nginx
+from server.tests.consistency.faults import wait_until, workers_of
+from server.tests.customers import Customers
+from server.tests.load import STALL_S, Node, running_node
+from server.tests.postgres import Postgres
+from server.tests.processes import wait_for
+from server.tests.service import Service
+
+DATABASES = [f"shop-{number}" for number in range(20)]
+# How soon the databases of a process that died are answered elsewhere.
+MOVED_WITHIN_S = 1.0
+_LIMIT_S = 60.0
+_TIMING = 'add_header Server-Timing "alias;dur=$plainsql_ms" always;'
+# So that a response says which process nginx asked.
+_SHOWN = {_TIMING: f"{_TIMING} add_header X-Upstream $upstream_addr always;"}
+_POOLS = "plainsql_cell_pools{"
+
+
+@dataclass(frozen=True)
+class World:
+    """A directory with an organization that has many databases, each with a table `written`."""
+
+    dsn: str
+    key: str
+
+    def processes(self) -> dict[int, int]:
+        """The ids of the processes in the directory's list, by the port of each."""
+        with psycopg.connect(self.dsn) as directory:
+            rows = directory.execute("SELECT address, pid FROM data_processes WHERE address IS NOT NULL").fetchall()
+        return {int(address.rpartition(":")[2]): pid for address, pid in rows}
+
+
+@pytest.fixture(scope="module")
+def world(postgres: Postgres) -> Iterator[World]:
+    with postgres.swept():
+        dsn = postgres.fresh_directory()
+        customers = Customers(dsn)
+        customers.add_cell("local", postgres.conninfo)
+        customers.add_organization("acme")
+        asyncio.run(create_databases(dsn))
+        world = World(dsn, customers.new_key("write", organization="acme"))
+        with running_node(dsn) as node:
+            for name in DATABASES:
+                assert ask(node.port, world.key, name, "create table written (n int not null)").status_code == 200
+        yield world
+
+
+async def create_databases(dsn: str) -> None:
+    async with Directory.open(dsn) as directory:
+        owner = await organizations.get(directory, "acme")
+        await asyncio.gather(*(databases.create(directory, owner.id, name) for name in DATABASES))
+
+
+@contextmanager
+def two_workers(world: World, **settings: object) -> Iterator[tuple[Node, range]]:
+    """A node with two processes, and their own ports."""
+    ports = free_ports(2)
+    with running_node(world.dsn, workers=2, worker_port=ports[0], **settings) as node:
+        wait_for(lambda: all(map(is_open, ports)) and set(ports) <= world.processes().keys(), _LIMIT_S, world.processes)
+        yield node, ports
+
+
+def is_open(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/health", timeout=5).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def ask(port: int, key: str, database: str, sql: str = "select 1") -> httpx.Response:
+    headers = {"Authorization": f"Bearer {key}", "X-Database": database}
+    return httpx.post(f"http://127.0.0.1:{port}/v1/query", headers=headers, json={"sql": sql}, timeout=30)
+
+
+def asked_process(response: httpx.Response) -> int:
+    """The port of the process that answered: the last one that nginx tried."""
+    return int(response.headers["x-upstream"].rpartition(":")[2])
+
+
+def pools(port: int) -> int:
+    """To how many databases a process has connections, by its metrics."""
+    lines = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=5).text.splitlines()
+    return sum(int(float(line.rpartition(" ")[2])) for line in lines if line.startswith(_POOLS))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_shared_port_and_every_process_own_port_answer(world: World, workers: int) -> None:
+    ports = free_ports(workers)
+    with running_node(world.dsn, workers=workers, worker_port=ports[0]) as node:
+        wait_for(lambda: world.processes().keys() == set(ports), _LIMIT_S, world.processes)
+        for port in (node.port, *ports):
+            wait_for(lambda port=port: is_open(port), _LIMIT_S, lambda port=port: f"{port} is closed")
+            assert ask(port, world.key, DATABASES[0]).json()["rows"] == [{"?column?": 1}]
+        assert set(world.processes().values()) == set(workers_of(node) if workers > 1 else [node.process.pid])
+        assert node.stop() == (0 if workers > 1 else -signal.SIGTERM)
+    assert world.processes() == {}
+
+
+def test_in_dev_the_alias_asks_the_own_port_which_has_the_same_certificate(service: Service) -> None:
+    lines = (service.folder / "operator.env").read_text().splitlines()
+    (port,) = [line.partition("=")[2] for line in lines if "WORKER_PORT" in line]
+    assert service.http.get(f"https://localhost:{port}/health?live").status_code == 200
+    assert f"server 127.0.0.1:{port} " in (service.folder / "alias" / "alias.conf").read_text()
+
+
+def test_a_port_that_another_program_has_is_refused_at_the_start(world: World) -> None:
+    with running_node(world.dsn) as other:
+        for workers in (1, 2):
+            settings = {"PLAINSQL_WORKERS": str(workers), "PLAINSQL_WORKER_PORT": str(other.port)}
+            own = {"PLAINSQL_DIRECTORY_DSN": world.dsn, "PLAINSQL_DATA_PORT": str(free_port())}
+            ended = forks.run(["data"], {**os.environ, **settings, **own}, timeout=_LIMIT_S)
+            assert ended.returncode == 3
+            assert f"127.0.0.1:{other.port}: Address already in use" in ended.stderr
+
+
+def test_a_database_is_served_by_one_process_and_both_serve_some(world: World) -> None:
+    metrics = free_ports(2)
+    with two_workers(world, metrics_port=metrics[0]) as (_, ports), running_alias(*ports, instead=_SHOWN) as alias:
+        homes: dict[str, set[int]] = defaultdict(set)
+        for name, _ in itertools.product(DATABASES, range(3)):
+            homes[name].add(asked_process(ask(alias, world.key, name)))
+        assert all(len(home) == 1 for home in homes.values()), homes
+        assert set().union(*homes.values()) == set(ports)
+        # None of the processes has a connection to a database of the other.
+        used = [pools(port) for port in metrics]
+        assert sum(used) == len(DATABASES)
+        assert sorted(used) == sorted(sum(home == {port} for home in homes.values()) for port in ports)
+
+
+def test_a_client_that_comes_to_another_process_is_served_all_the_same(world: World) -> None:
+    name = DATABASES[0]
+    with two_workers(world) as (node, ports):
+        for number, port in enumerate((*ports, node.port)):
+            assert ask(port, world.key, name, f"insert into written values ({-1 - number})").status_code == 200
+        for port in (*ports, node.port):
+            rows = ask(port, world.key, name, "delete from written where n < 0 returning n").json()["rows"]
+            assert len(rows) == (3 if port == ports[0] else 0)
+
+
+@dataclass
+class Writes:
+    """What one client, which writes to one database without a pause, knows."""
+
+    database: str
+    acknowledged: list[int] = field(default_factory=list)
+    unknown: set[int] = field(default_factory=set)
+    # The process and the time of each answer that acknowledged a write.
+    answers: list[tuple[int, float]] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+
+    async def run(self, port: int, key: str) -> None:
+        headers = {"Authorization": f"Bearer {key}", "X-Database": self.database}
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=30) as client:
+            for number in itertools.count():
+                body = {"sql": "insert into written values ($1)", "params": [number]}
+                # Until there is an answer: the test may end this client at any time.
+                self.unknown.add(number)
+                response = await client.post("/v1/query", json=body)
+                if response.status_code == 200:
+                    self.unknown.remove(number)
+                    self.acknowledged.append(number)
+                    self.answers.append((asked_process(response), time.monotonic()))
+                else:
+                    assert response.json()["error"]["outcome"] == "unknown", response.text
+                    self.refused.append(response.text)
+                await asyncio.sleep(0.01)
+
+    def last(self) -> int:
+        return self.answers[-1][0] if self.answers else 0
+
+    def check(self, rows_of: Callable[[str], list[int]]) -> None:
+        """Compares what the client knows with what is in the database."""
+        rows = rows_of(self.database)
+        assert len(rows) == len(set(rows))
+        assert set(self.acknowledged) <= set(rows) <= set(self.acknowledged) | self.unknown
+
+
+@pytest.mark.chaos
+async def test_the_databases_of_a_process_that_dies_are_answered_elsewhere_and_return(world: World) -> None:
+    with two_workers(world) as (node, ports), running_alias(*ports, instead=_SHOWN) as alias:
+        clients = [Writes(name) for name in DATABASES]
+        tasks = [asyncio.create_task(client.run(alias, world.key)) for client in clients]
+        try:
+            await wait_until(lambda: all(len(client.answers) > 5 for client in clients))
+            homes = {client.database: client.last() for client in clients}
+            dead, other = ports
+            pid = world.processes()[dead]
+            os.kill(pid, signal.SIGKILL)
+            died_s = time.monotonic()
+            moved = [client for client in clients if homes[client.database] == dead]
+            assert 0 < len(moved) < len(clients)
+            await wait_until(lambda: all(client.last() == other for client in moved))
+            await wait_until(lambda: all(client.last() == dead for client in moved))
+        finally:
+            await end(*tasks)
+        assert world.processes()[dead] in set(workers_of(node)) - {pid}
+        gaps_s = {client.database: elsewhere_s(client, other) - died_s for client in moved}
+        assert max(gaps_s.values()) < MOVED_WITHIN_S + STALL_S, gaps_s
+        stayed = [client for client in clients if client not in moved]
+        assert {process for client in stayed for process, _ in client.answers} == {other}
+        # A client has one request at a time, and only one can have been under way there.
+        assert [client.refused for client in stayed if client.refused] == []
+        assert all(len(client.refused) <= 1 for client in moved), [client.refused for client in moved]
+        for client in clients:
+            client.check(lambda name: written(world, node.port, name))
+
+
+def elsewhere_s(client: Writes, process: int) -> float:
+    return next(at_s for asked, at_s in client.answers if asked == process)
+
+
+def written(world: World, port: int, database: str) -> list[int]:
+    rows = ask(port, world.key, database, "delete from written returning n").json()["rows"]
+    return [row["n"] for row in rows]
+
+
+@pytest.mark.chaos
+def test_the_workers_of_a_node_are_replaced_one_by_one_and_keep_their_ports(world: World) -> None:
+    with two_workers(world) as (node, ports):
+        before = world.processes()
+        node.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: not set(before.values()) & set(workers_of(node)), _LIMIT_S, lambda: workers_of(node))
+        wait_for(
+            lambda: set(world.processes().values()) == set(workers_of(node)) and len(world.processes()) == 2,
+            _LIMIT_S,
+            world.processes,
+        )
+        assert world.processes().keys() == set(ports)
+        assert all(map(is_open, ports))
+
+
+@contextmanager
+def following(world: World, folder: Path, alias: int) -> Iterator[None]:
+    """`plainsql-server alias --follow` and an nginx, which reloads when the command says so."""
+    write_config(folder, Alias([f"127.0.0.1:{alias}"], ["127.0.0.1:1"], CONTROL_URL))
+    # Only a master process reloads without cutting connections.
+    main = folder / "nginx.conf"
+    main.write_text(main.read_text().replace("master_process off;", "worker_processes 1;"))
+    reload = " ".join([*nginx_command(found_nginx(), folder), "-s", "reload"])
+    options = ["--listen", f"127.0.0.1:{alias}", "--control-url", CONTROL_URL, "--reload-command", reload]
+    environment = {**os.environ, "PLAINSQL_DIRECTORY_DSN": world.dsn}
+    with running_nginx(folder, alias), (folder / "followed").open("wb") as output:
+        command = ["alias", "--follow", str(folder / "alias.conf"), *options]
+        process = forks.start(command, environment, output, folder)
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(_LIMIT_S) == 0, (folder / "followed").read_text()
+
+
+def homes_by_log(world: World, alias: int, nodes: list[Node]) -> dict[str, int]:
+    """The index of the node that answers for each database."""
+    ids = {name: ask(alias, world.key, name).json()["request_id"] for name in DATABASES}
+    wait_for(lambda: set(ids.values()) <= set().union(*(node.logged() for node in nodes)), _LIMIT_S, lambda: ids)
+    return {name: next(i for i, node in enumerate(nodes) if ids[name] in node.logged()) for name in DATABASES}
+
+
+@pytest.mark.chaos
+def test_the_alias_follows_processes_that_join_and_leave_and_only_their_share_moves(
+    world: World, tmp_path: Path
+) -> None:
+    ports, alias = free_ports(3), free_port()
+    file = tmp_path / "alias.conf"
+
+    def shows(*shown: int) -> None:
+        wait_for(
+            lambda: [port for port in ports if f"127.0.0.1:{port} " in file.read_text()] == list(shown),
+            _LIMIT_S,
+            (tmp_path / "followed").read_text,
+        )
+
+    with (
+        running_node(world.dsn, worker_port=ports[0]) as first,
+        running_node(world.dsn, worker_port=ports[1]) as second,
+        following(world, tmp_path, alias),
+    ):
+        shows(ports[0], ports[1])
+        wait_for(lambda: ask(alias, world.key, DATABASES[0]).status_code == 200, _LIMIT_S, lambda: "no answer")
+        before = homes_by_log(world, alias, [first, second])
+        assert set(before.values()) == {0, 1}
+        with running_node(world.dsn, worker_port=ports[2]) as third:
+            nodes = [first, second, third]
+            shows(*ports)
+            wait_for(lambda: 2 in homes_by_log(world, alias, nodes).values(), _LIMIT_S, lambda: "not reloaded")
+            joined = homes_by_log(world, alias, nodes)
+            assert {name: home for name, home in joined.items() if home != 2}.items() <= before.items()
+            third.stop()
+            shows(ports[0], ports[1])
+            assert homes_by_log(world, alias, nodes) == before

@@ -1,0 +1,149 @@
+"""The alias's configuration follows the directory's list of processes."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from plainsql_server.directory.connection import Directory
+from plainsql_server.operations.follow_processes import Follower
+from server.tests import forks
+
+_ADD = "INSERT INTO data_processes (id, host, pid, address) VALUES ('proc_' || %s, 'host', 1, %s)"
+
+
+def listed(addresses: Sequence[str]) -> str:
+    if any(";" in address for address in addresses):
+        raise ValueError("It is strange.")
+    return "\n".join(addresses)
+
+
+@dataclass
+class Followed:
+    """A follower, its file, what it said, and what nginx would have read at each reload."""
+
+    folder: Path
+    directory: Directory
+    said: list[str] = field(default_factory=list)
+    follower: Follower = field(init=False)
+
+    def __post_init__(self) -> None:
+        reload = f"test ! -e {self.folder}/broken || {{ echo is broken; exit 1; }}; cat {self.file} >> {self.reloads}"
+        command = ["sh", "-c", f"{reload}; echo '|' >> {self.reloads}"]
+        self.follower = Follower(self.directory, self.file, listed, command, self.said.append)
+
+    @property
+    def file(self) -> Path:
+        return self.folder / "alias.conf"
+
+    @property
+    def reloads(self) -> Path:
+        return self.folder / "reloads"
+
+    def reloaded(self) -> list[str]:
+        return [each.strip() for each in self.reloads.read_text().split("|")[:-1]] if self.reloads.exists() else []
+
+
+@pytest.fixture
+def admin(dsn: str) -> Iterator[psycopg.Connection]:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def followed(tmp_path: Path, directory: Directory) -> Followed:
+    return Followed(tmp_path, directory)
+
+
+async def test_the_file_is_written_and_nginx_reloaded_when_the_processes_change_and_only_then(
+    followed: Followed, admin: psycopg.Connection
+) -> None:
+    admin.execute(_ADD, ("1", "a:1"))
+    for _ in range(2):
+        await followed.follower.look()
+    assert followed.reloaded() == ["a:1"]
+    admin.execute(_ADD, ("2", "b:2"))
+    admin.execute(_ADD, ("3", None))
+    for _ in range(2):
+        await followed.follower.look()
+    assert followed.reloaded() == ["a:1", "a:1\nb:2"]
+    assert followed.file.read_text() == "a:1\nb:2"
+    assert [each.name for each in followed.folder.iterdir() if each.name.startswith("alias")] == ["alias.conf"]
+    assert followed.said == [f"Wrote {followed.file} for {addresses}." for addresses in ("a:1", "a:1, b:2")]
+
+
+async def test_the_last_file_stays_while_nothing_is_known(followed: Followed, admin: psycopg.Connection) -> None:
+    admin.execute(_ADD, ("1", "a:1"))
+    await followed.follower.look()
+    for change in (
+        "DELETE FROM data_processes",
+        "INSERT INTO data_processes (id, host, pid, address) VALUES ('proc_2', 'host', 1, 'a:1;')",
+        "ALTER TABLE data_processes RENAME TO away",
+    ):
+        admin.execute(change)
+        for _ in range(2):
+            await followed.follower.look()
+    assert followed.reloaded() == [followed.file.read_text()] == ["a:1"]
+    _, none, strange, unavailable = followed.said
+    assert none == "No data plane process with a port of its own is running. Trying again."
+    assert strange == "It is strange. Trying again."
+    assert "has `plainsql-server migrate` run?" in unavailable
+
+
+async def test_a_reload_that_fails_is_tried_again(followed: Followed, admin: psycopg.Connection) -> None:
+    (followed.folder / "broken").touch()
+    admin.execute(_ADD, ("1", "a:1"))
+    for _ in range(2):
+        await followed.follower.look()
+    assert followed.reloaded() == []
+    assert len(followed.said) == 2
+    assert followed.said[1].endswith("failed: is broken. Trying again.")
+    (followed.folder / "broken").unlink()
+    await followed.follower.look()
+    assert followed.reloaded() == ["a:1"]
+
+
+async def test_a_follower_that_starts_reloads_even_if_the_file_is_right(
+    followed: Followed, admin: psycopg.Connection
+) -> None:
+    admin.execute(_ADD, ("1", "a:1"))
+    followed.file.write_text("a:1")
+    await followed.follower.look()
+    assert followed.reloaded() == ["a:1"]
+
+
+def alias(dsn: str, *arguments: str) -> tuple[int, str, str]:
+    ended = forks.run(["alias", "--control-url", "https://control.example", *arguments], environment(dsn))
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+def environment(dsn: str) -> dict[str, str]:
+    return {"PLAINSQL_DIRECTORY_DSN": dsn}
+
+
+def test_the_command_prints_the_running_processes(dsn: str, admin: psycopg.Connection) -> None:
+    code, _, errors = alias(dsn)
+    assert code == 1
+    assert "Set PLAINSQL_WORKER_PORT, or use --upstream." in errors
+    admin.execute(_ADD, ("1", "10.0.0.1:8500"))
+    code, printed, _ = alias(dsn)
+    assert code == 0
+    assert "    server 10.0.0.1:8500 max_fails=1 fail_timeout=1s;\n    keepalive" in printed
+    code, printed, _ = alias(dsn, "--upstream", "10.0.0.2:8400")
+    assert code == 0
+    assert "10.0.0.1" not in printed
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--follow", "x", "--upstream", "a:1"),
+        ("--follow", "x", "--reload-command", ""),
+        ("--follow", "x", "--reload-command", "'"),
+        ("--follow", "x", "--server-name", "a;"),
+    ],
+)
+def test_options_that_cannot_be_followed_are_refused(dsn: str, arguments: tuple[str, ...]) -> None:
+    assert alias(dsn, *arguments)[0] == 2
