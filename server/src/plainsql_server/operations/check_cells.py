@@ -16,6 +16,7 @@ from plainsql_server.engine.admin.activity import view, watching
 from plainsql_server.engine.admin.examining import CellFacts, examine
 from plainsql_server.engine.admin.provisioning import TEMPLATE
 from plainsql_server.engine.pool.health import PROBE_ROLE, check_cell
+from plainsql_server.operations.check_cell_size import machine_size, size
 from plainsql_server.operations.check_directory import clock, fix_for
 from plainsql_server.operations.check_machine import disk
 from plainsql_server.operations.check_replicas import hidden, standbys
@@ -61,10 +62,13 @@ async def _cell(target: Target, directory: Directory, cell: CellRecord) -> list[
         why = " ".join((error.internal_context or error.message).split())
         return [broken(check, f"The cell cannot be reached as {cell.admin_role}: {why}", _fix(why))]
     findings = [clocks, *_fitness(check, facts), *_guard(check, facts), *_capacity(check, facts, target.settings)]
+    findings += size(check, facts)
     findings += [*standbys(check, cell.conninfo, seen), *hidden(check, cell.conninfo, facts)]
     findings += [*_durability(check, facts), *await _databases(check, directory, cell, facts)]
     findings += await _probe(check, cell, facts)
-    findings += _disk(check, cell, facts, target.disk_free_percent)
+    if _is_here(cell):
+        found = disk(check, facts.settings["data_directory"], target.disk_free_percent)
+        findings += [*([found] if found else []), *machine_size(check, facts)]
     return findings
 
 
@@ -197,9 +201,7 @@ async def _probe(check: str, cell: CellRecord, facts: CellFacts) -> list[Finding
     return []
 
 
-def _disk(check: str, cell: CellRecord, facts: CellFacts, free_percent: float) -> list[Finding]:
+def _is_here(cell: CellRecord) -> bool:
+    """Whether this machine's disk and memory are the cell's."""
     host = str(conninfo_to_dict(cell.conninfo).get("host") or "/")
-    # The data directory of another machine is not a folder on this one.
-    is_here = host.startswith("/") or host in ("localhost", "127.0.0.1", "::1")
-    found = disk(check, facts.settings["data_directory"], free_percent) if is_here else None
-    return [found] if found else []
+    return host.startswith("/") or host in ("localhost", "127.0.0.1", "::1")
