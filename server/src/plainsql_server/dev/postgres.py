@@ -16,7 +16,7 @@ from plainsql_server.operations.files.cell import with_bounded_memory
 # The first release with built-in locales, which don't depend on the operating system.
 _BUILTIN_LOCALE_MAJOR = 17
 # A stop takes a tenth of a second. Ending 1,500 connections takes three seconds on two busy cores.
-_FAST_STOP_S = 5.0
+_FAST_STOP_S = 8.0
 # After SIGQUIT, PostgreSQL itself kills the processes that are left after five seconds. If it were killed earlier,
 # some of them could go on without it.
 _HARD_STOP_S = 6.0
