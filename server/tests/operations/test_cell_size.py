@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from plainsql_server.engine.admin.examining import CellFacts
-from plainsql_server.operations import check_cell_size
-from plainsql_server.operations.check_cell_size import machine_size, size
+from plainsql_server.operations import check_cells
+from plainsql_server.operations.check_cells import machine_size, size
 from plainsql_server.operations.files.cell import CellConfig
 from plainsql_server.operations.files.machine_memory import machine_memory_bytes
 from plainsql_server.operations.files.sizing import GIB, max_connections
@@ -29,7 +29,7 @@ def unfit() -> Iterator[Stage]:
 def test_a_cell_that_does_not_fit_its_memory_or_databases_is_reported(
     unfit: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(check_cell_size, "_MANY_DATABASES", 0)
+    monkeypatch.setattr(check_cells, "_MANY_DATABASES", 0)
     found = doctor(unfit)
     fitting = max_connections(machine_memory_bytes())
     assert_found(found, "It allows 2100 connections; the", f"Set max_connections to {fitting}", "warning")
@@ -40,8 +40,8 @@ def test_a_cell_that_does_not_fit_its_memory_or_databases_is_reported(
 def found_of(facts: CellFacts, memory_bytes: int, file_limit: int, folder: Path) -> list[str]:
     (folder / "file-max").write_text(f"{file_limit}\n")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(check_cell_size, "machine_memory_bytes", lambda: memory_bytes)
-        patch.setattr(check_cell_size, "_FILE_LIMIT", folder / "file-max")
+        patch.setattr(check_cells, "machine_memory_bytes", lambda: memory_bytes)
+        patch.setattr(check_cells, "_FILE_LIMIT", folder / "file-max")
         findings = [*size("cell x", facts), *machine_size("cell x", facts)]
     assert {each.grade for each in findings} <= {Grade.WARNING}
     return [f"{each.found} {each.fix}" for each in findings]
