@@ -3,10 +3,14 @@
 import os
 import signal
 import socket
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
+from plainsql_server.http.server.connections import allow_descriptors
+from plainsql_server.operations.files.machine_memory import machine_memory_bytes
+from plainsql_server.operations.files.sizing import tenant_connections
 from server.tests.dev.running import Starter
 from server.tests.processes import processes_of, wait_for
 
@@ -53,6 +57,32 @@ def test_an_unresponsive_part_is_killed_within_the_documented_time(state: Path, 
     os.kill(run.description()["pids"][part], signal.SIGSTOP)
     assert run.stop() == 0
     assert processes_of(state) == []
+
+
+def test_a_statement_that_does_not_notice_that_the_server_was_killed_is_killed(state: Path, start: Starter) -> None:
+    run = start(state)
+    run.wait_ready()
+    with closing(run.connect()) as busy:
+        busy.pgconn.send_query(b"do $$ begin loop end loop; end $$")
+        os.kill(run.description()["pids"]["postgres"], signal.SIGSTOP)
+        assert run.stop() == 0
+    assert processes_of(state) == []
+
+
+@pytest.mark.slow
+def test_a_stop_with_many_connections_leaves_no_process_and_needs_no_recovery(state: Path, start: Starter) -> None:
+    run = start(state)
+    run.wait_ready()
+    with ExitStack() as open_connections:
+        many = tenant_connections(machine_memory_bytes())
+        for _ in range(min(many, allow_descriptors(many))):
+            open_connections.enter_context(closing(run.connect()))
+        assert run.stop() == 0
+        assert processes_of(state) == []
+    again = start(state)
+    again.wait_ready()
+    assert "was not properly shut down" not in (state / "log" / "postgres.log").read_text()
+    assert again.stop() == 0
 
 
 @pytest.mark.parametrize("waited_for", ["lock", "log/cluster.log", "log/provisioning.log", "log/data.log"])

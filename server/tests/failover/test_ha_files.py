@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 from plainsql_server.cli import main
 from plainsql_server.engine.pool.address import Address, hosts_of
 from plainsql_server.operations.files.cell import CellConfig, Tls
+from plainsql_server.operations.files.sizing import GIB
 from server.tests.postgres import SUPERUSER
 
 pytestmark = pytest.mark.unit
@@ -29,7 +30,7 @@ def read(folder: Path) -> dict[str, str]:
 
 
 def test_the_sample_is_what_the_command_writes(tmp_path: Path) -> None:
-    done = write(tmp_path, *NODES)
+    done = write(tmp_path, *NODES, "--memory-gib", "24")
     assert done.exit_code == 0, done.output
     assert done.stdout.strip() == (
         "host=10.0.0.1,10.0.0.2,10.0.0.3 port=5432,5432,5432 target_session_attrs=primary"
@@ -38,18 +39,26 @@ def test_the_sample_is_what_the_command_writes(tmp_path: Path) -> None:
 
 
 def test_servers_of_an_ha_cell_are_configured_like_any_cell() -> None:
-    config = json.loads((SAMPLE / "a/patroni.yml").read_text().partition("\n")[2])
+    heading, comment, text = (SAMPLE / "a/patroni.yml").read_text().split("\n", 2)
+    assert heading.startswith("# Written by PlainSQL.")
+    assert comment == "# Connections and locks are for 24 GiB of memory: 1536 connections for customers."
+    config = json.loads(text)
     own, shared = config["postgresql"], config["bootstrap"]["dcs"]
     cell = CellConfig(
         SUPERUSER,
         "/run/postgresql",
         Tls(*(f"/etc/plainsql/{name}" for name in ("node.crt", "node.key", "clients.crt"))),
+        memory_bytes=24 * GIB,
     )
     # Patroni takes the addresses to listen on from another place.
     listening = {"listen_addresses": own["listen"].partition(":")[0]}
     settings = {**shared["postgresql"]["parameters"], **own["parameters"], **listening}
     # Patroni allows no fewer workers.
     assert {**cell.settings(), "max_worker_processes": "2"}.items() <= settings.items()
+    # Patroni ignores these in a machine's own parameters: all machines must have the same.
+    for name, value in (("max_connections", "1596"), ("max_locks_per_transaction", "81")):
+        assert shared["postgresql"]["parameters"][name] == value
+        assert name not in own["parameters"]
     lines = cell.pg_hba_conf().splitlines()[1:]
     assert [line for line in own["pg_hba"] if line in lines] == lines
     assert set(cell.pg_ident_conf().splitlines()[1:]) <= set(own["pg_ident"])

@@ -248,11 +248,11 @@ def test_upgrade_changes_nothing_where_something_cannot_be_brought_up_to_date(st
 
 
 def test_a_cell_that_is_too_small_unsafe_or_verbose_is_reported(stage: Stage) -> None:
-    """The test's own cluster has 200 connections and no fsync, and here PostgreSQL's own logging."""
+    """The test's own cluster has 260 connections and no fsync, and here PostgreSQL's own logging."""
     reload, name = "select pg_reload_conf()", "log_min_error_statement"
     with changed(stage, f"alter system set {name} = 'error'", reload, back=[f"alter system reset {name}", reload]):
         found = doctor(stage, nodes="4", workers="2", cell_max_connections="64")
-    assert_found(found, "8 data plane processes may need 528", "PLAINSQL_CELL_MAX_CONNECTIONS to 21")
+    assert_found(found, "8 data plane processes may need 528", "PLAINSQL_CELL_MAX_CONNECTIONS to 29")
     assert_found(found, "fsync is off", "fsync = on")
     assert_found(found, "SQL is written to the cell's log", "log_min_error_statement = panic", "warning")
 

@@ -16,6 +16,8 @@ from typing import Any
 import httpx
 import pytest
 
+from plainsql_server.operations.files.machine_memory import machine_memory_bytes
+from plainsql_server.operations.files.sizing import max_connections
 from server.tests import forks
 from server.tests.service import Service, running_service
 
@@ -136,10 +138,11 @@ def test_status_shows_cells_databases_connections_and_planes(service: Service) -
     status = json.loads(operate(service, "status", "--json").stdout)
     (cell,) = status["cells"]
     assert (cell["name"], cell["databases"], cell["problem"]) == ("dev", {"ready": 1}, None)
-    assert 0 < cell["view"]["tenants"] <= cell["view"]["connections"] < cell["view"]["max_connections"] == 200
+    assert 0 < cell["view"]["tenants"] <= cell["view"]["connections"] < cell["view"]["max_connections"]
+    assert cell["view"]["max_connections"] == max_connections(machine_memory_bytes())
     assert {plane["name"]: plane["status"] for plane in status["planes"]} == {"data": "ok", "control": "ok"}
     shown = operate(service, "status").stdout
-    assert "of 200" in shown
+    assert f"of {cell['view']['max_connections']}" in shown
     assert "1 ready" in shown
 
 
@@ -149,7 +152,7 @@ def test_status_reports_unreachable_parts_and_still_shows_the_rest(service: Serv
     try:
         shown = operate(service, "status").stdout
         assert "The cell far does not respond" in shown
-        assert "of 200" in shown
+        assert f"of {max_connections(machine_memory_bytes())}" in shown
         assert "The cell far does not respond" in operate(service, "top", "--once").stdout
         lost = operate(service, "top", "--cancel", "1", exit_code=1).stderr
         assert "No customer backend has PID 1. The cell far does not respond" in lost

@@ -11,6 +11,9 @@ from click.testing import CliRunner
 
 from plainsql_server.cli import main
 from plainsql_server.engine.admin import provisioning
+from plainsql_server.operations.files.cell import CellConfig, Tls
+from plainsql_server.operations.files.machine_memory import machine_memory_bytes
+from plainsql_server.operations.files.sizing import GIB
 from server.tests.control_plane.cell_state import yes
 from server.tests.postgres import SUPERUSER, Postgres, running_postgres
 from server.tests.tls_cell import TlsCell, running_tls_cell
@@ -48,7 +51,7 @@ async def test_only_the_planes_certificates_can_log_in(cell: TlsCell) -> None:
 
 def test_the_sample_is_what_the_command_writes(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "plainsql_server", "cell", "files", str(tmp_path), "--admin-role", SUPERUSER]
-    subprocess.run(command, check=True, capture_output=True)
+    subprocess.run([*command, "--memory-gib", "24"], check=True, capture_output=True)
     written = {file.name: file.read_text() for file in tmp_path.iterdir()}
     assert written == {file.name: file.read_text() for file in SAMPLE.iterdir() if file.name != "README.md"}
 
@@ -57,6 +60,44 @@ def test_the_sample_is_what_the_command_writes(tmp_path: Path) -> None:
 def test_a_name_with_special_characters_for_the_files_is_rejected(role: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["cell", "files", str(tmp_path), "--admin-role", role])
     assert result.exit_code == 2
+
+
+def test_without_an_option_the_files_are_for_this_machines_memory(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["cell", "files", str(tmp_path), "--admin-role", SUPERUSER])
+    assert result.exit_code == 0, result.output
+    own = CellConfig(
+        SUPERUSER, "/run/postgresql", Tls("server.crt", "server.key", "clients.crt"),
+        memory_bytes=machine_memory_bytes(),
+    )  # fmt: skip
+    assert (tmp_path / "postgresql.conf").read_text() == own.postgresql_conf()
+
+
+@pytest.mark.parametrize("memory", ["0", "-1", "many"])
+def test_a_cell_without_memory_is_rejected(memory: str, tmp_path: Path) -> None:
+    arguments = ["cell", "files", str(tmp_path), "--admin-role", SUPERUSER, "--memory-gib", memory]
+    assert CliRunner().invoke(main, arguments).exit_code == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_server_starts_with_the_sizes_for_its_memory() -> None:
+    def large(root: Path) -> CellConfig:
+        return CellConfig(SUPERUSER, str(root), memory_bytes=24 * GIB)
+
+    names = (
+        "max_connections", "superuser_reserved_connections", "max_prepared_transactions", "max_locks_per_transaction",
+        "max_pred_locks_per_transaction", "autovacuum_naptime", "huge_pages", "recovery_init_sync_method",
+    )  # fmt: skip
+    with running_postgres(large) as running, running.connect() as admin:
+        in_force = {name: admin.execute(f"show {name}").fetchone() for name in names}
+        shared_bytes = admin.execute("select pg_size_bytes(current_setting('shared_memory_size'))").fetchone()
+    assert in_force == {
+        "max_connections": ("1596",), "superuser_reserved_connections": ("10",), "max_prepared_transactions": ("64",),
+        "max_locks_per_transaction": ("81",), "max_pred_locks_per_transaction": ("40",),
+        "autovacuum_naptime": ("5min",), "huge_pages": ("try",), "recovery_init_sync_method": ("syncfs",),
+    }  # fmt: skip
+    # With the shared buffers of the tests, 16 MB: more connections do not make the lock table larger.
+    assert shared_bytes is not None
+    assert shared_bytes[0] < 128 * 1024**2
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,7 @@ from plainsql_server.dev.folder import Folder, RunState
 from plainsql_server.dev.options import DevError
 from plainsql_server.dev.processes import SystemAccount, run_as
 from plainsql_server.operations.files.cell import CellConfig
+from plainsql_server.operations.files.machine_memory import machine_memory_bytes
 
 SUPERUSER = "plainsql_admin"
 DIRECTORY_DATABASE = "plainsql_directory"
@@ -36,6 +37,11 @@ PORT = 5432
 _LONGEST_SOCKET_BYTES = 107
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9/._+@-]+\Z")
 _ELSEWHERE = "/var/lib"
+_SETTINGS = {
+    "cluster_name": "plainsql dev",
+    # A cell's `syncfs` would wait for what other programs write to this disk, and does not exist outside Linux.
+    "recovery_init_sync_method": "fsync",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +79,8 @@ class Cluster:
 
     def configure(self) -> None:
         """Writes the configuration. Settings from `ALTER SYSTEM` are kept, because they are in a separate file."""
-        config = CellConfig(SUPERUSER, str(self.socket_directory), others={"cluster_name": "plainsql dev"})
+        memory_bytes = machine_memory_bytes()
+        config = CellConfig(SUPERUSER, str(self.socket_directory), memory_bytes=memory_bytes, others=_SETTINGS)
         self._write("postgresql.conf", config.postgresql_conf())
         self._write("pg_hba.conf", config.pg_hba_conf())
 

@@ -51,6 +51,11 @@ class Part(ABC):
         """Whether no process of it is running."""
         return self.child is None or self.child.exited()
 
+    def send(self, number: Signal) -> None:
+        """Sends a signal of the stop plan."""
+        if self.child is not None:
+            self.child.send(number)
+
     def failure(self, what: str) -> DevError:
         """An error that says what happened to this part, with the end of its log."""
         if self.child is None:
@@ -118,7 +123,7 @@ def _is_ready(part: Part, began: float) -> bool:
 def _follow_plan(part: Part, began: float, sent: int) -> int:
     elapsed_s = time.monotonic() - began
     for after_s, number in part.stop_plan[sent:]:
-        if elapsed_s >= after_s and part.child is not None:
-            part.child.send(number)
+        if elapsed_s >= after_s:
+            part.send(number)
             sent += 1
     return sent

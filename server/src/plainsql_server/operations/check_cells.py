@@ -1,9 +1,11 @@
-"""Doctor's checks of the cells: reachable, new enough, closed to the public, large enough, and complete.
+"""Doctor's checks of the cells: reachable, new enough, closed to the public, of the right size, and complete.
 
-`engine/admin/examining.py` collects the facts about a cell. This module decides what is wrong and how to fix it.
+`engine/admin/examining.py` collects the facts about a cell, and `files/sizing.py` computes the sizes that it should
+have. This module decides what is wrong and how to fix it.
 """
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 from psycopg.conninfo import conninfo_to_dict
 
@@ -19,6 +21,8 @@ from plainsql_server.engine.pool.health import PROBE_ROLE, check_cell
 from plainsql_server.operations.check_directory import clock, fix_for
 from plainsql_server.operations.check_machine import disk
 from plainsql_server.operations.check_replicas import hidden, standbys
+from plainsql_server.operations.files.machine_memory import machine_memory_bytes
+from plainsql_server.operations.files.sizing import GIB, locks_per_transaction, max_connections
 from plainsql_server.operations.findings import Finding, Target, broken, good, warning
 from plainsql_server.settings import Settings
 
@@ -27,6 +31,12 @@ _OTHERS = 16
 # PostgreSQL stops accepting writes at two billion. Vacuum should run long before that.
 _XID_AGE_WARNING = 1_000_000_000
 _SLOT_BYTES_WARNING = 10_000_000_000
+# With fewer entries in the lock table, one customer's transaction over some thousand tables can stop all others.
+_FEWEST_LOCK_ENTRIES = 100_000
+# From this number of databases on, the visits of autovacuum cost a noticeable part of a core.
+_MANY_DATABASES = 500
+_SHORTEST_NAPTIME_S = 300
+_FILE_LIMIT = Path("/proc/sys/fs/file-max")
 _CONNINFO = "the cell's connection string, with `plainsql-server cell set --conninfo`"
 # The service logs in to cells without passwords, so a password error means that pg_hba.conf is wrong.
 _NO_PASSWORDS = "Remove password authentication from pg_hba.conf: `plainsql-server cell files` writes a suitable one."
@@ -61,10 +71,13 @@ async def _cell(target: Target, directory: Directory, cell: CellRecord) -> list[
         why = " ".join((error.internal_context or error.message).split())
         return [broken(check, f"The cell cannot be reached as {cell.admin_role}: {why}", _fix(why))]
     findings = [clocks, *_fitness(check, facts), *_guard(check, facts), *_capacity(check, facts, target.settings)]
+    findings += size(check, facts)
     findings += [*standbys(check, cell.conninfo, seen), *hidden(check, cell.conninfo, facts)]
     findings += [*_durability(check, facts), *await _databases(check, directory, cell, facts)]
     findings += await _probe(check, cell, facts)
-    findings += _disk(check, cell, facts, target.disk_free_percent)
+    if _is_here(cell):
+        found = disk(check, facts.settings["data_directory"], target.disk_free_percent)
+        findings += [*([found] if found else []), *machine_size(check, facts)]
     return findings
 
 
@@ -140,6 +153,50 @@ def _capacity(check: str, facts: CellFacts, settings: Settings) -> Iterator[Find
         )  # fmt: skip
 
 
+def size(check: str, facts: CellFacts) -> Iterator[Finding]:
+    """Check the settings that have to fit each other."""
+    connections, prepared = facts.number("max_connections"), facts.number("max_prepared_transactions")
+    entries = facts.number("max_locks_per_transaction") * (connections + prepared)
+    if entries < _FEWEST_LOCK_ENTRIES:
+        yield warning(
+            check, f"Its lock table has {entries:,} entries, which a single transaction over many tables can fill.",
+            f"Set max_locks_per_transaction to {locks_per_transaction(connections, prepared)} and restart the cell.",
+        )  # fmt: skip
+    databases, naptime_s = len(facts.customers), facts.number("autovacuum_naptime")
+    if databases > _MANY_DATABASES and naptime_s < _SHORTEST_NAPTIME_S:
+        yield warning(
+            check, f"Autovacuum visits each of {databases} databases every {naptime_s} s, even if they are idle.",
+            "Set autovacuum_naptime = 5min and reload PostgreSQL.",
+        )  # fmt: skip
+
+
+def machine_size(check: str, facts: CellFacts) -> Iterator[Finding]:
+    """Check that a cell on this machine fits it."""
+    yield from _memory(check, facts, machine_memory_bytes())
+    if _FILE_LIMIT.exists():
+        yield from _open_files(check, facts, int(_FILE_LIMIT.read_text()))
+
+
+def _memory(check: str, facts: CellFacts, memory_bytes: int) -> Iterator[Finding]:
+    allowed, fitting = facts.number("max_connections"), max_connections(memory_bytes)
+    if allowed > fitting:
+        yield warning(
+            check,
+            f"It allows {allowed} connections; the {memory_bytes / GIB:.4g} GiB of this machine are enough for"
+            f" {fitting}.",
+            f"Set max_connections to {fitting} and restart PostgreSQL, or add memory.",
+        )
+
+
+def _open_files(check: str, facts: CellFacts, limit: int) -> Iterator[Finding]:
+    needed = facts.number("max_connections") * facts.number("max_files_per_process")
+    if limit < needed:
+        yield warning(
+            check, f"Its connections may open {needed:,} files; this machine allows {limit:,}.",
+            f"Run `sysctl -w fs.file-max={needed}`, and put it into /etc/sysctl.d.",
+        )  # fmt: skip
+
+
 def _durability(check: str, facts: CellFacts) -> Iterator[Finding]:
     for setting in ("fsync", "full_page_writes"):
         if facts.settings[setting] != "on":
@@ -197,9 +254,7 @@ async def _probe(check: str, cell: CellRecord, facts: CellFacts) -> list[Finding
     return []
 
 
-def _disk(check: str, cell: CellRecord, facts: CellFacts, free_percent: float) -> list[Finding]:
+def _is_here(cell: CellRecord) -> bool:
+    """Whether this machine's disk and memory are the cell's."""
     host = str(conninfo_to_dict(cell.conninfo).get("host") or "/")
-    # The data directory of another machine is not a folder on this one.
-    is_here = host.startswith("/") or host in ("localhost", "127.0.0.1", "::1")
-    found = disk(check, facts.settings["data_directory"], free_percent) if is_here else None
-    return [found] if found else []
+    return host.startswith("/") or host in ("localhost", "127.0.0.1", "::1")

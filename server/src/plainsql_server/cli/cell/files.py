@@ -6,6 +6,8 @@ import click
 
 from plainsql_server.cli.output import remark
 from plainsql_server.operations.files.cell import BACKEND_MEMORY_BYTES, HEADING, CellConfig, Tls
+from plainsql_server.operations.files.machine_memory import machine_memory_bytes
+from plainsql_server.operations.files.sizing import GIB
 
 # Resource limits and hardening for every systemd unit that runs PostgreSQL.
 BOUNDS = f"""\
@@ -55,6 +57,11 @@ RestartSec=1
 WantedBy=multi-user.target
 """
 
+memory_option = click.option(
+    "--memory-gib", type=click.FloatRange(min=0, min_open=True), metavar="GIB",
+    help="Memory of the cell's machine, which determines how many connections it allows.  [default: this machine's]",
+)  # fmt: skip
+
 
 @click.command("files")
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
@@ -88,9 +95,10 @@ WantedBy=multi-user.target
     show_default=True,
     help="Network that the service connects from; repeatable.",
 )
+@memory_option
 def files_command(
     *, folder: Path, admin_role: str, cert_file: str, key_file: str, client_ca_file: str, socket_directory: str,
-    data_folder: str, networks: tuple[str, ...],
+    data_folder: str, networks: tuple[str, ...], memory_gib: float | None,
 ) -> None:  # fmt: skip
     """Write the configuration of a cell's PostgreSQL to FOLDER.
 
@@ -98,10 +106,14 @@ def files_command(
     systemd unit, and guard.service a unit for `cell guard`. The service logs in with certificates: the control plane
     with one that names the admin role, the data plane with one of any other name, which can log in as every tenant's
     role but not as the admin role.
+
+    A quarter of the memory is for connections. If standbys follow this server, raise max_connections on them first:
+    a standby stops following a server that allows more connections than it does.
     """
     try:
         config = CellConfig(
-            admin_role, socket_directory, Tls(cert_file, key_file, client_ca_file), networks=networks
+            admin_role, socket_directory, Tls(cert_file, key_file, client_ca_file), networks=networks,
+            memory_bytes=memory_bytes(memory_gib),
         )  # fmt: skip
         texts = {
             "postgresql.conf": config.postgresql_conf(), "pg_hba.conf": config.pg_hba_conf(),
@@ -114,3 +126,8 @@ def files_command(
     for name, text in texts.items():
         (folder / name).write_text(text)
     remark(f"Wrote {', '.join(texts)} to {folder}.")
+
+
+def memory_bytes(gib: float | None) -> int:
+    """The value of `--memory-gib` in bytes, or the memory of this machine."""
+    return machine_memory_bytes() if gib is None else int(gib * GIB)

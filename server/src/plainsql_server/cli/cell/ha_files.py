@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from plainsql_server.cli.cell.files import BOUNDS
+from plainsql_server.cli.cell.files import BOUNDS, memory_bytes, memory_option
 from plainsql_server.cli.output import remark
 from plainsql_server.operations.files.cell import CellConfig, Tls
 from plainsql_server.operations.files.ha_cell import HEADING, Files, HaConfig, Node
@@ -93,20 +93,25 @@ WantedBy=multi-user.target
     "--watchdog", type=click.Choice(["required", "automatic", "off"]), default="automatic", show_default=True,
     help="required: only a machine with a watchdog may lead. automatic: use one if present. off: use none.",
 )  # fmt: skip
+@memory_option
 def ha_files_command(
     *, folder: Path, name: str, nodes: tuple[str, ...], admin_role: str, certificates: str, data_directory: str,
-    bin_directory: str, socket_directory: str, networks: tuple[str, ...], watchdog: str,
+    bin_directory: str, socket_directory: str, networks: tuple[str, ...], watchdog: str, memory_gib: float | None,
 ) -> None:  # fmt: skip
     """Write the configuration of a cell that survives the loss of a machine to FOLDER.
 
     FOLDER gets one folder per machine, with patroni.yml and etcd.yml for /etc/plainsql. The systemd units are the same
     on all machines. Prints the hosts for `cell add --conninfo`.
+
+    A quarter of the memory of the smallest machine is for connections. After the first start, max_connections and
+    max_locks_per_transaction are in etcd and no longer read from the files: change them with `patronictl edit-config`,
+    and restart the standbys before the leader.
     """
     try:
         cell = CellConfig(
             admin_role, socket_directory,
             Tls(f"{certificates}/node.crt", f"{certificates}/node.key", f"{certificates}/clients.crt"),
-            networks=networks,
+            networks=networks, memory_bytes=memory_bytes(memory_gib),
         )  # fmt: skip
         config = HaConfig(
             name,

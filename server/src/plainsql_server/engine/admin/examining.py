@@ -14,7 +14,7 @@ from plainsql_server.engine.pool.health import PROBE_ROLE
 _SETTINGS = (
     "max_connections", "superuser_reserved_connections", "max_prepared_transactions", "fsync", "full_page_writes",
     "log_statement", "log_min_error_statement", "data_directory", "default_transaction_isolation",
-    "synchronous_standby_names",
+    "synchronous_standby_names", "max_locks_per_transaction", "autovacuum_naptime", "max_files_per_process",
 )  # fmt: skip
 
 _TEMPLATE = """

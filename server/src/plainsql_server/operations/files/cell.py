@@ -1,10 +1,12 @@
 """The configuration files of a cell's PostgreSQL, and why each setting has its value.
 
-    config = CellConfig("plainsql_admin", "/run/postgresql", Tls("server.crt", "server.key", "clients.crt"))
+    tls = Tls("server.crt", "server.key", "clients.crt")
+    config = CellConfig("plainsql_admin", "/run/postgresql", tls, memory_bytes=24 * GIB)
     config.postgresql_conf(), config.pg_hba_conf(), config.pg_ident_conf()
 
 `plainsql-server cell files` writes these files, `dev` writes them at each start, and the tests use them, so what we
-promise about cells is tested. This module needs no third-party library, because `dev` loads it first.
+promise about cells is tested. `sizing.py` computes what depends on the memory. This module needs no third-party
+library, because `dev` loads it first.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,6 +14,14 @@ from dataclasses import dataclass, field
 from os import PathLike
 
 from plainsql_server.engine.admin.cell import TEMP_FILE_LIMIT
+from plainsql_server.operations.files.sizing import (
+    GIB,
+    PREPARED_TRANSACTIONS,
+    RESERVED_CONNECTIONS,
+    locks_per_transaction,
+    max_connections,
+    tenant_connections,
+)
 
 HEADING = "# Written by PlainSQL. Do not edit: generate it again. Override settings with ALTER SYSTEM.\n"
 
@@ -24,18 +34,16 @@ LOCAL_MAP = "plainsql"
 BACKEND_MEMORY_BYTES = 2 * 1024**3
 
 _LIMITS = {
-    "max_connections": "200",
     # Lets administration, including the reaper, connect when tenants use every other connection.
-    "superuser_reserved_connections": "10",
+    "superuser_reserved_connections": str(RESERVED_CONNECTIONS),
     # The service prepares transactions that span databases.
-    "max_prepared_transactions": "64",
-    # All tenants share the lock table, which has this many entries per connection. One tenant's transaction over a few
-    # thousand tables must not fill it.
-    "max_locks_per_transaction": "512",
-    "max_pred_locks_per_transaction": "256",
+    "max_prepared_transactions": str(PREPARED_TRANSACTIONS),
     "shared_buffers": "128MB",
     "work_mem": "4MB",
     "maintenance_work_mem": "64MB",
+    # Each connection maps all shared memory. With huge pages, opening one is about 10 % faster. The machine has to
+    # reserve them (vm.nr_hugepages); otherwise PostgreSQL starts with ordinary pages.
+    "huge_pages": "try",
     "temp_buffers": "8MB",
     "temp_file_limit": TEMP_FILE_LIMIT,
     # Parallel workers take CPU time from other tenants. Tenants can set how many they want, but can't change this.
@@ -45,6 +53,18 @@ _LIMITS = {
     # JIT helps few statements and uses memory that is not limited. Without a provider, tenants can't turn it on.
     "jit": "off",
     "jit_provider": "none",
+}
+
+# A cell has up to a thousand databases, most of them idle.
+_MANY_DATABASES = {
+    # Autovacuum visits every database once in this time, at a few milliseconds each. With PostgreSQL's default of a
+    # minute, a thousand idle databases take 7 % of a core.
+    "autovacuum_naptime": "5min",
+    # Before it recovers from a crash, PostgreSQL writes to disk what the crashed server may have left in the page
+    # cache. By default it opens each file for that, and a thousand databases have 300,000, which takes 10 to 40 s.
+    # `syncfs` is as safe: it waits for the whole file system, and if a write fails, both only log it. (Before Linux
+    # 5.8, even that message can be missing.) It is slow if other programs write much to the same file system.
+    "recovery_init_sync_method": "syncfs",
 }
 
 # Customers' statements, parameters and values must not appear in a log, nor may the secret that the service sends as a
@@ -97,15 +117,26 @@ class CellConfig:
     listen_addresses: str = "*"
     networks: tuple[str, ...] = ("0.0.0.0/0", "::0/0")
     """Networks that the service connects from."""
+    memory_bytes: int | None = None
+    """Memory of the cell's machine, from which the number of connections follows. None: the fewest of any cell."""
     others: Mapping[str, str] = field(default_factory=dict)
 
     def settings(self) -> dict[str, str]:
         """Return every setting that differs from PostgreSQL's default, or must equal it."""
-        return {**_LIMITS, **_LOG, **_SAFETY, **self._reach(), **self.others}
+        return {**self._sizes(), **_LIMITS, **_MANY_DATABASES, **_LOG, **_SAFETY, **self._reach(), **self.others}
 
     def postgresql_conf(self) -> str:
         """Return the text of postgresql.conf."""
-        return HEADING + "".join(f"{name} = {_quoted(value)}\n" for name, value in self.settings().items())
+        return (
+            HEADING + self.origin() + "".join(f"{name} = {_quoted(value)}\n" for name, value in self.settings().items())
+        )
+
+    def origin(self) -> str:
+        """Return a comment that says what the sizes were computed from."""
+        if self.memory_bytes is None:
+            return ""
+        memory, tenants = f"{self.memory_bytes / GIB:.4g}", tenant_connections(self.memory_bytes)
+        return f"# Connections and locks are for {memory} GiB of memory: {tenants} connections for customers.\n"
 
     def pg_hba_conf(self) -> str:
         """Return the text of pg_hba.conf.
@@ -144,6 +175,15 @@ class CellConfig:
 
     def ident_line(self, system_user: str = "postgres") -> str:
         return f"{LOCAL_MAP} {system_user} {quoted_role(self.admin_role)}"
+
+    def _sizes(self) -> dict[str, str]:
+        connections = max_connections(self.memory_bytes)
+        locks = locks_per_transaction(connections)
+        return {
+            "max_connections": str(connections),
+            "max_locks_per_transaction": str(locks),
+            "max_pred_locks_per_transaction": str(locks // 2),
+        }
 
     def _reach(self) -> dict[str, str]:
         reach = {"unix_socket_directories": self.socket_directory, "unix_socket_permissions": "0700"}

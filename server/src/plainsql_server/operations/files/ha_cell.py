@@ -98,7 +98,7 @@ class HaConfig:
 
     def patroni_yml(self, node: Node) -> str:
         """Return Patroni's configuration for one machine, as JSON, which is valid YAML."""
-        return HEADING + json.dumps(self._patroni(node), indent=2) + "\n"
+        return HEADING + self.cell.origin() + json.dumps(self._patroni(node), indent=2) + "\n"
 
     def etcd_yml(self, node: Node) -> str:
         """Return etcd's configuration for one machine."""
