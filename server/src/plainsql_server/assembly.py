@@ -134,7 +134,11 @@ def build_data_application(settings: Settings, observe: Observer, own_port: int 
             _in_background(connections.watch(), observe),
             _permits(settings, observe, _DATA_PLANES_SHARE / settings.workers) as permits,
             _pools(settings, observe) as pools,
-            _membership(directory, settings.own_address(own_port) if own_port else None, readiness, observe),
+            _membership(
+                Membership(directory, settings.own_address(own_port) if own_port else None, observe, pools.share_with),
+                readiness,
+                observe,
+            ),
         ):
             observe.metrics.watch(pools.loads)
             readiness.drain_on_signals()
@@ -257,13 +261,10 @@ async def _tally(directory: Directory, settings: Settings, observe: Observer) ->
 
 
 @asynccontextmanager
-async def _membership(
-    directory: Directory, own_address: str | None, readiness: Readiness, observe: Observe
-) -> AsyncIterator[Membership]:
+async def _membership(membership: Membership, readiness: Readiness, observe: Observe) -> AsyncIterator[None]:
     """This process in the directory's list of processes, until it begins to stop."""
-    membership = Membership(directory, own_address, observe)
     async with _in_background(membership.run(readiness.drain_began), observe):
-        yield membership
+        yield
     await membership.leave()
 
 
@@ -301,7 +302,7 @@ async def _permits(settings: Settings, observe: Observer, share: Fraction) -> As
 async def _pools(settings: Settings, observe: Observer) -> AsyncIterator[Pools]:
     limits = PoolLimits(
         settings.pool_max_connections, settings.cell_max_connections, settings.cell_max_waiting,
-        processes=settings.nodes * settings.workers,
+        processes=settings.nodes * settings.workers, cell_running=settings.cell_max_running,
     )  # fmt: skip
     pools = Pools(limits, settings.connect_timeout_ms, observe)
     try:

@@ -71,7 +71,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(description="Maximum PostgreSQL connections per process to one database as one role.", ge=1)
     ] = 16
     cell_max_connections: Annotated[
-        int, Meta(description="Maximum PostgreSQL connections per process to one cell, over all databases.", ge=1)
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(
+            description="Maximum PostgreSQL connections per process to one cell, over all databases."
+            " Unset: what the cell's max_connections allows, less 60, divided by the number of running processes."
+        ),
+    ] = None
+    cell_max_running: Annotated[
+        int, Meta(description="Maximum statements per process that run on one cell at the same time.", ge=1)
     ] = 64
     cell_max_waiting: Annotated[
         int, Meta(description="Maximum requests per process waiting for a connection to one cell.", ge=0)

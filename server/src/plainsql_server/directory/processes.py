@@ -1,6 +1,6 @@
 """The list of running data plane processes: the table `data_processes`.
 
-    membership = Membership(directory, address="10.0.0.11:8500", observe=observe)
+    membership = Membership(directory, "10.0.0.11:8500", observe, pools.share_with)
     await membership.run(leaving)          # until `leaving` is set
 
     live = await addresses(connection)     # where they can be reached
@@ -13,6 +13,7 @@ A process that died is not listed any more after `UNSEEN_S`. All times are the d
 import asyncio
 import os
 import socket
+from collections.abc import Callable
 
 from plainsql_server.core.clock import now
 from plainsql_server.core.errors import ServiceError
@@ -48,15 +49,17 @@ async def count(connection: DirectoryConnection) -> int:
 class Membership:
     """This process in the list. `run` keeps it there; `leave` removes it."""
 
-    def __init__(self, directory: Directory, address: str | None, observe: Observe) -> None:
+    def __init__(
+        self, directory: Directory, address: str | None, observe: Observe, on_count: Callable[[int], None]
+    ) -> None:
+        """`on_count` is called at each renewal with the number of live processes, this one included."""
         self._directory = directory
         self._address = address
         self._observe = observe
+        self._on_count = on_count
         self._id = new_id(Kind.PROCESS)
         self._is_listed = False
         self._is_failing = False
-        self.processes: int | None = None
-        """The number of live processes, this one included, at the last renewal. None before the first."""
 
     async def run(self, leaving: asyncio.Event) -> None:
         """Stays in the list until `leaving` is set. A failure is reported once, however long it lasts."""
@@ -99,7 +102,7 @@ class Membership:
                 (self._id, socket.gethostname(), os.getpid(), self._address),
             )
             await connection.execute(f"DELETE FROM data_processes WHERE NOT {_IS_LIVE}")
-            self.processes = await count(connection)
+            self._on_count(await count(connection))
 
     def _report(self, error: Exception) -> None:
         self._observe(FailureObserved(now(), "failure", "list of processes", describe_for_operators(error)))

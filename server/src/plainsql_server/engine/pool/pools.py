@@ -11,13 +11,15 @@ than run anything: opening one costs as much as a hundred lookups, keeping it co
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
+from plainsql_server.core.errors import EngineError
 from plainsql_server.core.observation import CellLoad, Observe
 from plainsql_server.core.tasks import end
 from plainsql_server.engine.connection.connection import Connection
+from plainsql_server.engine.connection.queries import values_and_close
 from plainsql_server.engine.pool.address import Address
 from plainsql_server.engine.pool.admission_queue import AdmissionQueue
 from plainsql_server.engine.pool.health import probes
@@ -26,10 +28,18 @@ from plainsql_server.engine.pool.planner import Demand, Planner
 from plainsql_server.engine.pool.planning import Planning
 from plainsql_server.engine.pool.pool import Pool
 from plainsql_server.engine.pool.reservation import Reservations
+from plainsql_server.engine.pool.share import FIRST_CONNECTIONS, share_of
 
 # An idle backend costs the cell about 2 MB, opening one 5 to 11 ms of its processors and ours.
 _IDLE_LIFE_S = 60.0
 _SWEEP_EVERY_S = 5.0
+# How often a cell is asked how many connections it allows, and how long that may take.
+_ASK_EVERY_S = 60.0
+_ASK_AGAIN_S = 5.0
+_ASK_TIMEOUT_S = 2.0
+_ALLOWED = "select pg_catalog.current_setting($1::text)"
+# A process that joins others gets its whole share when each of them has renewed its own, that is with its third.
+_RENEWALS_TO_SETTLE = 3
 
 _T = TypeVar("_T")
 
@@ -41,9 +51,10 @@ class CellPools:
         self._name = address.cell_name
         self.probes = probes(address.cell_conninfo)
         self.leader = Leader(self.probes)
-        self.planner = Planner(limits.cell_connections)
+        connections = limits.cell_connections or FIRST_CONNECTIONS
+        self.planner = Planner(connections)
         self._max_running = limits.cell_running
-        running = min(limits.cell_connections, limits.cell_running)
+        running = min(connections, limits.cell_running)
         self.admission = AdmissionQueue(running, limits.cell_waiting, self.planner)
         self.planning = Planning(self.planner, self.admission, self._close_one)
         self.reservations = Reservations(running)
@@ -54,6 +65,8 @@ class CellPools:
         self.processes = limits.processes
         self.connect_timeout_ms = connect_timeout_ms
         self.observe = observe
+        # The cell's max_connections, if this process divides them with others.
+        self._allowed: int | None = None
         self._pools: dict[Address, Pool] = {}
         # Every idle connection of the cell, least recently used first.
         self.idle: OrderedDict[Connection, tuple[Pool, float]] = OrderedDict()
@@ -75,6 +88,26 @@ class CellPools:
         self.stream_admission.resize(max(1, running // 2))
         self.reservations.resize(running)
         self.planning.look_again()
+
+    async def watch_limit(self, share: Callable[[int], int]) -> None:
+        """Asks now and then how many connections the cell allows, and takes its share of them, until cancelled."""
+        while True:
+            try:
+                connection = await self.leader.connect(self.probes, _ASK_TIMEOUT_S, _ASK_TIMEOUT_S)
+                async with asyncio.timeout(_ASK_TIMEOUT_S):
+                    ((allowed,),) = await values_and_close(connection, _ALLOWED, b"max_connections")
+                self._allowed = int(allowed)
+                self.take_share(share)
+                pause_s = _ASK_EVERY_S
+            except (EngineError, TimeoutError):
+                # Requests to this cell fail, too, and are reported. Until it answers, the last limit stays.
+                pause_s = _ASK_AGAIN_S
+            await asyncio.sleep(pause_s)
+
+    def take_share(self, share: Callable[[int], int]) -> None:
+        """Changes the limit to this process' share of the connections that the cell allows, if that is known."""
+        if self._allowed is not None:
+            self.resize(share(self._allowed))
 
     def _close_one(self, demand: Demand) -> None:
         pool, _ = self.idle[cast("Connection", demand.idle[0])]
@@ -135,11 +168,12 @@ class CellPools:
 class PoolLimits:
     """The limits of one process: connections per pool and per cell, and waiting and running requests per cell.
 
-    `processes` is the number of processes among which an organization's limit is divided.
+    `processes` is the number of processes among which an organization's limit is divided. Without `cell_connections`,
+    a process has its share of what the cell allows.
     """
 
     pool_connections: int
-    cell_connections: int
+    cell_connections: int | None
     cell_waiting: int
     processes: int = 1
     cell_running: int = 64
@@ -153,15 +187,30 @@ class Pools:
         self._connect_timeout_ms = connect_timeout_ms
         self._observe = observe
         self._cells: dict[str, CellPools] = {}
+        self._processes = limits.processes
+        self._renewals = 0
 
     def for_address(self, address: Address, organization_id: str) -> Pool:
         """The pool for an address. An address belongs to one organization."""
         cell = self._cells.get(address.cell_conninfo)
         if cell is None:
-            cell = self._cells[address.cell_conninfo] = CellPools(
-                address, self._limits, self._connect_timeout_ms, self._observe
-            )
+            cell = CellPools(address, self._limits, self._connect_timeout_ms, self._observe)
+            self._cells[address.cell_conninfo] = cell
+            if self._limits.cell_connections is None:
+                cell.outlive(cell.watch_limit(self._share))
         return cell.pool(address, organization_id)
+
+    def share_with(self, processes: int) -> None:
+        """Divides the connections of each cell among so many processes. Called each time this one is counted."""
+        self._renewals += 1
+        self._processes = processes
+        for cell in self._cells.values():
+            cell.take_share(self._share)
+
+    def _share(self, max_connections: int) -> int:
+        share = share_of(max_connections, self._processes)
+        is_settled = self._renewals >= _RENEWALS_TO_SETTLE or (self._renewals > 0 and self._processes == 1)
+        return share if is_settled else min(share, FIRST_CONNECTIONS)
 
     async def sweep(self) -> None:
         """Closes idle connections periodically, until cancelled at shutdown."""

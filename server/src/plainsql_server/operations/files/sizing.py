@@ -6,6 +6,8 @@
 `cell files` and `dev` write these numbers, and `doctor` compares a running cell with them.
 """
 
+from plainsql_server.engine.pool.share import OTHER_CONNECTIONS
+
 GIB = 1024**3
 
 # An idle backend has 1.5 MB of its own. Prepared statements and the catalog caches of large schemas multiply that.
@@ -16,8 +18,7 @@ _CONNECTIONS_SHARE = 4
 _FEWEST_TENANT_CONNECTIONS = 200
 # Each backend also costs time: every snapshot looks at all of them, and every one must be ended at a shutdown.
 _MOST_TENANT_CONNECTIONS = 2_000
-# For the service's own statements, provisioning, backups and operators. Includes those reserved for superusers.
-OTHER_CONNECTIONS = 60
+# For superusers, among those that `share.py` leaves to the service and its operators.
 RESERVED_CONNECTIONS = 10
 # Transactions that span databases and are prepared at the same time. Each has a share of the lock table, too.
 PREPARED_TRANSACTIONS = 64
