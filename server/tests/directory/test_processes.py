@@ -40,9 +40,13 @@ class Member:
     """A process in the list."""
 
     def __init__(self, directory: Directory, address: str | None, observe: Callable[[Observation], None]) -> None:
-        self.membership = Membership(directory, address, observe)
+        self.processes = 0
         self.leaving = asyncio.Event()
-        self.task = asyncio.create_task(self.membership.run(self.leaving))
+        membership = Membership(directory, address, observe, self._count)
+        self.task = asyncio.create_task(membership.run(self.leaving))
+
+    def _count(self, processes: int) -> None:
+        self.processes = processes
 
 
 @asynccontextmanager
@@ -52,7 +56,7 @@ async def member(
     """A process for the length of the block, which does not stop cleanly."""
     each = Member(directory, address, observe)
     try:
-        await until(lambda: each.membership.processes)
+        await until(lambda: each.processes)
         yield each
     finally:
         await end(each.task)
@@ -75,7 +79,7 @@ async def test_processes_are_listed_by_address_and_counted_also_without_one(
     assert await live(directory) == ([], 0)
     async with member(directory, "b:2"), member(directory, "a:1"), member(directory, None) as last:
         assert await live(directory) == (["a:1", "b:2"], 3)
-        assert last.membership.processes == 3
+        assert last.processes == 3
     assert admin.execute("SELECT DISTINCT pid FROM data_processes").fetchall() == [(os.getpid(),)]
 
 
@@ -92,7 +96,7 @@ async def test_a_process_that_leaves_is_removed_at_once_and_one_that_dies_when_i
     admin.execute(_EXPIRE)
     assert await live(directory) == ([], 0)
     async with member(directory, "b:2") as other:
-        await until(lambda: other.membership.processes == 1)
+        await until(lambda: other.processes == 1)
     assert admin.execute("SELECT address FROM data_processes").fetchall() == [("b:2",)]
 
 
@@ -126,8 +130,8 @@ async def test_a_directory_that_fails_is_reported_once_and_does_not_end_the_proc
             await asyncio.sleep(0.3)
             assert has(failures, number)
             admin.execute("ALTER TABLE away RENAME TO data_processes")
-            kept.membership.processes = None
-            await until(lambda: kept.membership.processes)
+            kept.processes = 0
+            await until(lambda: kept.processes)
         assert not kept.task.done()
         admin.execute("ALTER TABLE data_processes RENAME TO away")
         kept.leaving.set()

@@ -18,6 +18,7 @@ from plainsql_server.engine.admin.activity import view, watching
 from plainsql_server.engine.admin.examining import CellFacts, examine
 from plainsql_server.engine.admin.provisioning import TEMPLATE
 from plainsql_server.engine.pool.health import PROBE_ROLE, check_cell
+from plainsql_server.engine.pool.share import FIRST_CONNECTIONS, OTHER_CONNECTIONS, share_of
 from plainsql_server.operations.check_directory import clock, fix_for
 from plainsql_server.operations.check_machine import disk
 from plainsql_server.operations.check_replicas import hidden, standbys
@@ -127,10 +128,21 @@ def _guard(check: str, facts: CellFacts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _capacity(check: str, facts: CellFacts, settings: Settings) -> Iterator[Finding]:
+def _connections(check: str, facts: CellFacts, settings: Settings) -> Iterator[Finding]:
     reserved = facts.number("superuser_reserved_connections")
     allowed = facts.number("max_connections") - reserved
     processes = settings.nodes * settings.workers
+    if settings.cell_max_connections is None:
+        share = share_of(allowed + reserved, processes)
+        if share >= FIRST_CONNECTIONS:
+            yield good(check, f"It allows {allowed} connections; each of {processes} processes may have {share}.")
+        else:
+            yield warning(
+                check, f"It allows {allowed} connections, so each of {processes} processes may have only {share}.",
+                f"Set max_connections to {FIRST_CONNECTIONS * processes + OTHER_CONNECTIONS} or more and restart"
+                " PostgreSQL: `plainsql-server cell files` computes it from the cell's memory.",
+            )  # fmt: skip
+        return
     needed = processes * settings.cell_max_connections + _OTHERS
     if allowed < needed:
         fitting = max(1, (allowed - _OTHERS) // processes)
@@ -141,6 +153,10 @@ def _capacity(check: str, facts: CellFacts, settings: Settings) -> Iterator[Find
         )  # fmt: skip
     else:
         yield good(check, f"It allows {allowed} connections; up to {needed} may be needed.")
+
+
+def _capacity(check: str, facts: CellFacts, settings: Settings) -> Iterator[Finding]:
+    yield from _connections(check, facts, settings)
     if facts.number("max_prepared_transactions") == 0:
         yield warning(
             check, "max_prepared_transactions is 0, so transactions can't span databases.",

@@ -110,7 +110,7 @@ def _bound(host: str, port: int) -> Iterator[None]:
 async def limits(target: Target) -> AsyncIterator[Finding]:
     """Check that a process may open enough files and sockets for its connections."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = max(_DESCRIPTORS, 4 * target.settings.cell_max_connections)
+    needed = max(_DESCRIPTORS, 4 * (target.settings.cell_max_connections or 0))
     if soft == resource.RLIM_INFINITY or soft >= needed:
         yield good("limits", f"A process may open {soft} files.")
         return

@@ -13,8 +13,9 @@ from typing import Protocol
 from plainsql_server.core.errors import RETRY_AFTER_MS, LimitError, RequestError, ServiceError
 
 _LOOK_EVERY_S = 1.0
-# File descriptors that a process needs besides client connections: for PostgreSQL, the directory and files.
-_OTHER_DESCRIPTORS = 512
+# File descriptors that a process needs besides client connections: for the 2,000 connections that a cell has at most,
+# the directory and files.
+_OTHER_DESCRIPTORS = 2_560
 
 
 class Waiting(Protocol):
@@ -98,7 +99,8 @@ def allow_descriptors(wanted_connections: int) -> int:
     if soft < wanted:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return max(1, min(wanted_connections, soft - _OTHER_DESCRIPTORS))
+    # Where few are allowed, cells get no more than half of them.
+    return max(1, min(wanted_connections, soft - min(_OTHER_DESCRIPTORS, soft // 2)))
 
 
 def _too_many(message: str) -> LimitError:
