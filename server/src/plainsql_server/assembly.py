@@ -37,7 +37,7 @@ from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.freshness import Freshness
 from plainsql_server.directory.principals import Principals
 from plainsql_server.directory.processes import Membership
-from plainsql_server.directory.spanning_lock import SpanningNotifier
+from plainsql_server.directory.spanning import SpanningNotifier
 from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.pool.pools import PoolLimits, Pools
 from plainsql_server.http.app.application import Application

@@ -15,8 +15,7 @@ from plainsql_server.directory import spanning
 from plainsql_server.directory.channel import Channel
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.freshness import Freshness
-from plainsql_server.directory.spanning import SpanningState
-from plainsql_server.directory.spanning_lock import SpanningNotifier
+from plainsql_server.directory.spanning import SpanningNotifier, SpanningState
 from plainsql_server.engine.execution.spanning import new_gid
 
 _LIMIT_S = 30.0

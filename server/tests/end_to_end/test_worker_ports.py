@@ -254,7 +254,7 @@ def test_the_workers_of_a_node_are_replaced_one_by_one_and_keep_their_ports(worl
 
 
 @contextmanager
-def following(world: World, folder: Path, alias: int) -> Iterator[None]:
+def followed_alias(world: World, folder: Path, alias: int) -> Iterator[None]:
     """`plainsql-server alias --follow` and an nginx, which reloads when the command says so."""
     write_config(folder, Alias([f"127.0.0.1:{alias}"], ["127.0.0.1:1"], CONTROL_URL))
     # Only a master process reloads without cutting connections.
@@ -297,7 +297,7 @@ def test_the_alias_follows_processes_that_join_and_leave_and_only_their_share_mo
     with (
         running_node(world.dsn, worker_port=ports[0]) as first,
         running_node(world.dsn, worker_port=ports[1]) as second,
-        following(world, tmp_path, alias),
+        followed_alias(world, tmp_path, alias),
     ):
         shows(ports[0], ports[1])
         wait_for(lambda: ask(alias, world.key, DATABASES[0]).status_code == 200, _LIMIT_S, lambda: "no answer")

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from plainsql_server.directory.connection import Directory
-from plainsql_server.operations.follow_processes import Follower
+from plainsql_server.operations.files.follow_processes import Follower
 from server.tests import forks
 
 _ADD = "INSERT INTO data_processes (id, host, pid, address) VALUES ('proc_' || %s, 'host', 1, %s)"
@@ -22,17 +22,17 @@ def listed(addresses: Sequence[str]) -> str:
 
 @dataclass
 class Followed:
-    """A follower, its file, what it said, and what nginx would have read at each reload."""
+    """A follower, its file, what it reported, and what nginx would have read at each reload."""
 
     folder: Path
     directory: Directory
-    said: list[str] = field(default_factory=list)
+    reported: list[str] = field(default_factory=list)
     follower: Follower = field(init=False)
 
     def __post_init__(self) -> None:
         reload = f"test ! -e {self.folder}/broken || {{ echo is broken; exit 1; }}; cat {self.file} >> {self.reloads}"
         command = ["sh", "-c", f"{reload}; echo '|' >> {self.reloads}"]
-        self.follower = Follower(self.directory, self.file, listed, command, self.said.append)
+        self.follower = Follower(self.directory, self.file, listed, command, self.reported.append)
 
     @property
     def file(self) -> Path:
@@ -71,7 +71,7 @@ async def test_the_file_is_written_and_nginx_reloaded_when_the_processes_change_
     assert followed.reloaded() == ["a:1", "a:1\nb:2"]
     assert followed.file.read_text() == "a:1\nb:2"
     assert [each.name for each in followed.folder.iterdir() if each.name.startswith("alias")] == ["alias.conf"]
-    assert followed.said == [f"Wrote {followed.file} for {addresses}." for addresses in ("a:1", "a:1, b:2")]
+    assert followed.reported == [f"Wrote {followed.file} for {addresses}." for addresses in ("a:1", "a:1, b:2")]
 
 
 async def test_the_last_file_stays_while_nothing_is_known(followed: Followed, admin: psycopg.Connection) -> None:
@@ -86,7 +86,7 @@ async def test_the_last_file_stays_while_nothing_is_known(followed: Followed, ad
         for _ in range(2):
             await followed.follower.look()
     assert followed.reloaded() == [followed.file.read_text()] == ["a:1"]
-    _, none, strange, unavailable = followed.said
+    _, none, strange, unavailable = followed.reported
     assert none == "No data plane process with a port of its own is running. Trying again."
     assert strange == "It is strange. Trying again."
     assert "has `plainsql-server migrate` run?" in unavailable
@@ -98,8 +98,8 @@ async def test_a_reload_that_fails_is_tried_again(followed: Followed, admin: psy
     for _ in range(2):
         await followed.follower.look()
     assert followed.reloaded() == []
-    assert len(followed.said) == 2
-    assert followed.said[1].endswith("failed: is broken. Trying again.")
+    assert len(followed.reported) == 2
+    assert followed.reported[1].endswith("failed: is broken. Trying again.")
     (followed.folder / "broken").unlink()
     await followed.follower.look()
     assert followed.reloaded() == ["a:1"]

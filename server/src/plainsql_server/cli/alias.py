@@ -14,7 +14,7 @@ from plainsql_server.core.tasks import end
 from plainsql_server.directory import processes
 from plainsql_server.directory.connection import Directory
 from plainsql_server.operations.files.alias import Alias, TlsFiles, alias_config
-from plainsql_server.operations.follow_processes import Follower
+from plainsql_server.operations.files.follow_processes import Follower
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -94,13 +94,13 @@ async def _addresses(directory: Directory) -> list[str]:
 
 
 async def _until_signalled(follower: Follower) -> None:
-    following = asyncio.create_task(follower.run())
+    task = asyncio.create_task(follower.run())
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    following.add_done_callback(lambda _: stopped.set())
+    task.add_done_callback(lambda _: stopped.set())
     await stopped.wait()
-    await end(following)
-    if not following.cancelled():
-        following.result()
+    await end(task)
+    if not task.cancelled():
+        task.result()

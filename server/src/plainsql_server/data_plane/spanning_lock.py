@@ -27,8 +27,7 @@ from plainsql_server.core.observation import FailureObserved, Observe
 from plainsql_server.core.tasks import end
 from plainsql_server.directory import spanning
 from plainsql_server.directory.connection import Directory
-from plainsql_server.directory.spanning import NewRecord, SpanningState
-from plainsql_server.directory.spanning_lock import SpanningNotifier
+from plainsql_server.directory.spanning import NewRecord, SpanningNotifier, SpanningState
 from plainsql_server.engine.connection.sqlstate import connection_lost, engine_unavailable
 
 # How long a record belongs to its holder without a renewal. If a process dies, recovery finishes its transaction after

@@ -1,7 +1,7 @@
 """Change notifications: one connection per process on which the directory announces whose records changed.
 
 The directory's triggers NOTIFY with each commit that changes a key, a session, a database, a tier or a cell. A second
-channel, on the same connection, announces that a spanning lock is free (`spanning_lock.py`).
+channel, on the same connection, announces that a spanning lock is free (`spanning.py`).
 
 The connection LISTENs and runs a small query at short intervals. The query's response proves that the connection still
 listens, and that every change committed before the query has been announced, because PostgreSQL delivers pending
@@ -22,8 +22,7 @@ from plainsql_server.core.observation import FailureObserved, Observe
 from plainsql_server.core.shutdown_on_timeout import cut_if_silent
 from plainsql_server.directory.connection import DirectoryConnection, connect_alone
 from plainsql_server.directory.freshness import Freshness
-from plainsql_server.directory.spanning import LOCK_RELEASED
-from plainsql_server.directory.spanning_lock import SpanningNotifier
+from plainsql_server.directory.spanning import LOCK_RELEASED, SpanningNotifier
 
 APPLICATION_NAME = "plainsql-changes"
 _LISTEN = f"LISTEN plainsql_changes; LISTEN {LOCK_RELEASED}"

@@ -4,8 +4,12 @@ Reads and writes the table `spanning_transactions`. Per organization, at most on
 unique index enforces this, so the rule holds even if a process crashes. A record is open until it is decided once, as
 committed or aborted, and is freed when every participant has carried out the decision. A process that holds a record
 renews its lease; when the lease runs out, any process can take the record over. All times are the directory's.
+
+When a lock is free, the directory notifies every process through `channel.py`, and `SpanningNotifier` wakes the
+transactions that wait for it.
 """
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -242,3 +246,27 @@ async def _change(directory: Directory, statement: str, arguments: tuple[object,
     """Runs a change. Returns whether it changed a record."""
     async with directory.connection() as connection:
         return (await connection.execute(statement, arguments)).rowcount > 0
+
+
+class SpanningNotifier:
+    """The transactions of this process that wait for a spanning lock: one event per organization.
+
+    A notification can be lost with its connection, so waiting transactions also poll now and then. The directory
+    decides which transaction gets the lock.
+    """
+
+    def __init__(self) -> None:
+        self._words: dict[str, asyncio.Event] = {}
+
+    def announce(self, organization_id: str) -> None:
+        """Notifies the transactions that wait for this organization's spanning lock."""
+        word = self._words.get(organization_id)
+        if word is not None:
+            word.set()
+
+    def expect(self, organization_id: str) -> asyncio.Event:
+        """The event that `announce` sets, until `forget`. Clear it before you query the directory."""
+        return self._words.setdefault(organization_id, asyncio.Event())
+
+    def forget(self, organization_id: str) -> None:
+        self._words.pop(organization_id, None)
