@@ -6,9 +6,10 @@ wants, and a loop that had to wait for it could not end it.
 
 import asyncio
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -61,11 +62,14 @@ def slow_handshake(cell: TlsCell, tmp_path: Path) -> Iterator[tuple[bytes, SlowF
     conninfo = cell.conninfo("admin").replace(f"{cell.folder}/ca.pem", f"{tmp_path}/ca.pem")
     # Ends the wait of a loop that is held up, so that the test fails and does not hang. No thread could: libpq would
     # hold the interpreter's lock.
-    late = subprocess.Popen(["sh", "-c", f"sleep {LIMIT_S} && cat {cell.folder}/ca.pem > {tmp_path}/ca.pem"])
+    command = f"sleep {LIMIT_S} && cat {cell.folder}/ca.pem > {tmp_path}/ca.pem"
+    late = subprocess.Popen(["sh", "-c", command], start_new_session=True)
     try:
         yield f"{conninfo} user={SUPERUSER} dbname=postgres".encode(), file
     finally:
-        late.kill()
+        # Unless it was late, a group is still there: the shell's, with its `sleep`.
+        with suppress(ProcessLookupError):
+            os.killpg(late.pid, signal.SIGKILL)
         late.wait()
         file.feed()
 
