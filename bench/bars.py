@@ -1,4 +1,5 @@
-"""The bars: what `python -m bench statements` must reach with two workers and 32 connections, by workload.
+"""The bars: what `python -m bench statements` must reach with two workers and 32 connections, by workload,
+and what `python -m bench opening` must.
 
     missed(figures, BARS["lookup, $1"])
 
@@ -14,7 +15,9 @@ Bars = Mapping[str, float]
 # The columns of the table. A figure in µs must not exceed its bar; others must reach it.
 OF_ENGINE, OF_RQLITE, LANE = "of pgbench", "of rqlite", "lane"
 SERVICE_US, ENGINE_US, ONE_CLIENT_US = "service us", "engine us", "one client +us"
-_AT_MOST = (SERVICE_US, ENGINE_US, ONE_CLIENT_US)
+# The columns of `python -m bench opening`.
+OPENING_MS, BLOCKED_MS = "both ms", "loop blocked ms"
+_AT_MOST = (SERVICE_US, ENGINE_US, ONE_CLIENT_US, OPENING_MS, BLOCKED_MS)
 
 BARS: Mapping[str, Bars] = MappingProxyType({
     "lookup, $1": {OF_ENGINE: 0.50, OF_RQLITE: 1.1, SERVICE_US: 25, ONE_CLIENT_US: 40, LANE: 0.95},
@@ -28,6 +31,9 @@ BARS_WITH_TLS: Mapping[str, Bars] = MappingProxyType({
     "update, $1": {OF_ENGINE: 0.58, LANE: 0.95},
     "TPC-B transaction": {LANE: 0.95},
 })  # fmt: skip
+
+# Of a connection to a cell over TLS, with a client certificate and ECDSA keys, where one over the socket takes 5 ms.
+OPENING_BARS: Bars = MappingProxyType({OPENING_MS: 8, BLOCKED_MS: 0.5})
 
 
 def missed(figures: Mapping[str, float], bars: Bars) -> list[str]:

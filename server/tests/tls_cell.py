@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psycopg
 import trustme
+from trustme import KeyType
 
 from plainsql_server.dev.ports import free_port
 from plainsql_server.operations.files.cell import CellConfig, Tls
@@ -40,14 +41,24 @@ def _write(folder: Path, name: str, issued: trustme.LeafCert) -> None:
 
 
 @contextmanager
-def running_tls_cell(folder: Path) -> Iterator[TlsCell]:
-    """A cell for the length of the block. Certificates: `admin`, `data`, and `outsider`, of an unknown authority."""
-    authority, outsider = trustme.CA(), trustme.CA()
+def running_tls_cell(folder: Path, key_type: KeyType = KeyType.ECDSA) -> Iterator[TlsCell]:
+    """A cell for the length of the block. Certificates: `admin`, `data`, and `outsider`, of an unknown authority.
+
+    ECDSA is on the curve P-256, as `deploy/cell/README.md` has it.
+    """
+    authority, outsider = trustme.CA(key_type=key_type), trustme.CA()
     authority.cert_pem.write_to_path(folder / "ca.pem")
-    _write(folder, "server", authority.issue_cert("localhost", "127.0.0.1", "::1"))
-    _write(folder, "admin", authority.issue_cert("admin@test.example", common_name=SUPERUSER))
-    _write(folder, "data", authority.issue_cert("data@test.example", common_name="plainsql_data"))
+    _write(folder, "server", authority.issue_cert("localhost", "127.0.0.1", "::1", key_type=key_type))
+    _write(folder, "admin", authority.issue_cert("admin@test.example", common_name=SUPERUSER, key_type=key_type))
+    _write(folder, "data", authority.issue_cert("data@test.example", common_name="plainsql_data", key_type=key_type))
     _write(folder, "outsider", outsider.issue_cert("data@test.example", common_name=SUPERUSER))
+    with running_with_certificates(folder) as cell:
+        yield cell
+
+
+@contextmanager
+def running_with_certificates(folder: Path) -> Iterator[TlsCell]:
+    """A cell with the `server.pem` and `server.key` of a folder, for clients whose authority is its `ca.pem`."""
     port = free_port()
 
     def config(root: Path) -> CellConfig:

@@ -3,6 +3,7 @@
 Most are real breakages of a real part, put right again at the end of the test.
 """
 
+import asyncio
 import json
 import os
 import shutil
@@ -20,9 +21,12 @@ from threading import Thread
 
 import pytest
 import trustme
+from trustme import KeyType
 
+from plainsql_server.control_plane import cells
 from plainsql_server.core.errors import EngineError
 from plainsql_server.dev.ports import free_port
+from plainsql_server.directory.connection import Directory
 from plainsql_server.engine.admin import activity, provisioning
 from plainsql_server.operations.check_directory import fix_for
 from plainsql_server.operations.doctor import examine
@@ -36,6 +40,7 @@ from server.tests.postgres import SUPERUSER, Postgres, running_postgres
 from server.tests.programs import libfaketime
 from server.tests.redis_server import running_redis
 from server.tests.service import Service, running_service
+from server.tests.tls_cell import running_tls_cell
 
 
 @pytest.fixture(scope="module")
@@ -342,6 +347,25 @@ def test_a_certificate_for_another_name_or_key_is_reported(stage: Stage, authori
     assert_found(found, "is not valid for other.example", "names other.example")
     Path(settings["tls_key_file"]).write_bytes(authority.issue_cert("x.example").private_key_pem.bytes())
     assert_found(doctor(stage, **settings), "can't be used with its key", "PLAINSQL_TLS_KEY_FILE")
+
+
+@pytest.mark.parametrize(("key_type", "warnings"), [(KeyType.RSA, 2), (KeyType.ECDSA, 0)])
+def test_rsa_keys_between_the_service_and_a_cell_are_advised_against(
+    postgres: Postgres, tmp_path: Path, key_type: KeyType, warnings: int
+) -> None:
+    with postgres.swept(), running_tls_cell(tmp_path, key_type) as cell:
+        dsn = postgres.fresh_directory()
+
+        async def add() -> None:
+            async with Directory.open(dsn) as directory:
+                await cells.add(directory, "secure", cell.conninfo("admin"), SUPERUSER)
+
+        asyncio.run(add())
+        found = [each for each in doctor(Stage(postgres, dsn)) if each["check"] == "cell secure"]
+    assert "is new enough" in str(found)
+    advice = [each for each in found if "has an RSA key" in each["found"]]
+    assert len(advice) == warnings
+    assert all(each["grade"] == "warning" and "P-256" in each["fix"] for each in advice)
 
 
 def test_a_key_file_readable_by_others_is_reported(stage: Stage, authority: trustme.CA, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The files that a cell runs with: a real PostgreSQL started with them, and who can log in to it."""
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -8,6 +9,8 @@ from pathlib import Path
 import psycopg
 import pytest
 from click.testing import CliRunner
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
 from plainsql_server.cli import main
 from plainsql_server.engine.admin import provisioning
@@ -16,7 +19,7 @@ from plainsql_server.operations.files.machine_memory import machine_memory_bytes
 from plainsql_server.operations.files.sizing import GIB
 from server.tests.control_plane.cell_state import yes
 from server.tests.postgres import SUPERUSER, Postgres, running_postgres
-from server.tests.tls_cell import TlsCell, running_tls_cell
+from server.tests.tls_cell import TlsCell, running_tls_cell, running_with_certificates
 
 SAMPLE = Path(__file__).resolve().parents[3] / "deploy/cell"
 
@@ -47,6 +50,26 @@ async def test_only_the_planes_certificates_can_log_in(cell: TlsCell) -> None:
         psycopg.connect(cell.conninfo(None), user=names.owner_role, dbname=names.database, password="mine")
     with pytest.raises(psycopg.OperationalError, match=r"no encryption|no pg_hba"):
         psycopg.connect(f"host=localhost port={cell.port} sslmode=disable user={names.owner_role} dbname=postgres")
+
+
+def test_the_commands_of_the_readme_make_certificates_with_ecdsa_keys(tmp_path: Path) -> None:
+    section = (SAMPLE / "README.md").read_text().partition("## Certificates")[2]
+    commands = section.partition("```sh\n")[2].partition("```")[0]
+    subprocess.run(["sh", "-e", "-c", commands], cwd=tmp_path, check=True, capture_output=True)
+    for name in ("cells", "clients", "cell", "control", "data"):
+        key = x509.load_pem_x509_certificate((tmp_path / f"{name}.crt").read_bytes()).public_key()
+        assert isinstance(key, EllipticCurvePublicKey)
+        assert key.curve.name == "secp256r1"
+    for name, copy in (("cell.crt", "server.pem"), ("cell.key", "server.key"), ("clients.crt", "ca.pem")):
+        shutil.copy(tmp_path / name, tmp_path / copy)
+    with running_with_certificates(tmp_path) as cell:
+        address = f"host=cell-1.example hostaddr=127.0.0.1 port={cell.port} sslmode=verify-full"
+        files = f"sslrootcert={tmp_path}/cells.crt sslcert={tmp_path}/%s.crt sslkey={tmp_path}/%s.key"
+        conninfo = f"{address} {files} user={SUPERUSER} dbname=postgres"
+        with psycopg.connect(conninfo.replace("%s", "control")) as admin:
+            assert admin.pgconn.ssl_in_use
+        with pytest.raises(psycopg.OperationalError, match="certificate authentication failed"):
+            psycopg.connect(conninfo.replace("%s", "data"))
 
 
 def test_the_sample_is_what_the_command_writes(tmp_path: Path) -> None:

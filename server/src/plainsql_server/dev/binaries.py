@@ -35,9 +35,19 @@ class Binaries:
         return self.directory / name
 
 
+def installed_binaries() -> list[Binaries]:
+    """All installations that the service can use, in the order in which they are preferred."""
+    return [found for found in _debian() + _wheel() if found.major >= _OLDEST_MAJOR]
+
+
+def binaries_in(folder: Path) -> Binaries:
+    """The installation whose programs are in this folder."""
+    return Binaries(folder, _version(folder))
+
+
 def find_binaries(major: int | None) -> Binaries:
     """The installation with that major version, or the newest. Raises DevError if there is none."""
-    installed = [found for found in _debian() + _wheel() if found.major >= _OLDEST_MAJOR]
+    installed = installed_binaries()
     for found in installed:
         if major in (None, found.major):
             return found
@@ -72,7 +82,7 @@ def made_reachable(binaries: Binaries, account: SystemAccount | None, home: Path
 def _debian() -> list[Binaries]:
     # Debian's client package creates the same folder, but without a server.
     servers = _DEBIAN.glob("*/bin/initdb")
-    found = [Binaries(initdb.parent, _version(initdb.parent)) for initdb in servers]
+    found = [binaries_in(initdb.parent) for initdb in servers]
     return sorted(found, key=lambda binaries: binaries.major, reverse=True)
 
 
@@ -81,7 +91,7 @@ def _wheel() -> list[Binaries]:
     if spec is None or not spec.submodule_search_locations:
         return []
     folder = Path(spec.submodule_search_locations[0]) / "pginstall" / "bin"
-    return [Binaries(folder, _version(folder))] if (folder / "postgres").exists() else []
+    return [binaries_in(folder)] if (folder / "postgres").exists() else []
 
 
 def _version(folder: Path) -> str:

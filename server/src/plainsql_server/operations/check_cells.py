@@ -19,6 +19,7 @@ from plainsql_server.engine.admin.examining import CellFacts, examine
 from plainsql_server.engine.admin.provisioning import TEMPLATE
 from plainsql_server.engine.pool.health import PROBE_ROLE, check_cell
 from plainsql_server.engine.pool.share import FIRST_CONNECTIONS, OTHER_CONNECTIONS, share_of
+from plainsql_server.operations.check_certificates import cell_keys
 from plainsql_server.operations.check_directory import clock, fix_for
 from plainsql_server.operations.check_machine import disk
 from plainsql_server.operations.check_replicas import hidden, standbys
@@ -76,6 +77,7 @@ async def _cell(target: Target, directory: Directory, cell: CellRecord) -> list[
     findings += [*standbys(check, cell.conninfo, seen), *hidden(check, cell.conninfo, facts)]
     findings += [*_durability(check, facts), *await _databases(check, directory, cell, facts)]
     findings += await _probe(check, cell, facts)
+    findings += cell_keys(check, cell.conninfo, facts.certificate_pem)
     if _is_here(cell):
         found = disk(check, facts.settings["data_directory"], target.disk_free_percent)
         findings += [*([found] if found else []), *machine_size(check, facts)]

@@ -37,6 +37,12 @@ _OPEN_NETWORK = """
     FROM pg_hba_file_rules WHERE type LIKE 'host%' AND auth_method = 'trust'
       AND NOT coalesce(options && ARRAY['clientcert=verify-ca', 'clientcert=verify-full'], false)
 """
+# Only superusers may read files, unless they have allowed others to. A certificate chain is far shorter.
+_CERTIFICATE = """
+    SELECT pg_read_file(current_setting('ssl_cert_file'), 0, 65536, true) AS pem
+    WHERE current_setting('ssl') = 'on'
+      AND has_function_privilege('pg_read_file(text, bigint, bigint, boolean)', 'EXECUTE')
+"""
 _STILL_SLOTS = """
     SELECT slot_name, pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint AS kept_bytes
     FROM pg_replication_slots WHERE NOT active
@@ -68,6 +74,8 @@ class CellFacts:
     open_network: list[str]
     still_slots: dict[str, int]
     oldest_xid_age: int
+    # The server's certificate chain; None if there is no TLS, or the admin may not read it.
+    certificate_pem: str | None
 
     @property
     def version_text(self) -> str:
@@ -95,6 +103,7 @@ async def examine(connection: AsyncConnection) -> CellFacts:
     is_standby = (await rows(connection, "SELECT pg_is_in_recovery() AS it"))[0]["it"]
     slots = [] if is_standby else await rows(connection, _STILL_SLOTS)
     settings = "SELECT name, setting FROM pg_settings WHERE name = ANY(%s)"
+    certificate = await rows(connection, _CERTIFICATE)
     age = "SELECT max(age(datfrozenxid)) AS age FROM pg_database"
     roles = "SELECT rolname, rolsuper FROM pg_roles WHERE rolname IN (current_user, %s)"
     known = {row["rolname"]: row["rolsuper"] for row in await rows(connection, roles, PROBE_ROLE)}
@@ -109,4 +118,5 @@ async def examine(connection: AsyncConnection) -> CellFacts:
         open_network=[f"line {row['line_number']}: {row['rule']}" for row in await rows(connection, _OPEN_NETWORK)],
         still_slots={row["slot_name"]: row["kept_bytes"] or 0 for row in slots},
         oldest_xid_age=(await rows(connection, age))[0]["age"],
+        certificate_pem=certificate[0]["pem"] if certificate else None,
     )

@@ -21,11 +21,11 @@ from contextlib import suppress
 
 from psycopg import Error as DriverError
 from psycopg import pq
-from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, PipelineStatus, PollingStatus, TransactionStatus
+from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, PipelineStatus, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
 
 from plainsql_server.core.clock import NO_DEADLINE
-from plainsql_server.core.errors import without_detail
+from plainsql_server.engine.connection.opening import finish_connecting
 from plainsql_server.engine.connection.prepared import PreparedStatements
 from plainsql_server.engine.connection.session_state import SessionState
 from plainsql_server.engine.connection.sqlstate import connection_lost, engine_unavailable
@@ -102,7 +102,7 @@ class Connection:
         pgconn = pq.PGconn.connect_start(conninfo)
         try:
             async with asyncio.timeout(timeout_s):
-                await _finish_connecting(pgconn)
+                await finish_connecting(pgconn)
         except TimeoutError:
             pgconn.finish()
             raise engine_unavailable(CONNECTING_TIMED_OUT) from None
@@ -469,32 +469,3 @@ class Connection:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-
-
-async def _finish_connecting(pgconn: PGconn) -> None:
-    while True:
-        if pgconn.status == ConnStatus.BAD:
-            raise engine_unavailable(without_detail(pgconn.get_error_message()))
-        status = pgconn.connect_poll()
-        if status == PollingStatus.OK:
-            return
-        if status == PollingStatus.FAILED:
-            raise engine_unavailable(without_detail(pgconn.get_error_message()))
-        await wait_for_socket(pgconn.socket, write=status == PollingStatus.WRITING)
-
-
-async def wait_for_socket(socket: int, *, write: bool) -> None:
-    """Waits until one of libpq's sockets is readable or writable."""
-    loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
-    add, remove = (loop.add_writer, loop.remove_writer) if write else (loop.add_reader, loop.remove_reader)
-
-    def on_ready() -> None:
-        if not ready.done():
-            ready.set_result(None)
-
-    add(socket, on_ready)
-    try:
-        await ready
-    finally:
-        remove(socket)

@@ -1,0 +1,81 @@
+"""Finishes what `PGconn.connect_start` began, without holding up the event loop.
+
+    pgconn = pq.PGconn.connect_start(conninfo)
+    await finish_connecting(pgconn)
+
+libpq connects in steps that never wait, but those of a TLS handshake take milliseconds of processor time: it reads the
+certificates and keys, then it computes. These steps run in a thread of the loop's executor, the others in the loop.
+"""
+
+import asyncio
+import ctypes
+import sys
+
+from psycopg import pq
+from psycopg.pq import ConnStatus, PollingStatus
+from psycopg.pq.abc import PGconn
+
+from plainsql_server.core.errors import without_detail
+from plainsql_server.engine.connection.sqlstate import engine_unavailable
+
+
+async def finish_connecting(pgconn: PGconn) -> None:
+    """Waits until the connection is open. Raises EngineError if it fails.
+
+    A cancelled call returns when libpq no longer uses the connection, so that the caller can close it.
+    """
+    while True:
+        before = pgconn.status
+        if before == ConnStatus.BAD:
+            raise engine_unavailable(without_detail(pgconn.get_error_message()))
+        is_handshake = before == ConnStatus.SSL_STARTUP
+        status = await _poll_in_thread(pgconn) if is_handshake else pgconn.connect_poll()
+        if status == PollingStatus.OK:
+            return
+        if status == PollingStatus.FAILED:
+            raise engine_unavailable(without_detail(pgconn.get_error_message()))
+        await wait_for_socket(pgconn.socket, write=status == PollingStatus.WRITING)
+
+
+async def wait_for_socket(socket: int, *, write: bool) -> None:
+    """Waits until one of libpq's sockets is readable or writable."""
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    add, remove = (loop.add_writer, loop.remove_writer) if write else (loop.add_reader, loop.remove_reader)
+
+    def on_ready() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    add(socket, on_ready)
+    try:
+        await ready
+    finally:
+        remove(socket)
+
+
+async def _poll_in_thread(pgconn: PGconn) -> int:
+    step = asyncio.get_running_loop().run_in_executor(None, _poll, pgconn)
+    cancelled: asyncio.CancelledError | None = None
+    while not step.done():
+        try:
+            # Other than `await step`, this leaves the step alone when it is cancelled itself.
+            await asyncio.wait([step])
+        except asyncio.CancelledError as error:
+            # The caller closes the connection now, and the thread still uses it.
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    return step.result()
+
+
+def _poll(pgconn: PGconn) -> int:
+    # psycopg's protocol of a connection does not name the pointer, but its classes have it.
+    return int(_connect_poll(pgconn.pgconn_ptr))  # type: ignore[attr-defined]
+
+
+# psycopg's own `connect_poll` holds the interpreter's lock, so the loop would have to wait for it in any thread. A
+# function of ctypes releases the lock. The notice receiver, which libpq may call meanwhile, takes it again.
+_connect_poll = ctypes.CDLL(sys.modules[pq.PGconn.__module__].__file__).PQconnectPoll
+_connect_poll.argtypes = [ctypes.c_void_p]
+_connect_poll.restype = ctypes.c_int
