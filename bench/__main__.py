@@ -74,6 +74,8 @@ def _measure_workloads(arguments: argparse.Namespace) -> None:
 
 def _measure_databases(arguments: argparse.Namespace) -> None:
     busy = min(arguments.busy, arguments.databases)
+    if busy < 2:
+        sys.exit("one database is always measured; --databases and --busy must be 2 or more")
     limit: int | None = arguments.cell_connections
     # The setting is of one process.
     settings = {} if limit is None else {"PLAINSQL_CELL_MAX_CONNECTIONS": str(limit // arguments.workers)}

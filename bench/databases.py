@@ -128,9 +128,8 @@ _CELL = (
 
 def print_found(found: Sequence[Found], *, has_bars: bool) -> list[str]:
     """Prints the table, and returns which figures miss their bars. The first line is that of one database."""
-    heads = [[head for head, _, _ in columns] for columns in (_TIMES, _COSTS, _CELL)]
-    shown = "  ".join([*heads[0], *heads[1], bars.TIMES_ONE, *heads[2]])
-    print(f"{'databases':15}  lookups/s  {bars.OF_ONE:>19}  {shown}")
+    times, costs, cell = ("  ".join(column for column, _, _ in columns) for columns in (_TIMES, _COSTS, _CELL))
+    print(f"{'databases':15}  lookups/s  {bars.OF_ONE:>19}  {times}  {costs}  {bars.TIMES_ONE}  {cell}")
     one = found[0]
     missed: list[str] = []
     for each in found:
@@ -150,7 +149,7 @@ def print_found(found: Sequence[Found], *, has_bars: bool) -> list[str]:
 
 
 def _shown(found: Found, columns: Sequence[tuple[str, str, int]]) -> str:
-    return "  ".join(f"{found.middle(figure):{len(head)}.{digits}f}" for head, figure, digits in columns)
+    return "  ".join(f"{found.middle(figure):{len(column)}.{digits}f}" for column, figure, digits in columns)
 
 
 def _print_grown(grown: Sequence[Found], fewer: Sequence[Found], plan: Plan) -> list[str]:

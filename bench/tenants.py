@@ -103,9 +103,9 @@ def slowest_rate(finished_s: Sequence[float]) -> float:
     """The rate of the slowest quarter, by when each was finished, in seconds since the beginning."""
     if len(finished_s) < _PARTS:
         return len(finished_s) / finished_s[-1]
-    ends = [len(finished_s) * part // _PARTS for part in range(_PARTS + 1)]
-    moments_s = [0.0, *finished_s]
-    return min((last - first) / (moments_s[last] - moments_s[first]) for first, last in pairwise(ends))
+    bounds = [len(finished_s) * part // _PARTS for part in range(_PARTS + 1)]
+    ends_s = [0.0, *finished_s]
+    return min((last - first) / (ends_s[last] - ends_s[first]) for first, last in pairwise(bounds))
 
 
 def _run_all(done: str, work: Callable[[Tenant], None], tenants: Sequence[Tenant]) -> list[float]:

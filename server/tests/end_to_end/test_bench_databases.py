@@ -44,7 +44,7 @@ def load(stack: Stack, tenants: list[Tenant]) -> Load:
     return Load(stack, stack.alias_url, tenants, CLIENTS)
 
 
-def test_databases_belong_to_the_organizations_in_turn(tenants: list[Tenant]) -> None:
+def test_organizations_share_the_databases_round_robin(tenants: list[Tenant]) -> None:
     assert [tenant.database for tenant in tenants] == ["bench0", "bench1", "bench2"]
     assert tenants[0].api_key == tenants[2].api_key != tenants[1].api_key
 
