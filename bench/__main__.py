@@ -12,12 +12,15 @@ from bench import databases, directory, fleet, leases, opening, statements, stre
 from bench.bars import BARS, BARS_WITH_TLS
 from bench.report import Line, write
 from bench.rqlite import running_rqlite
-from bench.stack import Stack, running_stack
+from bench.stack import Stack, running_empty_stack, running_stack
 from bench.workloads import ROWS_PER_SCALE, SCALE, TRANSACTION, WORKLOADS
 from plainsql_server.limits.tiers import TIERS
 
 # What `statements` and `transactions` measure.
 _WORKLOADS = {"statements": WORKLOADS, "transactions": (TRANSACTION,)}
+# Of `redis` and of `databases`, unless others are wanted.
+_QUIET_ORGANIZATIONS = 100_000
+_BUSY_ORGANIZATIONS = 10
 _OTHERS = ("streams", "databases", "directory", "fleet", "redis", "opening")
 
 
@@ -28,9 +31,11 @@ def main() -> None:
     if arguments.what in _WORKLOADS:
         _measure_workloads(arguments)
     elif arguments.what == "fleet":
-        fleet.show(arguments.rounds, arguments.seconds)
+        _exit_if(fleet.show(arguments.rounds, arguments.seconds), arguments.strict)
     elif arguments.what == "redis":
-        leases.show(arguments.organizations, arguments.seconds)
+        leases.show(arguments.organizations or _QUIET_ORGANIZATIONS, arguments.seconds)
+    elif arguments.what == "databases":
+        _measure_databases(arguments)
     elif arguments.what == "opening":
         _exit_if(opening.show(arguments.rounds, arguments.openings, arguments.binaries), arguments.strict)
     else:
@@ -40,14 +45,15 @@ def main() -> None:
 
 
 def _running_stack(arguments: argparse.Namespace, scale: int) -> AbstractContextManager[Stack]:
-    options = [] if arguments.tls else ["--no-tls"]
-    return running_stack(arguments.workers, scale, *options, tier=arguments.tier)
+    return running_stack(arguments.workers, scale, *_options(arguments), tier=arguments.tier)
+
+
+def _options(arguments: argparse.Namespace) -> list[str]:
+    return [] if arguments.tls else ["--no-tls"]
 
 
 def _measure_stack(stack: Stack, arguments: argparse.Namespace, rows: int) -> None:
-    if arguments.what == "databases":
-        databases.show(stack, arguments.databases, arguments.connections, arguments.seconds)
-    elif arguments.what == "directory":
+    if arguments.what == "directory":
         directory.show(stack, arguments.keys, arguments.databases, arguments.asked)
     else:
         _write(streams.measure(stack, rows, arguments.rounds), arguments.output)
@@ -64,6 +70,23 @@ def _measure_workloads(arguments: argparse.Namespace) -> None:
                 found = statements.measure(sides, workload, arguments.rounds)
                 missed += statements.print_found(found, bars[workload.name])
                 lines += found.lines()
+    _write(lines, arguments.output)
+    _exit_if(missed, arguments.strict)
+
+
+def _measure_databases(arguments: argparse.Namespace) -> None:
+    busy = min(arguments.busy, arguments.databases)
+    if busy < 2:
+        sys.exit("one database is always measured; --databases and --busy must be 2 or more")
+    limit: int | None = arguments.cell_connections
+    # The setting is of one process.
+    settings = {} if limit is None else {"PLAINSQL_CELL_MAX_CONNECTIONS": str(limit // arguments.workers)}
+    plan = databases.Plan(
+        arguments.databases, busy, arguments.organizations or _BUSY_ORGANIZATIONS, arguments.tier,
+        arguments.connections, arguments.rounds, arguments.seconds, is_direct=arguments.direct, has_bars=limit is None,
+    )  # fmt: skip
+    with running_empty_stack(arguments.workers, *_options(arguments), tier=arguments.tier, settings=settings) as stack:
+        lines, missed = databases.show(stack, plan)
     _write(lines, arguments.output)
     _exit_if(missed, arguments.strict)
 
@@ -116,12 +139,21 @@ def _arguments() -> argparse.Namespace:
         "--databases",
         type=int,
         default=1_000,
-        help="most databases to make, or to note in the directory (default 1,000)",
+        help="databases to make, or to note in the directory (default 1,000)",
     )
+    parser.add_argument("--busy", type=int, default=1_000, help="how many of them are used (default 1,000)")
+    parser.add_argument(
+        "--cell-connections",
+        type=int,
+        help="connections to the cell that all data plane processes may open (default: that of the service)",
+    )
+    parser.add_argument("--direct", action="store_true", help="spread lookups straight on the data plane")
     parser.add_argument("--keys", type=int, default=1_000_000, help="keys in the directory (default 1,000,000)")
     parser.add_argument("--asked", type=int, default=20_000, help="look-ups of each kind there (default 20,000)")
     parser.add_argument(
-        "--organizations", type=int, default=100_000, help="quiet organizations that Redis knows (default 100,000)"
+        "--organizations",
+        type=int,
+        help="quiet organizations that Redis knows (default 100,000), or owners of the databases (default 10)",
     )
     parser.add_argument("--openings", type=int, default=40, help="connections to open in each round (default 40)")
     parser.add_argument("--binaries", type=Path, help="folder of the programs of one more PostgreSQL, for `opening`")

@@ -1,137 +1,192 @@
-"""What more databases cost: the same look-ups spread over 1, 10, 100 and 1,000 of them on one cell.
+"""What more databases cost: the same lookups spread over 1, 100 and 1,000 databases of one cell.
 
-Owns that workload. Databases are drawn by Zipf's law, as customers are: few are busy, most are quiet. Reports
-throughput, latency, connections to the cell, how many were opened anew meanwhile, and the memory of the service's
-processes, of the cell's and of one connection of it; and before that, what an empty database takes on disk.
+    lines, missed = show(stack, plan)
+
+Each round measures all spreads one after the other, each after a warm-up, so that what else happens to the machine
+happens to all of them. The figures that count are compared with one database in the same round. If the cell is to have
+more databases than are busy, the others are made afterwards, and the same loads are measured again.
 """
 
-import json
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from bench.loads import Measured, check_one, wrk
-from bench.processes import memory_mib
+from bench import bars
+from bench.report import Line
+from bench.spreads import Figures, Load, Spread, spreads_over
 from bench.stack import Stack
+from bench.tenants import Made, Tenant, fill, make, new_tenants
 
-STEPS = (1, 10, 100, 1_000)
-_ROWS = 1_000
-_MAKERS = 4
-_FILL = f"create table numbers as select n, n * 2 as double from generate_series(1, {_ROWS}) n"
-_INDEX = "alter table numbers add primary key (n)"
+# How long the load before a measurement lasts, compared with it.
+_WARM_UP_SHARE = 0.5
 
 
 @dataclass(frozen=True)
-class Spread:
-    """What was measured with so many databases."""
+class Plan:
+    """What to measure: `databases` on the cell, `busy` of which are used."""
 
     databases: int
-    measured: Measured
+    busy: int
+    organizations: int
+    tier: str
     connections: int
-    opened_per_second: float
-    worker_mib: float
-    cell_mib: float
-    connection_mib: float
+    rounds: int
+    seconds: float
+    # Past the alias.
+    is_direct: bool = False
+    # The bars are those of the default settings.
+    has_bars: bool = True
 
 
-@dataclass(frozen=True)
-class Empty:
-    """What a database takes on disk in which nothing is."""
+@dataclass
+class Found:
+    """What was measured of one spread, round by round."""
 
-    size_bytes: int
-    files: int
+    spread: Spread
+    rounds: list[Figures] = field(default_factory=list)
+
+    def all(self, figure: str) -> list[float]:
+        """Those of all rounds, by the name of a field of `Figures`."""
+        return [float(getattr(each, figure)) for each in self.rounds]
+
+    def middle(self, figure: str) -> float:
+        return median(self.all(figure))
+
+    def ratios(self, figure: str, base: "Found") -> list[float]:
+        """A figure compared with that of another spread, round by round, in order of size."""
+        return sorted(ours / its for ours, its in zip(self.all(figure), base.all(figure), strict=True))
+
+    def figures(self, one: "Found") -> dict[str, float]:
+        """By column, those that have bars, compared with one database."""
+        return {
+            bars.OF_ONE: median(self.ratios("per_second", one)),
+            bars.TIMES_ONE: median(self.ratios("all_us", one)),
+            bars.P99_MS: self.middle("p99_ms"),
+            bars.OPENED: self.middle("opened_per_s"),
+            bars.CELL_MB: self.middle("cell_mb"),
+        }
+
+    def grown_figures(self, fewer: "Found") -> dict[str, float]:
+        """By column, compared with the same load before there were more databases. Rounds of two runs aren't pairs."""
+        return {
+            bars.OF_FEWER: self.middle("per_second") / fewer.middle("per_second"),
+            bars.TIMES_FEWER: self.middle("all_us") / fewer.middle("all_us"),
+        }
+
+    def lines(self, databases: int) -> list[Line]:
+        """For the report."""
+        name = f"lookups over {self.spread} of {databases:,} databases"
+        figures = {"1/s": "per_second", "us": "all_us", "ms": "p99_ms", "opened/s": "opened_per_s", "MB": "cell_mb"}
+        return [Line(name, unit, {"PlainSQL": self.all(figure)}) for unit, figure in figures.items()]
 
 
-def show(stack: Stack, most: int, connections: int, seconds: float) -> None:
-    """Measures, and prints what was found."""
-    found = empty(stack)
-    print(f"an empty database takes {found.size_bytes / 1e6:.1f} MB in {found.files} files")
-    print("databases  look-ups/s  p50 ms  p99 ms  connections  opened/s  service MiB  cell MiB  MiB of a connection")
-    for spread in spread_over(stack, tuple(step for step in STEPS if step <= most), connections, seconds):
+def show(stack: Stack, plan: Plan) -> tuple[list[Line], list[str]]:
+    """Measures, and prints what was found. Returns it, and which figures miss their bars."""
+    url = stack.data_url if plan.is_direct else stack.alias_url
+    if url is None:
+        raise SystemExit("there is no alias, because nginx isn't installed; use --direct")
+    tenants = new_tenants(stack, plan.organizations, plan.databases, plan.tier)
+    busy, quiet = tenants[: plan.busy], tenants[plan.busy :]
+    missed = _print_made(make(stack, busy))
+    _print_empty(stack, busy[0])
+    fill(url, busy)
+    load = Load(stack, url, busy, plan.connections)
+    found = measure(load, plan.rounds, plan.seconds)
+    missed += print_found(found, has_bars=plan.has_bars)
+    lines = [line for each in found for line in each.lines(len(busy))]
+    if quiet:
+        missed += _print_made(make(stack, quiet))
+        grown = measure(load, plan.rounds, plan.seconds)
+        print_found(grown, has_bars=False)
+        missed += _print_grown(grown, found, plan)
+        lines += [line for each in grown for line in each.lines(len(tenants))]
+    return lines, missed
+
+
+def measure(load: Load, rounds: int, seconds: float) -> list[Found]:
+    """All spreads over the databases of the load, so many times."""
+    load.check()
+    found = [Found(spread) for spread in spreads_over(len(load.tenants))]
+    for _ in range(rounds):
+        for each in found:
+            load.warm_up(each.spread, max(1.0, seconds * _WARM_UP_SHARE))
+            each.rounds.append(load.measure(each.spread, seconds))
+    return found
+
+
+# The columns of the table: heading, figure and digits.
+_TIMES = (("p50 ms", "median_ms", 1), (bars.P99_MS, "p99_ms", 1))
+_COSTS = (
+    ("data us", "data_us", 0), ("alias us", "alias_us", 0), ("engine us", "engine_us", 0), ("all us", "all_us", 0),
+)  # fmt: skip
+_CELL = (
+    (bars.OPENED, "opened_per_s", 1), ("connections", "connections", 0), ("data MB", "data_mb", 0),
+    (bars.CELL_MB, "cell_mb", 0),
+)  # fmt: skip
+
+
+def print_found(found: Sequence[Found], *, has_bars: bool) -> list[str]:
+    """Prints the table, and returns which figures miss their bars. The first line is that of one database."""
+    times, costs, cell = ("  ".join(column for column, _, _ in columns) for columns in (_TIMES, _COSTS, _CELL))
+    print(f"{'databases':15}  lookups/s  {bars.OF_ONE:>19}  {times}  {costs}  {bars.TIMES_ONE}  {cell}")
+    one = found[0]
+    missed: list[str] = []
+    for each in found:
+        wanted = bars.spread_bars(str(each.spread), one.middle("p99_ms")) if has_bars else {}
+        figures = each.figures(one)
+        missing = bars.missed(figures, wanted)
+        rates = each.ratios("per_second", one)
         print(
-            f"{spread.databases:9}  {spread.measured.per_second:10.0f}  {spread.measured.median_us / 1000:6.1f}"
-            f"  {spread.measured.p99_us / 1000:6.1f}  {spread.connections:11}"
-            f"  {spread.opened_per_second:8.0f}  {spread.worker_mib:11.0f}  {spread.cell_mib:8.0f}"
-            f"  {spread.connection_mib:19.1f}",
+            f"{each.spread!s:15}  {each.middle('per_second'):9.0f}"
+            f"  {median(rates):.2f} ({rates[0]:.2f} to {rates[-1]:.2f})  {_shown(each, _TIMES)}  {_shown(each, _COSTS)}"
+            f"  {figures[bars.TIMES_ONE]:{len(bars.TIMES_ONE)}.2f}  {_shown(each, _CELL)}"
+            f"  {bars.verdict(missing, wanted)}",
             flush=True,
         )
+        missed += missing
+    return missed
 
 
-def empty(stack: Stack) -> Empty:
-    """Makes one, and looks at it."""
-    check_one(f"{stack.control_url}/v1/databases", stack.headers, json.dumps({"name": "empty"}))
-    (name,) = stack.psql("select engine_name from databases where name = 'empty'", "plainsql_directory").split()
+def _shown(found: Found, columns: Sequence[tuple[str, str, int]]) -> str:
+    return "  ".join(f"{found.middle(figure):{len(column)}.{digits}f}" for column, figure, digits in columns)
+
+
+def _print_grown(grown: Sequence[Found], fewer: Sequence[Found], plan: Plan) -> list[str]:
+    """Compares the loads on all busy databases with those before there were more."""
+    wanted: Mapping[str, float] = bars.GROWN_BARS if plan.has_bars else {}
+    missed: list[str] = []
+    for now, before in zip(grown, fewer, strict=True):
+        if now.spread.databases < plan.busy:
+            continue
+        figures = now.grown_figures(before)
+        missing = bars.missed(figures, wanted)
+        print(
+            f"{now.spread}, {plan.databases:,} instead of {plan.busy:,} databases:"
+            f" {figures[bars.OF_FEWER]:.2f} of the rate, {figures[bars.TIMES_FEWER]:.2f} times the processor time"
+            f"  {bars.verdict(missing, wanted)}",
+            flush=True,
+        )
+        missed += missing
+    return missed
+
+
+def _print_made(made: Made) -> list[str]:
+    missed = bars.missed({bars.MADE: made.slowest_per_second}, bars.CREATION_BARS)
+    print(
+        f"made {made.databases:,} databases, {made.per_second:.1f}/s,"
+        f" the slowest quarter {made.slowest_per_second:.1f}/s, {made.cpu_ms:.0f} ms of processor time each"
+        f"  {bars.verdict(missed, bars.CREATION_BARS)}",
+        flush=True,
+    )
+    return missed
+
+
+def _print_empty(stack: Stack, tenant: Tenant) -> None:
+    """What a database takes on disk in which nothing is yet."""
+    named = f"select engine_name from databases where name = '{tenant.database}'"
+    name = stack.psql(named, "plainsql_directory")
     found = f"select oid, pg_database_size(oid) from pg_database where datname = '{name}'"
-    oid, size_bytes = stack.psql(found).split("|")
-    folder = stack.psql("show data_directory")
-    return Empty(int(size_bytes), len(list(Path(folder, "base", oid).iterdir())))
-
-
-def spread_over(stack: Stack, steps: tuple[int, ...], connections: int, seconds: float) -> Iterator[Spread]:
-    """Each step's figures, cold connections first opened by a load that is not counted."""
-    # A cell takes a thousand databases unless somebody says otherwise, and some are there already.
-    stack.psql("update cells set room = 2000", "plainsql_directory")
-    made = 0
-    for step in steps:
-        _make(stack, range(made, step))
-        made = step
-        _load(stack, step, connections, seconds)
-        before = _opened(stack)
-        measured = _load(stack, step, connections, seconds)
-        opened = (_opened(stack) - before) / seconds
-        pids = _connections(stack)
-        memories = memory_mib(stack.data_pid), memory_mib(stack.postgres_pid), median(map(memory_mib, pids))
-        yield Spread(step, measured, len(pids), opened, *memories)
-
-
-def _make(stack: Stack, numbers: range) -> None:
-    with ThreadPoolExecutor(_MAKERS) as makers:
-        list(makers.map(lambda number: _make_one(stack, f"bench{number}"), numbers))
-
-
-def _make_one(stack: Stack, name: str) -> None:
-    check_one(f"{stack.control_url}/v1/databases", stack.headers, json.dumps({"name": name}))
-    for sql in (_FILL, _INDEX):
-        check_one(f"{stack.data_url}/v1/query", stack.headers, json.dumps({"sql": sql, "database": name}))
-
-
-def _load(stack: Stack, databases: int, connections: int, seconds: float) -> Measured:
-    body = json.dumps({"sql": "select double from numbers where n = $1", "params": ["N"], "database": "D"})
-    text = body.replace('"N"', "%d").replace('"D"', '"bench%d"')
-    expression = f"string.format([==[{text}]==], math.random(1, {_ROWS}), zipf({databases}))"
-    return wrk(f"{stack.data_url}/v1/query", stack.headers, expression, connections, seconds, head=_ZIPF)
-
-
-# Draws 0 … n-1, the k-th with a probability as 1/(k+1): the inverse of the harmonic sum, by bisection.
-_ZIPF = """
-local sums = {}
-function zipf(n)
-  if not sums[n] then
-    local sum, all = 0, {}
-    for k = 1, n do sum = sum + 1 / k; all[k] = sum end
-    sums[n] = all
-  end
-  local all = sums[n]
-  local wanted = math.random() * all[n]
-  local low, high = 1, n
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    if all[middle] < wanted then low = middle + 1 else high = middle end
-  end
-  return low - 1
-end
-"""
-
-
-def _connections(stack: Stack) -> list[int]:
-    """The processes of the service's connections."""
-    return [
-        int(pid) for pid in stack.psql("select pid from pg_stat_activity where application_name = 'plainsql'").split()
-    ]
-
-
-def _opened(stack: Stack) -> int:
-    """Connections to customers' databases since the cell was made. Backends tell when they end."""
-    return int(stack.psql("select sum(sessions) from pg_stat_database where datname ~ '^d_'"))
+    oid, size_bytes = stack.psql(found, "postgres").split("|")
+    files = len(list(Path(stack.psql("show data_directory", "postgres"), "base", oid).iterdir()))
+    print(f"an empty database takes {int(size_bytes) / 1e6:.1f} MB in {files} files")

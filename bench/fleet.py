@@ -2,9 +2,9 @@
 
 Owns two workloads. Of the first, three nodes are at work all the time, each with the same load of its own, so that
 neither how busy a node nor how busy the machine is differs: what differs is how many of them are one service's, and on
-how many cells its databases are. The others are of services of their own. Of the second, one load is spread over more
-and more nodes, each of which has less to do then. Reports processor time per request, of the nodes and cells of the one
-service: other than time by the clock, it hardly depends on who else uses the machine.
+how many cells its databases are. The others are of services of their own. Of the second, the alias spreads one load
+over more and more nodes, each of which has less to do then. Reports processor time per request, of the nodes and cells
+of the one service: other than time by the clock, it hardly depends on who else uses the machine.
 """
 
 import json
@@ -18,8 +18,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from statistics import median
 
+from bench import bars
 from bench.loads import check_one, wrk
-from bench.nodes import BenchNode, directory_dsn, running_node
+from bench.nodes import BenchNode, directory_dsn, running_alias, running_node
 from bench.processes import cpu_s
 from bench.stack import Stack, running_stack
 
@@ -44,6 +45,10 @@ class Cost:
     node_us: float
     cell_us: float
 
+    @property
+    def all_us(self) -> float:
+        return self.node_us + self.cell_us
+
 
 @dataclass(frozen=True)
 class Fleet:
@@ -52,6 +57,8 @@ class Fleet:
     cells: Sequence[Stack]
     nodes: Sequence[BenchNode]
     others: Sequence[BenchNode]
+    # URLs of aliases of the first node, of the first two, and of all.
+    aliases: Sequence[str]
 
     def idle_ms_per_s(self, seconds: float) -> float:
         """The processor time that an idle node takes."""
@@ -63,24 +70,23 @@ class Fleet:
     def cost(self, nodes: int, cells: int, seconds: float, *, spread: bool) -> Cost:
         """What a load on so many nodes and cells of the one service takes: the same on each node, or one for all."""
         loads = self._one_load(nodes, cells) if spread else self._load_a_node(nodes, cells)
-        before_s = self._took_s(cells)
+        before_s = self._took_s(nodes, cells)
         with ThreadPoolExecutor(_MOST) as running:
             rates = list(running.map(lambda load: load.run(seconds), loads))
-        node_s, cell_s = (after - before for after, before in zip(self._took_s(cells), before_s, strict=True))
-        requests = sum(rates[:nodes]) * round(seconds)
+        node_s, cell_s = (after - before for after, before in zip(self._took_s(nodes, cells), before_s, strict=True))
+        ours = sum(rates if spread else rates[:nodes])
         # A cell serves its own service, too, where that has a node at work.
-        others = 0 if spread or nodes > 1 else cells - 1
-        all_requests = sum(rates[: nodes + others]) * round(seconds)
-        return Cost(sum(rates[:nodes]), node_s / requests * 1e6, cell_s / all_requests * 1e6)
+        others = 0 if spread or nodes > 1 else sum(rates[nodes : nodes + cells - 1])
+        return Cost(ours, node_s / (ours * round(seconds)) * 1e6, cell_s / ((ours + others) * round(seconds)) * 1e6)
 
     def _load_a_node(self, nodes: int, cells: int) -> "list[_Load]":
         """A database has one node, as behind the alias."""
         ours = [
-            _Load(node, self.cells[0], [_name(database % cells, index, database) for database in range(_DATABASES)])
+            _Load(node.url, self.cells[0], [_name(database % cells, index, database) for database in range(_DATABASES)])
             for index, node in enumerate(self.nodes[:nodes])
         ]
         theirs = [
-            _Load(node, stack, [_name(0, 0, database) for database in range(_DATABASES)])
+            _Load(node.url, stack, [_name(0, 0, database) for database in range(_DATABASES)])
             for node, stack in zip(self.others, self.cells[1:], strict=True)
         ]
         return [*ours, *theirs][:_MOST]
@@ -88,38 +94,38 @@ class Fleet:
     def _one_load(self, nodes: int, cells: int) -> "list[_Load]":
         """The same databases and connections, however many nodes share them."""
         names = [_name(each % cells, index, each) for index in range(_MOST) for each in range(_DATABASES)]
-        connections = _MOST * _CONNECTIONS // nodes
-        return [
-            _Load(node, self.cells[0], names[index::nodes], connections)
-            for index, node in enumerate(self.nodes[:nodes])
-        ]
+        return [_Load(self.aliases[nodes - 1], self.cells[0], names, _MOST * _CONNECTIONS)]
 
-    def _took_s(self, cells: int) -> tuple[float, float]:
+    def _took_s(self, nodes: int, cells: int) -> tuple[float, float]:
         postgres = sum(cpu_s(cell.postgres_pid) for cell in self.cells[:cells])
-        return sum(cpu_s(node.pid) for node in self.nodes), postgres
+        return sum(cpu_s(node.pid) for node in self.nodes[:nodes]), postgres
 
 
 @dataclass(frozen=True)
 class _Load:
-    """Look-ups in some databases of a service, on one node."""
+    """Look-ups in some databases of a service, on one node or through an alias."""
 
-    node: BenchNode
+    url: str
     service: Stack
     names: Sequence[str]
     connections: int = _CONNECTIONS
 
     def run(self, seconds: float) -> float:
         """How many were answered a second."""
-        body = json.dumps({"sql": _SQL, "params": ["N"], "database": "D"}).replace('"N"', "%d").replace('"D"', '"%s"')
+        body = json.dumps({"sql": _SQL, "params": ["N"]}).replace('"N"', "%d")
         listed = ", ".join(f'"{name}"' for name in self.names)
         head = f"local names = {{{listed}}}\nfunction delay() return {_PAUSE_MS} end"
-        expression = f"string.format([==[{body}]==], math.random(1, {_ROWS}), names[math.random(1, {len(self.names)})])"
-        url = f"{self.node.url}/v1/query"
-        return wrk(url, self.service.headers, expression, self.connections, seconds, head=head).per_second
+        # The alias looks only at the header.
+        prelude = f'wrk.headers["X-Database"] = names[math.random(1, {len(self.names)})]'
+        expression = f"string.format([==[{body}]==], math.random(1, {_ROWS}))"
+        return wrk(
+            f"{self.url}/v1/query", self.service.headers, expression, self.connections, seconds,
+            prelude=prelude, head=head,
+        ).per_second  # fmt: skip
 
 
-def show(rounds: int, seconds: float) -> None:
-    """Measures, and prints what was found."""
+def show(rounds: int, seconds: float) -> list[str]:
+    """Measures, and prints what was found. Returns which figures miss their bars."""
     with running_fleet() as running:
         costs: dict[tuple[bool, tuple[int, int]], list[Cost]] = {
             (spread, shape): [] for spread in (False, True) for shape in SHAPES
@@ -132,21 +138,31 @@ def show(rounds: int, seconds: float) -> None:
         for _ in range(rounds):
             for (spread, shape), found in costs.items():
                 found.append(running.cost(*shape, seconds, spread=spread))
-    for spread, title in ((False, "each node has a load of its own"), (True, "one load is spread over the nodes")):
-        print(title)
-        _print_costs({shape: costs[spread, shape] for shape in SHAPES})
+    print("each node has a load of its own")
+    _print_costs({shape: costs[False, shape] for shape in SHAPES}, {})
+    print("the alias spreads one load over the nodes")
+    return _print_costs({shape: costs[True, shape] for shape in SHAPES}, bars.NODE_BARS)
 
 
-def _print_costs(costs: dict[tuple[int, int], list[Cost]]) -> None:
-    print("nodes  cells  requests/s  us of a cell  us of a node  from    to  beside 1 and 1")
+def _print_costs(costs: dict[tuple[int, int], list[Cost]], wanted: bars.Bars) -> list[str]:
+    print("nodes  cells  requests/s  us of a cell  us of a node  from    to  beside 1 and 1  both beside 1 and 1")
     first = median(cost.node_us for cost in costs[SHAPES[0]])
+    first_of_all = median(cost.all_us for cost in costs[SHAPES[0]])
+    missed: list[str] = []
     for (nodes, cells), found in costs.items():
         of_nodes = [cost.node_us for cost in found]
+        growth = median(cost.all_us for cost in found) / first_of_all
+        # More cells are another matter: there are as many connections to each.
+        its_bars = wanted if cells == 1 else {}
+        missing = bars.missed({bars.TIMES_ONE_NODE: growth}, its_bars)
         print(
             f"{nodes:5}  {cells:5}  {median(cost.per_second for cost in found):10.0f}"
             f"  {median(cost.cell_us for cost in found):12.0f}  {median(of_nodes):12.0f}"
-            f"  {min(of_nodes):4.0f}  {max(of_nodes):4.0f}  {median(of_nodes) / first:14.3f}"
+            f"  {min(of_nodes):4.0f}  {max(of_nodes):4.0f}  {median(of_nodes) / first:14.3f}  {growth:19.3f}"
+            f"  {bars.verdict(missing, its_bars)}"
         )
+        missed += missing
+    return missed
 
 
 @contextmanager
@@ -167,7 +183,9 @@ def running_fleet() -> Iterator[Fleet]:
             # The next ones go to the next cell.
             _operate(first, "cell", "set", names[cell], "--state", "full")
         nodes = [running.enter_context(running_node(first, _MOST)) for _ in range(_MOST)]
-        yield Fleet(stacks, nodes, [running.enter_context(running_node(stack, 1)) for stack in stacks[1:]])
+        others = [running.enter_context(running_node(stack, 1)) for stack in stacks[1:]]
+        aliases = [running.enter_context(running_alias(first, nodes[:count])) for count in range(1, _MOST + 1)]
+        yield Fleet(stacks, nodes, others, aliases)
 
 
 def _name(cell: int, node: int, database: int) -> str:

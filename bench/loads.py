@@ -122,9 +122,15 @@ def wrk(
     """
     lines = [f'wrk.headers["{name}"] = "{value}"' for name, value in headers.items()]
     request = f"request = function() {prelude} return wrk.format(nil, nil, nil, {body}) end"
+    script = "\n".join(['wrk.method = "POST"', head, *lines, request])
+    return run_wrk(url, script, connections, seconds, at_most=at_most)
+
+
+def run_wrk(url: str, lua: str, connections: int, seconds: float, *, at_most: int | None = None) -> Measured:
+    """wrk's measure of what a script in Lua requests. After `at_most` requests it ends."""
     ending = [] if at_most is None else [_end_after(at_most, connections)]
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as script:
-        script.write("\n".join(['wrk.method = "POST"', head, *lines, request, *ending]))
+        script.write("\n".join([lua, *ending]))
         script.flush()
         arguments = ["wrk", "--latency", "-t", "1", "-c", str(connections), "-d", f"{round(seconds)}s", *_TIMEOUT]
         output = _run([*arguments, "-s", script.name, url], ends_itself=at_most is None)

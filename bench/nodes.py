@@ -1,20 +1,26 @@
-"""Data-plane nodes beside a stack: processes of their own on its directory.
+"""Data-plane nodes beside a stack: processes of their own on its directory; and an alias before them.
 
 Owns starting and stopping them.
 """
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
 
 from bench.stack import Stack
+from plainsql_server.dev.alias import MISSING, find_nginx, nginx_command, write_config
 from plainsql_server.dev.ports import free_port
+from plainsql_server.operations.files.alias import Alias
 
 _START_LIMIT_S = 60
 _STOP_LIMIT_S = 20
@@ -55,6 +61,25 @@ def running_node(stack: Stack, nodes: int) -> Iterator[BenchNode]:
         process.wait(_STOP_LIMIT_S)
 
 
+@contextmanager
+def running_alias(stack: Stack, nodes: Sequence[BenchNode]) -> Iterator[str]:
+    """The URL of an nginx that sends each database's requests to one of the nodes, as in production."""
+    program = find_nginx()
+    if program is None:
+        raise SystemExit(MISSING)
+    address, upstreams = f"127.0.0.1:{free_port()}", [urlsplit(node.url).netloc for node in nodes]
+    folder = Path(tempfile.mkdtemp(prefix="plainsql-bench-alias-"))
+    write_config(folder, Alias([address], upstreams, stack.control_url))
+    process = subprocess.Popen(nginx_command(program, folder), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        _await_ready(process, f"http://{address}", time.monotonic() + _START_LIMIT_S)
+        yield f"http://{address}"
+    finally:
+        process.terminate()
+        process.wait(_STOP_LIMIT_S)
+        shutil.rmtree(folder)
+
+
 def _await_ready(process: "subprocess.Popen[bytes]", url: str, end_s: float) -> None:
     while True:
         try:
@@ -62,5 +87,5 @@ def _await_ready(process: "subprocess.Popen[bytes]", url: str, end_s: float) -> 
             return
         except urllib.error.URLError:
             if process.poll() is not None or time.monotonic() > end_s:
-                raise SystemExit("a node did not start") from None
+                raise SystemExit("a node or its alias did not start") from None
             time.sleep(0.02)

@@ -1,6 +1,7 @@
 """The stack under test: `plainsql-server dev` in a temporary folder, with pgbench's tables in its database.
 
     with running_stack(workers, scale, "--no-tls") as stack: …
+    with running_empty_stack(workers, "--no-tls", settings={"PLAINSQL_NODES": "1"}) as stack: …
 
 Everything runs on this machine, the load generators too. Settings come from the environment, as always; the metrics are
 served, too.
@@ -14,10 +15,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from plainsql_server.dev.ports import free_port
 
@@ -31,8 +33,10 @@ class Stack:
 
     data_url: str
     control_url: str
-    data_pid: int
-    postgres_pid: int
+    # None if nginx isn't installed.
+    alias_url: str | None
+    # By the name of the part: data, control, postgres; alias and redis if there are such.
+    pids: Mapping[str, int]
     # One for each process of the data plane.
     metrics_ports: range
     api_key: str
@@ -41,6 +45,14 @@ class Stack:
     superuser: str
     database: str
     owner_role: str
+
+    @property
+    def data_pid(self) -> int:
+        return self.pids["data"]
+
+    @property
+    def postgres_pid(self) -> int:
+        return self.pids["postgres"]
 
     @property
     def headers(self) -> dict[str, str]:
@@ -58,17 +70,26 @@ class Stack:
 @contextmanager
 def running_stack(workers: int, scale: int, *options: str, tier: str = "dedicated") -> Iterator[Stack]:
     """A fresh service with pgbench's tables at `scale`, gone afterwards."""
+    with running_empty_stack(workers, *options, tier=tier) as stack:
+        _fill(stack, scale)
+        yield stack
+
+
+@contextmanager
+def running_empty_stack(
+    workers: int, *options: str, tier: str = "dedicated", settings: Mapping[str, str] | None = None
+) -> Iterator[Stack]:
+    """A fresh service, gone afterwards. `settings` are environment variables of its own."""
     folder = Path(tempfile.mkdtemp(prefix="plainsql-bench-"))
     command = [sys.executable, "-m", "plainsql_server", "dev", "--dir", str(folder), "--tier", tier]
     first_port = free_port()
     process = subprocess.Popen(
         [*command, "--workers", str(workers), *options], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        env={**os.environ, "PLAINSQL_METRICS_PORT": str(first_port)},
+        env={**os.environ, "PLAINSQL_METRICS_PORT": str(first_port), **(settings or {})},
     )  # fmt: skip
     try:
-        stack = _describe(folder, process, range(first_port, first_port + workers))
-        _fill(stack, scale)
-        yield stack
+        dev = _await_description(folder, process)
+        yield described_stack(dev, range(first_port, first_port + workers))
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
@@ -76,7 +97,7 @@ def running_stack(workers: int, scale: int, *options: str, tier: str = "dedicate
         shutil.rmtree(folder)
 
 
-def _describe(folder: Path, process: "subprocess.Popen[bytes]", metrics_ports: range) -> Stack:
+def _await_description(folder: Path, process: "subprocess.Popen[bytes]") -> dict[str, Any]:
     described = folder / "dev.json"
     end = time.monotonic() + _START_LIMIT_S
     while not described.exists():
@@ -87,13 +108,18 @@ def _describe(folder: Path, process: "subprocess.Popen[bytes]", metrics_ports: r
             process.wait(_STOP_LIMIT_S)
             raise SystemExit(f"plainsql-server dev did not start:\n{process.stderr.read().decode()}")
         time.sleep(0.05)
-    dev = json.loads(described.read_text())
+    description: dict[str, Any] = json.loads(described.read_text())
+    return description
+
+
+def described_stack(dev: Mapping[str, Any], metrics_ports: range) -> Stack:
+    """The stack that `dev.json` describes."""
     postgres = dev["postgres"]
     stack = Stack(
         data_url=dev["data_url"],
         control_url=dev["control_url"],
-        data_pid=dev["pids"]["data"],
-        postgres_pid=dev["pids"]["postgres"],
+        alias_url=dev["alias_url"],
+        pids=dev["pids"],
         metrics_ports=metrics_ports,
         api_key=Path(dev["api_key_file"]).read_text().strip(),
         socket=postgres["socket"],
@@ -102,7 +128,7 @@ def _describe(folder: Path, process: "subprocess.Popen[bytes]", metrics_ports: r
         database=postgres["database"],
         owner_role="",
     )
-    return Stack(**{**vars(stack), "owner_role": _owner_role(stack)})
+    return replace(stack, owner_role=_owner_role(stack))
 
 
 def _owner_role(stack: Stack) -> str:

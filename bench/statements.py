@@ -150,8 +150,7 @@ def print_found(found: Found, wanted: Mapping[str, float]) -> list[str]:
     ratios = "  ".join(_with_spread(figures.get(column)) for column in _RATIOS)
     costs = "  ".join(_shown(figures.get(column), len(column), 2 if column == bars.LANE else 1) for column in _COSTS)
     missed = bars.missed({column: median(values) for column, values in figures.items()}, wanted)
-    verdict = f"below the bar: {', '.join(missed)}" if missed else "ok" if wanted else "no bars"
-    print(f"{found.name:17}  {rates}  {ratios}  {costs}  {verdict}", flush=True)
+    print(f"{found.name:17}  {rates}  {ratios}  {costs}  {bars.verdict(missed, wanted)}", flush=True)
     return missed
 
 
