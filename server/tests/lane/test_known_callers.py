@@ -196,7 +196,7 @@ def test_a_known_head_has_one_secret_and_one_length() -> None:
         KnownHead((b"a", b"b", b"c", b"d"), (LENGTH, SECRET, SECRET))
 
 
-PIECES = st.sampled_from([
+INSERTED = st.sampled_from([
     b"\r\n", b"\r", b"\n", b" ", b"\t", b":", b"\0", b"\xff", b"\xc3\xa9", b"Bearer ", b"bearer ", KEY, OTHER_KEY,
     TOKEN, KEY[:10], b"mine", b"other", b"a", b"_", b"-", b"0", b"Authorization: Bearer " + OTHER_KEY + b"\r\n",
     b"X-Database: other\r\n", b"\r\nX-Database: other", b"\r\nAuthorization: Basic x", b"X-Forwarded-For: 1\r\n",
@@ -208,7 +208,7 @@ SECRETS = st.one_of(
 )
 NAMES = st.one_of(st.from_regex(DATABASE_NAME.pattern.encode(), fullmatch=True), st.binary(max_size=4))
 EDITS = st.lists(
-    st.tuples(st.integers(0, 400), st.integers(0, 50), st.one_of(PIECES, st.binary(max_size=3))), max_size=3
+    st.tuples(st.integers(0, 400), st.integers(0, 50), st.one_of(INSERTED, st.binary(max_size=3))), max_size=3
 )
 
 
@@ -222,12 +222,12 @@ def test_whatever_is_known_is_read_as_the_parser_reads_it(
     assert known is not None
     data = NAMED.replace(b"mine", name) if is_named else UNNAMED
     data = data.replace(KEY, secret)
-    for start, size, piece in edits:
+    for start, size, inserted in edits:
         at = start % len(data)
         # Half of them near the values that are in question.
         if start % 2 and (found := data.find(b"Bearer")) >= 0:
             at = found + start % 70
-        data = data[:at] + piece + data[at + size :]
+        data = data[:at] + inserted + data[at + size :]
     if known.match(data) != known.COMPLETE:
         return
     whole = data[: known.body_at + known.body_size]

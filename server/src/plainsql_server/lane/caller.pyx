@@ -51,6 +51,14 @@ def caller_of(principal, place, pool):
     return new_caller(principal, place, pool)
 
 
+def sends(Caller caller not None, bytes secret not None, bytes database):
+    """Whether a request with these two is a caller's own, for tests."""
+    cdef bytes name = b"" if database is None else database
+    if len(secret) != SECRET_SIZE:
+        raise ValueError("a secret has one size")
+    return caller.has_sent(secret) and caller.has_named(name, len(name))
+
+
 cdef Caller new_caller(principal, place, pool):
     cdef Caller caller = Caller()
     caller.principal, caller.place, caller.limits = principal, place, TIERS[principal.tier]

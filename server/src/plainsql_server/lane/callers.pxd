@@ -5,7 +5,7 @@ cdef class Callers:
     # By secret and database, as they are sent; the oldest first.
     cdef dict by_sent
 
-    cdef Caller find(self, bytes secret, bytes database)
-    cdef int add(self, Caller caller, bytes secret, bytes database) except -1
+    cpdef Caller find(self, bytes secret, bytes database)
+    cpdef int add(self, Caller caller, bytes secret, bytes database) except -1
     cdef int drop(self, Caller caller) except -1
-    cdef int forget(self, organization_id) except -1
+    cpdef int forget(self, organization_id) except -1

@@ -13,6 +13,8 @@ that still refers to it cannot take a request for one of that caller.
 
 from itertools import islice
 
+from plainsql_server.lane.known_head cimport SECRET_SIZE
+
 # One has less than a kilobyte.
 MAX_CALLERS = 4_096
 # How many are dropped at once if there are too many.
@@ -25,12 +27,15 @@ cdef class Callers:
     def __init__(self):
         self.by_sent = {}
 
-    cdef Caller find(self, bytes secret, bytes database):
+    cpdef Caller find(self, bytes secret, bytes database):
         return <Caller>self.by_sent.get((secret, database))
 
-    cdef int add(self, Caller caller, bytes secret, bytes database) except -1:
+    cpdef int add(self, Caller caller, bytes secret, bytes database) except -1:
         """Keeps a caller, in the place of another one that has sent the same."""
         cdef Caller other = self.find(secret, database)
+        if secret is None or len(secret) != SECRET_SIZE:
+            # `Caller.has_sent` relies on it.
+            raise ValueError("a secret has one size")
         if other is caller:
             return 0
         if other is not None:
@@ -47,7 +52,7 @@ cdef class Callers:
         caller.secret = None
         return 0
 
-    cdef int forget(self, organization_id) except -1:
+    cpdef int forget(self, organization_id) except -1:
         """Drops the callers of an organization, or all for None."""
         cdef Caller caller
         for caller in list(self.by_sent.values()):
