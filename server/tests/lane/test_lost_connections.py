@@ -30,7 +30,7 @@ from server.tests.http_server import port_of, started
 pytestmark = [pytest.mark.unit, pytest.mark.compiled]
 
 HEAD = (
-    b"POST /v1/query HTTP/1.1\r\nhost: x\r\nauthorization: Bearer svc_k_x\r\n"
+    b"POST /v1/query HTTP/1.1\r\nhost: x\r\nauthorization: Bearer svc_k_" + b"x" * 38 + b"\r\n"
     b"content-type: application/json\r\ncontent-length: %d\r\n\r\n"
 )
 BODY = b'{"sql":"select 1"}'

@@ -12,8 +12,13 @@ cdef class Caller:
     cdef bint without_code, has_rate_limit, is_read_only
     # The end of its log lines: from the error code on, without the trace.
     cdef bytes log_names
+    # What leads to it: the secret, and the database that the request names, as they are sent. `callers.pyx` sets them.
+    cdef bytes secret, database
     # What it has used since the last report.
     cdef int64_t requests, rows, engine_us, size_bytes
+
+    cdef bint has_sent(self, const char *secret) noexcept
+    cdef bint has_named(self, const char *database, Py_ssize_t size) noexcept
 
 
 cdef Caller new_caller(principal, place, pool)

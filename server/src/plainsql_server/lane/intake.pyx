@@ -3,6 +3,9 @@
 
     if intake.take_in(data, head): …    # intake.plan and intake.caller are known
 
+Behind a proxy, each request on a connection may have another caller. Who calls is found out by the secret and the name
+of the database in the request itself, and only if the same two have led to a caller before.
+
 Nothing is done for a key that is not known. A body that is new must be decoded and classified, so that takes a permit
 first, as it does on the ordinary path. The permit stays with the request, wherever it goes.
 """
@@ -10,9 +13,10 @@ first, as it does on the ordinary path. The permit stays with the request, where
 from cpython.bytes cimport PyBytes_AS_STRING
 
 from plainsql_server.lane.clocks cimport monotonic_ns
+from plainsql_server.lane.known_head cimport SECRET_SIZE
 from plainsql_server.lane.permit cimport take_permit
 from plainsql_server.lane.reasons cimport BODY, CALLER, OPTIONS, RATE_LIMIT
-from plainsql_server.lane.route cimport RouteHead
+from plainsql_server.lane.route cimport LaneRoute, RouteHead
 
 from plainsql_server.core.clock import Deadline
 from plainsql_server.lane.handover import Admitted, LaneRequest
@@ -29,28 +33,55 @@ cdef class Intake(Wire):
         """Finds out what a request asks for, and who calls; False if the ordinary path must do that."""
         self.started_ns = monotonic_ns()
         self.permit = None
-        principal = self.known_principal()
+        self.note_spans(data, head)
+        self.caller = self.known_caller()
+        principal = self.known_principal() if self.caller is None else self.caller.principal
         if principal is None:
             return self.pass_on(CALLER)
-        self.data, self.body_at, self.body_size = data, head.body_at, head.body_size
-        self.request_id = data[head.id_at : head.id_at + head.id_size] if head.id_at >= 0 else None
-        self.traceparent = data[head.trace_at : head.trace_at + 55] if head.trace_at >= 0 else None
         self.plan = self.find_plan()
         if self.plan is None and not self.learn_plan(principal):
             return False
-        self.caller = self.find_caller(self.plan)
-        if self.caller is None:
-            return self.pass_on(CALLER)
+        if self.caller is None or not self.is_for(self.caller, self.plan):
+            self.caller = self.find_caller(self.plan)
+            if self.caller is None:
+                return self.pass_on(CALLER)
+        self.head.caller = self.caller
         if self.plan.may_store_code and self.caller.place.without_code:
             return self.pass_on(OPTIONS)
         return True
 
+    cdef int note_spans(self, bytes data, KnownHead head) except -1:
+        self.data, self.body_at, self.body_size = data, head.body_at, head.body_size
+        self.secret_at, self.database_at, self.database_size = head.secret_at, head.database_at, head.database_size
+        self.request_id = data[head.id_at : head.id_at + head.id_size] if head.id_at >= 0 else None
+        self.traceparent = data[head.trace_at : head.trace_at + 55] if head.trace_at >= 0 else None
+        return 0
+
+    cdef bytes secret(self):
+        """The request's own secret."""
+        return self.data[self.secret_at : self.secret_at + SECRET_SIZE]
+
+    cdef bytes database(self, QueryPlan plan):
+        """The name of the database in the request's own body, or in its head; None if there is none."""
+        if plan is not None and plan.database is not None:
+            return (<str>plan.database).encode()
+        if self.database_at < 0:
+            return None
+        return self.data[self.database_at : self.database_at + self.database_size]
+
+    cdef bint is_valid(self, Caller caller) noexcept:
+        return caller.generation == self.lane.generation and self.started_ns * 1e-9 < caller.until_s
+
+    cdef Caller known_caller(self):
+        """A valid caller with the request's secret: the last one, or the one for the database in the head; or None."""
+        cdef Caller caller = self.head.caller
+        if caller is None or not caller.has_sent(PyBytes_AS_STRING(self.data) + self.secret_at):
+            caller = self.head.route.callers.find(self.secret(), self.database(None))
+        return caller if caller is not None and self.is_valid(caller) else None
+
     cdef object known_principal(self):
         """Who has the key, if that is cached and valid."""
-        cdef Caller known = self.head.caller
-        if known is not None and known.generation == self.lane.generation and self.started_ns * 1e-9 < known.until_s:
-            return known.principal
-        found = self.lane.principals.remembered(self.head.learned.secret)
+        found = self.lane.principals.remembered(self.secret().decode())
         return None if found is None else found[0]
 
     cdef QueryPlan find_plan(self):
@@ -74,16 +105,25 @@ cdef class Intake(Wire):
             self.head.plan = plan
         return plan
 
+    cdef bint is_for(self, Caller caller, QueryPlan plan) except -1:
+        """Whether a caller with the request's secret has named the same database."""
+        if plan.database is None:
+            return caller.has_named(PyBytes_AS_STRING(self.data) + self.database_at, self.database_size)
+        return caller.database is not None and caller.database == self.database(plan)
+
     cdef Caller find_caller(self, QueryPlan plan):
         """The caller; None if the ordinary path must look something up."""
-        cdef RouteHead head = self.head
-        cdef Caller known = head.caller
-        learned = head.learned
-        if plan.database is not None and plan.database != learned.database:
-            return self.lane.find_caller(head.route, learned.secret, plan.database, None)
-        if known is None or known.generation != self.lane.generation or self.started_ns * 1e-9 >= known.until_s:
-            head.caller = known = self.lane.find_caller(head.route, learned.secret, learned.database, known)
-        return known
+        cdef LaneRoute route = self.head.route
+        cdef bytes secret = self.secret(), database = self.database(plan)
+        cdef Caller known = route.callers.find(secret, database), caller
+        if known is not None and self.is_valid(known):
+            return known
+        caller = self.lane.find_caller(route, secret, database, known)
+        if caller is not None:
+            route.callers.add(caller, secret, database)
+        elif known is not None:
+            route.callers.drop(known)
+        return caller
 
     cdef bint take_permit(self, principal) except -1:
         """Takes a permit of the organization's, if it needs one and the request has none."""
@@ -101,10 +141,17 @@ cdef class Intake(Wire):
         """Reads the parameters again: other requests have used the scalars since."""
         return self.plan.frame.holds(PyBytes_AS_STRING(self.data) + self.body_at, self.body_size, self.lane.scalars)
 
+    cdef dict headers(self):
+        """The headers of the request: what its head has in common with others, and the caller's own."""
+        headers = {**self.head.learned.headers, b"authorization": b"Bearer " + self.secret()}
+        if self.database_at >= 0:
+            headers[b"x-database"] = self.database(None)
+        return headers
+
     cdef object as_request(self):
         """The request, for the ordinary path, which owes an answer to it from now on."""
         request = LaneRequest(
-            self.head.route.path, self.head.learned.headers, self.data[self.body_at :], self.request_id,
+            self.head.route.path, self.headers(), self.data[self.body_at :], self.request_id,
             self.traceparent, None if self.permit is None else self.permit.headers(), self.started_ns * 1e-9,
         )
         self.is_dirty = True

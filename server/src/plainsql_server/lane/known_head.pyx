@@ -1,10 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """The head of a request that the parser has read before, recognized by its bytes.
 
-    head = KnownHead((b"POST /v1/query HTTP/1.1\r\nContent-Length: ", b"\r\n\r\n"), (LENGTH,))
+    parts = b"POST /v1/query HTTP/1.1\r\nAuthorization: Bearer ", b"\r\nContent-Length: ", b"\r\n\r\n"
+    head = KnownHead(parts, (SECRET, LENGTH))
     head.match(data)    # COMPLETE: the body is at data[head.body_at : head.body_at + head.body_size]
 
 Two requests of a client usually differ in a few spans only: the digits of the content length, a request id, a trace id.
+Those of two clients behind the same proxy also differ in the secret, and in the database that a header names.
 Everything else must be equal, byte for byte, and a span must be of the strictest form that the ordinary path accepts.
 Nothing is parsed here, so the rules of HTTP stay in one place. `learning.py` makes known heads.
 """
@@ -15,6 +17,8 @@ from libc.string cimport memcmp
 LENGTH = 0
 REQUEST_ID = 1
 TRACEPARENT = 2
+SECRET = 3
+DATABASE = 4
 
 # Longer bodies take the ordinary path.
 MAX_BODY_BYTES = 64 * 1024
@@ -22,6 +26,8 @@ cdef Py_ssize_t max_body_bytes = MAX_BODY_BYTES
 cdef int MAX_LENGTH_DIGITS = 6
 # `core/ids.py` accepts req_ and 8 to 64 letters and digits.
 cdef int MIN_ID = 12, MAX_ID = 68
+# `core/names.py` allows databases up to 63 characters.
+cdef int MAX_DATABASE = 63
 
 
 cdef class KnownHead:
@@ -30,8 +36,8 @@ cdef class KnownHead:
     COMPLETE = 2
 
     def __init__(self, tuple parts not None, tuple kinds not None):
-        if len(parts) != len(kinds) + 1 or len(kinds) > 3 or kinds.count(LENGTH) != 1:
-            raise ValueError("pass one part more than spans, at most three spans, and one of them the length")
+        if len(parts) != len(kinds) + 1 or len(set(kinds)) != len(kinds) or not {LENGTH, SECRET} <= set(kinds):
+            raise ValueError("pass one part more than spans, at most one span of a kind, a length and a secret")
         for part in parts:
             if not isinstance(part, bytes):
                 raise TypeError("parts are bytes")
@@ -52,8 +58,8 @@ cdef class KnownHead:
         cdef Py_ssize_t at = 0, length
         cdef int index
         cdef bytes part
-        self.id_at = self.trace_at = -1
-        self.id_size = 0
+        self.id_at = self.trace_at = self.database_at = -1
+        self.id_size = self.database_size = 0
         for index in range(self.spans + 1):
             part = <bytes>self.parts[index]
             length = PyBytes_GET_SIZE(part)
@@ -71,6 +77,10 @@ cdef class KnownHead:
         """Where the span ends; -1 if it has not the form that the next part would need anyway."""
         if kind == 0:
             return self.read_length(text, at, size)
+        if kind == 3:
+            return self.read_secret(text, at, size)
+        if kind == 4:
+            return self.read_database(text, at, size)
         if kind == 1:
             return self.read_id(text, at, size)
         return self.read_traceparent(text, at, size)
@@ -83,6 +93,23 @@ cdef class KnownHead:
         if at == start or text[start] == 48 or value > max_body_bytes:
             return -1
         self.body_size = value
+        return at
+
+    cdef Py_ssize_t read_secret(self, const char *text, Py_ssize_t at, Py_ssize_t size) noexcept:
+        if size - at < SECRET_SIZE or not is_secret(text + at):
+            return -1
+        self.secret_at = at
+        return at + SECRET_SIZE
+
+    cdef Py_ssize_t read_database(self, const char *text, Py_ssize_t at, Py_ssize_t size) noexcept:
+        cdef Py_ssize_t start = at
+        if at == size or not 97 <= text[at] <= 122:
+            return -1
+        while at < size and (97 <= text[at] <= 122 or 48 <= text[at] <= 57 or text[at] == 95 or text[at] == 45):
+            at += 1
+        if at - start > MAX_DATABASE:
+            return -1
+        self.database_at, self.database_size = start, at - start
         return at
 
     cdef Py_ssize_t read_id(self, const char *text, Py_ssize_t at, Py_ssize_t size) noexcept:
@@ -111,6 +138,24 @@ cdef class KnownHead:
 
 cdef bint is_alphanumeric(char byte) noexcept:
     return 48 <= byte <= 57 or 65 <= byte <= 90 or 97 <= byte <= 122
+
+
+cdef bint is_secret(const char *text) noexcept:
+    """Whether a text begins with something of a secret's form: svc_k_ or svc_s_, and letters and digits.
+
+    Each request has one, so there are no branches, and the loops have as many steps as the compiler can combine.
+    """
+    cdef int index, others = 0
+    cdef unsigned char byte
+    if memcmp(text, b"svc_", 4) != 0 or (text[4] != 107 and text[4] != 115) or text[5] != 95:
+        return False
+    for index in range(16):
+        byte = text[index + 6]
+        others |= (<unsigned char>((byte | 32) - 97) > 25) & (<unsigned char>(byte - 48) > 9)
+    for index in range(32):
+        byte = text[index + SECRET_SIZE - 32]
+        others |= (<unsigned char>((byte | 32) - 97) > 25) & (<unsigned char>(byte - 48) > 9)
+    return others == 0
 
 
 cdef bint is_hexadecimal(const char *text, int size) noexcept:

@@ -44,7 +44,7 @@ cdef class Lane:
     # For tests: after which step every statement is handed over.
     cdef public int forced
 
-    cdef Caller find_caller(self, LaneRoute route, str secret, object database, Caller known)
+    cdef Caller find_caller(self, LaneRoute route, bytes secret, bytes database, Caller known)
     cdef Exchange exchange_of(self, connection)
     cdef int enqueue(self, Waiting waiting, Caller caller, double deadline_s) except -1
     cdef int sweep_soon(self) except -1

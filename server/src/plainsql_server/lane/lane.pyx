@@ -111,9 +111,12 @@ cdef class Lane:
         self.loop.remove_reader(self.epoll)
         os.close(self.epoll)
 
-    def forget_callers(self, _):
+    def forget_callers(self, organization_id):
         """Called by `Freshness` with each change notification."""
+        cdef LaneRoute route
         self.generation += 1
+        for route in self.routes.values():
+            route.callers.forget(organization_id)
 
     def read_arrivals(self):
         """Reads from every engine connection that has sent something."""
@@ -163,10 +166,10 @@ cdef class Lane:
                 waiting.abort()
         return 0
 
-    cdef Caller find_caller(self, LaneRoute route, str secret, object database, Caller known):
+    cdef Caller find_caller(self, LaneRoute route, bytes secret, bytes database, Caller known):
         """The caller with a secret, if both lookups are cached and valid; `known` again if nothing has changed."""
         cdef Caller caller
-        found = self.principals.remembered(secret)
+        found = self.principals.remembered(secret.decode())
         if found is None:
             return None
         principal, principal_until_s = found
@@ -174,7 +177,7 @@ cdef class Lane:
             check_scope(principal, route.declared)
         except ServiceError:
             return None
-        found = self.databases.remembered(principal, database)
+        found = self.databases.remembered(principal, None if database is None else database.decode())
         if found is None:
             return None
         place, place_until_s = found

@@ -6,6 +6,7 @@ learned = learned_heads.learn(data, request, b"application/json")    # None if i
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
+from plainsql_server.core.credential import SECRET_LENGTH
 from plainsql_server.core.errors import ServiceError
 from plainsql_server.core.ids import is_request_id
 from plainsql_server.http.app.authentication import secret_of
@@ -13,30 +14,32 @@ from plainsql_server.http.app.stream_formats import STREAM_FORMATS
 from plainsql_server.http.server.accept import preferred
 from plainsql_server.http.server.cors import cors_headers
 from plainsql_server.http.server.requests import Request, require_content_type
-from plainsql_server.lane.known_head import LENGTH, REQUEST_ID, TRACEPARENT, KnownHead
+from plainsql_server.lane.known_head import DATABASE, LENGTH, REQUEST_ID, SECRET, TRACEPARENT, KnownHead
 
 # A connection remembers its heads before it has authenticated, so only ordinary ones are worth it.
 _MAX_HEAD_BYTES = 2 * 1024
 # A request with one of these is read by the ordinary path each time.
 _UNUSUAL = (b"transfer-encoding", b"upgrade", b"expect", b"content-encoding", b"idempotency-key")
 # Headers that may differ from request to request.
-_SPANS = {b"content-length": LENGTH, b"x-request-id": REQUEST_ID, b"traceparent": TRACEPARENT}
+_SPANS = {
+    b"authorization": SECRET, b"content-length": LENGTH, b"traceparent": TRACEPARENT, b"x-database": DATABASE,
+    b"x-request-id": REQUEST_ID,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class LearnedHead:
-    """A known head, and what the ordinary path makes of its headers."""
+    """A known head, and what the ordinary path makes of its headers. Callers whose heads are equal share it."""
 
     known: KnownHead
+    # All but those that may differ, which belong to a request.
     headers: dict[bytes, bytes]
-    secret: str
-    database: str | None
     # The lines that every answer has because of the request's Origin header.
     cors: bytes
 
 
 class LearnedHeads:
-    """The heads that the clients of a process send again and again. Connections whose heads are equal share one."""
+    """The heads that the clients of a process send again and again. Connections whose heads are equal share them."""
 
     def __init__(self) -> None:
         self._by_key: WeakValueDictionary[tuple[object, ...], LearnedHead] = WeakValueDictionary()
@@ -66,11 +69,24 @@ def learn_head(data: bytes, request: Request, content_type: bytes) -> LearnedHea
         return None
     try:
         require_content_type(request, content_type)
-        secret = secret_of(request)
+        if not _reads_the_caller(known, data, request):
+            return None
     except ServiceError:
         return None
     cors = b"".join([b"%b: %b\r\n" % header for header in cors_headers(request)])
-    return LearnedHead(known, dict(headers), secret, request.header(b"x-database"), cors)
+    return LearnedHead(known, {name: headers[name] for name in headers if name not in _SPANS}, cors)
+
+
+def _reads_the_caller(known: KnownHead, data: bytes, request: Request) -> bool:
+    """Whether a head that matches its data has found what the ordinary path finds.
+
+    Raises ServiceError if that finds no secret.
+    """
+    at, database = known.database_at, None
+    if at >= 0:
+        database = data[at : at + known.database_size].decode()
+    secret = data[known.secret_at : known.secret_at + SECRET_LENGTH].decode()
+    return (secret, database) == (secret_of(request), request.header(b"x-database"))
 
 
 def _known_head(data: bytes, request: Request) -> KnownHead | None:
@@ -84,15 +100,21 @@ def _known_head(data: bytes, request: Request) -> KnownHead | None:
             continue
         if kind in kinds or not value.startswith(b" ") or value[1:] != request.headers.get(name.lower()):
             return None
-        parts[-1] += name + colon + b" "
+        parts[-1] += name + colon + b" " + _scheme(kind, value[1:])
         parts.append(b"\r\n")
         kinds.append(kind)
     parts[-1] += b"\r\n"
-    if LENGTH not in kinds:
+    if LENGTH not in kinds or SECRET not in kinds:
         return None
     known = KnownHead(tuple(parts), tuple(kinds))
     is_this = known.match(data) == KnownHead.COMPLETE and known.body_at + known.body_size == len(data)
     return known if is_this else None
+
+
+def _scheme(kind: int, value: bytes) -> bytes:
+    """What stands before the secret."""
+    scheme, space, _ = value.partition(b" ")
+    return scheme + space if kind == SECRET else b""
 
 
 def _may_differ(kind: int, value: bytes) -> bool:

@@ -1,5 +1,6 @@
 from plainsql_server.lane.answer cimport Answer
 from plainsql_server.lane.caller cimport Caller
+from plainsql_server.lane.callers cimport Callers
 from plainsql_server.lane.known_head cimport KnownHead
 from plainsql_server.lane.plans.plan cimport QueryPlan, QueryPlans
 from plainsql_server.lane.report cimport Report
@@ -12,12 +13,13 @@ cdef class LaneRoute:
     cdef QueryPlans plans
     cdef Answer answer
     cdef readonly Report report
+    cdef Callers callers
 
 
 cdef class RouteHead:
     cdef object learned
     cdef KnownHead known
     cdef LaneRoute route
-    # Who called last with this head, unless the body named another database, and for what.
+    # Who called last with this head, and for what.
     cdef Caller caller
     cdef QueryPlan plan

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The routes that the lane answers, each with its plans, its answers and its reports; and the heads that lead to them.
+"""The routes that the lane answers, each with its plans, callers, answers and reports; and the heads that lead to them.
 
 A client often sends requests for several routes on one connection. Its wire remembers a head for each of them, with
 what belongs to that head.
@@ -12,6 +12,7 @@ cdef class LaneRoute:
     def __init__(self, declared, QueryPlans plans not None, Answer answer not None, Report report not None):
         self.path, self.declared = declared.path, declared
         self.plans, self.answer, self.report = plans, answer, report
+        self.callers = Callers()
 
 
 cdef class RouteHead:

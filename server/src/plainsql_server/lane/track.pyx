@@ -90,7 +90,7 @@ cdef class Track(Intake):
         cdef Caller caller = self.caller
         if caller.queue.slots == 0:
             # The process may have dropped this pool, and uses another one for the same address.
-            self.head.caller = None
+            caller.until_s = 0.0
             return self.pass_on(CONNECTION)
         if caller.has_rate_limit and not self.take_permit(caller.principal):
             return self.pass_on(RATE_LIMIT)
@@ -105,9 +105,7 @@ cdef class Track(Intake):
         """Runs the request that has waited for its slot."""
         cdef Caller caller = self.caller
         self.waiting, self.has_slot = None, True
-        learned = self.head.learned
-        database = learned.database if self.plan.database is None else self.plan.database
-        if self.lane.find_caller(self.head.route, learned.secret, database, caller) is not caller:
+        if self.lane.find_caller(self.head.route, self.secret(), self.database(self.plan), caller) is not caller:
             # The key was revoked meanwhile, or the database moved.
             self.reason, self.has_slot = CHANGED, False
             caller.admission.release(caller.queue, 0.0)
@@ -133,7 +131,7 @@ cdef class Track(Intake):
             exchange = lane.exchange_of(idle[len(idle) - 1])
         if exchange is None:
             # A connection must be opened; or the pool was given up for another one.
-            self.head.caller = None
+            caller.until_s = 0.0
             return self.pass_on(CONNECTION)
         if exchange.connection.place != caller.leader.place or not exchange.is_quiet():
             return self.pass_on(CONNECTION)

@@ -20,7 +20,7 @@ cdef extern from "sys/socket.h":
 
 # Longer requests are not learned from.
 cdef Py_ssize_t MAX_LEARNED_BYTES = 16 * 1024
-# How many heads a connection remembers: one for each route, and more for clients that name several databases.
+# How many heads a connection remembers: one for each route, and more for clients whose other headers differ.
 cdef int MAX_HEADS = 4
 
 
