@@ -94,7 +94,7 @@ class Load:
         self._run(range(databases), _TOUCH_LIMIT_S, at_most=databases)
 
     def measure(self, spread: Spread, seconds: float) -> Figures:
-        """One load. Look at memory and connections afterwards, which takes processor time itself."""
+        """One load. Memory and connections are looked at afterwards, since that takes processor time itself."""
         choices = spread.choices()
         opened, before_s = opened_connections(self.stack), self._cpu_s()
         measured = self._run(choices, seconds)

@@ -24,7 +24,8 @@ from typing import Any
 from plainsql_server.dev.ports import free_port
 
 _START_LIMIT_S = 60
-_STOP_LIMIT_S = 20
+# A cell with thousands of databases takes long to write its last checkpoint.
+_STOP_LIMIT_S = 120
 
 
 @dataclass(frozen=True)

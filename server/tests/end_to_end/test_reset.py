@@ -16,7 +16,7 @@ from server.tests.service import Service, running_service
 
 # 10,000 in the whole proof.
 TABLES = size("PLAINSQL_TEST_RESET_TABLES", 400)
-# Of the 16,896 places that the lock table of `dev` has.
+# Of the 135,000 entries that the lock table of `dev` has.
 MOST_LOCKS = 4_000
 
 EVERYTHING = [

@@ -61,9 +61,10 @@ _MANY_DATABASES = {
     # minute, a thousand idle databases take 7 % of a core.
     "autovacuum_naptime": "5min",
     # Before it recovers from a crash, PostgreSQL writes to disk what the crashed server may have left in the page
-    # cache. By default it opens each file for that, and a thousand databases have 300,000, which takes 10 to 40 s.
-    # `syncfs` is as safe: it waits for the whole file system, and if a write fails, both only log it. (Before Linux
-    # 5.8, even that message can be missing.) It is slow if other programs write much to the same file system.
+    # cache. By default it opens each file for that: a start with a hundred databases, which have 30,000 files, took 11
+    # to 31 s, and with `syncfs` 1.1 to 1.4 s. That is as safe: it waits for the whole file system, and if a write
+    # fails, both only log it. (Before Linux 5.8, even that message can be missing.) It is slow if other programs write
+    # much to the same file system.
     "recovery_init_sync_method": "syncfs",
 }
 
