@@ -3,8 +3,9 @@
     missed(figures, BARS["lookup, $1"])
     missed(figures, spread_bars("1,000, Zipf", one_p99_ms))
 
-`BARS` are those of `python -m bench statements`; the others are those of `databases`, `fleet` and `opening`. A figure that has no
-bar is reported only. Processor time is the figure to hold on to: rates depend on what else the machine does.
+`BARS` are those of `python -m bench statements`; the others are those of `databases`, `fleet` and `opening`. A figure
+that has no bar is reported only. Processor time is the figure to hold on to: rates depend on what else the machine
+does.
 """
 
 from collections.abc import Mapping

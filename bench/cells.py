@@ -77,7 +77,9 @@ def running_cell(binaries: Binaries, key_type: KeyType) -> Iterator[BenchCell]:
 
 def _configure(cell: BenchCell, data: Path) -> None:
     tls = Tls(f"{cell.folder}/server.pem", f"{cell.folder}/server.key", f"{cell.folder}/ca.pem")
-    config = CellConfig(ADMIN_ROLE, str(cell.folder), tls, "127.0.0.1", ("127.0.0.1/32",), {"port": str(cell.port)})
+    config = CellConfig(
+        ADMIN_ROLE, str(cell.folder), tls, "127.0.0.1", ("127.0.0.1/32",), others={"port": str(cell.port)}
+    )
     (data / "postgresql.conf").write_text(config.postgresql_conf())
     (data / "pg_hba.conf").write_text("local all all trust\n" + config.pg_hba_conf())
     (data / "pg_ident.conf").write_text(config.pg_ident_conf())
