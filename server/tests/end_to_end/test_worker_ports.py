@@ -33,8 +33,8 @@ from server.tests.service import Service
 DATABASES = [f"shop-{number}" for number in range(20)]
 # How soon the databases of a process that died are answered elsewhere.
 MOVED_WITHIN_S = 1.0
-# How long that process stays away: several times as long as nginx leaves it alone.
-AWAY_S = 4.0
+# How long that process is dead: several times as long as nginx leaves it alone.
+DEAD_FOR_S = 4.0
 _LIMIT_S = 60.0
 _TIMING = 'add_header Server-Timing "alias;dur=$plainsql_ms" always;'
 # So that a response says which process nginx asked.
@@ -222,7 +222,7 @@ async def test_the_databases_of_a_process_that_dies_are_answered_elsewhere_and_r
             died_s = time.monotonic()
             moved = [client for client in clients if homes[client.database] == dead]
             assert 0 < len(moved) < len(clients)
-            await wait_until(lambda: all(client.answered(other, died_s + AWAY_S) for client in moved))
+            await wait_until(lambda: all(client.answered(other, died_s + DEAD_FOR_S) for client in moved))
             os.kill(node.process.pid, signal.SIGCONT)
             await wait_until(lambda: all(client.last() == dead for client in moved))
         finally:
