@@ -65,3 +65,27 @@ def test_every_setting_is_listed_with_its_variable_and_default() -> None:
     assert listed["PLAINSQL_DATA_PORT"] == "8400"
     assert listed["PLAINSQL_ALIAS_URL"] == ""
     assert set(listed) == {PREFIX + name.upper() for name in Settings.__struct_fields__}
+
+
+def test_each_process_has_the_next_port_and_an_address_for_the_alias() -> None:
+    settings = read_settings({**REQUIRED, "PLAINSQL_WORKER_PORT": "8500", "PLAINSQL_WORKERS": "2"})
+    assert list(settings.own_ports) == [8500, 8501]
+    assert settings.own_address(8501) == "127.0.0.1:8501"
+    advertised = {**REQUIRED, "PLAINSQL_DATA_HOST": "0.0.0.0", "PLAINSQL_ADVERTISED_HOST": "fd00::1"}
+    assert read_settings({**advertised, "PLAINSQL_WORKER_PORT": "8500"}).own_address(8500) == "[fd00::1]:8500"
+    assert not read_settings(advertised).own_ports
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "named"),
+    [
+        ("WORKER_PORT", "65535", "WORKER_PORT"),
+        ("WORKER_PORT", "8399", "DATA_PORT"),
+        ("DATA_HOST", "0.0.0.0", "ADVERTISED_HOST"),
+        ("DATA_HOST", "::", "ADVERTISED_HOST"),
+    ],
+)
+def test_own_ports_that_could_not_be_used_are_refused(variable: str, value: str, named: str) -> None:
+    own = {"PLAINSQL_WORKER_PORT": "8500", "PLAINSQL_WORKERS": "2"}
+    with pytest.raises(SettingsError, match=f"`PLAINSQL_{named}`"):
+        read_settings({**REQUIRED, **own, f"PLAINSQL_{variable}": value})

@@ -6,7 +6,7 @@ import pytest
 
 from plainsql_server.dev import ports
 from plainsql_server.dev.options import DevError
-from plainsql_server.dev.ports import choose_ports, free_port
+from plainsql_server.dev.ports import choose_ports, free_port, free_ports
 
 pytestmark = pytest.mark.unit
 LOOPBACKS = [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
@@ -15,6 +15,14 @@ LOOPBACKS = [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
 def test_free_ports_differ_from_each_other() -> None:
     chosen = choose_ports({f"--{number}": 0 for number in range(50)})
     assert len(set(chosen.values())) == 50
+
+
+def test_adjacent_ports_are_all_reserved() -> None:
+    ports = free_ports(4)
+    assert len(ports) == 4
+    for port in ports:
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
 
 
 def test_one_port_for_two_is_refused() -> None:
