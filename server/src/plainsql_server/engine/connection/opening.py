@@ -11,6 +11,7 @@ import asyncio
 import ctypes
 import select
 import sys
+from collections.abc import Callable
 
 from psycopg import pq
 from psycopg.pq import ConnStatus, PollingStatus
@@ -78,8 +79,7 @@ async def _poll_in_thread(pgconn: PGconn) -> int:
 def _poll(pgconn: PGconn) -> int:
     """Goes on until the handshake is over, or the server lets us wait."""
     while True:
-        # psycopg's protocol of a connection does not name the pointer, but its classes have it.
-        status = int(_connect_poll(pgconn.pgconn_ptr))  # type: ignore[attr-defined]
+        status = _connect_poll(pgconn)
         is_waiting = status in (PollingStatus.READING, PollingStatus.WRITING)
         if not is_waiting or pgconn.status != ConnStatus.SSL_STARTUP:
             return status
@@ -89,8 +89,16 @@ def _poll(pgconn: PGconn) -> int:
             return status
 
 
-# psycopg's own `connect_poll` holds the interpreter's lock, so the loop would have to wait for it in any thread. A
-# function of ctypes releases the lock. The notice receiver, which libpq may call meanwhile, takes it again.
-_connect_poll = ctypes.CDLL(sys.modules[pq.PGconn.__module__].__file__).PQconnectPoll
-_connect_poll.argtypes = [ctypes.c_void_p]
-_connect_poll.restype = ctypes.c_int
+def _without_lock() -> Callable[[PGconn], int]:
+    """PQconnectPoll without the interpreter's lock, which psycopg's compiled `connect_poll` holds in any thread."""
+    if pq.__impl__ == "python":
+        return lambda pgconn: pgconn.connect_poll()
+    # A function of ctypes releases the lock. The notice receiver, which libpq may call meanwhile, takes it again.
+    function = ctypes.CDLL(sys.modules[pq.PGconn.__module__].__file__).PQconnectPoll
+    function.argtypes = [ctypes.c_void_p]
+    function.restype = ctypes.c_int
+    # psycopg's protocol of a connection does not name the pointer, but its classes have it.
+    return lambda pgconn: int(function(pgconn.pgconn_ptr))  # type: ignore[attr-defined]
+
+
+_connect_poll = _without_lock()
