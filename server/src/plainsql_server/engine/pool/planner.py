@@ -38,7 +38,7 @@ FADE_S = 30.0
 TOUCH_EVERY_S = 0.05
 
 
-class Organization(Protocol):
+class SlotOwner(Protocol):
     """The owner of databases: how many slots they have together."""
 
     slots: int
@@ -52,7 +52,7 @@ class Demand:
         "running", "slots", "used_s",
     )  # fmt: skip
 
-    def __init__(self, organization: Organization, max_slots: int, idle: Sequence[object]) -> None:
+    def __init__(self, organization: SlotOwner, max_slots: int, idle: Sequence[object]) -> None:
         self.organization = organization
         self.max_slots = max_slots
         # Its idle connections. Its owner keeps the list.
