@@ -263,9 +263,11 @@ async def _tally(directory: Directory, settings: Settings, observe: Observer) ->
 @asynccontextmanager
 async def _membership(membership: Membership, readiness: Readiness, observe: Observe) -> AsyncIterator[None]:
     """This process in the directory's list of processes, until it begins to stop."""
-    async with _in_background(membership.run(readiness.drain_began), observe):
-        yield
-    await membership.leave()
+    try:
+        async with _in_background(membership.run(readiness.drain_began), observe):
+            yield
+    finally:
+        await membership.leave()
 
 
 @asynccontextmanager

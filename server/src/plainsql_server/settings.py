@@ -182,10 +182,13 @@ def _check_own_ports(settings: Settings) -> None:
     ports = settings.own_ports
     if not ports:
         return
-    if ports[-1] > _LAST_PORT or settings.data_port in ports:
+    metrics_ports = range(
+        settings.metrics_port, settings.metrics_port + settings.workers if settings.metrics_port else 0
+    )
+    if ports[-1] > _LAST_PORT or not {settings.data_port, *metrics_ports}.isdisjoint(ports):
         raise SettingsError(
             f"`{PREFIX}WORKER_PORT` is the first of {len(ports)} ports, which must not exceed {_LAST_PORT}"
-            f" or contain `{PREFIX}DATA_PORT`."
+            f" or contain `{PREFIX}DATA_PORT` or a port for metrics."
         )
     if (settings.advertised_host or settings.data_host) in _EVERY_ADDRESS:
         raise SettingsError(

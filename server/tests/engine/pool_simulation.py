@@ -64,6 +64,12 @@ class Scenario:
     warm_s: float = 0.4
     capacity_later: int | None = None
     openings_fail: float = 0.0
+    # How often a connection breaks in use, how often all idle ones of a database are broken, and how long a request
+    # waits for a slot.
+    lost: float = 0.0
+    stale: float = 0.0
+    waits_s: float = 1e9
+    is_checked: bool = False
     organizations: Callable[[int], str] = str
 
 
@@ -120,10 +126,12 @@ class World:
         self._work.append((cost_s, done))
         self._go_on()
 
-    def run_until(self, end_s: float) -> None:
+    def run_until(self, end_s: float, check: Callable[[], None] | None = None) -> None:
         while self._events and self._events[0][0] <= end_s:
             self.now_s, _, callback = heapq.heappop(self._events)
             callback()
+            if check is not None:
+                check()
         self.now_s = end_s
 
     def _go_on(self) -> None:
@@ -159,11 +167,13 @@ class Place:
 
     def __init__(self, start: Callable[[], None]) -> None:
         self._start = start
+        self.is_over = False
 
     def done(self) -> bool:
-        return False
+        return self.is_over
 
     def set_result(self, _: None) -> None:
+        self.is_over = True
         self._start()
 
 
@@ -177,6 +187,8 @@ class SimulatedPool:
         self.planning = Planning(self.planner, self.admission, self._close_one, world.clock, world.after)
         self._queues: dict[int, TenantQueue] = {}
         self.idle: dict[int, list[object]] = defaultdict(list)
+        # The requests that have a slot and have not begun to use it.
+        self._served = 0
 
     def resize(self, capacity: int) -> None:
         self.planner.capacity = capacity
@@ -188,17 +200,37 @@ class SimulatedPool:
             if queue.slots == 0:
                 self.planning.give_first(queue)
             if not self.admission.take_free(queue):
-                # Not at once: the product starts a served request when its task runs next.
-                place = Place(lambda: void(self._world.after(0.0, lambda: self._start(database, sleeps_s, done))))
-                self.admission.enqueue(queue, place, FAR)
+                self._wait(queue, partial(self._start, database, sleeps_s, done), done)
                 return
+        self._served += 1
         self._start(database, sleeps_s, done)
+
+    def _wait(self, queue: TenantQueue, start: Callable[[], None], done: Callable[[], None]) -> None:
+        def serve() -> None:
+            # Not at once: the product starts a served request when its task runs next.
+            self._served += 1
+            self._world.after(0.0, start)
+
+        def give_up() -> None:
+            if not place.is_over:
+                place.is_over = True
+                self.admission.give_up(queue, place)
+                done()
+
+        place = Place(serve)
+        self.admission.enqueue(queue, place, FAR)
+        self._world.after(self._scenario.waits_s, give_up)
 
     def check(self) -> None:
         queues = self._queues.values()
+        pending = self.planner.granted - self.planner.open_count
+        under_way = sum(queue.opening for queue in queues) + self._served
+        assert 0 <= pending <= under_way, (pending, under_way)
         assert all(0 <= queue.running <= queue.slots <= POOL_LIMIT for queue in queues)
         assert all(queue.open_count + queue.opening <= queue.slots for queue in queues)
-        assert self.planner.granted == sum(queue.slots for queue in queues) <= self.planner.capacity
+        assert self.planner.granted == sum(queue.slots for queue in queues)
+        # Those that are in use may exceed a lower limit until the planner looks again.
+        assert self.planner.granted <= max(self.planner.capacity, self._scenario.capacity)
         assert self.planner.open_count == sum(queue.open_count for queue in queues)
 
     def _queue(self, database: int) -> TenantQueue:
@@ -209,6 +241,8 @@ class SimulatedPool:
         return self._queues[database]
 
     def _start(self, database: int, sleeps_s: float, done: Callable[[], None]) -> None:
+        self._served -= 1
+        self._lose_idle(database)
         if self.idle[database]:
             self.idle[database].pop()
             self._run(database, sleeps_s, done)
@@ -234,10 +268,26 @@ class SimulatedPool:
 
     def _release(self, database: int, done: Callable[[], None]) -> None:
         queue = self._queues[database]
-        self.idle[database].append(object())
-        queue.touch(self._world.now_s)
-        self.admission.release(queue, 0.0)
+        if self._chance.random() < self._scenario.lost:
+            self.planner.closed(queue)
+            self.planner.give_back(queue, 1)
+            self.admission.release(queue, 0.0)
+            self.planning.look_again()
+        else:
+            self.idle[database].append(object())
+            queue.touch(self._world.now_s)
+            self.admission.release(queue, 0.0)
         done()
+
+    def _lose_idle(self, database: int) -> None:
+        """As the product does when it finds that idle connections are broken."""
+        queue = self._queues[database]
+        if self._chance.random() < self._scenario.stale:
+            for _ in self.idle[database]:
+                self.planner.closed(queue)
+            self.idle[database].clear()
+            if queue.slots > queue.open_count:
+                self.planner.give_back_unused(queue)
 
     def _close_one(self, demand: Demand) -> None:
         assert isinstance(demand.idle, list)
@@ -345,11 +395,12 @@ def play(scenario: Scenario, *, planned: bool = True, seed: int = 1) -> Result:
     for tenant in scenario.tenants:
         for number in range(tenant.clients):
             world.after(number * 1e-5, Client(world, pool, tenant, chance).ask)
-    world.run_until(scenario.warm_s)
+    check = pool.check if scenario.is_checked else None
+    world.run_until(scenario.warm_s, check)
     pool.result = Result(scenario.lasts_s)
     if scenario.capacity_later is not None:
         pool.resize(scenario.capacity_later)
-    world.run_until(scenario.warm_s + scenario.lasts_s)
+    world.run_until(scenario.warm_s + scenario.lasts_s, check)
     pool.check()
     pool.result.open_at_end = pool.open_count
     return pool.result

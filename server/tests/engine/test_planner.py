@@ -130,6 +130,7 @@ SCENARIOS = st.builds(
         (Tenant("busy", clients, uniform(databases), sleeps_s=0.001), Tenant("late", 1, uniform(1), first_database=99)),
         organizations=lambda database: str(database % organizations),
         warm_s=0.05,
+        is_checked=True,
         **others,
     ),
     databases=st.integers(1, 12),
@@ -138,13 +139,16 @@ SCENARIOS = st.builds(
     capacity=st.integers(1, 8),
     capacity_later=st.none() | st.integers(1, 8),
     openings_fail=st.sampled_from([0.0, 0.3]),
+    lost=st.sampled_from([0.0, 0.1]),
+    stale=st.sampled_from([0.0, 0.1]),
+    waits_s=st.sampled_from([0.002, 0.02, 1e9]),
 )
 
 
 @settings(max_examples=25, deadline=None)
 @given(scenario=SCENARIOS, seed=st.integers(0, 100))
 def test_every_database_is_served_and_no_slot_is_lost(scenario: Scenario, seed: int) -> None:
-    """`play` checks the slots at the end."""
+    """`play` checks the slots after each event."""
     result = play(scenario, seed=seed)
     assert result.answered["busy"] >= scenario.tenants[0].clients
     assert result.answered["late"] > 0
@@ -185,6 +189,7 @@ def test_no_more_than_a_few_openings_are_under_way_unless_they_are_stuck_or_fail
         planner.begin_opening(demand, 1.0)
     late = demands[MAX_PENDING]
     assert planner.next_step(1.0, [(late, 1)]) is None
+    assert not planner.may_step(1.0)
     assert planner.next_step(1.0 + 2 * STUCK_S, [(late, 1)]) == Step(late, None)
     last = demands[MAX_PENDING + 1]
     assert planner.next_step(1.0, [(last, 1)]) is None

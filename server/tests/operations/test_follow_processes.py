@@ -98,11 +98,40 @@ async def test_a_reload_that_fails_is_tried_again(followed: Followed, admin: psy
     for _ in range(2):
         await followed.follower.look()
     assert followed.reloaded() == []
-    assert len(followed.reported) == 2
-    assert followed.reported[1].endswith("failed: is broken. Trying again.")
+    assert len(followed.reported) == 1
+    assert followed.reported[0].endswith("failed: is broken. Trying again.")
     (followed.folder / "broken").unlink()
     await followed.follower.look()
     assert followed.reloaded() == ["a:1"]
+
+
+async def test_a_file_that_nginx_refuses_is_replaced_by_the_one_before(
+    followed: Followed, admin: psycopg.Connection
+) -> None:
+    admin.execute(_ADD, ("1", "a:1"))
+    await followed.follower.look()
+    (followed.folder / "broken").touch()
+    admin.execute(_ADD, ("2", "b:2"))
+    await followed.follower.look()
+    assert followed.file.read_text() == "a:1"
+    (followed.folder / "broken").unlink()
+    await followed.follower.look()
+    assert followed.reloaded() == ["a:1", "a:1\nb:2"]
+
+
+async def test_processes_that_vanish_together_are_kept_until_they_could_have_come_back(
+    followed: Followed, admin: psycopg.Connection
+) -> None:
+    for number in "123":
+        admin.execute(_ADD, (number, f"a:{number}"))
+    await followed.follower.look()
+    admin.execute("DELETE FROM data_processes WHERE id <> 'proc_1'")
+    for _ in range(5):
+        await followed.follower.look()
+    assert followed.file.read_text() == "a:1\na:2\na:3"
+    for _ in range(5):
+        await followed.follower.look()
+    assert followed.file.read_text() == "a:1"
 
 
 async def test_a_follower_that_starts_reloads_even_if_the_file_is_right(

@@ -108,9 +108,9 @@ class Postgres(Part):
 
     def send(self, number: Signal) -> None:
         super().send(number)
-        if number is Signal.SIGKILL:
+        if number is Signal.SIGKILL or (self.child is not None and self.child.exited()):
             # Each backend leads its own process group, and a running statement does not notice that the server is gone.
-            _signal_servers(running_inside(self._cluster.home, "postgres"), number)
+            _signal_servers(running_inside(self._cluster.home, "postgres"), Signal.SIGKILL)
 
 
 def end_leftover_postgres(cluster: Cluster, state: RunState | None) -> None:

@@ -65,7 +65,8 @@ class Membership:
         """Stays in the list until `leaving` is set. A failure is reported once, however long it lasts."""
         while not leaving.is_set():
             try:
-                await self._renew()
+                async with asyncio.timeout(RENEW_S):
+                    await self._renew()
                 self._is_failing = False
             except Exception as error:
                 # Any error: the loop must survive, because nothing restarts it, and clients are served without it.
@@ -92,15 +93,17 @@ class Membership:
 
     async def _renew(self) -> None:
         async with self._directory.connection() as connection:
-            if not self._is_listed and self._address is not None:
-                # Of a process that was killed, and whose port this one has now.
-                await connection.execute("DELETE FROM data_processes WHERE address = %s", (self._address,))
-            self._is_listed = True
             await connection.execute(
                 "INSERT INTO data_processes (id, host, pid, address) VALUES (%s, %s, %s, %s)"
                 " ON CONFLICT (id) DO UPDATE SET seen_at = now()",
                 (self._id, socket.gethostname(), os.getpid(), self._address),
             )
+            if not self._is_listed:
+                # Of a process that was killed, and whose port this one has now. Last, so that the port stays listed.
+                await connection.execute(
+                    "DELETE FROM data_processes WHERE address = %s AND id <> %s", (self._address, self._id)
+                )
+            self._is_listed = True
             await connection.execute(f"DELETE FROM data_processes WHERE NOT {_IS_LIVE}")
             self._on_count(await count(connection))
 

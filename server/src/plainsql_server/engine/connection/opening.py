@@ -11,6 +11,7 @@ import asyncio
 import ctypes
 import select
 import sys
+import threading
 from collections.abc import Callable
 
 from psycopg import pq
@@ -62,7 +63,8 @@ async def wait_for_socket(socket: int, *, write: bool) -> None:
 
 
 async def _poll_in_thread(pgconn: PGconn) -> int:
-    step = asyncio.get_running_loop().run_in_executor(None, _poll, pgconn)
+    given_up = threading.Event()
+    step = asyncio.get_running_loop().run_in_executor(None, _poll, pgconn, given_up)
     cancelled: asyncio.CancelledError | None = None
     while not step.done():
         try:
@@ -71,14 +73,15 @@ async def _poll_in_thread(pgconn: PGconn) -> int:
         except asyncio.CancelledError as error:
             # The caller closes the connection now, and the thread still uses it.
             cancelled = error
+            given_up.set()
     if cancelled is not None:
         raise cancelled
     return step.result()
 
 
-def _poll(pgconn: PGconn) -> int:
-    """Goes on until the handshake is over, or the server lets us wait."""
-    while True:
+def _poll(pgconn: PGconn, given_up: threading.Event) -> int:
+    """Goes on until the handshake is over, or the server lets us wait, or there is no need any more."""
+    while not given_up.is_set():
         status = _connect_poll(pgconn)
         is_waiting = status in (PollingStatus.READING, PollingStatus.WRITING)
         if not is_waiting or pgconn.status != ConnStatus.SSL_STARTUP:
@@ -87,6 +90,7 @@ def _poll(pgconn: PGconn) -> int:
         ready.register(pgconn.socket, select.POLLOUT if status == PollingStatus.WRITING else select.POLLIN)
         if not ready.poll(_STAY_MS):
             return status
+    return PollingStatus.FAILED
 
 
 def _without_lock() -> Callable[[PGconn], int]:

@@ -173,25 +173,39 @@ class AdmissionQueue:
         self.running -= 1
         organization.running -= 1
         queue.running -= 1
+        self._serve_next()
+        if queue.slots > queue.open_count:
+            self._give_back_unused(queue)
+
+    def _serve_next(self) -> None:
         if self._round:
             if self.before_serving is not None:
                 self.before_serving()
             self.serve()
-        if queue.slots > queue.open_count and self._planner is not None:
+
+    def _give_back_unused(self, queue: TenantQueue) -> None:
+        if self._planner is not None:
             self._planner.give_back_unused(queue)
 
-    def wanting(self) -> list[tuple[Demand, int]]:
-        """The databases whose requests wait only because they have too few slots, and how many requests."""
-        if self.running >= self._max_running:
-            return []
+    def wanting(self) -> list[tuple[TenantQueue, int]]:
+        """The databases whose requests could start now if they had more slots, and how many requests."""
+        return [] if self.running >= self._max_running else self.lacking()
+
+    def lacking(self) -> list[tuple[TenantQueue, int]]:
+        """The databases whose requests wait, and have as many running as slots; and how many requests."""
         return [
             (queue, len(line))
             for organization in self._round
             if organization.running < organization.max_running
             for queue, line in organization.lines.items()
-            # With more running than it has slots, another slot would start nothing.
-            if queue.running == queue.slots
+            if queue.running >= queue.slots and _first_waiting(line) is not None
         ]
+
+    def start_one(self, queue: TenantQueue) -> None:
+        """Starts the first waiting request of a database that has just got a slot, before all others."""
+        place = _first_waiting(queue.organization.lines[queue])
+        assert place is not None, "the slot was given for it"
+        self._serve(queue, place)
 
     def is_short(self) -> bool:
         """Whether requests of a database wait that has no slot."""
@@ -209,8 +223,16 @@ class AdmissionQueue:
         organization.paid_until_s = max(organization.paid_until_s, now_s - credit_s) + _PENALTY_S
         if organization.paid_until_s <= now_s:
             self.release(queue, started_s)
-        else:
-            asyncio.get_running_loop().call_later(organization.paid_until_s - now_s, self.release, queue, 0.0)
+            return
+        # The database is not to blame for longer: its slot is gone with its connection, and it may have others.
+        queue.running -= 1
+        delay_s = organization.paid_until_s - now_s
+        asyncio.get_running_loop().call_later(delay_s, self._end_penalty, organization)
+
+    def _end_penalty(self, organization: OrganizationQueue) -> None:
+        self.running -= 1
+        organization.running -= 1
+        self._serve_next()
 
     def enqueue(self, queue: TenantQueue, place: Waiter, deadline: Deadline) -> float:
         """Puts a request into the queue. Returns how many seconds it may wait there; then call `give_up`.
@@ -245,6 +267,7 @@ class AdmissionQueue:
             # Slots that were released meanwhile passed this place over, and requests that came meanwhile wait behind it
             # although there is room. If no slot is left to be released, nothing else would ever serve them.
             self.serve()
+        self._give_back_unused(queue)
 
     def serve(self) -> None:
         """Starts the waiting requests that can start now."""
@@ -272,11 +295,16 @@ class AdmissionQueue:
         queue.running += 1
         place.set_result(None)
 
+    def _slots_to_come(self, queue: TenantQueue) -> int:
+        """How many slots a database will have soon: if all are given, no more than it has."""
+        is_full = self._planner is not None and self._planner.granted >= self._planner.capacity
+        return queue.slots if is_full else queue.max_slots
+
     def _refuse_what_cannot_start(self, queue: TenantQueue, deadline: Deadline) -> None:
         organization = queue.organization
         if self.waiting >= self._max_waiting or organization.waiting >= self._waiting_ceiling:
             raise overloaded("Too many requests are waiting for this database's cell.")
-        parallel = max(1, min(self._max_running, organization.max_running, queue.max_slots))
+        parallel = max(1, min(self._max_running, organization.max_running, self._slots_to_come(queue)))
         ahead, mean_slot_s = organization.waiting + 1, organization.mean_slot_s
         if self.running >= self._max_running:
             # Each request ahead of this one waits for one of every other organization. Otherwise it waits only for its
@@ -299,11 +327,15 @@ def _first_startable(organization: OrganizationQueue) -> "tuple[TenantQueue, Wai
         return None
     for queue, line in organization.lines.items():
         if queue.running < queue.slots:
-            # A request that gave up stays in line until its task runs and removes it.
-            place = next((place for place in line if not place.done()), None)
+            place = _first_waiting(line)
             if place is not None:
                 return queue, place
     return None
+
+
+def _first_waiting(line: "deque[Waiter]") -> Waiter | None:
+    # A request that gave up stays in line until its task runs and removes it.
+    return next((place for place in line if not place.done()), None)
 
 
 def waited_too_long() -> LimitError:

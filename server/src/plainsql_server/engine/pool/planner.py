@@ -17,7 +17,7 @@ several, or else from the one that is used least.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 # How long requests of a database wait, in sum, before it gets another connection: what opening one costs.
 OPEN_COST_S = 0.01
@@ -81,11 +81,14 @@ class Demand:
         self.heat = more + math.log1p(math.exp(less - more))
 
 
+_D = TypeVar("_D", bound=Demand)
+
+
 @dataclass(frozen=True, slots=True)
-class Step:
+class Step(Generic[_D]):
     """What to do next: close an idle connection of `victim`, and let `taker` open one. One of them may be None."""
 
-    taker: Demand | None
+    taker: _D | None
     victim: Demand | None
 
 
@@ -111,7 +114,7 @@ class Planner:
         self.give_back(demand, demand.slots)
         self.demands.remove(demand)
 
-    def next_step(self, now_s: float, waiting: Iterable[tuple[Demand, int]]) -> Step | None:
+    def next_step(self, now_s: float, waiting: Iterable[tuple[_D, int]]) -> Step[_D] | None:
         """Returns the next step, which counts as done, or None if there is none for now.
 
         `waiting` has the databases whose requests wait only for a connection.
@@ -124,7 +127,11 @@ class Planner:
                 self._give(step.taker, now_s)
         return step
 
-    def accrue(self, now_s: float, passed_s: float, waiting: Iterable[tuple[Demand, int]]) -> None:
+    def may_step(self, now_s: float) -> bool:
+        """Whether there may be a next step, whatever waits."""
+        return self.granted > self.capacity or self._may_open(now_s)
+
+    def accrue(self, now_s: float, passed_s: float, waiting: Iterable[tuple[_D, int]]) -> None:
         """Adds the time that passed to what each waiting database is owed. What is older counts less."""
         for demand, requests in waiting:
             rest = max(0.0, 1.0 - (now_s - demand.owed_at_s) / OWED_FOR_S)
@@ -172,13 +179,13 @@ class Planner:
         demand.grown_s = now_s
         demand.touch(now_s)
 
-    def _shrink(self, now_s: float) -> Step | None:
+    def _shrink(self, now_s: float) -> Step[Any] | None:
         if self.granted <= self.capacity:
             return None
         victim = self._cheapest(None, now_s, max_rank=_RANK_OTHERS)
         return None if victim is None else Step(None, victim)
 
-    def _serve(self, now_s: float, waiting: list[tuple[Demand, int]]) -> Step | None:
+    def _serve(self, now_s: float, waiting: list[tuple[_D, int]]) -> Step[_D] | None:
         if not waiting or not self._may_open(now_s):
             return None
         # An organization with few connections comes before one that floods the cell with its databases.
@@ -186,29 +193,30 @@ class Planner:
         for demand, _ in waiting:
             if demand.slots == 0 and (step := self._first(demand, now_s)) is not None:
                 return step
-        for demand, _ in waiting:
-            if 0 < demand.slots < demand.max_slots and (step := self._another(demand, now_s)) is not None:
-                return step
-        return None
+        # Only the one that is owed most: to look for a connection that another can spare takes time.
+        owed = [demand for demand, _ in waiting if is_owed(demand) and self._may_grow(demand, now_s)]
+        return self._another(max(owed, key=lambda demand: demand.owed_s), now_s) if owed else None
 
     def _may_open(self, now_s: float) -> bool:
-        if self.is_failing or self.granted - self.open_count < MAX_PENDING:
+        pending = self.granted - self.open_count
+        if self.is_failing or pending < MAX_PENDING:
             return True
-        return next(iter(self._openings.values()), now_s) < now_s - STUCK_S
+        # Each that is stuck makes way for two, so that soon every request finds out for itself.
+        stuck = sum(1 for began_s in self._openings.values() if began_s < now_s - STUCK_S)
+        return pending - 2 * stuck < MAX_PENDING
 
-    def _first(self, taker: Demand, now_s: float) -> Step | None:
+    def _may_grow(self, demand: Demand, now_s: float) -> bool:
+        return self.granted < self.capacity or now_s - demand.grown_s >= GROW_EVERY_S
+
+    def _first(self, taker: _D, now_s: float) -> Step[_D] | None:
         if self.granted < self.capacity:
             return Step(taker, None)
         victim = self._cheapest(taker, now_s, max_rank=_RANK_OTHERS)
         return None if victim is None else Step(taker, victim)
 
-    def _another(self, taker: Demand, now_s: float) -> Step | None:
-        if taker.owed_s < OPEN_COST_S:
-            return None
+    def _another(self, taker: _D, now_s: float) -> Step[_D] | None:
         if self.granted < self.capacity:
             return Step(taker, None)
-        if now_s - taker.grown_s < GROW_EVERY_S:
-            return None
         is_urgent = taker.owed_s >= GROW_AT_ANY_COST_S
         victim = self._cheapest(taker, now_s, max_rank=_RANK_OTHERS if is_urgent else _RANK_SPARE)
         return None if victim is None else Step(taker, victim)
@@ -221,6 +229,11 @@ class Planner:
             if is_unused and demand is not taker and (cost := _cost(demand, taker, now_s)) < least:
                 best, least = demand, cost
         return best
+
+
+def is_owed(demand: Demand) -> bool:
+    """Whether the requests of a database have waited for as long as it takes to open another connection."""
+    return 0 < demand.slots < demand.max_slots and demand.owed_s >= OPEN_COST_S
 
 
 # What it costs to take a connection from a database: from one that is not used any more, from one that has several,

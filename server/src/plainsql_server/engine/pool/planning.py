@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from plainsql_server.engine.pool.admission_queue import AdmissionQueue, TenantQueue
-from plainsql_server.engine.pool.planner import Demand, Planner
+from plainsql_server.engine.pool.planner import Demand, Planner, Step, is_owed
 
 # How often the planner looks at the requests that wait for a connection.
 _LOOK_EVERY_S = 0.005
@@ -51,15 +51,22 @@ class Planning:
 
     def give_first(self, queue: TenantQueue) -> None:
         """Gives a database without connections its first slot, if no other database waits for its first."""
-        if self._admission.before_serving is None and self._admission.may_start(queue):
+        if not self._admission.is_short() and self._admission.may_start(queue):
             self._take_step([(queue, 1)])
-            self._admission.serve()
 
     def look_again(self) -> None:
         """Plans again, because a connection was opened or lost, or the limit was changed."""
-        while self._take_step(self._admission.wanting()):
-            self._admission.serve()
-        self._admission.before_serving = self.look_again if self._admission.is_short() else None
+        while self._planner.may_step(self._clock()):
+            step = self._take_step(self._admission.wanting())
+            if step is None:
+                break
+            if step.taker is not None:
+                self._admission.start_one(step.taker)
+        self._admission.before_serving = self.look_again if self._is_wanted() else None
+
+    def _is_wanted(self) -> bool:
+        """Whether the next slot that is released may be the one to take."""
+        return self._admission.is_short() or any(is_owed(queue) for queue, _ in self._admission.lacking())
 
     def close(self) -> None:
         if self._timer is not None:
@@ -80,12 +87,14 @@ class Planning:
         self._timer = None
         if self._admission.waiting:
             now_s = self._clock()
-            self._planner.accrue(now_s, now_s - self._looked_s, self._admission.wanting())
+            self._planner.accrue(now_s, now_s - self._looked_s, self._admission.lacking())
             self.look_again()
             self._watch()
+        else:
+            self._admission.before_serving = None
 
-    def _take_step(self, waiting: list[tuple[Demand, int]]) -> bool:
+    def _take_step(self, waiting: list[tuple[TenantQueue, int]]) -> Step[TenantQueue] | None:
         step = self._planner.next_step(self._clock(), waiting)
         if step is not None and step.victim is not None:
             self._close_one(step.victim)
-        return step is not None
+        return step

@@ -265,14 +265,18 @@ class Pool:
 
     def take_idle(self) -> Connection | None:
         """Takes a usable idle connection, for a request that holds a slot. Returns None if there is none."""
-        place = self.cell.leader.place
-        while self.idle and place is not None:
+        place, found = self.cell.leader.place, None
+        while self.idle and place is not None and found is None:
             connection = self.idle.pop()
             del self.cell.idle[connection]
             if connection.place == place and connection.check():
-                return connection
-            self._close(connection)
-        return None
+                found = connection
+            else:
+                self._close(connection)
+        if self.queue.slots > self.open_count:
+            # This request may need one to open a connection; those of the others that were closed are free.
+            self.cell.planner.give_back_unused(self.queue)
+        return found
 
     def take_last(self) -> None:
         """Takes the idle connection that was used last, for a request that has looked at it and holds a slot."""
@@ -284,7 +288,7 @@ class Pool:
         Raises LimitError if the deadline left no time for it.
         """
         planner = self.cell.planner
-        if self.idle and self.open_count >= self.queue.slots:
+        if self.idle and self.open_count + self.queue.opening >= self.queue.slots:
             # While the primary is unknown, an idle connection is not used, but it may not be one more than allowed.
             self.cell.close_longest_idle(self)
         left_s = deadline.left_s()
@@ -292,10 +296,10 @@ class Pool:
         try:
             connection = await self.cell.leader.connect(self._conninfos, self.cell.connect_timeout_ms / 1000, left_s)
         except EngineError as error:
-            planner.is_failing = True
             if left_s < _CONNECTING_TAKES_S and deadline.left_s() < _TIMER_EARLY_S:
                 # The deadline was too short; the server may be fine.
                 raise _no_time_to_connect() from error
+            planner.is_failing = True
             raise
         else:
             planner.opened(self.queue)

@@ -11,12 +11,13 @@ than run anything: opening one costs as much as a hundred lookups, keeping it co
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-from plainsql_server.core.errors import EngineError
-from plainsql_server.core.observation import CellLoad, Observe
+from plainsql_server.core.clock import now
+from plainsql_server.core.errors import EngineError, described
+from plainsql_server.core.observation import CellLoad, FailureObserved, Observe
 from plainsql_server.core.tasks import end
 from plainsql_server.engine.connection.connection import Connection
 from plainsql_server.engine.connection.queries import values_and_close
@@ -28,7 +29,7 @@ from plainsql_server.engine.pool.planner import Demand, Planner
 from plainsql_server.engine.pool.planning import Planning
 from plainsql_server.engine.pool.pool import Pool
 from plainsql_server.engine.pool.reservation import Reservations
-from plainsql_server.engine.pool.share import FIRST_CONNECTIONS, share_of
+from plainsql_server.engine.pool.share import FIRST_CONNECTIONS, Share
 
 # An idle backend costs the cell about 2 MB, opening one 5 to 11 ms of its processors and ours.
 _IDLE_LIFE_S = 60.0
@@ -38,8 +39,6 @@ _ASK_EVERY_S = 60.0
 _ASK_AGAIN_S = 5.0
 _ASK_TIMEOUT_S = 2.0
 _ALLOWED = "select pg_catalog.current_setting($1::text)"
-# A process that joins others gets its whole share when each of them has renewed its own, that is with its third.
-_RENEWALS_TO_SETTLE = 3
 
 _T = TypeVar("_T")
 
@@ -78,6 +77,8 @@ class CellPools:
         pool = self._pools.get(address)
         if pool is None:
             pool = self._pools[address] = Pool(address, organization_id, self)
+            # Until it is used, or it would be dropped if its first request waits for something else.
+            pool.queue.touch(time.monotonic())
         return pool
 
     def resize(self, connections: int) -> None:
@@ -88,8 +89,10 @@ class CellPools:
         self.stream_admission.resize(max(1, running // 2))
         self.reservations.resize(running)
         self.planning.look_again()
+        self.admission.serve()
+        self.stream_admission.serve()
 
-    async def watch_limit(self, share: Callable[[int], int]) -> None:
+    async def watch_limit(self, share: Share) -> None:
         """Asks now and then how many connections the cell allows, and takes its share of them, until cancelled."""
         while True:
             try:
@@ -102,12 +105,17 @@ class CellPools:
             except (EngineError, TimeoutError):
                 # Requests to this cell fail, too, and are reported. Until it answers, the last limit stays.
                 pause_s = _ASK_AGAIN_S
+            except Exception as error:
+                # Any error: nothing restarts this task.
+                context = f"asking a cell for its limit failed: {described(error)}"
+                self.observe(FailureObserved(now(), "failure", "engine.pool", context))
+                pause_s = _ASK_AGAIN_S
             await asyncio.sleep(pause_s)
 
-    def take_share(self, share: Callable[[int], int]) -> None:
+    def take_share(self, share: Share) -> None:
         """Changes the limit to this process' share of the connections that the cell allows, if that is known."""
         if self._allowed is not None:
-            self.resize(share(self._allowed))
+            self.resize(share.of(self._allowed))
 
     def _close_one(self, demand: Demand) -> None:
         pool, _ = self.idle[cast("Connection", demand.idle[0])]
@@ -135,6 +143,8 @@ class CellPools:
             if not pool.is_in_use(now_s):
                 del self._pools[address]
                 self.planner.leave(pool.queue)
+                # The fast lane's callers may still refer to the pool.
+                pool.catalog.forget()
         self.admission.forget_the_idle({pool.queue.organization for pool in self._pools.values()})
         self.stream_admission.forget_the_idle({pool.stream_queue.organization for pool in self._pools.values()})
 
@@ -187,8 +197,7 @@ class Pools:
         self._connect_timeout_ms = connect_timeout_ms
         self._observe = observe
         self._cells: dict[str, CellPools] = {}
-        self._processes = limits.processes
-        self._renewals = 0
+        self._share = Share(limits.processes)
 
     def for_address(self, address: Address, organization_id: str) -> Pool:
         """The pool for an address. An address belongs to one organization."""
@@ -202,15 +211,9 @@ class Pools:
 
     def share_with(self, processes: int) -> None:
         """Divides the connections of each cell among so many processes. Called each time this one is counted."""
-        self._renewals += 1
-        self._processes = processes
+        self._share.count(processes)
         for cell in self._cells.values():
             cell.take_share(self._share)
-
-    def _share(self, max_connections: int) -> int:
-        share = share_of(max_connections, self._processes)
-        is_settled = self._renewals >= _RENEWALS_TO_SETTLE or (self._renewals > 0 and self._processes == 1)
-        return share if is_settled else min(share, FIRST_CONNECTIONS)
 
     async def sweep(self) -> None:
         """Closes idle connections periodically, until cancelled at shutdown."""

@@ -12,7 +12,7 @@ import logging
 import socket
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -120,7 +120,10 @@ def serve(config: uvicorn.Config, own_ports: Sequence[int] = ()) -> None:
         if config.workers > 1:
             for each in own:
                 each.close()
-            Workers(config, [config.bind_socket()], own_ports).run()
+            with ExitStack() as kept:
+                for port in own_ports:
+                    _keep(kept, config.host, port)
+                Workers(config, [config.bind_socket()], own_ports).run()
             return
         if own:
             _pass_port(config, own_ports[0])
@@ -132,6 +135,20 @@ def serve(config: uvicorn.Config, own_ports: Sequence[int] = ()) -> None:
 def _pass_port(config: uvicorn.Config, port: int) -> None:
     factory: Any = config.app
     config.app = partial(factory, port)
+
+
+def _keep(kept: ExitStack, host: str, port: int) -> None:
+    """Keeps a port from the programs of other users while its worker is away. It does not listen, so it refuses.
+
+    Without SO_REUSEADDR: with it, another user's socket could have the same port until one of them listens.
+    """
+    bound = kept.enter_context(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET))
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, True)
+    try:
+        bound.bind((host, port))
+    except OSError as error:
+        # Connections of an earlier process on this port are still closing. Its workers can use it.
+        _log.warning("Can't keep %s:%d: %s", host, port, error.strerror)
 
 
 def _free(host: str, port: int) -> socket.socket:

@@ -20,6 +20,8 @@ from plainsql_server.directory.connection import Directory
 # A process that stops leaves the list when it begins to drain, and drains for a second by default.
 _EVERY_S = 1.0
 _RELOAD_LIMIT_S = 30.0
+# For how many looks processes are kept that vanished from the list with most others: until each has renewed its entry.
+_LOOKS_TO_KEEP = int(processes.RENEW_S / _EVERY_S) + 2
 
 
 class ReloadError(Exception):
@@ -45,6 +47,8 @@ class Follower:
         # nginx may have read an older file than the one that is there.
         self._must_reload = True
         self._failure = ""
+        self._listed: list[str] = []
+        self._looks_to_keep = 0
 
     async def run(self) -> None:
         """Follows the processes until it is cancelled."""
@@ -67,14 +71,34 @@ class Follower:
             live = await processes.addresses(connection)
         if not live:
             raise ValueError("No data plane process with a port of its own is running.")
-        text = self._render(live)
-        if text != _content(self._file):
+        live = self._without_sudden_losses(live)
+        text, before = self._render(live), _content(self._file)
+        if text == before and not self._must_reload:
+            return
+        if text != before:
             _write(self._file, text)
-            self._must_reload = True
-            self._report(f"Wrote {self._file} for {', '.join(live)}.")
-        if self._must_reload:
+        self._must_reload = True
+        try:
             await _run(self._reload_command)
-            self._must_reload = False
+        except ReloadError:
+            # nginx still runs with what it has read before, and must be able to start with the file.
+            if before is not None:
+                _write(self._file, before)
+            raise
+        self._must_reload = False
+        if text != before:
+            self._report(f"Wrote {self._file} for {', '.join(live)}.")
+
+    def _without_sudden_losses(self, live: list[str]) -> list[str]:
+        """If most processes vanish from the list at once, keeps them for a while: they may be late to renew it."""
+        if self._looks_to_keep:
+            self._looks_to_keep -= 1
+        elif 2 * len(set(self._listed) - set(live)) > len(self._listed):
+            self._looks_to_keep = _LOOKS_TO_KEEP
+        if self._looks_to_keep:
+            return sorted({*live, *self._listed})
+        self._listed = live
+        return live
 
     def _report_failure(self, failure: str) -> None:
         if failure != self._failure:
