@@ -6,7 +6,7 @@ This is the only module that knows all packages and connects them. It contains n
 import asyncio
 import multiprocessing
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from fractions import Fraction
 from typing import Any
@@ -212,13 +212,13 @@ def _timeouts(settings: Settings) -> ClientTimeouts:
 
 def serve_data(settings: Settings) -> None:
     """Serves the data plane until it receives a stop signal."""
-    config = _config(data_application, settings, settings.data_host, settings.data_port, settings.workers)
+    config = _config("data_application", settings, settings.data_host, settings.data_port, settings.workers)
     serve(config, settings.own_ports)
 
 
 def serve_control(settings: Settings) -> None:
     """Serves the control plane until it receives a stop signal."""
-    serve(_config(control_application, settings, settings.control_host, settings.control_port, workers=1))
+    serve(_config("control_application", settings, settings.control_host, settings.control_port, workers=1))
 
 
 def _all_routes(
@@ -334,11 +334,10 @@ def _end_with_parent() -> None:
     loop.add_reader(sentinel, stop)
 
 
-def _config(
-    factory: Callable[..., Application], settings: Settings, host: str, port: int, workers: int
-) -> uvicorn.Config:
+def _config(factory: str, settings: Settings, host: str, port: int, workers: int) -> uvicorn.Config:
     return uvicorn.Config(
-        factory,
+        # By name, because a worker that imported it before it answers its parent could be taken for dead.
+        f"{__name__}:{factory}",
         factory=True,
         host=host,
         port=port,

@@ -223,7 +223,7 @@ class Planner:
 
     def _cheapest(self, taker: Demand | None, now_s: float, max_rank: int) -> Demand | None:
         """The database with an unused connection that misses it least."""
-        best, least = None, (max_rank + 1, 0.0)
+        best, least = None, (max_rank + 1, 0.0, 0.0)
         for demand in self.demands:
             is_unused = demand.idle and demand.running < demand.slots
             if is_unused and demand is not taker and (cost := _cost(demand, taker, now_s)) < least:
@@ -241,16 +241,16 @@ def is_owed(demand: Demand) -> bool:
 _RANK_COLD, _RANK_SPARE, _RANK_RICHER, _RANK_OTHERS = range(4)
 
 
-def _cost(demand: Demand, taker: Demand | None, now_s: float) -> tuple[int, float]:
+def _cost(demand: Demand, taker: Demand | None, now_s: float) -> tuple[int, float, float]:
     if now_s - demand.used_s > COLD_S:
-        return _RANK_COLD, demand.used_s
+        return _RANK_COLD, demand.used_s, 0.0
     if (
         taker is None
         or demand.organization is taker.organization
         or (demand.organization.slots > taker.organization.slots)
     ):
         has_spare = demand.slots >= (2 if taker is None else taker.slots + 2)
-        return (_RANK_SPARE, -demand.slots) if has_spare else (_RANK_RICHER, demand.heat)
+        return (_RANK_SPARE, -demand.slots, demand.heat) if has_spare else (_RANK_RICHER, demand.heat, 0.0)
     # An organization finds something of its own, unless all of it is in use, and that is limited by the admission
     # queue. So an organization that floods the cell does not get here, and the quiet ones keep what they have.
-    return _RANK_OTHERS, demand.heat
+    return _RANK_OTHERS, demand.heat, 0.0

@@ -3,7 +3,7 @@
     serve(config)                          # all workers share the port of `config`
     serve(config, range(8500, 8502))       # worker 0 also listens on 8500, worker 1 on 8501
 
-With ports of their own, `config.app` is called with the worker's port. A worker binds its own port itself, so the
+With ports of their own, `config.app`, the name of a function, is called with the worker's port. A worker binds its own port itself, so the
 port refuses connections from the moment the worker dies until its replacement is ready, and a proxy goes to another
 worker at once. A socket of the parent's would let connections wait that long.
 """
@@ -18,6 +18,7 @@ from typing import Any
 
 import uvicorn
 from uvicorn.config import STARTUP_FAILURE
+from uvicorn.importer import import_from_string
 from uvicorn.supervisors import Multiprocess
 from uvicorn.supervisors.multiprocess import Process
 
@@ -133,8 +134,11 @@ def serve(config: uvicorn.Config, own_ports: Sequence[int] = ()) -> None:
 
 
 def _pass_port(config: uvicorn.Config, port: int) -> None:
-    factory: Any = config.app
-    config.app = partial(factory, port)
+    config.app = partial(_call, config.app, port)
+
+
+def _call(factory: Any, port: int) -> Any:
+    return import_from_string(factory)(port)
 
 
 def _keep(kept: ExitStack, host: str, port: int) -> None:
