@@ -23,7 +23,7 @@ def test_a_process_alone_has_all_as_soon_as_it_is_sure() -> None:
     assert shares(Share(2), 1, 1) == [FIRST_CONNECTIONS, 1_200]
 
 
-def test_a_list_that_lost_all_others_for_a_moment_changes_nothing() -> None:
+def test_a_list_without_the_others_for_a_short_time_changes_nothing() -> None:
     assert shares(Share(2), 2, 2, 2, 1, 1, 2, 2)[2:] == [600] * 5
 
 

@@ -3,9 +3,9 @@
     serve(config)                          # all workers share the port of `config`
     serve(config, range(8500, 8502))       # worker 0 also listens on 8500, worker 1 on 8501
 
-With ports of their own, `config.app`, the name of a function, is called with the worker's port. A worker binds its own port itself, so the
-port refuses connections from the moment the worker dies until its replacement is ready, and a proxy goes to another
-worker at once. A socket of the parent's would let connections wait that long.
+With ports of their own, `config.app` names a function, which is called with the worker's port. A worker binds its own
+port itself, so the port refuses connections from the moment the worker dies until its replacement is ready, and a proxy
+goes to another worker at once. A socket of the parent's would let connections wait that long.
 """
 
 import logging
