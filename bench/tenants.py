@@ -23,6 +23,8 @@ from bench.processes import cpu_s
 from bench.stack import Stack
 from plainsql_server.control_plane import keys, organizations
 from plainsql_server.core.principal import Scope
+from plainsql_server.directory import cells
+from plainsql_server.directory.cells import CellChange
 from plainsql_server.directory.connection import Directory
 
 # All have four digits, so that all requests are equally long.
@@ -66,12 +68,16 @@ class Made:
 
 def new_tenants(stack: Stack, organization_count: int, databases: int, tier: str) -> list[Tenant]:
     """Creates the organizations, which share the databases round robin. The databases are not made yet."""
-    api_keys = asyncio.run(_add_organizations(directory_dsn(stack), organization_count, tier))
+    api_keys = asyncio.run(_prepare(directory_dsn(stack), organization_count, databases, tier))
     return [Tenant(f"bench{number}", api_keys[number % organization_count]) for number in range(databases)]
 
 
-async def _add_organizations(dsn: str, count: int, tier: str) -> list[str]:
+async def _prepare(dsn: str, count: int, databases: int, tier: str) -> list[str]:
     async with Directory.open(dsn, max_connections=1) as directory:
+        for cell in await cells.list_(directory):
+            # The stack has a database of its own.
+            more = CellChange(max_databases=cell.max_databases + databases)
+            await cells.change(directory, cell.id, more, only_from=())
         owners = [await organizations.create(directory, f"bench{number}", tier) for number in range(count)]
         created = [await keys.create(directory, owner.id, "bench", _SCOPES) for owner in owners]
     return [secret.text for _, secret in created]

@@ -80,7 +80,9 @@ def test_the_path_of_a_query_has_few_hops_and_each_names_a_function() -> None:
 @asynccontextmanager
 async def served(dsn: str) -> AsyncIterator[int]:
     """The port of a data plane in this process."""
-    server = await started(build_data_application(Settings(directory_dsn=dsn), Observer()))
+    # With a limit, so that nothing else asks the cell how many connections it allows while a query is watched.
+    settings = Settings(directory_dsn=dsn, cell_max_connections=4)
+    server = await started(build_data_application(settings, Observer()))
     try:
         yield port_of(server)
     finally:
