@@ -52,7 +52,7 @@ SPREAD_BARS: Mapping[str, Bars] = MappingProxyType({
 })  # fmt: skip
 # The 99th percentile with 1,000 databases: so much, or so many times that of one database.
 _P99_MS, _P99_TIMES_ONE = 100, 3
-# Databases that nobody uses may not matter.
+# Unused databases must not slow down the busy ones.
 GROWN_BARS: Bars = MappingProxyType({OF_FEWER: 0.80, TIMES_FEWER: 1.20})
 CREATION_BARS: Bars = MappingProxyType({MADE: 10})
 NODE_BARS: Bars = MappingProxyType({TIMES_ONE_NODE: 1.10})

@@ -216,7 +216,7 @@ async def test_the_databases_of_a_process_that_dies_are_answered_elsewhere_and_r
             homes = {client.database: client.last() for client in clients}
             dead, other = ports
             pid = world.processes()[dead]
-            # A parent that does not move replaces nobody, so its absence is long enough to be noticed.
+            # A stopped parent starts no replacement, so the worker stays dead long enough to be noticed.
             os.kill(node.process.pid, signal.SIGSTOP)
             os.kill(pid, signal.SIGKILL)
             died_s = time.monotonic()

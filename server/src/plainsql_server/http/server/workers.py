@@ -142,7 +142,7 @@ def _call(factory: Any, port: int) -> Any:
 
 
 def _keep(kept: ExitStack, host: str, port: int) -> None:
-    """Keeps a port from the programs of other users while its worker is away. It does not listen, so it refuses.
+    """Reserves a worker's port, so that no other user's program can bind it. Connections are refused: nothing listens.
 
     Without SO_REUSEADDR: with it, another user's socket could have the same port until one of them listens.
     """
