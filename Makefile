@@ -39,7 +39,7 @@ SOAK_all := $(SOAK_consistency) $(SOAK_engine) $(SOAK_streams) $(SOAK_control) $
 	$(SOAK_failover) $(SOAK_moves)
 
 .DEFAULT_GOAL := help
-.PHONY: help environment setup extensions check test-unit test test-parallel test-postgres-18 test-chaos test-timing soak neighbours dev bench openapi reference lock audit sbom
+.PHONY: help environment setup extensions check collect test-unit test test-parallel test-postgres-18 test-chaos test-timing soak neighbours dev bench openapi reference lock audit sbom
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 15
@@ -68,6 +68,9 @@ check:  ## lint, format, types and import contracts; changes nothing
 	$(BIN)/mypy client/tests client/reference.py
 	$(BIN)/lint-imports --no-logo
 
+collect: extensions  ## import all tests without running them
+	$(BIN)/pytest -qq --collect-only
+
 test-unit: extensions  ## run the tests that start no program (ARGS="-k name -x" to select)
 	$(BIN)/pytest -q -m "unit and not (slow or timing)" $(ARGS)
 
@@ -89,9 +92,10 @@ test-timing: extensions  ## run the tests that make claims about time; run nothi
 soak: extensions  ## run the full-size tests and print their findings (PART=consistency, spanning, failover, moves, engine, streams, control, tenant_isolation, client)
 	set -a; . server/tests/full_sizes.env; PLAINSQL_TEST_GATE=1; $(BIN)/pytest -q -s --timeout 1800 $(SOAK_$(or $(PART),all)) $(ARGS)
 
-neighbours: extensions  ## run each attack of one tenant on another for 30 s; prints the table in docs/security.md
+neighbours: extensions  ## run each attack and flood of one tenant on another; prints the table in docs/security.md
 	PLAINSQL_TEST_ATTACK_S=30 PLAINSQL_TEST_ATTACK_TABLES=5000 \
 		$(BIN)/pytest -q -s --timeout 300 server/tests/tenant_isolation/test_neighbours.py $(ARGS)
+	$(BIN)/python -m bench floods --seconds 10 --rounds 3 --strict
 
 dev: extensions  ## start the whole service on this machine, with its state in ./.plainsql (ARGS="--no-tls" for options)
 	$(BIN)/plainsql-server dev $(ARGS)

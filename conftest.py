@@ -42,6 +42,8 @@ _made_run = pytest.StashKey[bool]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Until everything is collected: what is imported stays, and the collector would look at it again each time.
+    gc.disable()
     if is_stale(PACKAGE):
         raise pytest.UsageError("The extension modules are older than their sources: run `make extensions`.")
     config.stash[_made_run] = run_folder.start_run()
@@ -68,9 +70,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    # What was imported and collected stays. The collector need not look at it again each time.
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def _uses_postgres(item: pytest.Item) -> bool:
@@ -88,11 +90,17 @@ def _programs_are_not_started(request: pytest.FixtureRequest, monkeypatch: pytes
         monkeypatch.setattr(subprocess.Popen, "__init__", refuse)
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Waits for the host before the test's time limit begins: the wait may be longer than that."""
+    if programs.IN_GATE and item.get_closest_marker("timing"):
+        wait_for_the_host()
+    return (yield)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     logs.begin()
-    if item.get_closest_marker("timing"):
-        wait_for_the_host()
     if item.get_closest_marker("browser"):
         programs.need("chromium")
     if item.get_closest_marker("compiled") and not COMPILED:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import groupby
 from pathlib import Path
 
-from bench import databases, directory, fleet, leases, opening, statements, streams
+from bench import databases, directory, fleet, floods, leases, opening, statements, streams, units
 from bench.bars import BARS, BARS_WITH_TLS
 from bench.report import Line, write
 from bench.rqlite import running_rqlite
@@ -21,7 +21,11 @@ _WORKLOADS = {"statements": WORKLOADS, "transactions": (TRANSACTION,)}
 # Of `redis` and of `databases`, unless others are wanted.
 _QUIET_ORGANIZATIONS = 100_000
 _BUSY_ORGANIZATIONS = 10
-_OTHERS = ("streams", "databases", "directory", "fleet", "redis", "opening")
+# The databases that a flood asks, at the most.
+_FLOODED = 200
+# Interactive transactions at the same time, at the most: they run in threads of this process.
+_UNITS_AT_ONCE = 4
+_OTHERS = ("streams", "databases", "directory", "fleet", "redis", "opening", "floods", "units")
 
 
 def main() -> None:
@@ -36,6 +40,8 @@ def main() -> None:
         leases.show(arguments.organizations or _QUIET_ORGANIZATIONS, arguments.seconds)
     elif arguments.what == "databases":
         _measure_databases(arguments)
+    elif arguments.what == "floods":
+        _measure_floods(arguments)
     elif arguments.what == "opening":
         _exit_if(opening.show(arguments.rounds, arguments.openings, arguments.binaries), arguments.strict)
     else:
@@ -55,6 +61,9 @@ def _options(arguments: argparse.Namespace) -> list[str]:
 def _measure_stack(stack: Stack, arguments: argparse.Namespace, rows: int) -> None:
     if arguments.what == "directory":
         directory.show(stack, arguments.keys, arguments.databases, arguments.asked)
+    elif arguments.what == "units":
+        plan = units.Plan(arguments.rounds, arguments.seconds, min(arguments.connections, _UNITS_AT_ONCE), rows=rows)
+        _write(units.show(stack, plan), arguments.output)
     else:
         _write(streams.measure(stack, rows, arguments.rounds), arguments.output)
 
@@ -88,6 +97,17 @@ def _measure_databases(arguments: argparse.Namespace) -> None:
     with running_empty_stack(arguments.workers, *_options(arguments), tier=arguments.tier, settings=settings) as stack:
         lines, missed = databases.show(stack, plan)
     _write(lines, arguments.output)
+    _exit_if(missed, arguments.strict)
+
+
+def _measure_floods(arguments: argparse.Namespace) -> None:
+    # Over HTTPS, as customers come.
+    with running_empty_stack(arguments.workers, tier=arguments.tier) as stack:
+        plan = floods.Plan(
+            min(arguments.databases, _FLOODED), arguments.tier, arguments.connections, arguments.rounds,
+            arguments.seconds, is_direct=arguments.direct,
+        )  # fmt: skip
+        missed = floods.show(stack, plan)
     _exit_if(missed, arguments.strict)
 
 

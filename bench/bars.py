@@ -3,9 +3,9 @@
     missed(figures, BARS["lookup, $1"])
     missed(figures, spread_bars("1,000, Zipf", one_p99_ms))
 
-`BARS` are those of `python -m bench statements`; the others are those of `databases`, `fleet` and `opening`. A figure
-that has no bar is reported only. Processor time is the figure to hold on to: rates depend on what else the machine
-does.
+`BARS` are those of `python -m bench statements`; the others are those of `databases`, `fleet`, `opening` and `floods`.
+A figure that has no bar is reported only. Processor time is the figure to hold on to: rates depend on what else the
+machine does.
 """
 
 from collections.abc import Mapping
@@ -23,9 +23,11 @@ OF_FEWER, TIMES_FEWER, MADE = "of fewer", "times fewer's us", "made/s"
 TIMES_ONE_NODE = "times one node's us"
 # Of `opening`.
 OPENING_MS, BLOCKED_MS = "both ms", "loop blocked ms"
+# Of `floods`: a quiet customer's lookups, compared with those without the flood.
+TIMES_ALONE, LONGEST_WAIT_MS, FAILED = "times alone's p99", "longest wait ms", "failed"
 _AT_MOST = (
     SERVICE_US, ENGINE_US, ONE_CLIENT_US, TIMES_ONE, P99_MS, OPENED, CELL_MB, TIMES_FEWER, TIMES_ONE_NODE,
-    OPENING_MS, BLOCKED_MS,
+    OPENING_MS, BLOCKED_MS, TIMES_ALONE, LONGEST_WAIT_MS, FAILED,
 )  # fmt: skip
 
 BARS: Mapping[str, Bars] = MappingProxyType({
@@ -55,6 +57,7 @@ _P99_MS, _P99_TIMES_ONE = 100, 3
 # Unused databases must not slow down the busy ones.
 GROWN_BARS: Bars = MappingProxyType({OF_FEWER: 0.80, TIMES_FEWER: 1.20})
 CREATION_BARS: Bars = MappingProxyType({MADE: 10})
+FLOOD_BARS: Bars = MappingProxyType({TIMES_ALONE: 3, LONGEST_WAIT_MS: 100, FAILED: 0})
 NODE_BARS: Bars = MappingProxyType({TIMES_ONE_NODE: 1.10})
 
 

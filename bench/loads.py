@@ -9,7 +9,8 @@ import ssl
 import subprocess
 import tempfile
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPMessage
 from pathlib import Path
@@ -141,6 +142,23 @@ def run_wrk(url: str, lua: str, connections: int, seconds: float, *, at_most: in
     per_second = float(_found(r"Requests/sec:\s+([\d.]+)", output))
     requests = int(_found(r"(\d+) requests in", output))
     return Measured(per_second, _share_us(output, 50), _share_us(output, 99), requests)
+
+
+@contextmanager
+def running_wrk(url: str, lua: str, connections: int) -> Iterator[list[float]]:
+    """wrk for the length of the block. Afterwards, the list has its requests per second, those refused included."""
+    rates: list[float] = []
+    with tempfile.NamedTemporaryFile("w", suffix=".lua") as script:
+        script.write(lua)
+        script.flush()
+        arguments = ["wrk", "-t", "1", "-c", str(connections), "-d", f"{_NEVER_MS // 1000}s", *_TIMEOUT]
+        process = subprocess.Popen([*arguments, "-s", script.name, url], stdout=subprocess.PIPE, text=True)
+        try:
+            yield rates
+        finally:
+            process.send_signal(signal.SIGINT)
+            output, _ = process.communicate()
+    rates.append(float(_found(r"Requests/sec:\s+([\d.]+)", output)))
 
 
 def _end_after(requests: int, connections: int) -> str:

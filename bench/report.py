@@ -49,7 +49,7 @@ def write(lines: list[Line], folder: Path) -> None:
 
 
 def _chart(lines: list[Line]) -> str:
-    colours = {"engine": "#9aa5b1", "PlainSQL": "#2f6fdb", "rqlite": "#d9822b"}
+    colours = {"engine": "#9aa5b1", "psycopg": "#9aa5b1", "PlainSQL": "#2f6fdb", "rqlite": "#d9822b"}
     parts, y = [], 30
     for line in lines:
         widest = max(median(values) for values in line.sides.values())

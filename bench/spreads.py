@@ -11,12 +11,13 @@ choices are drawn beforehand and are the same each time, so that wrk only has to
 import json
 import random
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from bench.loads import Measured, check_one, run_wrk
+from bench.loads import Measured, check_one, run_wrk, running_wrk
 from bench.processes import cpu_s, memory_mib
 from bench.stack import Stack
 from bench.tenants import FIRST_NUMBER, LAST_NUMBER, SQL, Tenant
@@ -119,11 +120,21 @@ class Load:
 
     def _run(self, choices: Sequence[int], seconds: float, *, at_most: int | None = None) -> Measured:
         with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            _write_lines(folder / "tenants", (f"{each.api_key} {each.database}" for each in self._asked(choices)))
-            _write_lines(folder / "choices", (str(number + 1) for number in choices))
-            script = _SCRIPT % {"folder": folder, "host": urlsplit(self.url).netloc, **_body_parts()}
+            script = self._script(Path(name), choices)
             return run_wrk(self.url, script, self.connections, seconds, at_most=at_most)
+
+    @contextmanager
+    def running(self, spread: Spread) -> Iterator[list[float]]:
+        """The load for the length of the block. Afterwards, the list has its requests per second."""
+        with tempfile.TemporaryDirectory() as name:
+            script = self._script(Path(name), spread.choices())
+            with running_wrk(self.url, script, self.connections) as rates:
+                yield rates
+
+    def _script(self, folder: Path, choices: Sequence[int]) -> str:
+        _write_lines(folder / "tenants", (f"{each.api_key} {each.database}" for each in self._asked(choices)))
+        _write_lines(folder / "choices", (str(number + 1) for number in choices))
+        return _SCRIPT % {"folder": folder, "host": urlsplit(self.url).netloc, **_body_parts()}
 
     def _asked(self, choices: Sequence[int]) -> Sequence[Tenant]:
         return self.tenants[: max(choices) + 1]

@@ -66,19 +66,19 @@ class Made:
     cpu_ms: float
 
 
-def new_tenants(stack: Stack, organization_count: int, databases: int, tier: str) -> list[Tenant]:
+def new_tenants(stack: Stack, organization_count: int, databases: int, tier: str, name: str = "bench") -> list[Tenant]:
     """Creates the organizations, which share the databases round robin. The databases are not made yet."""
-    api_keys = asyncio.run(_prepare(directory_dsn(stack), organization_count, databases, tier))
-    return [Tenant(f"bench{number}", api_keys[number % organization_count]) for number in range(databases)]
+    api_keys = asyncio.run(_prepare(directory_dsn(stack), organization_count, databases, tier, name))
+    return [Tenant(f"{name}{number}", api_keys[number % organization_count]) for number in range(databases)]
 
 
-async def _prepare(dsn: str, count: int, databases: int, tier: str) -> list[str]:
+async def _prepare(dsn: str, count: int, databases: int, tier: str, name: str) -> list[str]:
     async with Directory.open(dsn, max_connections=1) as directory:
         for cell in await cells.list_(directory):
             # The stack has a database of its own.
             more = CellChange(max_databases=cell.max_databases + databases)
             await cells.change(directory, cell.id, more, only_from=())
-        owners = [await organizations.create(directory, f"bench{number}", tier) for number in range(count)]
+        owners = [await organizations.create(directory, f"{name}{number}", tier) for number in range(count)]
         created = [await keys.create(directory, owner.id, "bench", _SCOPES) for owner in owners]
     return [secret.text for _, secret in created]
 

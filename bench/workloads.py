@@ -15,7 +15,7 @@ SCALE = 10
 # With fewer branches, most transactions would only wait for each other.
 _TRANSACTION_SCALE = 50
 # What the service sets on every connection. Without it, most of pgbench's serializable transactions would conflict.
-_PLANNER = "-c random_page_cost=1.1 -c cpu_tuple_cost=0.03"
+PLANNER = "-c random_page_cost=1.1 -c cpu_tuple_cost=0.03"
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ TRANSACTION = Workload(
     "prepared",
     Post("/v1/transaction", {"statements": [each.for_service() for each in _TRANSACTION]}),
     Post("/db/request?transaction", [each.for_rqlite() for each in _TRANSACTION]),
-    options=_PLANNER,
+    options=PLANNER,
     scale=_TRANSACTION_SCALE,
 )
 WORKLOADS = (*STATEMENTS, TRANSACTION)

@@ -30,12 +30,14 @@ that return an iterator. `stream` returns an `AsyncStream`, and `transaction` an
 """
 # Used by other modules of the package, such as the command, but not meant for programs.
 _INNER = {
-    plainsql.Client: {"call", "query_as_sent", "run_transaction", "stream_bytes", "tell_when_unavailable"},
+    plainsql.Client: {
+        "call", "interactive", "perform", "query_as_sent", "run_transaction", "stream_bytes", "tell_when_unavailable",
+    },
     plainsql.Transaction: {"fill"},
     Pending: {"fill"},
-    dbapi.Connection: {"is_read", "keep", "note_write", "refuse_stale_read", "run"},
-    dbapi.Cursor: {"execute_numbered", "executemany_numbered", "take"},
-}
+    dbapi.Connection: {"can_stream", "learn_count", "note_write", "run", "run_many"},
+    dbapi.Cursor: {"execute_numbered", "executemany_numbered"},
+}  # fmt: skip
 _WIDTH = 118
 _PLACES = re.compile(r"plainsql\.\w+\.|typing\.|collections\.abc\.|~")
 

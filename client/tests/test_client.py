@@ -53,6 +53,8 @@ def table(db: plainsql.Client, columns: str) -> Iterator[str]:
         ("timetz", dt.time(1, 2, 3, 4, dt.timezone(dt.timedelta(hours=-3, minutes=-30)))),
         ("interval", dt.timedelta(days=-3, seconds=5, microseconds=7)),
         ("bytea", b"\x00\xff\\"),
+        ("bytea", b"AAEC"),
+        ("bytea[]", [b"AAEC", b"", b"\x00", None]),
         ("uuid", UUID("dd0ee244-fa0c-4a9d-8110-021df457eaf3")),
         ("jsonb", {"a": [1, 2.5, None], "b": {"c": "d"}}),
         ("int8[]", [1, None, 3]),

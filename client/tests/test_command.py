@@ -83,8 +83,10 @@ def test_keys_databases_and_sessions_are_made_and_listed(service: Service) -> No
     name = f"db{uuid4().hex[:8]}"
     assert run(service, "databases", "create", name).stdout.startswith("db_")
     assert name in [each["name"] for each in json.loads(run(service, "databases", "-o", "json").stdout)]
-    assert re.search(rf"^ {name} +\| ready +\| false +\| +\d+ \| ", run(service, "databases").stdout, re.MULTILINE)
-    assert run(service, "databases", "delete", name, "--for-good").returncode == 0
+    assert re.search(
+        rf"^ {name} +\| ready +\| false +\| +[\d.]+ [kM]B \| ", run(service, "databases").stdout, re.MULTILINE
+    )
+    assert run(service, "databases", "delete", name, "--for-good", "--yes").returncode == 0
     secret = run(service, "keys", "create", "reports", "--scope", "read").stdout.strip()
     assert secret.startswith("svc_k_")
     token = run(service, "--key", secret, "session").stdout.strip()

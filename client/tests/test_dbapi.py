@@ -1,19 +1,23 @@
-"""DB-API 2.0, case by case as PEP 249 has it, and the two modes that the lack of interactive transactions makes."""
+"""DB-API 2.0, case by case as PEP 249 has it, and its two modes: transactions, and autocommit."""
 
 import datetime as dt
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 from uuid import uuid4
 
 import pytest
 
+from client.tests.requests_made import requests_made
 from client.tests.scripted import hang_up, scripted
 from plainsql import dbapi
 from server.tests.service import Service
 
 
-def connect(service: Service, *, autocommit: bool = False) -> dbapi.Connection:
-    return dbapi.connect(service.data_url, service.api_key, ca_file=service.dev["ca_file"], autocommit=autocommit)
+def connect(
+    service: Service, *, autocommit: bool = False, rehearse: Literal["eager", "lazy"] = "eager"
+) -> dbapi.Connection:
+    ca_file = service.dev["ca_file"]
+    return dbapi.connect(service.data_url, service.api_key, ca_file=ca_file, autocommit=autocommit, rehearse=rehearse)
 
 
 @pytest.fixture
@@ -144,6 +148,7 @@ def test_a_closed_cursor_or_connection_raises(service: Service) -> None:
         ("alter table {booze} alter name set not null", None),
         ("insert into {booze} values (null)", dbapi.IntegrityError),
         ("savepoint x", dbapi.NotSupportedError),
+        ("release x", dbapi.NotSupportedError),
     ],
 )
 def test_errors_have_pep_249_s_classes(
@@ -158,30 +163,105 @@ def test_errors_have_pep_249_s_classes(
             cursor.execute(sql.format(booze=booze))
 
 
-def test_buffered_writes_are_sent_at_commit_and_discarded_by_rollback(service: Service, booze: str) -> None:
+def test_a_transaction_reads_its_own_writes_and_others_see_them_at_the_commit(service: Service, booze: str) -> None:
     with connect(service) as connection:
         cursor = connection.cursor()
         cursor.execute(f"insert into {booze} values (%s) returning name", ["kept"])
+        assert (cursor.fetchone(), cursor.rowcount) == (("kept",), 1)
         assert (connection.kept_writes, service.value(f"select count(*) from {booze}")) == (1, 0)
-        with pytest.raises(dbapi.ProgrammingError, match="buffered until commit"):
-            cursor.fetchone()
-        with pytest.raises(dbapi.OperationalError, match="would not see the"):
-            connection.cursor().execute(f"select * from {booze}")
+        assert cursor.execute(f"select * from {booze}").fetchall() == [("kept",)]
+        assert cursor.execute(f"update {booze} set name = 'x' where name = 'other'").rowcount == 0
         connection.commit()
-        assert cursor.fetchone() == ("kept",)
-        connection.cursor().execute(f"delete from {booze}")
+        assert service.value(f"select count(*) from {booze}") == 1
+        cursor.execute(f"delete from {booze}")
+        assert cursor.rowcount == 1
         connection.rollback()
         connection.commit()
         assert service.value(f"select count(*) from {booze}") == 1
 
 
-def test_a_buffered_transaction_is_atomic(service: Service, booze: str) -> None:
+def test_after_an_error_a_transaction_must_be_rolled_back(service: Service, booze: str) -> None:
     with connect(service) as connection:
-        connection.cursor().execute(f"insert into {booze} values ('a')")
-        connection.cursor().execute(f"insert into {booze} values (repeat('x', 99))")
+        cursor = connection.cursor()
+        cursor.execute(f"insert into {booze} values ('a')")
         with pytest.raises(dbapi.DataError):
+            cursor.execute(f"insert into {booze} values (repeat('x', 99))")
+        for work in (lambda: cursor.execute("select 1"), connection.commit):
+            with pytest.raises(dbapi.InternalError, match=r"Call rollback\(\) first") as caught:
+                work()
+            assert (caught.value.sqlstate, caught.value.code) == ("25P02", "in_failed_sql_transaction")
+        connection.rollback()
+        assert cursor.execute(f"select count(*) from {booze}").fetchone() == (0,)
+
+
+def test_savepoints_work(service: Service, booze: str) -> None:
+    with connect(service) as connection:
+        cursor = connection.cursor()
+        cursor.execute(f"insert into {booze} values ('a')")
+        cursor.execute("savepoint s")
+        with pytest.raises(dbapi.DataError):
+            cursor.execute(f"insert into {booze} values (repeat('x', 99))")
+        cursor.execute("rollback to savepoint s")
+        cursor.execute(f"insert into {booze} values ('b')")
+        cursor.execute("release savepoint s")
+        with pytest.raises(dbapi.InternalError, match="doesn't exist"):
+            cursor.execute("rollback to savepoint s")
+        connection.rollback()
+        cursor.execute(f"insert into {booze} values ('c')")
+    assert service.value(f"select string_agg(name, '') from {booze}") == "c"
+
+
+def test_many_sets_of_parameters_are_rehearsed_together(service: Service, booze: str) -> None:
+    with connect(service) as connection, requests_made() as requests:
+        cursor = connection.cursor()
+        cursor.executemany(f"insert into {booze} values (%s)", [[name] for name in SAMPLES])
+        assert (cursor.rowcount, len(requests)) == (4, 1)
+        cursor.executemany(f"update {booze} set name = %s where name = %s", [["a", "XXXX"], ["b", "nothing"]])
+        assert (cursor.rowcount, len(requests)) == (1, 2)
+        cursor.executemany(f"insert into {booze} values (%s)", [["c"], ["d"]])
+        connection.commit()
+        assert (cursor.rowcount, len(requests)) == (2, 4)
+    assert service.value(f"select count(*) from {booze}") == 6
+
+
+def test_lazy_writes_cost_no_request_until_they_are_needed(service: Service, booze: str) -> None:
+    with connect(service, rehearse="lazy") as connection, requests_made() as requests:
+        cursor, other = connection.cursor(), connection.cursor()
+        cursor.execute(f"insert into {booze} values ('a')")
+        other.execute(f"update {booze} set name = 'b'")
+        assert (len(requests), connection.kept_writes) == (0, 2)
+        assert (other.rowcount, len(requests)) == (1, 1)
+        assert (cursor.rowcount, len(requests)) == (1, 1)
+        cursor.execute(f"delete from {booze} where name = 'z'")
+        connection.commit()
+        assert (cursor.rowcount, len(requests)) == (0, 2)
+        with pytest.raises(dbapi.DataError):
+            cursor.execute(f"insert into {booze} values (repeat('x', 99))").connection.commit()
+    assert service.value(f"select name from {booze}") == "b"
+
+
+def test_the_mode_cannot_change_within_a_transaction(service: Service, booze: str) -> None:
+    with connect(service) as connection:
+        connection.cursor().execute(f"select * from {booze}")
+        connection.autocommit = True
+        connection.autocommit = False
+        connection.cursor().execute(f"insert into {booze} values ('a')")
+        with pytest.raises(dbapi.InterfaceError, match="in progress"):
+            connection.autocommit = True
+    with pytest.raises(dbapi.InterfaceError, match="rehearse must be"):
+        connect(service, rehearse="never")  # type: ignore[arg-type]
+
+
+def test_a_changed_read_fails_the_commit(service: Service, booze: str) -> None:
+    with connect(service) as connection:
+        cursor = connection.cursor()
+        assert cursor.execute(f"select count(*) from {booze}").fetchone() == (0,)
+        cursor.execute(f"insert into {booze} values ('mine')")
+        service.query(f"insert into {booze} values ('theirs')")
+        with pytest.raises(dbapi.OperationalError) as caught:
             connection.commit()
-        assert (connection.kept_writes, service.value(f"select count(*) from {booze}")) == (0, 0)
+        assert (caught.value.sqlstate, caught.value.outcome) == ("40001", "rolled_back")
+        assert cursor.execute(f"select name from {booze}").fetchall() == [("theirs",)]
 
 
 def test_a_rollback_after_a_write_raises_in_autocommit(service: Service, booze: str) -> None:
@@ -196,7 +276,7 @@ def test_a_rollback_after_a_write_raises_in_autocommit(service: Service, booze: 
     assert service.value(f"select count(*) from {booze}") == 2
 
 
-def test_a_select_that_writes_is_refused_in_buffered_mode_but_sequences_count(service: Service, booze: str) -> None:
+def test_a_select_that_writes_is_rolled_back_but_sequences_count_on(service: Service, booze: str) -> None:
     service.query(f"create sequence seq_{booze}")
     service.query(
         f"create function f_{booze}() returns int language sql as $$ insert into {booze} values ('x'); select 1 $$"
@@ -204,11 +284,16 @@ def test_a_select_that_writes_is_refused_in_buffered_mode_but_sequences_count(se
     with connect(service) as connection:
         cursor = connection.cursor()
         assert cursor.execute(f"select nextval('seq_{booze}')").fetchone() == (1,)
-        with pytest.raises(dbapi.InternalError, match="read-only"):
-            cursor.execute(f"select f_{booze}()")
+        assert cursor.execute(f"select f_{booze}()").fetchone() == (1,)
+        assert cursor.execute(f"select count(*) from {booze}").fetchone() == (1,)
+        connection.rollback()
+        assert cursor.execute(f"select nextval('seq_{booze}')").fetchone() == (2,)
+        assert cursor.execute(f"select count(*) from {booze}").fetchone() == (0,)
+        cursor.execute(f"select f_{booze}()")
+        connection.commit()
     service.query(f"drop function f_{booze}()")
     service.query(f"drop sequence seq_{booze}")
-    assert service.value(f"select count(*) from {booze}") == 0
+    assert service.value(f"select count(*) from {booze}") == 1
 
 
 def test_a_large_result_is_streamed(connection: dbapi.Connection) -> None:
@@ -229,18 +314,22 @@ def test_a_write_within_a_read_is_known_to_rollback_in_autocommit(service: Servi
         assert service.value(f"select count(*) from {booze}") == number + 1
 
 
-def test_a_stream_does_not_write_in_buffered_mode(service: Service, booze: str) -> None:
+def test_a_stream_in_a_transaction_sees_its_writes_and_may_write_itself(service: Service, booze: str) -> None:
     with connect(service) as connection:
-        with pytest.raises(dbapi.InternalError, match="read-only"):
-            connection.cursor().stream(f"insert into {booze} values ('x') returning name")
-        with pytest.raises(dbapi.InternalError, match="read-only"):
-            connection.cursor().stream(f"with new as (delete from {booze} returning 1) select 1 from new")
+        cursor = connection.cursor()
+        assert cursor.stream(f"select * from {booze}").fetchall() == []
+        assert cursor.stream(f"insert into {booze} values ('x') returning name").fetchall() == [("x",)]
+        assert cursor.stream(f"select name from {booze}").fetchall() == [("x",)]
+        sql = f"with gone as (delete from {booze} returning 1) select count(*) from gone"
+        assert cursor.stream(sql).fetchall() == [(1,)]
+        connection.rollback()
+        assert cursor.stream(f"select name from {booze} for update").fetchall() == []
     assert service.value(f"select count(*) from {booze}") == 0
 
 
 def test_an_error_reports_its_outcome() -> None:
     with scripted(hang_up) as (url, _):
-        connection = dbapi.connect(url, "svc_k_x", timeout_s=0.2)
+        connection = dbapi.connect(url, "svc_k_x", timeout_s=0.2, rehearse="lazy")
         connection.cursor().execute("insert into t values (1)")
         with pytest.raises(dbapi.OperationalError) as caught:
             connection.commit()

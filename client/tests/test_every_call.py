@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 from uuid import uuid4
 
+import pandas
 import pytest
 
 import plainsql
@@ -53,8 +54,8 @@ async def test_every_call_works(service: Service, connect: Any) -> None:
     of_session.close()
     client.close()
     calls = {name for name, member in vars(type(client)).items() if inspect.isfunction(member) and name[0] != "_"}
-    of_commands = {"call", "close", "query_as_sent", "run_transaction", "stream_bytes", "tell_when_unavailable"}
-    assert do.called | session.called == calls - of_commands
+    inner = {"call", "interactive", "perform", "query_as_sent", "run_transaction", "stream_bytes"}
+    assert do.called | session.called == calls - inner - {"close", "tell_when_unavailable"}
 
 
 async def data_plane_calls(do: Caller) -> None:
@@ -69,10 +70,17 @@ async def data_plane_calls(do: Caller) -> None:
     done = await done if inspect.isawaitable(done) else done
     assert (pending.result.value(), done.attempts, len(done)) == (1, 1, 1)
     assert await do("request_outcome", key) == "committed"
+    answer = await do("run", lambda mine: mine.query("select 7"))
+    assert answer.value() == 7
     assert isinstance(await do("tables", detail="names"), list)
     assert (await do("health"))["status"] in ("ok", "degraded")
     assert (await do("server"))["service"] == "plainsql"
     assert (await do("bench", iterations=5))["success"]
+    name = f"many_{uuid4().hex[:8]}"
+    await do("query", f"create table {name} (id int)")
+    assert await do("insert_rows", name, [{"id": 1}]) == 1
+    assert await do("insert_frame", name, pandas.DataFrame({"id": [2, 3]})) == 2
+    await do("query", f"drop table {name}")
 
 
 async def key_calls(do: Caller) -> None:
@@ -92,6 +100,7 @@ async def database_calls(do: Caller) -> None:
     assert (await do("make_default_database", was.id)).default
     assert (await do("delete_database", made.id)).restorable_until
     assert (await do("restore_database", made.id)).state == "ready"
+    assert (await do("reset_database", name + "x"))["tables"] == 0
     await do("delete_database", made.id, restorable=False)
 
 
@@ -100,15 +109,15 @@ def test_every_verb_of_the_command_works(service: Service) -> None:
     (was,) = [each["name"] for each in json.loads(run(service, "databases", "-o", "json").stdout) if each["default"]]
     for arguments in (
         ["create", name], ["rename", name, name + "x"], ["default", name + "x"], ["default", was],
-        ["delete", name + "x"], ["restore", name + "x"], ["delete", "--for-good", name + "x"],
+        ["delete", "--yes", name + "x"], ["restore", name + "x"], ["delete", "--for-good", "--yes", name + "x"],
     ):  # fmt: skip
         done = run(service, "databases", *arguments)
         assert done.returncode == 0, done.stderr
-    assert run(service, "databases", "delete", "nowhere").returncode == 1
+    assert run(service, "databases", "delete", "--yes", "nowhere").returncode == 1
     run(service, "keys", "create", name, "--scope", "read", "--expires-at", "2099-01-01T00:00:00Z")
     (made,) = [each for each in json.loads(run(service, "keys", "-o", "json").stdout) if each["name"] == name]
     assert run(service, "keys", "rotate", made["id"], "--overlap", "1").stdout.startswith("svc_k_")
-    assert run(service, "keys", "revoke", made["id"]).returncode == 0
+    assert run(service, "keys", "revoke", made["id"], "--yes").returncode == 0
     measured = json.loads(run(service, "bench", "--seconds", "0.2", "--clients", "2", "-o", "json").stdout)
     assert measured[0]["p50_us"] <= measured[0]["p99_us"]
     assert run(service, "session", "--scope", "read").stdout.startswith("svc_s_")

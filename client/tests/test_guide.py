@@ -32,20 +32,30 @@ def place(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return tmp_path
 
 
-def test_the_guide_s_python_does_what_it_shows(place: Path) -> None:
-    blocks = [text for language, text in _FENCED.findall(GUIDE.read_text()) if language == "python"]
+def run_python_of(page: Path) -> tuple[int, dict[str, Any]]:
+    """Runs a page's snippets in order. Returns how many there are, and the names that they made."""
+    blocks = [text for language, text in _FENCED.findall(page.read_text()) if language == "python"]
     names: dict[str, Any] = {}
     try:
         for text in blocks:
             output = io.StringIO()
             with redirect_stdout(output):
-                exec(compile(text, str(GUIDE), "exec"), names)
+                exec(compile(text, str(page), "exec"), names)
             shown = [first or second for first, second in _SHOWN.findall(text)]
             assert output.getvalue().splitlines() == shown, text
     finally:
         names["db"].close()
+    return len(blocks), names
+
+
+def test_the_guide_s_python_does_what_it_shows(place: Path) -> None:
+    count, names = run_python_of(GUIDE)
     names["engine"].dispose()
-    assert len(blocks) >= 8
+    assert count >= 8
+
+
+def test_the_guide_to_transactions_does_what_it_shows(place: Path) -> None:
+    assert run_python_of(GUIDE.with_name("transactions.md"))[0] >= 2
 
 
 def test_the_guide_s_commands_print_what_it_shows(place: Path) -> None:

@@ -122,6 +122,13 @@ def test_a_health_check_of_an_unavailable_service_fails_at_once() -> None:
     assert time.monotonic() - began < 5
 
 
+def test_a_reset_whose_response_is_lost_is_not_sent_again() -> None:
+    with scripted(hang_up) as (url, requests), plainsql.connect(url, KEY) as db:
+        with pytest.raises(plainsql.NetworkError) as caught:
+            db.reset_database("app")
+        assert (caught.value.outcome, len(requests)) == ("unknown", 1)
+
+
 def test_a_session_that_may_have_ended_is_not_ended_again() -> None:
     with (
         scripted(hang_up) as (url, requests),

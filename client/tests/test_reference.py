@@ -28,7 +28,11 @@ def test_both_clients_have_the_same_calls_with_the_same_words() -> None:
     )
     assert set(ours) - of_commands == set(theirs)
     for name, member in theirs.items():
-        signature, other = inspect.signature(ours[name]), inspect.signature(member)
-        assert list(signature.parameters.values()) == list(other.parameters.values()), name
+        # What `run` calls is a coroutine function in one of them.
+        same, other = (
+            [each.replace(annotation="") if each.name == "work" else each for each in signature.parameters.values()]
+            for signature in (inspect.signature(ours[name]), inspect.signature(member))
+        )
+        assert same == other, name
         if name != "transaction":
             assert ours[name].__doc__ == member.__doc__, name

@@ -1,6 +1,7 @@
 """Where a client's address and key come from, and that no key goes to a service that it is not of."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,33 @@ def test_arguments_win_over_the_environment_and_that_over_the_files(
     assert (resolve("https://mine", "svc_k_mine").address.url, resolve("https://mine", "svc_k_mine").key) == (
         "https://mine", "svc_k_mine",
     )  # fmt: skip
+
+
+def test_the_dev_service_is_found_from_every_folder_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_dev(tmp_path)
+    below = tmp_path / "app/src"
+    below.mkdir(parents=True)
+    monkeypatch.chdir(below)
+    assert (resolve().key, resolve().source) == ("svc_k_dev", "../../.plainsql/dev.json")
+    (tmp_path / "app/.plainsql").mkdir()
+    assert resolve().key == "svc_k_dev"
+    nearer = tmp_path / "app/nearer"
+    nearer.mkdir()
+    write_dev(nearer, "https://localhost:9400")
+    monkeypatch.chdir(nearer)
+    assert (resolve().address.url, resolve().source) == ("https://localhost:9400", ".plainsql/dev.json")
+
+
+def test_a_file_of_another_user_above_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its address would get what we send, for example from a folder below /tmp."""
+    write_dev(tmp_path)
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    if os.getuid() == 0:
+        os.chown(tmp_path / ".plainsql/dev.json", 4_712, -1)
+    monkeypatch.setattr("os.getuid", lambda: 4_711)
+    with pytest.raises(SettingsError, match="No service URL"):
+        resolve()
 
 
 def test_the_key_of_a_file_is_sent_only_to_the_address_in_that_file(tmp_path: Path) -> None:

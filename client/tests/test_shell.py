@@ -27,6 +27,7 @@ class Terminal:
         environment = {
             "PLAINSQL_URL": service.data_url, "PLAINSQL_KEY": service.api_key, "XDG_STATE_HOME": str(state),
             "PLAINSQL_CA_FILE": str(service.dev["ca_file"]), "PAGER": "less -SX", "LESS": "",
+            "VISUAL": "sed -i 's/count(.)/& + 41/'",
         }  # fmt: skip
         options = [part for name, value in environment.items() for part in ("-e", f"{name}={value}")]
         command = str(Path(sys.executable).with_name("plainsql"))
@@ -59,14 +60,27 @@ class Terminal:
     def wait_for_prompts(self, count: int) -> str:
         return self.wait_until(lambda shown: shown.count("plainsql>") == count)
 
+    def wait_for_prompt(self, prompt: str = "plainsql>") -> str:
+        """Waits until the shell reads what is typed. What is typed before is shown twice."""
+        return self.wait_until(lambda shown: shown.rstrip().rpartition("\n")[2] == prompt)
+
     def wait_until(self, is_there: Callable[[str], bool]) -> str:
         end = time.monotonic() + _WAIT_S
         while not is_there(shown := self.screen()):
             assert time.monotonic() < end, shown
         return shown
 
+    def wait_until_ended(self) -> None:
+        """Waits until the shell has ended, and with it its terminal."""
+        end = time.monotonic() + _WAIT_S
+        while (
+            subprocess.run(["tmux", "-L", self._socket, "has-session"], capture_output=True, check=False).returncode
+            == 0
+        ):
+            assert time.monotonic() < end, self.screen()
+
     def close(self) -> None:
-        self._tmux("kill-server")
+        subprocess.run(["tmux", "-L", self._socket, "kill-server"], capture_output=True, check=False)
 
 
 @pytest.fixture
@@ -104,6 +118,7 @@ def test_the_shell_completes_marks_errors_cancels_keeps_history_and_pages(
     assert "item 40" not in terminal.wait_for("item 21")
     terminal.press("q")
     terminal.wait_for("500 rows")
+    terminal.wait_for_prompt()
     terminal.press("Up")
     terminal.wait_for(f"plainsql> select * from {name} order by id;")
     terminal.press("C-c")

@@ -11,6 +11,7 @@ import math
 import os
 import secrets
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -86,9 +87,12 @@ class Answer:
 class Client:
     """One connection, opened when needed and again when the server closed it. One request at a time."""
 
-    def __init__(self, port: int, key: str) -> None:
+    def __init__(self, port: int, key: str, *, database: str = "", trust: ssl.SSLContext | None = None) -> None:
+        """`database` is sent as the header X-Database. With `trust`, the connection uses TLS."""
         self.port = port
-        self._key = key
+        self._trust = trust
+        chosen = f"x-database: {database}\r\n" if database else ""
+        self._common = f"host: test\r\nauthorization: Bearer {key}\r\n{chosen}content-type: application/json\r\n"
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._sent_s = 0.0
@@ -108,15 +112,18 @@ class Client:
         """Sends a query, whose answer is read with `answer` or given up with `drop`."""
         await self.post("/v1/query", {"sql": sql, "params": list(params), **fields}, request_id=request_id)
 
-    async def post(self, path: str, fields: dict[str, Any], *, request_id: str = "") -> None:
+    async def post(self, path: str, fields: dict[str, Any], *, request_id: str = "", idempotency_key: str = "") -> None:
         """Sends a request, as `send` does."""
         if self._writer is None or self._reader is None or self._reader.at_eof() or self._writer.is_closing():
             self.drop()
-            self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self.port)
+            host = "localhost" if self._trust else None
+            self._reader, self._writer = await asyncio.open_connection(
+                "127.0.0.1", self.port, ssl=self._trust, server_hostname=host
+            )
         body = json.dumps(fields).encode()
+        key = f"idempotency-key: {idempotency_key}\r\n" if idempotency_key else ""
         head = (
-            f"POST {path} HTTP/1.1\r\nhost: test\r\nauthorization: Bearer {self._key}\r\n"
-            f"content-type: application/json\r\nx-request-id: {request_id or new_request_id()}\r\n"
+            f"POST {path} HTTP/1.1\r\n{self._common}{key}x-request-id: {request_id or new_request_id()}\r\n"
             f"content-length: {len(body)}\r\n\r\n"
         )
         self._sent_s = time.monotonic()
@@ -186,7 +193,9 @@ class Node:
             time.sleep(0.02)
 
     def health(self) -> httpx.Response:
-        return httpx.get(f"http://127.0.0.1:{self.port}/health", timeout=5)
+        has_tls = "PLAINSQL_TLS_CERT_FILE" in self.settings
+        # Whether its certificate is valid is for clients to see.
+        return httpx.get(f"http{'s' if has_tls else ''}://127.0.0.1:{self.port}/health", timeout=5, verify=False)
 
     def is_ready(self) -> bool:
         try:

@@ -18,10 +18,12 @@ from pathlib import Path
 _STEAL = 7
 _PROBE_S = 0.02
 # How long the host must leave us a processor after it has taken one, before we believe that it is over.
-_LONG_PROBE_S = 1.0
+_LONG_PROBE_S = 0.5
+# A probe uses a processor. If several runs did nothing but probe, each would wait for the others.
+_PAUSE_S = 1.0
 LEFT_AT_LEAST = 0.9
 # For all tests of a run together: it may be so for hours.
-_WAIT_LIMIT_S = 900.0
+_WAIT_LIMIT_S = 300.0
 
 
 @dataclass
@@ -44,18 +46,18 @@ def own_time() -> Iterator[Took]:
 class HostWatch:
     """Waits for the host, for so many seconds in all."""
 
-    def __init__(self, limit_s: float, share_left: Callable[[float], float]) -> None:
+    def __init__(self, limit_s: float, share_left: Callable[[float], float], pause_s: float = _PAUSE_S) -> None:
         self._left_s = limit_s
         self._share_left = share_left
+        self._pause_s = pause_s
 
     def wait(self) -> None:
         """Returns when the host leaves us a processor, or when all of the time is used up."""
         if self._share_left(_PROBE_S) >= LEFT_AT_LEAST:
             return
         began_s = time.monotonic()
-        # Each look takes its time, so there is no pause between them.
         while time.monotonic() - began_s < self._left_s and self._share_left(_LONG_PROBE_S) < LEFT_AT_LEAST:
-            pass
+            time.sleep(self._pause_s)
         self._left_s -= time.monotonic() - began_s
 
 

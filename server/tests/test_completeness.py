@@ -36,7 +36,8 @@ SOURCE = Path(plainsql_server.__file__).parent
 
 # What anybody may ask without a key.
 OPEN_ROUTES = frozenset(
-    ("GET", path) for path in ("/", "/health", "/openapi.json", "/docs", "/docs/docs.js", "/docs/docs.css")
+    ("GET", path)
+    for path in ("/", "/health", "/openapi.json", "/docs", "/docs/docs.js", "/docs/docs.css", "/docs/page.css")
 )
 
 # What any valid key or session may ask, whatever its scopes.

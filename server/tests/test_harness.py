@@ -151,7 +151,7 @@ def test_a_host_that_takes_everything_is_waited_for_only_so_long_in_all() -> Non
         looks.append(probe_s)
         return 0.0
 
-    host = HostWatch(0.05, take_everything)
+    host = HostWatch(0.05, take_everything, pause_s=0.001)
     host.wait()
     assert len(looks) > 2
     looks.clear()
@@ -167,10 +167,17 @@ def test_a_host_that_has_taken_a_processor_must_leave_it_for_longer() -> None:
         looks.append(probe_s)
         return next(shares)
 
-    HostWatch(60, take_for_a_while).wait()
+    HostWatch(60, take_for_a_while, pause_s=0).wait()
     short_s, *long_s = looks
     assert len(long_s) == 2
     assert min(long_s) > short_s
+
+
+def test_the_time_limit_of_a_test_begins_after_the_wait_for_the_host(request: pytest.FixtureRequest) -> None:
+    around = [each.plugin_name for each in request.config.hook.pytest_runtest_protocol.get_hookimpls()]
+    # The last one is called first.
+    waits = next(place for place, name in enumerate(around) if name.endswith("conftest.py"))
+    assert waits > around.index("timeout"), around
 
 
 def test_tests_run_on_the_release_that_was_chosen(postgres: Postgres, service: Service) -> None:

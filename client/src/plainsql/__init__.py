@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         SettingsError,
         StatementError,
         StreamBroken,
+        TransactionError,
     )
     from plainsql.result import Result, Row, TransactionResult
     from plainsql.streaming import AsyncStream, Stream
@@ -65,6 +66,7 @@ __all__ = [
     "Stream",
     "StreamBroken",
     "Transaction",
+    "TransactionError",
     "TransactionResult",
     "connect",
     "connect_async",

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from plainsql.errors import Error
+from plainsql.interactive.conflicts import MAX_ATTEMPTS, Attempts
 from plainsql.lazy import LazyModule
 from plainsql.result import Result, TransactionResult
 from plainsql.settings import Settings, resolve
 from plainsql.streaming import AsyncStream
-from plainsql.transactions import TransactionBuilder
+from plainsql.transactions import InteractiveBuilder, TransactionBuilder
 from plainsql.transport.asyncio_sockets import open_connection
 from plainsql.transport.driver import Driver
 from plainsql.transport.protocol import DEFAULT_TIMEOUT_S, STREAM_LIFE_S, Core, Options
@@ -24,8 +26,11 @@ from plainsql.transport.sockets import tls_context
 from plainsql.transport.wire import Steps
 
 if TYPE_CHECKING:
-    from plainsql import control
+    from plainsql import bulk, control
+    from plainsql.bulk import OnConflict
+    from plainsql.interactive.session import InteractiveSession
 else:
+    bulk = LazyModule("plainsql.bulk")
     control = LazyModule("plainsql.control")
 
 T = TypeVar("T")
@@ -39,23 +44,30 @@ def connect_async(
     ca_file: str | None = None,
     control_url: str | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
+    rate_limit_wait_s: float | None = None,
 ) -> AsyncClient:
     """Returns an asyncio client for the service at `url`.
 
     Settings that you omit are read from the environment (`PLAINSQL_URL`, `PLAINSQL_KEY`, `PLAINSQL_DATABASE`,
-    `PLAINSQL_CA_FILE`, `PLAINSQL_CONTROL_URL`), then from `./.plainsql/dev.json`, then from what `plainsql login`
-    saved. Nothing is sent until the first call. `timeout_s` limits each call as a whole, including retries.
+    `PLAINSQL_CA_FILE`, `PLAINSQL_CONTROL_URL`), then from `.plainsql/dev.json` in this folder or the nearest
+    one above it, then from what `plainsql login` saved. Nothing is sent until the first call. `timeout_s` limits each
+    call as a whole, including retries.
+
+    If a rate limit is reached, a call waits, within its `timeout_s`, and says so with a warning of the logger
+    `plainsql`. `rate_limit_wait_s` limits this wait: with 0, the call raises LimitError at once.
     """
     settings = resolve(url, key, database=database, ca_file=ca_file, control_url=control_url)
-    return AsyncClient(settings, timeout_s=timeout_s)
+    return AsyncClient(settings, timeout_s=timeout_s, rate_limit_wait_s=rate_limit_wait_s)
 
 
 class AsyncClient:
     """A client of the service, with one credential. Close it, or use it in an `async with` block."""
 
-    def __init__(self, settings: Settings, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+    def __init__(
+        self, settings: Settings, *, timeout_s: float = DEFAULT_TIMEOUT_S, rate_limit_wait_s: float | None = None
+    ) -> None:
         self.settings = settings
-        self._core = Core(settings, timeout_s)
+        self._core = Core(settings, timeout_s, rate_limit_wait_s)
         tls = tls_context(settings.ca_file) if settings.address.scheme == "https" else None
         self._driver = Driver(open_connection, asyncio.sleep, tls, settings.key)
 
@@ -95,6 +107,39 @@ class AsyncClient:
         options = Options(database, life_s, max_rows, read_only)
         return await AsyncStream.of(await self._run(self._core.stream(sql, params, options)))
 
+    async def insert_rows(
+        self,
+        table: str,
+        rows: Iterable[Any],
+        *,
+        columns: Sequence[str] | None = None,
+        on_conflict: OnConflict | None = None,
+        database: str | None = None,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Inserts rows into an existing table, all of them or none, and returns how many.
+
+        The rows are dictionaries, or sequences in the order of `columns`. Any number of rows takes few requests. With
+        `on_conflict="nothing"`, a row that violates a unique constraint is skipped. With `"update"`, a row whose
+        primary key exists replaces the values of that row.
+        """
+        options = Options(database, timeout_s)
+        return await self._run(bulk.insert_rows(self._core, bulk.Rows(table, rows, columns), on_conflict, options))
+
+    async def insert_frame(
+        self,
+        table: str,
+        frame: Any,
+        *,
+        on_conflict: OnConflict | None = None,
+        database: str | None = None,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Inserts a pandas or polars data frame, or an Arrow table, like `insert_rows`. Absent values become NULL."""
+        columns, rows = bulk.frame_rows(frame)
+        options = Options(database, timeout_s)
+        return await self._run(bulk.insert_rows(self._core, bulk.Rows(table, rows, columns), on_conflict, options))
+
     def transaction(
         self,
         *,
@@ -105,7 +150,12 @@ class AsyncClient:
         max_retries: int | None = None,
         idempotency_key: str | None = None,
     ) -> AsyncTransaction:
-        """Returns a transaction to add statements to. The end of its `async with` block, or `run()`, sends it."""
+        """Returns a transaction to add statements to, or to query in. The end of its `async with` block commits it.
+
+        `max_retries` limits how often the service itself runs a request of this transaction again after a conflict
+        (0 to 100; 50 by default): the transaction as a whole, or each rehearsal and the commit. Your code isn't called
+        again, and a result that has changed since your code saw it is never retried.
+        """
         return AsyncTransaction(self, Options(database, timeout_s, max_rows, read_only, idempotency_key), max_retries)
 
     async def request_outcome(self, idempotency_key: str, *, database: str | None = None) -> str:
@@ -131,6 +181,10 @@ class AsyncClient:
     ) -> dict[str, Any]:
         """Runs the service's built-in benchmark on temporary data. Takes a few seconds."""
         return await self._run(self._core.bench(iterations, concurrency, Options(database)))
+
+    async def reset_database(self, name: str) -> dict[str, int]:
+        """Drops everything in a database, for good. Returns how many objects of each kind there were."""
+        return await self._run(self._core.reset(name))
 
     # The control plane ------------------------------------------------------------------------------------------
 
@@ -225,6 +279,50 @@ class AsyncClient:
         steps = self._core.control(call.method, call.target, call.content, repeatable=call.repeatable)
         return call.read(await self._run(steps))
 
+    async def run(
+        self,
+        work: Callable[[AsyncTransaction], Awaitable[T]],
+        *,
+        max_attempts: int = MAX_ATTEMPTS,
+        max_retries: int | None = None,
+        database: str | None = None,
+        timeout_s: float | None = None,
+    ) -> T:
+        """Calls `work` with a transaction, commits it, and returns what `work` returned.
+
+        If the transaction conflicts with another one (SQLSTATE 40001 or 40P01), everything is rolled back and `work` is
+        called again after a short pause, at most `max_attempts` times in all. So `work` must have no effects outside
+        of the database that it can't repeat.
+
+        `max_retries` is that of `transaction`: the service's own retries, within one attempt.
+        """
+        attempts = Attempts(max_attempts)
+        while True:
+            try:
+                async with self.transaction(
+                    database=database, timeout_s=timeout_s, max_retries=max_retries
+                ) as together:
+                    return await work(together)
+            except Error as error:
+                pause_s = attempts.pause_after(error)
+            await asyncio.sleep(pause_s)
+
+    async def perform(self, steps: Steps[T]) -> T:
+        """Runs steps of the protocol, for modules that are built on this client."""
+        return await self._run(steps)
+
+    def interactive(
+        self,
+        options: Options = Options(),  # noqa: B008
+        *,
+        is_lazy: bool = False,
+        max_retries: int | None = None,
+    ) -> InteractiveSession:
+        """Returns a session for interactive transactions, whose steps `perform` runs."""
+        from plainsql.interactive.session import InteractiveSession  # noqa: PLC0415  # slow to import
+
+        return InteractiveSession(self._core, options, is_lazy=is_lazy, max_retries=max_retries)
+
     async def run_transaction(self, builder: TransactionBuilder) -> TransactionResult:
         """Sends a transaction."""
         steps = self._core.transaction(builder.statements, builder.options, builder.max_retries)
@@ -246,10 +344,14 @@ class AsyncClient:
         return await self._driver.run(steps, self._core.addresses)
 
 
-class AsyncTransaction(TransactionBuilder):
-    """Statements that run as one transaction: `add` them in an `async with` block. They are sent at its end.
+class AsyncTransaction(InteractiveBuilder):
+    """Statements that run as one transaction, in an `async with` block. There are two ways to use it:
 
-    If the block raises an exception, nothing is sent. The results are in the objects that `add` returned.
+    - `add` statements. They are sent together at the end of the block, in one request. The results are in the objects
+      that `add` returned.
+    - `query` them one by one, and use the results in between. The end of the block commits.
+
+    If the block raises an exception, nothing is committed.
     """
 
     __slots__ = ("_client",)
@@ -257,6 +359,14 @@ class AsyncTransaction(TransactionBuilder):
     def __init__(self, client: AsyncClient, options: Options, max_retries: int | None) -> None:
         super().__init__(options, max_retries)
         self._client = client
+
+    async def query(self, sql: str, *params: Any) -> Result:
+        """Runs a statement at once and returns its result, which your code can use before the commit.
+
+        Nothing is held open in the service; see the guide to transactions. If the result has changed at the commit,
+        everything is rolled back with SQLSTATE 40001. `Client.run` then calls your code again.
+        """
+        return await self._client.perform(self._begun(self._client.interactive).query(sql, params))
 
     async def run(self) -> TransactionResult:
         """Sends the statements. Either all of them take effect, or none."""
@@ -268,5 +378,8 @@ class AsyncTransaction(TransactionBuilder):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if kind is None and not self.is_done and self.statements:
+        is_done, self.is_done = self.is_done, True
+        if kind is None and self.interactive is not None:
+            await self._client.perform(self.interactive.commit())
+        elif kind is None and not is_done and self.statements:
             await self.run()

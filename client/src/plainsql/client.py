@@ -6,15 +6,18 @@ client.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from plainsql.errors import Error
+from plainsql.interactive.conflicts import MAX_ATTEMPTS, Attempts
 from plainsql.lazy import LazyModule
 from plainsql.result import Result, TransactionResult
 from plainsql.settings import Settings, resolve
 from plainsql.streaming import ByteStream, Stream
-from plainsql.transactions import TransactionBuilder
+from plainsql.transactions import InteractiveBuilder, TransactionBuilder
 from plainsql.transport.driver import Driver, finish
 from plainsql.transport.protocol import DEFAULT_TIMEOUT_S, STREAM_LIFE_S, Core, Options, StreamFormat
 from plainsql.transport.sockets import open_connection, pause, tls_context
@@ -23,8 +26,11 @@ from plainsql.transport.wire import Steps
 if TYPE_CHECKING:
     import datetime as dt
 
-    from plainsql import control
+    from plainsql import bulk, control
+    from plainsql.bulk import OnConflict
+    from plainsql.interactive.session import InteractiveSession
 else:
+    bulk = LazyModule("plainsql.bulk")
     control = LazyModule("plainsql.control")
 
 T = TypeVar("T")
@@ -38,23 +44,30 @@ def connect(
     ca_file: str | None = None,
     control_url: str | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
+    rate_limit_wait_s: float | None = None,
 ) -> Client:
     """Returns a client for the service at `url`.
 
     Settings that you omit are read from the environment (`PLAINSQL_URL`, `PLAINSQL_KEY`, `PLAINSQL_DATABASE`,
-    `PLAINSQL_CA_FILE`, `PLAINSQL_CONTROL_URL`), then from `./.plainsql/dev.json`, then from what `plainsql login`
-    saved. Nothing is sent until the first call. `timeout_s` limits each call as a whole, including retries.
+    `PLAINSQL_CA_FILE`, `PLAINSQL_CONTROL_URL`), then from `.plainsql/dev.json` in this folder or the nearest
+    one above it, then from what `plainsql login` saved. Nothing is sent until the first call. `timeout_s` limits each
+    call as a whole, including retries.
+
+    If a rate limit is reached, a call waits, within its `timeout_s`, and says so with a warning of the logger
+    `plainsql`. `rate_limit_wait_s` limits this wait: with 0, the call raises LimitError at once.
     """
     settings = resolve(url, key, database=database, ca_file=ca_file, control_url=control_url)
-    return Client(settings, timeout_s=timeout_s)
+    return Client(settings, timeout_s=timeout_s, rate_limit_wait_s=rate_limit_wait_s)
 
 
 class Client:
     """A client of the service, with one credential. Close it, or use it in a `with` block."""
 
-    def __init__(self, settings: Settings, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+    def __init__(
+        self, settings: Settings, *, timeout_s: float = DEFAULT_TIMEOUT_S, rate_limit_wait_s: float | None = None
+    ) -> None:
         self.settings = settings
-        self._core = Core(settings, timeout_s)
+        self._core = Core(settings, timeout_s, rate_limit_wait_s)
         tls = tls_context(settings.ca_file) if settings.address.scheme == "https" else None
         self._driver = Driver(open_connection, pause, tls, settings.key)
 
@@ -112,8 +125,41 @@ class Client:
         return ByteStream(self._run(self._core.stream(sql, params, options, stream_format)), stream_format)
 
     def tell_when_unavailable(self, say: Callable[[str], None]) -> None:
-        """Calls `say` once per call if the service does not answer and the call is retried."""
+        """Calls `say` if the service does not answer and a call is retried, and if a call waits for a rate limit."""
         self._core.notice = say
+
+    def insert_rows(
+        self,
+        table: str,
+        rows: Iterable[Any],
+        *,
+        columns: Sequence[str] | None = None,
+        on_conflict: OnConflict | None = None,
+        database: str | None = None,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Inserts rows into an existing table, all of them or none, and returns how many.
+
+        The rows are dictionaries, or sequences in the order of `columns`. Any number of rows takes few requests. With
+        `on_conflict="nothing"`, a row that violates a unique constraint is skipped. With `"update"`, a row whose
+        primary key exists replaces the values of that row.
+        """
+        options = Options(database, timeout_s)
+        return self._run(bulk.insert_rows(self._core, bulk.Rows(table, rows, columns), on_conflict, options))
+
+    def insert_frame(
+        self,
+        table: str,
+        frame: Any,
+        *,
+        on_conflict: OnConflict | None = None,
+        database: str | None = None,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Inserts a pandas or polars data frame, or an Arrow table, like `insert_rows`. Absent values become NULL."""
+        columns, rows = bulk.frame_rows(frame)
+        options = Options(database, timeout_s)
+        return self._run(bulk.insert_rows(self._core, bulk.Rows(table, rows, columns), on_conflict, options))
 
     def transaction(
         self,
@@ -125,7 +171,12 @@ class Client:
         max_retries: int | None = None,
         idempotency_key: str | None = None,
     ) -> Transaction:
-        """Returns a transaction to add statements to. It is sent at the end of its `with` block, or by `run()`."""
+        """Returns a transaction to add statements to, or to query in. The end of its `with` block commits it.
+
+        `max_retries` limits how often the service itself runs a request of this transaction again after a conflict
+        (0 to 100; 50 by default): the transaction as a whole, or each rehearsal and the commit. Your code isn't called
+        again, and a result that has changed since your code saw it is never retried.
+        """
         return Transaction(self, Options(database, timeout_s, max_rows, read_only, idempotency_key), max_retries)
 
     def request_outcome(self, idempotency_key: str, *, database: str | None = None) -> str:
@@ -151,6 +202,10 @@ class Client:
     ) -> dict[str, Any]:
         """Runs the service's built-in benchmark on temporary data. Takes a few seconds."""
         return self._run(self._core.bench(iterations, concurrency, Options(database)))
+
+    def reset_database(self, name: str) -> dict[str, int]:
+        """Drops everything in a database, for good. Returns how many objects of each kind there were."""
+        return self._run(self._core.reset(name))
 
     # The control plane ------------------------------------------------------------------------------------------
 
@@ -234,6 +289,48 @@ class Client:
         steps = self._core.control(call.method, call.target, call.content, repeatable=call.repeatable)
         return call.read(self._run(steps))
 
+    def run(
+        self,
+        work: Callable[[Transaction], T],
+        *,
+        max_attempts: int = MAX_ATTEMPTS,
+        max_retries: int | None = None,
+        database: str | None = None,
+        timeout_s: float | None = None,
+    ) -> T:
+        """Calls `work` with a transaction, commits it, and returns what `work` returned.
+
+        If the transaction conflicts with another one (SQLSTATE 40001 or 40P01), everything is rolled back and `work` is
+        called again after a short pause, at most `max_attempts` times in all. So `work` must have no effects outside
+        of the database that it can't repeat.
+
+        `max_retries` is that of `transaction`: the service's own retries, within one attempt.
+        """
+        attempts = Attempts(max_attempts)
+        while True:
+            try:
+                with self.transaction(database=database, timeout_s=timeout_s, max_retries=max_retries) as together:
+                    return work(together)
+            except Error as error:
+                pause_s = attempts.pause_after(error)
+            time.sleep(pause_s)
+
+    def perform(self, steps: Steps[T]) -> T:
+        """Runs steps of the protocol, for modules that are built on this client."""
+        return self._run(steps)
+
+    def interactive(
+        self,
+        options: Options = Options(),  # noqa: B008
+        *,
+        is_lazy: bool = False,
+        max_retries: int | None = None,
+    ) -> InteractiveSession:
+        """Returns a session for interactive transactions, whose steps `perform` runs."""
+        from plainsql.interactive.session import InteractiveSession  # noqa: PLC0415  # slow to import
+
+        return InteractiveSession(self._core, options, is_lazy=is_lazy, max_retries=max_retries)
+
     def run_transaction(self, builder: TransactionBuilder) -> TransactionResult:
         """Sends a transaction."""
         steps = self._core.transaction(builder.statements, builder.options, builder.max_retries)
@@ -255,10 +352,14 @@ class Client:
         return finish(self._driver.run(steps, self._core.addresses))
 
 
-class Transaction(TransactionBuilder):
-    """Statements that run as one transaction: `add` them in a `with` block. They are sent at the end of the block.
+class Transaction(InteractiveBuilder):
+    """Statements that run as one transaction, in a `with` block. There are two ways to use it:
 
-    If the block raises an exception, nothing is sent. The results are in the objects that `add` returned.
+    - `add` statements. They are sent together at the end of the block, in one request. The results are in the objects
+      that `add` returned.
+    - `query` them one by one, and use the results in between. The end of the block commits.
+
+    If the block raises an exception, nothing is committed.
     """
 
     __slots__ = ("_client",)
@@ -266,6 +367,14 @@ class Transaction(TransactionBuilder):
     def __init__(self, client: Client, options: Options, max_retries: int | None) -> None:
         super().__init__(options, max_retries)
         self._client = client
+
+    def query(self, sql: str, *params: Any) -> Result:
+        """Runs a statement at once and returns its result, which your code can use before the commit.
+
+        Nothing is held open in the service; see the guide to transactions. If the result has changed at the commit,
+        everything is rolled back with SQLSTATE 40001. `Client.run` then calls your code again.
+        """
+        return self._client.perform(self._begun(self._client.interactive).query(sql, params))
 
     def run(self) -> TransactionResult:
         """Sends the statements. Either all of them take effect, or none."""
@@ -277,5 +386,8 @@ class Transaction(TransactionBuilder):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if kind is None and not self.is_done and self.statements:
+        is_done, self.is_done = self.is_done, True
+        if kind is None and self.interactive is not None:
+            self._client.perform(self.interactive.commit())
+        elif kind is None and not is_done and self.statements:
             self.run()

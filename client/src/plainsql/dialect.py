@@ -1,14 +1,19 @@
 """The SQLAlchemy dialect: `plainsql://k:svc_k_…@host/database`.
 
 The key takes the place of the password, so SQLAlchemy masks it. Without a host, the settings of `plainsql.connect()`
-apply. URL options: `tls=false`, `ca_file`, `autocommit`, `timeout_s`.
+apply. URL options: `tls=false`, `ca_file`, `autocommit`, `rehearse`, `timeout_s`,
+`rate_limit_wait_s`.
 
-The service has no interactive transactions, so there are two modes. In buffered mode, the default, writes wait for the
-commit: they cannot return rows, new keys are drawn from their sequences beforehand, and row counts are unknown. With
-`?autocommit=true`, each statement commits at once. Everything works then except rollback, which raises an error.
+Transactions work as everywhere: flushed changes can be read before the commit, writes return rows and counts, and
+savepoints work. Nothing is held open in the service (see `plainsql.dbapi`); if what a session read has changed at the
+commit, the commit fails with SQLSTATE 40001. With `?rehearse=lazy`, fewer requests are sent and errors appear later.
+With `?autocommit=true`, each statement commits at once, and a rollback after a write raises an error.
+
+For asyncio, use `plainsql+asyncio://` with `create_async_engine`; it needs greenlet.
 """
 
 import json
+import re
 from decimal import Decimal
 from types import ModuleType
 from typing import Any
@@ -20,14 +25,12 @@ from sqlalchemy.dialects.postgresql.base import PGCompiler, PGDialect, PGExecuti
 from sqlalchemy.dialects.postgresql.json import JSONPathType
 from sqlalchemy.engine import processors
 from sqlalchemy.engine.interfaces import IsolationLevel
+from sqlalchemy.sql.visitors import iterate
 
 from plainsql import dbapi
 from plainsql.dbapi import NotSupportedError
 
-_RETURNING_REFUSED = (
-    "RETURNING needs autocommit: in buffered mode, writes are sent at commit and can't return rows before it. "
-    "Use plainsql://…?autocommit=true or execution_options(isolation_level='AUTOCOMMIT')."
-)
+_NUMBERED = re.compile(r"\$[1-9]")
 
 
 def _cast(kind: type[Any]) -> type[Any]:
@@ -130,11 +133,24 @@ def _truth(name: str, value: str) -> bool:
     return value.lower() == "true"
 
 
-def _seconds(value: str) -> float:
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
+    if value not in allowed:
+        raise dbapi.InterfaceError(f"In the URL, {name} must be {' or '.join(allowed)}, not {value!r}.")
+    return value
+
+
+def _seconds(name: str, value: str) -> float:
     try:
         return float(value)
     except ValueError as error:
-        raise dbapi.InterfaceError(f"In the URL, timeout_s must be a number, not {value!r}.") from error
+        raise dbapi.InterfaceError(f"In the URL, {name} must be a number, not {value!r}.") from error
+
+
+def _has_placeholders(statement: str, parameters: Any, context: Any) -> bool:
+    """Whether a program wrote this text itself, as with `exec_driver_sql` or pandas, with `%s` or `%(name)s`."""
+    if not parameters or context is None or context.compiled is not None:
+        return False
+    return isinstance(parameters, dict) or not _NUMBERED.search(statement)
 
 
 class PlainSQLDialect(PGDialect):
@@ -148,7 +164,10 @@ class PlainSQLDialect(PGDialect):
     supports_native_json_deserialization = True
     # Send many rows in few statements, because a transaction is limited in its number of statements.
     use_insertmanyvalues = True
-    use_insertmanyvalues_wo_returning = True
+    # The service freezes inserts of up to 128 KiB of text.
+    insertmanyvalues_max_parameters = 4_000
+    # Without RETURNING, `executemany` of the DB-API sends many rows in few statements, and all of them in one request.
+    use_insertmanyvalues_wo_returning = False
     statement_compiler = _Compiler
     execution_ctx_cls = _ExecutionContext
     default_isolation_level = "SERIALIZABLE"
@@ -185,26 +204,29 @@ class PlainSQLDialect(PGDialect):
     def __init__(self, **arguments: Any) -> None:
         # The DB-API module uses %s, but SQLAlchemy can produce $1, $2, … directly.
         super().__init__(**{"paramstyle": "numeric_dollar", **arguments})  # type: ignore[no-untyped-call]
-        self._set_mode(autocommit=self._on_connect_isolation_level == "AUTOCOMMIT")
-
-    def _set_mode(self, *, autocommit: bool) -> None:
-        """Sets what a write can return before the commit: everything with autocommit, otherwise nothing."""
-        self._autocommit = autocommit
-        self.insert_returning = self.update_returning = self.delete_returning = autocommit
-        self.insert_executemany_returning = self.insert_executemany_returning_sort_by_parameter_order = autocommit
-        self.supports_sane_rowcount = self.supports_sane_multi_rowcount = autocommit
+        self._autocommit = self._on_connect_isolation_level == "AUTOCOMMIT"
+        self._is_lazy = False
 
     @classmethod
     def import_dbapi(cls) -> ModuleType:
         return dbapi
 
+    @classmethod
+    def get_async_dialect_cls(cls, url: URL) -> "type[PlainSQLDialect]":  # noqa: ARG003  # SQLAlchemy's signature
+        from plainsql.asyncio_dialect import PlainSQLAsyncDialect  # noqa: PLC0415  # it imports this module
+
+        return PlainSQLAsyncDialect
+
     def create_connect_args(self, url: URL) -> tuple[list[Any], dict[str, Any]]:
         options = {name: str(value) for name, value in url.query.items()}
         if _truth("autocommit", options.pop("autocommit", "false")):
-            self._set_mode(autocommit=True)
+            self._autocommit = True
         arguments: dict[str, Any] = {"database": url.database or None, "autocommit": self._autocommit}
-        if "timeout_s" in options:
-            arguments["timeout_s"] = _seconds(options.pop("timeout_s"))
+        arguments["rehearse"] = _one_of("rehearse", options.pop("rehearse", "eager"), ("eager", "lazy"))
+        self._is_lazy = arguments["rehearse"] == "lazy"
+        for name in ("timeout_s", "rate_limit_wait_s"):
+            if name in options:
+                arguments[name] = _seconds(name, options.pop(name))
         if "ca_file" in options:
             arguments["ca_file"] = options.pop("ca_file")
         scheme = "https" if _truth("tls", options.pop("tls", "true")) else "http"
@@ -217,13 +239,30 @@ class PlainSQLDialect(PGDialect):
         return [], arguments
 
     def do_execute(self, cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
-        compiled = getattr(context, "compiled", None)
-        if compiled is not None and not cursor.connection.autocommit and getattr(compiled, "effective_returning", None):
-            raise NotSupportedError(_RETURNING_REFUSED)
-        cursor.execute_numbered(statement, parameters or ())
+        if _has_placeholders(statement, parameters, context):
+            cursor.execute(statement, parameters)
+        else:
+            cursor.execute_numbered(statement, parameters or (), self._presumed_rows(context))
 
-    def do_executemany(self, cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:  # noqa: ARG002
-        cursor.executemany_numbered(statement, parameters)
+    def do_executemany(self, cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
+        if _has_placeholders(statement, parameters[0] if parameters else (), context):
+            cursor.executemany(statement, parameters)
+        else:
+            cursor.executemany_numbered(statement, parameters, self._presumed_rows(context))
+
+    def _presumed_rows(self, context: Any) -> int | None:
+        """1 for the ORM's own UPDATE or DELETE of one row by its primary key, if rehearsals are to be saved.
+
+        With a version column, the count says whether the row is still the same, so it must be real.
+        """
+        if not self._is_lazy or context is None or not (context.isupdate or context.isdelete):
+            return None
+        if "compiled_cache" not in context.execution_options:
+            return None
+        where = context.compiled.statement.whereclause
+        found: list[Any] = [] if where is None else list(iterate(where))
+        columns = [each for each in found if each.__visit_name__ == "column"]
+        return 1 if columns and all(each.primary_key for each in columns) else None
 
     def do_execute_no_params(self, cursor: Any, statement: str, context: Any = None) -> None:  # noqa: ARG002
         cursor.execute_numbered(statement, ())

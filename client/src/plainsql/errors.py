@@ -12,6 +12,7 @@
     ├ NetworkError       no response arrived; `outcome` says whether the request may have been executed
     ├ StreamBroken       a stream ended early
     ├ ResultError        unexpected result: no row, too many rows, or truncated
+    ├ TransactionError   an interactive transaction can't go on: it has failed, or it is too large
     └ SettingsError      the URL or the key is missing or invalid
 
 The subclasses of `ServiceError` correspond to the service's error classes. In your code, check `code`: it is stable.
@@ -147,6 +148,20 @@ class ResultError(Error):
     def __init__(self, message: str, *, outcome: str | None = None) -> None:
         super().__init__(message)
         self.outcome = outcome
+
+
+class TransactionError(Error):
+    """An interactive transaction can't go on: an earlier statement failed, or the transaction is too large.
+
+    `code` and `sqlstate` are those that PostgreSQL uses for the same condition.
+    """
+
+    outcome = "rolled_back"
+
+    def __init__(self, code: str, sqlstate: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.sqlstate = sqlstate
 
 
 class SettingsError(Error):

@@ -12,6 +12,9 @@ from decimal import Decimal
 from enum import Enum
 from typing import Any
 
+# pandas' values for NULL. Its NaT is a subclass of datetime.
+_ABSENT = frozenset(["NaTType", "NAType"])
+
 
 def encode_params(params: Sequence[Any]) -> list[Any]:
     """Encodes parameters as values for `json.dumps`."""
@@ -24,15 +27,22 @@ def encode_param(value: Any) -> Any:
         return encode_param(value.value)
     if value is None or isinstance(value, str | bool | int):
         return value
-    writer = _WRITERS.get(type(value)) or next((_WRITERS[kind] for kind in _WRITERS if isinstance(value, kind)), None)
+    kind = type(value)
+    if kind.__name__ in _ABSENT and kind.__module__.startswith("pandas."):
+        return None
+    writer = _WRITERS.get(kind) or next((_WRITERS[kind] for kind in _WRITERS if isinstance(value, kind)), None)
     if writer is not None:
         return writer(value)
-    if type(value).__module__ in ("uuid", "ipaddress"):
+    if kind.__module__ in ("uuid", "ipaddress"):
         return str(value)
+    if kind.__name__ == "datetime64":
+        # NumPy converts those with nanoseconds to a number, not to a datetime.
+        text = str(value)
+        return None if text == "NaT" else text
     if hasattr(value, "tolist"):
         # NumPy scalars and arrays convert themselves to Python values.
         return encode_param(value.tolist())
-    raise TypeError(f"Unsupported parameter type {type(value).__name__}: {value!r}")
+    raise TypeError(f"Unsupported parameter type {kind.__name__}: {value!r}")
 
 
 def _encode_float(value: float) -> Any:

@@ -1,8 +1,8 @@
 """Finds the service's URL and the key. Only this module reads the environment and the settings files.
 
-The order is: the caller's arguments, the environment, `.plainsql/dev.json` in the working directory, what
-`plainsql login` saved. A key from a file is used only with the URL from that file, so a key never goes to another
-service.
+The order is: the caller's arguments, the environment, `.plainsql/dev.json` in the working directory or the nearest one
+above it, what `plainsql login` saved. A key from a file is used only with the URL from that file, so a key never goes
+to another service.
 """
 
 import json
@@ -74,7 +74,7 @@ def resolve(
     if not address:
         raise SettingsError(
             "No service URL. Pass url=… (or --url on the command line), set PLAINSQL_URL, "
-            "start `plainsql-server dev` in this directory, or run `plainsql login`."
+            "start `plainsql-server dev` in this directory or one above it, or run `plainsql login`."
         )
     secret = (key or os.environ.get("PLAINSQL_KEY") or known.get("key") or "").strip()
     if not secret:
@@ -137,10 +137,34 @@ def _matching_file(url: str) -> dict[str, str]:
 
 def _files() -> Iterator[tuple[dict[str, str], str]]:
     """The settings in the files, in order of precedence."""
-    dev = os.path.join(".plainsql", "dev.json")
-    yield _read_dev(dev), dev
+    dev = _dev_file()
+    yield _read_dev(dev), os.path.relpath(dev)
     login = saved_login_file()
     yield _read_login(login), login
+
+
+def _dev_file() -> str:
+    """The nearest `.plainsql/dev.json`, in the working directory or one above it.
+
+    Above it, a file of another user is not used: its address would get our statements.
+    """
+    name = os.path.join(".plainsql", "dev.json")
+    if os.path.exists(name):
+        return name
+    here = os.path.dirname(os.path.abspath("."))
+    while True:
+        path = os.path.join(here, name)
+        if os.path.exists(path) and _is_trusted(path):
+            return path
+        above = os.path.dirname(here)
+        if above == here:
+            return name
+        here = above
+
+
+def _is_trusted(path: str) -> bool:
+    """Whether the file belongs to this user or to root. Windows has no such numbers."""
+    return not hasattr(os, "getuid") or os.stat(path).st_uid in (os.getuid(), 0)
 
 
 def _read_dev(path: str) -> dict[str, str]:

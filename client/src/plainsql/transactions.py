@@ -1,13 +1,18 @@
 """Builds a transaction: its statements, their expectations, and references to the results of earlier statements.
 
-The clients send it, in one request.
+The clients send it, in one request; or, if it is interactive, its statements one by one.
 """
 
-from typing import Any
+from collections.abc import Callable
+from threading import Lock
+from typing import TYPE_CHECKING, Any
 
 from plainsql.errors import ResultError
 from plainsql.result import Result, TransactionResult
 from plainsql.transport.protocol import Options
+
+if TYPE_CHECKING:
+    from plainsql.interactive.session import InteractiveSession
 
 
 class Reference:
@@ -55,7 +60,7 @@ class Pending:
 class TransactionBuilder:
     """Statements that run as one transaction. `add` them; nothing is sent until the transaction runs."""
 
-    __slots__ = ("is_done", "max_retries", "options", "pending", "statements")
+    __slots__ = ("interactive", "is_done", "max_retries", "options", "pending", "statements")
 
     def __init__(self, options: Options, max_retries: int | None = None) -> None:
         self.options = options
@@ -63,6 +68,8 @@ class TransactionBuilder:
         self.statements: list[dict[str, Any]] = []
         self.pending: list[Pending] = []
         self.is_done = False
+        # Set once a statement has run at once; from then on, none can be added.
+        self.interactive: InteractiveSession | None = None
 
     def add(
         self, sql: str, *params: Any, expect_affected: int | None = None, expect_rows: int | None = None
@@ -72,6 +79,8 @@ class TransactionBuilder:
         With `expect_affected` or `expect_rows`, the statement must change or return exactly that many rows. Otherwise
         the transaction is rolled back with the code `expectation_failed`.
         """
+        if self.interactive is not None:
+            raise ValueError("Use either add() or query() in a transaction, not both.")
         statement: dict[str, Any] = {"sql": sql}
         if params:
             statement["params"] = [_encode(each) for each in params]
@@ -91,6 +100,35 @@ class TransactionBuilder:
         for pending, each in zip(self.pending, result.results, strict=True):
             pending.fill(each)
         return result
+
+
+class InteractiveBuilder(TransactionBuilder):
+    """A transaction whose statements are either added, or run one by one."""
+
+    __slots__ = ("_beginning",)
+
+    def __init__(self, options: Options, max_retries: int | None = None) -> None:
+        super().__init__(options, max_retries)
+        # Two threads must not begin a session each: the statements of one would be lost.
+        self._beginning = Lock()
+
+    def _begun(self, begin: "Callable[..., InteractiveSession]") -> "InteractiveSession":
+        """The session that runs the next statement at once. `begin` is the client's `interactive`."""
+        if self.statements:
+            raise ValueError("Use either add() or query() in a transaction, not both.")
+        if self.is_done:
+            raise ValueError("The transaction has ended.")
+        with self._beginning:
+            if self.interactive is None:
+                self.interactive = begin(self.options, max_retries=self.max_retries)
+            return self.interactive
+
+    def rollback(self) -> None:
+        """Discards everything that ran in this transaction so far."""
+        if self.interactive is not None:
+            self.interactive.rollback()
+        self.statements.clear()
+        self.pending.clear()
 
 
 def _encode(param: Any) -> Any:

@@ -43,6 +43,7 @@ from plainsql_server.engine.pool.pools import PoolLimits, Pools
 from plainsql_server.http.app.application import Application
 from plainsql_server.http.app.credential_watch import CredentialWatch
 from plainsql_server.http.app.health import Check, PublicRoutes, Urls
+from plainsql_server.http.app.planes import OtherPlane
 from plainsql_server.http.app.reference import ReferencePage
 from plainsql_server.http.app.routes import Route, RouteTable
 from plainsql_server.http.control.routes import control_routes
@@ -87,12 +88,11 @@ class Observer:
         self.tally: Tally | None = None
 
     @classmethod
-    def serving(cls, settings: Settings, host: str, processes: int) -> "Observer":
+    def serving(cls, host: str, ports: range) -> "Observer":
         """An observer that serves its metrics on the first free port of those that the plane's processes share."""
         observer = cls()
-        if settings.metrics_port:
-            first = settings.metrics_port
-            observer.metrics.serve(host, range(first, first + processes))
+        if ports:
+            observer.metrics.serve(host, ports)
         return observer
 
     def __call__(self, observation: Observation) -> None:
@@ -105,18 +105,14 @@ class Observer:
 def data_application(own_port: int | None = None) -> Application:
     """The data plane, configured from the environment. Each worker process creates its own."""
     settings = read_settings()
-    observer = Observer.serving(settings, settings.data_host, settings.workers)
+    observer = Observer.serving(settings.data_host, settings.metrics_ports)
     return build_data_application(settings, observer, own_port)
 
 
 def control_application() -> Application:
     """The control plane, configured from the environment."""
     settings = read_settings()
-    observer = Observer()
-    if settings.control_metrics_port:
-        observer.metrics.serve(
-            settings.control_host, range(settings.control_metrics_port, settings.control_metrics_port + 1)
-        )
+    observer = Observer.serving(settings.control_host, _control_metrics_ports(settings))
     return build_control_application(settings, observer)
 
 
@@ -161,7 +157,9 @@ def build_data_application(settings: Settings, observe: Observer, own_port: int 
             own = ServiceConnections(databases, pools, tally)
             executors = Executors(own, TemporarySchemas(own), queries, transactions, streams)
             routes += utility_routes(directory, executors, permits)
-            table = RouteTable(_all_routes("data", settings, checks, readiness, routes))
+            table = RouteTable(
+                _all_routes("data", settings, checks, readiness, routes), OtherPlane("control", settings.control_url)
+            )
             lane_routes = [route for route in routes if route.path in PATHS]
             with opened_lane(
                 Doors(principals, databases, pools, permits, readiness, freshness, lane_routes),
@@ -194,7 +192,9 @@ def build_control_application(settings: Settings, observe: Observer) -> Applicat
             readiness.drain_on_signals()
             checks: dict[str, Check] = {"directory": directory.check, "limiter": permits.check}
             routes = control_routes(directory, _urls(settings), settings.database_restore_s, finisher.there_is_work)
-            table = RouteTable(_all_routes("control", settings, checks, readiness, routes))
+            table = RouteTable(
+                _all_routes("control", settings, checks, readiness, routes), OtherPlane("data", settings.data_url)
+            )
             yield table, Principals(directory, freshness), permits
 
     return Application(lifespan, observe, readiness, _timeouts(settings), connections)
@@ -213,12 +213,18 @@ def _timeouts(settings: Settings) -> ClientTimeouts:
 def serve_data(settings: Settings) -> None:
     """Serves the data plane until it receives a stop signal."""
     config = _config("data_application", settings, settings.data_host, settings.data_port, settings.workers)
-    serve(config, settings.own_ports)
+    serve(config, settings.own_ports, settings.metrics_ports)
 
 
 def serve_control(settings: Settings) -> None:
     """Serves the control plane until it receives a stop signal."""
-    serve(_config("control_application", settings, settings.control_host, settings.control_port, workers=1))
+    config = _config("control_application", settings, settings.control_host, settings.control_port, workers=1)
+    serve(config, metrics_ports=_control_metrics_ports(settings))
+
+
+def _control_metrics_ports(settings: Settings) -> range:
+    port = settings.control_metrics_port
+    return range(port, port + 1) if port else range(0)
 
 
 def _all_routes(

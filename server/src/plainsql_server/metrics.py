@@ -5,9 +5,14 @@ is plain arithmetic; Prometheus objects are built only when the metrics are scra
 take a lock each, which had a measurable cost.
 """
 
+import logging
+import math
+import threading
+import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -22,6 +27,12 @@ BUCKETS_US: tuple[int, ...] = (
     250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
     1_000_000, 2_500_000, 5_000_000, 10_000_000, 30_000_000, 60_000_000, 300_000_000,
 )  # fmt: skip
+
+# How often a worker looks for a free port, and after how long its predecessor has ended for certain.
+_TRY_EVERY_S = 0.2
+_PREDECESSOR_ENDS_S = 60.0
+
+_log = logging.getLogger("uvicorn.error")
 
 Loads = Callable[[], Iterable[CellLoad]]
 
@@ -96,16 +107,29 @@ class Metrics(Collector):
         """Adds the fast lane's counters to the metrics."""
         self._lane = load
 
-    def serve(self, host: str, ports: range) -> int:
-        """Serves the metrics on the first free port and returns it. Each worker process takes one."""
+    def serve(self, host: str, ports: range) -> None:
+        """Serves the metrics on the first free port. Each worker process takes one.
+
+        A worker that replaces another starts before that one ends, so it may have to wait for its port.
+        """
+        if not self._is_served(host, ports):
+            threading.Thread(target=self._serve_later, args=(host, ports), daemon=True).start()
+
+    def _is_served(self, host: str, ports: range) -> bool:
         for port in ports:
-            try:
+            # Another worker may have this port; then try the next one.
+            with suppress(OSError):
                 start_http_server(port, addr=host, registry=self.registry)
-            except OSError:
-                # Another worker has this port; try the next one.
-                continue
-            return port
-        raise OSError(f"no free port for metrics from {ports.start} to {ports.stop - 1}")
+                return True
+        return False
+
+    def _serve_later(self, host: str, ports: range) -> None:
+        warn_s = time.monotonic() + _PREDECESSOR_ENDS_S
+        while not self._is_served(host, ports):
+            if time.monotonic() > warn_s:
+                _log.warning("No metrics: no port is free from %d to %d.", ports.start, ports.stop - 1)
+                warn_s = math.inf
+            time.sleep(_TRY_EVERY_S)
 
     def collect(self) -> Iterator[Metric]:
         build = GaugeMetricFamily(

@@ -160,6 +160,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """The data plane processes' own ports, in the order of the processes; empty if they have none."""
         return range(self.worker_port, self.worker_port + self.workers) if self.worker_port else range(0)
 
+    @property
+    def metrics_ports(self) -> range:
+        """The ports on which the data plane processes serve metrics; empty if they serve none."""
+        return range(self.metrics_port, self.metrics_port + self.workers) if self.metrics_port else range(0)
+
     def own_address(self, port: int) -> str:
         """Where the alias reaches the process with this port of its own."""
         host = self.advertised_host or self.data_host
@@ -174,18 +179,25 @@ def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         settings = msgspec.convert(values, Settings, strict=False)
     except msgspec.ValidationError as error:
         raise SettingsError(_FIELD.sub(lambda match: f"`{PREFIX}{match[1].upper()}`", f"{error}.")) from error
+    _check_metrics_ports(settings)
     _check_own_ports(settings)
     return settings
+
+
+def _check_metrics_ports(settings: Settings) -> None:
+    ports = settings.metrics_ports
+    if ports and (ports[-1] > _LAST_PORT or settings.data_port in ports):
+        raise SettingsError(
+            f"`{PREFIX}METRICS_PORT` is the first of {len(ports)} ports, which must not exceed {_LAST_PORT}"
+            f" or contain `{PREFIX}DATA_PORT`."
+        )
 
 
 def _check_own_ports(settings: Settings) -> None:
     ports = settings.own_ports
     if not ports:
         return
-    metrics_ports = range(
-        settings.metrics_port, settings.metrics_port + settings.workers if settings.metrics_port else 0
-    )
-    if ports[-1] > _LAST_PORT or not {settings.data_port, *metrics_ports}.isdisjoint(ports):
+    if ports[-1] > _LAST_PORT or not {settings.data_port, *settings.metrics_ports}.isdisjoint(ports):
         raise SettingsError(
             f"`{PREFIX}WORKER_PORT` is the first of {len(ports)} ports, which must not exceed {_LAST_PORT}"
             f" or contain `{PREFIX}DATA_PORT` or a port for metrics."

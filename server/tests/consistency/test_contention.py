@@ -17,7 +17,7 @@ from server.tests.consistency.history import Outcome
 from server.tests.consistency.transports import HttpTransport, Statement
 from server.tests.load import Node, running_node, size
 
-INCREMENTS = size("PLAINSQL_TEST_INCREMENTS", 240)
+INCREMENTS = size("PLAINSQL_TEST_INCREMENTS", 120)
 FULL_SIZE = 5_000
 # The ways take turns, so that a machine that slows down meanwhile slows all of them.
 ROUNDS = max(2, INCREMENTS // 250)

@@ -6,7 +6,6 @@ A workload that shows nothing at a weaker isolation would prove nothing at SERIA
 
 from collections.abc import Iterator
 
-import psycopg
 import pytest
 
 from server.tests.consistency.transports import DirectTransport
@@ -26,10 +25,7 @@ def dsn() -> Iterator[str]:
 
 
 async def direct_run(dsn: str, table: Table, isolation: str) -> Workload:
-    with psycopg.connect(dsn, autocommit=True) as admin:
-        admin.execute("drop table if exists lists, items")
-        for statement in table.create:
-            admin.execute(statement.encode())
+    table.make_anew(dsn)
     workload = Workload(table, [DirectTransport(dsn, isolation) for _ in range(CLIENTS)])
     await workload.run(lambda: workload.committed >= COMMITTED, limit_s=90)
     return workload

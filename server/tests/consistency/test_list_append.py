@@ -4,20 +4,15 @@
 `PLAINSQL_TEST_FAULTS=5` of each kind.
 """
 
-import asyncio
-import tempfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
-import psycopg
 import pytest
 
 from server.tests.cell import Cell, running_cell
 from server.tests.consistency import history
-from server.tests.consistency.checker import Report
-from server.tests.consistency.faults import kill_engine, kill_worker, wait_until
+from server.tests.consistency.faults import Fault, committed_more, kill_engine, kill_worker, run_with_faults
 from server.tests.consistency.transports import DEADLOCK_TIMEOUT_MS, HttpTransport, Statement
 from server.tests.consistency.wire import wire_to_engine, wire_to_service
 from server.tests.consistency.workload import ARRAYS, ROWS, Table, Workload
@@ -59,11 +54,7 @@ def serving(cell: Cell) -> Iterator[Node]:
 
 
 def new_workload(cell: Cell, table: Table, port: int) -> Workload:
-    with psycopg.connect(cell.customer_dsn(), autocommit=True) as admin:
-        admin.execute("drop table if exists lists, items")
-        for statement in table.create:
-            admin.execute(statement.encode())
-        admin.execute("grant all on all tables in schema public to public")
+    table.make_anew(cell.customer_dsn())
     return Workload(table, [HttpTransport(Client(port, cell.key)) for _ in range(CLIENTS)])
 
 
@@ -71,20 +62,11 @@ def has_committed(workload: Workload, count: int) -> bool:
     return workload.committed >= count
 
 
-def require_clean(workload: Workload, report: Report) -> None:
-    """Fails if there is an anomaly, and keeps the history that has it."""
-    assert workload.complaints == []
-    if report.anomalies:
-        kept = Path(tempfile.mkdtemp(prefix="plainsql-history-")) / "history.jsonl"
-        history.save(workload.history, kept)
-        raise AssertionError(f"{report.describe()}\nThe history is in {kept}.")
-
-
 @pytest.mark.parametrize("table", TABLES)
 async def test_an_order_explains_what_clients_saw(cell: Cell, node: Node, table: str) -> None:
     workload = new_workload(cell, TABLES[table], node.port)
     await workload.run(partial(has_committed, workload, TRANSACTIONS), LIMIT_S)
-    require_clean(workload, workload.check_history(f"{table} over HTTP"))
+    workload.require_clean(workload.check_history(f"{table} over HTTP"))
 
 
 @pytest.mark.parametrize("isolation", ["read committed", "repeatable read"])
@@ -103,38 +85,22 @@ async def test_with_a_weaker_isolation_put_under_the_service_anomalies_are_found
             assert report.anomalies
 
 
-async def run_with_faults(workload: Workload, fault: Callable[[], Awaitable[None]]) -> None:
-    """The workload, in which a fault happens now and then; clients work before, during and after each."""
-    enough = asyncio.Event()
-
-    async def happen() -> None:
-        for _ in range(FAULTS):
-            await committed_more(workload)
-            await fault()
-        await committed_more(workload)
-        enough.set()
-
-    async with asyncio.TaskGroup() as group:
-        group.create_task(workload.run(enough.is_set, LIMIT_S))
-        group.create_task(happen())
-
-
-async def committed_more(workload: Workload) -> None:
-    await wait_until(partial(has_committed, workload, workload.committed + BETWEEN_FAULTS))
+async def run_with(workload: Workload, fault: Fault) -> None:
+    await run_with_faults(workload, [fault] * FAULTS, BETWEEN_FAULTS, LIMIT_S)
 
 
 @pytest.mark.parametrize("table", TABLES)
 async def test_killing_postgresql_under_load_causes_no_anomaly(cell: Cell, node: Node, table: str) -> None:
     workload = new_workload(cell, TABLES[table], node.port)
-    await run_with_faults(workload, lambda: kill_engine(cell))
-    require_clean(workload, workload.check_history(f"{table}, engine killed {FAULTS} times"))
+    await run_with(workload, lambda: kill_engine(cell))
+    workload.require_clean(workload.check_history(f"{table}, engine killed {FAULTS} times"))
 
 
 @pytest.mark.parametrize("table", TABLES)
 async def test_killing_a_worker_under_load_causes_no_anomaly(cell: Cell, node: Node, table: str) -> None:
     workload = new_workload(cell, TABLES[table], node.port)
-    await run_with_faults(workload, lambda: kill_worker(node))
-    require_clean(workload, workload.check_history(f"{table}, worker killed {FAULTS} times"))
+    await run_with(workload, lambda: kill_worker(node))
+    workload.require_clean(workload.check_history(f"{table}, worker killed {FAULTS} times"))
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -149,11 +115,11 @@ async def test_cutting_connections_under_load_causes_no_anomaly(cell: Cell, tabl
 
         async def cut() -> None:
             engine_wire.cut()
-            await committed_more(workload)
+            await committed_more(workload, BETWEEN_FAULTS)
             service_wire.cut()
 
         workload = new_workload(cell, TABLES[table], service_wire.port)
-        await run_with_faults(workload, cut)
+        await run_with(workload, cut)
     report = workload.check_history(f"{table}, connections cut {FAULTS} times on both sides")
-    require_clean(workload, report)
+    workload.require_clean(report)
     assert report.outcomes[history.Outcome.INFO] > 0, "nothing was cut while it mattered"

@@ -6,14 +6,18 @@ appends contend for; one has a row for each value, so that a read is of all rows
 
 import asyncio
 import random
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+import psycopg
+
 from server.tests.consistency.checker import Report, check
-from server.tests.consistency.history import Append, History, Operation, Outcome, Read, Transaction
+from server.tests.consistency.history import Append, History, Operation, Outcome, Read, Transaction, save
 from server.tests.consistency.transports import HttpTransport, Reply, Statement, Transport
 
 # So many lists are in use at a time, and each until it has so many values: enough to contend for, short to read.
@@ -39,14 +43,24 @@ _WORDS = {Outcome.OK: "committed", Outcome.FAIL: "failed", Outcome.INFO: "unknow
 class Table:
     """How lists are kept in SQL. `$1` is the list, `$2` the value."""
 
+    name: str
     create: tuple[str, ...]
     append: str
     read: str
-    values_of: Callable[[list[list[Any]]], tuple[int, ...]]
+    values_of: Callable[[Sequence[Sequence[Any]]], tuple[int, ...]]
+
+    def make_anew(self, dsn: str) -> None:
+        """Makes the table, empty, for every role."""
+        with psycopg.connect(dsn, autocommit=True) as admin:
+            admin.execute(f"drop table if exists {self.name}".encode())
+            for statement in self.create:
+                admin.execute(statement.encode())
+            admin.execute(f"grant all on {self.name} to public".encode())
 
 
 # A row for each list.
 ARRAYS = Table(
+    "lists",
     ("create table lists (k int primary key, v int[] not null)",),
     "insert into lists values ($1::int, array[$2::int]) on conflict (k) do update set v = lists.v || excluded.v",
     "select v from lists where k = $1::int",
@@ -54,6 +68,7 @@ ARRAYS = Table(
 )
 # A row for each value. Nothing but the isolation keeps two appends from taking the same place.
 ROWS = Table(
+    "items",
     (
         "create table items (k int not null, place int not null, v int not null)",
         "create index items_of_a_list on items (k, place)",
@@ -67,11 +82,11 @@ ROWS = Table(
 class Lists:
     """Which lists are in use, and which value is next in each."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, active: int = ACTIVE_LISTS) -> None:
         self._chance = random.Random(seed)
-        self._active = list(range(ACTIVE_LISTS))
+        self._active = list(range(active))
         self._next_value = Counter[int]()
-        self.used = ACTIVE_LISTS
+        self.used = active
 
     def plan(self) -> tuple[Operation, ...]:
         """A transaction, whose reads are still to be made."""
@@ -81,7 +96,7 @@ class Lists:
         return self._chance.random() < share
 
     def _operation(self) -> Operation:
-        place = self._chance.randrange(ACTIVE_LISTS)
+        place = self._chance.randrange(len(self._active))
         key = self._active[place]
         if self._chance.random() < 0.5:
             return Read(key, None)
@@ -105,6 +120,8 @@ class Workload:
     committed: int = 0
     attempts: int = 0
     elapsed_s: float = 0.0
+    # What a client waits between two transactions.
+    think_s: float = 0.0
     _numbers: int = 0
 
     async def run(self, enough: Callable[[], bool], limit_s: float) -> None:
@@ -124,12 +141,26 @@ class Workload:
             if reply.outcome is not Outcome.OK and not reply.complaint:
                 # As a polite client would, though sooner.
                 await asyncio.sleep(_PAUSE_S)
+            elif self.think_s:
+                await asyncio.sleep(self.think_s)
 
     async def _send(self, process: int, transport: Transport, plan: tuple[Operation, ...]) -> Reply:
         self._numbers += 1
         number = self._numbers
-        statements = [self._statement(operation) for operation in plan]
         invoked_ns = time.monotonic_ns()
+        reply, done = await self._carry_out(transport, plan)
+        completed_ns = time.monotonic_ns()
+        self.history.append(
+            Transaction(number, process, reply.outcome, invoked_ns, completed_ns, done, reply.is_committed)
+        )
+        self._count(reply)
+        return reply
+
+    async def _carry_out(
+        self, transport: Transport, plan: tuple[Operation, ...]
+    ) -> tuple[Reply, tuple[Operation, ...]]:
+        """Has a transaction carried out. The reply, and the operations with what they read."""
+        statements = [self._statement(operation) for operation in plan]
         if len(plan) == 1 and isinstance(transport, HttpTransport) and self.lists.has_luck(_ALONE_SHARE):
             reply = await transport.run_alone(statements[0])
         elif self.lists.has_luck(_PAUSE_SHARE):
@@ -138,14 +169,9 @@ class Workload:
             reply = replace(reply, rows=reply.rows[:1] + reply.rows[2:])
         else:
             reply = await transport.run(statements)
-        completed_ns = time.monotonic_ns()
         if reply.outcome is Outcome.OK:
             plan = tuple(self._done(operation, rows) for operation, rows in zip(plan, reply.rows, strict=True))
-        self.history.append(
-            Transaction(number, process, reply.outcome, invoked_ns, completed_ns, plan, reply.is_committed)
-        )
-        self._count(reply)
-        return reply
+        return reply, plan
 
     def _statement(self, operation: Operation) -> Statement:
         if isinstance(operation, Append):
@@ -178,7 +204,7 @@ class Workload:
     def check_history(self, name: str) -> Report:
         """The checker's report, after a line that says what was judged."""
         began_s = time.monotonic()
-        report = check(self.history)
+        report = check(self._as_lists())
         judged_s = time.monotonic() - began_s
         outcomes = ", ".join(f"{report.outcomes[outcome]} {word}" for outcome, word in _WORDS.items())
         rate = f"{self.committed / self.elapsed_s:.0f} committed/s, {self.attempts / self.committed:.2f} attempts each"
@@ -187,3 +213,15 @@ class Workload:
             f" anomalies {report.counts() or 0}"
         )
         return report
+
+    def _as_lists(self) -> History:
+        """The history in the terms of the checker."""
+        return self.history
+
+    def require_clean(self, report: Report) -> None:
+        """Fails if there is an anomaly, and keeps the history that has it."""
+        assert self.complaints == []
+        if report.anomalies:
+            kept = Path(tempfile.mkdtemp(prefix="plainsql-history-")) / "history.jsonl"
+            save(self.history, kept)
+            raise AssertionError(f"{report.describe()}\nThe history is in {kept}.")

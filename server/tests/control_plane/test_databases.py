@@ -127,7 +127,7 @@ async def test_an_interrupted_creation_is_finished_by_the_next_one(
         finished = await creation
     except ConflictError:
         # The last one that was cut short had just finished.
-        finished = await databases.get_by_name(directory, organization.id, "main")
+        finished = await databases.get_named(directory, organization.id, "main")
     assert finished.state is DatabaseState.READY
     assert _works(postgres, finished)
 

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 import pytest
-from psycopg import errors
+from psycopg import AsyncConnection, errors
 
 from plainsql_server.core.errors import InternalError
 from plainsql_server.engine.admin import provisioning
@@ -197,6 +198,53 @@ async def test_preparing_and_creating_again_changes_nothing(cell: Postgres, name
         await provisioning.prepare_cell(cell.conninfo, SUPERUSER)
         await provisioning.create_database(cell.conninfo, SUPERUSER, names, "s", yes)
         assert owner.execute("SELECT one FROM kept").fetchall() == [(1,)]
+
+
+async def test_a_creation_takes_few_exchanges_with_the_cell(cell: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Each waits for the cell, and most of them for its disk. One by one, the statements would be more than 70.
+    await provisioning.prepare_cell(cell.conninfo, SUPERUSER)
+    exchanges = []
+    execute = AsyncConnection.execute
+
+    async def count(*arguments: Any, **options: Any) -> Any:
+        exchanges.append(arguments)
+        return await execute(*arguments, **options)
+
+    monkeypatch.setattr(AsyncConnection, "execute", count)
+    await _create(cell)
+    assert 0 < len(exchanges) <= 12
+
+
+async def test_a_database_copied_from_an_older_template_gets_the_privileges_and_functions_of_this_version(
+    cell: Postgres,
+) -> None:
+    await provisioning.prepare_cell(cell.conninfo, SUPERUSER)
+    template = provisioning.TEMPLATE
+    with cell.connect() as admin:
+        admin.execute(f"alter database {template} allow_connections true")
+        with cell.connect(database=template) as inside:
+            inside.execute("drop event trigger plainsql_check_grants")
+            inside.execute("drop schema plainsql cascade")
+            inside.execute("grant execute on function pg_notify(text, text) to public")
+        admin.execute(f"alter database {template} allow_connections false")
+        admin.execute(f"comment on database {template} is 'older'")
+    names, outsider = await _create(cell), await _create(cell)
+    with _owner(cell, names) as owner:
+        for statement in ("select pg_notify('a', 'b')", f"grant usage on schema public to {outsider.owner_role}"):
+            with pytest.raises(errors.InsufficientPrivilege):
+                owner.execute(statement)
+        assert owner.execute("select in_progress from plainsql.look_up('s', 'k')").fetchone() == (False,)
+
+
+async def test_a_creation_that_goes_on_completes_what_was_copied_before(cell: Postgres) -> None:
+    # The first attempt may have copied the template of an older version, and the second finds a newer one.
+    await provisioning.prepare_cell(cell.conninfo, SUPERUSER)
+    names = await _create(cell)
+    with cell.connect(database=names.database) as admin:
+        admin.execute("drop function plainsql.look_up(text, text)")
+    await provisioning.create_database(cell.conninfo, SUPERUSER, names, "s", yes)
+    with _owner(cell, names) as owner:
+        assert owner.execute("select in_progress from plainsql.look_up('s', 'k')").fetchone() == (False,)
 
 
 async def test_engine_names_reveal_nothing_about_customers(cell: Postgres) -> None:

@@ -81,11 +81,22 @@ def test_each_process_has_the_next_port_and_an_address_for_the_alias() -> None:
     [
         ("WORKER_PORT", "65535", "WORKER_PORT"),
         ("WORKER_PORT", "8399", "DATA_PORT"),
+        ("METRICS_PORT", "8499", "WORKER_PORT"),
+        ("METRICS_PORT", "8501", "WORKER_PORT"),
+        ("METRICS_PORT", "8399", "METRICS_PORT"),
+        ("METRICS_PORT", "65535", "METRICS_PORT"),
         ("DATA_HOST", "0.0.0.0", "ADVERTISED_HOST"),
         ("DATA_HOST", "::", "ADVERTISED_HOST"),
     ],
 )
-def test_own_ports_that_could_not_be_used_are_refused(variable: str, value: str, named: str) -> None:
+def test_ports_that_could_not_be_used_are_refused(variable: str, value: str, named: str) -> None:
     own = {"PLAINSQL_WORKER_PORT": "8500", "PLAINSQL_WORKERS": "2"}
     with pytest.raises(SettingsError, match=f"`PLAINSQL_{named}`"):
         read_settings({**REQUIRED, **own, f"PLAINSQL_{variable}": value})
+
+
+def test_metrics_ports_beside_the_others_are_accepted() -> None:
+    own = {"PLAINSQL_WORKER_PORT": "8500", "PLAINSQL_WORKERS": "2"}
+    for port, ports in (("8502", [8502, 8503]), ("8498", [8498, 8499]), ("0", [])):
+        settings = read_settings({**REQUIRED, **own, "PLAINSQL_METRICS_PORT": port})
+        assert list(settings.metrics_ports) == ports

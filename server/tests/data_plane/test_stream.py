@@ -68,7 +68,7 @@ class OneResult:
 class DoesNotRead:
     """A receiver whose client does not read."""
 
-    async def begin(self, shape: Shape, queue_us: int) -> None:  # noqa: ARG002  # a receiver's
+    async def begin(self, shape: Shape, queue_us: int, *, is_buffered: bool) -> None:  # noqa: ARG002  # a receiver's
         return
 
     async def take(self, rows: Sequence[bytes]) -> None:  # noqa: ARG002  # likewise
@@ -100,7 +100,7 @@ class Reads:
     def __init__(self) -> None:
         self.rows: list[bytes] = []
 
-    async def begin(self, shape: Shape, queue_us: int) -> None:  # noqa: ARG002  # a receiver's
+    async def begin(self, shape: Shape, queue_us: int, *, is_buffered: bool) -> None:  # noqa: ARG002  # a receiver's
         await asyncio.sleep(0)
 
     async def take(self, rows: Sequence[bytes]) -> None:

@@ -1,6 +1,7 @@
 """The alias: nginx with our configuration, before a real data plane."""
 
 import asyncio
+import json
 import re
 import shutil
 import socket
@@ -10,6 +11,7 @@ import time
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -21,6 +23,7 @@ from server.tests.alias import CONTROL_URL, Upstream, found_nginx, running_alias
 from server.tests.end_to_end.error_shape import check_shape, error_of
 from server.tests.events import StreamClient
 from server.tests.load import Activity, Client, new_tag
+from server.tests.processes import wait_for
 from server.tests.service import Service
 
 SAMPLE = Path(__file__).resolve().parents[3] / "deploy/nginx/plainsql-alias.conf"
@@ -77,6 +80,41 @@ def test_a_request_has_one_id_on_both_sides_of_the_alias(service: Service) -> No
     made = through(service, "GET", "/health?live", headers={"X-Request-Id": "not ours"})
     assert re.fullmatch(r"req_[0-9a-f]{32}", made.headers["x-request-id"])
     assert made.json()["request_id"] == made.headers["x-request-id"]
+
+
+def test_ids_made_for_requests_through_the_alias_are_in_the_order_of_time(service: Service) -> None:
+    """Together with those of requests that went to the data plane directly."""
+    ids = []
+    for _ in range(5):
+        ids.append(through(service, "GET", "/health?live").json()["request_id"])
+        time.sleep(0.002)
+        ids.append(service.call("GET", "/health?live").json()["request_id"])
+        time.sleep(0.002)
+    assert ids == sorted(ids)
+
+
+def test_a_request_through_the_alias_is_logged_with_a_trace_id(service: Service) -> None:
+    """nginx makes it, and shows it in its own errors, so that a request whose response is lost can be found."""
+    made = through(service, "POST", "/v1/query", json={"sql": "select 1"}).headers["x-request-id"]
+    assert re.fullmatch(r"[0-9a-f]{32}", logged(service, made)["trace_id"])
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    headers = {"traceparent": f"00-{trace}-00f067aa0ba902b7-01"}
+    kept = through(service, "POST", "/v1/query", json={"sql": "select 1"}, headers=headers).headers["x-request-id"]
+    assert logged(service, kept)["trace_id"] == trace
+
+
+def logged(service: Service, request_id: str) -> dict[str, Any]:
+    """What the data plane has logged of a request."""
+    lines: list[str] = []
+
+    def is_there() -> bool:
+        texts = [path.read_text() for path in service.folder.rglob("*.log") if "data" in path.name]
+        lines[:] = [line for text in texts for line in text.splitlines() if request_id in line]
+        return bool(lines)
+
+    wait_for(is_there, 5, lambda: f"{request_id} is not in the log")
+    line: dict[str, Any] = json.loads(lines[0])
+    return line
 
 
 @pytest.mark.parametrize("path", CONTROL_PATHS)

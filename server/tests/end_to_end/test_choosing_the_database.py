@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from server.tests.end_to_end import tenants
+from server.tests.end_to_end.control import answer, call, new_key, new_session
 from server.tests.end_to_end.error_shape import error_of
 from server.tests.service import Service
 
@@ -99,3 +100,56 @@ def test_a_key_bound_to_a_database_may_name_no_other(tenant: Tenant, name: str) 
     ]
     # Whether the other database exists is nobody's business who may not use it.
     assert all(refusal == refusals[0] and name not in refusal["message"] for refusal in refusals)
+
+
+@pytest.fixture(scope="module")
+def ids(tenant: Tenant, service: Service) -> dict[str, str]:
+    """The ids of the databases by name."""
+    return {each["name"]: each["id"] for each in answer(service, "GET", "/v1/databases")["databases"]}
+
+
+@pytest.mark.parametrize("name", ["main", "second"])
+def test_a_database_is_named_by_its_id_as_well(tenant: Tenant, ids: dict[str, str], name: str) -> None:
+    # Again and again, so that the fast lane has it, too.
+    for _ in range(3):
+        assert tenant.answer(field=ids[name]) == name
+        assert tenant.answer(header=ids[name]) == name
+        assert tenant.answer(header=ids[name], as_text=True) == name
+
+
+def test_a_transaction_names_databases_by_either(service: Service, tenant: Tenant, ids: dict[str, str]) -> None:
+    one = {"sql": "select name from where_am_i"}
+    body = {"statements": [one, {**one, "database": ids["second"]}, {**one, "database": "main"}]}
+    done = service.call("POST", "/v1/transaction", json={**body, "database": ids["main"]}).json()
+    assert [result["rows"][0]["name"] for result in done["results"]] == ["main", "second", "main"]
+    assert done["transaction"]["participants"] == 2
+
+
+def test_a_bound_key_may_name_its_database_by_id_and_no_other(tenant: Tenant, ids: dict[str, str]) -> None:
+    assert tenant.answer(key=tenant.bound_key, field=ids["second"]) == "second"
+    error_of(tenant.ask(key=tenant.bound_key, field=ids["main"]), 403, "forbidden")
+
+
+def test_another_organizations_id_is_unknown(service: Service, tenant: Tenant, ids: dict[str, str]) -> None:
+    asked = {"sql": "select 1", "database": ids["main"]}
+    response = service.call("POST", "/v1/query", key=tenants.free_key(service), json=asked)
+    error_of(response, 404, "database_not_found")
+    error_of(tenant.ask(field="db_" + "0" * 32), 404, "database_not_found")
+
+
+def test_the_control_plane_takes_names_and_ids(service: Service, ids: dict[str, str]) -> None:
+    by_either = [answer(service, "GET", f"/v1/databases/{named}") for named in ("second", ids["second"])]
+    assert [each["id"] for each in by_either] == [ids["second"]] * 2
+    bound = new_key(service, "read", database="second")["secret"]
+    for named in ("second", ids["second"]):
+        assert new_key(service, "read", database=named)["database"] == "second"
+        assert new_session(service, database=named)["database"] == "second"
+        assert new_session(service, key=bound, database=named)["database"] == "second"
+    refused = call(service, "POST", "/v1/session", key=bound, json={"database": ids["main"]})
+    error_of(refused, 403, "forbidden")
+    error_of(call(service, "GET", "/v1/databases/nowhere"), 404, "database_not_found")
+
+
+def test_no_new_database_may_look_like_an_id(service: Service) -> None:
+    error_of(call(service, "POST", "/v1/databases", json={"name": "db_" + "a" * 32}), 400, "invalid_name")
+    assert answer(service, "POST", "/v1/databases", status=201, json={"name": "db_of_mine"})["name"] == "db_of_mine"

@@ -17,7 +17,7 @@ import pytest
 
 from server.tests.service import Service, running_service
 
-SWITCHES = int(os.environ.get("PLAINSQL_TEST_SWITCHES", "40"))
+SWITCHES = int(os.environ.get("PLAINSQL_TEST_SWITCHES", "20"))
 
 # The twelve kinds, and some settings more whose change would be felt.
 KINDS = {
@@ -250,7 +250,8 @@ def test_twelve_kinds_of_session_state_leak_nothing_over_many_switches(tenants: 
 
 @pytest.mark.timeout(1_800)
 def test_session_state_does_not_leak_with_two_workers() -> None:
-    switches = -(-SWITCHES // 4)
+    # Each method at least once.
+    switches = max(len(METHODS), SWITCHES // 4)
     with three_tenants(workers=2) as tenants:
         assert leaks_of_many_switches(tenants, switches) == (switches * len(KINDS), [])
 

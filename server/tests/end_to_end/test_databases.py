@@ -95,8 +95,17 @@ def test_a_tier_limits_the_number_of_databases(service: Service) -> None:
         answer(service, "POST", "/v1/databases", status=201, key=key, json={"name": f"db{number}"})
     error = error_of(call(service, "POST", "/v1/databases", key=key, json={"name": "db3"}), 403, "database_limit")
     assert "free" in error["message"]
+    assert "hint" not in error
     first = answer(service, "GET", "/v1/databases?limit=1", key=key)["databases"][0]
-    answer(service, "DELETE", f"{path(first)}?restorable=false", status=202, key=key)
+    answer(service, "DELETE", path(first), status=202, key=key)
+    # A deleted database keeps its slot and its name while it can be restored, and the refusal says how to free them.
+    permanently = f"{path(first)}?restorable=false"
+    full = error_of(call(service, "POST", "/v1/databases", key=key, json={"name": "db3"}), 403, "database_limit")
+    taken = error_of(call(service, "POST", "/v1/databases", key=key, json={"name": "db0"}), 409, "name_taken")
+    for error in (full, taken):
+        assert "'db0'" in error["hint"]
+        assert f"DELETE {permanently}" in error["hint"]
+    answer(service, "DELETE", permanently, status=202, key=key)
     end_s = time.monotonic() + 20
     while call(service, "POST", "/v1/databases", key=key, json={"name": "db3"}).status_code == 403:
         assert time.monotonic() < end_s

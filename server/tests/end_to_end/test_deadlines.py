@@ -12,8 +12,6 @@ import pytest
 from server.tests.load import TIMING_STALL_S, Activity, Answer, Node, all_of, new_tag, percentile, running_node, size
 from server.tests.service import Service
 
-pytestmark = pytest.mark.timing
-
 REPEATS = size("PLAINSQL_TEST_REPEATS", 5)
 LIMIT_MS = 500
 # What the contract of the engine room adds to a statement's limit.
@@ -79,6 +77,7 @@ async def check_others(node: Node, key: str) -> None:
     await all_of(40, ask)
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize(
     ("kind", "sql"),
     [("sleep", SLEEP), ("loop", TIGHT_LOOP), ("trap", TRAP), ("tight trap", TIGHT_TRAP), ("own timeout", NO_TIMEOUT)],
@@ -96,6 +95,7 @@ async def test_a_statement_is_answered_and_gone_within_a_second_of_its_limit(
     record.classify(kind)
 
 
+@pytest.mark.timing
 async def test_a_wait_for_a_lock_is_answered_and_gone_within_a_second_of_its_limit(
     service: Service, node: Node
 ) -> None:
@@ -116,6 +116,7 @@ async def test_a_wait_for_a_lock_is_answered_and_gone_within_a_second_of_its_lim
     assert service.value("select sum(n) from locked") == 0, "a statement that met its deadline did its work"
 
 
+@pytest.mark.timing
 async def test_a_statement_that_ends_just_before_its_limit_keeps_its_answer(service: Service, node: Node) -> None:
     """Around the limit a statement either has its answer or its timeout, and an update says which is true."""
     service.query("create table if not exists near (id int primary key, n int)")
@@ -138,6 +139,7 @@ async def test_a_statement_that_ends_just_before_its_limit_keeps_its_answer(serv
     print("near the limit:", {kind: list(outcomes.values()).count(kind) for kind in set(outcomes.values())})
 
 
+@pytest.mark.timing
 async def test_a_statement_that_honours_its_cancel_keeps_its_connection(service: Service) -> None:
     whose = "select pg_backend_pid() as pid"
     with running_node(service.directory_dsn, pool_max_connections=1) as narrow:
@@ -174,6 +176,7 @@ async def test_a_late_cancel_affects_no_other_request(service: Service) -> None:
     assert {"", "statement_timeout"} <= set(codes)
 
 
+@pytest.mark.timing
 async def test_time_spent_waiting_for_a_slot_counts(service: Service) -> None:
     """One connection, taken for long: the next request is answered within its own limit all the same."""
     with running_node(service.directory_dsn, pool_max_connections=1) as narrow:
@@ -192,6 +195,7 @@ async def test_time_spent_waiting_for_a_slot_counts(service: Service) -> None:
                 assert (await third.query("select 2 as n")).value == 2
 
 
+@pytest.mark.timing
 async def test_the_first_statement_of_a_database_that_stores_code_is_answered_within_its_limit(
     service: Service, node: Node
 ) -> None:

@@ -13,8 +13,6 @@ import pytest
 from server.tests.load import TIMING_STALL_S, Activity, Client, Node, all_of, new_tag, percentile, running_node, size
 from server.tests.service import Service
 
-pytestmark = pytest.mark.timing
-
 DISCONNECTS = size("PLAINSQL_TEST_DISCONNECTS", 10)
 MIXED = size("PLAINSQL_TEST_MIXED", 1_000)
 CLIENTS = 16
@@ -36,6 +34,7 @@ def node(service: Service) -> Iterator[Node]:
         yield running
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize(
     ("kind", "sql"), [("fast path", SLEEP), ("large body", f"{SLEEP} {LARGE}"), ("trapped cancel", TRAP)]
 )
@@ -58,6 +57,7 @@ async def test_the_statement_of_a_disconnected_client_is_cancelled(
     assert max(gone_s) <= GONE_WITHIN_S
 
 
+@pytest.mark.timing
 async def test_clients_that_disconnect_while_waiting_leave_the_queue(service: Service) -> None:
     """One connection is taken; a waiting client disconnects; the next one is served when it is free."""
     with running_node(service.directory_dsn, pool_max_connections=1) as narrow:

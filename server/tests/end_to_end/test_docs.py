@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -47,21 +48,24 @@ def test_the_docs_page_sends_examples_and_shows_the_answers(plain_service: Servi
     assert '"success": true' in answers["text"]
     assert '"attempts": 1' in answers["transaction"]
     assert '"status": "ok"' in answers["health"]
+    check_programs(seen["programs"]["row"], plain_service)
+    assert seen["phone"]["title"] < 100
+    assert seen["phone"]["routes"] > 800
+    assert seen["phone"]["icon"].startswith("data:image/png;base64,")
     check_alone(seen, plain_service.data_url)
 
 
-def test_the_docs_page_without_a_key_shows_the_control_planes_401(plain_service: Service, npm_packages: None) -> None:
-    seen = page_load(plain_service.control_url, "", ("keys", "get_v1_keys", ""), ("made", "post_v1_keys", ""))
-    assert {" ".join(section.split()) for section in seen["sections"]} == routes(
-        plain_service, plain_service.control_url
-    )
-    for answer in seen["answers"].values():
-        assert answer.startswith("401\n")
-        assert '"code": "unauthenticated"' in answer
-    refused = [line for line in seen["console"] if "401" in line]
-    check_alone(
-        seen | {"console": [line for line in seen["console"] if line not in refused]}, plain_service.control_url
-    )
+def check_programs(programs: dict[str, str], service: Service) -> None:
+    """The request is shown for other languages, and the programs run as they are."""
+    environment = {**os.environ, "PLAINSQL_API_KEY": service.api_key}
+    commands = {
+        "curl": ["bash", "-c"], "Python": [sys.executable, "-c"], "JavaScript": ["node", "--input-type=module", "-e"],
+    }  # fmt: skip
+    for language, command in commands.items():
+        program = programs[language]
+        assert service.api_key not in program
+        ran = subprocess.run([*command, program], capture_output=True, text=True, env=environment, check=True)
+        assert json.loads(ran.stdout)["rows"] == [{"sum": 3}]
 
 
 def check_alone(seen: dict[str, Any], url: str) -> None:
@@ -72,7 +76,7 @@ def check_alone(seen: dict[str, Any], url: str) -> None:
     assert "Content Security Policy" in complaint
 
 
-@pytest.mark.parametrize("path", ["/openapi.json", "/docs", "/docs/docs.js", "/docs/docs.css"])
+@pytest.mark.parametrize("path", ["/openapi.json", "/docs", "/docs/docs.js", "/docs/docs.css", "/docs/page.css"])
 def test_a_matching_etag_of_the_reference_is_304(plain_service: Service, path: str) -> None:
     for url in (plain_service.data_url, plain_service.control_url):
         first = plain_service.http.get(url + path)
@@ -99,3 +103,34 @@ def test_the_page_and_its_files_have_a_strict_policy_and_no_word_of_other_hosts(
         assert "https://" not in answer.text
         assert len(answer.content) < 32_000
     assert plain_service.http.get(f"{plain_service.data_url}/").json()["docs"] == f"{plain_service.data_url}/docs"
+
+
+BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
+
+
+def test_a_browser_gets_a_start_page_and_programs_get_json(plain_service: Service) -> None:
+    for url in (plain_service.data_url, plain_service.control_url, str(plain_service.dev["alias_url"])):
+        page = plain_service.http.get(f"{url}/", headers=BROWSER)
+        assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+        assert "PlainSQL" in page.text
+        assert 'href="/docs"' in page.text
+        assert plain_service.control_url in page.text
+        assert "unsafe" not in page.headers["content-security-policy"]
+        for accept in ("*/*", "application/json", "application/json, text/html;q=0.5"):
+            banner = plain_service.http.get(f"{url}/", headers={"Accept": accept})
+            assert banner.json()["service"] == "plainsql"
+            assert "accept" in banner.headers["vary"].lower()
+
+
+def test_a_browser_gets_a_page_for_a_path_that_does_not_exist(plain_service: Service) -> None:
+    for url in (plain_service.data_url, plain_service.control_url):
+        page = plain_service.http.get(f"{url}/<script>alert(1)</script>", headers=BROWSER)
+        assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
+        assert "<script>" not in page.text
+        assert 'href="/"' in page.text
+        assert page.headers["x-request-id"] in page.text
+        assert plain_service.http.get(f"{url}/nowhere").json()["error"]["code"] == "route_not_found"
+    wrong_plane = plain_service.http.get(f"{plain_service.data_url}/v1/keys", headers=BROWSER)
+    assert f"{plain_service.control_url}/v1/keys" in wrong_plane.text
+    posted = plain_service.http.post(f"{plain_service.data_url}/nowhere", headers=BROWSER)
+    assert posted.json()["error"]["code"] == "route_not_found"

@@ -400,3 +400,71 @@ def test_an_error_during_the_commit_is_not_reported_as_rolled_back(service: Serv
     service.query(f"insert into {table} values (7), (7)")
     answer = service.post_query(sql.format(t=table), timeout_ms=3_000).json()
     assert answer["error"]["outcome"] == "unknown", answer
+
+
+RUNNING = {
+    "EXECUTE": "do $$ begin execute 'selec 1'; end $$",
+    "EXECUTE of an open string": "do $$ begin execute 'select ''open'; end $$",
+    "a function": "select errors_run('selec 1')",
+    "its own SQLSTATE": "do $$ begin raise sqlstate '42601'; end $$",
+}
+
+
+@pytest.mark.parametrize("sql", RUNNING.values(), ids=RUNNING)
+def test_a_syntax_error_in_what_code_runs_is_an_error_of_the_statement(service: Service, sql: str) -> None:
+    service.query(
+        "create or replace function errors_run(text) returns void language plpgsql as $$ begin execute $1; end $$"
+    )
+    assert error_of(service.post_query(sql), 200, "syntax_error")["outcome"] == "rolled_back"
+
+
+@pytest.mark.parametrize("sql", ["do $$ begin selec; end $$", "do $$ begin perform (; end $$"])
+def test_a_block_that_cannot_be_parsed_is_a_parse_error(service: Service, sql: str) -> None:
+    assert error_of(service.post_query(sql), 400, "syntax_error")["position"] > 0
+
+
+@pytest.mark.parametrize("run", ["commit", "call errors_commit()", "do 'begin commit; end'"])
+def test_what_a_block_executes_cannot_commit_so_its_failure_is_certain(service: Service, run: str) -> None:
+    service.query("create table if not exists errors_left (n int)")
+    service.query(
+        "create or replace procedure errors_commit() language plpgsql as"
+        " $$ begin insert into errors_left values (1); commit; end $$"
+    )
+    quoted = run.replace("'", "''")
+    failed = service.post_query(f"do $$ begin insert into errors_left values (1); execute '{quoted}'; end $$").json()
+    # A keyword in the text leaves it open.
+    assert failed["error"]["outcome"] == "unknown"
+    assert service.value("select count(*) from errors_left") == 0
+    hidden = "".join(f"\\\\x{ord(each):x}" for each in run)
+    failed = service.post_query(f"do $$ begin insert into errors_left values (1); execute E'{hidden}'; end $$").json()
+    assert failed["error"]["outcome"] == "rolled_back"
+    assert service.value("select count(*) from errors_left") == 0
+
+
+def test_a_block_in_a_block_can_commit_so_its_failure_is_uncertain(service: Service) -> None:
+    service.query("create table if not exists errors_nested (n int)")
+    inner = "E'begin insert into errors_nested values (1); \\x63ommit; end'"
+    failed = service.post_query(f"do $$ begin do {inner}; raise 'late'; end $$").json()
+    assert failed["error"]["outcome"] == "unknown"
+    assert service.value("select count(*) from errors_nested") == 1
+
+
+def test_a_failure_says_how_long_it_took(service: Service) -> None:
+    slow = "do $$ begin perform pg_sleep(0.1); raise 'mine'; end $$"
+    timings = service.post_query(slow).json()["timings"]
+    assert timings["total_us"] >= timings["exec_us"] >= 100_000
+    # Again and again, so that the fast lane has it, too.
+    for number in range(5):
+        response = service.post_query("select pg_sleep(0.01), 1 / $1::int", 0)
+        timings = response.json()["timings"]
+        assert timings["total_us"] >= timings["exec_us"] > 0, number
+        assert "engine;dur=0.000" not in response.headers["server-timing"]
+    assert service.post_query("begin").json()["timings"]["exec_us"] == 0
+
+
+@pytest.mark.parametrize(("field", "valid"), [("row_format", "array and object"), ("big_numbers", "number and string")])
+def test_an_invalid_choice_is_answered_with_the_valid_ones(service: Service, field: str, valid: str) -> None:
+    body = error_of(service.post_query("select 1", **{field: "x"}), 400, "malformed_request")
+    option = error_of(service.post_text("select 1", **{field: "x"}), 400, "invalid_option")
+    assert valid in body["message"]
+    assert valid in option["message"]

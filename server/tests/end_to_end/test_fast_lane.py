@@ -101,6 +101,28 @@ def test_errors_are_the_same(wires: dict[str, Wire]) -> None:
     )
 
 
+def test_notices_are_the_same_and_handed_over(wires: dict[str, Wire]) -> None:
+    long_name = "n" * 70
+    assert_same(
+        wires,
+        [
+            {"sql": f"select 1 as {long_name}"},
+            {"sql": "select 1 as quiet"},
+            {"sql": "drop table if exists never_there"},
+            {"sql": f"select $1::int as {long_name}", "params": [1]},
+            {"sql": "create temporary table if not exists pg_temp.gone as select 1 as x"},
+        ],
+    )
+    # This one is parsed each time, in the lane as elsewhere.
+    assert b"will be truncated" in wires["on"].query({"sql": f"select 1 as {long_name}"})[1]
+
+
+def test_bytes_are_the_same(wires: dict[str, Wire]) -> None:
+    texts = ["AAEC", "AA==", "AA", "", "\\x00", "hello", "hello world"]
+    assert_same(wires, [{"sql": "select $1::bytea as b", "params": [text]} for text in texts])
+    assert_same(wires, [{"sql": "create temporary table stored as select g from generate_series(1, 3) g"}])
+
+
 @pytest.mark.timing
 def test_deadlines_are_the_same(wires: dict[str, Wire]) -> None:
     assert_same(

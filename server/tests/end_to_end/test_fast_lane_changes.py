@@ -18,7 +18,7 @@ from server.tests.end_to_end.wires import counted, total
 from server.tests.load import TIMING_STALL_S, Activity, Client, Node, percentile, running_node, size
 from server.tests.service import Service
 
-pytestmark = [pytest.mark.timing, pytest.mark.compiled]
+pytestmark = pytest.mark.compiled
 
 REVOCATIONS = size("PLAINSQL_TEST_REVOCATIONS", 10)
 WITHIN_S = 1.0
@@ -60,6 +60,7 @@ async def ask_until_refused(client: Client, revoked: "asyncio.Future[float]") ->
         assert not revoked.done() or last_s - revoked.result() < _GIVE_UP_S
 
 
+@pytest.mark.timing
 async def test_a_busy_client_on_the_lane_is_refused_within_a_second_of_its_keys_revocation(
     service: Service, lane_node: LaneNode
 ) -> None:
@@ -99,6 +100,7 @@ async def warm(client: Client, timeout_ms: int) -> None:
         assert (await client.query("select pg_sleep($1)", 0, timeout_ms=timeout_ms)).succeeded
 
 
+@pytest.mark.timing
 async def test_a_deadline_holds_after_a_wait_for_a_slot(service: Service, lane_node: LaneNode) -> None:
     """The request gets its slot when less than 100 ms are left; the lane looks at the clock only now and then."""
     limit_ms = 300
@@ -117,6 +119,7 @@ async def test_a_deadline_holds_after_a_wait_for_a_slot(service: Service, lane_n
     pytest.fail("it never got its slot in time")
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("path", ["/v1/query", "/v1/transaction"])
 async def test_a_request_keeps_its_deadline_if_its_key_changes_while_it_waits(
     service: Service, lane_node: LaneNode, path: str

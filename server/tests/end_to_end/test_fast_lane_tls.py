@@ -109,7 +109,11 @@ def test_transactions_stay_on_the_lane_unless_they_are_large(wires: dict[str, tu
     assert handed_over == sum(grown.values())
     # What waits for bytes that the socket does not announce waits for 25 ms each time. A busy machine does so seldom.
     assert grown["slow"] < TRANSACTIONS * 0.2
-    assert grown["large"] == (taken - grown["slow"] if size > 8_000 else 0)
+    if size > 8_000:
+        assert grown["large"] == taken - grown["slow"]
+    else:
+        # A record that comes in two pieces looks like the beginning of a large result, which is seldom, too.
+        assert grown["large"] < TRANSACTIONS * 0.2
 
 
 def test_the_lane_is_taken(wires: dict[str, tuple[Wire, int]]) -> None:

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from plainsql_server.dev.ports import free_port
-from server.tests.end_to_end.fast_lane import MODES, assert_same, logged, wires_of
+from server.tests.end_to_end.fast_lane import MODES, ROUNDS, assert_same, logged, wires_of
 from server.tests.end_to_end.test_usage import used
 from server.tests.end_to_end.transactions import Sent, with_params
 from server.tests.end_to_end.wires import Wire, counted, same, total
@@ -37,6 +37,7 @@ def database(service: Service) -> str:
         "create table item (id serial primary key, name text, price numeric, kept boolean default true)",
         "create table balance (id int primary key, amount int not null)",
         "insert into balance select g, 0 from generate_series(1, 20) g",
+        "create table owed (balance_id int references balance deferrable initially deferred)",
     ):
         service.query(sql, database=name)
     return name
@@ -121,9 +122,37 @@ def test_options_are_the_same(wires: dict[str, Wire], database: str) -> None:
             body(statements[0], {**statements[1], "expect": {"row_count": 1}}),
             body(statements[0], {**statements[1], "expect": {"row_count": 2}}),
             body(statements[0], with_params("select $1::int as c", {"$ref": "0.row_count"})),
+            body(statements[0], {**statements[1], "rows": False}),
+            body(statements[0], {**statements[1], "expect": {"digest": "0" * 32}}),
+            body(*statements, nows=["2026-11-17T09:46:06.123456Z"]),
             body(*statements, nope=1),
         ],
     )
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_rehearsals_are_passed_on(wires: dict[str, Wire], mode: str) -> None:
+    """The same statements without these options come first, so that the lane knows them."""
+    insert, count = with_params(INSERT, f"rehearsed {mode}", 1), "select count(*) as n from item where name = $1"
+
+    def answer(*statements: Sent, **fields: Any) -> Any:
+        return json.loads(wires[mode].query(body(*statements, **fields))[1])
+
+    for rounds in range(1, ROUNDS + 1):
+        assert answer(insert)["success"]
+        rehearsed = answer(insert, dry_run=True)
+        assert (rehearsed["affected_rows"], rehearsed["transaction"]["dry_run"]) == (1, True)
+        assert len(answer({**insert, "digest": True}, dry_run=True)["results"][0]["digest"]) == 32
+        assert answer({**insert, "freeze": True}, dry_run=True)["results"][0]["frozen"]["mergeable"]
+        assert answer(with_params(count, f"rehearsed {mode}"))["results"][0]["rows"] == [{"n": rounds}]
+        owed = with_params("insert into owed values ($1)", 99)
+        assert answer(owed)["error"]["code"] == "foreign_key_violation"
+        assert answer(owed, dry_run=True)["affected_rows"] == 1
+        assert answer(owed, dry_run=True, check_deferred=True)["error"]["code"] == "foreign_key_violation"
+        digested = answer({**with_params(count, f"rehearsed {mode}"), "digest": True})["results"][0]["digest"]
+        expected = {**with_params(count, f"rehearsed {mode}"), "expect": {"digest": digested}}
+        assert answer(expected)["success"]
+        assert answer({**expected, "expect": {"digest": "0" * 32}})["error"]["code"] == "serialization_failure"
 
 
 def test_bodies_of_every_form_are_the_same(wires: dict[str, Wire]) -> None:

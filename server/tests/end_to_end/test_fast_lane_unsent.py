@@ -2,11 +2,13 @@
 
 import asyncio
 import json
-from typing import Any
+import sys
+from typing import Any, cast
 
 import pytest
 
 from plainsql_server.engine.connection.connection import Connection
+from plainsql_server.engine.pool.admission_queue import AdmissionQueue, TenantQueue
 from plainsql_server.engine.pool.pool import Pool
 from server.tests.end_to_end.fast_lane import wire_to_this_process
 from server.tests.end_to_end.transactions import with_params
@@ -33,18 +35,21 @@ async def answer(wire: Wire, body: dict[str, Any]) -> dict[str, Any]:
 def refuse_next(monkeypatch: pytest.MonkeyPatch) -> list[Connection]:
     """Has libpq refuse part of the lane's next request. Returns the connection, once that has happened.
 
-    Out of its pipeline mode, libpq takes one statement, and no sync. The lane calls `take_last` before it sends.
+    Out of its pipeline mode, libpq takes one statement, and no sync. The lane calls `take_free` before it sends.
     """
-    refused = []
+    refused: list[Connection] = []
+    real = AdmissionQueue.take_free
 
-    def take_last(pool: Pool) -> None:
-        monkeypatch.undo()
-        connection = pool.idle[-1]
-        pool.take_last()
-        connection.pgconn.exit_pipeline_mode()
-        refused.append(connection)
+    def take_free(admission: AdmissionQueue, queue: TenantQueue) -> bool:
+        is_taken = real(admission, queue)
+        is_of_lane = sys._getframe(1).f_code is not Pool.acquire.__code__
+        if is_taken and is_of_lane and queue.idle and not refused:
+            connection = cast("Connection", queue.idle[-1])
+            connection.pgconn.exit_pipeline_mode()
+            refused.append(connection)
+        return is_taken
 
-    monkeypatch.setattr(Pool, "take_last", take_last)
+    monkeypatch.setattr(AdmissionQueue, "take_free", take_free)
     return refused
 
 

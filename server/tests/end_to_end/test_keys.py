@@ -141,3 +141,9 @@ def test_an_invalid_page_is_rejected(service: Service, options: str) -> None:
 def test_an_unknown_key_is_404(service: Service, key_id: str) -> None:
     for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/rotate")):
         error_of(call(service, method, f"/v1/keys/{key_id}{path}"), 404, "key_not_found")
+
+
+def test_an_invalid_scope_is_answered_with_the_valid_ones(service: Service) -> None:
+    body = {"name": "k", "scopes": ["read", "reed"]}
+    error = error_of(call(service, "POST", "/v1/keys", json=body), 400, "malformed_request")
+    assert "valid are read, write and admin" in error["message"]

@@ -217,7 +217,11 @@ def start_when_killed(line: Line) -> None:
 
 
 def wait_until_served(line: Line) -> None:
+    """Waits for the cell, and for the directory, which was killed with it."""
     end_s = time.monotonic() + 20
-    while not line.call("POST", "/v1/query", json={"sql": "select 1"}).json()["success"]:
+    while not (
+        line.call("POST", "/v1/query", json={"sql": "select 1"}).is_success
+        and line.call("GET", "/v1/requests/unheard-of").is_success
+    ):
         assert time.monotonic() < end_s
         time.sleep(0.02)

@@ -5,7 +5,6 @@ of connections and the machine that also makes the load is not what is measured.
 """
 
 import asyncio
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -16,9 +15,8 @@ import pytest
 
 from server.tests.end_to_end.tenants import free_key, neighbour_key
 from server.tests.load import Answer, Node, percentile, running_node, size
+from server.tests.sampling import sampling
 from server.tests.service import Service
-
-pytestmark = pytest.mark.timing
 
 SECONDS = size("PLAINSQL_TEST_OVERLOAD_S", 5)
 # The short form runs beside other tests on the same two cores, which delays clients and service alike; the full
@@ -73,21 +71,11 @@ class Load:
 def watched_memory(node: Node) -> Iterator[list[int]]:
     """The resident memory of a process, looked at every few milliseconds."""
     seen = [node.resident_bytes()]
-    done = threading.Event()
-
-    def watch() -> None:
-        while not done.wait(0.003):
-            seen.append(node.resident_bytes())
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
+    with sampling(lambda: seen.append(node.resident_bytes()), every_s=0.003):
         yield seen
-    finally:
-        done.set()
-        thread.join()
 
 
+@pytest.mark.timing
 async def test_five_times_the_capacity_is_served_at_the_peak_rate_and_the_rest_refused(
     service: Service, node: Node
 ) -> None:
@@ -118,6 +106,7 @@ async def test_five_times_the_capacity_is_served_at_the_peak_rate_and_the_rest_r
     assert growth <= 8 * MIB
 
 
+@pytest.mark.timing
 async def test_a_flooding_organization_does_not_slow_another(service: Service, node: Node) -> None:
     other = neighbour_key(service)
     quiet = Load(node, other)

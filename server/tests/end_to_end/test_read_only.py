@@ -1,8 +1,11 @@
 """A key with the scope read cannot write, whatever it sends and however; nor can a request that says `read_only`."""
 
 import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
+import psycopg
 import pytest
 
 from server.tests.end_to_end import tenants
@@ -71,8 +74,37 @@ PREPARATIONS = [
 ]
 
 
+@dataclass(frozen=True)
+class ReadSchema:
+    """The schema that must not change, and a look at it past the service.
+
+    All looks are on one connection: there are two in each test, and a new backend costs more than a look.
+    """
+
+    name: str
+    engine: psycopg.Connection
+
+    def __str__(self) -> str:
+        return self.name
+
+    def state(self) -> list[list[Any]]:
+        """Everything that a write could have changed."""
+        return [
+            self.engine.execute(looked.encode()).fetchall()
+            for looked in (
+                f"select id from {self}.t",
+                f"select last_value, is_called from {self}.numbers",
+                "select count(*) from pg_largeobject_metadata",
+                "select relname, relacl from pg_class where oid >= 16384 order by oid",
+                "select nspname from pg_namespace order by 1",
+                "select rolname, rolpassword from pg_authid order by 1",
+                "select * from pg_db_role_setting",
+            )
+        ]
+
+
 @pytest.fixture(scope="module")
-def schema(service: Service) -> str:
+def schema(service: Service) -> Iterator[ReadSchema]:
     name = f"read_only_{secrets.token_hex(4)}"
     for sql in (
         "create schema {s}",
@@ -94,26 +126,13 @@ def schema(service: Service) -> str:
         " $$begin commit; insert into {s}.t values (13); end$$",
     ):
         service.query(sql.format(s=name))
-    return name
+    with service.engine() as engine:
+        yield ReadSchema(name, engine)
 
 
 @pytest.fixture
 def read_key(service: Service) -> str:
     return tenants.read_key(service)
-
-
-def state(service: Service, schema: str) -> list[Any]:
-    """Everything that a write could have changed, seen past the service."""
-    with service.engine() as engine:
-        return [
-            engine.execute(f"select id from {schema}.t").fetchall(),
-            engine.execute(f"select last_value, is_called from {schema}.numbers").fetchall(),
-            engine.execute("select count(*) from pg_largeobject_metadata").fetchall(),
-            engine.execute("select relname, relacl from pg_class where oid >= 16384 order by oid").fetchall(),
-            engine.execute("select nspname from pg_namespace order by 1").fetchall(),
-            engine.execute("select rolname, rolpassword from pg_authid order by 1").fetchall(),
-            engine.execute("select * from pg_db_role_setting").fetchall(),
-        ]
 
 
 def ask(service: Service, key: str, sql: str, **fields: Any) -> dict[str, Any]:
@@ -139,28 +158,30 @@ def is_refused(service: Service, channel: str, key: str, sql: str, **fields: Any
 
 @pytest.mark.parametrize("sql", WRITES)
 @pytest.mark.parametrize("channel", CHANNELS)
-def test_a_read_key_cannot_write(service: Service, schema: str, read_key: str, channel: str, sql: str) -> None:
-    before = state(service, schema)
+def test_a_read_key_cannot_write(service: Service, schema: ReadSchema, read_key: str, channel: str, sql: str) -> None:
+    before = schema.state()
     refused = is_refused(service, channel, read_key, sql.format(s=schema))
-    assert state(service, schema) == before
+    assert schema.state() == before
     assert refused
 
 
 @pytest.mark.parametrize("sql", WRITES)
 @pytest.mark.parametrize("channel", CHANNELS)
-def test_a_read_only_request_of_a_write_key_cannot_write(service: Service, schema: str, channel: str, sql: str) -> None:
-    before = state(service, schema)
+def test_a_read_only_request_of_a_write_key_cannot_write(
+    service: Service, schema: ReadSchema, channel: str, sql: str
+) -> None:
+    before = schema.state()
     refused = is_refused(service, channel, "", sql.format(s=schema), read_only=True)
-    assert state(service, schema) == before
+    assert schema.state() == before
     assert refused
 
 
-def test_a_write_from_a_safe_snapshot_is_never_stored(service: Service, schema: str) -> None:
+def test_a_write_from_a_safe_snapshot_is_never_stored(service: Service, schema: ReadSchema) -> None:
     """A stream is read-only whether or not that was asked for, and what only reads is not watched for conflicts."""
-    before = state(service, schema)
+    before = schema.state()
     for function in ("insert_after_reset", "insert_and_set_back"):
         assert is_refused(service, "text/event-stream", "", f"select {schema}.{function}()")
-        assert state(service, schema) == before
+        assert schema.state() == before
 
 
 @pytest.mark.parametrize("sql", ["select lo_create(0) > 0 as done", "select txid_current() > 0 as done"])
@@ -172,22 +193,24 @@ def test_a_stream_still_does_what_takes_a_transaction_id(service: Service, sql: 
 
 
 @pytest.mark.parametrize("preparation", PREPARATIONS)
-def test_a_read_key_cannot_enable_a_later_write(service: Service, schema: str, read_key: str, preparation: str) -> None:
-    before = state(service, schema)
+def test_a_read_key_cannot_enable_a_later_write(
+    service: Service, schema: ReadSchema, read_key: str, preparation: str
+) -> None:
+    before = schema.state()
     ask(service, read_key, preparation.format(s=schema))
     for write in ("insert into {s}.t values (20)", "execute write_it", "create temp table mine ()"):
         assert ask(service, read_key, write.format(s=schema))["success"] is False
-    assert state(service, schema) == before
+    assert schema.state() == before
 
 
-def test_a_read_key_cannot_become_the_owner(service: Service, schema: str, read_key: str) -> None:
+def test_a_read_key_cannot_become_the_owner(service: Service, schema: ReadSchema, read_key: str) -> None:
     owner = service.value("select current_user")
     for sql in (f'set role "{owner}"', f'set session authorization "{owner}"'):
         assert ask(service, read_key, sql)["error"]["code"] == "insufficient_privilege"
     assert ask(service, read_key, "select current_user as who")["rows"] != [{"who": owner}]
 
 
-def test_a_read_key_reads_whatever_the_owner_makes_at_once(service: Service, schema: str, read_key: str) -> None:
+def test_a_read_key_reads_whatever_the_owner_makes_at_once(service: Service, schema: ReadSchema, read_key: str) -> None:
     assert ask(service, read_key, f"select id from {schema}.t")["rows"] == [{"id": 1}]
     service.query(f"create table {schema}.later as select 42 as answer")
     service.query(f"create schema {schema}_later")
@@ -198,7 +221,7 @@ def test_a_read_key_reads_whatever_the_owner_makes_at_once(service: Service, sch
     assert ask(service, read_key, f"select last_value from {schema}.numbers")["success"]
 
 
-def test_a_read_key_reads_by_the_text_route_as_well(service: Service, schema: str, read_key: str) -> None:
+def test_a_read_key_reads_by_the_text_route_as_well(service: Service, schema: ReadSchema, read_key: str) -> None:
     text = {"Content-Type": "text/plain"}
     read = service.call("POST", "/query", key=read_key, headers=text, content=f"select id from {schema}.t".encode())
     assert read.json()["rows"] == [{"id": 1}]
@@ -206,7 +229,25 @@ def test_a_read_key_reads_by_the_text_route_as_well(service: Service, schema: st
     assert check_shape(write)["error"]["code"] == "read_only_sql_transaction"
 
 
-def test_a_read_only_request_reads_and_leaves_the_next_one_free_to_write(service: Service, schema: str) -> None:
+def test_a_read_only_request_reads_and_leaves_the_next_one_free_to_write(service: Service, schema: ReadSchema) -> None:
     assert service.query(f"select id from {schema}.t where id = $1", 1, read_only=True)["rows"] == [{"id": 1}]
     assert service.query(f"create table {schema}.written as select 1 as a", read_only=False)["success"]
     assert service.query(f"insert into {schema}.written values (2)")["affected_rows"] == 1
+
+
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_the_refusal_of_a_write_names_the_scope(service: Service, schema: ReadSchema, channel: str) -> None:
+    key, sql = tenants.read_key(service), f"insert into {schema}.t values (2)"
+    if channel == "transaction":
+        failed = post(service, sql, key=key)
+    else:
+        accept = {"Accept": "application/json" if channel == "buffered" else channel}
+        failed = service.call("POST", "/v1/query", key=key, json={"sql": sql}, headers=accept)
+    hint = check_shape(failed)["error"]["hint"]
+    assert "scope read" in hint
+    assert "scope write" in hint
+
+
+def test_a_write_that_the_request_itself_forbids_says_nothing_of_scopes(service: Service, schema: ReadSchema) -> None:
+    failed = service.post_query(f"insert into {schema}.t values (2)", read_only=True)
+    assert "hint" not in check_shape(failed)["error"]

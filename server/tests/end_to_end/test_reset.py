@@ -201,6 +201,9 @@ def test_the_field_wins_over_the_header_and_the_default_is_the_default(service: 
     body = {"confirm": other.name, "database": other.name}
     assert database.call("POST", "/admin/reset", key=admin, json=body).status_code == 200
     assert other.objects() == set() != database.objects()
+    other_id = answer(service, "GET", f"/v1/databases/{other.name}")["id"]
+    body = {"confirm": other_id, "database": other_id}
+    assert database.call("POST", "/admin/reset", key=admin, json=body).status_code == 200
     error_of(service.call("POST", "/admin/reset", key=admin, json={"confirm": other.name}), 400, "not_confirmed")
 
 

@@ -1,15 +1,16 @@
 """Sessions over HTTP: what the contract adds. The specification's sentences are in test_specification_of_control.py."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
 import pytest
 
+from plainsql_server.core.credential import new_session_token
 from server.tests.end_to_end import tenants
 from server.tests.end_to_end.control import answer, call, new_key, new_session, query
 from server.tests.end_to_end.error_shape import error_of
-from server.tests.end_to_end.session_ages import parse_time, wait_until_refused
+from server.tests.end_to_end.session_ages import age, parse_time, wait_until_refused
 from server.tests.service import Service
 
 
@@ -125,3 +126,39 @@ def test_an_invalid_session_token_is_401(service: Service, token: str) -> None:
         f"{service.data_url}/v1/query", json={"sql": "select 1"}, headers={"Authorization": f"Bearer {token}"}
     )
     error_of(response, 401, "unauthenticated")
+
+
+def test_an_ended_session_is_answered_with_that(service: Service) -> None:
+    token = new_session(service)["token"]
+    assert query(service, token).json()["success"]
+    answer(service, "DELETE", "/v1/session", status=204, key=token)
+    wait_until_refused(service, token)
+    for response in (query(service, token), call(service, "POST", "/v1/session/refresh", key=token)):
+        error = error_of(response, 401, "unauthenticated")
+        assert error["message"] == "This session has ended."
+        assert "POST /v1/session" in error["hint"]
+
+
+def test_a_session_that_ended_with_its_key_is_answered_with_that(service: Service) -> None:
+    key = new_key(service, "read")
+    used, unused = (new_session(service, key=key["secret"])["token"] for _ in range(2))
+    assert query(service, used).json()["success"]
+    answer(service, "DELETE", f"/v1/keys/{key['id']}", status=204)
+    wait_until_refused(service, used)
+    for token in (used, unused):
+        assert "with its API key" in error_of(query(service, token), 401, "unauthenticated")["message"]
+
+
+def test_an_expired_session_is_answered_with_that(service: Service) -> None:
+    session = new_session(service)
+    age(service, session, timedelta(hours=25))
+    wait_until_refused(service, session["token"])
+    assert "has expired" in error_of(query(service, session["token"]), 401, "unauthenticated")["message"]
+
+
+def test_a_revoked_key_looks_like_a_token_that_never_was(service: Service) -> None:
+    key = new_key(service, "read")
+    answer(service, "DELETE", f"/v1/keys/{key['id']}", status=204)
+    wait_until_refused(service, key["secret"])
+    revoked = error_of(query(service, key["secret"]), 401, "unauthenticated")
+    assert revoked == error_of(query(service, new_session_token().text), 401, "unauthenticated")

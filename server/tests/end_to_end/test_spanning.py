@@ -390,9 +390,9 @@ def test_failed_statements_are_counted_in_their_database(two: Two, table: str) -
         at("near", "select 1"),
     )  # fmt: skip
     wait_for(lambda: used_s()["far"] >= before["far"] + 2, 20, lambda: str(used_s()))
-    # Other requests may be counted with it.
-    assert used_s()["main"] < before["main"] + 1
-    assert used_s()["near"] < before["near"] + 1
+    # Requests of earlier tests may be counted with it.
+    assert used_s()["main"] < before["main"] + 2
+    assert used_s()["near"] < before["near"] + 2
 
 
 def test_an_unavailable_second_cell_rolls_everything_back(two: Two, table: str) -> None:

@@ -17,8 +17,6 @@ from server.tests.events import StreamClient
 from server.tests.load import Node, running_node, size
 from server.tests.service import Service
 
-pytestmark = pytest.mark.timing
-
 ROWS = size("PLAINSQL_TEST_STREAM_ROWS", 300_000)
 TICKS = size("PLAINSQL_TEST_STREAM_TICKS", 4)
 ROUNDS = size("PLAINSQL_TEST_STREAM_ROUNDS", 5)
@@ -62,6 +60,7 @@ async def test_a_long_stream_takes_no_more_memory_than_a_short_one(service: Serv
     assert grown <= 30 * MIB
 
 
+@pytest.mark.timing
 async def test_rows_produced_one_by_one_are_delivered_one_by_one(service: Service, node: Node) -> None:
     """Each row carries the moment when it was made; both clocks are this machine's."""
     sql = (
@@ -81,6 +80,7 @@ async def test_rows_produced_one_by_one_are_delivered_one_by_one(service: Servic
     assert sorted(late_s)[-1 if TOLERANCE == 1 else -2] <= 0.05 * TOLERANCE
 
 
+@pytest.mark.timing
 async def test_rows_that_become_slow_are_delivered_soon(service: Service, node: Node) -> None:
     """A query that was fast becomes slow: some rows come late, but rows keep coming one by one after them."""
     sql = (
@@ -99,6 +99,7 @@ async def test_rows_that_become_slow_are_delivered_soon(service: Service, node: 
     assert (max(late_s[-5:]) if FULL else statistics.median(late_s[-20:])) <= 0.05 * TOLERANCE
 
 
+@pytest.mark.timing
 async def test_the_first_row_of_a_long_scan_arrives_as_early_as_from_postgresql(service: Service, node: Node) -> None:
     sql = f"select n from generate_series(1, {max(ROWS, 1_000_000)}) n"
     service.query("create table if not exists long_scan (n int)")
@@ -141,6 +142,7 @@ def _engines_first_row_s(service: Service) -> float:
         return took_s
 
 
+@pytest.mark.timing
 async def test_an_idle_stream_sends_keepalives(service: Service, node: Node) -> None:
     sql = "select n, pg_sleep(case n when 2 then 1.1 else 0 end) from generate_series(1, 2) n"
     async with StreamClient(node.port, service.api_key) as client:

@@ -202,9 +202,9 @@ def test_a_statement_without_a_result_is_an_empty_stream(service: Service) -> No
     assert events[1].content["command"] == "CREATE TABLE"
 
 
-@pytest.mark.parametrize("sql", ["(select 1 as n) union all (select 2)", "values (1), (2)", "table pair;"])
+@pytest.mark.parametrize("sql", ["(select 1 as n) union all (select 2)", "values (1), (2)", "table streamed_pair;"])
 def test_statements_with_a_cursor_are_streamed(service: Service, sql: str) -> None:
-    service.query("create table if not exists pair as values (1), (2)")
+    service.query("create table if not exists streamed_pair as values (1), (2)")
     rows, end = stream(service, sql)
     assert [list(row.values()) for row in rows] == [[1], [2]]
     assert end.type == "done"
@@ -316,3 +316,21 @@ def _logged(logs: list[Any], request_id: str) -> dict[str, Any]:
                 return line
         time.sleep(0.02)
     raise AssertionError("not in the log")
+
+
+def test_a_stream_says_why_its_rows_were_not_sent_earlier(service: Service) -> None:
+    service.query("create table if not exists streamed_whole (n int)")
+    write = "insert into streamed_whole select g from generate_series(1, 3) g returning n"
+    first = events_of(ask(service, write))[0].content
+    assert first["buffered"] is True
+    assert "run to their end first" in first["buffered_reason"]
+    assert json.loads(ask(service, write, NDJSON).text.splitlines()[0])["buffered"] is True
+    assert "buffered" not in events_of(ask(service, "select n from streamed_whole"))[0].content
+
+
+def test_a_streamed_write_with_too_large_a_result_is_not_advised_to_stream(service: Service) -> None:
+    create = {"sql": "create table if not exists streamed_large (t text)"}
+    assert service.call("POST", "/v1/query", key=free_key(service), json=create).json()["success"]
+    write = "insert into streamed_large select repeat('x', 100000) from generate_series(1, 150) returning t"
+    error = error_of(ask(service, write, key=free_key(service)), 200, "result_too_large")
+    assert "STREAM" not in error["hint"]

@@ -54,6 +54,7 @@ class Tenant:
     sleeps_s: float = 0.0
     first_database: int = 0
     burst_every_s: float = 0.0
+    begins_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -64,10 +65,12 @@ class Scenario:
     warm_s: float = 0.4
     capacity_later: int | None = None
     openings_fail: float = 0.0
-    # How often a connection breaks in use, how often all idle ones of a database are broken, and how long a request
-    # waits for a slot.
+    # How often a connection breaks in use, how often all idle ones of a database are broken, how often a request finds
+    # that a database was swept (its idle connections closed, and its pool dropped if it is not in use), and how long a
+    # request waits for a slot.
     lost: float = 0.0
     stale: float = 0.0
+    swept: float = 0.0
     waits_s: float = 1e9
     is_checked: bool = False
     organizations: Callable[[int], str] = str
@@ -80,6 +83,8 @@ class Result:
     seconds: float
     openings: int = 0
     failures: int = 0
+    penalties: int = 0
+    dropped: int = 0
     open_at_end: int = 0
     waits_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     answered: Counter[str] = field(default_factory=Counter)
@@ -183,18 +188,22 @@ class SimulatedPool:
     def __init__(self, world: World, scenario: Scenario, result: Result, chance: random.Random) -> None:
         self._world, self._scenario, self.result, self._chance = world, scenario, result, chance
         self.planner = Planner(scenario.capacity)
-        self.admission = AdmissionQueue(min(MAX_RUNNING, scenario.capacity), 100_000, self.planner)
+        running = min(MAX_RUNNING, scenario.capacity)
+        self.admission = AdmissionQueue(running, 100_000, self.planner, world.clock, self._penalize)
         self.planning = Planning(self.planner, self.admission, self._close_one, world.clock, world.after)
         self._queues: dict[int, TenantQueue] = {}
         self.idle: dict[int, list[object]] = defaultdict(list)
         # The requests that have a slot and have not begun to use it.
         self._served = 0
+        # The slots that no request has: an organization pays for a lost connection.
+        self._penalties = 0
 
     def resize(self, capacity: int) -> None:
         self.planner.capacity = capacity
         self.planning.look_again()
 
     def ask(self, database: int, sleeps_s: float, done: Callable[[], None]) -> None:
+        self._sweep()
         queue = self._queue(database)
         if not self.admission.take_free(queue):
             if queue.slots == 0:
@@ -232,6 +241,8 @@ class SimulatedPool:
         # Those that are in use may exceed a lower limit until the planner looks again.
         assert self.planner.granted <= max(self.planner.capacity, self._scenario.capacity)
         assert self.planner.open_count == sum(queue.open_count for queue in queues)
+        assert self.planner.demands == set(queues)
+        assert self.admission.running == sum(queue.running for queue in queues) + self._penalties
 
     def _queue(self, database: int) -> TenantQueue:
         if database not in self._queues:
@@ -271,13 +282,37 @@ class SimulatedPool:
         if self._chance.random() < self._scenario.lost:
             self.planner.closed(queue)
             self.planner.give_back(queue, 1)
-            self.admission.release(queue, 0.0)
+            self.admission.release_with_penalty(queue, 0.0)
             self.planning.look_again()
         else:
             self.idle[database].append(object())
             queue.touch(self._world.now_s)
             self.admission.release(queue, 0.0)
         done()
+
+    def _penalize(self, delay_s: float, end: Callable[[], None]) -> "SimulatedTimer":
+        def is_over() -> None:
+            self._penalties -= 1
+            end()
+
+        self._penalties += 1
+        self.result.penalties += 1
+        return self._world.after(delay_s, is_over)
+
+    def _sweep(self) -> None:
+        """As `CellPools.close_idle` does with a database that was not used for long."""
+        if not self._queues or self._chance.random() >= self._scenario.swept:
+            return
+        database = self._chance.choice(list(self._queues))
+        queue = self._queues[database]
+        while self.idle[database]:
+            self._close_one(queue)
+            self.planner.give_back_unused(queue)
+        if queue.open_count == 0 and not queue.is_here:
+            del self._queues[database]
+            self.planner.leave(queue)
+            self.admission.forget_the_idle({each.organization for each in self._queues.values()})
+            self.result.dropped += 1
 
     def _lose_idle(self, database: int) -> None:
         """As the product does when it finds that idle connections are broken."""
@@ -394,7 +429,7 @@ def play(scenario: Scenario, *, planned: bool = True, seed: int = 1) -> Result:
     pool = (SimulatedPool if planned else LruPool)(world, scenario, Result(scenario.lasts_s), chance)
     for tenant in scenario.tenants:
         for number in range(tenant.clients):
-            world.after(number * 1e-5, Client(world, pool, tenant, chance).ask)
+            world.after(tenant.begins_s + number * 1e-5, Client(world, pool, tenant, chance).ask)
     check = pool.check if scenario.is_checked else None
     world.run_until(scenario.warm_s, check)
     pool.result = Result(scenario.lasts_s)

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -109,6 +110,88 @@ async def test_an_opening_that_takes_too_long_says_so(cell: TlsCell, tmp_path: P
         with pytest.raises(EngineError) as raised:
             await opening
     assert raised.value.internal_context == CONNECTING_TIMED_OUT
+
+
+class DrippingServer:
+    """A server that sends its part of the handshake byte by byte, so that a thread always finds something to read."""
+
+    def __init__(self) -> None:
+        self.has_sent = asyncio.Event()
+        self.has_ended = asyncio.Event()
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(8)
+        writer.write(b"S")
+        await reader.read(1)
+        # A handshake record of 16 kB, which takes longer than any test.
+        writer.write(b"\x16\x03\x03\x40\x00")
+        ended = asyncio.create_task(self._read_all(reader))
+        while not ended.done():
+            writer.write(b"\x02")
+            self.has_sent.set()
+            await asyncio.wait([ended], timeout=0.002)
+        writer.close()
+        self.has_ended.set()
+
+    async def _read_all(self, reader: asyncio.StreamReader) -> None:
+        with suppress(ConnectionError):
+            while await reader.read(1 << 16):
+                pass
+
+
+def open_sockets() -> set[str]:
+    links = Path("/proc/self/fd")
+    found = set()
+    for each in os.listdir(links):
+        with suppress(FileNotFoundError):
+            found.add(os.readlink(links / each))
+    return {each for each in found if each.startswith("socket:")}
+
+
+async def held_up_by(opening: asyncio.Task[Connection]) -> asyncio.Future[int]:
+    """Something for the only thread to do, which has to wait because it is in the handshake.
+
+    If the server has sent nothing for some time, because the machine is busy, the thread has a pause.
+    """
+    while True:
+        waiting = asyncio.get_running_loop().run_in_executor(None, os.getpid)
+        await asyncio.wait([waiting], timeout=0.1)
+        if not waiting.done():
+            return waiting
+        assert not opening.done(), "the thread was never in the handshake"
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+async def test_a_handshake_that_is_given_up_leaves_no_socket_and_no_busy_thread(
+    cell: TlsCell, is_cancelled: bool
+) -> None:
+    loop, dripping = asyncio.get_running_loop(), DrippingServer()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    server = await asyncio.start_server(dripping.answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    conninfo = f"{cell.conninfo('admin')} user={SUPERUSER} dbname=postgres"
+    elsewhere = conninfo.replace(f"port={cell.port}", f"port={port} hostaddr=127.0.0.1").encode()
+    before = open_sockets()
+    opening = asyncio.create_task(Connection.open(elsewhere, 3 * LIMIT_S if is_cancelled else 2.0))
+    await asyncio.wait_for(dripping.has_sent.wait(), LIMIT_S)
+    held_up = await held_up_by(opening)
+    if is_cancelled:
+        opening.cancel()
+    await asyncio.wait([opening], timeout=LIMIT_S)
+    assert opening.done(), "the thread goes on with the handshake"
+    await asyncio.wait_for(held_up, LIMIT_S)
+    if is_cancelled:
+        assert opening.cancelled()
+    else:
+        error = opening.exception()
+        assert isinstance(error, EngineError)
+        assert error.internal_context == CONNECTING_TIMED_OUT
+    # The server sees the end of the connection.
+    await asyncio.wait_for(dripping.has_ended.wait(), LIMIT_S)
+    server.close()
+    await server.wait_closed()
+    assert open_sockets() <= before
+    (await Connection.open(conninfo.encode(), LIMIT_S)).close()
 
 
 async def test_many_connections_are_opened_at_once(cell: TlsCell) -> None:

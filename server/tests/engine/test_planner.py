@@ -6,8 +6,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plainsql_server.engine.pool.planner import COLD_S, MAX_PENDING, OPEN_COST_S, STUCK_S, Demand, Planner, Step
-from server.tests.engine.pool_simulation import Pick, Result, Scenario, Tenant, play, uniform, zipf
+from plainsql_server.engine.pool.planner import (
+    COLD_S,
+    MAX_PENDING,
+    OPEN_COST_S,
+    SETTLED_S,
+    SETTLED_TIMES,
+    STUCK_S,
+    Demand,
+    Planner,
+    Step,
+    is_owed,
+)
+from server.tests.engine.pool_simulation import POOL_LIMIT, Pick, Result, Scenario, Tenant, play, uniform, zipf
 
 pytestmark = pytest.mark.unit
 
@@ -51,6 +62,22 @@ def test_many_busy_databases_are_nearly_as_fast_as_one(
     assert planned.rate > control.rate
     assert planned.openings_per_request < control.openings_per_request
     assert planned.p99_ms("busy") < control.p99_ms("busy")
+
+
+@pytest.mark.parametrize("pick_of", [zipf, uniform])
+def test_once_warm_nothing_is_opened_while_connections_are_left(pick_of: Callable[[int], Pick]) -> None:
+    # Some requests of a database always meet by chance, however many connections it has.
+    planned = play(Scenario((busy(pick_of, 100),), capacity=500, warm_s=4.0, lasts_s=3.0))
+    assert planned.openings == 0
+    assert planned.p99_ms("busy") <= 5
+
+
+def test_a_database_that_gets_busy_after_a_quiet_time_grows_quickly(one_database: Result) -> None:
+    quiet = Tenant("quiet", 1, uniform(1), pause_s=0.01)
+    late = Tenant("late", CLIENTS - 1, uniform(1), begins_s=SETTLED_S + 1)
+    planned = play(Scenario((quiet, late), capacity=64, warm_s=SETTLED_S + 1.2, lasts_s=0.1))
+    assert planned.open_at_end == POOL_LIMIT
+    assert planned.rate >= 0.98 * one_database.rate
 
 
 def test_too_many_databases_for_the_connections_are_served_better_than_by_an_lru_pool() -> None:
@@ -126,11 +153,14 @@ def test_failing_openings_hold_up_no_request() -> None:
 
 
 SCENARIOS = st.builds(
-    lambda databases, clients, organizations, **others: Scenario(
+    lambda databases, clients, organizations, lost, **others: Scenario(
         (Tenant("busy", clients, uniform(databases), sleeps_s=0.001), Tenant("late", 1, uniform(1), first_database=99)),
         organizations=lambda database: str(database % organizations),
         warm_s=0.05,
         is_checked=True,
+        lost=lost,
+        # An organization that loses connections again and again has five requests a second.
+        lasts_s=1.5 if lost else 0.3,
         **others,
     ),
     databases=st.integers(1, 12),
@@ -141,6 +171,7 @@ SCENARIOS = st.builds(
     openings_fail=st.sampled_from([0.0, 0.3]),
     lost=st.sampled_from([0.0, 0.1]),
     stale=st.sampled_from([0.0, 0.1]),
+    swept=st.sampled_from([0.0, 0.1]),
     waits_s=st.sampled_from([0.002, 0.02, 1e9]),
 )
 
@@ -152,6 +183,21 @@ def test_every_database_is_served_and_no_slot_is_lost(scenario: Scenario, seed: 
     result = play(scenario, seed=seed)
     assert result.answered["busy"] >= scenario.tenants[0].clients
     assert result.answered["late"] > 0
+
+
+def test_the_simulation_knows_penalties_and_dropped_pools() -> None:
+    losing = Scenario(
+        (busy(uniform, 40),),
+        capacity=64,
+        warm_s=0.0,
+        lost=0.1,
+        swept=0.1,
+        is_checked=True,
+        organizations=lambda _: "one",
+    )
+    result = play(losing)
+    assert result.penalties > 10
+    assert result.dropped > 10
 
 
 class Owner:
@@ -168,6 +214,7 @@ def demand_of(
         planner.opened(demand)
     demand.running = slots - idle
     demand.touch(used_s)
+    demand.grown_s = used_s
     return demand
 
 
@@ -179,6 +226,18 @@ def test_the_first_connection_is_given_at_once_and_another_after_waiting() -> No
     planner.accrue(1.0, OPEN_COST_S / 5, [(second, 5)])
     assert planner.next_step(1.0, [(second, 5)]) == Step(second, None)
     assert planner.next_step(1.0, [(second, 5)]) is None
+
+
+def test_a_database_that_has_managed_with_its_connections_gets_another_only_after_waiting_for_much_longer() -> None:
+    grown = demand_of(Planner(8), slots=2)
+    assert is_owed_after(grown, SETTLED_S / 2, OPEN_COST_S)
+    assert not is_owed_after(grown, SETTLED_S + 1, OPEN_COST_S)
+    assert is_owed_after(grown, SETTLED_S + 1, OPEN_COST_S * SETTLED_TIMES)
+
+
+def is_owed_after(demand: Demand, now_s: float, waited_s: float) -> bool:
+    demand.owed_s = waited_s
+    return is_owed(demand, now_s)
 
 
 def test_no_more_than_a_few_openings_are_under_way_unless_they_are_stuck_or_fail() -> None:

@@ -197,6 +197,37 @@ async def test_connections_killed_while_idle_fail_no_request(
         assert answers == [[b'{"a":1}']] * 4
 
 
+@pytest.mark.parametrize("requests", [1, 12])
+async def test_after_all_idle_connections_were_killed_there_are_as_many_slots_as_connections(
+    postgres: Postgres, engine: psycopg.Connection, database: str, requests: int
+) -> None:
+    async with cell_of(postgres, database) as cell:
+        async with AsyncExitStack() as leases:
+            for _ in range(4):
+                (await leases.enter_async_context(lease_of(cell.pool))).session_state = SessionState.NOTHING
+        assert slots_of(cell.pool) == (4, 4, 4, 4)
+        for pid in backends(engine, database):
+            engine.execute("select pg_terminate_backend(%s, 5000)", (pid,))
+        async with lease_of(cell.pool) as lease:
+            # It has found all of them broken, and has given back the slots of the others.
+            assert slots_of(cell.pool) == (1, 1, 1, 1)
+            assert await run(lease, cell.pool, "select 1 as a") == [b'{"a":1}']
+            lease.session_state = SessionState.NOTHING
+        answers = await asyncio.gather(*(ask(cell.pool, "select 1 as a") for _ in range(requests)))
+        assert answers == [[b'{"a":1}']] * requests
+        await until(cell, running=0)
+        slots, *others = slots_of(cell.pool)
+        assert others == [slots] * 3
+        assert 1 <= slots <= min(requests, 4)
+        wait_for_backends(engine, database, slots)
+
+
+def slots_of(pool: Pool) -> tuple[int, int, int, int]:
+    """The slots and the connections of a pool, and of all pools of its cell."""
+    planner = pool.cell.planner
+    return pool.queue.slots, pool.open_count, planner.granted, planner.open_count
+
+
 async def test_an_unresponsive_address_frees_its_slot(postgres: Postgres, database: str) -> None:
     async with cell_of(postgres, database) as cell:
         nowhere = cell.pool_as(postgres, "no such database", ROLE)
@@ -368,7 +399,7 @@ async def test_waiting_for_an_exchange_includes_the_next_one(postgres: Postgres,
 
 @contextmanager
 def waiting_for_a_standby(engine: psycopg.Connection) -> Iterator[None]:
-    """No commit is over within the block."""
+    """No commit is over within the block, once the server has read its settings."""
     engine.execute("set synchronous_commit = local")
     engine.execute("alter system set synchronous_standby_names = 'nobody'")
     engine.execute("select pg_reload_conf()")
@@ -389,7 +420,10 @@ async def test_a_commit_whose_wait_for_a_standby_is_cancelled_is_unknown(
         with waiting_for_a_standby(engine):
             asked = asyncio.create_task(ask(cell.pool, "insert into t values (1)", timeout_ms=20_000))
             async with asyncio.timeout(WAIT_LIMIT_S):
-                while not engine.execute(cancel, (database,)).rowcount:  # noqa: ASYNC110  # another process is watched
+                while not engine.execute(cancel, (database,)).rowcount:
+                    if asked.done():
+                        await asked
+                        asked = asyncio.create_task(ask(cell.pool, "insert into t values (1)", timeout_ms=20_000))
                     await asyncio.sleep(0.01)
             with pytest.raises(EngineError) as lost:
                 await asked
@@ -459,3 +493,8 @@ def test_a_deadline_too_short_to_connect_in_is_reported_as_such() -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         assert runner.run(connect_to_who_does_not_answer()) == {"statement_timeout"}
+
+
+async def test_a_deadline_that_is_too_short_to_wait_is_no_overload(postgres: Postgres, database: str) -> None:
+    async with cell_of(postgres, database, per_pool=1) as cell, cell.pool.lease(8, Deadline.after_ms(10_000)):
+        assert "passed" in str(await asyncio.gather(cell.pool.acquire(Deadline.after_ms(2)), return_exceptions=True))

@@ -46,7 +46,12 @@ STATEMENTS = [
     ("select 'x'::int4", StatementError, "invalid_text_representation", "22P02"),
     ("select * from pg_class for update of missing", StatementError, "undefined_table", "42P01"),
     ("do $$ begin raise 'mine'; end $$", StatementError, "raise_exception", "P0001"),
-    ("do $$ begin execute 'selec 1'; end $$", RequestError, "syntax_error", "42601"),
+    # The text that does not parse is not the statement, but what its code runs, or the code says so itself.
+    ("do $$ begin execute 'selec 1'; end $$", StatementError, "syntax_error", "42601"),
+    ("do $$ begin execute 'select ''open'; end $$", StatementError, "syntax_error", "42601"),
+    ("do $$ begin raise sqlstate '42601'; end $$", StatementError, "syntax_error", "42601"),
+    ("do $$ begin selec; end $$", RequestError, "syntax_error", "42601"),
+    ("create function f() returns int language sql as 'selec 1'", RequestError, "syntax_error", "42601"),
 ]  # fmt: skip
 
 

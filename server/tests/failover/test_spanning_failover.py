@@ -108,7 +108,7 @@ async def _provision(cell: HaCell, other: Postgres) -> tuple[str, str]:
         acme = await organizations.get(directory, "acme")
         # The cell that is new has the fewest.
         far = await databases.create(directory, acme.id, "far")
-        main = await databases.get_by_name(directory, acme.id, "main")
+        main = await databases.get_named(directory, acme.id, "main")
     for connection in (cell.connect(database=main.engine_name), other.connect(database=far.engine_name)):
         with connection as admin:
             admin.execute("create table pairs (n int primary key)")

@@ -33,7 +33,7 @@ def move_with_changes(fleet: Fleet, changes: ConcurrentChanges, to: str | None =
     async def move(injector: ChangeInjector) -> Moved:
         async with Directory.open(fleet.dsn, max_connections=1) as directory:
             organization = await organizations.get(directory, "acme")
-            database = await databases.get_by_name(directory, organization.id, "main")
+            database = await databases.get_named(directory, organization.id, "main")
             return await move_database(directory, database, to or fleet.other(), injector)
 
     injector = ChangeInjector(changes)

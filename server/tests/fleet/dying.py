@@ -58,7 +58,7 @@ def main(point: str, to: str) -> None:
 async def _move(to: str) -> None:
     async with Directory.open(os.environ["PLAINSQL_DIRECTORY_DSN"], max_connections=1) as directory:
         organization = await organizations.get(directory, "acme")
-        database = await databases.get_by_name(directory, organization.id, "main")
+        database = await databases.get_named(directory, organization.id, "main")
         await operation.move_database(directory, database, to, ChangeInjector({}))
 
 

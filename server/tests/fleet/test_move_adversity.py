@@ -40,7 +40,7 @@ def run_as_customer(fleet: Fleet, *statements: str) -> None:
 
 async def main_database(directory: Directory) -> DatabaseRecord:
     organization = await organizations.get(directory, "acme")
-    return await databases.get_by_name(directory, organization.id, "main")
+    return await databases.get_named(directory, organization.id, "main")
 
 
 def is_open(fleet: Fleet, cell: str, engine_name: str) -> bool | None:

@@ -10,7 +10,7 @@ import json
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -72,8 +72,15 @@ async def writing(port: int, key: str, clients: int = 4, keyed: int = 2) -> Asyn
     numbers = itertools.count()
     tasks = [asyncio.create_task(_write(port, key, written, stop, numbers)) for _ in range(clients)]
     tasks += [asyncio.create_task(_write_surely(port, key, written, stop, numbers)) for _ in range(keyed)]
-    try:
+    async with working(tasks, stop):
         yield written
+
+
+@asynccontextmanager
+async def working(tasks: Sequence["asyncio.Task[None]"], stop: asyncio.Event) -> AsyncIterator[None]:
+    """Tasks run for the length of the block, then until they see `stop`. Raises the error of one that failed."""
+    try:
+        yield
     finally:
         stop.set()
         done = await asyncio.gather(*tasks, return_exceptions=True)

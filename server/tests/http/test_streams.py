@@ -94,7 +94,7 @@ class OneStream:
     async def run(self, _: Principal, job: StatementJob, receiver: Receiver) -> StreamEnd:
         job.outcome = self.outcome
         if self.begins:
-            await receiver.begin(SHAPE, 0)
+            await receiver.begin(SHAPE, 0, is_buffered=False)
             # The first write is behind for a client that does not read.
             asyncio.get_running_loop().call_soon(self.is_waiting.set)
             await receiver.take([self.row])

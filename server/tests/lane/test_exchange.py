@@ -65,6 +65,39 @@ async def test_a_string_for_a_json_parameter_is_not_sent(postgres: Postgres, typ
         assert bench.body()["rows"] == [{"j": 5}]
 
 
+async def test_a_string_for_a_bytea_parameter_is_not_sent(postgres: Postgres) -> None:
+    async with bench_on(postgres) as bench:
+        sql = "select $1::bytea as b, $2::text as t"
+        await bench.prepare(sql, "AAEC", "x")
+        assert bench.send(bench.plan(sql, "AAEC", "x")) is None
+        assert await bench.run(bench.plan(sql, None, "AAEC")) == DONE
+        assert bench.body()["rows"] == [{"b": None, "t": "AAEC"}]
+
+
+async def test_a_statement_that_stores_rows_counts_them(postgres: Postgres) -> None:
+    async with bench_on(postgres) as bench:
+        for sql, affected_rows in (("create temp table made as select generate_series(1, 3) n", 3), ("table made", 0)):
+            assert await bench.run(bench.plan(sql)) == DONE
+            assert (bench.body()["command"], bench.body()["affected_rows"]) == ("SELECT", affected_rows)
+
+
+@pytest.mark.parametrize("in_transaction", [False, True])
+async def test_a_notice_is_left_to_the_ordinary_path(postgres: Postgres, in_transaction: bool) -> None:
+    async with bench_on(postgres) as bench:
+        bench.connection.lane_exchange = bench.exchange
+        loud, quiet = f"select 1 as {'n' * 70}", "select 2 as n"
+        make = bench.transaction if in_transaction else bench.plan
+        assert await bench.run_to_its_end(make(loud)) == CONVERT
+        assert bench.exchange.reason_name == "notice"
+        await bench.adopt()
+        notices = bench.connection.take_notices()
+        assert notices is not None
+        assert [notice.code for notice in notices.shown] == ["42622"]
+        # It does not concern the next one.
+        assert await bench.run_to_its_end(make(quiet)) == DONE
+        assert bench.connection.take_notices() is None
+
+
 @pytest.mark.parametrize(
     ("rows", "max_rows", "progress"),
     [(0, None, DONE), (1, 1, DONE), (32, None, DONE), (33, None, CONVERT), (2, 1, CONVERT), (5, 0, CONVERT)],

@@ -18,7 +18,7 @@ from server.tests.control_plane.cell_state import disagreements
 from server.tests.postgres import SUPERUSER, Postgres
 
 # 1000 for the full size of the test of backups; as it is in CI, that takes seconds.
-SIZE_MB = int(os.environ.get("PLAINSQL_TEST_BACKUP_MB", "20"))
+SIZE_MB = int(os.environ.get("PLAINSQL_TEST_BACKUP_MB", "8"))
 _TIMEOUT_S = 110 + SIZE_MB
 
 # What a database holds, said of each table by its content, in an order that does not depend on how it is stored.

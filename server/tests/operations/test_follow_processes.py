@@ -1,6 +1,6 @@
 """The alias's configuration follows the directory's list of processes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -8,14 +8,16 @@ import psycopg
 import pytest
 
 from plainsql_server.directory.connection import Directory
+from plainsql_server.operations.files.alias import Alias, alias_config, is_address
 from plainsql_server.operations.files.follow_processes import Follower
 from server.tests import forks
+from server.tests.alias import found_nginx
 
 _ADD = "INSERT INTO data_processes (id, host, pid, address) VALUES ('proc_' || %s, 'host', 1, %s)"
 
 
 def listed(addresses: Sequence[str]) -> str:
-    if any(";" in address for address in addresses):
+    if "refused:1" in addresses:
         raise ValueError("It is strange.")
     return "\n".join(addresses)
 
@@ -79,7 +81,7 @@ async def test_the_last_file_stays_while_nothing_is_known(followed: Followed, ad
     await followed.follower.look()
     for change in (
         "DELETE FROM data_processes",
-        "INSERT INTO data_processes (id, host, pid, address) VALUES ('proc_2', 'host', 1, 'a:1;')",
+        "INSERT INTO data_processes (id, host, pid, address) VALUES ('proc_2', 'host', 1, 'refused:1')",
         "ALTER TABLE data_processes RENAME TO away",
     ):
         admin.execute(change)
@@ -90,6 +92,58 @@ async def test_the_last_file_stays_while_nothing_is_known(followed: Followed, ad
     assert none == "No data plane process with a port of its own is running. Trying again."
     assert strange == "It is strange. Trying again."
     assert "has `plainsql-server migrate` run?" in unavailable
+
+
+UNUSABLE = [
+    "", "bad host;", "bad host:1", "a:1;", "a:1\n", "\na:1", "a:1 down", "'a':1", 'a":1', "a", "a:", ":1", "a:0",
+    "a:01", "a:65536", "a:http", "a:1}", "a:$x", "a:1#", "unix:/x", "http://a:1", "-a:1", "a..b:1", "a.:1",
+    f"{'a' * 64}:1", "256.0.0.1:1", "10.0.1:1", "fd00::1:1x", "[fd00::1]", "[fd00::g]:1", "[::1%a]:1", "[10.0.0.1]:1",
+    "ä:1", "a:\u0661",
+]  # fmt: skip
+USABLE = ["10.0.0.11:8500", "[::1]:8500", "[fd00::1:2]:65535", "localhost:1"]
+
+
+@pytest.mark.parametrize("address", UNUSABLE)
+def test_what_is_not_a_host_and_a_port_is_no_address(address: str) -> None:
+    assert not is_address(address)
+
+
+@pytest.mark.parametrize("address", [*USABLE, "node-1.example:8500", "node_1:8500", "1a.b2:80"])
+def test_a_host_and_a_port_are_an_address(address: str) -> None:
+    assert is_address(address)
+
+
+async def test_an_address_that_nginx_cannot_use_is_left_out_and_reported_once(
+    tmp_path: Path, directory: Directory, admin: psycopg.Connection
+) -> None:
+    """With a real nginx, which reads the file at each reload."""
+    reported: list[str] = []
+    file, main = tmp_path / "alias.conf", tmp_path / "nginx.conf"
+    main.write_text(f"pid {tmp_path}/pid; events {{}} http {{ include {file}; }}")
+    check = [found_nginx(), "-t", "-e", "stderr", "-p", str(tmp_path), "-c", str(main)]
+    render: Callable[[Sequence[str]], str] = lambda live: alias_config(  # noqa: E731
+        Alias(["127.0.0.1:1"], live, "https://control.example")
+    )
+    follower = Follower(directory, file, render, check, reported.append)
+    for number, address in enumerate([*UNUSABLE, *USABLE]):
+        admin.execute(_ADD, (str(number), address))
+    for _ in range(2):
+        await follower.look()
+    ignored, wrote = reported[:-1], reported[-1]
+    assert len(ignored) == len(UNUSABLE)
+    assert all(any(repr(address) in line for line in ignored) for address in UNUSABLE)
+    assert wrote == f"Wrote {file} for {', '.join(sorted(USABLE))}."
+    assert file.read_text().count(" max_fails=") == len(USABLE)
+    # One that is gone and comes back is reported again.
+    for change in ("DELETE FROM data_processes WHERE address = ''", _ADD.replace("%s", "''")):
+        admin.execute(change)
+        await follower.look()
+    assert reported[-1].endswith(": ''.")
+    assert len(reported) == len(UNUSABLE) + 2
+    admin.execute("DELETE FROM data_processes WHERE address = ANY(%s)", (USABLE,))
+    await follower.look()
+    assert reported[-1] == "No data plane process with a port of its own is running. Trying again."
+    assert file.read_text().count(" max_fails=") == len(USABLE)
 
 
 async def test_a_reload_that_fails_is_tried_again(followed: Followed, admin: psycopg.Connection) -> None:

@@ -19,15 +19,27 @@ try {
   const sections = await page.locator("#operations section h2").allInnerTexts();
   await page.fill("#key", key);
   const answers = {};
+  const programs = {};
   for (const [name, id, example] of JSON.parse(process.argv[5])) {
     const section = page.locator(`#${id}`);
-    if (example) await section.locator("select").selectOption({ label: example });
+    if (example) await section.getByLabel("Example").selectOption({ label: example });
     await section.locator("button").click();
     await page.waitForFunction((each) => /^\d{3}\n[^]*(\n}|\nevent: done\n.*\n\n)$/.test(document.querySelector(`#${each} pre`).textContent), id);
-    answers[name] = await section.locator("pre").innerText();
+    answers[name] = await section.locator("pre").first().innerText();
+    if (!(await section.getByLabel("Language").isVisible())) await section.locator("details.programs summary").click();
+    programs[name] = {};
+    for (const language of ["curl", "Python", "JavaScript"]) {
+      await section.getByLabel("Language").selectOption({ label: language });
+      programs[name][language] = await section.locator("details.programs pre").innerText();
+    }
     if (folder) await section.screenshot({ path: `${folder}/${name}.png` });
   }
   if (folder) await page.screenshot({ path: `${folder}/page.png` });
+  // On a phone, the first screen has the name of the service, not the list of routes.
+  await page.setViewportSize({ width: 390, height: 800 });
+  const top = async (selector) => (await page.locator(selector).first().boundingBox()).y;
+  await page.evaluate(() => window.scrollTo(0, 0));
+  const phone = { title: await top("h1"), routes: await top("nav"), icon: await page.locator("link[rel=icon]").getAttribute("href") };
   // What the policy forbids: scripts in the page, and anything from elsewhere.
   const inline = await page.evaluate(() => {
     const script = document.createElement("script");
@@ -35,7 +47,7 @@ try {
     document.body.append(script);
     return window.ran === true;
   });
-  console.log(JSON.stringify({ sections, answers, console: lines, inline, asked: [...asked] }));
+  console.log(JSON.stringify({ sections, answers, programs, phone, console: lines, inline, asked: [...asked] }));
 } finally {
   await browser.close();
 }

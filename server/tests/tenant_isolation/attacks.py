@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from server.tests.events import StreamClient
 from server.tests.load import Client, NoAnswer, Node
@@ -26,6 +27,7 @@ SPARSE = """do $$ begin
     end loop;
 end $$"""
 _GIVE_UP_S = 0.05
+_HASHED: dict[str, Any] = {"digest": True, "rows": False}
 
 
 class Attacker:
@@ -51,12 +53,25 @@ class Attacker:
 
     async def send(self, client: Client, *statements: str) -> None:
         """One query, or one transaction; whatever comes of it, but nothing after the attack's end."""
-        path, fields = "/v1/transaction", {"statements": list(statements)}
         if len(statements) == 1:
-            path, fields = "/v1/query", {"sql": statements[0]}  # type: ignore[dict-item]
+            await self.post(client, "/v1/query", {"sql": statements[0]})
+        else:
+            await self.post(client, "/v1/transaction", {"statements": list(statements)})
+
+    async def rehearse(self, *statements: dict[str, Any]) -> None:
+        """Rehearses this again and again, with as many times of earlier rehearsals as there may be."""
+        day = "2026-11-17T{:02}:{:02}:{:02}.123456Z"
+        nows = [day.format(each // 180, each // 3 % 60, each % 3) for each in range(4_000)]
+        async with self.node.client(self.key) as client:
+            while time.monotonic() < self.until_s:
+                fields = {"statements": list(statements), "dry_run": True, "nows": nows}
+                await self.post(client, "/v1/transaction", fields)
+
+    async def post(self, client: Client, path: str, fields: dict[str, Any]) -> None:
+        """One request."""
         try:
             async with asyncio.timeout(max(0.1, self.until_s - time.monotonic())):
-                await client.post(path, dict(fields))
+                await client.post(path, fields)
                 answer = await client.answer()
         except (NoAnswer, TimeoutError, ConnectionError):
             client.drop()
@@ -183,6 +198,25 @@ async def stalled_streams(attacker: Attacker) -> None:
         await asyncio.sleep(max(0.0, attacker.until_s - time.monotonic()))
 
 
+async def rehearsals(attacker: Attacker) -> None:
+    """Dry runs with what costs the service itself the most: many verified reads, large digests, frozen inserts."""
+    async with attacker.node.client(attacker.key) as client:
+        read: dict[str, Any] = {"sql": "select * from mine where id = 1", "digest": True}
+        await client.post("/v1/transaction", {"statements": [read], "dry_run": True})
+        (result,) = (await client.answer()).body["results"]
+    verified = {"sql": read["sql"], "expect": {"multiset_digest": result["multiset_digest"]}, "rows": False}
+    times = "select repeat(substr(now()::text, 1, 19) || ' ', 250) from generate_series(1, 600)"
+    long = "select now() || repeat('1', 40000000)"
+    insert = {"sql": "insert into mine (id, v) values ((random() * 1e9)::int + 1000, 1) returning id"}
+    freeze = {**insert, "freeze": True, "digest": True}
+    await _at_once(
+        *(attacker.rehearse(*[verified] * 2_000) for _ in range(4)),
+        *(attacker.rehearse({"sql": sql, **_HASHED}) for sql in (times, times, long, long)),
+        *(attacker.rehearse(*[freeze] * 500) for _ in range(4)),
+        *(attacker.rehearse({"sql": "update mine set v = v + 1 returning *", **_HASHED}) for _ in range(4)),
+    )
+
+
 @dataclass(frozen=True)
 class Bomb:
     """An attack, and what shows that it goes off."""
@@ -219,6 +253,7 @@ ATTACKS: dict[str, Bomb] = {
     ),
     "connection flood": Bomb(connection_flood, "requests", None, 50, 1_000),
     "NOTIFY flood": Bomb(notify_flood, "requests, 5,000 each", None, 3, 30),
+    "rehearsals": Bomb(rehearsals, "rehearsals", None, 3, 10),
     "stalled streams": Bomb(stalled_streams, "stalled streams", _RUNNING.format("query ~ '^fetch'"), 1, 2),
 }
 

@@ -47,6 +47,11 @@ def by_transaction(client: httpx.Client, sql: str) -> httpx.Response:
     return client.post("/v1/transaction", json={"statements": [sql]})
 
 
+def by_rehearsal(client: httpx.Client, sql: str) -> httpx.Response:
+    statement = {"sql": sql, "digest": True, "freeze": True}
+    return client.post("/v1/transaction", json={"statements": [statement], "dry_run": True, "check_deferred": True})
+
+
 def by_stream(client: httpx.Client, sql: str) -> httpx.Response:
     return client.post("/v1/query", json={"sql": f"/*+ STREAM */ {sql}"}, headers={"Accept": "application/x-ndjson"})
 
@@ -78,7 +83,7 @@ def test_there_are_enough_probes_and_no_duplicates() -> None:
     assert len({probe.name for probe in PROBES}) == len({probe.sql for probe in PROBES}) == len(PROBES)
 
 
-@pytest.mark.parametrize("route", [by_query, by_text, by_transaction, by_stream])
+@pytest.mark.parametrize("route", [by_query, by_text, by_transaction, by_rehearsal, by_stream])
 def test_no_probe_gets_out(hostile: Hostile, route: Route) -> None:
     assert escapes(hostile, route) == []
 

@@ -1,6 +1,6 @@
 """Random inputs, with and without a valid key: nothing dies, nothing hangs, nothing is our fault.
 
-PLAINSQL_TEST_FUZZ is how many there are: 5,000 in the gate, 100,000 in `make soak`.
+PLAINSQL_TEST_FUZZ is how many there are: 1,500 in the gate, 100,000 in `make soak`.
 """
 
 import http.client
@@ -22,7 +22,7 @@ from server.tests.tenant_isolation.random_sql import FUNCTIONS, Function, Genera
 
 pytestmark = pytest.mark.slow
 
-INPUTS = size("PLAINSQL_TEST_FUZZ", 3_000)
+INPUTS = size("PLAINSQL_TEST_FUZZ", 1_500)
 SEED = size("PLAINSQL_TEST_FUZZ_SEED", 0) or random.randrange(2**32)
 # How many inputs one example has: hypothesis' own work is for each example.
 BATCH = 20
@@ -94,7 +94,8 @@ class Talker:
         assert time.monotonic() - began_s < LONGEST_S, (path, len(body), body[:200])
         if response.headers.get_content_type() == "text/event-stream":
             return response.status, _end_of_stream(answer)
-        return response.status, json.loads(answer)
+        # A number may have more digits than Python converts.
+        return response.status, json.loads(answer, parse_int=str)
 
 
 def _end_of_stream(body: bytes) -> dict[str, Any]:

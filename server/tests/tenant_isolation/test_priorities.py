@@ -1,4 +1,7 @@
-"""Who goes first where processors are short: real backends of a cell, and the operating system's word for it."""
+"""Who goes first where processors are short: real backends of a cell, and the operating system's word for it.
+
+Beside other tests, a backend may not get more than its share, so those that need more are `timing`.
+"""
 
 import asyncio
 import os
@@ -53,6 +56,7 @@ async def until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.timing
 @pytest.mark.usefixtures("guard")
 async def test_heavy_cpu_use_lowers_the_priority_temporarily(hostile: Hostile) -> None:
     own, other, tag = hostile.own.database, hostile.other.database, new_tag()
@@ -76,6 +80,7 @@ async def cancelled(hostile: Hostile, client: Client, tag: str) -> None:
     assert (await client.answer()).code == "query_canceled"
 
 
+@pytest.mark.timing
 async def test_short_statements_are_counted_together(hostile: Hostile) -> None:
     """Each ends before a look of the guard's is sure to see it at work."""
     with guarded(hostile.postgres) as log_file:
@@ -102,6 +107,7 @@ def burn_in_short_lives(hostile: Hostile, done: threading.Event) -> None:
             connection.execute("select count(*) from generate_series(1, 1000000000)")
 
 
+@pytest.mark.timing
 async def test_short_lived_connections_between_two_checks_are_counted_together(hostile: Hostile) -> None:
     done = threading.Event()
     with guarded(hostile.postgres) as log_file:
@@ -135,6 +141,7 @@ async def stopped(tasks: list["asyncio.Task[None]"]) -> None:
         assert isinstance(outcome, asyncio.CancelledError), outcome
 
 
+@pytest.mark.timing
 @pytest.mark.usefixtures("guard")
 async def test_the_whole_process_group_is_lowered(hostile: Hostile) -> None:
     """Where Linux schedules by session, a backend's own priority counts for nothing."""
@@ -150,6 +157,7 @@ async def test_the_whole_process_group_is_lowered(hostile: Hostile) -> None:
         await until(lambda: group.read_text().endswith(f"nice {BEHIND_NICE}\n"))
 
 
+@pytest.mark.timing
 async def test_a_guard_restores_all_priorities_when_it_ends(hostile: Hostile) -> None:
     own, tag = hostile.own.database, new_tag()
     async with hostile.node.client(hostile.key) as attacker:
@@ -165,6 +173,7 @@ async def test_a_guard_restores_all_priorities_when_it_ends(hostile: Hostile) ->
         await cancelled(hostile, attacker, tag)
 
 
+@pytest.mark.timing
 async def test_priorities_lowered_by_a_killed_guard_are_restored(hostile: Hostile) -> None:
     own, tag = hostile.own.database, new_tag()
     async with hostile.node.client(hostile.key) as attacker:

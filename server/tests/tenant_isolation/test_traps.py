@@ -134,7 +134,7 @@ async def test_a_backend_that_ignores_termination_keeps_its_slot(hostile: Hostil
         for _ in range(3):
             sent = (ask(hostile, DEAF.format(nodes=nodes), timeout_ms=200) for _ in range(CONNECTIONS))
             for answer in await asyncio.gather(*sent):
-                assert not answer.succeeded
+                assert not answer.succeeded, answer
             running.append(backends())
         assert max(running) <= CONNECTIONS
         # Others are served meanwhile, and so is this tenant once its backends are done.
@@ -150,12 +150,18 @@ async def _nodes_for(hostile: Hostile, seconds: float) -> int:
     """How many nodes take about so long."""
     nodes = 1000
     while True:
-        began_s = time.monotonic()
-        assert (await ask(hostile, DEAF.format(nodes=nodes))).succeeded
-        took_s = time.monotonic() - began_s
+        # The shortest of three: other work on the machine only makes it longer.
+        took_s = min([await _takes_s(hostile, nodes) for _ in range(3)])
         if took_s > 0.2:
             return int(nodes * (seconds / took_s) ** 0.5)
         nodes *= 2
+
+
+async def _takes_s(hostile: Hostile, nodes: int) -> float:
+    began_s = time.monotonic()
+    answer = await ask(hostile, DEAF.format(nodes=nodes))
+    assert answer.succeeded, answer
+    return time.monotonic() - began_s
 
 
 def look_up_s(hostile: Hostile) -> float:
@@ -223,11 +229,17 @@ async def test_a_request_that_finds_the_lock_table_full_waits_for_the_reaper(hos
         # Opening a connection takes locks, too.
         assert (await victim.query("select 1")).succeeded
     with hostile.postgres.connect() as filler:
+        (owner,) = filler.execute("select %s::regrole::oid", (hostile.other.owner,)).fetchone() or (None,)
+        (began,) = filler.execute("select clock_timestamp()").fetchone() or (None,)
         with pytest.raises(psycopg.errors.OutOfMemory):
             filler.execute("select pg_advisory_lock(g) from generate_series(1, 1000000) g")
         async with hostile.node.client(hostile.victims_key) as victim:
             await victim.post("/v1/transaction", {"statements": statements})
-            await asyncio.sleep(1)
+            # Not the view, which would take locks.
+            tried = "select from pg_stat_get_activity(null) where usesysid = %s and state = 'idle' and query_start > %s"
+            async with asyncio.timeout(30):
+                while filler.execute(tried, (owner, began)).rowcount == 0:  # noqa: ASYNC110  # the engine's
+                    await asyncio.sleep(0.02)
             filler.execute("select pg_advisory_unlock_all()")
             answer = await victim.answer()
     assert answer.body["success"], answer

@@ -20,7 +20,8 @@ settings are read from, in this order:
   1. command-line options
   2. PLAINSQL_URL, PLAINSQL_KEY, PLAINSQL_DATABASE, PLAINSQL_CA_FILE,
      PLAINSQL_CONTROL_URL
-  3. ./.plainsql/dev.json, written by `plainsql-server dev`
+  3. .plainsql/dev.json, written by `plainsql-server dev`, in this folder or
+     the nearest one above it
   4. what `plainsql login` saved
 
 exit codes:
@@ -49,7 +50,7 @@ class Command:
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Returns the parsed options; `options.run` is the function that runs the subcommand."""
-    command = Command(_DESCRIPTION, "shell:run_shell", _add_settings, _COMMANDS)
+    command = Command(_DESCRIPTION, "shell.session:run_shell", _add_settings, _COMMANDS)
     options, name = argparse.Namespace(), "plainsql"
     while True:
         parser = _parser(name, command)
@@ -123,6 +124,8 @@ def _add_settings(parser: argparse.ArgumentParser, *, is_first: bool = True) -> 
     add("--ca-file", text="file with the CA certificates to trust instead of the system's")
     text = "limit for each call (default: 60; for streamed results, the tier's limit)"
     add("--timeout", type=float, metavar="SECONDS", text=text)
+    text = "how long to wait if a rate limit is reached (default: as long as the call may take; 0: fail at once)"
+    add("--rate-limit-wait", type=float, metavar="SECONDS", text=text)
     if is_first:
         add("--version", action="store_true", default=False, text="show the version and exit")
 
@@ -134,7 +137,9 @@ def _add_format(parser: argparse.ArgumentParser) -> None:
 
 def _add_sql(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("statements", nargs="*", metavar="SQL", help="one or more statements (default: standard input)")
-    parser.add_argument("-f", "--file", help="read the statement from a file")
+    parser.add_argument("-f", "--file", help="read the statements from a file; each but the last ends with a semicolon")
+    shown = "commit each statement by itself, and stop at the first that fails"
+    parser.add_argument("--no-transaction", action="store_true", help=shown)
     parser.add_argument(
         "-p", "--param", action="append", default=[], metavar="VALUE", help="value of $1; repeat for $2"
     )
@@ -146,7 +151,11 @@ def _add_sql(parser: argparse.ArgumentParser) -> None:
 
 def _add_import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", help="CSV, NDJSON or Parquet; - for standard input")
-    parser.add_argument("--table", required=True, help="an existing table, with its schema if needed")
+    parser.add_argument("--table", required=True, help="the table, with its schema if needed")
+    shown = "create the table if it doesn't exist, with the column types that fit the first rows"
+    parser.add_argument("--create", action="store_true", help=shown)
+    shown = "if a row exists already: skip the new one, or update it by its primary key (default: fail)"
+    parser.add_argument("--on-conflict", choices=("nothing", "update"), help=shown)
     parser.add_argument("--format", choices=FILE_FORMATS, help="file format (default: from the file's name)")
     parser.add_argument("--columns", help="comma-separated column names, for a CSV without a header")
     parser.add_argument("--delimiter", help="CSV delimiter (default: a comma; a tab for .tsv)")
@@ -176,14 +185,42 @@ def _add_rename(parser: argparse.ArgumentParser) -> None:
 def _add_delete(parser: argparse.ArgumentParser) -> None:
     _add_name(parser)
     parser.add_argument("--for-good", action="store_true", help="delete permanently, with no restore")
+    _add_yes(parser)
+
+
+def _add_yes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--yes", action="store_true", help="don't ask; required if there is no terminal")
+
+
+def _add_reset(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", help="the name of the database")
+    _add_yes(parser)
+
+
+def _add_usage(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--from", dest="start", metavar="DAY", help="first day, such as 2026-11-01 (default: 30 days ago)"
+    )
+    parser.add_argument("--to", dest="end", metavar="DAY", help="last day (default: today)")
+    _add_format(parser)
+
+
+def _add_audit(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--limit", type=int, default=50, help="show at most this many entries (default: 50)")
+    _add_format(parser)
 
 
 def _add_new_name(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", help="the name to give it")
 
 
-def _add_id(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", help="the key's id; `plainsql keys` lists them")
+def _add_key_name(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("key_name", metavar="name", help="the key's name or id; `plainsql keys` lists them")
+
+
+def _add_revocation(parser: argparse.ArgumentParser) -> None:
+    _add_key_name(parser)
+    _add_yes(parser)
 
 
 def _add_key(parser: argparse.ArgumentParser) -> None:
@@ -195,7 +232,7 @@ def _add_key(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_rotation(parser: argparse.ArgumentParser) -> None:
-    _add_id(parser)
+    _add_key_name(parser)
     parser.add_argument("--overlap", type=int, metavar="SECONDS", help="how long the old key stays valid")
 
 
@@ -228,11 +265,11 @@ _DATABASE_VERBS = {
 _KEY_VERBS = {
     "create": Command("create a key; prints its secret once, to standard output", "nouns:create_key", _add_key),
     "rotate": Command("replace a key with a new one", "nouns:rotate_key", _add_rotation),
-    "revoke": Command("revoke a key", "nouns:revoke_key", _add_id),
+    "revoke": Command("revoke a key", "nouns:revoke_key", _add_revocation),
 }
 _COMMANDS = {
-    "sql": Command("run one statement, or several as one transaction", "sql:run_sql", _add_sql),
-    "shell": Command("start the interactive shell", "shell:run_shell"),
+    "sql": Command("run statements; several are one transaction", "sql:run_sql", _add_sql),
+    "shell": Command("start the interactive shell", "shell.session:run_shell"),
     "import": Command("load a file into a table; all rows or none", "importing:run_import", _add_import),
     "export": Command("save a table or a query result to a file", "exporting:run_export", _add_export),
     "tables": Command("list tables", "nouns:list_tables", _add_tables),
@@ -241,6 +278,9 @@ _COMMANDS = {
     ),
     "keys": Command("list API keys, or create, rotate or revoke one", "nouns:list_keys", _add_format, _KEY_VERBS),
     "session": Command("exchange the key for a session token", "nouns:create_session", _add_session),
+    "usage": Command("show requests, rows and engine time by day and database", "nouns:show_usage", _add_usage),
+    "audit": Command("show who changed what, newest first", "nouns:show_audit", _add_audit),
+    "reset": Command("drop everything in a database", "nouns:reset_database", _add_reset),
     "health": Command("show whether the service is healthy", "service:show_health"),
     "bench": Command("measure the service's latency from here", "service:run_bench", _add_bench),
     "login": Command("save a URL and a key for later commands", "service:log_in", _add_login),

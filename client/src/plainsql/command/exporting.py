@@ -26,19 +26,24 @@ _GROUP_ROWS = 50_000
 def run_export(options: argparse.Namespace) -> int:
     if bool(options.table) == bool(options.sql):
         raise ValueError("Give either --table or --sql.")
+    with connect(options) as db:
+        export_file(db, options)
+    return 0
+
+
+def export_file(db: Client, options: argparse.Namespace) -> None:
+    """Exports what the options name."""
     sql = options.sql or f"select * from {options.table}"
     output_format = "csv" if options.file == "-" and not options.format else file_format(options)
-    with connect(options) as db:
-        # The remaining time is shown on a terminal only.
-        progress = Progress("Exporting", total_rows=_estimated_rows(db, sql) if sys.stderr.isatty() else None)
-        if options.file == "-":
-            if output_format == "parquet":
-                raise ValueError("Parquet can't be written to standard output; give a file name.")
-            _pass_on(db, sql, output_format, sys.stdout.buffer, progress, life_s=options.timeout)
-        else:
-            _to_file(db, sql, output_format, Path(options.file), progress, life_s=options.timeout)
+    # The remaining time is shown on a terminal only.
+    progress = Progress("Exporting", total_rows=_estimated_rows(db, sql) if sys.stderr.isatty() else None)
+    if options.file == "-":
+        if output_format == "parquet":
+            raise ValueError("Parquet can't be written to standard output; give a file name.")
+        _pass_on(db, sql, output_format, sys.stdout.buffer, progress, life_s=options.timeout)
+    else:
+        _to_file(db, sql, output_format, Path(options.file), progress, life_s=options.timeout)
     progress.finish(f"Exported to {options.file}")
-    return 0
 
 
 def _estimated_rows(db: Client, sql: str) -> int | None:

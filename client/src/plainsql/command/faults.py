@@ -64,9 +64,8 @@ def locate_in_stage(db: Client, plan: "Plan", stage: str, rows: int, error: Serv
 def _rehearse(db: Client, plan: "Plan", stage: str, rows: int) -> ServiceError | None:
     """Moves the first rows in a transaction that is always rolled back. Returns the error they cause, or None."""
     together = db.transaction(timeout_s=300)
-    together.add(
-        f"insert into {plan.table} ({plan.names}) select {plan.names} from {stage} where row <= $1 order by row", rows
-    )
+    move = f"insert into {plan.table} ({plan.names}) select {plan.names} from {stage} where row <= $1 order by row"
+    together.add(move + plan.conflict, rows)
     together.add("select 1", expect_rows=0)
     try:
         together.run()

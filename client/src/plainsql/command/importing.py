@@ -10,21 +10,23 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import chain
 from secrets import token_hex
 from typing import BinaryIO
 
+from plainsql.bulk import KEY_COLUMNS, conflict_clause, quoted
 from plainsql.client import Client
 from plainsql.command.batches import BadRow, Batch, csv_batches, csv_header, fields_of, ndjson_batches
+from plainsql.command.creating import create_table
 from plainsql.command.faults import line_of_object, line_of_row, locate_in_batch, locate_in_stage
 from plainsql.command.progress import Progress
 from plainsql.command.tables import visible
 from plainsql.command.target import connect
 from plainsql.command.terminal import say
-from plainsql.command.transfers import Column, file_format, parquet_lines, quoted, table_columns
-from plainsql.errors import ServiceError
+from plainsql.command.transfers import Column, file_format, parquet_lines, table_columns
+from plainsql.errors import Error, ServiceError
 
 # One batch is read while another is in transit and a third is being stored.
 _IN_FLIGHT = 3
@@ -39,6 +41,9 @@ class Plan:
     batches: Iterator[Batch]
     is_csv: bool
     rows: int | None = None
+    # The ON CONFLICT clause, or nothing, and whether the import created the table.
+    conflict: str = ""
+    is_new: bool = False
 
     @property
     def names(self) -> str:
@@ -68,8 +73,13 @@ class Plan:
 
 
 def run_import(options: argparse.Namespace) -> int:
+    with connect(options) as db:
+        return import_file(db, options)
+
+
+def import_file(db: Client, options: argparse.Namespace) -> int:
+    """Imports the file that the options name, and returns the exit code."""
     with ExitStack() as stack:
-        db = stack.enter_context(connect(options))
         path = None if options.file == "-" else options.file
         file = sys.stdin.buffer if path is None else stack.enter_context(open(path, "rb"))
         plan = _plan(db, file, options)
@@ -77,7 +87,7 @@ def run_import(options: argparse.Namespace) -> int:
         total_bytes = None if is_counted else os.path.getsize(options.file)
         progress = Progress("Importing", total_bytes=total_bytes, total_rows=plan.rows)
         try:
-            _load(db, plan, progress)
+            _load_or_drop(db, plan, progress)
         except BadRow as error:
             progress.finish("Nothing was imported. Read")
             say(_named(error, path, plan, options))
@@ -97,30 +107,73 @@ def _named(error: BadRow, path: str | None, plan: Plan, options: argparse.Namesp
 
 
 def _plan(db: Client, file: BinaryIO, options: argparse.Namespace) -> Plan:
+    names, batches, rows = _read(file, options)
+    if len(set(names)) != len(names):
+        raise ValueError("A column is listed twice.")
+    is_csv = file_format(options) == "csv"
+    is_new = options.create and not db.query("select to_regclass($1)", options.table).value()
+    if is_new:
+        first = next(batches, None)
+        create_table(db, options.table, names, first, input_format=file_format(options))
+        batches = batches if first is None else chain([first], batches)
     known = table_columns(db, options.table)
-    output_format = file_format(options)
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise ValueError(f"Table {options.table} has no column {missing[0]!r}. Its columns are {', '.join(known)}.")
+    columns = [known[name] for name in names]
+    # A new table has no rows and no key to conflict with.
+    conflict = "" if is_new else _conflict(db, options, names)
+    return Plan(options.table, columns, batches, is_csv=is_csv, rows=rows, conflict=conflict, is_new=is_new)
+
+
+def _conflict(db: Client, options: argparse.Namespace, names: list[str]) -> str:
+    if not options.on_conflict:
+        return ""
+    key = [row.name for row in db.query(KEY_COLUMNS, options.table)]
+    return " " + conflict_clause(options.on_conflict, names, key)
+
+
+def _read(file: BinaryIO, options: argparse.Namespace) -> tuple[list[str], Iterator[Batch], int | None]:
+    """The names of the columns, the rows, and how many rows there are if the file says so."""
     given = [name.strip() for name in options.columns.split(",")] if options.columns else None
-    rows = None
-    if output_format == "csv":
+    input_format = file_format(options)
+    if input_format == "csv":
         delimiter = options.delimiter or ("\t" if options.file.lower().endswith(".tsv") else ",")
         if len(delimiter) != 1:
             raise ValueError("The delimiter must be one character.")
         names = given or [name.strip() for name in csv_header(file, delimiter)]
-        batches = csv_batches(file, delimiter, len(names))
-    elif output_format == "ndjson":
+        return names, csv_batches(file, delimiter, len(names)), None
+    if input_format == "ndjson":
         first = file.readline()
         names = given or fields_of(first)
-        batches = ndjson_batches(file, names, first)
-    else:
-        lines, found, rows = parquet_lines(file)
-        names = given or found
-        batches = ndjson_batches(lines, names)
-    missing = [name for name in names if name not in known]
-    if missing:
-        raise ValueError(f"Table {options.table} has no column {missing[0]!r}. Its columns are {', '.join(known)}.")
-    if len(set(names)) != len(names):
-        raise ValueError("A column is listed twice.")
-    return Plan(options.table, [known[name] for name in names], batches, is_csv=output_format == "csv", rows=rows)
+        return names, ndjson_batches(file, names, first), None
+    lines, found, rows = parquet_lines(file)
+    names = given or found
+    return names, ndjson_batches(lines, names), rows
+
+
+def _load_or_drop(db: Client, plan: Plan, progress: Progress) -> None:
+    """Loads the rows. If that fails, drops the table if the import created it."""
+    try:
+        _load(db, plan, progress)
+    except BaseException:
+        if plan.is_new:
+            _drop_if_empty(db, plan.table)
+        raise
+
+
+def _drop_if_empty(db: Client, table: str) -> None:
+    """Drops the table, unless there are rows in it, which are another job's, or an error occurs."""
+    together = db.transaction()
+    # Nobody can insert rows from here on.
+    together.add(f"lock table {table} in access exclusive mode")
+    together.add(f"select 1 from {table} limit 1", expect_rows=0)
+    together.add(f"drop table {table}")
+    try:
+        together.run()
+    except Error as error:
+        has_rows = isinstance(error, ServiceError) and error.code == "expectation_failed"
+        say(visible(f"Table {table} stays: {'there are rows in it' if has_rows else error}."))
 
 
 def _load(db: Client, plan: Plan, progress: Progress) -> None:
@@ -130,7 +183,7 @@ def _load(db: Client, plan: Plan, progress: Progress) -> None:
     second = next(plan.batches, None)
     if second is None:
         into = f"insert into {plan.table} ({plan.names}) select {plan.names} from"
-        _store(db, plan, first, lambda sql: f"{into} ({sql}) as t (row, {plan.names})")
+        _store(db, plan, first, lambda sql: f"{into} ({sql}) as t (row, {plan.names}){plan.conflict}")
         progress.advance(first.rows, first.size_bytes)
         return
     stage = f"plainsql_import_{token_hex(6)}"
@@ -140,7 +193,9 @@ def _load(db: Client, plan: Plan, progress: Progress) -> None:
         _store_all(db, plan, chain((first, second), plan.batches), stage, progress)
         _move(db, plan, stage, progress.rows)
     except BaseException:
-        db.query(f"drop table if exists {stage}")
+        # Its own error must not replace this one, which says whether the rows were imported.
+        with suppress(Error):
+            db.query(f"drop table if exists {stage}")
         raise
 
 
@@ -181,9 +236,8 @@ def _store(db: Client, plan: Plan, batch: Batch, statement: Callable[[str], str]
 def _move(db: Client, plan: Plan, stage: str, rows: int) -> None:
     """Moves all rows from the staging table into the target and drops the staging table, in one transaction."""
     together = db.transaction(timeout_s=300)
-    together.add(
-        f"insert into {plan.table} ({plan.names}) select {plan.names} from {stage} order by row", expect_affected=rows
-    )
+    move = f"insert into {plan.table} ({plan.names}) select {plan.names} from {stage} order by row{plan.conflict}"
+    together.add(move, expect_affected=None if plan.conflict else rows)
     together.add(f"drop table {stage}")
     try:
         together.run()

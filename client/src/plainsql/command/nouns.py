@@ -1,4 +1,4 @@
-"""The subcommands for tables, databases, keys and sessions.
+"""The subcommands for tables, databases, keys, sessions, usage and the audit log.
 
 Lists go to standard output in the chosen format. A new secret goes there, too, with nothing else. Messages go to
 standard error.
@@ -7,13 +7,16 @@ standard error.
 import argparse
 import datetime as dt
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 from plainsql.client import Client
+from plainsql.command.confirmation import confirm
+from plainsql.command.readable import readable_name, readable_size, readable_time, readable_value
 from plainsql.command.tables import aligned, cell, csv_line, json_of, text_of
 from plainsql.command.target import connect
 from plainsql.command.terminal import say
-from plainsql.control import Database
+from plainsql.control import Database, Key
 from plainsql.errors import ResultError
 
 
@@ -21,9 +24,7 @@ def write_records(columns: Sequence[str], records: Iterable[Any], output_format:
     """Prints records. A record is a dictionary or an object with these attributes."""
     rows = [[_field(record, name) for name in columns] for record in records]
     if output_format == "table":
-        by_column = zip(*rows, strict=True)
-        types = ["numeric" if any(type(value) in (int, float) for value in each) else "text" for each in by_column]
-        lines = list(aligned(columns, [[cell(value) for value in row] for row in rows], types))
+        lines = list(_table(columns, rows))
     elif output_format == "csv":
         lines = [csv_line(columns), *(csv_line(None if v is None else text_of(v) for v in row) for row in rows)]
     else:
@@ -31,6 +32,14 @@ def write_records(columns: Sequence[str], records: Iterable[Any], output_format:
         if output_format == "json":
             lines = ["[", ",\n".join(lines), "]"] if lines else ["[]"]
     print("\n".join(lines))
+
+
+def _table(columns: Sequence[str], rows: list[list[Any]]) -> Iterable[str]:
+    """An aligned table, with sizes and times for people."""
+    by_column = zip(*rows, strict=True)
+    types = ["numeric" if any(type(value) in (int, float) for value in each) else "text" for each in by_column]
+    shown = [[cell(readable_value(name, value)) for name, value in zip(columns, row, strict=True)] for row in rows]
+    return aligned([readable_name(name) for name in columns], shown, types)
 
 
 def _field(record: Any, name: str) -> Any:
@@ -75,8 +84,12 @@ def make_default(options: argparse.Namespace) -> int:
 
 def delete_database(options: argparse.Namespace) -> int:
     with connect(options) as db:
-        deleted = db.delete_database(_database(db, options.name).id, restorable=not options.for_good)
-    until = f". It can be restored until {deleted.restorable_until}" if deleted.restorable_until else ""
+        found = _database(db, options.name)
+        size = f", {readable_size(found.size_bytes)}," if found.size_bytes is not None else ""
+        for_good = " for good" if options.for_good else ""
+        confirm(options, found.name, f"This deletes the database {found.name!r}{size} with everything in it{for_good}.")
+        deleted = db.delete_database(found.id, restorable=not options.for_good)
+    until = f". It can be restored until {readable_time(deleted.restorable_until)}" if deleted.restorable_until else ""
     say(f"Deleted database {deleted.name!r}{until}.")
     return 0
 
@@ -114,22 +127,68 @@ def create_key(options: argparse.Namespace) -> int:
 
 def rotate_key(options: argparse.Namespace) -> int:
     with connect(options) as db:
-        made = db.rotate_key(options.id, overlap_seconds=options.overlap)
-    say(f"Created {made.id} to replace {options.id}. Save its secret now; it can't be shown again:")
+        replaced = _key(db, options.key_name)
+        made = db.rotate_key(replaced.id, overlap_seconds=options.overlap)
+    say(f"Created {made.id} to replace {replaced.id}. Save its secret now; it can't be shown again:")
     print(made.secret)
     return 0
 
 
 def revoke_key(options: argparse.Namespace) -> int:
     with connect(options) as db:
-        db.revoke_key(options.id)
-    say(f"Revoked {options.id}.")
+        found = _key(db, options.key_name)
+        question = f"This revokes the key {found.name!r} (…{found.last_four}). Programs that use it stop working."
+        confirm(options, found.name, question)
+        db.revoke_key(found.id)
+    say(f"Revoked {found.name!r} ({found.id}).")
     return 0
+
+
+def _key(db: Client, name: str) -> Key:
+    """The key with this id, or the only active key with this name."""
+    found = [key for key in db.list_keys() if name == key.id or (name == key.name and key.state != "revoked")]
+    if not found:
+        raise ResultError(f"Key {name!r} doesn't exist.")
+    if len(found) > 1:
+        raise ValueError(f"Several keys are named {name!r}. Give the id: {', '.join(key.id for key in found)}.")
+    return found[0]
 
 
 def create_session(options: argparse.Namespace) -> int:
     with connect(options) as db:
         made = db.create_session(scopes=options.scope, database=options.database)
-    say(f"Created a session with scopes {', '.join(made.scopes)}. It expires at {made.expires_at}. Its token:")
+    until = readable_time(made.expires_at)
+    say(f"Created a session with scopes {', '.join(made.scopes)}. It expires at {until}. Its token:")
     print(made.token)
+    return 0
+
+
+def show_usage(options: argparse.Namespace) -> int:
+    start, end = (dt.date.fromisoformat(day) if day else None for day in (options.start, options.end))
+    with connect(options) as db:
+        found = list(db.usage(start=start, end=end))
+    write_records(("day", "database", "requests", "rows", "engine_us", "bytes"), found, options.output_format)
+    return 0
+
+
+def show_audit(options: argparse.Namespace) -> int:
+    with connect(options) as db:
+        found = list(islice(db.audit(), options.limit))
+    if options.output_format == "table":
+        found = [{**each, "actor": _actor(each["actor"])} for each in found]
+    write_records(("at", "actor", "action", "target_id", "details"), found, options.output_format)
+    return 0
+
+
+def _actor(actor: dict[str, Any]) -> str:
+    return actor.get("id") or str(actor.get("kind"))
+
+
+def reset_database(options: argparse.Namespace) -> int:
+    with connect(options) as db:
+        name = options.name
+        confirm(options, name, f"This drops everything in the database {name!r}. It can't be undone.")
+        dropped = db.reset_database(name)
+    counts = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in dropped.items() if count)
+    say(f"Emptied database {name!r}. Dropped: {counts or 'nothing'}.")
     return 0

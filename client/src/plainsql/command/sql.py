@@ -1,4 +1,4 @@
-"""`plainsql sql`: runs one statement, or several as one transaction.
+"""`plainsql sql`: runs one statement, or several as one transaction, or each by itself.
 
 Reads with JSON, NDJSON or CSV output are copied from the service as they arrive, in constant memory. Writes carry an
 idempotency key, so they run exactly once.
@@ -8,6 +8,8 @@ import argparse
 import sys
 
 from plainsql.client import Client, Transaction
+from plainsql.command.readable import readable_duration
+from plainsql.command.statements import all_statements, transaction_word
 from plainsql.command.tables import write_result
 from plainsql.command.target import connect
 from plainsql.command.terminal import paint, say
@@ -19,15 +21,21 @@ from plainsql.transport.protocol import Options, StreamFormat
 def run_sql(options: argparse.Namespace) -> int:
     statements = _statements(options)
     with connect(options) as db:
-        if len(statements) > 1:
+        if len(statements) > 1 and not options.no_transaction:
             _run_together(db, statements, options)
-        elif options.output_format != "table" and looks_like_a_read(statements[0]) and not options.idempotency_key:
-            _pass_on(db, statements[0], options)
         else:
-            result = db.query_as_sent(statements[0], options.param, _call_options(options))
-            write_result(result, options.output_format)
-            say(summary(result))
+            for sql in statements:
+                _run_alone(db, sql, options)
     return 0
+
+
+def _run_alone(db: Client, sql: str, options: argparse.Namespace) -> None:
+    if options.output_format != "table" and looks_like_a_read(sql) and not options.idempotency_key:
+        _pass_on(db, sql, options)
+        return
+    result = db.query_as_sent(sql, options.param, _call_options(options))
+    write_result(result, options.output_format)
+    say(summary(result))
 
 
 def summary(result: Result) -> str:
@@ -37,7 +45,7 @@ def summary(result: Result) -> str:
     if not result.columns and not result.affected_rows:
         counted = result.command
     more = " (more available)" if result.truncated else ""
-    return paint("dim", f"{counted}{more}, {result.total_us / 1000:.1f} ms")
+    return paint("dim", f"{counted}{more}, {readable_duration(result.total_us)}")
 
 
 def _call_options(options: argparse.Namespace) -> Options:
@@ -47,14 +55,22 @@ def _call_options(options: argparse.Namespace) -> Options:
 
 
 def _statements(options: argparse.Namespace) -> list[str]:
+    """The statements of all arguments and of the file. BEGIN and COMMIT around them are left out: they are implied."""
+    texts = list(options.statements)
     if options.file:
         with open(options.file, encoding="utf-8") as file:
-            options.statements.append(file.read())
-    if not options.statements:
-        options.statements.append(sys.stdin.read())
-    if len(options.statements) > 1 and options.param:
-        raise ValueError("Parameters are allowed only with a single statement.")
-    return list(options.statements)
+            texts.append(file.read())
+    statements = [sql for text in texts or [sys.stdin.read()] for sql in all_statements(text)]
+    if statements and not options.no_transaction and transaction_word(statements[0]) == "BEGIN":
+        if transaction_word(statements[-1]) != "COMMIT" or len(statements) == 1:
+            raise ValueError("The statements begin a transaction, but don't end with COMMIT.")
+        statements = statements[1:-1]
+    if not statements:
+        raise ValueError("There is no statement.")
+    if len(statements) > 1 and (options.param or (options.idempotency_key and options.no_transaction)):
+        given = "Parameters are" if options.param else "An idempotency key is"
+        raise ValueError(f"{given} allowed only with a single statement.")
+    return statements
 
 
 def _run_together(db: Client, statements: list[str], options: argparse.Namespace) -> None:

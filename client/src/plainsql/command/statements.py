@@ -1,39 +1,74 @@
 """Splits text into statements at semicolons outside of strings, quoted names and comments.
 
-It understands no more of SQL than that.
+It also recognizes the shell's commands, and the statements that begin and end a transaction, and understands no more of
+SQL than that.
 """
 
 import re
+
+from plainsql.statements import first_word
 
 # A semicolon inside one of these does not end a statement: strings, quoted names, dollar quotes, comments. An unclosed
 # one extends to the end of the text.
 _OPAQUE = re.compile(
     r"""
-      [eE]'(?:[^'\\]|\\.|'')*(?:'|$)
-    | '(?:[^']|'')*(?:'|$)
-    | "(?:[^"]|"")*(?:"|$)
+      (?P<command>^[ \t]*(?:\\[^\n]*|(?i:help|exit|quit)[ \t]*;?[ \t\r]*)$)
+    | [eE]'(?:[^'\\]|\\.|'')*(?:'|\Z)
+    | '(?:[^']|'')*(?:'|\Z)
+    | "(?:[^"]|"")*(?:"|\Z)
     | --[^\n]*
-    | (?P<tag>\$(?:[A-Za-z_]\w*)?\$).*?(?:(?P=tag)|$)
+    | (?P<tag>\$(?:[A-Za-z_]\w*)?\$).*?(?:(?P=tag)|\Z)
     | /\*
     | ;
     """,
-    re.VERBOSE | re.DOTALL,
+    re.VERBOSE | re.DOTALL | re.MULTILINE,
+)
+
+_COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+_TRANSACTION = re.compile(
+    r"\s*(begin|start\s+transaction|commit|end|rollback|abort)"
+    r"(?:\s+(?:work|transaction|isolation\s+level\s+[a-z ]+|read\s+write))*\s*;?\s*",
+    re.IGNORECASE,
 )
 
 
 def split_statements(text: str) -> tuple[list[str], str]:
-    """The statements that end with a semicolon (without it), and the remaining text."""
+    """The statements that end with a semicolon (without it), and the remaining text.
+
+    A line that is one of the shell's commands, such as `\\d` or `exit`, is one, too, unless it is within a statement.
+    """
     statements: list[str] = []
     start = at = 0
     while match := _OPAQUE.search(text, at):
         at = match.end()
         if match[0] == "/*":
             at = _comment_end(text, at)
+        elif match["command"] is not None:
+            if first_word(text[start : match.start()]):
+                at = match.start() + 1
+            else:
+                statements.append(match[0].strip())
+                start = at
         elif match[0] == ";":
             if text[start : match.start()].strip():
                 statements.append(text[start : match.start()].strip())
             start = at
     return statements, text[start:].strip()
+
+
+def all_statements(text: str) -> list[str]:
+    """The statements of a text. The last one needs no semicolon. A rest that is only comments is none."""
+    statements, rest = split_statements(text)
+    return [*statements, *([rest] if first_word(rest) else [])]
+
+
+def transaction_word(sql: str) -> str:
+    """BEGIN, COMMIT or ROLLBACK if this statement does that to the whole transaction; otherwise empty."""
+    match = _TRANSACTION.fullmatch(_COMMENT.sub(" ", sql))
+    if match is None:
+        return ""
+    word = match[1].split()[0].upper()
+    return {"START": "BEGIN", "END": "COMMIT", "ABORT": "ROLLBACK"}.get(word, word)
 
 
 def _comment_end(text: str, at: int) -> int:

@@ -21,7 +21,13 @@ _NUMBERS = frozenset(["int2", "int4", "int8", "numeric", "float4", "float8", "oi
 
 def write_result(result: Result, output_format: str, out: TextIO | None = None) -> None:
     """Prints a result in one of the formats."""
-    lines = {"table": table_lines, "json": _json_lines, "ndjson": _ndjson_lines, "csv": _csv_lines}[output_format]
+    lines = {
+        "table": table_lines,
+        "expanded": _expanded_lines,
+        "json": _json_lines,
+        "ndjson": _ndjson_lines,
+        "csv": _csv_lines,
+    }[output_format]
     out = out or sys.stdout
     for line in lines(result):
         out.write(line + "\n")
@@ -32,6 +38,15 @@ def table_lines(result: Result) -> Iterator[str]:
     if not result.columns:
         return
     yield from aligned(result.columns, [[cell(value) for value in row] for row in result.rows], result.types)
+
+
+def _expanded_lines(result: Result) -> Iterator[str]:
+    """Each row as a block with one line per column, for rows that are wider than the screen."""
+    wide = max((width(name) for name in result.columns), default=0)
+    for number, row in enumerate(result.rows, 1):
+        yield f"-[ row {number} ]{'-' * max(0, wide - 8)}"
+        for name, value in zip(result.columns, row, strict=True):
+            yield f"{pad(name, wide, right=False)} | {cell(value)}"
 
 
 def aligned(columns: Sequence[str], cells: Sequence[Sequence[str]], types: Sequence[str] = ()) -> Iterator[str]:

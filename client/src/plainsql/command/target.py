@@ -19,8 +19,9 @@ def connect(options: argparse.Namespace) -> Client:
 
 
 def client_of(settings: Settings, options: argparse.Namespace) -> Client:
-    """A client that prints a message when the service does not answer."""
-    client = Client(settings, timeout_s=DEFAULT_TIMEOUT_S if options.timeout is None else options.timeout)
+    """A client that prints a message when the service does not answer, or when it waits for a rate limit."""
+    timeout_s = DEFAULT_TIMEOUT_S if options.timeout is None else options.timeout
+    client = Client(settings, timeout_s=timeout_s, rate_limit_wait_s=options.rate_limit_wait)
     client.tell_when_unavailable(say)
     return client
 

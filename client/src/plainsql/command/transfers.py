@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from plainsql.bulk import quoted
 from plainsql.client import Client
 from plainsql.command.tables import json_of
 from plainsql.errors import ResultError
@@ -51,11 +52,6 @@ class Column:
 
 def _bytes_from(text: str) -> str:
     return f"case when left({text}, 2) = '\\x' then {text}::bytea else decode({text}, 'base64') end"
-
-
-def quoted(name: str) -> str:
-    """A quoted SQL identifier."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def table_columns(db: Client, table: str) -> dict[str, Column]:

@@ -1,10 +1,11 @@
 """DB-API 2.0 (PEP 249): `plainsql.dbapi.connect(…)`.
 
-The service has no interactive transactions, so a connection works in one of two modes:
+A connection works in one of two modes:
 
-- **Buffered**, the default. Reads run at once, each on its own. Writes are buffered; `commit()` sends them as one
-  serializable transaction, and `rollback()` discards them. Their results are available after the commit. A read while
-  writes are buffered raises an error, because it would not see them.
+- **Transactions**, the default. Statements run at once and return their results, and your code runs in between.
+  `commit()` makes them take effect as one serializable transaction, and `rollback()` discards them. Nothing is held
+  open in the service: a statement after a write is rehearsed together with what ran before it. If a result has changed
+  at the commit, everything is rolled back with SQLSTATE 40001. Savepoints work.
 - **Autocommit**. Every statement runs and commits at once. After a write, `rollback()` raises an error, because the
   write cannot be undone.
 
@@ -31,7 +32,7 @@ from plainsql.dbapi.exceptions import (
 )
 
 apilevel = "2.0"
-# Threads may share the module, but not a connection, because its buffered writes would get mixed up.
+# Threads may share the module, but not a connection, because its transactions would get mixed up.
 threadsafety = 1
 paramstyle = "pyformat"
 

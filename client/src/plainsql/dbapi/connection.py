@@ -1,27 +1,43 @@
-"""The DB-API connection: buffers writes until `commit()`, or runs them at once in autocommit mode.
+"""The DB-API connection: runs interactive transactions, or commits each statement at once in autocommit mode.
 
-A committed write cannot be rolled back, so `rollback()` after one raises an error.
+A committed write cannot be rolled back, so in autocommit mode `rollback()` after one raises an error.
 """
 
-import re
+from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from plainsql.client import Client
 from plainsql.client import connect as connect_client
-from plainsql.dbapi.exceptions import InterfaceError, NotSupportedError, OperationalError, translating
-from plainsql.result import Result
-from plainsql.statements import first_word, looks_like_a_read
+from plainsql.dbapi.exceptions import DatabaseError, InterfaceError, NotSupportedError, OperationalError, translating
+from plainsql.dbapi.groups import run_in_groups
+from plainsql.folding import BATCH_PARAMS, FROZEN_PARAMS, folded, insert_template
+from plainsql.interactive.session import InteractiveSession
+from plainsql.interactive.texts import is_read, savepoint_in
+from plainsql.interactive.unit import Entry
+from plainsql.result import Result, TransactionResult
+from plainsql.transactions import TransactionBuilder
+from plainsql.transport.wire import Steps, T
 
 if TYPE_CHECKING:
     from plainsql.dbapi.cursor import Cursor
 
-_REFUSED = {
-    "SAVEPOINT": "Savepoints aren't supported: the statements of a transaction are sent together.",
-    "RELEASE": "Savepoints aren't supported: the statements of a transaction are sent together.",
-}
+# Inserts of so many rows are not rehearsed alone: each rehearsal sends all rows again.
+_BULK_ROWS = 1_000
+# PostgreSQL's cardinality_violation.
+_MET_TWICE = "21000"
+Rehearse = Literal["eager", "lazy"]
 
-_NEXT_NUMBER = re.compile(r"\s*select\s+(?:nextval|currval|setval)\s*\([^()]*\)\s*", re.IGNORECASE)
+
+class BlockingClient(Protocol):
+    """What a connection needs of a client: the blocking one, or the asyncio one under SQLAlchemy's greenlets."""
+
+    def query(self, sql: str, *params: Any) -> Result: ...
+    def stream(self, sql: str, *params: Any, read_only: bool | None = None) -> Any: ...
+    def run_transaction(self, builder: TransactionBuilder) -> TransactionResult: ...
+    def interactive(self, *, is_lazy: bool = False) -> InteractiveSession: ...
+    def perform(self, steps: Steps[T]) -> T: ...
+    def health(self) -> dict[str, Any]: ...
+    def close(self) -> None: ...
 
 
 def connect(
@@ -31,25 +47,35 @@ def connect(
     database: str | None = None,
     ca_file: str | None = None,
     timeout_s: float = 60.0,
+    rate_limit_wait_s: float | None = None,
     autocommit: bool = False,
+    rehearse: Rehearse = "eager",
 ) -> "Connection":
-    """Returns a connection, buffered unless `autocommit` is true. The settings are those of `plainsql.connect`."""
+    """Returns a connection. The settings are those of `plainsql.connect`.
+
+    With `autocommit`, each statement commits at once. With `rehearse="lazy"`, writes without RETURNING are not
+    rehearsed until a later statement needs them: fewer requests, but errors can appear as late as at the commit.
+    """
     with translating():
-        client = connect_client(url, key, database=database, ca_file=ca_file, timeout_s=timeout_s)
-    return Connection(client, autocommit=autocommit)
+        limits = {"timeout_s": timeout_s, "rate_limit_wait_s": rate_limit_wait_s}
+        client = connect_client(url, key, database=database, ca_file=ca_file, **limits)  # type: ignore[arg-type]  # as above
+    return Connection(client, autocommit=autocommit, rehearse=rehearse)
 
 
 class Connection:
     """A connection in one of the two modes of `plainsql.dbapi`. Between calls, it holds nothing open in the service."""
 
-    def __init__(self, client: Client, *, autocommit: bool = False) -> None:
-        self._client: Client | None = client
+    def __init__(self, client: BlockingClient, *, autocommit: bool = False, rehearse: Rehearse = "eager") -> None:
+        if rehearse not in ("eager", "lazy"):
+            raise InterfaceError(f"rehearse must be 'eager' or 'lazy', not {rehearse!r}.")
+        self._client: BlockingClient | None = client
         self._autocommit = autocommit
-        self._kept: list[tuple[str, list[Any], Cursor]] = []
+        self._is_lazy = rehearse == "lazy"
+        self._session = client.interactive(is_lazy=self._is_lazy)
         self._done_writes = 0
 
     @property
-    def client(self) -> Client:
+    def client(self) -> BlockingClient:
         """The underlying client, for calls that PEP 249 does not have."""
         if self._client is None:
             raise InterfaceError("The connection is closed.")
@@ -57,20 +83,23 @@ class Connection:
 
     @property
     def autocommit(self) -> bool:
-        """Whether each statement commits at once. You cannot change it while writes are buffered."""
+        """Whether each statement commits at once. You cannot change it while writes wait for commit()."""
         return self._autocommit
 
     @autocommit.setter
     def autocommit(self, value: bool) -> None:
-        if self._kept and value != self._autocommit:
-            raise InterfaceError("There are buffered writes. Call commit() or rollback() first.")
+        if value != self._autocommit:
+            if self._session.unit.has_writes or self._session.unit.has_failed:
+                raise InterfaceError("A transaction is in progress. Call commit() or rollback() first.")
+            with translating():
+                self._session.rollback()
         self._autocommit = value
         self._done_writes = 0
 
     @property
     def kept_writes(self) -> int:
-        """How many writes are buffered until commit()."""
-        return len(self._kept)
+        """How many writes wait for commit()."""
+        return self._session.unit.writes
 
     def cursor(self) -> "Cursor":
         from plainsql.dbapi.cursor import Cursor  # noqa: PLC0415  # it imports this module
@@ -78,85 +107,92 @@ class Connection:
         _ = self.client
         return Cursor(self)
 
-    def run(self, sql: str, params: list[Any], cursor: "Cursor") -> Result | None:
-        """Returns the statement's result, or None if it is buffered until commit()."""
-        word = first_word(sql)
-        if word in _REFUSED or (word == "ROLLBACK" and " TO " in f" {sql.upper()} "):
-            raise NotSupportedError(_REFUSED["SAVEPOINT"])
-        if self._autocommit:
+    def run(self, sql: str, params: Sequence[Any], presumed_rows: int | None = None) -> Result | Entry:
+        """Returns the statement's result, or its entry if it has no result yet."""
+        client = self.client
+        if not self._autocommit:
             with translating():
-                result = self.client.query(sql, *params)
-            if not result.read_only:
-                self.note_write()
-            return result
-        if not self.is_read(sql):
-            self.keep(sql, params, cursor)
-            return None
-        if _NEXT_NUMBER.fullmatch(sql):
-            # Sequences are not transactional: buffered writes do not affect them, and neither does a rollback.
-            with translating():
-                return self.client.query(sql, *params)
-        self.refuse_stale_read()
-        # A write inside a SELECT could not be rolled back, so the SELECT runs read-only.
+                return client.perform(self._session.execute(sql, params, presumed_rows))
+        if savepoint_in(sql) is not None:
+            raise NotSupportedError("There are no savepoints in autocommit mode: each statement is a transaction.")
         with translating():
-            return self.client.query(sql, *params, read_only=True)
+            result = client.query(sql, *params)
+        if not result.read_only:
+            self.note_write()
+        return result
 
-    def is_read(self, sql: str) -> bool:
-        """Whether a statement runs at once. For WITH, also checks that no part of it writes."""
-        if first_word(sql) != "WITH":
-            return looks_like_a_read(sql)
-        words = set(sql.upper().replace("(", " ").split())
-        return not words & {"INSERT", "UPDATE", "DELETE", "MERGE"}
+    def run_many(self, sql: str, params: Sequence[Sequence[Any]], presumed_rows: int | None = None) -> list[Entry]:
+        """Runs a write once for each set of parameters, in few requests."""
+        template = insert_template(sql)
+        if template is None or (template.is_upsert and self._is_lazy):
+            return self._run_all(((sql, each) for each in params), presumed_rows)
+        done_before = self._done_writes
+        statements = folded(sql, template, params, BATCH_PARAMS if self._autocommit else FROZEN_PARAMS)
+        try:
+            may_wait = len(params) >= _BULK_ROWS and not template.is_upsert
+            return self._run_all(statements, presumed_rows, may_wait=may_wait)
+        except DatabaseError as error:
+            if error.sqlstate != _MET_TWICE or self._done_writes != done_before:
+                raise
+        # An upsert can't meet a row twice. Statements of their own can, and nothing has been written.
+        self._session.unit.recover()
+        return self._run_all(((sql, each) for each in params), presumed_rows)
 
-    def refuse_stale_read(self) -> None:
-        """Raises an error if writes are buffered, because a read would not see them."""
-        if self._kept:
-            raise OperationalError(
-                f"This statement would not see the {len(self._kept)} buffered writes. Call commit() first, or use "
-                "autocommit."
-            )
+    def _run_all(
+        self, statements: Iterable[tuple[str, Sequence[Any]]], presumed_rows: int | None, *, may_wait: bool = False
+    ) -> list[Entry]:
+        if self._autocommit:
+            return run_in_groups(self.client, statements, self.note_write)
+        with translating():
+            steps = self._session.execute_many(list(statements), presumed_rows, may_wait=may_wait)
+            return self.client.perform(steps)
 
-    def keep(self, sql: str, params: list[Any], cursor: "Cursor") -> None:
-        """Buffers a write until commit()."""
-        _ = self.client
-        self._kept.append((sql, params, cursor))
+    def can_stream(self, sql: str) -> bool:
+        """Whether a statement's rows can be streamed. A stream would not see the writes that wait."""
+        if self._autocommit:
+            return True
+        with translating():
+            self._session.unit.check()
+        return not self._session.unit.has_writes and is_read(sql)
+
+    def learn_count(self, entry: Entry) -> int | None:
+        """The number of rows that a write changed. Rehearses it if it waits."""
+        if entry.affected_rows is None and entry in self._session.unit.entries and not self._session.unit.has_failed:
+            with translating():
+                self.client.perform(self._session.rehearse())
+        return entry.affected_rows
 
     def note_write(self) -> None:
         """Records that a write was committed, which rollback() cannot undo."""
         self._done_writes += 1
 
     def commit(self) -> None:
-        """Sends the buffered writes as one serializable transaction, and clears the buffer.
+        """Commits what ran since the last commit, as one serializable transaction.
 
-        If it raises an error, nothing was written, unless the error's `outcome` is "unknown" or "committed". In that
-        case the response was lost; use the idempotency key in the error's `__cause__` to check the outcome.
+        If a result has changed since the program saw it, everything is rolled back with SQLSTATE 40001; run the
+        transaction again. After an error in a statement, `commit` raises InternalError until you call `rollback`.
+
+        If `commit` raises an error, nothing was written, unless the error's `outcome` is "unknown" or "committed". In
+        that case the response was lost; use the idempotency key in the error's `__cause__` to check the outcome.
         """
         client = self.client
-        kept, self._kept = self._kept, []
         self._done_writes = 0
-        if not kept:
-            return
-        together = client.transaction()
         with translating():
-            for sql, params, _ in kept:
-                together.add(sql, *params)
-            results = together.run()
-        for (_, _, cursor), result in zip(kept, results, strict=True):
-            cursor.take(result)
+            client.perform(self._session.commit())
 
     def rollback(self) -> None:
-        """Discards the buffered writes. In autocommit mode, raises OperationalError after a write."""
+        """Discards what ran since the last commit. In autocommit mode, raises OperationalError after a write."""
         _ = self.client
-        self._kept.clear()
+        with translating():
+            self._session.rollback()
         done, self._done_writes = self._done_writes, 0
         if done:
             raise OperationalError(f"{done} writes were committed at once (autocommit) and cannot be rolled back.")
 
     def close(self) -> None:
-        """Closes the connection and discards the buffered writes."""
+        """Closes the connection and discards what was not committed."""
         client = self.client
         self._client = None
-        self._kept.clear()
         client.close()
 
     def __enter__(self) -> "Connection":
@@ -165,8 +201,8 @@ class Connection:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if kind is None:
-            self.commit()
-        else:
-            self._kept.clear()
-        self.close()
+        try:
+            if kind is None:
+                self.commit()
+        finally:
+            self.close()

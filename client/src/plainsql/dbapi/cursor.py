@@ -4,14 +4,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from plainsql.dbapi.exceptions import InterfaceError, ProgrammingError, translating
-from plainsql.dbapi.parameters import numbered
+from plainsql.dbapi.exceptions import DatabaseError, InterfaceError, ProgrammingError, translating
+from plainsql.dbapi.parameters import numbered, numbered_many
+from plainsql.interactive.texts import is_select
+from plainsql.interactive.unit import Entry
 from plainsql.result import Result, Row
+from plainsql.statements import first_word
 
 if TYPE_CHECKING:
     from plainsql.dbapi.connection import Connection
     from plainsql.streaming import Stream
 
+_COUNTED = ("INSERT", "UPDATE", "DELETE", "MERGE")
 Description = tuple[str, str, None, None, None, None, None]
 
 
@@ -23,82 +27,103 @@ class Cursor:
     def __init__(self, connection: "Connection") -> None:
         self.connection = connection
         self.description: list[Description] | None = None
-        self.rowcount = -1
+        self._rowcount = -1
         self.lastrowid: None = None
         # Whether reads are streamed.
         self.streams = False
         self._rows: Iterator[Row] | None = None
         self._stream: Stream | None = None
         self._is_closed = False
-        self._is_kept = False
+        # The writes of the last call whose counts are kept with the transaction.
+        self._entries: list[Entry] = []
+
+    @property
+    def rowcount(self) -> int:
+        """How many rows the last statement returned or changed; -1 if unknown.
+
+        A write waits for the next rehearsal or the commit with `rehearse="lazy"`, and in an `executemany` of many rows.
+        Asking for its row count rehearses it. A count that was not known yet at the commit is known after it.
+        """
+        if not self._entries:
+            return self._rowcount
+        if first_word(self._entries[0].sql) not in _COUNTED:
+            return -1
+        counts = [self.connection.learn_count(entry) for entry in self._entries]
+        return -1 if None in counts else sum(count for count in counts if count is not None)
 
     def execute(self, operation: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> "Cursor":
-        """Runs one statement, or buffers it until commit() (see `plainsql.dbapi`)."""
+        """Runs one statement (see `plainsql.dbapi`)."""
         sql, params = numbered(operation, parameters)
         return self.execute_numbered(sql, params)
 
-    def execute_numbered(self, sql: str, params: Sequence[Any]) -> "Cursor":
-        """The same, for a statement whose parameters are `$1`, `$2`, …"""
-        if self.streams and self.connection.is_read(sql):
+    def execute_numbered(self, sql: str, params: Sequence[Any], presumed_rows: int | None = None) -> "Cursor":
+        """The same, for a statement whose parameters are `$1`, `$2`, …
+
+        With `rehearse="lazy"`, `presumed_rows` is taken for the number of rows that a write changes. If it changes
+        another number, the commit fails.
+        """
+        if self.streams and is_select(sql):
             return self.stream(sql, params)
         self._reset()
-        result = self.connection.run(sql, list(params), self)
-        if result is None:
-            self._is_kept = True
-        else:
-            self.take(result)
+        self._take(self.connection.run(sql, list(params), presumed_rows))
         return self
 
     def executemany(self, operation: str, seq_of_parameters: Iterable[Sequence[Any] | Mapping[str, Any]]) -> "Cursor":
-        """Runs a statement once for each set of parameters. In autocommit mode, this is one transaction."""
-        return self._execute_all([numbered(operation, parameters) for parameters in seq_of_parameters])
+        """Runs a statement once for each set of parameters, in few requests.
 
-    def executemany_numbered(self, sql: str, params: Iterable[Sequence[Any]]) -> "Cursor":
+        An INSERT is sent as few statements with many rows each. In autocommit mode, this is one transaction if it fits
+        one request, and otherwise several.
+        """
+        return self.executemany_numbered(*numbered_many(operation, seq_of_parameters))
+
+    def executemany_numbered(
+        self, sql: str, params: Iterable[Sequence[Any]], presumed_rows: int | None = None
+    ) -> "Cursor":
         """The same, for a statement whose parameters are `$1`, `$2`, …"""
-        return self._execute_all([(sql, list(each)) for each in params])
-
-    def _execute_all(self, statements: list[tuple[str, list[Any]]]) -> "Cursor":
         self._reset()
-        if not statements:
-            self.rowcount = 0
-            return self
-        if not self.connection.autocommit:
-            # Each result would replace the previous one, so every statement gets its own cursor.
-            for sql, params in statements:
-                self.connection.keep(sql, params, Cursor(self.connection))
-            self._is_kept = True
-            return self
-        together = self.connection.client.transaction()
-        with translating():
-            for sql, params in statements:
-                together.add(sql, *params)
-            self.rowcount = together.run().affected_rows
-        self.connection.note_write()
+        if all_params := [list(each) for each in params]:
+            self._entries = self.connection.run_many(sql, all_params, presumed_rows)
+        else:
+            self._rowcount = 0
         return self
 
     def stream(self, sql: str, params: Sequence[Any] = ()) -> "Cursor":
         """Runs a read and fetches its rows as they arrive, in constant memory. Parameters are `$1`, `$2`, …
 
-        In buffered mode, the statement must not write, because the write could not be rolled back.
+        In a transaction, what a stream read is not verified at the commit. After a write, or if the statement itself
+        writes, the rows are not streamed but fetched whole.
         """
         self._reset()
-        self.connection.refuse_stale_read()
-        read_only = None if self.connection.autocommit else True
+        connection = self.connection
+        if connection.can_stream(sql):
+            try:
+                return self._open_stream(sql, params)
+            except DatabaseError as error:
+                if connection.autocommit or error.code != "read_only_sql_transaction":
+                    raise
+        self._take(connection.run(sql, list(params)))
+        return self
+
+    def _open_stream(self, sql: str, params: Sequence[Any]) -> "Cursor":
+        connection = self.connection
         with translating():
-            self._stream = self.connection.client.stream(sql, *params, read_only=read_only)
+            read_only = None if connection.autocommit else True
+            self._stream = connection.client.stream(sql, *params, read_only=read_only)
         if not self._stream.read_only:
-            self.connection.note_write()
+            connection.note_write()
         self.description = _description(self._stream.columns, self._stream.types)
         self._rows = self._stream
         return self
 
-    def take(self, result: Result) -> None:
-        """Sets the result of the last statement, at once or at the commit."""
-        self._is_kept = False
+    def _take(self, result: Result | Entry) -> None:
+        """Sets the result of the last statement."""
+        if isinstance(result, Entry):
+            self._entries = [result]
+            return
         self.description = _description(result.columns, result.types) if result.columns else None
-        self.rowcount = len(result) if result.columns else result.affected_rows
-        if not result.columns and result.command.partition(" ")[0] not in ("INSERT", "UPDATE", "DELETE", "MERGE"):
-            self.rowcount = -1
+        self._rowcount = len(result) if result.columns else result.affected_rows
+        if not result.columns and result.command.partition(" ")[0] not in _COUNTED:
+            self._rowcount = -1
         self._rows = iter(result.rows) if result.columns else None
 
     def fetchone(self) -> Row | None:
@@ -144,8 +169,6 @@ class Cursor:
 
     def _result(self) -> Iterator[Row]:
         self._check_open()
-        if self._is_kept:
-            raise ProgrammingError("The statement is buffered until commit(). Its result is available afterwards.")
         if self._rows is None:
             raise ProgrammingError("No result to fetch from. Run a statement that returns rows first.")
         return self._rows
@@ -155,8 +178,8 @@ class Cursor:
         if self._stream is not None:
             self._stream.close()
         self._stream = self._rows = self.description = None
-        self._is_kept = False
-        self.rowcount = -1
+        self._entries = []
+        self._rowcount = -1
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -7,9 +7,9 @@
       ├ DataError            SQLSTATE 22: an invalid value; or a result truncated by a limit
       ├ OperationalError     network, service, limits, serialization failures
       ├ IntegrityError       SQLSTATE 23: a constraint violation
-      ├ InternalError        the service failed
+      ├ InternalError        the service failed; or the transaction has failed, and you must call rollback()
       ├ ProgrammingError     invalid SQL, parameters or credential
-      └ NotSupportedError    not supported by the service, such as savepoints
+      └ NotSupportedError    not supported by the service, such as a read that can't be verified
 
 Each has `sqlstate`, `code` and `outcome`. Its `__cause__` is the client's own error.
 """
@@ -66,7 +66,7 @@ class NotSupportedError(DatabaseError):
 
 _BY_SQLSTATE: dict[str, type[DatabaseError]] = {
     "0A": NotSupportedError, "21": ProgrammingError, "22": DataError, "23": IntegrityError, "25": InternalError,
-    "40": OperationalError, "42": ProgrammingError, "53": OperationalError, "54": OperationalError,
+    "3B": InternalError, "40": OperationalError, "42": ProgrammingError, "53": OperationalError, "54": OperationalError,
     "55": OperationalError, "57": OperationalError,
 }  # fmt: skip
 _BY_CLASS: dict[type[client.Error], type[DatabaseError]] = {
@@ -81,16 +81,19 @@ _BY_CLASS: dict[type[client.Error], type[DatabaseError]] = {
     client.StreamBroken: OperationalError,
     client.ResultError: DataError,
     client.SettingsError: OperationalError,
+    client.TransactionError: OperationalError,
 }
+_BY_CODE: dict[str, type[DatabaseError]] = {"volatile_read": NotSupportedError}
 
 
 def translated(error: client.Error) -> DatabaseError:
     """The DB-API error for one of the client's errors."""
     sqlstate = getattr(error, "sqlstate", None)
-    kind = _BY_SQLSTATE.get((sqlstate or "")[:2]) or _BY_CLASS[type(error)]
+    code = getattr(error, "code", None)
+    kind = _BY_SQLSTATE.get((sqlstate or "")[:2]) or _BY_CODE.get(code or "") or _BY_CLASS[type(error)]
     made = kind(str(error))
     made.sqlstate = sqlstate
-    made.code = getattr(error, "code", None)
+    made.code = code
     made.outcome = error.outcome
     return made
 

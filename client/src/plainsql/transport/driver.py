@@ -87,6 +87,9 @@ class Driver:
                     effect = steps.send(response)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]  # what a generator returns, which is T
+        finally:
+            # At once: an interrupted transaction has failed before the caller handles the interruption.
+            steps.close()
 
     async def _perform(self, effect: Send, addresses: AddressBook) -> Response:
         deadline = time.monotonic() + effect.wait_s

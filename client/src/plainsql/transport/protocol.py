@@ -56,11 +56,17 @@ class Options(NamedTuple):
 
 
 class Core:
-    """A client's side of the protocol, without its sockets. It calls `notice` if the service does not answer."""
+    """A client's side of the protocol, without its sockets.
 
-    def __init__(self, settings: Settings, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+    It calls `notice` if the service does not answer, or if a call waits for a rate limit.
+    """
+
+    def __init__(
+        self, settings: Settings, timeout_s: float = DEFAULT_TIMEOUT_S, rate_limit_wait_s: float | None = None
+    ) -> None:
         self.settings = settings
         self.timeout_s = timeout_s
+        self.rate_limit_wait_s = rate_limit_wait_s
         self.addresses = AddressBook(settings.address, settings.control)
         self.notice: Callable[[str], None] | None = None
         self._writes: OrderedDict[str, None] = OrderedDict()
@@ -164,14 +170,14 @@ class Core:
         return response
 
     def transaction(
-        self, statements: Sequence[Mapping[str, Any]], options: Options, max_retries: int | None
+        self,
+        statements: Sequence[Mapping[str, Any]],
+        options: Options,
+        max_retries: int | None,
+        nows: Sequence[str] = (),
     ) -> Steps[TransactionResult]:
-        """Runs all statements, or none of them."""
-        content: dict[str, Any] = {"statements": statements, "row_format": "array", **self._common(options)}
-        if options.read_only:
-            content["read_only"] = True
-        if max_retries is not None:
-            content["max_retries"] = max_retries
+        """Runs all statements, or none of them. `nows` are the transaction times of earlier rehearsals."""
+        content = self._transaction(statements, options, max_retries, nows)
         key = None if options.read_only else options.idempotency_key or _new_key()
         body = json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
         request = Request("POST", "/v1/transaction", _headers(key), body)
@@ -184,6 +190,37 @@ class Core:
             raise
         replayed = "idempotency-replayed" in response.headers
         return TransactionResult(answer, replayed=replayed, as_sent=options.as_sent)
+
+    def rehearsal(
+        self,
+        statements: Sequence[Mapping[str, Any]],
+        options: Options,
+        max_retries: int | None,
+        nows: Sequence[str],
+    ) -> Steps[dict[str, Any]]:
+        """Runs all statements and rolls them back. Returns the response as it is."""
+        content = {"dry_run": True, **self._transaction(statements, options, max_retries, nows)}
+        body = json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
+        response = yield from self._exchange(
+            Request("POST", "/v1/transaction", _headers(None), body), options, safe=True
+        )
+        return dict(answer_of(response))
+
+    def _transaction(
+        self,
+        statements: Sequence[Mapping[str, Any]],
+        options: Options,
+        max_retries: int | None,
+        nows: Sequence[str],
+    ) -> dict[str, Any]:
+        content: dict[str, Any] = {"statements": statements, "row_format": "array", **self._common(options)}
+        if nows:
+            content["nows"] = nows
+        if options.read_only:
+            content["read_only"] = True
+        if max_retries is not None:
+            content["max_retries"] = max_retries
+        return content
 
     def request_outcome(self, key: str, options: Options) -> Steps[str]:
         """The outcome of the request with this idempotency key."""
@@ -200,6 +237,13 @@ class Core:
     def bench(self, iterations: int | None, concurrency: int | None, options: Options) -> Steps[dict[str, Any]]:
         """The result of the service's built-in benchmark."""
         return dict((yield from self.get(_target("/bench", iterations=iterations, concurrency=concurrency), options)))
+
+    def reset(self, database: str) -> Steps[dict[str, int]]:
+        """Empties a database. Not sent again after a lost response: it could drop what was made since."""
+        body = json.dumps({"database": database, "confirm": database}).encode()
+        options = Options(timeout_s=STREAM_LIFE_S)
+        response = yield from self._exchange(Request("POST", "/admin/reset", (_JSON,), body), options, safe=False)
+        return dict(answer_of(response)["dropped"])
 
     def get(self, target: str, options: Options = Options()) -> Steps[Any]:  # noqa: B008  # immutable
         """The response to a GET on the data plane."""
@@ -253,7 +297,11 @@ class Core:
         return self.timeout_s if options.timeout_s is None else options.timeout_s
 
     def _exchange(self, request: Request, options: Options, *, safe: bool, as_stream: bool = False) -> Steps[Response]:
-        return exchange(request, self._timeout(options), safe=safe, as_stream=as_stream, notice=self.notice)
+        wait_s = self.rate_limit_wait_s
+        timeout_s = self._timeout(options)
+        return exchange(
+            request, timeout_s, safe=safe, as_stream=as_stream, notice=self.notice, rate_limit_wait_s=wait_s
+        )
 
 
 def _new_key() -> str:

@@ -5,6 +5,7 @@ later attempt that is rejected does not prove that nothing was executed; the err
 """
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable
@@ -29,11 +30,17 @@ def exchange(
     safe: bool,
     as_stream: bool = False,
     notice: Callable[[str], None] | None = None,
+    rate_limit_wait_s: float | None = None,
 ) -> Steps[Response]:
-    """Sends a request, and repeats it if that is safe, until the timeout. Calls `notice` if the service is down."""
+    """Sends a request, and repeats it if that is safe, until the timeout.
+
+    Calls `notice` if the service is down, or if a rate limit is reached; without `notice`, the latter is logged. All
+    waits for a rate limit together take at most `rate_limit_wait_s`.
+    """
     end = time.monotonic() + timeout_s
+    left_s = timeout_s if rate_limit_wait_s is None else rate_limit_wait_s
     delay = _FIRST_DELAY_S
-    was_lost = False
+    was_lost = is_announced = False
     while True:
         failure: NotSent | Lost | None = None
         response: Response | None = None
@@ -47,12 +54,24 @@ def exchange(
         pause = None if wait is None else max(wait, delay * (0.5 + os.urandom(1)[0] / 512))
         if pause is None or time.monotonic() + pause > end:
             return (yield from _end(request, response, failure, was_lost=was_lost))
+        if response is not None and response.status == 429:
+            left_s -= pause
+            if left_s < 0:
+                return (yield from _end(request, response, failure, was_lost=was_lost))
+            (notice or _log)(f"Rate limit reached, retrying in {math.ceil(pause)} s.")
         if notice is not None and isinstance(failure, NotSent):
-            notice(f"{failure} Retrying for {max(1, round(end - time.monotonic()))} s.")
-            notice = None
+            if not is_announced:
+                notice(f"{failure} Retrying for {max(1, round(end - time.monotonic()))} s.")
+            is_announced = True
         was_lost = was_lost or (response is not None and _outcome_of(response) == "unknown")
         yield Sleep(pause)
         delay = min(delay * 2, _DELAY_S_MAX)
+
+
+def _log(message: str) -> None:
+    import logging  # noqa: PLC0415  # slow to import, and seldom needed
+
+    logging.getLogger("plainsql").warning(message)
 
 
 def _end(request: Request, response: Response | None, failure: Exception | None, *, was_lost: bool) -> Steps[Response]:

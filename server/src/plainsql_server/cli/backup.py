@@ -45,7 +45,7 @@ async def _backup(directory: Directory, organization: str | None, name: str | No
         await backup_directory(directory, read_settings().directory_dsn, stream, bar)
         return
     owner = await organizations.get(directory, organization)
-    await backup_database(directory, await databases.get_by_name(directory, owner.id, name), stream, bar)
+    await backup_database(directory, await databases.get_named(directory, owner.id, name), stream, bar)
 
 
 @contextmanager

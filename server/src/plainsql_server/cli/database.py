@@ -64,7 +64,7 @@ def _move(organization: str, name: str, to: str, hold: bool) -> None:
 
     async def move(directory: Directory, bar: Bar) -> Moved:
         owner = await organizations.get(directory, organization)
-        database = await databases.get_by_name(directory, owner.id, name)
+        database = await databases.get_named(directory, owner.id, name)
         return await move_database(directory, database, to, bar, hold=hold)
 
     with Bar() as bar:

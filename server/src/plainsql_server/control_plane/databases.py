@@ -15,7 +15,7 @@ from plainsql_server.control_plane.states import RESTORABLE, DatabaseAction, sou
 from plainsql_server.core.actor import OPERATOR, SERVICE, Actor
 from plainsql_server.core.errors import AccessError, ConflictError, EngineError, LimitError, ServiceError
 from plainsql_server.core.ids import Kind, new_id
-from plainsql_server.core.names import DATABASE_NAME
+from plainsql_server.core.names import DATABASE_ID, DATABASE_NAME
 from plainsql_server.directory import cells, databases, organizations
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState, NewDatabase
@@ -41,7 +41,7 @@ async def create(directory: Directory, organization_id: str, name: str, by: Acto
     if database is None:
         database = await insert(directory, organization_id, name, by)
     elif database.state not in sources(DatabaseAction.FINISH):
-        raise ConflictError("name_taken", f"A database named {name!r} already exists.")
+        raise _taken(database)
     return await finish(directory, database, by)
 
 
@@ -91,12 +91,18 @@ async def get(directory: Directory, database_id: str, organization_id: str | Non
     return found
 
 
-async def get_by_name(directory: Directory, organization_id: str, name: str) -> DatabaseRecord:
-    """An organization's database with that name. Raises AccessError if there is none."""
+async def get_named(directory: Directory, organization_id: str, name: str) -> DatabaseRecord:
+    """An organization's database with that name or id. Raises AccessError if there is none."""
     found = await databases.find(directory, organization_id, name) if DATABASE_NAME.match(name) else None
     if found is None:
         raise AccessError("database_not_found", f"There is no database {name!r} in this organization.")
     return found
+
+
+async def get_shown(directory: Directory, organization_id: str, name: str) -> DatabaseRecord:
+    """Like `get_named`. By its id, a database is found even after it was dropped."""
+    found = await databases.find_by_id(directory, name, organization_id) if DATABASE_ID.match(name) else None
+    return found or await get_named(directory, organization_id, name)
 
 
 async def list_(
@@ -262,9 +268,33 @@ async def insert(
     )
     if inserted is None:
         raise LimitError(
-            "database_limit", f"Database limit reached: the {organization.tier} tier allows {at_most} databases."
+            "database_limit",
+            f"Database limit reached: the {organization.tier} tier allows {at_most} databases.",
+            hint=_how_to_free(await databases.list_(directory, organization_id)),
         )
     return inserted
+
+
+def _taken(database: DatabaseRecord) -> ConflictError:
+    if database.state is not DatabaseState.DELETING:
+        return ConflictError("name_taken", f"A database named {database.name!r} already exists.")
+    return ConflictError(
+        "name_taken",
+        f"A database named {database.name!r} was deleted, and keeps its name until it is dropped.",
+        hint=_how_to_free([database]),
+    )
+
+
+def _how_to_free(listed: Sequence[DatabaseRecord]) -> str | None:
+    """How to free the slot and the name of the first deleted database that can still be restored; None without one."""
+    for database in listed:
+        if database.state is DatabaseState.DELETING and database.restores_to is not None:
+            until = f" until {database.restorable_until:%Y-%m-%d %H:%M} UTC" if database.restorable_until else ""
+            return (
+                f"The deleted database {database.name!r} can be restored{until}, and keeps its slot and its name until"
+                f" then. To free them now, delete it permanently: DELETE /v1/databases/{database.id}?restorable=false."
+            )
+    return None
 
 
 async def cell_of(directory: Directory, database: DatabaseRecord) -> cells.CellRecord:

@@ -46,7 +46,7 @@ async def create(
     if not granted:
         raise RequestError("no_scopes", "A key needs at least one scope.", hint=f"The scopes are {', '.join(Scope)}.")
     _check_expiry(expires_at)
-    bound_to = None if database is None else await databases.get_by_name(directory, organization_id, database)
+    bound_to = None if database is None else await databases.get_named(directory, organization_id, database)
     secret = new_key()
     database_id = bound_to.id if bound_to else None
     new = _new(secret, organization_id, name, scopes=granted, database_id=database_id, expires_at=expires_at)

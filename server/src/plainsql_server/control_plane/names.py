@@ -3,7 +3,7 @@
 import re
 
 from plainsql_server.core.errors import RequestError
-from plainsql_server.core.names import DATABASE_NAME
+from plainsql_server.core.names import DATABASE_ID, DATABASE_NAME
 
 _CELL = re.compile(r"[a-z][a-z0-9-]{0,62}\Z")
 TITLE_LENGTH = 100
@@ -17,6 +17,8 @@ def check_database_name(name: str) -> None:
             f"Invalid database name {name!r}.",
             hint="Start with a lower-case letter, then use lower-case letters, digits, - and _. At most 63 characters.",
         )
+    if DATABASE_ID.match(name):
+        raise RequestError("invalid_name", f"Invalid database name {name!r}: it has the form of an id.")
 
 
 def check_cell_name(name: str) -> None:

@@ -93,9 +93,11 @@ def _narrowed(principal: Principal, scopes: frozenset[Scope]) -> frozenset[Scope
 
 
 async def _database_id(directory: Directory, principal: Principal, name: str) -> str:
-    if principal.database not in (None, name):
-        raise AccessError("forbidden", f"This key is bound to the database {principal.database!r}.")
-    return (await databases.get_by_name(directory, principal.organization_id, name)).id
+    bound_to = principal.database
+    found = await databases.get_named(directory, principal.organization_id, bound_to or name)
+    if bound_to is not None and name not in (found.name, found.id):
+        raise AccessError("forbidden", f"This key is bound to the database {bound_to!r}.")
+    return found.id
 
 
 def _not_valid() -> AccessError:

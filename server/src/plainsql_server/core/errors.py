@@ -16,6 +16,8 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+from plainsql_server.core.result import Notices
+
 
 class Outcome(StrEnum):
     """Whether a failed request took effect."""
@@ -42,7 +44,8 @@ class Diagnosis:
 class ServiceError(Exception):
     """The base class of every error that can reach a client.
 
-    `message` and `hint` are for the client. `internal_context` is only for the service's log.
+    `message` and `hint` are for the client. `internal_context` is only for the service's log. With `is_stale_read`, a
+    result was not the one that the request expects: the caller can start again, but the same request would fail again.
     """
 
     default_outcome = Outcome.NOT_EXECUTED
@@ -59,6 +62,7 @@ class ServiceError(Exception):
         outcome: Outcome | None = None,
         statement_index: int | None = None,
         internal_context: str | None = None,
+        is_stale_read: bool = False,
     ) -> None:
         super().__init__(message)
         self.code = code
@@ -70,6 +74,11 @@ class ServiceError(Exception):
         self.outcome = outcome or self.default_outcome
         self.statement_index = statement_index
         self.internal_context = internal_context
+        self.is_stale_read = is_stale_read
+        # How long the failed request used a connection to PostgreSQL.
+        self.exec_us = 0
+        # What PostgreSQL reported before the failure.
+        self.notices: Notices | None = None
 
 
 class RequestError(ServiceError):

@@ -70,9 +70,19 @@ def without_stream_hint(sql: str) -> str | None:
         elif (hint := _STREAM_HINT.match(sql, position)) is not None:
             return sql[:position] + " " * len(hint[0]) + sql[hint.end() :]
         elif sql.startswith("/*", position):
-            position = _end_of_comment(sql, position)
+            position = _end_of_preamble_comment(sql, position)
         else:
             return None
+
+
+def refuse_stream_hint(sql: str) -> None:
+    """Raises RequestError if the statement of a transaction has the streaming hint."""
+    if "/*+" in sql and without_stream_hint(sql) is not None:
+        raise RequestError(
+            "stream_in_transaction",
+            "A statement of a transaction can't be streamed: no row is sent before the commit.",
+            hint="Remove /*+ STREAM */, or send the statement by itself to POST /v1/query.",
+        )
 
 
 def refuse_what_has_no_place(sql: str) -> list[str]:
@@ -111,7 +121,7 @@ def _skip_blanks_and_comments(sql: str, position: int) -> int:
         if sql.startswith("--", position):
             position = _end_of_line(sql, position)
         elif sql.startswith("/*", position):
-            position = _end_of_comment(sql, position)
+            position = _end_of_preamble_comment(sql, position)
         else:
             return position
 
@@ -121,15 +131,21 @@ def _end_of_line(sql: str, position: int) -> int:
     return len(sql) if end is None else end.start()
 
 
-def _end_of_comment(sql: str, position: int) -> int:
+def end_of_comment(sql: str, position: int, limit: int) -> int:
+    """Returns where a comment ends that starts here, and the comments in it, or -1 if not before the limit."""
     depth = 0
-    for edge in _COMMENT_EDGE.finditer(sql, position):
+    for edge in _COMMENT_EDGE.finditer(sql, position, limit):
         depth += 1 if edge[0] == "/*" else -1
         if depth == 0:
             return edge.end()
-        if edge.end() > MAX_PREAMBLE_LENGTH:
-            raise _long_preamble()
-    return len(sql)
+    return -1
+
+
+def _end_of_preamble_comment(sql: str, position: int) -> int:
+    end = end_of_comment(sql, position, MAX_PREAMBLE_LENGTH)
+    if end < 0 and len(sql) > MAX_PREAMBLE_LENGTH:
+        raise _long_preamble()
+    return end if end >= 0 else len(sql)
 
 
 def _long_preamble() -> RequestError:

@@ -59,7 +59,7 @@ class Place:
 
 
 class Databases:
-    """The databases of all organizations, by name. Cached for as long as principals are."""
+    """The databases of all organizations, by name or id. Cached for as long as principals are."""
 
     def __init__(self, directory: Directory, freshness: Freshness) -> None:
         self._directory = directory
@@ -86,7 +86,7 @@ class Databases:
     async def _find(self, principal: Principal, name: str | None, deadline: Deadline | None) -> Place:
         if name is not None and not DATABASE_NAME.match(name):
             # No database can have this name. Don't let invalid names fill the cache.
-            raise AccessError("database_not_found", "There is no database with that name.")
+            raise AccessError("database_not_found", "There is no database with that name or id.")
         if self._freshness.unavailable:
             known = await self._places.last_known((principal, name))
             if known is not None:
@@ -139,7 +139,10 @@ class Databases:
 
     async def _look_up(self, key: tuple[Principal, str | None]) -> Place:
         principal, name = key
-        record = await databases.find(self._directory, principal.organization_id, _allowed_name(principal, name))
+        named = principal.database if name is None else name
+        record = await databases.find(self._directory, principal.organization_id, named)
+        if principal.database is not None and (record is None or record.name != principal.database):
+            raise AccessError("forbidden", f"This key is bound to the database {principal.database!r}.")
         if record is None:
             raise AccessError("database_not_found", _not_found_message(name))
         if record.state is not DatabaseState.READY:
@@ -153,14 +156,6 @@ class Databases:
         )
 
 
-def _allowed_name(principal: Principal, name: str | None) -> str | None:
-    if principal.database is None:
-        return name
-    if name is not None and name != principal.database:
-        raise AccessError("forbidden", f"This key is bound to the database {principal.database!r}.")
-    return principal.database
-
-
 def _address(record: DatabaseRecord, principal: Principal) -> Address:
     if principal.may(Scope.WRITE):
         return Address(record.cell_conninfo, record.engine_name, record.owner_role, cell_name=record.cell_name)
@@ -170,7 +165,7 @@ def _address(record: DatabaseRecord, principal: Principal) -> Address:
 
 
 def _not_found_message(name: str | None) -> str:
-    return "Your organization has no default database." if name is None else f"There is no database named {name!r}."
+    return "Your organization has no default database." if name is None else f"There is no database {name!r}."
 
 
 def _not_ready(record: DatabaseRecord) -> EngineError | AccessError:
@@ -180,7 +175,7 @@ def _not_ready(record: DatabaseRecord) -> EngineError | AccessError:
         return AccessError(
             "database_not_found",
             f"The database {record.name!r} was deleted.",
-            hint="It may still be possible to restore it: POST /v1/databases/{id}/restore.",
+            hint=f"It may still be possible to restore it: POST /v1/databases/{record.id}/restore.",
         )
     return EngineError(
         "database_not_ready",

@@ -11,6 +11,7 @@ was entered.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from plainsql_server.core.clock import monotonic_us
 from plainsql_server.core.principal import Principal
 from plainsql_server.data_plane.databases import Place
 from plainsql_server.engine.connection.prepared import Prepared
@@ -54,6 +55,10 @@ class HeadStart:
         self.began_s = began_s
         # None if it has a slot, but no connection.
         self.sent = sent
+
+    def sent_us(self) -> int:
+        """When its statements were sent; now, if they were not."""
+        return monotonic_us() if self.sent is None else self.sent.sent_us
 
     def take(self) -> Lease:
         """The lease, to be entered."""

@@ -19,11 +19,11 @@ from plainsql_server.core.result import Result
 from plainsql_server.data_plane.databases import Databases
 from plainsql_server.data_plane.transaction import (
     Job,
-    TransactionRequest,
     TransactionResult,
     Transactions,
     run_attempts,
 )
+from plainsql_server.data_plane.transaction_request import TransactionRequest
 from plainsql_server.engine.connection.session_state import SessionState
 from plainsql_server.engine.connection.sqlstate import engine_unavailable
 from plainsql_server.engine.execution.records import AlreadyRecorded, Found, Record, look_up, purge
@@ -144,7 +144,7 @@ class Idempotency:
 
 def _record(keyed: KeyedRequest, job: Job, transaction: TransactionResult) -> Record:
     def render(results: Sequence[Result]) -> bytes:
-        transaction.results = results
+        transaction.results, transaction.now = results, job.first.plan.now
         return keyed.render(transaction)
 
     return Record(job.first.place.record_secret, keyed.key, keyed.request_id, keyed.body_hash, render)

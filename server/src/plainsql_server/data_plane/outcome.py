@@ -71,6 +71,17 @@ def result_too_large(job: Limited, outcome: Outcome) -> LimitError:
     )
 
 
+# PostgreSQL's code for a write in a read-only transaction.
+_REFUSED_WRITE = "25006"
+
+
+def complete_error(error: ServiceError, exec_us: int | None, *, may_write: bool) -> None:
+    """Adds what only the request knows: how long it used a connection, and why it must not write."""
+    error.exec_us = exec_us or 0
+    if not may_write and error.hint is None and error.diagnosis.sqlstate == _REFUSED_WRITE:
+        error.hint = "Your key or session has the scope read. Use one with the scope write."
+
+
 def was_rolled_back(error: Exception) -> bool:
     """Whether PostgreSQL rolled the statement back before it reported this error."""
     return isinstance(error, (StatementError, EngineError)) and error.outcome is Outcome.ROLLED_BACK

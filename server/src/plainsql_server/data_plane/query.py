@@ -15,7 +15,7 @@ from plainsql_server.core.result import Result
 from plainsql_server.data_plane.databases import Databases, Place
 from plainsql_server.data_plane.head_start import HeadStart, SentStatement
 from plainsql_server.data_plane.job import StatementJob, admit, note_usage
-from plainsql_server.data_plane.outcome import result_too_large, to_error, was_rolled_back
+from plainsql_server.data_plane.outcome import complete_error, result_too_large, to_error, was_rolled_back
 from plainsql_server.data_plane.retry import DEFAULT_RETRIES, Retries
 from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.connection.connection import ResultTooLarge
@@ -33,8 +33,9 @@ _RETRIED = _READS | {"WITH", "INSERT", "UPDATE", "DELETE", "MERGE"}
 # commands that use several transactions.
 _COMMITS = frozenset(["DO", "CALL", "VACUUM", "CLUSTER", "REINDEX"])
 # A DO block that can't commit: it is dollar-quoted, so its text can be read as it is, and has none of these keywords.
+# EXECUTE is not among them: PostgreSQL refuses to end a transaction in what it runs. A DO in the block is.
 _BLOCK = re.compile(r"(?:\s|/\*(?:(?!\*/).)*+\*/)*+do\s+\$\w*\$", re.IGNORECASE | re.DOTALL)
-_ENDS_TRANSACTIONS = re.compile(r"\b(?:commit|rollback|call|execute)\b", re.IGNORECASE)
+_ENDS_TRANSACTIONS = re.compile(r"\b(?:(?:commit|rollback|call)\b|do\s+(?:language\b|(?:e|u&)?'|\$))", re.IGNORECASE)
 _CONCURRENTLY = re.compile(r"\bconcurrently\b", re.IGNORECASE)
 # How long to read and discard the rest of a truncated result before running the statement again with fewer rows: this
 # long, and at least as long as the first rows took, so that running it again at most doubles the time.
@@ -70,6 +71,9 @@ class Queries:
                 result.completion.exec_us, len(result.rows), result.size_bytes
             )  # fmt: skip
             return result
+        except ServiceError as error:
+            complete_error(error, job.used_us, may_write=not place.address.read_only)
+            raise
         finally:
             note_usage(self._tally, principal, place, job)
 
@@ -108,13 +112,14 @@ async def _run(job: StatementJob, pool: Pool) -> Result:
         head_start, job.head_start = job.head_start, None
         lease = pool.lease(job.limits.concurrent_statements, job.deadline) if head_start is None else head_start.take()
         async with lease:
-            leased_us = monotonic_us()
+            leased_us = monotonic_us() if head_start is None else head_start.sent_us()
             job.outcome = _UNKNOWN
             try:
                 return await _collect(job, pool, lease, head_start)
             except (ServiceError, ResultTooLarge) as error:
                 if lease.ended_for is not InterruptReason.CUT_SHORT or not was_rolled_back(error):
                     reported = _to_error(error, lease, job)
+                    reported.notices = lease.connection.take_notices()
                     raise reported from (None if reported is error else error)
             finally:
                 job.hold(monotonic_us() - leased_us)

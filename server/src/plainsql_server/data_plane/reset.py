@@ -42,12 +42,12 @@ class Resets:
         self._directory = directory
 
     async def run(self, principal: Principal, database: str | None, confirm: str, by: Actor) -> Emptied:
-        """Resets the database. Raises RequestError unless `confirm` is its name, or another ServiceError."""
+        """Resets the database. Raises RequestError unless `confirm` is its name or id, or another ServiceError."""
         owner = principal._replace(scopes=frozenset([Scope.WRITE]))
         place = await self._connections.place(owner, database)
-        if confirm != place.name:
+        if confirm not in (place.name, place.database_id):
             raise RequestError(
-                "not_confirmed", "`confirm` doesn't match the name of the database.",
+                "not_confirmed", "`confirm` is neither the name nor the id of the database.",
                 hint="Nothing was dropped. Set `confirm` to the name of the database you want to reset.",
             )  # fmt: skip
         reader = (

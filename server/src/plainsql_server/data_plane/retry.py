@@ -44,7 +44,7 @@ class Retries:
         """Whether to retry after this error."""
         # Only conflicts reported by PostgreSQL are retried. Overload and unavailability are reported at once: whether
         # to wait is the caller's choice.
-        is_conflict = isinstance(error, StatementError) and error.retryable
+        is_conflict = isinstance(error, StatementError) and error.retryable and not error.is_stale_read
         if is_conflict and error.diagnosis.sqlstate == SHORTAGE:
             self._shortages += 1
             self._pause_s = min(_SHORTAGE_BACKOFF_S * random.uniform(0.5, 1.0), self._deadline.left_s())

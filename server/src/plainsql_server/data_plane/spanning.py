@@ -31,14 +31,15 @@ from plainsql_server.core.clock import Deadline, monotonic_us, now
 from plainsql_server.core.errors import EngineError, LimitError, Outcome, ServiceError
 from plainsql_server.core.ids import Kind, new_id
 from plainsql_server.core.observation import FailureObserved, Observe
+from plainsql_server.core.result import joined
 from plainsql_server.data_plane.outcome import timed_out, to_error
 from plainsql_server.data_plane.spanning_lock import SpanningLock, SpanningLocks, lock_lost
 from plainsql_server.data_plane.transaction import Job, TransactionPart, TransactionResult, try_until_done
 from plainsql_server.engine.connection.connection import ResultTooLarge
 from plainsql_server.engine.connection.sqlstate import connection_lost, engine_unavailable
+from plainsql_server.engine.execution.plan import Results
 from plainsql_server.engine.execution.records import AlreadyRecorded
 from plainsql_server.engine.execution.spanning import Participant, commit_anew, gid_of, new_gid
-from plainsql_server.engine.execution.transaction import Results
 from plainsql_server.engine.pool.pool import Lease
 
 # After the decision, committing is attempted for at least this long, even if the deadline has passed.
@@ -219,6 +220,7 @@ class _Attempt:
                 await self._prepare()
                 await self._commit()
             transaction.commit_us = monotonic_us() - began_us
+            transaction.notices = joined(lease.connection.take_notices() for lease in self._leases)
             self._progress.stage = _Stage.COMMITTED
         except (ServiceError, ResultTooLarge, AlreadyRecorded) as error:
             if self._lock.is_in_doubt:
@@ -293,6 +295,7 @@ class _Attempt:
             raise error
         ended = next((lease for lease in self._leases if lease.ended_for is not None), self._leases[0])
         reported = to_error(error, ended.ended_for, self._job, too_large=Outcome.ROLLED_BACK)
+        reported.notices = joined(lease.connection.take_notices() for lease in self._leases)
         if reported.retryable and (self._lock.is_in_doubt or self._progress.is_abandoned):
             reported = engine_unavailable("a participant was lost while it prepared", outcome=Outcome.ROLLED_BACK)
         raise reported from (None if reported is error else error)

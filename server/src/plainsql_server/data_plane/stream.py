@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from plainsql_server.core.clock import Deadline, monotonic_us
-from plainsql_server.core.errors import Outcome, RequestError, ServiceError, StatementError
+from plainsql_server.core.errors import LimitError, Outcome, RequestError, ServiceError, StatementError
 from plainsql_server.core.principal import Principal
 from plainsql_server.core.result import Completion, Result, Shape
 from plainsql_server.data_plane.admission import lower
 from plainsql_server.data_plane.databases import Databases, Place
 from plainsql_server.data_plane.job import StatementJob, admit, note_usage
-from plainsql_server.data_plane.outcome import timed_out, to_error
+from plainsql_server.data_plane.outcome import complete_error, timed_out, to_error
 from plainsql_server.data_plane.query import Queries
 from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.connection.connection import ResultTooLarge
@@ -39,11 +39,18 @@ _ROWS_AT_ONCE = 500
 _MAY_ONLY_READ = frozenset(["SELECT", "VALUES", "TABLE", "WITH", ""])
 
 
+# Why the rows of some statements are not streamed as they are produced.
+WHY_BUFFERED = (
+    "Only SELECT, VALUES, TABLE and WITH statements that do not write are sent row by row."
+    " Others run to their end first."
+)
+
+
 class Receiver(Protocol):
     """Receives the rows. Both methods may wait, and raise if the client is gone."""
 
-    async def begin(self, shape: Shape, queue_us: int) -> None:
-        """Called when PostgreSQL has answered. Rows of this shape follow."""
+    async def begin(self, shape: Shape, queue_us: int, *, is_buffered: bool) -> None:
+        """Called when PostgreSQL has answered. Rows of this shape follow; all are here already if it is buffered."""
 
     async def take(self, rows: Sequence[bytes]) -> None:
         """Takes the next rows, in the request's encoding."""
@@ -94,11 +101,19 @@ class Streams:
                 except _NotARead:
                     # Run it as an ordinary query, which returns its result or the right error.
                     pass
-            result = await self._queries.run(principal, job)
+            result = await self._run_to_its_end(principal, job)
             # Sending has its own time limit, so that a committed statement that took long does not lose its rows.
             life_ms = lower(job.wanted_timeout_ms, job.limits.stream_life_ms)
             await _pass_on_from_memory(result, receiver, Deadline.after_ms(life_ms))
         return StreamEnd(result.completion, len(result.rows), result.truncated)
+
+    async def _run_to_its_end(self, principal: Principal, job: StatementJob) -> Result:
+        try:
+            return await self._queries.run(principal, job)
+        except LimitError as error:
+            if error.code == "result_too_large":
+                error.hint = f"{WHY_BUFFERED} Return fewer rows or columns."
+            raise
 
     async def _read(
         self, job: StatementJob, principal: Principal, place: Place, start_by: Deadline, receiver: Receiver
@@ -112,6 +127,9 @@ class Streams:
         except _NotARead:
             job.used_us = None
             raise
+        except ServiceError as error:
+            complete_error(error, job.used_us, may_write=not place.address.read_only)
+            raise
         finally:
             # Counts the whole time that the stream held a connection, however slowly it was read.
             note_usage(self._tally, principal, place, job)
@@ -124,10 +142,11 @@ async def _stream(job: StatementJob, pool: Pool, start_by: Deadline, receiver: R
         job.outcome = Outcome.ROLLED_BACK
         try:
             stream = await _begin(job, pool, lease)
-            await receiver.begin(stream.shape, lease.queue_us)
+            await receiver.begin(stream.shape, lease.queue_us, is_buffered=False)
             return await _pass_on(job, lease, stream, receiver)
         except (ServiceError, ResultTooLarge) as error:
             reported = to_error(error, lease.ended_for, job, too_large=Outcome.ROLLED_BACK)
+            reported.notices = lease.connection.take_notices()
             raise reported from (None if reported is error else error)
         finally:
             job.hold(monotonic_us() - leased_us)
@@ -137,7 +156,7 @@ async def _stream(job: StatementJob, pool: Pool, start_by: Deadline, receiver: R
 async def _pass_on_from_memory(result: Result, receiver: Receiver, life: Deadline) -> None:
     try:
         async with asyncio.timeout(life.left_s()):
-            await receiver.begin(result.shape, result.queue_us)
+            await receiver.begin(result.shape, result.queue_us, is_buffered=True)
             for first in range(0, len(result.rows), _ROWS_AT_ONCE):
                 await receiver.take(result.rows[first : first + _ROWS_AT_ONCE])
     except TimeoutError:

@@ -17,53 +17,40 @@ from typing import Protocol
 from plainsql_server.core.clock import Deadline, monotonic_us
 from plainsql_server.core.errors import Outcome, RequestError, ServiceError
 from plainsql_server.core.ids import Kind, new_id
+from plainsql_server.core.insert_text import InsertText
 from plainsql_server.core.principal import Principal
-from plainsql_server.core.result import Result
-from plainsql_server.core.sql_text import is_empty
+from plainsql_server.core.result import FrozenInsert, Notices, Result
+from plainsql_server.core.sql_text import is_empty, refuse_stream_hint
 from plainsql_server.data_plane.admission import check_statement, lower
 from plainsql_server.data_plane.classification import Classification, classify
 from plainsql_server.data_plane.databases import Databases, Place, is_still_without_code
 from plainsql_server.data_plane.head_start import HeadStart, SentTransaction
-from plainsql_server.data_plane.outcome import result_too_large, to_error
-from plainsql_server.data_plane.references import read_parameter
+from plainsql_server.data_plane.outcome import complete_error, result_too_large, to_error
+from plainsql_server.data_plane.rehearsal import (
+    check_may_span,
+    check_not_volatile,
+    check_statement_counts,
+    read_inserts,
+)
 from plainsql_server.data_plane.retry import DEFAULT_RETRIES, Retries
+from plainsql_server.data_plane.transaction_request import TransactionRequest, read_parameter
 from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.connection.connection import ResultTooLarge
 from plainsql_server.engine.connection.interrupt import InterruptReason
 from plainsql_server.engine.connection.session_state import SessionState
-from plainsql_server.engine.encoding.shapes import DEFAULT_ENCODING, Encoding
-from plainsql_server.engine.execution.transaction import Attempt, Expectation, Plan, TransactionStep
+from plainsql_server.engine.encoding.digests import digest_key
+from plainsql_server.engine.execution.plan import Plan, TransactionStep
+from plainsql_server.engine.execution.transaction import Attempt
 from plainsql_server.engine.pool.pool import Pool
 from plainsql_server.engine.pool.pools import Pools
 from plainsql_server.limits.tiers import TIERS, TRANSACTION_DATABASES, Limits
 
 # Statements whose planning takes a snapshot. Any other first statement could still change the isolation level.
 TAKES_SNAPSHOT = frozenset(["SELECT", "VALUES", "TABLE", "WITH", "INSERT", "UPDATE", "DELETE", "MERGE"])
-# A statement of this length takes a millisecond or more to classify.
+# Statements of this length, taken together, take a millisecond or more to classify.
 _LONG = 2_000
-
-
-@dataclass(slots=True)
-class TransactionStatement:
-    """One statement as the caller sent it."""
-
-    sql: str
-    params: Sequence[bytes] = ()
-    expect: Expectation | None = None
-    database: str | None = None
-
-
-@dataclass(slots=True)
-class TransactionRequest:
-    """A transaction as the caller sent it. None means that the caller left the choice to the service."""
-
-    statements: Sequence[TransactionStatement]
-    database: str | None = None
-    encoding: Encoding = DEFAULT_ENCODING
-    read_only: bool = False
-    max_rows: int | None = None
-    max_retries: int | None = None
-    timeout_ms: int | None = None
+# Other requests run each time that this many steps were made.
+_PAUSE_AFTER_STEPS = 100
 
 
 @dataclass(slots=True)
@@ -75,6 +62,11 @@ class TransactionResult:
     commit_us: int = 0
     queue_us: int = 0
     participants: int = 1
+    dry_run: bool = False
+    # The transaction's time, if it is a dry run or has digests.
+    now: str | None = None
+    # Notices that came with no statement, but at the commit.
+    notices: Notices | None = None
     id: str = field(default_factory=lambda: new_id(Kind.TRANSACTION))
 
     @property
@@ -136,7 +128,8 @@ class Job:
         return self.parts[0]
 
     def stale_steps(self) -> int:
-        return sum(len(part.plan.fresh) for part in self.parts)
+        """The number of steps that the next attempt runs in another way."""
+        return sum(len(part.plan.fresh) + len(part.plan.unfrozen) for part in self.parts)
 
 
 class Spans(Protocol):
@@ -183,10 +176,12 @@ class Transactions:
         began_s = time.monotonic() if began_s is None else began_s
         deadline = Deadline(began_s + timeout_ms / 1000)
         classifications = await _classify(request, limits, principal.tier)
-        plan = _plan(request, limits)
+        plan = await _plan(request, limits, await read_inserts(request.statements))
         parts: list[TransactionPart] = []
         if head_start is None:
             places = await self._places(principal, request, deadline)
+            if len(places) > 1:
+                check_may_span(request.statements, dry_run=request.dry_run)
         else:
             places = [(head_start.place, range(len(request.statements)))]
         for where in places:
@@ -231,6 +226,8 @@ class Transactions:
         classifications = every if len(indexes) == len(every) else [every[index] for index in indexes]
         plan.first_takes_no_snapshot = classifications[0].command not in TAKES_SNAPSHOT
         plan.read_only |= place.address.read_only
+        if plan.needs_time:
+            plan.digest_key = digest_key(place.record_secret)
         if place.without_code and not plan.read_only and any(each.may_store_code for each in classifications):
             await self._databases.prepare_for_code(place, deadline)
             place = replace(place, without_code=False)
@@ -245,18 +242,29 @@ class Transactions:
 
 async def run_attempts(job: Job, transaction: TransactionResult) -> None:
     """Runs the transaction until it commits, fails permanently, or runs out of attempts or time."""
-    if len(job.parts) > 1:
-        return await job.spanning.run(job, transaction)
+    try:
+        await (job.spanning.run if len(job.parts) > 1 else _run_alone)(job, transaction)
+    except ServiceError as error:
+        may_write = not any(part.place.address.read_only for part in job.parts)
+        complete_error(error, job.held_us, may_write=may_write)
+        raise
+
+
+async def _run_alone(job: Job, transaction: TransactionResult) -> None:
+    """Runs a transaction in one database."""
     rows: list[bytes] = []
+    size_bytes = 0
     is_done = False
     try:
         await try_until_done(job, transaction, _run_once)
         is_done = True
         rows = [row for result in transaction.results for row in result.rows]
+        frozen = [each.frozen for each in transaction.results if isinstance(each.frozen, FrozenInsert)]
+        size_bytes = sum(map(len, rows)) + sum([each.size_bytes for each in frozen])
     finally:
         # A request that never got a connection used nothing, however long it waited.
         if job.held_us:
-            job.first.note_usage(len(rows), transaction.exec_us if is_done else job.held_us, sum(map(len, rows)))
+            job.first.note_usage(len(rows), transaction.exec_us if is_done else job.held_us, size_bytes)
 
 
 async def try_until_done(
@@ -284,20 +292,26 @@ async def _run_once(job: Job, transaction: TransactionResult) -> None:
     limit, deadline = job.limits.concurrent_statements, job.deadline
     lease = part.pool.lease(limit, deadline) if head_start is None else head_start.take()
     async with lease:
-        leased_us = monotonic_us()
+        leased_us = monotonic_us() if head_start is None else head_start.sent_us()
         lease.connection.max_result_bytes = job.limits.result_bytes
         part.plan.session_state = part.session_state(job.began_s)
         attempt = Attempt(lease, part.pool.catalog, part.plan)
         try:
             transaction.results = await _run_attempt(attempt, head_start)
+            transaction.dry_run, transaction.now = part.plan.dry_run, part.plan.now
         except (ServiceError, ResultTooLarge) as error:
             too_large = Outcome.UNKNOWN if attempt.committing else Outcome.ROLLED_BACK
+            # Before the check, which may be interrupted: what has failed is known.
             reported = to_error(error, lease.ended_for, job, too_large=too_large)
+            reported.notices = lease.connection.take_notices()
+            if reported.is_stale_read:
+                await check_not_volatile(lease, part.pool.catalog, part.plan, reported.statement_index or 0, deadline)
             raise reported from (None if reported is error else error)
         finally:
             job.held_us += monotonic_us() - leased_us
             lease.session_state = part.session_state(job.began_s)
         transaction.commit_us = attempt.commit_us
+        transaction.notices = lease.connection.take_notices()
         transaction.queue_us = lease.queue_us
         if lease.ended_for is InterruptReason.TOO_LARGE:
             raise result_too_large(job, Outcome.COMMITTED)
@@ -311,18 +325,14 @@ async def _run_attempt(attempt: Attempt, head_start: HeadStart | None) -> list[R
 
 
 async def _classify(request: TransactionRequest, limits: Limits, tier: str) -> list[Classification]:
-    count = len(request.statements)
-    if count == 0:
+    if not request.statements:
         raise RequestError("empty_transaction", "The transaction has no statements.")
-    if count > limits.transaction_statements:
-        raise RequestError(
-            "too_many_statements",
-            f"The transaction has {count} statements; the {tier} tier allows {limits.transaction_statements}.",
-        )
-    classifications = []
+    check_statement_counts(request.statements, limits, tier)
+    classifications, length = list[Classification](), 0
     for index, statement in enumerate(request.statements):
         try:
             check_statement(statement.sql, statement.params, limits, tier)
+            refuse_stream_hint(statement.sql)
             classifications.append(classify(statement.sql))
             if is_empty(statement.sql):
                 # PostgreSQL does not treat this as an error, so the transaction would continue and commit.
@@ -330,9 +340,12 @@ async def _classify(request: TransactionRequest, limits: Limits, tier: str) -> l
         except ServiceError as error:
             error.statement_index = index
             raise
-        if len(statement.sql) > _LONG:
-            # Classifying it took a while, and there may be thousands of them. Let other requests run.
+        length += len(statement.sql)
+        if length > _LONG:
+            # Classifying them took a while, and there may be thousands more. Let other requests run.
+            length = 0
             await asyncio.sleep(0)
+    check_statement_counts(request.statements, limits, tier, [each.command for each in classifications])
     return classifications
 
 
@@ -342,15 +355,20 @@ def _too_many_databases() -> RequestError:
     )
 
 
-def _plan(request: TransactionRequest, limits: Limits) -> Plan:
-    steps = [
-        TransactionStep(each.sql, [read_parameter(raw, index) for raw in each.params], each.expect)
-        for index, each in enumerate(request.statements)
-    ]
+async def _plan(request: TransactionRequest, limits: Limits, freezes: Sequence[InsertText | str | None]) -> Plan:
+    steps: list[TransactionStep] = []
+    for index, each in enumerate(request.statements):
+        params = [read_parameter(raw, index) for raw in each.params]
+        steps.append(TransactionStep(each.sql, params, each.expect, each.digest, each.rows, freezes[index]))
+        if index % _PAUSE_AFTER_STEPS == _PAUSE_AFTER_STEPS - 1:
+            await asyncio.sleep(0)
     return Plan(
         steps,
         request.encoding,
         request.read_only,
         lower(request.max_rows, limits.result_rows),
         limits.result_bytes,
+        dry_run=request.dry_run,
+        check_deferred=request.check_deferred,
+        nows=request.nows,
     )

@@ -15,6 +15,7 @@ from psycopg import errors
 
 from plainsql_server.core.actor import Actor
 from plainsql_server.core.errors import AccessError, ConflictError
+from plainsql_server.core.names import DATABASE_ID
 from plainsql_server.directory import audit
 from plainsql_server.directory.cells import CellState
 from plainsql_server.directory.connection import Directory, DirectoryConnection
@@ -113,11 +114,18 @@ async def insert(
 
 
 async def find(directory: Directory, organization_id: str, name: str | None) -> DatabaseRecord | None:
-    """An organization's database with that name, or its default for None. Returns None if there is none."""
+    """An organization's database with that name or id, or its default for None. Returns None if there is none."""
     if name is None:
         return await _find_where(directory, "d.organization_id = %s AND d.is_default", (organization_id,))
     condition = "d.organization_id = %s AND d.name = %s AND d.state <> 'deleted'"
-    return await _find_where(directory, condition, (organization_id, name))
+    if not DATABASE_ID.match(name):
+        return await _find_where(directory, condition, (organization_id, name))
+    # An old database may have a name of this form. The id takes precedence.
+    by_either = f"""
+        d.organization_id = %s AND (d.name = %s OR d.id = %s) AND d.state <> 'deleted' AND {_NO_COPY}
+        ORDER BY d.id = %s DESC LIMIT 1
+    """
+    return await _find_where(directory, by_either, (organization_id, name, name, name))
 
 
 async def find_by_id(

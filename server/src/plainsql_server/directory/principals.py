@@ -1,7 +1,7 @@
 """Finds the principal of a secret: the cached lookup behind every authenticated request.
 
 A secret is valid if its key or session is known, not expired and not revoked. The result does not say which of these
-failed, because the caller is not authenticated.
+failed, because the caller is not authenticated. `how_it_ended` does for sessions: their holder had one that was valid.
 """
 
 import math
@@ -16,6 +16,9 @@ from plainsql_server.directory.cache import Cache
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.freshness import Freshness
 from plainsql_server.directory.unknown_credentials import UnknownCredentials
+
+# Their digests and a text that they share: a few megabytes at most.
+_MAX_ENDED = 10_000
 
 
 class _Found(NamedTuple):
@@ -37,6 +40,8 @@ class Principals:
         )
         self._kept = self._found.kept
         self._unknown = UnknownCredentials(freshness)
+        # How sessions have ended, by digest. None of them becomes valid again.
+        self._ended: dict[bytes, str] = {}
 
     async def find(self, secret: str) -> Principal | None:
         """The principal of a secret, or None if it is malformed, unknown, expired or revoked.
@@ -44,6 +49,10 @@ class Principals:
         Raises LimitError if too many new secrets are being looked up.
         """
         return self._remembered(secret) or await self._find(secret)
+
+    def how_it_ended(self, secret: str) -> str | None:
+        """What to say of a session that `find` has not found because it has ended; None for any other secret."""
+        return self._ended.get(credential.digest(secret))
 
     def remembered(self, secret: str) -> tuple[Principal, float] | None:
         """The cached principal of a secret, and until when it is valid, unless a change is announced.
@@ -69,7 +78,11 @@ class Principals:
             return None
         found = await self._found.last_known(secret) if self._freshness.unavailable else None
         found = found or await self._found.get(secret)
-        return None if found is None or found.good_until_s <= wall_s() else found.principal
+        if found is not None and found.good_until_s <= wall_s():
+            if secret.startswith(credential.SESSION_PREFIX):
+                self._note_ended(credential.digest(secret), sessions.EXPIRED)
+            return None
+        return None if found is None else found.principal
 
     async def _look_up(self, secret: str) -> _Found | None:
         digest = credential.digest(secret)
@@ -90,5 +103,12 @@ class Principals:
         find = sessions.find_by_digest if secret.startswith(credential.SESSION_PREFIX) else keys.find_by_digest
         record = await find(self._directory, digest)
         if record is None or not record.is_active(now()):
+            if isinstance(record, sessions.SessionRecord):
+                self._note_ended(digest, record.how_it_ended())
             return None
         return _Found(math.inf if record.ends_at is None else record.ends_at.timestamp(), record.principal())
+
+    def _note_ended(self, digest: bytes, how: str) -> None:
+        if len(self._ended) >= _MAX_ENDED:
+            self._ended.clear()
+        self._ended[digest] = how

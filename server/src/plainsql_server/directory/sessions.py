@@ -15,6 +15,7 @@ from plainsql_server.directory.connection import Directory, DirectoryConnection
 
 # How long ended sessions are kept, only so that operators can look them up.
 KEPT = timedelta(days=7)
+EXPIRED = "This session has expired."
 
 _SELECT = """
     SELECT s.id, s.organization_id, s.key_id, o.tier, s.scopes, s.database_id, d.name AS database_name,
@@ -52,6 +53,14 @@ class SessionRecord:
 
     def is_active(self, at: datetime) -> bool:
         return self.ended_at is None and self.key_revoked_at is None and self.ends_at > at
+
+    def how_it_ended(self) -> str:
+        """How a session that is no longer active has ended, for its holder."""
+        if self.ended_at is not None:
+            return "This session has ended."
+        if self.key_revoked_at is not None or self.ends_at < self.expires_at:
+            return "This session has ended with its API key, which was revoked or has expired."
+        return EXPIRED
 
     def principal(self) -> Principal:
         """The principal it authenticates, limited to the current scopes of its key."""

@@ -15,7 +15,7 @@ cdef class Answer:
     cdef Py_ssize_t rows_bytes
 
     cdef Buffer body, head
-    cdef dict tags
+    cdef dict tags, tags_without_rows
     cdef list server_headers
     cdef bytes prefix
 
@@ -29,4 +29,4 @@ cdef class Answer:
         bytes more_headers,
     ) except -1
     cdef int stop_clocks(self, Exchange exchange, int64_t now_ns, int64_t ended_ns) except -1
-    cdef tuple read_tag(self, bytes tag)
+    cdef tuple read_tag(self, bytes tag, bint returns_rows)

@@ -24,7 +24,7 @@ cdef class Answer:
     """One answer after the other; a process has one such object."""
 
     def __cinit__(self):
-        self.body, self.head, self.tags = Buffer(), Buffer(), {}
+        self.body, self.head, self.tags, self.tags_without_rows = Buffer(), Buffer(), {}, {}
 
     cdef int write(
         self, Exchange exchange, const char *request_id, Py_ssize_t id_size, list server_headers, bytes more_headers,
@@ -77,7 +77,7 @@ cdef class Answer:
         step.write_rows(body)
         # As the ordinary path counts it: without the commas between the rows.
         self.rows_bytes += body.used - rows_at - (step.rows - 1 if step.rows else 0)
-        self.command, affected_rows = self.read_tag(step.tag)
+        self.command, affected_rows = self.read_tag(step.tag, step.has_shape)
         body.add_text(b'],"row_count":')
         body.add_number(step.rows)
         body.add_text(b',"truncated":false,"affected_rows":')
@@ -120,12 +120,13 @@ cdef class Answer:
         self.exec_us = ended_ns // 1000 - exchange.sent_ns // 1000
         return 0
 
-    cdef tuple read_tag(self, bytes tag):
+    cdef tuple read_tag(self, bytes tag, bint returns_rows):
         """The command, and the number of affected rows."""
-        found = self.tags.get(tag)
+        cdef dict tags = self.tags if returns_rows else self.tags_without_rows
+        found = tags.get(tag)
         if found is None:
-            command, affected_rows = read_command_tag(tag)
+            command, affected_rows = read_command_tag(tag, returns_rows=returns_rows)
             found = command.encode(), affected_rows
-            if len(self.tags) < MAX_TAGS:
-                self.tags[tag] = found
+            if len(tags) < MAX_TAGS:
+                tags[tag] = found
         return found

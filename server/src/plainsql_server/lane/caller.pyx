@@ -68,6 +68,6 @@ cdef Caller new_caller(principal, place, pool):
     caller.log_names = b'","error_code":null,"organization_id":"%b","key_id":"%b","trace_id":' % (
         principal.organization_id.encode(), principal.key_id.encode()
     )
-    caller.pool, caller.admission, caller.queue = pool, pool.cell.admission, pool.queue
+    caller.pool, caller.admission, caller.queue = pool, pool.admission, pool.queue
     caller.leader, caller.catalog, caller.idle = pool.cell.leader, pool.catalog, pool.idle
     return caller

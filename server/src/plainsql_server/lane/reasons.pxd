@@ -22,6 +22,7 @@ cdef enum Reason:
     DEADLINE
     CLIENT_LOST
     CHANGED
+    NOTICE
     STOPPING
     TEST
     REASON_COUNT

@@ -45,6 +45,8 @@ NAMES = (
     "client_lost",
     # The key or its database changed, or had to be looked up again, while the request waited for a slot.
     "changed",
+    # PostgreSQL sent a notice, which the ordinary path adds to the answer.
+    "notice",
     # The service stops.
     "stopping",
     # The setting `fast_lane` ends the lane after each of its steps.

@@ -142,7 +142,7 @@ cdef class Track(Intake):
             return self.pass_on(RATE_LIMIT)
         if self.request_id is None:
             self.request_id = lane.request_ids.new()
-        caller.pool.take_last()
+        idle.pop()
         exchange.client, exchange.caller, exchange.plan = self, caller, self.plan
         exchange.started_ns, exchange.leased_ns = self.started_ns, monotonic_ns()
         self.exchange, self.has_slot = exchange, False

@@ -24,6 +24,8 @@ class Limits:
     statement_bytes: int
     request_bytes: int
     transaction_statements: int
+    # Statements of a transaction that only check that an earlier result is still the same. They come on top.
+    verified_reads: int
     parameters: int
     result_rows: int
     result_bytes: int
@@ -39,6 +41,7 @@ _FREE = Limits(
     statement_bytes=1 * _MIB,
     request_bytes=4 * _MIB,
     transaction_statements=100,
+    verified_reads=500,
     parameters=_PARAMETERS,
     result_rows=10_000,
     result_bytes=10 * _MIB,
@@ -54,6 +57,7 @@ _STANDARD = Limits(
     statement_bytes=1 * _MIB,
     request_bytes=16 * _MIB,
     transaction_statements=1_000,
+    verified_reads=2_000,
     parameters=_PARAMETERS,
     result_rows=100_000,
     result_bytes=64 * _MIB,
@@ -69,6 +73,7 @@ _DEDICATED = Limits(
     statement_bytes=1 * _MIB,
     request_bytes=64 * _MIB,
     transaction_statements=10_000,
+    verified_reads=10_000,
     parameters=_PARAMETERS,
     result_rows=100_000,
     result_bytes=64 * _MIB,

@@ -15,7 +15,7 @@ from typing import BinaryIO
 from psycopg.conninfo import make_conninfo
 
 from plainsql_server.control_plane import drafts
-from plainsql_server.control_plane.databases import cell_of, get_by_name
+from plainsql_server.control_plane.databases import cell_of, get_named
 from plainsql_server.core.errors import ConflictError, RequestError
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
@@ -82,7 +82,7 @@ async def restore_database(
     incomplete or can't be restored. If it fails or is cancelled, nothing has changed.
     """
     chunks = _ArchiveChunks(await _open(source, DATABASE))
-    target = await get_by_name(directory, organization_id, name) if replaces else None
+    target = await get_named(directory, organization_id, name) if replaces else None
     if target is not None and target.state not in drafts.REPLACEABLE:
         raise ConflictError("wrong_state", f"The database {name!r} is {target.state}.")
     async with drafts.draft(directory, organization_id, name, replaces=replaces) as made:

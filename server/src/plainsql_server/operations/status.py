@@ -104,10 +104,7 @@ async def _plane(name: str, url: str, ca_file: Path | None) -> PlaneStatus:
 
 
 async def _processes(settings: Settings) -> list[ProcessStatus]:
-    if not settings.metrics_port:
-        return []
-    ports = range(settings.metrics_port, settings.metrics_port + settings.workers)
-    asked = await asyncio.gather(*(_process(settings.data_host, port) for port in ports))
+    asked = await asyncio.gather(*(_process(settings.data_host, port) for port in settings.metrics_ports))
     return [each for each in asked if each is not None]
 
 

@@ -19,7 +19,7 @@ from plainsql_server.core.result import Shape
 from plainsql_server.data_plane.diagnostics.probe_context import Executors
 from plainsql_server.data_plane.job import StatementJob
 from plainsql_server.data_plane.stream import Receiver
-from plainsql_server.data_plane.transaction import TransactionRequest, TransactionStatement
+from plainsql_server.data_plane.transaction_request import TransactionRequest, TransactionStatement
 from plainsql_server.limits.permits import Permits
 from plainsql_server.limits.tiers import TIERS
 
@@ -66,7 +66,7 @@ class _NoPermit(Exception):
 class _Nobody(Receiver):
     """Receives the rows of a stream and discards them."""
 
-    async def begin(self, shape: Shape, queue_us: int) -> None:  # noqa: ARG002  # the protocol's names
+    async def begin(self, shape: Shape, queue_us: int, *, is_buffered: bool) -> None:  # noqa: ARG002  # the protocol's names
         return
 
     async def take(self, rows: Sequence[bytes]) -> None:  # noqa: ARG002

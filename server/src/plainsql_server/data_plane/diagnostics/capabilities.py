@@ -11,7 +11,7 @@ from types import MappingProxyType
 from plainsql_server.core.clock import monotonic_us
 from plainsql_server.core.errors import AccessError, StatementError
 from plainsql_server.core.principal import Principal
-from plainsql_server.data_plane.diagnostics import probes, sql_probes
+from plainsql_server.data_plane.diagnostics import probes, rehearsal_probes, sql_probes
 from plainsql_server.data_plane.diagnostics.probe_context import (
     Executors,
     Probe,
@@ -46,6 +46,17 @@ CAPABILITIES: Mapping[str, Capability] = MappingProxyType(
         ),
         "transaction_expectations": Capability(
             "A transaction can be rolled back unless its results match.", probes.transaction_expectations
+        ),
+        "dry_runs": Capability(
+            "A transaction can be rehearsed: it runs, and is rolled back.", rehearsal_probes.dry_runs
+        ),
+        "result_digests": Capability(
+            "A transaction can be rolled back unless a result is still the same.",
+            rehearsal_probes.result_digests,
+        ),
+        "frozen_inserts": Capability(
+            "A rehearsed INSERT can be repeated with the same generated values.",
+            rehearsal_probes.frozen_inserts,
         ),
         "idempotency_keys": Capability("A request that is sent twice takes effect once.", probes.idempotency_keys),
         "streaming": Capability("Rows are sent while PostgreSQL produces them.", probes.streaming),

@@ -9,12 +9,14 @@ import msgspec
 
 from plainsql_server.core.errors import ServiceError
 from plainsql_server.core.principal import Principal
+from plainsql_server.core.result import Result
 from plainsql_server.data_plane.diagnostics.temporary_schemas import TemporarySchemas
 from plainsql_server.data_plane.job import StatementJob
 from plainsql_server.data_plane.query import Queries
 from plainsql_server.data_plane.service_connections import ServiceConnection, ServiceConnections
 from plainsql_server.data_plane.stream import Streams
-from plainsql_server.data_plane.transaction import TransactionRequest, Transactions, TransactionStatement
+from plainsql_server.data_plane.transaction import Transactions
+from plainsql_server.data_plane.transaction_request import TransactionRequest, TransactionStatement
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +55,10 @@ class ProbeContext:
         """The first row of a query."""
         return msgspec.json.decode(await self.raw_row(sql, params, **fields), type=dict[str, Any])
 
-    async def transaction(self, *statements: TransactionStatement) -> None:
+    async def transaction(self, *statements: TransactionStatement, dry_run: bool = False) -> Sequence[Result]:
         """Runs a transaction without retries, so that the probe sees a conflict."""
-        request = TransactionRequest(statements, self.database, max_retries=0)
-        await self.executors.transactions.run(self.principal, request)
+        request = TransactionRequest(statements, self.database, max_retries=0, dry_run=dry_run)
+        return (await self.executors.transactions.run(self.principal, request)).results
 
     def open(self, timeout_ms: int | None = None) -> AbstractAsyncContextManager[ServiceConnection]:
         return self.executors.connections.open(self.principal, self.database, timeout_ms)

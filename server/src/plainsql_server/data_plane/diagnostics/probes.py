@@ -15,10 +15,10 @@ from plainsql_server.data_plane.diagnostics.probe_context import Probe, ProbeCon
 from plainsql_server.data_plane.job import StatementJob
 from plainsql_server.data_plane.service_connections import ServiceConnection
 from plainsql_server.data_plane.stream import Receiver
-from plainsql_server.data_plane.transaction import TransactionStatement
+from plainsql_server.data_plane.transaction_request import TransactionStatement
 from plainsql_server.engine.execution.execution import BEGIN
+from plainsql_server.engine.execution.plan import Count, Expectation
 from plainsql_server.engine.execution.records import Record
-from plainsql_server.engine.execution.transaction import Count, Expectation
 
 # How long to wait for a second connection while the first one is held.
 _SECOND_TIMEOUT_MS = 2_000
@@ -193,7 +193,7 @@ class _Clocked(Receiver):
         self._began_us = monotonic_us()
         self.came_us: list[int] = []
 
-    async def begin(self, shape: Shape, queue_us: int) -> None:  # noqa: ARG002  # the protocol's names
+    async def begin(self, shape: Shape, queue_us: int, *, is_buffered: bool) -> None:  # noqa: ARG002  # the protocol's names
         return
 
     async def take(self, rows: Sequence[bytes]) -> None:

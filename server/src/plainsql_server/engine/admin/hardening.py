@@ -114,14 +114,16 @@ async def functions_like(connection: AsyncConnection, pattern: str) -> list[sql.
     return [sql.SQL(signature) for (signature,) in await cursor.fetchall()]
 
 
-async def pin(cell: AsyncConnection, kind: Literal["ROLE", "DATABASE"], name: str) -> None:
-    """Pins the settings for a tenant's role or database.
+def pins(kind: Literal["ROLE", "DATABASE"], name: str) -> list[sql.Composed]:
+    """Statements that pin the settings for a tenant's role or database.
 
     They are set for the database, too, because autovacuum calls a tenant's functions without logging in as its role.
     """
-    for setting, value in PINNED.items():
-        statement = sql.SQL(f"ALTER {kind} {{}} SET {{}} = {{}}")
-        await cell.execute(statement.format(sql.Identifier(name), sql.Identifier(setting), sql.Literal(value)))
+    pin = sql.SQL(f"ALTER {kind} {{}} SET {{}} = {{}}")
+    return [
+        pin.format(sql.Identifier(name), sql.Identifier(setting), sql.Literal(value))
+        for setting, value in PINNED.items()
+    ]
 
 
 async def _revoke_functions(template: AsyncConnection) -> None:

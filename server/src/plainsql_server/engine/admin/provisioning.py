@@ -2,11 +2,12 @@
 
 That is the template database, tenants' databases copied from it, and the two login roles of each. Provisioning never
 runs a tenant's code: it reads no tenant's objects, and its search_path is pg_catalog and pg_temp. Every step is
-idempotent, so what a crash left half done is completed by running the whole again.
+idempotent, so what a crash left half done is completed by running the whole again. A creation sends its statements
+together where it can: each commit waits for the disk, and each exchange takes processor time on both sides.
 """
 
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -17,10 +18,9 @@ from psycopg.conninfo import conninfo_to_dict
 from plainsql_server.core.errors import InternalError, RequestError, described
 from plainsql_server.engine.admin import hardening
 from plainsql_server.engine.admin.cell import REWIND_ROLE
-from plainsql_server.engine.admin.hardening import functions_like, harden, pin
+from plainsql_server.engine.admin.hardening import functions_like, harden, pins
 from plainsql_server.engine.connection.sqlstate import engine_unavailable
 from plainsql_server.engine.execution import records
-from plainsql_server.engine.execution.records import schema_for
 from plainsql_server.engine.pool.address import hosts_of
 from plainsql_server.engine.pool.health import PROBE_DATABASE, PROBE_ROLE
 
@@ -47,6 +47,8 @@ _REFUSED_IN_CONNINFO = ("user", "dbname", "password", "sslpassword")
 
 # The version of privileges and service functions that a new database gets.
 _EDITION = f"{hardening.EDITION} {records.EDITION}"
+# The version of what a new database is copied with. It is stored as the template's COMMENT.
+_TEMPLATE_EDITION = f"{hardening.EDITION} {records.SCHEMA_EDITION}"
 
 _OLDER = """
     SELECT datname FROM pg_database
@@ -56,6 +58,11 @@ _OLDER = """
 # The service's schema belongs to a superuser. A superuser must never call a tenant's function.
 _SCHEMA_OF_OTHERS = """
     SELECT FROM pg_namespace n JOIN pg_roles r ON r.oid = n.nspowner WHERE n.nspname = %s AND NOT r.rolsuper
+"""
+_EXISTING = """
+    SELECT EXISTS (SELECT FROM pg_database WHERE datname = %(database)s),
+           ARRAY(SELECT rolname::text FROM pg_roles WHERE rolname = ANY(%(roles)s)),
+           (SELECT shobj_description(oid, 'pg_database') FROM pg_database WHERE datname = %(template)s)
 """
 _GRANTED_IN = """
     SELECT DISTINCT d.datname
@@ -119,16 +126,18 @@ async def prepare_cell(conninfo: str, admin_role: str) -> None:
         await _check_admin(cell, admin_role)
         await cell.execute("SELECT pg_advisory_lock(%s)", (_TEMPLATE_LOCK,))
         await _close_to_public(cell)
-        await _create_role(cell, PROBE_ROLE)
+        is_there = await _exists(cell, "SELECT FROM pg_roles WHERE rolname = %s", PROBE_ROLE)
+        await _run(cell, _role(PROBE_ROLE, is_there=is_there))
         await cell.execute(_fill("GRANT CONNECT ON DATABASE {} TO {}", PROBE_DATABASE, PROBE_ROLE))
         if await _exists(cell, "SELECT FROM pg_roles WHERE rolname = %s", REWIND_ROLE):
             await cell.execute(_fill("GRANT CONNECT ON DATABASE {} TO {}", MAINTENANCE_DATABASE, REWIND_ROLE))
         await _create_template(cell)
-        await _allow_connections(cell, TEMPLATE, True)
+        await cell.execute(_allow_connections(TEMPLATE, True))
         async with admin_connection(conninfo, admin_role, TEMPLATE) as template:
-            await harden(template)
+            await _complete(template)
+            await template.execute(_comment(TEMPLATE, _TEMPLATE_EDITION))
         # CREATE DATABASE can copy a template only while no one is connected to it.
-        await _allow_connections(cell, TEMPLATE, False)
+        await cell.execute(_allow_connections(TEMPLATE, False))
 
 
 # Returns whether the work is still to be done. Called under the database's lock, when no one else can do it.
@@ -149,16 +158,38 @@ async def create_database(
         await lock_database(cell, names)
         if not await is_wanted():
             return
-        await _create_role(cell, names.owner_role)
-        await _create_role(cell, names.reader_role)
-        await _create_closed_database(cell, names.database)
-        await _grant_database(cell, names)
-        await _allow_connections(cell, names.database, True)
+        is_complete = await _create_parts(cell, names)
+        large_objects = await functions_like(cell, _OWNERS_FUNCTIONS)
         async with admin_connection(conninfo, admin_role, names.database) as database:
-            await _grant_schemas(database, names)
-            for statement in schema_for((names.owner_role, names.reader_role), record_secret):
-                await database.execute(statement)
-        await _note_edition(cell, names.database)
+            if not is_complete:
+                await _complete(database)
+            access = records.access_for((names.owner_role, names.reader_role), record_secret)
+            await _run(database, [*_grants(names, large_objects), *access, _comment(names.database, _EDITION)])
+
+
+async def _create_parts(cell: AsyncConnection, names: EngineNames) -> bool:
+    """Creates the roles and the database. Returns whether it was copied with this version's privileges and functions.
+
+    What an earlier attempt has copied is not known to be of this version.
+    """
+    roles = [names.owner_role, names.reader_role]
+    arguments = {"database": names.database, "roles": roles, "template": TEMPLATE}
+    found = await (await cell.execute(_EXISTING, arguments)).fetchone()
+    assert found is not None
+    has_database, existing_roles, edition = found
+    made = [statement for role in roles for statement in _role(role, is_there=role in existing_roles)]
+    await _run(cell, made)
+    if not has_database:
+        # A new database allows CONNECT to PUBLIC, so it disallows all connections until that is revoked.
+        await cell.execute(_fill("CREATE DATABASE {} TEMPLATE {} ALLOW_CONNECTIONS false", names.database, TEMPLATE))
+    await _run(cell, _opening(names))
+    return edition == _TEMPLATE_EDITION and not has_database
+
+
+async def _complete(database: AsyncConnection) -> None:
+    """Gives a database this version's privileges and functions that do not depend on whose it is."""
+    await harden(database)
+    await records.create_schema(database)
 
 
 async def of_older_editions(cell: AsyncConnection) -> list[str]:
@@ -178,13 +209,11 @@ async def renew_rights(conninfo: str, admin_role: str) -> None:
                     raise InternalError(f"the schema plainsql of {name} belongs to its customer")
                 await harden(database)
                 await records.renew(database)
-            await pin(cell, "DATABASE", name)
-            await _note_edition(cell, name)
+            await _run(cell, [*pins("DATABASE", name), _comment(name, _EDITION)])
 
 
-async def _note_edition(cell: AsyncConnection, database: str) -> None:
-    statement = sql.SQL("COMMENT ON DATABASE {} IS {}")
-    await cell.execute(statement.format(sql.Identifier(database), sql.Literal(_EDITION)))
+def _comment(database: str, edition: str) -> sql.Composed:
+    return sql.SQL("COMMENT ON DATABASE {} IS {}").format(sql.Identifier(database), sql.Literal(edition))
 
 
 async def drop_database(conninfo: str, admin_role: str, names: EngineNames, is_due: Ask) -> bool:
@@ -243,8 +272,7 @@ async def admin_connection(
             application_name=program,
         )
         async with connection:
-            await connection.execute("SET search_path = pg_catalog, pg_temp")
-            await connection.execute(f"SET lock_timeout = {_LOCK_TIMEOUT_MS}")
+            await connection.execute(f"SET search_path = pg_catalog, pg_temp; SET lock_timeout = {_LOCK_TIMEOUT_MS}")
             yield connection
     except psycopg.OperationalError as error:
         raise engine_unavailable(f"provisioning in {database}: {described(error)}") from error
@@ -306,43 +334,46 @@ async def _locale_clause(cell: AsyncConnection) -> sql.Composable:
     return sql.SQL("LOCALE_PROVIDER libc LOCALE {}").format(sql.Literal(row[0] if row else "C"))
 
 
-async def _create_role(cell: AsyncConnection, role: str) -> None:
-    if not await _exists(cell, "SELECT FROM pg_roles WHERE rolname = %s", role):
-        await cell.execute(_fill("CREATE ROLE {}", role))
+def _role(role: str, *, is_there: bool) -> list[sql.Composed]:
     attributes = "LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS PASSWORD NULL CONNECTION LIMIT {}"
-    statement = sql.SQL("ALTER ROLE {} WITH " + attributes)
-    await cell.execute(statement.format(sql.Identifier(role), sql.Literal(ROLE_CONNECTION_LIMIT)))
-    await pin(cell, "ROLE", role)
+    statement = sql.SQL(f"{'ALTER' if is_there else 'CREATE'} ROLE {{}} WITH {attributes}")
+    return [statement.format(sql.Identifier(role), sql.Literal(ROLE_CONNECTION_LIMIT)), *pins("ROLE", role)]
 
 
-async def _create_closed_database(cell: AsyncConnection, name: str) -> None:
-    # A new database allows CONNECT to PUBLIC, so it disallows all connections until that is revoked.
-    if not await _exists(cell, "SELECT FROM pg_database WHERE datname = %s", name):
-        await cell.execute(_fill("CREATE DATABASE {} TEMPLATE {} ALLOW_CONNECTIONS false", name, TEMPLATE))
-    await cell.execute(_fill("REVOKE ALL ON DATABASE {} FROM PUBLIC", name))
-    await pin(cell, "DATABASE", name)
+def _opening(names: EngineNames) -> list[sql.Composed]:
+    """Statements that let the two roles connect to the database, and no other tenant's."""
+    return [
+        _fill("REVOKE ALL ON DATABASE {} FROM PUBLIC", names.database),
+        *pins("DATABASE", names.database),
+        _fill("GRANT CONNECT, CREATE, TEMPORARY ON DATABASE {} TO {}", names.database, names.owner_role),
+        _fill("GRANT CONNECT ON DATABASE {} TO {}", names.database, names.reader_role),
+        _allow_connections(names.database, True),
+    ]
 
 
-async def _grant_database(cell: AsyncConnection, names: EngineNames) -> None:
-    owner = "GRANT CONNECT, CREATE, TEMPORARY ON DATABASE {} TO {}"
-    await cell.execute(_fill(owner, names.database, names.owner_role))
-    await cell.execute(_fill("GRANT CONNECT ON DATABASE {} TO {}", names.database, names.reader_role))
-
-
-async def _grant_schemas(database: AsyncConnection, names: EngineNames) -> None:
-    await database.execute(_fill("ALTER SCHEMA public OWNER TO {}", names.owner_role))
-    await database.execute(_fill("GRANT USAGE ON SCHEMA public TO {}", names.reader_role))
-    for signature in await functions_like(database, _OWNERS_FUNCTIONS):
-        grant = sql.SQL("GRANT EXECUTE ON FUNCTION {} TO {}")
-        await database.execute(grant.format(signature, sql.Identifier(names.owner_role)))
+def _grants(names: EngineNames, large_objects: Sequence[sql.SQL]) -> list[sql.Composed]:
+    """Statements that give the two roles what is theirs in the database."""
+    functions = sql.SQL(", ").join(large_objects)
     default = "ALTER DEFAULT PRIVILEGES FOR ROLE {} GRANT "
-    for right in ("SELECT ON TABLES", "SELECT ON SEQUENCES", "USAGE ON SCHEMAS"):
-        await database.execute(_fill(f"{default}{right} TO {{}}", names.owner_role, names.reader_role))
+    return [
+        _fill("ALTER SCHEMA public OWNER TO {}", names.owner_role),
+        _fill("GRANT USAGE ON SCHEMA public TO {}", names.reader_role),
+        sql.SQL("GRANT EXECUTE ON FUNCTION {} TO {}").format(functions, sql.Identifier(names.owner_role)),
+        *(
+            _fill(f"{default}{right} TO {{}}", names.owner_role, names.reader_role)
+            for right in ("SELECT ON TABLES", "SELECT ON SEQUENCES", "USAGE ON SCHEMAS")
+        ),
+    ]
 
 
-async def _allow_connections(cell: AsyncConnection, name: str, allowed: bool) -> None:
+def _allow_connections(name: str, allowed: bool) -> sql.Composed:
     statement = sql.SQL("ALTER DATABASE {} WITH ALLOW_CONNECTIONS {}")
-    await cell.execute(statement.format(sql.Identifier(name), sql.Literal(allowed)))
+    return statement.format(sql.Identifier(name), sql.Literal(allowed))
+
+
+async def _run(connection: AsyncConnection, statements: Sequence[sql.Composed]) -> None:
+    """Runs statements in one exchange and one transaction."""
+    await connection.execute(sql.SQL(";\n").join(statements))
 
 
 async def _exists(connection: AsyncConnection, query: str, argument: str) -> bool:

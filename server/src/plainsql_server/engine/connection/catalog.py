@@ -64,21 +64,23 @@ class Catalog:
             self._met.update(_types_from_rows([(int(o), n, int(b), d, int(e)) for o, n, b, d, e in rows]))
         return [SHIPPED_TYPES.get(oid) or self._met.get(oid) or EngineType(oid, "unknown") for oid in oids]
 
-    async def rendering(self, result: PGresult, encoding: Encoding, deadline: Deadline) -> Rendering:
-        """How to encode this result. Cached by result description, because applications repeat their statements.
+    async def rendering(
+        self, result: PGresult, encoding: Encoding, deadline: Deadline, *, hidden: int = 0
+    ) -> Rendering:
+        """How to encode this result, but for `hidden` columns at its end.
 
-        Raises like `types`.
+        Cached by result description, because applications repeat their statements. Raises like `types`.
         """
-        known = self.known_rendering(result, encoding)
+        known = self.known_rendering(result, encoding, hidden)
         if known is None:
-            description = describe(result)
+            description = describe(result, hidden)
             types = await self.types([oid for _, oid in description], deadline)
             known = self._remember(description, types, encoding)
         return known
 
-    def known_rendering(self, result: PGresult, encoding: Encoding) -> Rendering | None:
+    def known_rendering(self, result: PGresult, encoding: Encoding, hidden: int = 0) -> Rendering | None:
         """How to encode this result, if no type must be looked up for it."""
-        description = describe(result)
+        description = describe(result, hidden)
         known = self._renderings.get((description, encoding))
         if known is None:
             types = [SHIPPED_TYPES.get(oid) or self._met.get(oid) for _, oid in description]

@@ -18,6 +18,7 @@ import select
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Protocol
 
 from psycopg import Error as DriverError
 from psycopg import pq
@@ -25,6 +26,8 @@ from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, PipelineStatus, 
 from psycopg.pq.abc import PGconn, PGresult
 
 from plainsql_server.core.clock import NO_DEADLINE
+from plainsql_server.core.result import Notices
+from plainsql_server.engine.connection.notices import NoticeCollector
 from plainsql_server.engine.connection.opening import finish_connecting
 from plainsql_server.engine.connection.prepared import PreparedStatements
 from plainsql_server.engine.connection.session_state import SessionState
@@ -51,6 +54,13 @@ class ResultTooLarge(Exception):
     """
 
 
+class LaneSide(Protocol):
+    """The fast lane's side of a connection."""
+
+    def note_notice(self) -> None:
+        """Called when PostgreSQL has sent a notice."""
+
+
 class Connection:
     """An open connection. Not safe for concurrent use: the pool leases it to one request at a time."""
 
@@ -71,6 +81,8 @@ class Connection:
         # Steps that were queued and not yet read to their end, as rows per chunk (0: all rows in one result).
         self._steps: deque[int] = deque()
         self.prepared = PreparedStatements()
+        # When its pool took it back last.
+        self.idle_since_s = 0.0
         # Set by a request that may have called nextval; see `must_discard_before`.
         self.must_discard_sequences = False
         # How many bytes of an incomplete result to accept, counted from its second chunk on.
@@ -92,7 +104,9 @@ class Connection:
         # Results that were read before this exchange was adopted.
         self._returned: deque[PGresult | None] = deque()
         # The fast lane's side of this connection, if it has been used there.
-        self.lane_exchange: object | None = None
+        self.lane_exchange: LaneSide | None = None
+        # The notices of the request that has it; None if there were none.
+        self._notices: NoticeCollector | None = None
         # Set on every cell, because a cell whose servers share one address looks like a single server from here.
         pgconn.notice_handler = self._on_notice
 
@@ -298,6 +312,19 @@ class Connection:
         message = notice.error_field(DiagnosticField.MESSAGE_PRIMARY) or b""
         if message.startswith(_WAIT_CANCELLED):
             self.is_unreplicated = True
+        if self._notices is None:
+            self._notices = NoticeCollector()
+        self._notices.add(notice)
+        if self.lane_exchange is not None:
+            self.lane_exchange.note_notice()
+
+    def take_notices(self) -> Notices | None:
+        """The notices that came since the last call, or since `forget_notices`; None if there were none."""
+        return None if self._notices is None else self._notices.take()
+
+    def forget_notices(self) -> None:
+        """Drops notices that are not of the request that begins now."""
+        self._notices = None
 
     def _queued(self, chunk_rows: int = 0) -> None:
         self._steps.append(chunk_rows)

@@ -118,7 +118,13 @@ def condition_name(sqlstate: str) -> str:
 
 def _is_parse_error(result: PGresult, sqlstate: str) -> bool:
     # Functions raise some of the lexer's SQLSTATEs, too. The source file that raised the error tells them apart.
-    return sqlstate == _SYNTAX_ERROR or _field(result, DiagnosticField.SOURCE_FILE) == "scan.l"
+    if sqlstate != _SYNTAX_ERROR and _field(result, DiagnosticField.SOURCE_FILE) != "scan.l":
+        return False
+    # Code that was running, such as EXECUTE in a function, had the text parsed, or raised the SQLSTATE itself.
+    if result.error_field(DiagnosticField.INTERNAL_QUERY) is not None:
+        return False
+    points_to_text = result.error_field(DiagnosticField.STATEMENT_POSITION) is not None
+    return points_to_text or result.error_field(DiagnosticField.CONTEXT) is None
 
 
 def _is_retryable(sqlstate: str, message: str) -> bool:

@@ -1,8 +1,11 @@
 """Converts JSON parameters to PostgreSQL's text format, according to the parameter types that PostgreSQL reports.
 
 A parameter arrives as the raw JSON that the client sent. So a number keeps every digit, and JSON for a json or jsonb
-parameter is passed through unchanged.
+parameter is passed through unchanged. A string for bytea is base64, as in results.
 """
+
+from binascii import Error as Base64Error
+from binascii import a2b_base64
 
 import msgspec
 
@@ -11,6 +14,9 @@ from plainsql_server.engine.encoding.arrays import quote_element
 from plainsql_server.engine.encoding.types import EngineType
 
 _JSON_OIDS = frozenset([114, 3802])
+_BYTEA_OID = 17
+# The types for which a string is not PostgreSQL's text.
+OIDS_WITH_OWN_STRINGS = _JSON_OIDS | {_BYTEA_OID}
 # PostgreSQL's MAXDIM.
 _MAX_DIMENSIONS = 6
 _decode_string = msgspec.json.Decoder(str).decode
@@ -35,7 +41,7 @@ def encode_parameter(raw: bytes, type_: EngineType, number: int) -> bytes | None
     if resolved.oid in _JSON_OIDS:
         return raw
     if raw[:1] == b'"':
-        return _string(raw, number)
+        return _bytea(_string(raw, number), number) if resolved.oid == _BYTEA_OID else _string(raw, number)
     if raw[:1] == b"[" and resolved.element is not None:
         return _array(raw, resolved, number)
     raise RequestError(
@@ -53,6 +59,20 @@ def _string(raw: bytes, number: int) -> bytes:
             "null_character", f"Parameter ${number} contains a NUL character, which PostgreSQL can't store in text."
         )
     return text.encode()
+
+
+def _bytea(text: bytes, number: int) -> bytes:
+    # PostgreSQL's text for bytes that are not all printable has a backslash, which base64 never has.
+    if b"\\" in text:
+        return text
+    try:
+        return b"\\x" + a2b_base64(text, strict_mode=True).hex().encode() if text else text
+    except Base64Error as error:
+        raise RequestError(
+            "invalid_parameter",
+            f"Parameter ${number} is of type bytea, and its string isn't base64.",
+            hint=r"Send base64 with padding, or PostgreSQL's hexadecimal text, which begins with \x.",
+        ) from error
 
 
 def _array(raw: bytes, array: EngineType, number: int, dimension: int = 1) -> bytes:

@@ -42,10 +42,14 @@ class Rendering:
 Description = tuple[tuple[str, int], ...]
 
 
-def describe(result: PGresult) -> Description:
-    """The columns of a result as (name, type OID). Raises StatementError if a name is not UTF-8."""
+def describe(result: PGresult, hidden: int = 0) -> Description:
+    """The columns of a result, but for the last ones if they are hidden, as (name, type OID).
+
+    Raises StatementError if a name is not UTF-8.
+    """
+    fields = range(result.nfields - hidden)
     try:
-        return tuple([((result.fname(field) or b"").decode(), result.ftype(field)) for field in range(result.nfields)])
+        return tuple([((result.fname(field) or b"").decode(), result.ftype(field)) for field in fields])
     except UnicodeDecodeError as error:
         raise untranslatable() from error
 

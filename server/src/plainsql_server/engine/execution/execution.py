@@ -151,10 +151,11 @@ class ResultStream:
             result = None
         # Read up to the answer to the sync: only then has PostgreSQL committed, or failed to.
         await self._drain()
-        command, affected = read_command_tag(self._tag)
+        command, affected = read_command_tag(self._tag, returns_rows=self._renderer is not None)
         if self._statement.first_rows is not None:
             command = "SELECT"
-        self.completion = Completion(command, affected, monotonic_us() - self._started_us)
+        exec_us = monotonic_us() - self._started_us
+        self.completion = Completion(command, affected, exec_us, connection.take_notices())
         return None
 
     async def _drain(self) -> None:
@@ -174,6 +175,7 @@ class ResultStream:
 
     async def _start(self) -> None:
         connection, sql, params, chunk_rows = self._connection, self._text(), self._statement.params, self._chunk_rows()
+        connection.forget_notices()
         prepared: Prepared | None = None
         if params:
             prepared = connection.prepared.find(sql) or await self._prepare(sql)
@@ -302,10 +304,13 @@ def changed_mode() -> RequestError:
     )
 
 
-def read_command_tag(tag: bytes) -> tuple[str, int]:
-    """Splits a command tag like `INSERT 0 5` into the command and the number of affected rows."""
+def read_command_tag(tag: bytes, *, returns_rows: bool) -> tuple[str, int]:
+    """Splits a command tag like `INSERT 0 5` into the command and the number of affected rows.
+
+    CREATE TABLE AS and its kin have the tag of a SELECT, but return no rows: they have stored them.
+    """
     if tag.startswith(b"SELECT"):
-        return "SELECT", 0
+        return "SELECT", 0 if returns_rows else int(tag[6:] or b"0")
     words = tag.decode().split(" ")
     command = " ".join(word for word in words if not word.isdigit())
     return command, int(words[-1]) if command in _CHANGES_ROWS else 0

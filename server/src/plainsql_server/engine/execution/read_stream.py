@@ -140,7 +140,7 @@ class ReadStream(ResultStream):
             if error.diagnosis.sqlstate in CHANGED_MODE:
                 raise changed_mode() from error
             raise
-        return Completion("SELECT", 0, monotonic_us() - self._started_us)
+        return Completion("SELECT", 0, monotonic_us() - self._started_us, connection.take_notices())
 
     def _text(self) -> str:
         return _DECLARE + self._statement.sql

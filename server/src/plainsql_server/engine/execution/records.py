@@ -141,6 +141,8 @@ _FUNCTIONS = f"""
 # Identifies the version of the functions in a database. It covers the whole SQL text, comments included: any change to
 # _FUNCTIONS makes existing databases outdated until `renew` runs.
 EDITION = hashlib.sha256(_FUNCTIONS.encode()).hexdigest()[:12]
+# Identifies the version of the whole schema, which new databases are copied with.
+SCHEMA_EDITION = hashlib.sha256((_TABLES + _FUNCTIONS).encode()).hexdigest()[:12]
 _GRANT = "GRANT USAGE ON SCHEMA plainsql TO {}"
 _SECRET = "INSERT INTO plainsql.secrets SELECT {0} WHERE NOT EXISTS (SELECT FROM plainsql.secrets WHERE hash = {0})"
 
@@ -206,11 +208,16 @@ class Found:
     finished_at: str | None = None
 
 
-def schema_for(roles: Sequence[str], secret: str) -> list[sql.Composed]:
-    """Statements that create the schema in a database and grant its roles access. They can be run again."""
+async def create_schema(database: AsyncConnection) -> None:
+    """Creates the schema in a database, which no role can use yet. Can be run again."""
+    await database.execute(sql.SQL(_TABLES + _FUNCTIONS))
+
+
+def access_for(roles: Sequence[str], secret: str) -> list[sql.Composed]:
+    """Statements that let a database's roles use the schema, with the secret. They can be run again."""
     hash_ = sql.Literal(hashlib.sha256(secret.encode()).digest())
-    grants = [sql.SQL(_GRANT).format(sql.Identifier(role)) for role in roles]
-    return [sql.Composed([sql.SQL(_TABLES + _FUNCTIONS)]), *grants, sql.SQL(_SECRET).format(hash_)]
+    grantees = sql.SQL(", ").join(map(sql.Identifier, roles))
+    return [sql.SQL(_GRANT).format(grantees), sql.SQL(_SECRET).format(hash_)]
 
 
 async def renew(database: AsyncConnection) -> None:

@@ -30,7 +30,8 @@ from plainsql_server.engine.connection.connection import Connection
 from plainsql_server.engine.connection.exchange import close_prepared, drain, fail, run_command
 from plainsql_server.engine.connection.sqlstate import engine_unavailable
 from plainsql_server.engine.execution.execution import NOTHING_DEFERRED
-from plainsql_server.engine.execution.transaction import Attempt, Plan, Results
+from plainsql_server.engine.execution.plan import Plan, Results
+from plainsql_server.engine.execution.transaction import Attempt
 from plainsql_server.engine.pool.pool import Lease, Pool
 
 # The prefix of the gid of every transaction that the service prepares. Each has a record in the directory.

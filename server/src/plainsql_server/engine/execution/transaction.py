@@ -7,11 +7,11 @@ with parameters that this connection has not prepared yet, or an idempotency rec
 before, and retries are up to the caller.
 """
 
+import asyncio
 import re
 from collections import deque
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import NoReturn
 
@@ -20,7 +20,8 @@ from psycopg.pq.abc import PGresult
 
 from plainsql_server.core.clock import monotonic_us
 from plainsql_server.core.errors import ConflictError, EngineError, Outcome, RequestError, ServiceError, StatementError
-from plainsql_server.core.result import NO_COLUMNS, Completion, Result, Shape
+from plainsql_server.core.insert_text import InsertText
+from plainsql_server.core.result import Completion, Result
 from plainsql_server.engine.connection.catalog import Catalog
 from plainsql_server.engine.connection.exchange import (
     close_prepared,
@@ -31,11 +32,10 @@ from plainsql_server.engine.connection.exchange import (
 )
 from plainsql_server.engine.connection.interrupt import InterruptReason
 from plainsql_server.engine.connection.prepared import Prepared
-from plainsql_server.engine.connection.session_state import SessionState
 from plainsql_server.engine.connection.sqlstate import connection_lost, engine_unavailable, is_stale_plan
 from plainsql_server.engine.encoding.parameters import encode_parameter
-from plainsql_server.engine.encoding.rows import RowRenderer
-from plainsql_server.engine.encoding.shapes import DEFAULT_ENCODING, Encoding, Rendering
+from plainsql_server.engine.encoding.shapes import Rendering
+from plainsql_server.engine.encoding.transaction_times import TransactionTimes
 from plainsql_server.engine.execution.execution import (
     BEGIN,
     CHANGED_MODE,
@@ -47,7 +47,18 @@ from plainsql_server.engine.execution.execution import (
     check_parameter_count,
     read_command_tag,
 )
+from plainsql_server.engine.execution.expectations import check_expectation
+from plainsql_server.engine.execution.freezing import QUESTION, Freezing
+from plainsql_server.engine.execution.plan import (
+    Count,
+    Plan,
+    ResultReference,
+    Results,
+    TransactionStep,
+    references,
+)
 from plainsql_server.engine.execution.records import AlreadyRecorded, Record, claim_failure
+from plainsql_server.engine.execution.step_reading import StepReading
 from plainsql_server.engine.pool.pool import Lease
 
 _HAS_ROWS = frozenset([int(ExecStatus.TUPLES_CHUNK), int(ExecStatus.TUPLES_OK)])
@@ -65,72 +76,19 @@ FLUSH_BYTES = 32 * 1024
 
 # The isolation level can be changed until the transaction takes its first snapshot. This statement takes one.
 _TAKE_SNAPSHOT = b"select"
+# The transaction's time. Takes a snapshot, too.
+_TIME = b"""select pg_catalog.to_char(
+    pg_catalog.timezone('UTC', pg_catalog.now()), 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"""
 
+# After sending or reading this many statements, other requests run: each takes a tenth of a millisecond or less, and
+# while results are there to be read, nothing else waits for anything.
+_PAUSE_AFTER_STEPS = 8
 
-class Count(Enum):
-    """A count that a result has in addition to its rows."""
+# Results with digests may be this many times as large together as one alone: hashing takes time on this process.
+_HASHED_RESULTS = 4
 
-    ROWS = "row_count"
-    AFFECTED = "affected_rows"
-
-
-@dataclass(frozen=True, slots=True)
-class ResultReference:
-    """A parameter taken from an earlier step's result: one of its counts, or a value by row and column."""
-
-    step: int
-    path: str
-    count: Count | None = None
-    row: int = 0
-    column: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Expectation:
-    """The count that a step's result must have. Otherwise the transaction is rolled back."""
-
-    count: Count
-    wanted: int
-
-
-@dataclass(slots=True)
-class TransactionStep:
-    """One statement of a transaction. A parameter is raw JSON, or a reference to an earlier step."""
-
-    sql: str
-    params: Sequence[bytes | ResultReference] = ()
-    expect: Expectation | None = None
-
-
-@dataclass(slots=True)
-class Plan:
-    """A transaction to run."""
-
-    steps: Sequence[TransactionStep]
-    encoding: Encoding = DEFAULT_ENCODING
-    read_only: bool = False
-    max_rows: int = 0
-    max_bytes: int = 0
-    # Whether the first step might run before the first snapshot, so that it could change the isolation level.
-    first_takes_no_snapshot: bool = False
-    # Whether a step could change the isolation level or the read-only mode.
-    guarded: bool = False
-    # What the steps may leave behind in the session, as far as is known when they are sent.
-    session_state: SessionState = SessionState.EVERYTHING
-    record: Record | None = None
-    # Steps whose prepared statement was stale in an earlier attempt. They are prepared again at their position in the
-    # transaction, after the statement that changed the schema.
-    fresh: set[int] = field(default_factory=set)
-
-
-@dataclass(slots=True)
-class Results:
-    """The results of the steps so far. The participants of a spanning transaction share one instance."""
-
-    results: list[Result] = field(default_factory=list)
-    counts: list[dict[Count, int]] = field(default_factory=list)
-    values: dict[ResultReference, bytes | None] = field(default_factory=dict)
-    size_bytes: int = 0
+# Classes of SQLSTATEs that an INSERT may fail with because of what was added to freeze it.
+_REJECTED = ("0A", "42")
 
 
 class _Due(Enum):
@@ -138,22 +96,13 @@ class _Due(Enum):
 
     OURS = auto()
     CLAIM = auto()
+    TIME = auto()
+    FACTS = auto()
     PREPARE = auto()
     STEP = auto()
     GUARD = auto()
     COMMIT = auto()
     SYNC = auto()
-
-
-class _Reading:
-    """A step's result while it is being read."""
-
-    def __init__(self) -> None:
-        self.shape: Shape = NO_COLUMNS
-        self.renderer: RowRenderer | None = None
-        self.rows: list[bytes] = []
-        self.row_count = 0
-        self.tag = b""
 
 
 class Attempt:
@@ -169,7 +118,7 @@ class Attempt:
         self._catalog = catalog
         self._plan = plan
         self._due: deque[tuple[_Due, int]] = deque()
-        self._wanted = _references(plan.steps)
+        self._wanted = references(plan.steps)
         self._results = results or Results()
         self._values = self._results.values
         self._counts = self._results.counts
@@ -183,6 +132,12 @@ class Attempt:
         self.committing = False
         self.results = self._results.results
         self.commit_us = 0
+        self._times = TransactionTimes()
+        self._freezing = {
+            index: Freezing(step.freeze)
+            for index, step in enumerate(plan.steps)
+            if isinstance(step.freeze, InsertText) and index not in plan.unfrozen
+        }
 
     async def run(self) -> list[Result]:
         """Runs the transaction. Returns the results of all steps once it has committed."""
@@ -227,6 +182,11 @@ class Attempt:
         self._begin()
         for index, step in enumerate(plan.steps):
             await self._queue_step(index, step)
+            if index % _PAUSE_AFTER_STEPS == _PAUSE_AFTER_STEPS - 1:
+                await asyncio.sleep(0)
+        if plan.dry_run:
+            await self._end_dry_run()
+            return
         if plan.guarded:
             self._queue_guards()
         if plan.record is not None:
@@ -241,8 +201,15 @@ class Attempt:
         self._due.append((_Due.COMMIT, 0))
         await self._settle()
 
+    async def _end_dry_run(self) -> None:
+        if self._plan.check_deferred:
+            self._queue_ours(NOTHING_DEFERRED)
+        await self._settle()
+        await self._roll_back()
+
     def _begin(self) -> None:
         connection, plan = self._connection, self._plan
+        connection.forget_notices()
         if queue_discard_sequences(connection, plan.session_state):
             self._due += ((_Due.OURS, 0), (_Due.SYNC, 0))
         connection.send_query(BEGIN[plan.read_only])
@@ -250,7 +217,10 @@ class Attempt:
         if plan.record is not None:
             connection.send_query(*plan.record.claim())
             self._due.append((_Due.CLAIM, 0))
-        elif plan.first_takes_no_snapshot:
+        if plan.needs_time:
+            connection.send_query(_TIME)
+            self._due.append((_Due.TIME, 0))
+        elif plan.first_takes_no_snapshot and plan.record is None:
             connection.send_query(_TAKE_SNAPSHOT)
             self._due.append((_Due.OURS, 0))
 
@@ -260,17 +230,31 @@ class Attempt:
         if is_full or any(isinstance(param, ResultReference) for param in step.params):
             await self._settle()
         self._queued_bytes += size_bytes
+        if index in self._freezing:
+            await self._queue_question(index, self._freezing[index])
+        sql = self._sql(index)
         if step.params:
             if index in self._plan.fresh:
-                self._pushed_out += self._connection.prepared.forget(step.sql)
-            prepared = self._connection.prepared.find(step.sql) or await self._prepare(index, step.sql)
+                self._pushed_out += self._connection.prepared.forget(sql)
+            prepared = self._connection.prepared.find(sql) or await self._prepare(index, sql)
             values = self._encoded(index, step, prepared)
             self._connection.send_prepared(prepared.name, values, CHUNK_ROWS)
         else:
-            self._connection.send_query(step.sql.encode(), CHUNK_ROWS)
+            self._connection.send_query(sql.encode(), CHUNK_ROWS)
         # Flush after each statement, so that each one's execution time can be measured separately.
         self._connection.ask_to_flush()
         self._due.append((_Due.STEP, index))
+
+    async def _queue_question(self, index: int, freezing: Freezing) -> None:
+        if index in self._plan.fresh:
+            self._pushed_out += self._connection.prepared.forget(QUESTION)
+        prepared = self._connection.prepared.find(QUESTION) or await self._prepare(index, QUESTION)
+        self._connection.send_prepared(prepared.name, freezing.question())
+        self._due.append((_Due.FACTS, index))
+
+    def _sql(self, index: int) -> str:
+        freezing = self._freezing.get(index)
+        return self._plan.steps[index].sql if freezing is None else freezing.insert.with_row
 
     def _queue_guards(self) -> None:
         # Deferred constraints may run code, so they must run before the guards.
@@ -319,7 +303,7 @@ class Attempt:
             raise StatementError(
                 "reference_failed",
                 f"The reference {reference.path} points to nothing: statement {reference.step} returned"
-                f" {len(self.results[reference.step].rows)} rows with the columns"
+                f" {self.results[reference.step].row_count} rows with the columns"
                 f" {', '.join(self.results[reference.step].shape.columns) or '(none)'}.",
             ) from None
 
@@ -339,6 +323,8 @@ class Attempt:
             due, index = self._due.popleft()
             if due is _Due.STEP:
                 await self._read_step(index)
+                if index % _PAUSE_AFTER_STEPS == _PAUSE_AFTER_STEPS - 1:
+                    await asyncio.sleep(0)
             elif due is _Due.COMMIT:
                 await self._read_commit()
             else:
@@ -356,6 +342,12 @@ class Attempt:
                 await self._fail(result, due, index)
             if result.status == _PIPELINE_SYNC:
                 return
+            if due is _Due.TIME and result.ntuples:
+                now = result.get_value(0, 0) or b""
+                self._plan.now = now.decode()
+                self._times = TransactionTimes(now, [each.encode() for each in self._plan.nows])
+            if due is _Due.FACTS and result.nfields:
+                self._freezing[index].take_facts(result)
             if due is _Due.PREPARE:
                 self._parameter_oids = tuple([result.param_type(at) for at in range(result.nparams)])
 
@@ -366,7 +358,8 @@ class Attempt:
         self.commit_us = monotonic_us() - self._read_until_us
 
     async def _read_step(self, index: int) -> None:
-        reading = _Reading()
+        plan = self._plan
+        reading = StepReading(plan.steps[index], self._freezing.get(index), self._times, plan.digest_key)
         while (result := await self._connection.fetch()) is not None:
             if result.status in _HAS_ROWS:
                 await self._take_rows(result, reading, index)
@@ -375,54 +368,63 @@ class Attempt:
             reading.tag = result.command_status or reading.tag
         self._finish_step(reading, index)
 
-    async def _take_rows(self, result: PGresult, reading: _Reading, index: int) -> None:
+    async def _take_rows(self, result: PGresult, reading: StepReading, index: int) -> None:
+        freezing = reading.freezing
+        if freezing is not None:
+            left_bytes = self._plan.max_bytes - self._results.size_bytes
+            self._results.size_bytes += freezing.take_rows(result, left_bytes)
+            if freezing.insert.returning is None:
+                # All that there is to read was added to freeze it.
+                return
         if reading.renderer is None:
-            rendering = await self._rendering(result)
-            reading.shape, reading.renderer = rendering.shape, rendering.rows
+            reading.start(await self._rendering(result, reading.hidden), result)
+            assert reading.renderer is not None
+        left_bytes = _HASHED_RESULTS * self._plan.max_bytes - self._results.hashed_bytes
+        if not await reading.hash(result, min(self._plan.max_bytes, left_bytes)):
+            self._lease.interrupt(InterruptReason.TOO_LARGE)
         if (by_row := self._wanted.get(index)) is not None:
             for row in range(result.ntuples):
                 for reference in by_row.get(reading.row_count + row, ()):
                     self._take_value(result, reading, reference, row)
         reading.row_count += result.ntuples
-        if len(reading.rows) < self._plan.max_rows and result.ntuples:
+        if reading.step.rows and len(reading.rows) < self._plan.max_rows and result.ntuples:
             rows = reading.renderer.render(result)[: self._plan.max_rows - len(reading.rows)]
             self._results.size_bytes += sum(map(len, rows))
-            if self._results.size_bytes > self._plan.max_bytes:
-                self._lease.interrupt(InterruptReason.TOO_LARGE)
-            else:
+            if self._check_size():
                 reading.rows += rows
 
-    async def _rendering(self, result: PGresult) -> Rendering:
+    def _check_size(self) -> bool:
+        """Whether the results are not too large. If they are, the transaction is interrupted."""
+        is_small = self._results.size_bytes <= self._plan.max_bytes
+        if not is_small:
+            self._lease.interrupt(InterruptReason.TOO_LARGE)
+        return is_small
+
+    async def _rendering(self, result: PGresult, hidden: int) -> Rendering:
         try:
-            return await self._catalog.rendering(result, self._plan.encoding, self._connection.deadline)
+            return await self._catalog.rendering(result, self._plan.encoding, self._connection.deadline, hidden=hidden)
         except EngineError as error:
             # The lookup's own connection failed, while this one may go on to commit.
             raise connection_lost(error.internal_context or "") from error
 
-    def _take_value(self, result: PGresult, reading: _Reading, reference: ResultReference, row: int) -> None:
+    def _take_value(self, result: PGresult, reading: StepReading, reference: ResultReference, row: int) -> None:
         columns = reading.shape.columns
         if reference.column in columns:
             self._values[reference] = result.get_value(row, columns.index(reference.column))
-        elif _COLUMN_NUMBER.fullmatch(reference.column) and int(reference.column) < result.nfields:
+        elif _COLUMN_NUMBER.fullmatch(reference.column) and int(reference.column) < result.nfields - reading.hidden:
             self._values[reference] = result.get_value(row, int(reference.column))
 
-    def _finish_step(self, reading: _Reading, index: int) -> None:
+    def _finish_step(self, reading: StepReading, index: int) -> None:
         now_us = self._ended_us.popleft() if self._ended_us else monotonic_us()
-        command, affected = read_command_tag(reading.tag)
-        completion = Completion(command, affected, now_us - self._read_until_us)
+        command, affected = read_command_tag(reading.tag, returns_rows=reading.renderer is not None)
+        notices = self._connection.take_notices()
+        completion = Completion(command, affected, now_us - self._read_until_us, notices)
         self._read_until_us = now_us
-        truncated = reading.row_count > self._plan.max_rows
-        self.results.append(Result(reading.shape, reading.rows, truncated, completion, 0))
+        self._results.hashed_bytes += reading.hashed_bytes
+        self.results.append(reading.finish(completion, self._plan.max_rows))
         counts = {Count.ROWS: reading.row_count, Count.AFFECTED: affected}
         self._counts.append(counts)
-        expect = self._plan.steps[index].expect
-        if expect is not None and counts[expect.count] != expect.wanted:
-            raise StatementError(
-                "expectation_failed",
-                f"Statement {index}: expected {expect.count.value} {expect.wanted}, got {counts[expect.count]}."
-                " The transaction was rolled back.",
-                statement_index=index,
-            )
+        check_expectation(index, self._plan.steps[index], counts, self.results[-1].digests)
 
     async def _fail(self, result: PGresult, due: _Due, index: int) -> NoReturn:
         self._due.clear()
@@ -437,7 +439,7 @@ class Attempt:
             self._connection.close()
             raise RequestError("copy_not_supported", "COPY isn't supported.")
         except ServiceError as error:
-            if due in (_Due.STEP, _Due.PREPARE):
+            if due in (_Due.STEP, _Due.PREPARE, _Due.FACTS):
                 error.statement_index = index
             if due is _Due.GUARD and error.diagnosis.sqlstate in CHANGED_MODE:
                 raise changed_mode() from error
@@ -461,6 +463,9 @@ class Attempt:
         connection = self._connection
         if error.statement_index is not None and is_stale_plan(error):
             self._prepare_anew(error.statement_index)
+        elif error.statement_index in self._freezing and (error.diagnosis.sqlstate or "").startswith(_REJECTED):
+            # All of them, so that there is one more attempt and not one for each.
+            self._plan.unfrozen.update(self._freezing)
         if not isinstance(error, ConflictError):
             error.outcome = Outcome.ROLLED_BACK
         if self.committing:
@@ -472,8 +477,8 @@ class Attempt:
 
     def _prepare_anew(self, index: int) -> None:
         step = self._plan.steps[index]
-        if step.params:
-            self._pushed_out += self._connection.prepared.forget(step.sql)
+        if step.params or index in self._freezing:
+            self._pushed_out += self._connection.prepared.forget(self._sql(index))
             self._plan.fresh.add(index)
 
     async def _roll_back(self) -> None:
@@ -488,13 +493,3 @@ class Attempt:
             # The caller gets the error that failed the transaction. A connection that breaks here is closed.
             with suppress(ServiceError):
                 await drain(connection)
-
-
-def _references(steps: Sequence[TransactionStep]) -> Mapping[int, Mapping[int, set[ResultReference]]]:
-    """The values that references need, by step and row."""
-    wanted: dict[int, dict[int, set[ResultReference]]] = {}
-    for step in steps:
-        for param in step.params:
-            if isinstance(param, ResultReference) and param.count is None:
-                wanted.setdefault(param.step, {}).setdefault(param.row, set()).add(param)
-    return wanted

@@ -25,6 +25,9 @@ _STARTUP = {
     "synchronous_commit": "on",
     # The secret for idempotency records is sent as a parameter, and error context could reveal parameters.
     "log_parameter_max_length_on_error": "0",
+    # So could a plan, which is sent as a message.
+    "client_min_messages": "notice",
+    "debug_print_plan": "off",
     # With a missing library stored here by ALTER ROLE, a tenant could no longer connect.
     "local_preload_libraries": "",
     # Under SSI, a sequential scan takes a predicate lock on the whole table and conflicts with every writer of it. The

@@ -3,7 +3,7 @@
     queue = admission.tenant_queue(organization_id, max_running=4)
     await admission.acquire(queue, deadline)
     …
-    admission.release(queue, started_s)
+    admission.release(queue, held_s)
 
 A slot is the right to use one connection. Organizations get slots in turn, however many requests each of them has
 waiting, so that none is kept out by another's many requests. A request that cannot start in time, or finds the queue
@@ -12,9 +12,11 @@ decides (`planner.py`); the queue knows nothing else of connections.
 """
 
 import asyncio
+import math
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from plainsql_server.core.clock import Deadline
@@ -43,21 +45,40 @@ class Waiter(Protocol):
         """Called when it gets its slot."""
 
 
+class Timer(Protocol):
+    """What `call_later` returns."""
+
+    def cancel(self) -> None: ...
+
+
+def call_later(delay_s: float, callback: Callable[[], None]) -> Timer:
+    """Calls back after a delay, in the running loop."""
+    return asyncio.get_running_loop().call_later(delay_s, callback)
+
+
+CallLater = Callable[[float, Callable[[], None]], Timer]
+
+
 class OrganizationQueue:
     """An organization: its slots, its limit, and its requests that wait."""
 
-    __slots__ = ("lines", "max_running", "mean_slot_s", "name", "paid_until_s", "running", "slots", "waiting")
+    __slots__ = (
+        "lines", "max_running", "mean_slot_s", "name", "paid_until_s", "running", "slots", "tier_max_running",
+        "waiting",
+    )  # fmt: skip
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.running = 0
+        # What its tier allows, and what it may have here: no more than the cell's slots allow.
+        self.tier_max_running = 0
         self.max_running = 0
         # The slots that the planner has given to its databases.
         self.slots = 0
         self.waiting = 0
         self.mean_slot_s = _FIRST_MEAN_S
         # When the penalties for its lost connections are over.
-        self.paid_until_s = 0.0
+        self.paid_until_s = -math.inf
         # Waiting requests by pool, so that a full pool does not hold up the others. No line is empty.
         self.lines: dict[TenantQueue, deque[Waiter]] = {}
 
@@ -81,13 +102,22 @@ class AdmissionQueue:
     Without a planner, each pool has as many slots as it may have at the most.
     """
 
-    def __init__(self, max_running: int, max_waiting: int, planner: Planner | None = None) -> None:
+    def __init__(
+        self,
+        max_running: int,
+        max_waiting: int,
+        planner: Planner | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        call_later: CallLater = call_later,
+    ) -> None:
         self._planner = planner
+        self._clock = clock
+        self._call_later = call_later
         self._max_waiting = max_waiting
-        self.resize(max_running)
         # Nor more than half of the places in the queue, for the same reason.
         self._waiting_ceiling = max(1, max_waiting // 2)
         self._organizations: dict[str, OrganizationQueue] = {}
+        self.resize(max_running)
         # Organizations with waiting requests; the next to be served is at the front.
         self._round: OrderedDict[OrganizationQueue, None] = OrderedDict()
         self._mean_slot_s = _FIRST_MEAN_S
@@ -98,10 +128,13 @@ class AdmissionQueue:
         self.before_serving: Callable[[], None] | None = None
 
     def resize(self, max_running: int) -> None:
-        """Sets how many requests may run at once."""
+        """Sets how many requests may run at once. Call `serve` then, to start those that wait."""
         self._max_running = max_running
         # No organization may hold more than half of the slots, so that a second one always finds one.
         self._organization_ceiling = max(1, max_running // 2)
+        for organization in self._organizations.values():
+            # Not when its next request comes: those that wait now may start, and none may come.
+            organization.max_running = min(organization.tier_max_running, self._organization_ceiling)
 
     def tenant_queue(self, organization_id: str, max_running: int, idle: Sequence[object] = ()) -> TenantQueue:
         """The queue of a new pool, whose requests may have `max_running` slots at once.
@@ -124,7 +157,9 @@ class AdmissionQueue:
 
     def limit(self, queue: TenantQueue, max_running: int) -> None:
         """Sets how many slots the organization may have, as its tier says now."""
-        queue.organization.max_running = min(max_running, self._organization_ceiling)
+        organization = queue.organization
+        organization.tier_max_running = max_running
+        organization.max_running = min(max_running, self._organization_ceiling)
 
     def take_free(self, queue: TenantQueue) -> bool:
         """Takes a slot if one is free and no request waits for the same pool."""
@@ -163,25 +198,24 @@ class AdmissionQueue:
                 raise waited_too_long() from None
             raise
 
-    def release(self, queue: TenantQueue, started_s: float) -> None:
-        """Returns a slot and serves those who wait. `started_s` is when its use began, 0 if it was not used."""
+    def release(self, queue: TenantQueue, held_s: float) -> None:
+        """Returns a slot and serves those who wait. `held_s` is how long it was used, 0 if that is not to count."""
         organization = queue.organization
-        if started_s:
-            took_s = time.monotonic() - started_s
-            self._mean_slot_s += _MEAN_WEIGHT * (took_s - self._mean_slot_s)
-            organization.mean_slot_s += _MEAN_WEIGHT * (took_s - organization.mean_slot_s)
+        if held_s:
+            self._mean_slot_s += _MEAN_WEIGHT * (held_s - self._mean_slot_s)
+            organization.mean_slot_s += _MEAN_WEIGHT * (held_s - organization.mean_slot_s)
         self.running -= 1
         organization.running -= 1
         queue.running -= 1
-        self._serve_next()
+        if self._round:
+            self._serve_next()
         if queue.slots > queue.open_count:
             self._give_back_unused(queue)
 
     def _serve_next(self) -> None:
-        if self._round:
-            if self.before_serving is not None:
-                self.before_serving()
-            self.serve()
+        if self.before_serving is not None:
+            self.before_serving()
+        self.serve()
 
     def _give_back_unused(self, queue: TenantQueue) -> None:
         if self._planner is not None:
@@ -216,23 +250,24 @@ class AdmissionQueue:
         organization = queue.organization
         return self.running < self._max_running and organization.running < organization.max_running
 
-    def release_with_penalty(self, queue: TenantQueue, started_s: float) -> None:
+    def release_with_penalty(self, queue: TenantQueue, held_s: float) -> None:
         """Returns a slot whose connection was lost: at once, or later if that happens again and again."""
-        organization, now_s = queue.organization, time.monotonic()
+        organization, now_s = queue.organization, self._clock()
         credit_s = _PENALTY_S * max(_LOST_AT_ONCE, organization.max_running)
         organization.paid_until_s = max(organization.paid_until_s, now_s - credit_s) + _PENALTY_S
         if organization.paid_until_s <= now_s:
-            self.release(queue, started_s)
+            self.release(queue, held_s)
             return
         # The database is not to blame for longer: its slot is gone with its connection, and it may have others.
         queue.running -= 1
         delay_s = organization.paid_until_s - now_s
-        asyncio.get_running_loop().call_later(delay_s, self._end_penalty, organization)
+        self._call_later(delay_s, partial(self._end_penalty, organization))
 
     def _end_penalty(self, organization: OrganizationQueue) -> None:
         self.running -= 1
         organization.running -= 1
-        self._serve_next()
+        if self._round:
+            self._serve_next()
 
     def enqueue(self, queue: TenantQueue, place: Waiter, deadline: Deadline) -> float:
         """Puts a request into the queue. Returns how many seconds it may wait there; then call `give_up`.

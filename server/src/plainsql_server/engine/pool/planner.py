@@ -9,9 +9,10 @@ A slot is the right of a database to one connection. A database has as many slot
 the missing ones. The planner gives slots and takes them back; `pools.py` does what it says.
 
 To open a connection takes as much processor time as a hundred lookups. So a database that has connections gets another
-only after its requests have waited for as long, in sum, as opening takes. A database that has none gets its first at
-once. If all slots are given, one is taken from another database: from one that is no longer used, from one that has
-several, or else from the one that is used least.
+only after its requests have waited for as long, in sum, as opening takes. If it has managed with those that it has for
+some time, they must wait for much longer: some requests always meet by chance, and growth must come to an end. A
+database that has none gets its first at once. If all slots are given, one is taken from another database: from one that
+is no longer used, from one that has several, or else from the one that is used least.
 """
 
 import math
@@ -23,6 +24,9 @@ from typing import Any, Generic, Protocol, TypeVar
 OPEN_COST_S = 0.01
 # Waiting counts for so long: requests that meet now and then are no reason for another connection.
 OWED_FOR_S = 1.0
+# A database that got none for so long has enough, unless its requests wait for so many times as long as that.
+SETTLED_S = 2.0
+SETTLED_TIMES = 5
 # Connections that a process opens to a cell at once. Each takes a processor of the cell for some milliseconds.
 MAX_PENDING = 4
 # A database that was not used for so long gives up its connections first.
@@ -194,7 +198,7 @@ class Planner:
             if demand.slots == 0 and (step := self._first(demand, now_s)) is not None:
                 return step
         # Only the one that is owed most: to look for a connection that another can spare takes time.
-        owed = [demand for demand, _ in waiting if is_owed(demand) and self._may_grow(demand, now_s)]
+        owed = [demand for demand, _ in waiting if is_owed(demand, now_s) and self._may_grow(demand, now_s)]
         return self._another(max(owed, key=lambda demand: demand.owed_s), now_s) if owed else None
 
     def _may_open(self, now_s: float) -> bool:
@@ -231,9 +235,10 @@ class Planner:
         return best
 
 
-def is_owed(demand: Demand) -> bool:
-    """Whether the requests of a database have waited for as long as it takes to open another connection."""
-    return 0 < demand.slots < demand.max_slots and demand.owed_s >= OPEN_COST_S
+def is_owed(demand: Demand, now_s: float) -> bool:
+    """Whether the requests of a database have waited long enough for another connection."""
+    times = SETTLED_TIMES if now_s - demand.grown_s > SETTLED_S else 1
+    return 0 < demand.slots < demand.max_slots and demand.owed_s >= OPEN_COST_S * times
 
 
 # What it costs to take a connection from a database: from one that is not used any more, from one that has several,

@@ -7,26 +7,14 @@
 `planner.py` decides, `admission_queue.py` knows who waits, `pools.py` opens and closes connections.
 """
 
-import asyncio
 import time
 from collections.abc import Callable
-from typing import Protocol
 
-from plainsql_server.engine.pool.admission_queue import AdmissionQueue, TenantQueue
+from plainsql_server.engine.pool.admission_queue import AdmissionQueue, CallLater, TenantQueue, Timer, call_later
 from plainsql_server.engine.pool.planner import Demand, Planner, Step, is_owed
 
 # How often the planner looks at the requests that wait for a connection.
 _LOOK_EVERY_S = 0.005
-
-
-class Timer(Protocol):
-    """What `call_later` returns."""
-
-    def cancel(self) -> None: ...
-
-
-def _call_later(delay_s: float, callback: Callable[[], None]) -> Timer:
-    return asyncio.get_running_loop().call_later(delay_s, callback)
 
 
 class Planning:
@@ -38,7 +26,7 @@ class Planning:
         admission: AdmissionQueue,
         close_one: Callable[[Demand], None],
         clock: Callable[[], float] = time.monotonic,
-        call_later: Callable[[float, Callable[[], None]], Timer] = _call_later,
+        call_later: CallLater = call_later,
     ) -> None:
         self._planner = planner
         self._admission = admission
@@ -66,7 +54,8 @@ class Planning:
 
     def _is_wanted(self) -> bool:
         """Whether the next slot that is released may be the one to take."""
-        return self._admission.is_short() or any(is_owed(queue) for queue, _ in self._admission.lacking())
+        now_s = self._clock()
+        return self._admission.is_short() or any(is_owed(queue, now_s) for queue, _ in self._admission.lacking())
 
     def close(self) -> None:
         if self._timer is not None:

@@ -38,6 +38,8 @@ _EVERYTHING = SessionState.EVERYTHING
 _CLEAN_TIMEOUT_S = 5.0
 # Far more than opening a connection takes. Only a deadline shorter than this can be the reason that opening failed.
 _CONNECTING_TAKES_S = 0.1
+# A request that has to wait needs more than this.
+_WAITING_TAKES_S = 0.005
 # How long a pool without connections is kept, so that the planner knows how much its database is used.
 _REMEMBERED_S = 120.0
 # How early a timer may fire: the event loop rounds to milliseconds.
@@ -114,7 +116,7 @@ class Lease:
         try:
             connection = pool.take_idle() or await pool.open(self._deadline)
         except BaseException:
-            pool.cell.admission.release(pool.queue, 0.0)
+            pool.admission.release(pool.queue, 0.0)
             raise
         # Measured from here, because waiting for a failover says nothing about how long a slot is held.
         self._hold(connection, time.monotonic())
@@ -136,7 +138,7 @@ class Lease:
     def end(self) -> None:
         """Returns the connection to its pool, cleans it first, or closes it."""
         if not self._has_connection:
-            self._pool.cell.admission.release(self._pool.queue, 0.0)
+            self._pool.admission.release(self._pool.queue, 0.0)
             return
         self._timer.cancel()
         connection = self.connection
@@ -212,7 +214,7 @@ class StreamSlot:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._pool.cell.stream_admission.release(self._pool.stream_queue, self._started_s)
+        self._pool.cell.stream_admission.release(self._pool.stream_queue, time.monotonic() - self._started_s)
 
 
 class Pool:
@@ -221,6 +223,7 @@ class Pool:
     def __init__(self, address: Address, organization_id: str, cell: "CellPools") -> None:
         self.address = address
         self.cell = cell
+        self.admission = cell.admission
         # Last in, first out: the most recently used connection is reused, and the others age and are closed.
         self.idle: list[Connection] = []
         self.queue = cell.admission.tenant_queue(organization_id, cell.pool_limit, self.idle)
@@ -248,7 +251,7 @@ class Pool:
     def limit(self, organization_limit: int) -> None:
         """Sets how many leases the organization may hold across all nodes."""
         # Each process gets an equal share, at least one, so the sum stays within the limit.
-        self.cell.admission.limit(self.queue, max(1, organization_limit // self.cell.processes))
+        self.admission.limit(self.queue, max(1, organization_limit // self.cell.processes))
 
     def stream_slot(self, organization_limit: int, deadline: Deadline) -> "StreamSlot":
         """A stream slot, to acquire before the lease: a slow reader may hold both for a long time."""
@@ -257,18 +260,24 @@ class Pool:
 
     async def acquire(self, deadline: Deadline) -> None:
         """Takes a slot, at once if the pool has or may have one. Raises LimitError if none becomes free in time."""
-        admission = self.cell.admission
+        admission = self.admission
         if not admission.take_free(self.queue):
             if self.queue.slots == 0:
                 self.cell.planning.give_first(self.queue)
-            await admission.acquire(self.queue, deadline)
+            left_s = deadline.left_s()
+            try:
+                await admission.acquire(self.queue, deadline)
+            except LimitError as error:
+                if left_s < _WAITING_TAKES_S:
+                    # Another request had the connection. That is no overload: the deadline was too short to wait.
+                    raise _no_time_to_connect() from error
+                raise
 
     def take_idle(self) -> Connection | None:
         """Takes a usable idle connection, for a request that holds a slot. Returns None if there is none."""
         place, found = self.cell.leader.place, None
         while self.idle and place is not None and found is None:
             connection = self.idle.pop()
-            del self.cell.idle[connection]
             if connection.place == place and connection.check():
                 found = connection
             else:
@@ -278,10 +287,6 @@ class Pool:
             self.cell.planner.give_back_unused(self.queue)
         return found
 
-    def take_last(self) -> None:
-        """Takes the idle connection that was used last, for a request that has looked at it and holds a slot."""
-        del self.cell.idle[self.idle.pop()]
-
     async def open(self, deadline: Deadline) -> Connection:
         """Opens a connection, for a request that holds a slot. Raises EngineError if that fails.
 
@@ -290,7 +295,7 @@ class Pool:
         planner = self.cell.planner
         if self.idle and self.open_count + self.queue.opening >= self.queue.slots:
             # While the primary is unknown, an idle connection is not used, but it may not be one more than allowed.
-            self.cell.close_longest_idle(self)
+            self.close_longest_idle()
         left_s = deadline.left_s()
         opening = planner.begin_opening(self.queue, time.monotonic())
         try:
@@ -316,11 +321,11 @@ class Pool:
     def release(self, connection: Connection, started_s: float) -> None:
         """Takes back a clean connection and releases the slot that was in use since `started_s`."""
         now_s, queue = time.monotonic(), self.queue
+        connection.idle_since_s = now_s
         self.idle.append(connection)
-        self.cell.idle[connection] = (self, now_s)
         if now_s - queue.used_s > TOUCH_EVERY_S:
             queue.touch(now_s)
-        self.cell.admission.release(queue, started_s)
+        self.admission.release(queue, now_s - started_s if started_s else 0.0)
 
     def release_unclean(self, connection: Connection, session_state: SessionState, started_s: float) -> None:
         """Takes back a connection whose last statement was read to its end and may have left something behind."""
@@ -336,7 +341,7 @@ class Pool:
         self._close(connection)
         # The slot belongs to the connection. While a penalty keeps it in use, the planner must not count on it.
         self.cell.planner.give_back(self.queue, 1)
-        self.cell.admission.release_with_penalty(self.queue, started_s)
+        self.admission.release_with_penalty(self.queue, time.monotonic() - started_s if started_s else 0.0)
         self.cell.planning.look_again()
 
     def recover(
@@ -382,10 +387,15 @@ class Pool:
         """Cleans a connection in the background, then takes it back, or closes it if that fails."""
         self.cell.start(self._clean(connection, session_state, started_s))
 
-    def close_idle(self, connection: Connection) -> None:
-        """Closes one of the pool's idle connections."""
-        self.idle.remove(connection)
-        self._close(connection)
+    def close_longest_idle(self) -> None:
+        """Closes the connection that has been idle longest."""
+        self._close(self.idle.pop(0))
+
+    def close_idle(self, until_s: float) -> None:
+        """Closes the connections that have been idle since then, or longer."""
+        while self.idle and self.idle[0].idle_since_s <= until_s:
+            self.close_longest_idle()
+            self.cell.planner.give_back_unused(self.queue)
 
     async def _clean(self, connection: Connection, session_state: SessionState, started_s: float) -> None:
         try:
@@ -416,7 +426,7 @@ class Pool:
         finally:
             # 0.0: the wait says nothing about how long a slot is usually held. It also served as the penalty.
             self._close(connection)
-            self.cell.admission.release(self.queue, 0.0)
+            self.admission.release(self.queue, 0.0)
 
     def _close(self, connection: Connection) -> None:
         connection.close()

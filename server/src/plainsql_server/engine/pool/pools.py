@@ -10,16 +10,14 @@ than run anything: opening one costs as much as a hundred lookups, keeping it co
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from plainsql_server.core.clock import now
 from plainsql_server.core.errors import EngineError, described
 from plainsql_server.core.observation import CellLoad, FailureObserved, Observe
 from plainsql_server.core.tasks import end
-from plainsql_server.engine.connection.connection import Connection
 from plainsql_server.engine.connection.queries import values_and_close
 from plainsql_server.engine.pool.address import Address
 from plainsql_server.engine.pool.admission_queue import AdmissionQueue
@@ -67,8 +65,7 @@ class CellPools:
         # The cell's max_connections, if this process divides them with others.
         self._allowed: int | None = None
         self._pools: dict[Address, Pool] = {}
-        # Every idle connection of the cell, least recently used first.
-        self.idle: OrderedDict[Connection, tuple[Pool, float]] = OrderedDict()
+        self._by_demand: dict[Demand, Pool] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         # Tasks that wait for backends which ignore termination. `close` cancels them.
         self._waits: set[asyncio.Task[None]] = set()
@@ -77,6 +74,7 @@ class CellPools:
         pool = self._pools.get(address)
         if pool is None:
             pool = self._pools[address] = Pool(address, organization_id, self)
+            self._by_demand[pool.queue] = pool
             # Until it is used, or it would be dropped if its first request waits for something else.
             pool.queue.touch(time.monotonic())
         return pool
@@ -118,30 +116,19 @@ class CellPools:
             self.resize(share.of(self._allowed))
 
     def _close_one(self, demand: Demand) -> None:
-        pool, _ = self.idle[cast("Connection", demand.idle[0])]
-        self.close_longest_idle(pool)
-
-    def close_longest_idle(self, pool: Pool) -> None:
-        """Closes the connection of a pool that has been idle longest."""
-        connection = pool.idle[0]
-        del self.idle[connection]
-        pool.close_idle(connection)
+        self._by_demand[demand].close_longest_idle()
 
     def close_idle(self, idle_life_s: float) -> None:
         """Closes connections that have been idle for `idle_life_s`, and drops pools that are no longer in use."""
         now_s = time.monotonic()
-        while self.idle:
-            _, (pool, since_s) = next(iter(self.idle.items()))
-            if since_s > now_s - idle_life_s:
-                break
-            self.close_longest_idle(pool)
-            self.planner.give_back_unused(pool.queue)
+        for pool in self._pools.values():
+            pool.close_idle(now_s - idle_life_s)
         self._drop_pools(now_s)
 
     def _drop_pools(self, now_s: float) -> None:
         for address, pool in list(self._pools.items()):
             if not pool.is_in_use(now_s):
-                del self._pools[address]
+                del self._pools[address], self._by_demand[pool.queue]
                 self.planner.leave(pool.queue)
                 # The fast lane's callers may still refer to the pool.
                 pool.catalog.forget()

@@ -13,8 +13,9 @@ only when the number has stayed the same for some renewals.
 OTHER_CONNECTIONS = 60
 # With fewer, a process could not serve several organizations at once.
 _FEWEST = 8
-# What a process has until the others know that they have to give up its share.
-FIRST_CONNECTIONS = 64
+# What a process has until the others know that they have to give up its share. Two that join at once find as many in
+# what the shares leave, while the others still use all of theirs.
+FIRST_CONNECTIONS = OTHER_CONNECTIONS // 2
 # By then, each process has renewed its entry, and one that has left has closed its connections.
 _RENEWALS_TO_SETTLE = 3
 

@@ -23,6 +23,7 @@ from plainsql_server.directory.principals import Principals
 from plainsql_server.http.app.authentication import authenticate, check_scope
 from plainsql_server.http.app.rate_limit import take_permit
 from plainsql_server.http.app.routes import Route, RouteTable
+from plainsql_server.http.app.web_pages import not_found_page, wants_page
 from plainsql_server.http.server.answers import QueryTimings
 from plainsql_server.http.server.channel import CancelReason
 from plainsql_server.http.server.connections import Connections
@@ -142,8 +143,11 @@ class Application:
         self._observe_failure(error, request)
         timings = None
         if route is not None and route.answers_queries:
-            timings = QueryTimings(total_us=monotonic_us() - request.started_us, exec_us=0)
+            timings = QueryTimings(total_us=monotonic_us() - request.started_us, exec_us=error.exec_us)
         response = error_response(error, request.id, query_timings=timings)
+        response.exec_us = error.exec_us
+        if error.code == "route_not_found" and wants_page(request):
+            response = not_found_page(error, response, request.id)
         if response.status == _METHOD_NOT_ALLOWED:
             response.headers.append((b"allow", ", ".join(self._routes.methods_of(request.path)).encode()))
         return response

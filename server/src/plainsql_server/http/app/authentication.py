@@ -1,6 +1,7 @@
 """Authenticates a request and checks its scope.
 
-Malformed, unknown and revoked secrets all get the same error, so a caller can't tell them apart.
+Malformed, unknown and revoked secrets all get the same error, so a caller can't tell them apart. The holder of a
+session that has ended is informed of that.
 """
 
 import msgspec
@@ -32,8 +33,14 @@ async def authenticate(request: Request, principals: Principals, route: Route) -
         secret = secret_of(request)
     principal = await principals.find(secret)
     if principal is None:
-        raise AccessError("unauthenticated", "The API key or session token is invalid.")
+        raise _invalid(principals.how_it_ended(secret))
     return principal
+
+
+def _invalid(ended: str | None) -> AccessError:
+    if ended is None:
+        return AccessError("unauthenticated", "The API key or session token is invalid.")
+    return AccessError("unauthenticated", ended, hint="Create a new session with your API key: POST /v1/session.")
 
 
 def check_scope(principal: Principal, route: Route) -> None:

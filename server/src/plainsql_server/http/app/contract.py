@@ -57,6 +57,8 @@ class Contract:
     runs_sql: bool = False
     # The formats in which the answer can be streamed.
     streams: tuple[Media, ...] = ()
+    # Other formats of the answer, which the Accept header can ask for.
+    pages: tuple[Media, ...] = ()
 
     @property
     def body_type(self) -> bytes | None:

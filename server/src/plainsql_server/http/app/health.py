@@ -15,8 +15,9 @@ from msgspec import Meta
 from plainsql_server import VERSION
 from plainsql_server.core.clock import monotonic_us
 from plainsql_server.core.errors import RETRY_AFTER_MS, ServiceError
-from plainsql_server.http.app.contract import Contract
+from plainsql_server.http.app.contract import Contract, Media
 from plainsql_server.http.app.routes import Route, open_route
+from plainsql_server.http.app.web_pages import HTML, VARY, start_page, wants_page
 from plainsql_server.http.server.answers import Count, RequestId
 from plainsql_server.http.server.readiness import Readiness
 from plainsql_server.http.server.requests import Request
@@ -91,7 +92,7 @@ class PublicRoutes:
         self.routes: tuple[Route, ...] = ()
 
     def open_routes(self) -> list[Route]:
-        shown = Contract(answers={200: BannerAnswer}, errors=())
+        shown = Contract(answers={200: BannerAnswer}, errors=(), pages=(Media(HTML, "The same as a page."),))
         checked = Contract(options=HealthOptions, answers={200: HealthAnswer, 503: HealthAnswer}, errors=())
         return [
             open_route("GET", "/", "This list of routes", self.get_root, contract=shown),
@@ -108,7 +109,7 @@ class PublicRoutes:
             alias_url=self._urls.alias_url,
             request_id=request.id,
         )
-        return json_response(200, content)
+        return start_page(content) if wants_page(request) else json_response(200, content, [VARY])
 
     async def get_health(self, request: Request) -> Response:
         asked = not request.has_option("live")

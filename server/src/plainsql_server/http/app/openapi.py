@@ -92,9 +92,10 @@ class _Shapes:
         _, bodies = msgspec.json.schema_components(_models(taken), ref_template=_REF)
         _, answers = msgspec.json.schema_components(_models(given), ref_template=_REF)
         for name, model in _structs(_models(given)).items():
-            # An answer has every field, unless its model omits fields without a value.
+            # An answer has every field, unless it is unset or its model omits fields without a value.
             if not model.__struct_config__.omit_defaults:
-                answers[name]["required"] = list(model.__struct_encode_fields__)
+                fields = msgspec.structs.fields(model)
+                answers[name]["required"] = [each.encode_name for each in fields if each.default is not msgspec.UNSET]
             _without_defaults(answers[name])
         self.components: dict[str, Json] = dict(sorted((bodies | answers).items()))
         # Responses that many routes share.
@@ -272,6 +273,7 @@ def _response(route: Route, shapes: _Shapes, status: int, codes: list[str]) -> J
         content[JSON_TYPE] = {"schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas}}
     if answered is not None and status == 200:
         content |= {each.content_type: {"schema": _streamed(each)} for each in contract.streams}
+        content |= {each.content_type: {"schema": {"type": "string"}} for each in contract.pages}
     response: Json = {"description": "\n\n".join(descriptions), "headers": _headers(route, status, shapes)}
     return response | ({"content": content} if content else {})
 

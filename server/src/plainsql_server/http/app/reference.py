@@ -14,6 +14,7 @@ from plainsql_server.http.app.contract import JSON_TYPE, Contract, Media
 from plainsql_server.http.app.etags import KNOWN_VERSION, is_known
 from plainsql_server.http.app.openapi import Json, openapi_document
 from plainsql_server.http.app.routes import AnswerAnyone, Route, open_route
+from plainsql_server.http.app.web_pages import PAGE_HEADERS
 from plainsql_server.http.server.requests import Request
 from plainsql_server.http.server.responses import Header, Response
 
@@ -26,15 +27,8 @@ _PAGES = {
     "/docs": ("docs.html", "text/html", "Interactive API reference"),
     "/docs/docs.js": ("docs.js", "text/javascript", "Script of the API reference"),
     "/docs/docs.css": ("docs.css", "text/css", "Style sheet of the API reference"),
+    "/docs/page.css": ("page.css", "text/css", "Style sheet of other pages"),
 }
-_POLICY = (
-    b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:;"
-    b" base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-_PAGE_HEADERS: tuple[Header, ...] = (
-    (b"content-security-policy", _POLICY),
-    (b"referrer-policy", b"no-referrer"),
-)
 # A new version of the service changes them, so caches must revalidate their copy.
 _ASK_AGAIN: Header = (b"cache-control", b"no-cache")
 
@@ -90,7 +84,7 @@ def _page_route(path: str, file: str, content_type: str, purpose: str) -> Route:
 
 def _page(file: str, content_type: str) -> AnswerAnyone:
     body = files("plainsql_server.http.app").joinpath("pages", file).read_bytes()
-    page = _Kept(body, f"{content_type}; charset=utf-8".encode(), _PAGE_HEADERS)
+    page = _Kept(body, f"{content_type}; charset=utf-8".encode(), PAGE_HEADERS)
 
     async def answer(request: Request) -> Response:
         return page.response(request)

@@ -14,6 +14,7 @@ from enum import Enum
 from plainsql_server.core.errors import AccessError, RequestError
 from plainsql_server.core.principal import Principal, Scope
 from plainsql_server.http.app.contract import Contract
+from plainsql_server.http.app.planes import OtherPlane
 from plainsql_server.http.server.requests import Request
 from plainsql_server.http.server.responses import Response
 
@@ -121,8 +122,9 @@ class _Template:
 class RouteTable:
     """The routes of one plane. One dictionary lookup finds a path without a parameter; the others are tried in turn."""
 
-    def __init__(self, routes: Sequence[Route]) -> None:
+    def __init__(self, routes: Sequence[Route], other: OtherPlane | None = None) -> None:
         self.routes = tuple(routes)
+        self._other = other
         self._by_path: dict[str, dict[str, Route]] = {}
         self._templates: dict[str, _Template] = {}
         for route in routes:
@@ -142,12 +144,19 @@ class RouteTable:
         if methods is None:
             request.path_parameter, methods = self._match(path)
         if not methods:
-            raise AccessError("route_not_found", f"There is no route {path}.", hint="GET / lists the routes.")
+            raise self._not_found(path)
         route = methods.get(request.method)
         if route is None:
             names = " or ".join(sorted(methods))
             raise RequestError("method_not_allowed", f"{path} accepts {names}, not {request.method}.")
         return route
+
+    def _not_found(self, path: str) -> AccessError:
+        other = self._other
+        if other is not None and other.serves(path):
+            message = f"There is no route {path} here: it is on the {other.name} plane."
+            return AccessError("route_not_found", message, hint=f"Send the request to {other.url}{path}.")
+        return AccessError("route_not_found", f"There is no route {path}.", hint="GET / lists the routes.")
 
     def methods_of(self, path: str) -> list[str]:
         """The methods that a path accepts. Empty if there is no such path."""

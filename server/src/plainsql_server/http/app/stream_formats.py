@@ -11,18 +11,34 @@ from msgspec import Meta
 
 from plainsql_server.core.errors import ServiceError
 from plainsql_server.core.result import Shape
-from plainsql_server.data_plane.stream import StreamEnd
+from plainsql_server.data_plane.stream import WHY_BUFFERED, StreamEnd
 from plainsql_server.engine.encoding.csv_values import quoted
 from plainsql_server.engine.encoding.shapes import Encoding
-from plainsql_server.http.server.answers import Count, Error, Failure, QueryTimings, RequestId, Success
+from plainsql_server.http.server.answers import (
+    Count,
+    Error,
+    Failure,
+    OmittedNotices,
+    QueryTimings,
+    RequestId,
+    ShownNotices,
+    Success,
+    notice_fields,
+)
 from plainsql_server.http.server.errors import error_object
 
 
-class StreamColumns(msgspec.Struct, kw_only=True):
+class StreamColumns(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The start of a stream: the event `columns`, or the first line."""
 
     columns: Annotated[list[str], Meta(description="Column names, in order.")]
     types: Annotated[list[str], Meta(description="PostgreSQL type names, in the order of `columns`.")]
+    buffered: Annotated[
+        bool, Meta(description="True if the statement ran to its end, and was committed, before its rows are sent.")
+    ] = False
+    buffered_reason: Annotated[str | None, Meta(description="If `buffered`: why the rows were not sent earlier.")] = (
+        None
+    )
     request_id: RequestId
 
 
@@ -33,6 +49,8 @@ class StreamDone(msgspec.Struct, kw_only=True):
     affected_rows: Annotated[Count, Meta(description="Number of rows changed.")]
     truncated: Annotated[bool, Meta(description="Whether `max_rows` cut the result short.")]
     command: Annotated[str, Meta(description="The SQL command, such as SELECT.")]
+    notices: ShownNotices = msgspec.UNSET
+    notices_omitted: OmittedNotices = msgspec.UNSET
     timings: QueryTimings
 
 
@@ -45,6 +63,8 @@ class LastLine(StreamDone, kw_only=True):
 class StreamError(Error, kw_only=True, omit_defaults=True):
     """The end of a failed stream: the event `error`."""
 
+    notices: ShownNotices = msgspec.UNSET
+    notices_omitted: OmittedNotices = msgspec.UNSET
     request_id: RequestId
 
 
@@ -59,7 +79,7 @@ class StreamFormat(Protocol):
     def encoding(self, asked: Encoding) -> Encoding:
         """The encoding of the rows."""
 
-    def columns(self, shape: Shape, request_id: str) -> bytes:
+    def columns(self, shape: Shape, request_id: str, *, is_buffered: bool) -> bytes:
         """The bytes before the first row."""
 
     def done(self, end: StreamEnd, total_us: int) -> bytes:
@@ -79,14 +99,18 @@ class Events:
     def encoding(self, asked: Encoding) -> Encoding:
         return asked._replace(before=b"event: row\ndata: ", after=b"\n\n")
 
-    def columns(self, shape: Shape, request_id: str) -> bytes:
-        return b"event: columns\ndata: %b\n\n" % _columns(shape, request_id)
+    def columns(self, shape: Shape, request_id: str, *, is_buffered: bool) -> bytes:
+        return b"event: columns\ndata: %b\n\n" % _columns(shape, request_id, is_buffered)
 
     def done(self, end: StreamEnd, total_us: int) -> bytes:
         return b"event: done\ndata: %b\n\n" % msgspec.json.encode(_done(StreamDone, end, total_us))
 
     def error(self, error: ServiceError, request_id: str) -> bytes | None:
-        shown = StreamError(request_id=request_id, **msgspec.structs.asdict(error_object(error)))
+        reported = notice_fields(error.notices)
+        shown = StreamError(
+            request_id=request_id, notices=reported.notices, notices_omitted=reported.notices_omitted,
+            **msgspec.structs.asdict(error_object(error)),
+        )  # fmt: skip
         return b"event: error\ndata: %b\n\n" % msgspec.json.encode(shown)
 
 
@@ -100,14 +124,19 @@ class Lines:
     def encoding(self, asked: Encoding) -> Encoding:
         return asked._replace(after=b"\n")
 
-    def columns(self, shape: Shape, request_id: str) -> bytes:
-        return _columns(shape, request_id) + b"\n"
+    def columns(self, shape: Shape, request_id: str, *, is_buffered: bool) -> bytes:
+        return _columns(shape, request_id, is_buffered) + b"\n"
 
     def done(self, end: StreamEnd, total_us: int) -> bytes:
         return msgspec.json.encode(_done(LastLine, end, total_us)) + b"\n"
 
     def error(self, error: ServiceError, request_id: str) -> bytes | None:
-        return msgspec.json.encode(Failure(error=error_object(error), request_id=request_id)) + b"\n"
+        reported = notice_fields(error.notices)
+        failure = Failure(
+            error=error_object(error), request_id=request_id,
+            notices=reported.notices, notices_omitted=reported.notices_omitted,
+        )  # fmt: skip
+        return msgspec.json.encode(failure) + b"\n"
 
 
 class Csv:
@@ -120,7 +149,7 @@ class Csv:
     def encoding(self, asked: Encoding) -> Encoding:
         return asked._replace(after=b"\r\n", as_csv=True)
 
-    def columns(self, shape: Shape, request_id: str) -> bytes:  # noqa: ARG002
+    def columns(self, shape: Shape, request_id: str, *, is_buffered: bool) -> bytes:  # noqa: ARG002
         return b",".join([quoted(name.encode()) for name in shape.columns]) + b"\r\n" if shape.columns else b""
 
     def done(self, end: StreamEnd, total_us: int) -> bytes:  # noqa: ARG002
@@ -137,13 +166,19 @@ STREAM_FORMATS: dict[bytes, StreamFormat] = {
 }
 
 
-def _columns(shape: Shape, request_id: str) -> bytes:
-    return b'{%b,"request_id":"%b"}' % (shape.json, request_id.encode())
+_BUFFERED = b',"buffered":true,"buffered_reason":' + msgspec.json.encode(WHY_BUFFERED)
+
+
+def _columns(shape: Shape, request_id: str, is_buffered: bool) -> bytes:
+    return b'{%b%b,"request_id":"%b"}' % (shape.json, _BUFFERED if is_buffered else b"", request_id.encode())
 
 
 def _done(model: type[StreamDone], end: StreamEnd, total_us: int) -> StreamDone:
     completion = end.completion
+    reported = notice_fields(completion.notices)
     return model(
+        notices=reported.notices,
+        notices_omitted=reported.notices_omitted,
         row_count=end.row_count,
         affected_rows=completion.affected_rows,
         truncated=end.truncated,

@@ -32,11 +32,11 @@ def administrator(request: Request, principal: Principal) -> Actor:
     return Actor.of(principal, request.id)
 
 
-def id_of(request: Request, kind: Kind, code: str) -> str:
-    """The id in the path. Raises AccessError with `code` if it is not a valid id of this kind."""
+def key_id_of(request: Request) -> str:
+    """The id of a key in the path. Raises AccessError if it is not a valid one."""
     text = request.path_parameter
-    if not is_id(text, kind):
-        raise AccessError(code, f"There is no {'database' if kind is Kind.DATABASE else 'key'} {text!r}.")
+    if not is_id(text, Kind.KEY):
+        raise AccessError("key_not_found", f"There is no key {text!r}.")
     return text
 
 

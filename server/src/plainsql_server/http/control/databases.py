@@ -11,13 +11,12 @@ from msgspec import Meta
 
 from plainsql_server.control_plane import databases
 from plainsql_server.core.errors import RequestError
-from plainsql_server.core.ids import Kind
 from plainsql_server.core.principal import Principal
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
 from plainsql_server.http.app.fields import DatabaseName
 from plainsql_server.http.app.health import Urls
-from plainsql_server.http.control.answering import administrator, decoded_body, id_of
+from plainsql_server.http.control.answering import administrator, decoded_body
 from plainsql_server.http.control.paging import PageOptions, page, read_cursor
 from plainsql_server.http.server.answers import Cursor, RequestId, Success, Time
 from plainsql_server.http.server.requests import Request
@@ -156,8 +155,7 @@ class DatabaseRoutes:
         return await self._answer(request, 200, await databases.restore(self._directory, database, by))
 
     async def _named(self, request: Request, principal: Principal) -> DatabaseRecord:
-        database_id = id_of(request, Kind.DATABASE, "database_not_found")
-        return await databases.get(self._directory, database_id, principal.organization_id)
+        return await databases.get_shown(self._directory, principal.organization_id, request.path_parameter)
 
     async def _answer(self, request: Request, status: int, database: DatabaseRecord) -> Response:
         sizes = await databases.sizes_bytes(self._directory, [database])

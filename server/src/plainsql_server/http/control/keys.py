@@ -12,12 +12,11 @@ from msgspec import Meta
 from plainsql_server.control_plane import keys
 from plainsql_server.control_plane.states import CredentialState
 from plainsql_server.core.credential import Secret
-from plainsql_server.core.ids import Kind
 from plainsql_server.core.principal import Principal, Scope
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.keys import KeyRecord
 from plainsql_server.http.app.fields import DatabaseName, Title
-from plainsql_server.http.control.answering import administrator, decoded_body, id_of, no_content
+from plainsql_server.http.control.answering import administrator, decoded_body, key_id_of, no_content
 from plainsql_server.http.control.paging import PageOptions, page, read_cursor
 from plainsql_server.http.server.answers import Cursor, RequestId, Success, Time
 from plainsql_server.http.server.requests import Request
@@ -39,7 +38,9 @@ class KeyBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     name: Title
     scopes: Annotated[list[Scope], Meta(description="One or more scopes.", extra_json_schema={"minItems": 1})]
-    database: Annotated[DatabaseName | None, Meta(description="Restrict the key to this database.")] = None
+    database: Annotated[
+        DatabaseName | None, Meta(description="Restrict the key to this database, by its name or id.")
+    ] = None
     expires_at: Annotated[
         Annotated[datetime, Meta(extra_json_schema={"format": "date-time"})] | None,
         Meta(description="When the key expires. Must be in the future and have a time zone."),
@@ -142,25 +143,23 @@ class KeyRoutes:
 
     async def get(self, request: Request, principal: Principal) -> Response:
         administrator(request, principal)
-        key = await keys.get(self._directory, principal.organization_id, _id(request))
+        key = await keys.get(self._directory, principal.organization_id, key_id_of(request))
         return json_response(200, KeyAnswer(key=_shown(key), request_id=request.id))
 
     async def rotate(self, request: Request, principal: Principal) -> Response:
         by = administrator(request, principal)
         body = decoded_body(request, _rotation_body)
         overlap = timedelta(seconds=body.overlap_seconds)
-        new, old, secret = await keys.rotate(self._directory, principal.organization_id, _id(request), overlap, by)
+        new, old, secret = await keys.rotate(
+            self._directory, principal.organization_id, key_id_of(request), overlap, by
+        )
         shown = RotationAnswer(key=_shown_with(secret, new), replaced=_shown(old), request_id=request.id)
         return json_response(201, shown)
 
     async def delete(self, request: Request, principal: Principal) -> Response:
         by = administrator(request, principal)
-        await keys.revoke(self._directory, _id(request), principal.organization_id, by)
+        await keys.revoke(self._directory, key_id_of(request), principal.organization_id, by)
         return no_content()
-
-
-def _id(request: Request) -> str:
-    return id_of(request, Kind.KEY, "key_not_found")
 
 
 def _shown(key: KeyRecord) -> Key:

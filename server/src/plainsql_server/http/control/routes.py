@@ -5,10 +5,10 @@ All require the scope `admin`, except the session routes and reading your own or
 
 from collections.abc import Callable
 
-from plainsql_server.core.ids import Kind
 from plainsql_server.core.principal import Scope
 from plainsql_server.directory.connection import Directory
 from plainsql_server.http.app.contract import Contract, Parameter
+from plainsql_server.http.app.fields import DATABASE_NAME_PATTERN
 from plainsql_server.http.app.health import Urls
 from plainsql_server.http.app.routes import Answer, Caller, Route, known_callers_route, scoped_route
 from plainsql_server.http.control.answering import MAX_BODY_BYTES
@@ -43,14 +43,12 @@ from plainsql_server.http.control.sessions import NewSessionAnswer, SessionAnswe
 _EXAMPLE_ID = "01a1dd58598e22a80592d43343fe5435"
 
 
-def _id(kind: Kind, description: str) -> Parameter:
-    return Parameter(
-        "id", description, {"type": "string", "pattern": f"^{kind}_[0-9a-z]{{1,64}}$"}, f"{kind}_{_EXAMPLE_ID}"
-    )
-
-
-_KEY = _id(Kind.KEY, "The key's id, not its secret.")
-_DATABASE = _id(Kind.DATABASE, "The database's id, not its name.")
+_KEY = Parameter(
+    "id", "The key's id, not its secret.", {"type": "string", "pattern": "^key_[0-9a-z]{1,64}$"}, f"key_{_EXAMPLE_ID}"
+)
+_DATABASE = Parameter(
+    "id", "The database's name or id.", {"type": "string", "pattern": DATABASE_NAME_PATTERN}, f"db_{_EXAMPLE_ID}"
+)
 # Errors of the cell, which can occur while a database is created.
 _CELL_ERRORS = ("engine_unavailable", "connection_lost", "overloaded")
 

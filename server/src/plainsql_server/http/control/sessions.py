@@ -28,7 +28,9 @@ class SessionBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         Annotated[list[Scope], Meta(extra_json_schema={"minItems": 1})] | None,
         Meta(description="A subset of the key's scopes. Default: all of them."),
     ] = None
-    database: Annotated[DatabaseName | None, Meta(description="Restrict the session to this database.")] = None
+    database: Annotated[
+        DatabaseName | None, Meta(description="Restrict the session to this database, by its name or id.")
+    ] = None
     api_key: Annotated[
         str | None, Meta(description="The API key, if you don't send it in the Authorization header.")
     ] = None

@@ -26,6 +26,7 @@ class TierLimits(msgspec.Struct, kw_only=True):
     statement_bytes: int
     request_bytes: int
     transaction_statements: int
+    verified_reads: int
     parameters: int
     result_rows: int
     result_bytes: int

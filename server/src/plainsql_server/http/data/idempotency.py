@@ -15,7 +15,8 @@ from plainsql_server.core.errors import AccessError, RequestError
 from plainsql_server.core.ids import is_request_id
 from plainsql_server.core.principal import Principal
 from plainsql_server.data_plane.idempotency import Idempotency, KeyedRequest, RequestOutcome
-from plainsql_server.data_plane.transaction import TransactionRequest, TransactionResult
+from plainsql_server.data_plane.transaction import TransactionResult
+from plainsql_server.data_plane.transaction_request import TransactionRequest
 from plainsql_server.http.server.answers import RequestId, Success
 from plainsql_server.http.server.requests import Request
 from plainsql_server.http.server.responses import Response, json_response

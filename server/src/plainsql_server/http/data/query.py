@@ -9,12 +9,13 @@ from plainsql_server.core.principal import Principal
 from plainsql_server.core.result import Result
 from plainsql_server.data_plane.job import StatementJob
 from plainsql_server.data_plane.query import Queries
-from plainsql_server.data_plane.transaction import TransactionRequest, TransactionStatement
+from plainsql_server.data_plane.transaction_request import TransactionRequest, TransactionStatement
 from plainsql_server.engine.encoding.shapes import Encoding
 from plainsql_server.http.app.stream_formats import StreamFormat
 from plainsql_server.http.data.idempotency import IDEMPOTENCY_KEY, IdempotencyRoutes
 from plainsql_server.http.data.query_body import QUERY_BODY, QueryOptions
 from plainsql_server.http.data.streams import StreamedAnswers, wanted_format
+from plainsql_server.http.server.answers import notices_json
 from plainsql_server.http.server.requests import Request, decode_json, text_of
 from plainsql_server.http.server.responses import Response
 
@@ -108,9 +109,9 @@ def _render(result: Result, request: Request) -> Response:
 def _body(result: Result, request: Request) -> bytes:
     completion = result.completion
     total_us = monotonic_us() - request.started_us
-    return b'{"success":true,%b,"rows":[%b],"row_count":%d,"truncated":%b,"affected_rows":%d,"command":"%b",' % (
+    return b'{"success":true,%b,"rows":[%b],"row_count":%d,"truncated":%b,"affected_rows":%d,"command":"%b"%b,' % (
         result.shape.json, b",".join(result.rows), len(result.rows), b"true" if result.truncated else b"false",
-        completion.affected_rows, completion.command.encode(),
+        completion.affected_rows, completion.command.encode(), notices_json(completion.notices),
     ) + b'"timings":{"total_us":%d,"exec_us":%d},"request_id":"%b"}' % (
         total_us, completion.exec_us, request.id.encode(),
     )  # fmt: skip

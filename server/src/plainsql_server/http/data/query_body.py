@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from plainsql_server.http.server.answers import Count, QueryTimings, RequestId, Success
+from plainsql_server.http.server.answers import Count, OmittedNotices, QueryTimings, RequestId, ShownNotices, Success
 
 MaxRows = Annotated[int, Meta(ge=0)]
 TimeoutMs = Annotated[int, Meta(ge=1)]
@@ -21,7 +21,7 @@ Numbers = Annotated[
 ReadOnly = Annotated[bool, Meta(description="Run in a read-only transaction, even if the key may write.")]
 Sql = Annotated[str, Meta(description="One SQL statement.")]
 Params = Annotated[list[msgspec.Raw], Meta(description="Values for `$1`, `$2`, …")]
-DatabaseWanted = Annotated[str | None, Meta(description="Name of the database. Overrides `X-Database`.")]
+DatabaseWanted = Annotated[str | None, Meta(description="Name or id of the database. Overrides `X-Database`.")]
 RowsWanted = Annotated[MaxRows | None, Meta(description="Maximum number of rows to return, up to your tier's limit.")]
 Timeout = Annotated[TimeoutMs | None, Meta(description="Cancel after this many milliseconds, up to your tier's limit.")]
 
@@ -55,8 +55,13 @@ class ResultAnswer(msgspec.Struct, kw_only=True):
     truncated: Annotated[
         bool, Meta(description="Whether rows were left out because of `max_rows` or your tier's limit.")
     ]
-    affected_rows: Annotated[Count, Meta(description="Number of rows changed by INSERT, UPDATE, DELETE or MERGE.")]
+    affected_rows: Annotated[
+        Count,
+        Meta(description="Number of rows changed by INSERT, UPDATE, DELETE or MERGE, or stored by CREATE TABLE AS."),
+    ]
     command: Annotated[str, Meta(description="The SQL command, such as SELECT.")]
+    notices: ShownNotices = msgspec.UNSET
+    notices_omitted: OmittedNotices = msgspec.UNSET
 
 
 class QueryAnswer(ResultAnswer, kw_only=True):

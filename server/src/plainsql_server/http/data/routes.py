@@ -11,7 +11,7 @@ from plainsql_server.http.data.transaction import TransactionAnswer, Transaction
 
 DATABASE = Parameter(
     "X-Database",
-    "Name of the database. Default: the organization's default database.",
+    "Name or id of the database. Default: the organization's default database.",
     {"type": "string", "pattern": DATABASE_NAME_PATTERN},
     "main",
 )
@@ -41,8 +41,8 @@ _SQL_ERRORS = (
 )  # fmt: skip
 _QUERY_ERRORS = (*_SQL_ERRORS, "idempotent_stream")
 _TRANSACTION_ERRORS = (
-    *_SQL_ERRORS, "empty_transaction", "too_many_statements", "too_many_databases", "invalid_reference",
-    "reference_failed", "expectation_failed", "commit_delayed", "too_many_participants",
+    *_SQL_ERRORS, "empty_transaction", "stream_in_transaction", "too_many_statements", "too_many_databases",
+    "invalid_reference", "reference_failed", "expectation_failed", "commit_delayed", "too_many_participants",
 )  # fmt: skip
 
 _QUERY = Contract(

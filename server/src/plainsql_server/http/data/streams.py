@@ -119,7 +119,7 @@ class _Delivery:
         # For the log, updated while the stream runs.
         self.response = Response(200, b"", content_type=stream_format.content_type, stream=stream_format.name)
 
-    async def begin(self, shape: Shape, queue_us: int) -> None:
+    async def begin(self, shape: Shape, queue_us: int, *, is_buffered: bool) -> None:
         request, response = self._request, self.response
         self.has_begun = True
         request.streamed = response
@@ -136,7 +136,7 @@ class _Delivery:
             *cors_headers(request),
         )
         self._sink.begin(response.status, response.headers)
-        self._columns = self._format.columns(shape, request.id)
+        self._columns = self._format.columns(shape, request.id, is_buffered=is_buffered)
         if self._format.ping:
             self._timer = self._loop.call_later(self._ping_s, self._ping)
 

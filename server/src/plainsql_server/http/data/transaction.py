@@ -3,23 +3,22 @@
 The answer is assembled as bytes, because the rows arrive as bytes.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from plainsql_server.core.clock import monotonic_us
 from plainsql_server.core.principal import Principal
-from plainsql_server.core.result import Result
+from plainsql_server.core.result import NO_COLUMNS, Result
 from plainsql_server.data_plane.retry import MAX_RETRIES
 from plainsql_server.data_plane.transaction import (
-    TransactionRequest,
     TransactionResult,
     Transactions,
-    TransactionStatement,
 )
-from plainsql_server.engine.execution.transaction import Count as Counted
-from plainsql_server.engine.execution.transaction import Expectation
+from plainsql_server.data_plane.transaction_request import TransactionRequest, TransactionStatement
+from plainsql_server.engine.execution.plan import Count as Counted
+from plainsql_server.engine.execution.plan import Expectation, ExpectedDigest
 from plainsql_server.http.data.idempotency import IDEMPOTENCY_KEY, IdempotencyRoutes, transaction_response
 from plainsql_server.http.data.query import ENCODINGS
 from plainsql_server.http.data.query_body import (
@@ -33,24 +32,48 @@ from plainsql_server.http.data.query_body import (
     Sql,
     Timeout,
 )
-from plainsql_server.http.server.answers import Count, Microseconds, QueryTimings, RequestId, Success
+from plainsql_server.http.server.answers import (
+    Count,
+    Microseconds,
+    OmittedNotices,
+    QueryTimings,
+    RequestId,
+    ShownNotices,
+    Success,
+    notices_json,
+)
 from plainsql_server.http.server.requests import Request, decode_json
 from plainsql_server.http.server.responses import Response
 
 ExpectedCount = Annotated[int, Meta(ge=0)]
 
 
+Digest = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+# As in answers: in UTC, with microseconds.
+Time = Annotated[str, Meta(pattern=r"^[0-9]{4,6}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z$")]
+# The most dry runs that one request may name.
+MAX_NOWS = 4_000
+
+
 class ExpectBody(msgspec.Struct, forbid_unknown_fields=True):
-    """What a statement's result must be. Set exactly one of the two fields."""
+    """What a statement's result must be. Set exactly one of the fields."""
 
     affected_rows: Annotated[ExpectedCount | None, Meta(description="Number of rows it must change.")] = None
     row_count: Annotated[ExpectedCount | None, Meta(description="Number of rows it must return.")] = None
+    digest: Annotated[Digest | None, Meta(description="The `digest` it must have: the same rows, in order.")] = None
+    multiset_digest: Annotated[
+        Digest | None, Meta(description="The `multiset_digest` it must have: the same rows in any order.")
+    ] = None
 
     def __post_init__(self) -> None:
-        if (self.affected_rows is None) == (self.row_count is None):
-            raise ValueError("set exactly one of affected_rows and row_count")
+        if len([value for value in msgspec.structs.astuple(self) if value is not None]) != 1:
+            raise ValueError("set exactly one of affected_rows, row_count, digest and multiset_digest")
 
-    def expectation(self) -> Expectation:
+    def expectation(self) -> Expectation | ExpectedDigest:
+        if self.digest is not None:
+            return ExpectedDigest(self.digest, is_ordered=True)
+        if self.multiset_digest is not None:
+            return ExpectedDigest(self.multiset_digest, is_ordered=False)
         if self.affected_rows is not None:
             return Expectation(Counted.AFFECTED, self.affected_rows)
         assert self.row_count is not None
@@ -70,6 +93,11 @@ class StatementBody(msgspec.Struct, forbid_unknown_fields=True):
         None
     )
     database: Annotated[str | None, Meta(description="The database to run it in, if not the transaction's.")] = None
+    digest: Annotated[bool, Meta(description="Return digests of the result.")] = False
+    rows: Annotated[bool, Meta(description="Whether to return rows. If not, there are no `columns` either.")] = True
+    freeze: Annotated[
+        bool, Meta(description="In a dry run, for an INSERT: return a statement that inserts the same rows later.")
+    ] = False
 
     def statement(self) -> TransactionStatement:
         return TransactionStatement(
@@ -77,6 +105,9 @@ class StatementBody(msgspec.Struct, forbid_unknown_fields=True):
             [bytes(raw).strip() for raw in self.params],
             None if self.expect is None else self.expect.expectation(),
             self.database,
+            self.digest,
+            self.rows,
+            self.freeze,
         )
 
 
@@ -97,6 +128,21 @@ class TransactionBody(msgspec.Struct, forbid_unknown_fields=True):
     timeout_ms: Timeout = None
     row_format: Rows = "object"
     big_numbers: Numbers = "number"
+    dry_run: Annotated[bool, Meta(description="Run everything, then roll it back.")] = False
+    check_deferred: Annotated[bool, Meta(description="In a dry run, check deferred constraints at the end.")] = False
+    nows: Annotated[
+        list[Time],
+        Meta(
+            max_length=MAX_NOWS,
+            description="`transaction.now` of earlier dry runs: digests treat these times like that of this one.",
+        ),
+    ] = []
+
+    def __post_init__(self) -> None:
+        if not self.dry_run and any(not isinstance(each, str) and each.freeze for each in self.statements):
+            raise ValueError("freeze needs dry_run")
+        if not self.dry_run and self.check_deferred:
+            raise ValueError("check_deferred needs dry_run")
 
 
 class ExecutionTime(msgspec.Struct, kw_only=True):
@@ -105,19 +151,43 @@ class ExecutionTime(msgspec.Struct, kw_only=True):
     exec_us: Annotated[Microseconds, Meta(description="Time spent in PostgreSQL.")]
 
 
-class StatementResult(ResultAnswer, kw_only=True):
+class FrozenStatement(msgspec.Struct, kw_only=True):
+    """A statement to send instead of an INSERT, so that generated values stay the same."""
+
+    sql: Annotated[str, Meta(description="The statement.")]
+    params: Annotated[list[Any], Meta(description="Its parameters. The last one is the rows, as PostgreSQL's text.")]
+    mergeable: Annotated[
+        bool, Meta(description="Whether rows of several such statements may be inserted at once: no trigger sees it.")
+    ]
+
+
+class StatementResult(ResultAnswer, kw_only=True, omit_defaults=True):
     """The result of one statement of a transaction."""
 
+    digest: Annotated[Digest | None, Meta(description="Digest of the columns and all rows, in their order.")] = None
+    multiset_digest: Annotated[
+        Digest | None, Meta(description="Digest of the columns and all rows, whatever their order.")
+    ] = None
+
+    frozen: Annotated[
+        FrozenStatement | None,
+        Meta(description="If you set `freeze`: what to send at commit. Null if it can't be frozen."),
+    ] = None
+    frozen_reason: Annotated[str | None, Meta(description="If `frozen` is null: a code that says why.")] = None
     timings: ExecutionTime
 
 
-class TransactionInfo(msgspec.Struct, kw_only=True):
+class TransactionInfo(msgspec.Struct, kw_only=True, omit_defaults=True):
     """How the transaction ran."""
 
     id: Annotated[str, Meta(description="Identifier of the transaction.")]
     isolation: Annotated[Literal["serializable"], Meta(description="Always serializable.")]
     attempts: Annotated[int, Meta(ge=1, description="Number of attempts: 1 if no retry was needed.")]
     participants: Annotated[int, Meta(ge=1, description="Number of databases that took part.")]
+    dry_run: Annotated[bool, Meta(description="True if everything was rolled back, as you asked.")] = False
+    now: Annotated[
+        Time | None, Meta(description="PostgreSQL's `now()` in it. Present in dry runs, and if there are digests.")
+    ] = None
 
 
 class TransactionTimings(QueryTimings, kw_only=True):
@@ -133,6 +203,8 @@ class TransactionAnswer(msgspec.Struct, kw_only=True):
     success: Success = True
     results: Annotated[list[StatementResult], Meta(description="One result per statement.")]
     affected_rows: Annotated[Count, Meta(description="Number of rows changed by all statements.")]
+    notices: ShownNotices = msgspec.UNSET
+    notices_omitted: OmittedNotices = msgspec.UNSET
     transaction: TransactionInfo
     timings: TransactionTimings
     request_id: RequestId
@@ -150,7 +222,8 @@ class TransactionRoutes:
 
     async def post(self, request: Request, principal: Principal) -> Response:
         wanted = _transaction_request(request, decode_json(request.body, TRANSACTION_BODY))
-        if IDEMPOTENCY_KEY in request.headers:
+        # A dry run has no effect that could happen twice.
+        if IDEMPOTENCY_KEY in request.headers and not wanted.dry_run:
             return await self._idempotency.run(
                 request, principal, wanted, lambda transaction: _body(transaction, request)
             )
@@ -167,20 +240,25 @@ def _transaction_request(request: Request, sent: TransactionBody) -> Transaction
         sent.max_rows,
         sent.max_retries,
         sent.timeout_ms,
+        sent.dry_run,
+        sent.check_deferred,
+        sent.nows,
     )
 
 
 def _body(transaction: TransactionResult, request: Request) -> bytes:
     total_us = monotonic_us() - request.started_us
     return (
-        b'{"success":true,"results":[%b],"affected_rows":%d,"transaction":{"id":"%b","isolation":"serializable",'
-        b'"attempts":%d,"participants":%d},"timings":{"total_us":%d,"exec_us":%d,"commit_us":%d},"request_id":"%b"}'
+        b'{"success":true,"results":[%b],"affected_rows":%d%b,"transaction":{"id":"%b","isolation":"serializable",'
+        b'"attempts":%d,"participants":%d%b},"timings":{"total_us":%d,"exec_us":%d,"commit_us":%d},"request_id":"%b"}'
     ) % (
         b",".join([_result(result) for result in transaction.results]),
         transaction.affected_rows,
+        notices_json(transaction.notices),
         transaction.id.encode(),
         transaction.attempts,
         transaction.participants,
+        _rehearsed(transaction),
         total_us,
         transaction.exec_us,
         transaction.commit_us,
@@ -188,16 +266,40 @@ def _body(transaction: TransactionResult, request: Request) -> bytes:
     )
 
 
+def _rehearsed(transaction: TransactionResult) -> bytes:
+    dry_run = b',"dry_run":true' if transaction.dry_run else b""
+    return dry_run if transaction.now is None else b'%b,"now":"%b"' % (dry_run, transaction.now.encode())
+
+
 def _result(result: Result) -> bytes:
     completion = result.completion
     return (
-        b'{%b,"rows":[%b],"row_count":%d,"truncated":%b,"affected_rows":%d,"command":"%b","timings":{"exec_us":%d}}'
+        b'{%b,"rows":[%b],"row_count":%d,"truncated":%b,"affected_rows":%d,"command":"%b"%b,"timings":{"exec_us":%d}}'
     ) % (
-        result.shape.json,
+        (result.shape if result.shows_columns else NO_COLUMNS).json,
         b",".join(result.rows),
-        len(result.rows),
+        result.row_count,
         b"true" if result.truncated else b"false",
         completion.affected_rows,
         completion.command.encode(),
+        notices_json(completion.notices) + _digests(result) + _frozen(result),
         completion.exec_us,
     )
+
+
+def _digests(result: Result) -> bytes:
+    if result.digests is None or not result.shows_digests:
+        return b""
+    return b',"digest":"%b","multiset_digest":"%b"' % (
+        result.digests.ordered.encode(), result.digests.multiset.encode()
+    )  # fmt: skip
+
+
+def _frozen(result: Result) -> bytes:
+    if result.frozen is None:
+        return b""
+    if isinstance(result.frozen, str):
+        return b',"frozen":null,"frozen_reason":"%b"' % result.frozen.encode()
+    sql, rows, mergeable, _, before = result.frozen
+    params = [*map(msgspec.Raw, before), rows]
+    return b',"frozen":' + msgspec.json.encode(FrozenStatement(sql=sql, params=params, mergeable=mergeable))

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from plainsql_server.core.errors import Outcome
+from plainsql_server.core.result import Notices
 
 Success = Annotated[bool, Meta(description="Always true.", extra_json_schema={"const": True})]
 RequestId = Annotated[str, Meta(description="Identifies this request. Quote it when you contact the operator.")]
@@ -18,6 +19,47 @@ Time = Annotated[datetime, Meta(tz=True)]
 Cursor = Annotated[str | None, Meta(description="Pass it as `cursor` to get the next page. Null on the last page.")]
 Microseconds = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=0)]
+
+
+class Notice(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A notice or warning of PostgreSQL."""
+
+    severity: Annotated[str, Meta(description="NOTICE, WARNING, INFO, LOG or DEBUG.")]
+    code: Annotated[str, Meta(description="Its SQLSTATE.")]
+    message: Annotated[str, Meta(description="What PostgreSQL reported.")]
+    detail: Annotated[str | None, Meta(description="PostgreSQL's detail message.")] = None
+    hint: Annotated[str | None, Meta(description="PostgreSQL's hint.")] = None
+
+
+# Omitted, like everything that is UNSET, if there are none.
+ShownNotices = Annotated[
+    list[Notice] | msgspec.UnsetType,
+    Meta(description="What PostgreSQL reported besides the result. Omitted if there is nothing."),
+]
+OmittedNotices = Annotated[
+    Annotated[int, Meta(ge=1)] | msgspec.UnsetType,
+    Meta(description="How many notices were left out because there were too many. Omitted if none was."),
+]
+
+
+class NoticeFields(msgspec.Struct, kw_only=True):
+    """The notices of a result."""
+
+    notices: ShownNotices = msgspec.UNSET
+    notices_omitted: OmittedNotices = msgspec.UNSET
+
+
+def notice_fields(notices: Notices | None) -> NoticeFields:
+    """The fields for these notices."""
+    if notices is None:
+        return NoticeFields()
+    shown = [Notice(**each._asdict()) for each in notices.shown]
+    return NoticeFields(notices=shown, notices_omitted=notices.omitted or msgspec.UNSET)
+
+
+def notices_json(notices: Notices | None) -> bytes:
+    """The same as members of a JSON object, with a comma before them; empty if there are none."""
+    return b"" if notices is None else b"," + msgspec.json.encode(notice_fields(notices))[1:-1]
 
 
 class Error(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -48,6 +90,8 @@ class Failure(msgspec.Struct, kw_only=True):
 
     success: Annotated[bool, Meta(description="Always false.", extra_json_schema={"const": False})] = False
     error: Error
+    notices: ShownNotices = msgspec.UNSET
+    notices_omitted: OmittedNotices = msgspec.UNSET
     request_id: RequestId
 
 
@@ -66,5 +110,7 @@ class QueryFailure(msgspec.Struct, kw_only=True):
     columns: Annotated[list[str], Meta(description="Always empty.", max_length=0)] = []
     rows: Annotated[list[msgspec.Raw], Meta(description="Always empty.", max_length=0)] = []
     affected_rows: Annotated[int, Meta(description="Always 0.", extra_json_schema={"const": 0})] = 0
+    notices: ShownNotices = msgspec.UNSET
+    notices_omitted: OmittedNotices = msgspec.UNSET
     timings: QueryTimings
     request_id: RequestId

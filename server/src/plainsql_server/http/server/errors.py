@@ -16,7 +16,7 @@ from plainsql_server.core.errors import (
     ServiceError,
     StatementError,
 )
-from plainsql_server.http.server.answers import Error, Failure, QueryFailure, QueryTimings
+from plainsql_server.http.server.answers import Error, Failure, QueryFailure, QueryTimings, notice_fields
 from plainsql_server.http.server.error_codes import CODES
 from plainsql_server.http.server.responses import Header, Response
 
@@ -71,6 +71,8 @@ def error_response(error: ServiceError, request_id: str, *, query_timings: Query
         content = Failure(error=shown, request_id=request_id)
     else:
         content = QueryFailure(error=shown, timings=query_timings, request_id=request_id)
+    reported = notice_fields(error.notices)
+    content.notices, content.notices_omitted = reported.notices, reported.notices_omitted
     status = status_of(error)
     return Response(status, msgspec.json.encode(content), _headers(status, error), error_code=error.code)
 

@@ -21,6 +21,7 @@ from plainsql_server.core.ids import is_request_id, new_request_id
 from plainsql_server.data_plane.head_start import HeadStart
 from plainsql_server.http.server.channel import ResponseChannel
 from plainsql_server.http.server.responses import Response
+from plainsql_server.http.server.valid_values import explained
 
 AsgiScope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -148,7 +149,7 @@ class Request:
         try:
             return msgspec.convert(sent, model, strict=False)
         except msgspec.ValidationError as error:
-            raise RequestError("invalid_option", f"The query string is invalid: {error}.") from error
+            raise RequestError("invalid_option", f"The query string is invalid: {explained(error, model)}.") from error
 
     def has_option(self, name: str) -> bool:
         """Whether the query string has an option, with or without a value."""
@@ -229,7 +230,9 @@ def decode_json(body: bytes, decoder: "msgspec.json.Decoder[Decoded]") -> Decode
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise RequestError("malformed_request", f"The JSON body is invalid: {error}.") from error
+        raise RequestError(
+            "malformed_request", f"The JSON body is invalid: {explained(error, decoder.type)}."
+        ) from error
     except msgspec.DecodeError as error:
         raise RequestError("malformed_request", f"The body isn't valid JSON: {error}.") from error
     except RecursionError as error:

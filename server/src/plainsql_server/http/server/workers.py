@@ -112,9 +112,14 @@ class Workers(Multiprocess):
         return worker
 
 
-def serve(config: uvicorn.Config, own_ports: Sequence[int] = ()) -> None:
-    """Serves until it is asked to stop. Exits the process if it cannot start."""
+def serve(config: uvicorn.Config, own_ports: Sequence[int] = (), metrics_ports: Sequence[int] = ()) -> None:
+    """Serves until it is asked to stop. Exits the process if it cannot start.
+
+    `metrics_ports` are those that the application uses itself. They must be free now: later, a worker waits for one.
+    """
     server = uvicorn.Server(config)
+    for port in metrics_ports:
+        _free(config.host, port).close()
     # Later, a worker can't tell a program that listens on its port from the worker that it replaces.
     own = [_free(config.host, port) for port in own_ports]
     with suppress(KeyboardInterrupt):
@@ -123,7 +128,7 @@ def serve(config: uvicorn.Config, own_ports: Sequence[int] = ()) -> None:
                 each.close()
             with ExitStack() as kept:
                 for port in own_ports:
-                    _keep(kept, config.host, port)
+                    keep_port(kept, config.host, port)
                 Workers(config, [config.bind_socket()], own_ports).run()
             return
         if own:
@@ -141,7 +146,7 @@ def _call(factory: Any, port: int) -> Any:
     return import_from_string(factory)(port)
 
 
-def _keep(kept: ExitStack, host: str, port: int) -> None:
+def keep_port(kept: ExitStack, host: str, port: int) -> None:
     """Reserves a worker's port, so that no other user's program can bind it. Connections are refused: nothing listens.
 
     Without SO_REUSEADDR: with it, another user's socket could have the same port until one of them listens.
@@ -149,9 +154,15 @@ def _keep(kept: ExitStack, host: str, port: int) -> None:
     bound = kept.enter_context(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET))
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, True)
     try:
-        bound.bind((host, port))
+        try:
+            bound.bind((host, port))
+        except OSError:
+            # Connections of an earlier process on this port are still closing. Only the bind itself needs the option.
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, True)
+            bound.bind((host, port))
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, False)
     except OSError as error:
-        # Connections of an earlier process on this port are still closing. Its workers can use it.
+        # The workers try to use it all the same.
         _log.warning("Can't keep %s:%d: %s", host, port, error.strerror)
 
 

@@ -46,6 +46,8 @@ cdef class Exchange:
     cdef bint has_read
     # Whether COMMIT, or the sync that commits a single statement, may have been sent.
     cdef readonly bint may_have_committed
+    # Whether the server has sent a notice. The connection has it.
+    cdef bint has_notice
     # Why the lane cannot run it, or not to its end.
     cdef Reason reason
 

@@ -16,7 +16,7 @@ from plainsql_server.lane.engine cimport libpq
 from plainsql_server.lane.engine.arrival cimport NOTHING, PART, Arrival, peek
 from plainsql_server.lane.clocks cimport monotonic_ns
 from plainsql_server.lane.plans.plan cimport StepPlan
-from plainsql_server.lane.reasons cimport ERROR, LARGE, OPTIONS, SESSION, STATEMENT, TYPE
+from plainsql_server.lane.reasons cimport ERROR, LARGE, NOTICE, OPTIONS, SESSION, STATEMENT, TYPE
 from plainsql_server.lane.engine.step cimport send_text
 
 from plainsql_server.data_plane.head_start import SentStatement, SentTransaction
@@ -54,6 +54,8 @@ cdef class Exchange:
         self.by_sql = connection.prepared.by_sql
         self.has_tls = libpq.has_tls(self.pg)
         self.steps = [Step()]
+        # One may have come with a request before the lane's first.
+        self.has_notice = True
 
     cdef bint is_quiet(self) noexcept:
         """Whether the connection is open and the server has sent nothing since the last statement."""
@@ -85,6 +87,10 @@ cdef class Exchange:
         self.taken, self.ended, self.rows, self.held_bytes = [], 0, 0, 0
         self.has_read = self.may_have_committed = False
         self.sent_ns, self.reason = monotonic_ns(), ERROR
+        if self.has_notice:
+            # It came with an earlier request.
+            self.connection.forget_notices()
+            self.has_notice = False
         if not self.send_steps():
             return UNSENT
         self.may_have_committed = True
@@ -138,9 +144,15 @@ cdef class Exchange:
         if not libpq.consume_input(self.pg):
             return self.convert(ERROR)
         while not libpq.is_busy(self.pg):
+            # Before the result that it came with is taken, so that the ordinary path knows whose notice it is.
+            if self.has_notice:
+                return self.convert(NOTICE)
             progress = self.take()
             if progress != WAITING:
                 return progress
+        if self.has_notice:
+            # PostgreSQL sends a notice at once, so the result may come later.
+            return self.convert(NOTICE)
         if PyList_GET_SIZE(self.taken) == before or self.held_bytes > MAX_HELD_BYTES or self.has_begun_result():
             return self.convert(LARGE)
         return WAITING
@@ -161,7 +173,7 @@ cdef class Exchange:
         status = result.status
         if status == libpq.PIPELINE_SYNC:
             self.committed_ns = monotonic_ns()
-            return DONE
+            return self.convert(NOTICE) if self.has_notice else DONE
         if 0 <= index < self.count:
             return self.take_of_step(<Step>self.steps[index], result, status)
         # BEGIN or COMMIT, or an error at the end of a single statement, which commits by itself.
@@ -226,6 +238,10 @@ cdef class Exchange:
         return SentTransaction(
             self.sent_ns // 1000, [(<Step>self.steps[index]).ended_ns // 1000 for index in range(ended)]
         )
+
+    def note_notice(self):
+        """Called by the connection when the server has sent a notice."""
+        self.has_notice = True
 
     # What follows is for tests, which cannot call C functions.
 

@@ -10,7 +10,7 @@ cdef class Step:
     cdef object prepared
     cdef bytes name
     cdef int parameters
-    cdef unsigned int json_parameters
+    cdef unsigned int own_strings
     # How its rows were written the last time.
     cdef object encoding
     cdef long generation

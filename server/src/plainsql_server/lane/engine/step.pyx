@@ -16,8 +16,8 @@ from plainsql_server.lane.engine cimport libpq
 from plainsql_server.lane.plans.frame cimport Scalars
 
 from plainsql_server.core.result import NO_COLUMNS
+from plainsql_server.engine.encoding.parameters import OIDS_WITH_OWN_STRINGS
 
-cdef frozenset JSON_OIDS = frozenset([114, 3802])
 cdef bytes no_columns_json = NO_COLUMNS.json
 
 
@@ -36,17 +36,18 @@ cdef class Step:
             return False
         if <object>found is not self.prepared:
             self.use(connection.prepared.find(plan.sql))
-        return scalars.count == self.parameters and not scalars.strings & self.json_parameters
+        return scalars.count == self.parameters and not scalars.strings & self.own_strings
 
     cdef int use(self, prepared) except -1:
         cdef int index = 0
         types = prepared.parameter_types
         self.prepared, self.name, self.parameters = prepared, prepared.name, len(types)
-        # A string for a json parameter is JSON itself, quotes included, which the ordinary path knows.
-        self.json_parameters = 0
+        # A string for a json parameter is JSON itself, quotes included, and one for bytea is base64: the ordinary path
+        # converts them.
+        self.own_strings = 0
         for type_ in types[:32]:
-            if type_.resolved().oid in JSON_OIDS:
-                self.json_parameters |= 1u << index
+            if type_.resolved().oid in OIDS_WITH_OWN_STRINGS:
+                self.own_strings |= 1u << index
             index += 1
         self.encoding = None
         return 0

@@ -119,8 +119,17 @@ def _is_ordinary(sent, statements):
     if sent.timeout_ms is not None and sent.timeout_ms < SHORTEST_TIMEOUT_MS:
         return False
     names = {_database_of(sent, each) for _, each in statements}
-    expects = any([each is not None and each.expect is not None for _, each in statements])
-    return len(names) == 1 and not expects and not any([is_empty(sql) for sql, _ in statements])
+    if sent.dry_run or sent.check_deferred or sent.nows or any([_is_special(each) for _, each in statements]):
+        return False
+    # A comment like this may be the streaming hint, which is refused.
+    return len(names) == 1 and not any([is_empty(sql) or "/*+" in sql for sql, _ in statements])
+
+
+def _is_special(statement):
+    """Whether a statement asks for something that only the ordinary path does."""
+    if statement is None:
+        return False
+    return statement.expect is not None or statement.digest or statement.freeze or not statement.rows
 
 
 def _database_of(sent, statement):

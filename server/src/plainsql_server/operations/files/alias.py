@@ -6,9 +6,11 @@ Everything except control routes goes to the data plane, so there is no second l
 the same format as all other errors.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -21,6 +23,11 @@ from plainsql_server.limits.tiers import TIERS
 _ADDRESS_REQUESTS = 256
 # Read timeout of nginx beyond the longest stream.
 _BEYOND_THE_LONGEST_STREAM_S = 60
+
+_LABEL = r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)"
+_ADDRESS = re.compile(rf"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>{_LABEL}(?:\.{_LABEL})*)):(?P<port>[1-9][0-9]{{0,4}})")
+_LONGEST_NAME = 253
+_LAST_PORT = 65_535
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +88,22 @@ def alias_config(alias: Alias) -> str:
     }.items():
         text = text.replace(f"@{name}@", value)
     return text
+
+
+def is_address(text: str) -> bool:
+    """Whether it is a host and a port: `10.0.0.11:8500`, `[fd00::1]:8500` or `node-1.example:8500`."""
+    found = _ADDRESS.fullmatch(text)
+    if found is None or int(found["port"]) > _LAST_PORT:
+        return False
+    try:
+        if found["v6"]:
+            IPv6Address(found["v6"])
+        elif found["name"].rpartition(".")[2].isdigit():
+            # No name ends like this.
+            IPv4Address(found["name"])
+    except AddressValueError:
+        return False
+    return found["name"] is None or len(found["name"]) <= _LONGEST_NAME
 
 
 def _longest_answer_s() -> int:

@@ -2,7 +2,8 @@
 
     await Follower(directory, file, render, ["nginx", "-s", "reload"], report).run()
 
-`render` makes the configuration for a list of addresses. If the directory is unavailable or lists no process, the file
+`render` makes the configuration for a list of addresses. An address that nginx cannot use is reported and left out, or
+one process could keep nginx from all others. If the directory is unavailable or lists no process, the file
 stays as it is: nginx itself finds out which of the addresses respond.
 """
 
@@ -16,6 +17,7 @@ from plainsql_server.core.errors import ServiceError
 from plainsql_server.core.observation import describe_for_operators
 from plainsql_server.directory import processes
 from plainsql_server.directory.connection import Directory
+from plainsql_server.operations.files.alias import is_address
 
 # A process that stops leaves the list when it begins to drain, and drains for a second by default.
 _EVERY_S = 1.0
@@ -48,6 +50,7 @@ class Follower:
         self._must_reload = True
         self._failure = ""
         self._listed: list[str] = []
+        self._unusable: set[str] = set()
         self._looks_to_keep = 0
 
     async def run(self) -> None:
@@ -68,7 +71,7 @@ class Follower:
 
     async def _follow(self) -> None:
         async with self._directory.connection() as connection:
-            live = await processes.addresses(connection)
+            live = self._usable(await processes.addresses(connection))
         if not live:
             raise ValueError("No data plane process with a port of its own is running.")
         live = self._without_sudden_losses(live)
@@ -88,6 +91,14 @@ class Follower:
         self._must_reload = False
         if text != before:
             self._report(f"Wrote {self._file} for {', '.join(live)}.")
+
+    def _usable(self, addresses: list[str]) -> list[str]:
+        """Leaves out what is no address, and reports it when it appears."""
+        unusable = {address for address in addresses if not is_address(address)}
+        for address in sorted(unusable - self._unusable):
+            self._report(f"Leaving out a process whose address nginx cannot use: {address!r}.")
+        self._unusable = unusable
+        return [address for address in addresses if address not in unusable]
 
     def _without_sudden_losses(self, live: list[str]) -> list[str]:
         """If most processes vanish from the list at once, keeps them for a while: they may be late to renew it."""

@@ -63,7 +63,7 @@ class Reference {
     const required = new Set(schema.required ?? []);
     const inOrder = Object.entries(schema.properties ?? {}).sort(([a], [b]) => required.has(b) - required.has(a));
     const rows = inOrder.map(([name, field]) => {
-      const also = [required.has(name) ? "" : "optional", field.default != null ? `default ${JSON.stringify(field.default)}` : ""];
+      const also = [required.has(name) ? "required" : "optional", field.default != null ? `default ${JSON.stringify(field.default)}` : ""];
       return row(code(name), this.words(field), prose([field.description ?? "", ...also].filter(Boolean).join(" · ")));
     });
     return rows.length ? table(...rows) : element("p", {}, this.words(schema));
@@ -100,8 +100,21 @@ class Form {
       const schema = this.operation.requestBody.content[this.type].schema;
       parts.push(element("h3", {}, "Body, ", this.type), this.reference.fields(this.reference.resolved(schema)), this.chooser(), this.body);
     }
-    parts.push(element("button", { type: "button", onclick: () => this.send() }, "Send"), this.answer);
+    parts.push(element("button", { type: "button", onclick: () => this.send() }, "Send"), this.answer, this.programs());
     return parts;
+  }
+
+  // The request as it is filled in, for a terminal or a program. The key stays out of it.
+  programs() {
+    const text = element("pre");
+    const language = element("select", { "aria-label": "Language" }, ...Object.keys(PROGRAMS).map((name) => element("option", {}, name)));
+    const write = () => {
+      const [path, { method, headers, body }] = this.request();
+      const given = [...headers].filter(([name]) => name !== "authorization");
+      text.textContent = PROGRAMS[language.value](method, new URL(path, location.href).href, given, this.operation.security.length > 0, body);
+    };
+    language.addEventListener("change", write);
+    return element("details", { class: "programs", ontoggle: write }, element("summary", {}, "As curl, Python or JavaScript"), language, text);
   }
 
   chooser() {
@@ -152,6 +165,28 @@ class Form {
     for (let part = await reader?.read(); part && !part.done; part = await reader.read()) this.answer.append(part.value);
   }
 }
+
+const inShell = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
+const PROGRAMS = {
+  curl: (method, url, headers, needsKey, body) =>
+    [`curl -X ${method}`, ...(needsKey ? ['-H "Authorization: Bearer $PLAINSQL_API_KEY"'] : []),
+      ...headers.map(([name, value]) => `-H ${inShell(`${name}: ${value}`)}`),
+      ...(body === undefined ? [] : [`--data ${inShell(body)}`]), inShell(url)].join(" \\\n  "),
+  Python: (method, url, headers, needsKey, body) => {
+    const given = headers.map(([name, value]) => `${JSON.stringify(name)}: ${JSON.stringify(value)}`);
+    if (needsKey) given.unshift(`"authorization": "Bearer " + os.environ["PLAINSQL_API_KEY"]`);
+    const data = body === undefined ? "" : `, data=${JSON.stringify(body)}.encode()`;
+    return `import os, urllib.request\n\nrequest = urllib.request.Request(\n    ${JSON.stringify(url)}, method="${method}"${data},\n`
+      + `    headers={${given.join(", ")}},\n)\nprint(urllib.request.urlopen(request).read().decode())`;
+  },
+  JavaScript: (method, url, headers, needsKey, body) => {
+    const given = headers.map(([name, value]) => `${JSON.stringify(name)}: ${JSON.stringify(value)}`);
+    if (needsKey) given.unshift('authorization: `Bearer ${process.env.PLAINSQL_API_KEY}`');
+    const sent = body === undefined ? "" : `,\n  body: ${JSON.stringify(body)}`;
+    return `const response = await fetch(${JSON.stringify(url)}, {\n  method: "${method}",\n  headers: { ${given.join(", ")} }${sent},\n});\n`
+      + "console.log(await response.text());";
+  },
+};
 
 const shown = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2));
 

@@ -42,6 +42,12 @@ class SchemaCompleter(Completer):
         self._commands = sorted(commands)
         self._tables: dict[str, list[str]] = {}
 
+    def use(self, db: Client) -> None:
+        """Completes from another database."""
+        self._db = db
+        self._tables = {}
+        self.refresh()
+
     def refresh(self) -> None:
         """Reloads the schema in the background."""
         threading.Thread(target=self._ask, daemon=True).start()

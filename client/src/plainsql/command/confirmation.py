@@ -1,0 +1,18 @@
+"""Asks before something is deleted: on a terminal, the user types its name. Scripts pass `--yes`."""
+
+import argparse
+import sys
+
+from plainsql.command.terminal import paint
+
+
+def confirm(options: argparse.Namespace, name: str, question: str) -> None:
+    """Returns if the user confirms. Otherwise, raises ValueError, and nothing is done."""
+    if options.yes:
+        return
+    if not sys.stdin.isatty():
+        raise ValueError(f"{question} Without a terminal, confirm it with --yes.")
+    print(paint("bold", question), file=sys.stderr)
+    print(f"Type {name} to confirm: ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip() != name:
+        raise ValueError("The name doesn't match. Nothing was done.")

@@ -1,0 +1,134 @@
+"""`plainsql import` into a table that it creates, and of rows that exist already."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+import plainsql
+from client.tests.test_command import run
+from plainsql.command.creating import type_of
+from plainsql.command.importing import _drop_if_empty
+from server.tests.service import Service
+
+
+@pytest.fixture
+def table(db: plainsql.Client) -> Iterator[str]:
+    name = f"made_{uuid4().hex[:8]}"
+    yield name
+    db.query(f"drop table if exists {name}")
+
+
+COLUMNS = {
+    "id": "int8", "price": "numeric", "ok": "bool", "day": "date", "at": "timestamptz", "Big Name": "text",
+    "zip": "text",
+}  # fmt: skip
+CSV = """id,price,ok,day,at,Big Name,zip
+1,2,true,2026-01-02,2026-01-02T03:04:05Z,"a ""b"", c",01234
+2,2.50,false,,2026-01-02 03:04:05+01:00,,99999
+"""
+
+
+def columns_of(db: plainsql.Client, table: str) -> dict[str, str]:
+    sql = (
+        "select attname::text as name, atttypid::regtype::text as type from pg_attribute where attrelid = $1::regclass"
+    )
+    names = {
+        "bigint": "int8",
+        "boolean": "bool",
+        "timestamp with time zone": "timestamptz",
+        "double precision": "float8",
+    }
+    found = db.query(f"{sql} and attnum > 0 order by attnum", table)
+    return {row.name: names.get(row.type, row.type) for row in found}
+
+
+def test_a_csv_file_makes_its_table(service: Service, db: plainsql.Client, table: str, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text(CSV)
+    arguments = ["import", str(tmp_path / "in.csv"), "--table", table, "--create"]
+    done = run(service, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert columns_of(db, table) == COLUMNS
+    assert db.query(f"select price::text, zip from {table} order by id").rows == [("2", "01234"), ("2.50", "99999")]
+    # It exists now, so its rows are added.
+    assert run(service, *arguments).returncode == 0
+    assert db.query(f"select count(*) from {table}").value() == 4
+
+
+def test_an_ndjson_file_makes_its_table(service: Service, db: plainsql.Client, table: str, tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"id": 1, "x": 0.5, "tags": ["a"], "doc": {"a": 1}, "none": None, "zip": "12345"},
+        {"id": 2, "x": 1},
+    ]
+    (tmp_path / "in.ndjson").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert run(service, "import", str(tmp_path / "in.ndjson"), "--table", table, "--create").returncode == 0
+    assert columns_of(db, table) == {
+        "id": "int8", "x": "numeric", "tags": "jsonb", "doc": "jsonb", "none": "text", "zip": "text",
+    }  # fmt: skip
+    assert db.query(f"select doc, tags from {table} where id = 1").one() == ({"a": 1}, ["a"])
+
+
+def test_if_the_import_fails_the_new_table_is_gone(
+    service: Service, db: plainsql.Client, table: str, tmp_path: Path
+) -> None:
+    rows = "".join(f"{at},{'x' * 100}\n" for at in range(12_000))
+    (tmp_path / "in.csv").write_text(f"id,name\n{rows}no number,x\n")
+    done = run(service, "import", str(tmp_path / "in.csv"), "--table", table, "--create")
+    assert (done.returncode, "line 12002, column 'id': invalid input syntax" in done.stderr) == (1, True)
+    assert db.query("select to_regclass($1)", table).value() is None
+
+
+def test_a_new_table_with_rows_of_another_job_stays(
+    db: plainsql.Client, table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db.query(f"create table {table} as select 1 as id")
+    _drop_if_empty(db, table)
+    assert capsys.readouterr().err == f"Table {table} stays: there are rows in it.\n"
+    db.query(f"delete from {table}")
+    _drop_if_empty(db, table)
+    assert db.query("select to_regclass($1)", table).value() is None
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_rows_that_exist_are_skipped_updated_or_an_error(
+    service: Service, db: plainsql.Client, table: str, tmp_path: Path, size: int
+) -> None:
+    """As one statement, and through a staging table."""
+    db.query(f"create table {table} (id int primary key, name text)")
+    db.query(f"insert into {table} values (1, 'old'), (2, 'old')")
+    (tmp_path / "in.csv").write_text("id,name\n" + "".join(f"{at},{'x' * size}\n" for at in range(2, 16)))
+    arguments = ["import", str(tmp_path / "in.csv"), "--table", table]
+    counts = f"select count(*), count(*) filter (where name = 'old') from {table}"
+    assert (run(service, *arguments).returncode, db.query(counts).one()) == (1, (2, 2))
+    done = run(service, *arguments, "--on-conflict", "nothing")
+    assert (done.returncode, db.query(counts).one()) == (0, (15, 2)), done.stderr
+    done = run(service, *arguments, "--on-conflict", "update")
+    assert (done.returncode, db.query(counts).one()) == (0, (15, 1)), done.stderr
+    db.query(f"alter table {table} drop constraint {table}_pkey")
+    refused = run(service, *arguments, "--on-conflict", "update")
+    assert (refused.returncode, "needs the primary key" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([], "text"), (["1", "-20"], "int8"), (["1", "2.5"], "numeric"), (["1", "1e5"], "float8"), (["007"], "text"),
+        (["1234567890123456789012"], "numeric"), (["true", "false"], "bool"), (["true", "1"], "text"),
+        (["2026-01-02"], "date"), (["2026-01-02", "2026-01-02T03:04"], "timestamp"), (["2026-13-01"], "text"),
+        (["dd0ee244-fa0c-4a9d-8110-021df457eaf3"], "uuid"), ([{"a": 1}, "x"], "jsonb"), ([1, 2], "int8"),
+        ([True], "bool"), (["+4930123456"], "text"), (["+1.5"], "text"), (["2026-W01-1"], "text"),
+        (["2026-W01-1T03:04"], "text"), (["2026-01-02_03:04"], "text"), (["\u0661\u0662"], "text"),
+    ],
+)  # fmt: skip
+def test_a_type_holds_every_value(values: list[Any], kind: str) -> None:
+    assert type_of(values) == kind
+
+
+def test_a_string_in_json_is_no_number() -> None:
+    for text in ("1", "1.5", "1e5", "true", "NaN"):
+        assert type_of([text], from_text=False) == "text"
+    assert type_of(["1", 2], from_text=False) == "text"
+    assert type_of(["2026-01-02"], from_text=False) == "date"

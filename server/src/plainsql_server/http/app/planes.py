@@ -1,0 +1,29 @@
+"""Which plane serves a path: a request to the wrong plane is answered with the address of the right one.
+
+    table = RouteTable(routes, OtherPlane("control", control_url))
+
+A test compares these paths with the routes of both planes.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+PlaneName = Literal["data", "control"]
+
+_CONTROL_PATHS = re.compile(r"/v1/(?:session|organizations|databases|keys|usage|audit)(?:/|\Z)")
+_DATA_PATHS = re.compile(
+    r"/(?:v1/query|query|v1/transaction|v1/requests|tables|bench|capabilities|storage/test|admin/reset)(?:/|\Z)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OtherPlane:
+    """The plane that a client may have meant."""
+
+    name: PlaneName
+    url: str
+
+    def serves(self, path: str) -> bool:
+        paths = _CONTROL_PATHS if self.name == "control" else _DATA_PATHS
+        return paths.match(path) is not None
