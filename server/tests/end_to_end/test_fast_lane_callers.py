@@ -14,13 +14,12 @@ from typing import Any
 import httpx
 import pytest
 
-from bench.counters import lane_requests
 from plainsql_server.core import credential
 from plainsql_server.dev.ports import free_port
 from server.tests.alias import running_alias
 from server.tests.end_to_end.control import answer, new_key
 from server.tests.end_to_end.fast_lane import MODES, logged, wires_of
-from server.tests.end_to_end.wires import Wire, counted, same
+from server.tests.end_to_end.wires import Wire, counted, kept_by_lane, same
 from server.tests.load import Activity, Node, running_node
 from server.tests.processes import wait_for
 from server.tests.service import Service
@@ -164,11 +163,11 @@ def test_the_lane_answers_all_callers_on_one_connection(service: Service, sender
     with lane_node(service) as (node, metrics_port), closing(Wire(node.port, "")) as wire:
         counts = []
         for number in range(ROUNDS):
-            before = lane_requests([metrics_port])
+            before = kept_by_lane(counted(metrics_port))
             for sender in senders:
                 rows = json.loads(sender.query(wire, {"sql": WHO, "params": [number]})[1])["rows"]
                 assert rows == [{"place": sender.place, "same": True, "n": number}]
-            counts.append((lane_requests([metrics_port]) - before) / len(senders))
+            counts.append((kept_by_lane(counted(metrics_port)) - before) / len(senders))
     print(f"the lane answered, by round: {', '.join(f'{count:.2f}' for count in counts)}")
     assert sum(counts[1:]) / len(counts[1:]) >= 0.9
 
@@ -183,10 +182,10 @@ def test_a_caller_is_known_on_a_connection_on_which_it_has_not_called(service: S
             # It has one head of each form from these two.
             for sender in (Sender(senders[0].key, name) for name in (None, "first")):
                 sender.query(other, body)
-            before = lane_requests([metrics_port])
+            before = kept_by_lane(counted(metrics_port))
             for sender in senders:
                 assert json.loads(sender.query(other, body)[1])["rows"][0]["place"] == sender.place
-            assert lane_requests([metrics_port]) - before >= len(senders) * 0.9
+            assert kept_by_lane(counted(metrics_port)) - before >= len(senders) * 0.9
 
 
 def test_the_lane_answers_the_callers_behind_the_alias(service: Service, senders: list[Sender]) -> None:
@@ -205,10 +204,10 @@ def test_the_lane_answers_the_callers_behind_the_alias(service: Service, senders
     ):
         shares = []
         for number in range(4):
-            before = lane_requests([metrics_port])
+            before = kept_by_lane(counted(metrics_port))
             sent = random.Random(number).sample(senders * 10, len(senders) * 10)
             list(threads.map(partial(ask, client, number), sent))
-            shares.append((lane_requests([metrics_port]) - before) / len(sent))
+            shares.append((kept_by_lane(counted(metrics_port)) - before) / len(sent))
     print(f"the lane answered, by round: {', '.join(f'{share:.2f}' for share in shares)}")
     # Requests that meet on the same database need another connection to it, which the ordinary path opens.
     assert sum(shares[1:]) / len(shares[1:]) >= 0.9
@@ -231,14 +230,14 @@ def test_a_revoked_key_is_refused_on_a_connection_that_others_use_on(service: Se
                 assert other.query(wire, body)[0].startswith(b"HTTP/1.1 200")
                 if wire is not wires[2]:
                     assert key.query(wire, body)[0].startswith(b"HTTP/1.1 200")
-            before = lane_requests([metrics_port])
+            before = kept_by_lane(counted(metrics_port))
             answer(service, "DELETE", f"/v1/keys/{made['id']}", status=204)
             # Within a second; usually at once.
             wait_for(partial(is_refused, key, wires[0]), 1.0, lambda: "still valid")
             for wire in wires * 3:
                 assert is_refused(key, wire)
                 assert other.query(wire, body)[0].startswith(b"HTTP/1.1 200")
-            assert lane_requests([metrics_port]) - before >= 8
+            assert kept_by_lane(counted(metrics_port)) - before >= 8
         for wire in wires:
             wire.close()
 
@@ -269,7 +268,7 @@ async def test_a_request_that_waits_for_a_slot_goes_on_as_its_own_callers(
         for _ in range(4):
             assert (place(other), place(waiting)) == ("callers-a/first", "callers-b/first")
         assert place(other) == "callers-a/first"
-        before, answered = count("changed"), lane_requests([metrics_port])
+        before, answered = count("changed"), kept_by_lane(counted(metrics_port))
         got: list[str] = []
         holder = Wire(node.port, waiting.key, "X-Database: first\r\n")
         holder.send(holder.bytes_of({"sql": f"select pg_sleep(1.2)::text /* {tag} */"}))
@@ -288,4 +287,4 @@ async def test_a_request_that_waits_for_a_slot_goes_on_as_its_own_callers(
         assert got == ["callers-b/first"]
         assert count("changed") - before == (1 if is_changed else 0)
         if not is_changed:
-            assert lane_requests([metrics_port]) - answered == 1
+            assert kept_by_lane(counted(metrics_port)) - answered == 1

@@ -83,3 +83,10 @@ def counted(port: int) -> dict[str, float]:
 def total(metrics: dict[str, float], name: str) -> float:
     """The sum of a metric over its labels."""
     return sum(value for sample, value in metrics.items() if sample.partition("{")[0] == name)
+
+
+def kept_by_lane(metrics: dict[str, float]) -> float:
+    """How many requests the lane took and kept. One that it gave away only because the machine was slow counts, too."""
+    slow = metrics.get('plainsql_lane_handed_over_total{reason="slow"}', 0.0)
+    given_away = total(metrics, "plainsql_lane_handed_over_total") - slow
+    return total(metrics, "plainsql_lane_requests_total") - given_away
