@@ -9,7 +9,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from server.tests.load import TIMING_STALL_S, Activity, Answer, Node, all_of, new_tag, percentile, running_node, size
+from server.tests.load import (
+    STALL_S,
+    TIMING_STALL_S,
+    Activity,
+    Answer,
+    Client,
+    Node,
+    all_of,
+    new_tag,
+    percentile,
+    running_node,
+    size,
+)
 from server.tests.service import Service
 
 REPEATS = size("PLAINSQL_TEST_REPEATS", 5)
@@ -42,16 +54,19 @@ class Record:
     def __init__(self) -> None:
         self.answered_s: list[float] = []
         self.gone_s: list[float] = []
+        self.unknown = 0
 
-    def classify(self, kind: str) -> None:
+    def classify(self, kind: str, *, may_be_unknown: int = 0) -> None:
+        assert self.unknown <= may_be_unknown
         for name, values in (("answered", self.answered_s), ("gone", self.gone_s)):
             print(f"{kind}: {name} {len(values)} times, median {percentile(values, 50):.3f} s, max {max(values):.3f} s")
             assert len(values) == REPEATS
             assert max(values) <= ENDED_WITHIN_S
 
 
-def check_answer(answer: Answer) -> None:
-    assert (answer.status, answer.code, answer.outcome) == (200, "statement_timeout", "rolled_back"), answer
+def check_answer(answer: Answer, *outcomes: str) -> None:
+    assert (answer.status, answer.code) == (200, "statement_timeout"), answer
+    assert answer.outcome in (outcomes or ["rolled_back"]), answer
     assert str(LIMIT_MS) in answer.body["error"]["message"]
 
 
@@ -64,7 +79,8 @@ async def meet_deadline(node: Node, activity: Activity, key: str, sql: str, reco
         answer = await client.answer()
         record.answered_s.append(answer.elapsed_s)
         record.gone_s.append(await activity.gone(tag, began_s))
-    check_answer(answer)
+    record.unknown += answer.outcome == "unknown"
+    check_answer(answer, "rolled_back", "unknown")
 
 
 async def check_others(node: Node, key: str) -> None:
@@ -92,7 +108,8 @@ async def test_a_statement_is_answered_and_gone_within_a_second_of_its_limit(
     async with Activity.of(service) as activity:
         await all_of(REPEATS, lambda _: meet_deadline(node, activity, key, sql, record), parallel)
     await check_others(node, key)
-    record.classify(kind)
+    # A backend that ignores its cancel is terminated. If the machine stands still then, nobody knows what came of it.
+    record.classify(kind, may_be_unknown=parallel if STALL_S and "trap" in kind else 0)
 
 
 @pytest.mark.timing
@@ -139,19 +156,29 @@ async def test_a_statement_that_ends_just_before_its_limit_keeps_its_answer(serv
     print("near the limit:", {kind: list(outcomes.values()).count(kind) for kind in set(outcomes.values())})
 
 
+async def is_kept(client: Client) -> bool:
+    """Whether statements that honour their cancel leave the connection usable, and one that does not takes it along."""
+    whose = "select pg_backend_pid() as pid"
+    before = (await client.query(whose)).value
+    answers = [await client.query(statement, timeout_ms=LIMIT_MS) for statement in (SLEEP, NO_TIMEOUT)]
+    await client.post("/v1/transaction", {"statements": ["select 1", SLEEP], "timeout_ms": LIMIT_MS})
+    answers.append(await client.answer())
+    after = (await client.query(whose)).value
+    answers.append(await client.query(TRAP, timeout_ms=LIMIT_MS))
+    codes = [(answer.code, answer.outcome) for answer in answers]
+    print(before, after, codes)
+    timeout = ("statement_timeout", "rolled_back")
+    ended = codes == [timeout, timeout, ("transaction_deadline_exceeded", "rolled_back"), timeout]
+    return ended and after == before and (await client.query(whose)).value != before
+
+
 @pytest.mark.timing
 async def test_a_statement_that_honours_its_cancel_keeps_its_connection(service: Service) -> None:
-    whose = "select pg_backend_pid() as pid"
     with running_node(service.directory_dsn, pool_max_connections=1) as narrow:
         async with narrow.client(service.api_key) as client:
-            before = (await client.query(whose)).value
-            for statement in (SLEEP, NO_TIMEOUT):
-                check_answer(await client.query(statement, timeout_ms=LIMIT_MS))
-            await client.post("/v1/transaction", {"statements": ["select 1", SLEEP], "timeout_ms": LIMIT_MS})
-            assert (await client.answer()).code == "transaction_deadline_exceeded"
-            assert (await client.query(whose)).value == before
-            check_answer(await client.query(TRAP, timeout_ms=LIMIT_MS))
-            assert (await client.query(whose)).value != before, "a terminated backend"
+            kept = [await is_kept(client) for _ in range(3)]
+    # If the machine stands still after a cancel, its backend seems to ignore it.
+    assert sum(kept) >= (2 if STALL_S else 3)
 
 
 async def test_a_late_cancel_affects_no_other_request(service: Service) -> None:

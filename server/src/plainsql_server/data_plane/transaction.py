@@ -21,6 +21,7 @@ from plainsql_server.core.insert_text import InsertText
 from plainsql_server.core.principal import Principal
 from plainsql_server.core.result import FrozenInsert, Notices, Result
 from plainsql_server.core.sql_text import is_empty, refuse_stream_hint
+from plainsql_server.core.turns import in_turns
 from plainsql_server.data_plane.admission import check_statement, lower
 from plainsql_server.data_plane.classification import Classification, classify
 from plainsql_server.data_plane.databases import Databases, Place, is_still_without_code
@@ -49,8 +50,6 @@ from plainsql_server.limits.tiers import TIERS, TRANSACTION_DATABASES, Limits
 TAKES_SNAPSHOT = frozenset(["SELECT", "VALUES", "TABLE", "WITH", "INSERT", "UPDATE", "DELETE", "MERGE"])
 # Statements of this length, taken together, take a millisecond or more to classify.
 _LONG = 2_000
-# Other requests run each time that this many steps were made.
-_PAUSE_AFTER_STEPS = 100
 
 
 @dataclass(slots=True)
@@ -357,11 +356,10 @@ def _too_many_databases() -> RequestError:
 
 async def _plan(request: TransactionRequest, limits: Limits, freezes: Sequence[InsertText | str | None]) -> Plan:
     steps: list[TransactionStep] = []
-    for index, each in enumerate(request.statements):
-        params = [read_parameter(raw, index) for raw in each.params]
-        steps.append(TransactionStep(each.sql, params, each.expect, each.digest, each.rows, freezes[index]))
-        if index % _PAUSE_AFTER_STEPS == _PAUSE_AFTER_STEPS - 1:
-            await asyncio.sleep(0)
+    async for part in in_turns(request.statements):
+        for index, each in enumerate(part, len(steps)):
+            params = [read_parameter(raw, index) for raw in each.params]
+            steps.append(TransactionStep(each.sql, params, each.expect, each.digest, each.rows, freezes[index]))
     return Plan(
         steps,
         request.encoding,

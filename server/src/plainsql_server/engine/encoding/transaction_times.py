@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator
 
 # A date and time as PostgreSQL writes it in UTC, alone or in an array, a row or JSON.
 _TIME = re.compile(rb"(\d{4,6}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.(\d{1,6}))?(?!\d)")
+# The length of what follows the minute in an answer.
+_SECONDS = len(b":06.123456Z")
 # No text that the pattern matches, with the byte after it, is longer.
 _LONGEST = 32
 # A row is searched for this many minutes one by one. With more of them, it is searched for their dates.
@@ -27,23 +29,24 @@ _COST_OF_TIME = 256
 # UTF-8 never contains this byte, and it is not what separates values either. So no other row looks like one with it.
 _TOKEN = b"\xff"
 
-Parts = tuple[bytes, bytes, bytes]
-
 
 class TransactionTimes:
     """The times that are hashed as one token: that of this transaction, and those of its dry runs."""
 
     def __init__(self, now: bytes | None = None, earlier: Iterable[bytes] = ()) -> None:
         """Times are in UTC: `2026-11-17T09:46:06.123456Z`. Of the earlier ones, those of the latest dates count."""
-        own = set() if now is None else _read([now])
-        others = _read(earlier)
-        latest = sorted({date for date, _, _ in others}, key=lambda date: (len(date), date))
-        dates = {date for date, _, _ in own}.union(latest[-MAX_DATES:])
-        self._times = frozenset(time for time in own | others if time[0] in dates)
+        times = frozenset(earlier)
+        latest = sorted(set(map(_date, times)), key=lambda date: (len(date), date))
+        dates = set(latest[-MAX_DATES:])
+        if len(dates) < len(latest):
+            times = frozenset(each for each in times if _date(each) in dates)
+        if now is not None:
+            times, dates = times | {now}, dates | {_date(now)}
+        self._times = times
         # Rows without any of these need no closer look.
-        minutes = {date + between + time[:5] for date, time, _ in self._times for between in (b" ", b"T")}
-        starts = {date + between for date in dates for between in (b" ", b"T")}
-        self._signs = sorted(minutes if len(minutes) <= 2 * _MAX_MINUTES else starts)
+        minutes = {each[:-_SECONDS] for each in self._times}
+        signs = minutes if len(minutes) <= _MAX_MINUTES else {date + b"T" for date in dates}
+        self._signs = sorted([*signs, *(sign.replace(b"T", b" ") for sign in signs)])
         # What was searched so far, as bytes to hash that would take about as long.
         self.cost_bytes = 0
 
@@ -80,15 +83,13 @@ class TransactionTimes:
 
     def _token(self, match: re.Match[bytes]) -> bytes:
         self.cost_bytes += _COST_OF_TIME
-        return _TOKEN if _parts(match) in self._times else match[0]
+        return _TOKEN if _full(match) in self._times else match[0]
 
 
-def _read(times: Iterable[bytes]) -> set[Parts]:
-    """The parts of times that are written as in answers."""
-    split = [time.partition(b"T") for time in times]
-    return {(date, rest[:8], rest[9:15].rstrip(b"0")) for date, _, rest in split}
+def _date(time: bytes) -> bytes:
+    return time[: time.index(b"T")]
 
 
-def _parts(match: re.Match[bytes]) -> Parts:
-    """The parts of a time. PostgreSQL leaves out the zeros at the end of a fraction."""
-    return match[1], match[2], (match[3] or b"").rstrip(b"0")
+def _full(match: re.Match[bytes]) -> bytes:
+    """A time as it is written in answers. PostgreSQL leaves out the zeros at the end of a fraction."""
+    return b"%bT%b.%bZ" % (match[1], match[2], (match[3] or b"").ljust(6, b"0"))

@@ -3,6 +3,7 @@
 The answer is assembled as bytes, because the rows arrive as bytes.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -11,6 +12,7 @@ from msgspec import Meta
 from plainsql_server.core.clock import monotonic_us
 from plainsql_server.core.principal import Principal
 from plainsql_server.core.result import NO_COLUMNS, Result
+from plainsql_server.core.turns import in_turns
 from plainsql_server.data_plane.retry import MAX_RETRIES
 from plainsql_server.data_plane.transaction import (
     TransactionResult,
@@ -66,7 +68,8 @@ class ExpectBody(msgspec.Struct, forbid_unknown_fields=True):
     ] = None
 
     def __post_init__(self) -> None:
-        if len([value for value in msgspec.structs.astuple(self) if value is not None]) != 1:
+        digests = (self.digest is None) + (self.multiset_digest is None)
+        if digests + (self.affected_rows is None) + (self.row_count is None) != 3:
             raise ValueError("set exactly one of affected_rows, row_count, digest and multiset_digest")
 
     def expectation(self) -> Expectation | ExpectedDigest:
@@ -221,19 +224,31 @@ class TransactionRoutes:
         self._idempotency = idempotency
 
     async def post(self, request: Request, principal: Principal) -> Response:
-        wanted = _transaction_request(request, decode_json(request.body, TRANSACTION_BODY))
+        sent = decode_json(request.body, TRANSACTION_BODY)
+        statements = [each async for part in in_turns(sent.statements) for each in _statements(part)]
+        wanted = _transaction_request(request, sent, statements)
         # A dry run has no effect that could happen twice.
         if IDEMPOTENCY_KEY in request.headers and not wanted.dry_run:
             return await self._idempotency.run(
-                request, principal, wanted, lambda transaction: _body(transaction, request)
+                request,
+                principal,
+                wanted,
+                lambda transaction: _body(transaction, _results(transaction.results), request),
             )
         transaction = await self._transactions.run(principal, wanted, request.head_start, request.began_s)
-        return transaction_response(transaction, _body(transaction, request))
+        results = b",".join([_results(part) async for part in in_turns(transaction.results)])
+        return transaction_response(transaction, _body(transaction, results, request))
 
 
-def _transaction_request(request: Request, sent: TransactionBody) -> TransactionRequest:
+def _statements(sent: Sequence[str | StatementBody]) -> list[TransactionStatement]:
+    return [TransactionStatement(each) if isinstance(each, str) else each.statement() for each in sent]
+
+
+def _transaction_request(
+    request: Request, sent: TransactionBody, statements: Sequence[TransactionStatement]
+) -> TransactionRequest:
     return TransactionRequest(
-        [TransactionStatement(each) if isinstance(each, str) else each.statement() for each in sent.statements],
+        statements,
         request.header(b"x-database") if sent.database is None else sent.database,
         ENCODINGS[sent.row_format, sent.big_numbers],
         sent.read_only,
@@ -246,13 +261,17 @@ def _transaction_request(request: Request, sent: TransactionBody) -> Transaction
     )
 
 
-def _body(transaction: TransactionResult, request: Request) -> bytes:
+def _results(results: Sequence[Result]) -> bytes:
+    return b",".join([_result(result) for result in results])
+
+
+def _body(transaction: TransactionResult, results: bytes, request: Request) -> bytes:
     total_us = monotonic_us() - request.started_us
     return (
         b'{"success":true,"results":[%b],"affected_rows":%d%b,"transaction":{"id":"%b","isolation":"serializable",'
         b'"attempts":%d,"participants":%d%b},"timings":{"total_us":%d,"exec_us":%d,"commit_us":%d},"request_id":"%b"}'
     ) % (
-        b",".join([_result(result) for result in transaction.results]),
+        results,
         transaction.affected_rows,
         notices_json(transaction.notices),
         transaction.id.encode(),
