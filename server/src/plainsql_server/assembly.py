@@ -19,6 +19,7 @@ from plainsql_server.control_plane.reaping import Reaper
 from plainsql_server.control_plane.spanning import Recovery
 from plainsql_server.core.clock import now
 from plainsql_server.core.errors import ServiceError, described
+from plainsql_server.core.garbage import spare_requests
 from plainsql_server.core.observation import FailureObserved, Observation, Observe
 from plainsql_server.core.tasks import end
 from plainsql_server.data_plane.databases import Databases
@@ -106,7 +107,9 @@ def data_application(own_port: int | None = None) -> Application:
     """The data plane, configured from the environment. Each worker process creates its own."""
     settings = read_settings()
     observer = Observer.serving(settings.data_host, settings.metrics_ports)
-    return build_data_application(settings, observer, own_port)
+    application = build_data_application(settings, observer, own_port)
+    spare_requests()
+    return application
 
 
 def control_application() -> Application:

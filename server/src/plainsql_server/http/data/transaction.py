@@ -3,6 +3,7 @@
 The answer is assembled as bytes, because the rows arrive as bytes.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -51,13 +52,16 @@ ExpectedCount = Annotated[int, Meta(ge=0)]
 
 
 Digest = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
-# As in answers: in UTC, with microseconds.
-Time = Annotated[str, Meta(pattern=r"^[0-9]{4,6}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z$")]
+_TIME = r"[0-9]{4,6}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z"
+# As in answers: in UTC, with microseconds. The body checks it, in half the time that the decoder would take.
+Time = Annotated[str, Meta(extra_json_schema={"pattern": f"^{_TIME}$"})]
+_is_time = re.compile(_TIME).fullmatch
 # The most dry runs that one request may name.
 MAX_NOWS = 4_000
 
 
-class ExpectBody(msgspec.Struct, forbid_unknown_fields=True):
+# Without `gc`: there may be thousands of these in a body, which the garbage collector would visit while it is decoded.
+class ExpectBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """What a statement's result must be. Set exactly one of the fields."""
 
     affected_rows: Annotated[ExpectedCount | None, Meta(description="Number of rows it must change.")] = None
@@ -83,7 +87,7 @@ class ExpectBody(msgspec.Struct, forbid_unknown_fields=True):
         return Expectation(Counted.ROWS, self.row_count)
 
 
-class StatementBody(msgspec.Struct, forbid_unknown_fields=True):
+class StatementBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """A statement with its parameters and options."""
 
     # Parameters stay raw JSON, so numbers keep all their digits.
@@ -146,6 +150,8 @@ class TransactionBody(msgspec.Struct, forbid_unknown_fields=True):
             raise ValueError("freeze needs dry_run")
         if not self.dry_run and self.check_deferred:
             raise ValueError("check_deferred needs dry_run")
+        if not all(map(_is_time, self.nows)):
+            raise ValueError("nows must be times like 2026-11-17T09:46:06.123456Z")
 
 
 class ExecutionTime(msgspec.Struct, kw_only=True):
