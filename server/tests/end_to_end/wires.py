@@ -88,5 +88,5 @@ def total(metrics: dict[str, float], name: str) -> float:
 def kept_by_lane(metrics: dict[str, float]) -> float:
     """How many requests the lane took and kept. One that it gave away only because the machine was slow counts, too."""
     slow = metrics.get('plainsql_lane_handed_over_total{reason="slow"}', 0.0)
-    given_away = total(metrics, "plainsql_lane_handed_over_total") - slow
-    return total(metrics, "plainsql_lane_requests_total") - given_away
+    handed_over = total(metrics, "plainsql_lane_handed_over_total") - slow
+    return total(metrics, "plainsql_lane_requests_total") - handed_over

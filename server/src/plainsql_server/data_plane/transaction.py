@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
+from plainsql_server.core.batches import in_batches
 from plainsql_server.core.clock import Deadline, monotonic_us
 from plainsql_server.core.errors import Outcome, RequestError, ServiceError
 from plainsql_server.core.ids import Kind, new_id
@@ -21,7 +22,6 @@ from plainsql_server.core.insert_text import InsertText
 from plainsql_server.core.principal import Principal
 from plainsql_server.core.result import FrozenInsert, Notices, Result
 from plainsql_server.core.sql_text import is_empty, refuse_stream_hint
-from plainsql_server.core.turns import in_turns
 from plainsql_server.data_plane.admission import check_statement, lower
 from plainsql_server.data_plane.classification import Classification, classify
 from plainsql_server.data_plane.databases import Databases, Place, is_still_without_code
@@ -356,8 +356,8 @@ def _too_many_databases() -> RequestError:
 
 async def _plan(request: TransactionRequest, limits: Limits, freezes: Sequence[InsertText | str | None]) -> Plan:
     steps: list[TransactionStep] = []
-    async for part in in_turns(request.statements):
-        for index, each in enumerate(part, len(steps)):
+    async for batch in in_batches(request.statements):
+        for index, each in enumerate(batch, len(steps)):
             params = [read_parameter(raw, index) for raw in each.params]
             steps.append(TransactionStep(each.sql, params, each.expect, each.digest, each.rows, freezes[index]))
     return Plan(

@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from plainsql_server.core.batches import in_batches
 from plainsql_server.core.clock import monotonic_us
 from plainsql_server.core.principal import Principal
 from plainsql_server.core.result import NO_COLUMNS, Result
-from plainsql_server.core.turns import in_turns
 from plainsql_server.data_plane.retry import MAX_RETRIES
 from plainsql_server.data_plane.transaction import (
     TransactionResult,
@@ -231,7 +231,7 @@ class TransactionRoutes:
 
     async def post(self, request: Request, principal: Principal) -> Response:
         sent = decode_json(request.body, TRANSACTION_BODY)
-        statements = [each async for part in in_turns(sent.statements) for each in _statements(part)]
+        statements = [each async for batch in in_batches(sent.statements) for each in _statements(batch)]
         wanted = _transaction_request(request, sent, statements)
         # A dry run has no effect that could happen twice.
         if IDEMPOTENCY_KEY in request.headers and not wanted.dry_run:
@@ -242,7 +242,7 @@ class TransactionRoutes:
                 lambda transaction: _body(transaction, _results(transaction.results), request),
             )
         transaction = await self._transactions.run(principal, wanted, request.head_start, request.began_s)
-        results = b",".join([_results(part) async for part in in_turns(transaction.results)])
+        results = b",".join([_results(batch) async for batch in in_batches(transaction.results)])
         return transaction_response(transaction, _body(transaction, results, request))
 
 
