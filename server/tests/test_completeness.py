@@ -37,7 +37,16 @@ SOURCE = Path(plainsql_server.__file__).parent
 # What anybody may ask without a key.
 OPEN_ROUTES = frozenset(
     ("GET", path)
-    for path in ("/", "/health", "/openapi.json", "/docs", "/docs/docs.js", "/docs/docs.css", "/docs/page.css")
+    for path in (
+        "/",
+        "/health",
+        "/openapi.json",
+        "/docs",
+        "/docs/docs.js",
+        "/docs/docs.css",
+        "/docs/page.css",
+        "/guides/{name}",
+    )
 )
 
 # What any valid key or session may ask, whatever its scopes.

@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from typing import Any
 
 import pytest
 
+from plainsql_server.http.app.web_pages import GUIDES
 from server.tests.page import READERS
 from server.tests.service import Service
 
@@ -48,11 +50,25 @@ def test_the_docs_page_sends_examples_and_shows_the_answers(plain_service: Servi
     assert '"success": true' in answers["text"]
     assert '"attempts": 1' in answers["transaction"]
     assert '"status": "ok"' in answers["health"]
+    assert seen["tables"] == {
+        "row": [["SELECT, 1 row", ["sum"], ["3"]]], "text": [["SELECT, 1 row", ["at"], seen["tables"]["text"][0][2]]],
+        "transaction": [["SELECT, 1 row", ["seven"], ["7"]]], "stream": [], "health": [],
+    }  # fmt: skip
     check_programs(seen["programs"]["row"], plain_service)
     assert seen["phone"]["title"] < 100
     assert seen["phone"]["routes"] > 800
     assert seen["phone"]["icon"].startswith("data:image/png;base64,")
     check_alone(seen, plain_service.data_url)
+
+
+def test_the_docs_page_of_the_control_plane_sends_examples(plain_service: Service, npm_packages: None) -> None:
+    url = plain_service.control_url
+    seen = page_load(url, plain_service.api_key, ("databases", "get_v1_databases", ""), ("health", "get_health", ""))
+    assert {" ".join(section.split()) for section in seen["sections"]} == routes(plain_service, url)
+    assert seen["answers"]["databases"].startswith("200\n")
+    assert '"name": "main"' in seen["answers"]["databases"]
+    assert seen["tables"] == {"databases": [], "health": []}
+    check_alone(seen, url)
 
 
 def check_programs(programs: dict[str, str], service: Service) -> None:
@@ -74,6 +90,8 @@ def check_alone(seen: dict[str, Any], url: str) -> None:
     assert seen["inline"] is False
     (complaint,) = seen["console"]
     assert "Content Security Policy" in complaint
+    assert seen["guide"]["title"] == "Client guide: Python and the plainsql command"
+    assert seen["guide"]["height"] > 2_000
 
 
 @pytest.mark.parametrize("path", ["/openapi.json", "/docs", "/docs/docs.js", "/docs/docs.css", "/docs/page.css"])
@@ -103,6 +121,25 @@ def test_the_page_and_its_files_have_a_strict_policy_and_no_word_of_other_hosts(
         assert "https://" not in answer.text
         assert len(answer.content) < 32_000
     assert plain_service.http.get(f"{plain_service.data_url}/").json()["docs"] == f"{plain_service.data_url}/docs"
+
+
+def test_guides_are_pages_whose_links_lead_somewhere(plain_service: Service) -> None:
+    pages = {}
+    for name in GUIDES:
+        answer = plain_service.http.get(f"{plain_service.control_url}/guides/{name}")
+        assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+        assert "unsafe" not in answer.headers["content-security-policy"]
+        pages[f"/guides/{name}"] = answer
+        again = plain_service.http.get(str(answer.url), headers={"If-None-Match": answer.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+    for path, page in pages.items():
+        for link in re.findall(r'href="([^"]*)"', page.text):
+            to, _, heading = link.partition("#")
+            if heading and (to or path) in pages:
+                assert f' id="{heading}"' in pages[to or path].text, link
+            assert to in ("", "/docs", "/docs/page.css", *pages) or to.startswith(("https://", "data:")), link
+    unknown = plain_service.http.get(f"{plain_service.data_url}/guides/..%2Fclient")
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "route_not_found")
 
 
 BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}

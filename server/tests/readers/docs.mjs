@@ -20,12 +20,15 @@ try {
   await page.fill("#key", key);
   const answers = {};
   const programs = {};
+  const tables = {};
   for (const [name, id, example] of JSON.parse(process.argv[5])) {
     const section = page.locator(`#${id}`);
     if (example) await section.getByLabel("Example").selectOption({ label: example });
     await section.locator("button").click();
     await page.waitForFunction((each) => /^\d{3}\n[^]*(\n}|\nevent: done\n.*\n\n)$/.test(document.querySelector(`#${each} pre`).textContent), id);
     answers[name] = await section.locator("pre").first().innerText();
+    tables[name] = await section.locator(".result table").evaluateAll((found) => found.map((table) =>
+      [table.caption.textContent, ...[...table.rows].map((row) => [...row.cells].map((cell) => cell.textContent))]));
     if (!(await section.getByLabel("Language").isVisible())) await section.locator("details.programs summary").click();
     programs[name] = {};
     for (const language of ["curl", "Python", "JavaScript"]) {
@@ -47,7 +50,11 @@ try {
     document.body.append(script);
     return window.ran === true;
   });
-  console.log(JSON.stringify({ sections, answers, programs, phone, console: lines, inline, asked: [...asked] }));
+  await page.click("header a[href='guides/client']");
+  await page.waitForURL("**/guides/client");
+  const guide = { title: await page.locator("h1").innerText(), height: (await page.locator("body").boundingBox()).height };
+  if (folder) await page.screenshot({ path: `${folder}/guide.png` });
+  console.log(JSON.stringify({ sections, answers, tables, guide, programs, phone, console: lines, inline, asked: [...asked] }));
 } finally {
   await browser.close();
 }

@@ -4,19 +4,20 @@ The document is generated once, at startup. The files of the page that shows it 
 from other sites, and its Content-Security-Policy forbids that, too. Both have ETags, so an unchanged copy gets 304.
 """
 
-import hashlib
 from collections.abc import Sequence
 from importlib.resources import files
 
 import msgspec
 
 from plainsql_server.http.app.contract import JSON_TYPE, Contract, Media
-from plainsql_server.http.app.etags import KNOWN_VERSION, is_known
+from plainsql_server.http.app.etags import KNOWN_VERSION
+from plainsql_server.http.app.guides import guides_route
+from plainsql_server.http.app.kept import Kept
 from plainsql_server.http.app.openapi import Json, openapi_document
 from plainsql_server.http.app.routes import AnswerAnyone, Route, open_route
 from plainsql_server.http.app.web_pages import PAGE_HEADERS
 from plainsql_server.http.server.requests import Request
-from plainsql_server.http.server.responses import Header, Response
+from plainsql_server.http.server.responses import Response
 
 _ABOUT = {
     "data": "SQL over plain HTTPS on PostgreSQL: queries, transactions and streams.",
@@ -29,23 +30,6 @@ _PAGES = {
     "/docs/docs.css": ("docs.css", "text/css", "Style sheet of the API reference"),
     "/docs/page.css": ("page.css", "text/css", "Style sheet of other pages"),
 }
-# A new version of the service changes them, so caches must revalidate their copy.
-_ASK_AGAIN: Header = (b"cache-control", b"no-cache")
-
-
-class _Kept:
-    """Content that does not change while the process runs, with its ETag."""
-
-    def __init__(self, body: bytes, content_type: bytes, headers: Sequence[Header] = ()) -> None:
-        self._body = body
-        self._content_type = content_type
-        self._version = hashlib.sha256(body).hexdigest()[:32]
-        self._headers = (*headers, _ASK_AGAIN, (b"etag", f'"{self._version}"'.encode()))
-
-    def response(self, request: Request) -> Response:
-        if is_known(request, self._version):
-            return Response(304, b"", headers=[*self._headers])
-        return Response(200, self._body, content_type=self._content_type, headers=[*self._headers])
 
 
 class ReferencePage:
@@ -53,7 +37,7 @@ class ReferencePage:
 
     def __init__(self, plane: str) -> None:
         self._plane = plane
-        self._document = _Kept(b"", JSON_TYPE.encode())
+        self._document = Kept(b"", JSON_TYPE.encode())
 
     def routes(self) -> list[Route]:
         described = _contract(Media(JSON_TYPE, "This document."))
@@ -61,12 +45,13 @@ class ReferencePage:
         return [
             open_route("GET", "/openapi.json", "OpenAPI document of this plane", self.get, contract=described),
             *pages,
+            guides_route(),
         ]
 
     def describe(self, routes: Sequence[Route]) -> Json:
         """Generates the document of these routes, serves it, and returns it."""
         document = openapi_document(self._plane, _ABOUT[self._plane], routes)
-        self._document = _Kept(msgspec.json.encode(document), JSON_TYPE.encode())
+        self._document = Kept(msgspec.json.encode(document), JSON_TYPE.encode())
         return document
 
     async def get(self, request: Request) -> Response:
@@ -84,7 +69,7 @@ def _page_route(path: str, file: str, content_type: str, purpose: str) -> Route:
 
 def _page(file: str, content_type: str) -> AnswerAnyone:
     body = files("plainsql_server.http.app").joinpath("pages", file).read_bytes()
-    page = _Kept(body, f"{content_type}; charset=utf-8".encode(), PAGE_HEADERS)
+    page = Kept(body, f"{content_type}; charset=utf-8".encode(), PAGE_HEADERS)
 
     async def answer(request: Request) -> Response:
         return page.response(request)

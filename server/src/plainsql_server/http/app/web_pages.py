@@ -27,6 +27,15 @@ PAGE_HEADERS: tuple[Header, ...] = (
 )
 # The same address has a page and JSON, so a cache must not mix them up.
 VARY: Header = (b"vary", b"accept")
+# The guides that are served, in the order in which pages list them.
+GUIDES = {
+    "http": "HTTP",
+    "client": "Python and the command",
+    "python": "Python reference",
+    "transactions": "Interactive transactions",
+    "utilities": "Inspecting a database",
+    "control": "Control plane",
+}
 # Lines on a blue ground.
 _ICON = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAABAAAAAQCAMAAAAoLQ9TAAAABlBMVEUUVrj///9SC4NOAAAAF0lEQV"
@@ -81,7 +90,8 @@ def start_page(shown: ShownService) -> Response:
     hosts = [("data plane", shown.data_url), ("control plane", shown.control_url), ("alias", shown.alias_url)]
     url = escape(shown.data_url)
     content = f"""<h1>PlainSQL {escape(shown.version)}</h1>
-<p>SQL over plain HTTPS, on PostgreSQL. <a href="/docs">Read about the routes of this host and try them</a>.</p>
+<p>SQL over plain HTTPS, on PostgreSQL. <a href="/docs">Read about the routes of this host and try them</a>, or read
+the guides: {_guides()}.</p>
 <pre>curl -H "Authorization: Bearer $KEY" --json '{{"sql": "select 1 + 1 as two"}}' {url}/v1/query</pre>
 <h2>Hosts</h2>
 {_table((name, escape(address)) for name, address in hosts if address is not None)}
@@ -89,6 +99,10 @@ def start_page(shown: ShownService) -> Response:
 {_table((f"<code>{each.method} {escape(each.path)}</code>", escape(each.purpose)) for each in shown.routes)}
 <p>Programs get <a href="/openapi.json">an OpenAPI document</a>.</p>"""
     return _response(200, "PlainSQL", content)
+
+
+def _guides() -> str:
+    return ", ".join(f'<a href="/guides/{name}">{escape(title)}</a>' for name, title in GUIDES.items())
 
 
 def not_found_page(error: ServiceError, response: Response, request_id: str) -> Response:
@@ -109,5 +123,10 @@ def _table(rows: Iterable[tuple[str, str]]) -> str:
 
 
 def _response(status: int, title: str, content: str) -> Response:
-    body = _PAGE.format(title=escape(title), icon=_ICON, content=content).encode()
+    body = page_html(title, content).encode()
     return Response(status, body, [*PAGE_HEADERS, VARY], content_type=f"{HTML}; charset=utf-8".encode())
+
+
+def page_html(title: str, content: str) -> str:
+    """A page with this title. The content is HTML."""
+    return _PAGE.format(title=escape(title), icon=_ICON, content=content)

@@ -87,6 +87,7 @@ class Form {
     this.examples = Object.values(media?.examples ?? {});
     this.body = type && element("textarea", { "aria-label": "Body", spellcheck: "false" });
     if (this.body) this.body.value = shown(this.examples[0]?.value ?? {});
+    this.result = element("div", { class: "result", "aria-live": "polite" });
     this.answer = element("pre", { hidden: "", "aria-live": "polite" });
     this.reference = reference;
   }
@@ -100,7 +101,7 @@ class Form {
       const schema = this.operation.requestBody.content[this.type].schema;
       parts.push(element("h3", {}, "Body, ", this.type), this.reference.fields(this.reference.resolved(schema)), this.chooser(), this.body);
     }
-    parts.push(element("button", { type: "button", onclick: () => this.send() }, "Send"), this.answer, this.programs());
+    parts.push(element("button", { type: "button", onclick: () => this.send() }, "Send"), this.result, this.answer, this.programs());
     return parts;
   }
 
@@ -143,6 +144,7 @@ class Form {
   async send() {
     const [url, options] = this.request();
     this.answer.hidden = false;
+    this.result.replaceChildren();
     this.answer.textContent = `${options.method} ${url} …`;
     try {
       await this.show(await fetch(url, options));
@@ -157,7 +159,9 @@ class Form {
     const head = [`${response.status}`, ...headers, "", ""].join("\n");
     this.answer.textContent = head;
     if (response.headers.get("content-type") === "application/json") {
-      this.answer.textContent = head + pretty(await response.text());
+      const text = await response.text();
+      this.result.replaceChildren(...resultTables(exact(text)));
+      this.answer.textContent = head + pretty(text);
       return;
     }
     // A stream is shown as it comes.
@@ -211,6 +215,44 @@ function pretty(text) {
     }
   }
   return written;
+}
+
+// Numbers keep their digits, where the browser can.
+const exact = (text) => JSON.parse(text, (_, value, context) =>
+  (typeof value === "number" && context?.source && JSON.rawJSON ? JSON.rawJSON(context.source) : value));
+
+// The tables of a query, or of the statements of a transaction; none for other answers.
+function resultTables(answer) {
+  const results = Array.isArray(answer.results) ? answer.results : [answer];
+  return results.filter((each) => answer.success && Array.isArray(each?.columns)).map(resultTable);
+}
+
+const ROWS_SHOWN = 500;
+
+function resultTable({ columns, rows, command, affected_rows: affected, truncated }) {
+  const names = uniqueNames(columns);
+  const count = columns.length ? rows.length : affected;
+  const more = truncated ? ", truncated" : rows.length > ROWS_SHOWN ? `, the first ${ROWS_SHOWN} shown` : "";
+  const cells = (each) => element("tr", {}, ...names.map((name, index) => resultCell(Array.isArray(each) ? each[index] : each[name])));
+  return element("table", {}, element("caption", {}, `${command}, ${count} ${String(count) === "1" ? "row" : "rows"}${more}`),
+    element("thead", {}, element("tr", {}, ...columns.map((name) => element("th", {}, name)))),
+    element("tbody", {}, ...rows.slice(0, ROWS_SHOWN).map(cells)));
+}
+
+function resultCell(value) {
+  if (value === null) return element("td", { class: "null" }, "NULL");
+  return element("td", {}, typeof value === "string" ? value : JSON.stringify(value));
+}
+
+// As in the rows: a second `id` is `id_1`.
+function uniqueNames(columns) {
+  const taken = new Set(columns), seen = new Set();
+  return columns.map((name) => {
+    let unique = name;
+    for (let number = 0; seen.has(unique) || (number && taken.has(unique));) unique = `${name}_${++number}`;
+    seen.add(unique);
+    return unique;
+  });
 }
 
 function answers(reference, operation) {

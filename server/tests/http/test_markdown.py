@@ -1,0 +1,40 @@
+"""The Markdown of the guides as HTML."""
+
+import pytest
+
+from plainsql_server.http.app.markdown import rendered
+
+pytestmark = pytest.mark.unit
+
+TEXT = """# A `b` <c>
+
+A line
+and [`another`](x.md#y).
+
+- one
+  more
+- two
+
+  ```
+  <x> | `y`
+  ```
+
+Then **bold**:
+1. [left](out.md)
+
+| a | b |
+|---|---|
+| 1 \\| 2 | <z> |
+"""
+HTML = (
+    '<h1 id="a-b-c">A <code>b</code> &lt;c&gt;</h1>'
+    '<p>A line and <a href="/x#y"><code>another</code></a>.</p>'
+    "<ul><li>one more</li><li><p>two</p><pre>&lt;x&gt; | `y`</pre></li></ul>"
+    "<p>Then <strong>bold</strong>:</p><ol><li>left</li></ol>"
+    "<table><tr><th>a</th><th>b</th></tr><tr><td>1 | 2</td><td>&lt;z&gt;</td></tr></table>"
+)
+
+
+def test_everything_is_escaped_and_keeps_its_structure() -> None:
+    links = {"x.md#y": "/x#y"}
+    assert rendered(TEXT, links.get).replace("\n", "") == HTML
