@@ -14,6 +14,8 @@ from typing import Any
 
 # pandas' values for NULL. Its NaT is a subclass of datetime.
 _ABSENT = frozenset(["NaTType", "NAType"])
+# Python writes integers of up to 4,300 digits, unless it is set to fewer: at least 640, which is more than 2,000 bits.
+_SHORT_BITS = 2_000
 
 
 def encode_params(params: Sequence[Any]) -> list[Any]:
@@ -25,7 +27,9 @@ def encode_param(value: Any) -> Any:
     """Encodes one parameter: JSON's own types stay, others become text that PostgreSQL can read."""
     if isinstance(value, Enum):
         return encode_param(value.value)
-    if value is None or isinstance(value, str | bool | int):
+    if isinstance(value, int):
+        return value if value.bit_length() <= _SHORT_BITS else str(Decimal(value))
+    if value is None or isinstance(value, str):
         return value
     kind = type(value)
     if kind.__name__ in _ABSENT and kind.__module__.startswith("pandas."):

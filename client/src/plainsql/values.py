@@ -6,7 +6,7 @@ numerics are exact. Types that are not in this table arrive as PostgreSQL's text
 | PostgreSQL | Python |
 |---|---|
 | bool; int2, int4, int8, oid | bool; int |
-| numeric | Decimal |
+| numeric | Decimal, with any number of digits |
 | float4, float8 | float |
 | timestamptz, timestamp | datetime, in UTC or naive; infinity and years outside Python's range stay text |
 | date; time, timetz | date; time, naive or with its offset; infinity, such years and 24:00 stay text |
@@ -27,14 +27,36 @@ from typing import Any
 
 Reader = Callable[[Any], Any]
 
+
+class _LongInteger(Decimal):
+    """An integer with more digits than Python converts to int by default (`sys.set_int_max_str_digits`)."""
+
+    __slots__ = ()
+
+
+def _integer(digits: str) -> int | _LongInteger:
+    try:
+        return int(digits)
+    except ValueError:
+        return _LongInteger(digits)
+
+
 _DECODER = json.JSONDecoder(parse_float=Decimal)
+# Reads integers of any length, but is slower.
+_LONG_DECODER = json.JSONDecoder(parse_float=Decimal, parse_int=_integer)
 # The readers for these types are in `readers.py`.
 _SLOW_TO_IMPORT = frozenset(["timestamptz", "timestamp", "date", "time", "timetz", "interval", "uuid"])
 
 
 def decode_json(text: bytes | str) -> Any:
-    """Decodes JSON without losing digits: numbers with a decimal point become Decimal."""
-    return _DECODER.decode(text.decode() if isinstance(text, bytes) else text)
+    """Decodes JSON without losing digits: numbers with a decimal point, and very long ones, become Decimal."""
+    decoded = text.decode() if isinstance(text, bytes) else text
+    try:
+        return _DECODER.decode(decoded)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:
+        return _LONG_DECODER.decode(decoded)
 
 
 @lru_cache(maxsize=256)
@@ -80,7 +102,7 @@ def _vector(text: str) -> list[int]:
 def _plain_json(value: Any) -> Any:
     """JSON as Python's json module reads it: numbers with a decimal point become floats."""
     if isinstance(value, Decimal):
-        return float(value)
+        return int(value) if isinstance(value, _LongInteger) else float(value)
     if isinstance(value, list):
         return [_plain_json(each) for each in value]
     if isinstance(value, dict):

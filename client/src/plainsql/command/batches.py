@@ -208,7 +208,8 @@ def _check_fields(lines: list[str], known: Sequence[str], row: int) -> None:
 
 def _object(line: str, row: int) -> dict[str, Any]:
     try:
-        found = json.loads(line)
+        # Only the names matter, and Python's own integers have a limited number of digits.
+        found = json.loads(line, parse_int=str)
     except ValueError as error:
         raise BadRow(row, f"Invalid JSON: {error}.") from error
     if not isinstance(found, dict):
