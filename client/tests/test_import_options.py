@@ -1,11 +1,15 @@
 """`plainsql import` into a table that it creates, and of rows that exist already."""
 
+import datetime as dt
 import json
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import plainsql
@@ -69,6 +73,51 @@ def test_an_ndjson_file_makes_its_table(service: Service, db: plainsql.Client, t
         "id": "int8", "x": "numeric", "tags": "jsonb", "doc": "jsonb", "none": "text", "zip": "text",
     }  # fmt: skip
     assert db.query(f"select doc, tags from {table} where id = 1").one() == ({"a": 1}, ["a"])
+
+
+def test_a_parquet_file_keeps_its_types(service: Service, db: plainsql.Client, table: str, tmp_path: Path) -> None:
+    columns = {
+        "code": (["1", "20"], pa.string(), "text"),
+        "flag": (["true", None], pa.dictionary(pa.int8(), pa.string()), "text"),
+        "day": (["2026-01-02", "2026-01-03"], pa.large_string(), "text"),
+        "small": ([1, 2], pa.int16(), "smallint"),
+        "unsigned": ([1, 2**64 - 1], pa.uint64(), "numeric(20,0)"),
+        "price": ([Decimal("1.50"), None], pa.decimal128(10, 2), "numeric(10,2)"),
+        "ratio": ([1.0, 2.0], pa.float64(), "double precision"),
+        "at": (
+            [dt.datetime(2026, 1, 2, 3, tzinfo=dt.UTC), None],
+            pa.timestamp("us", "UTC"),
+            "timestamp with time zone",
+        ),
+        "raw": ([b"\x00", b""], pa.binary(), "bytea"),
+        "tags": ([["1", "2"], []], pa.list_(pa.string()), "text[]"),
+        "doc": ([{"a": 1}, None], pa.struct([("a", pa.int64())]), "jsonb"),
+        "empty": ([None, None], pa.null(), "text"),
+    }
+    arrays = {name: pa.array(values, kind) for name, (values, kind, _) in columns.items()}
+    pq.write_table(pa.table(arrays), tmp_path / "in.parquet")
+    done = run(service, "import", str(tmp_path / "in.parquet"), "--table", table, "--create")
+    assert done.returncode == 0, done.stderr
+    sql = "select attname::text, format_type(atttypid, atttypmod) from pg_attribute where attrelid = $1::regclass"
+    found = db.query(f"{sql} and attnum > 0 order by attnum", table)
+    assert dict(found) == {name: kind for name, (_, _, kind) in columns.items()}
+    rows = [tuple(row) for row in db.query(f"select * from {table} order by code")]
+    assert rows == list(zip(*(values for values, _, _ in columns.values()), strict=True))
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_columns_may_have_any_name(
+    service: Service, db: plainsql.Client, table: str, tmp_path: Path, size: int
+) -> None:
+    """As one statement, and through a staging table, which numbers the rows."""
+    rows = [{"row": at, "n": "x" * size, "ordinality": 7} for at in range(14)]
+    csv = [",".join(map(str, each)) for each in (rows[0], *(row.values() for row in rows))]
+    for name, lines in {"in.csv": csv, "in.ndjson": map(json.dumps, rows)}.items():
+        (tmp_path / name).write_text("\n".join(lines))
+        done = run(service, "import", str(tmp_path / name), "--table", table, "--create")
+        assert done.returncode == 0, done.stderr
+    found = db.query(f"select row, ordinality from {table} order by row")
+    assert found.rows == [(at, 7) for at in range(14) for _ in range(2)]
 
 
 def test_if_the_import_fails_the_new_table_is_gone(

@@ -1,7 +1,7 @@
 """Inserts many rows: `insert_rows` and `insert_frame` of both clients.
 
 All rows are inserted, or none. If they fit one request, they are one transaction. More rows are stored in batches in a
-staging table (`plainsql_import_…`), and from there in the target table in one transaction.
+staging table (`Stage`), and from there in the target table in one transaction. `plainsql import` does the same.
 """
 
 import json
@@ -25,7 +25,6 @@ _BATCH_BYTES = 1 << 19
 _REQUEST_BYTES = 6 * _BATCH_BYTES
 # What a parameter needs in the text of its statement: `$12345, `.
 _PLACE_BYTES = 8
-_MOVE_S = 300.0
 KEY_COLUMNS = """
 select a.attname::text as name
 from pg_index i join pg_attribute a on a.attrelid = i.indrelid and a.attnum = any(i.indkey)
@@ -71,6 +70,35 @@ class InsertTarget(NamedTuple):
     @property
     def names(self) -> str:
         return ", ".join(map(quoted, self.columns))
+
+
+class Stage:
+    """A staging table, `plainsql_import_…`: its SQL. `ROW` is a column for the number of each row in the input.
+
+    Rows whose number is NULL are moved in the order in which they were stored.
+    """
+
+    ROW = "plainsql_row"
+    # The move may take long, and is limited by the tier in any case.
+    MOVE_S = 300.0
+
+    def __init__(self, target: InsertTarget) -> None:
+        self.name = f"plainsql_import_{os.urandom(6).hex()}"
+        self.target = target
+
+    def create(self) -> str:
+        """Creates it, with the types of the target's columns."""
+        columns = f"null::int8 as {self.ROW}, {self.target.names}"
+        return f"create unlogged table {self.name} as select {columns} from {self.target.table} with no data"
+
+    def copy(self, condition: str = "") -> str:
+        """Inserts its rows into the target."""
+        target = self.target
+        rows = f"select {target.names} from {self.name} {condition} order by {self.ROW}, ctid"
+        return f"insert into {target.table} ({target.names}) {rows}{target.conflict}"
+
+    def drop(self) -> str:
+        return f"drop table if exists {self.name}"
 
 
 def quoted(name: str) -> str:
@@ -136,22 +164,20 @@ def _request_of(batches: Iterator[RowBatch]) -> tuple[list[RowBatch], bool]:
 
 
 def _through_stage(core: Core, target: InsertTarget, batches: Iterable[RowBatch], options: Options) -> Steps[int]:
-    stage = f"plainsql_import_{os.urandom(6).hex()}"
+    stage = Stage(target)
     in_stage = target._replace(conflict="")
-    make = f"create unlogged table {stage} as select {target.names} from {target.table} with no data"
-    yield from core.query(make, (), options)
+    yield from core.query(stage.create(), (), options)
     try:
         for batch in batches:
-            yield from core.transaction([_statement(stage, in_stage, batch)], options, None)
-        move = f"insert into {target.table} ({target.names}) select {target.names} from {stage} order by ctid"
-        statements = [{"sql": move + target.conflict}, {"sql": f"drop table {stage}"}]
-        wait_s = max(_MOVE_S, options.timeout_s or 0)
+            yield from core.transaction([_statement(stage.name, in_stage, batch)], options, None)
+        statements = [{"sql": stage.copy()}, {"sql": stage.drop()}]
+        wait_s = max(Stage.MOVE_S, options.timeout_s or 0)
         done = yield from core.transaction(statements, options._replace(timeout_s=wait_s), None)
         return int(done.results[0].affected_rows)
     except Exception:
         # Its own error must not replace this one, which says whether the rows were inserted.
         with suppress(Error):
-            yield from core.query(f"drop table if exists {stage}", (), options)
+            yield from core.query(stage.drop(), (), options)
         raise
 
 

@@ -1,13 +1,13 @@
-"""`plainsql import --create`: makes the table that a file needs, with column types that fit the file's first batch.
+"""`plainsql import --create`: makes the table that a file needs.
 
-A type is chosen only if every value of the batch fits it. If a later row does not fit, the import fails, names that
-row, and drops the table again.
+A Parquet file has the types of its columns. For other files, a type is chosen only if every value of the first batch
+fits it. If a later row does not fit, the import fails, names that row, and drops the table again.
 """
 
 import datetime as dt
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from plainsql.bulk import quoted
@@ -23,13 +23,16 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _TIME_ZONE = re.compile(r"(?:Z|[+-]\d\d(?::?\d\d)?)$")
 
 
-def create_table(db: Client, table: str, columns: Sequence[str], batch: Batch | None, *, input_format: str) -> None:
-    """Creates the table."""
-    values = _values(columns, batch, is_csv=input_format == "csv")
-    # The decimal numbers of a Parquet file are in the batch as text.
-    types = [type_of(each, from_text=input_format != "ndjson") for each in values]
-    typed = ", ".join(f"{quoted(name)} {each}" for name, each in zip(columns, types, strict=True))
+def create_table(db: Client, table: str, types: Mapping[str, str]) -> None:
+    """Creates the table, with columns of these types."""
+    typed = ", ".join(f"{quoted(name)} {each}" for name, each in types.items())
     db.query(f"create table {table} ({typed})")
+
+
+def fitting_types(columns: Sequence[str], batch: Batch | None, *, is_csv: bool) -> dict[str, str]:
+    """The types that fit the values of a batch."""
+    values = _values(columns, batch, is_csv=is_csv)
+    return {name: type_of(each, from_text=is_csv) for name, each in zip(columns, values, strict=True)}
 
 
 def _values(columns: Sequence[str], batch: Batch | None, *, is_csv: bool) -> list[list[Any]]:
@@ -39,12 +42,12 @@ def _values(columns: Sequence[str], batch: Batch | None, *, is_csv: bool) -> lis
     if is_csv:
         rows = [line.split(batch.field_separator) for line in batch.text.split(batch.row_separator)]
         return [[each for each in values if each != batch.null] for values in zip(*rows, strict=True)]
-    objects = [json.loads(line, parse_float=_Number) for line in batch.text.split("\n")]
+    objects = [json.loads(line, parse_float=_Number, parse_int=_Number) for line in batch.text.split("\n")]
     return [[each[name] for each in objects if each.get(name) is not None] for name in columns]
 
 
 class _Number(str):
-    """A number with a decimal point or an exponent, as it is written."""
+    """A number, as it is written."""
 
     __slots__ = ()
 

@@ -8,6 +8,7 @@ import argparse
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from plainsql.bulk import Stage
 from plainsql.client import Client
 from plainsql.command.batches import BadRow, Batch
 from plainsql.errors import ServiceError
@@ -40,7 +41,7 @@ def _fault(db: Client, plan: "Plan", batch: Batch, only: int | None = None) -> S
     names = [f"c{at}" for at in range(len(plan.columns) if only is None else 1)]
     counted, aliases = ", ".join(f"count({name})" for name in names), ", ".join(names)
     try:
-        db.query(f"select {counted} from ({sql}) as t (row, {aliases})", *params, read_only=True)
+        db.query(f"select {counted} from ({sql}) as t (n, {aliases})", *params, read_only=True)
     except ServiceError as error:
         if error.sqlstate is None:
             raise
@@ -48,12 +49,12 @@ def _fault(db: Client, plan: "Plan", batch: Batch, only: int | None = None) -> S
     return None
 
 
-def locate_in_stage(db: Client, plan: "Plan", stage: str, rows: int, error: ServiceError) -> BadRow:
+def locate_in_stage(db: Client, stage: Stage, rows: int, error: ServiceError) -> BadRow:
     """The first row that violates a constraint of the target table. Does not change the target."""
     low, high, found = 0, rows, error
     while high - low > 1:
         middle = (low + high) // 2
-        attempt = _rehearse(db, plan, stage, middle)
+        attempt = _rehearse(db, stage, middle)
         if attempt is None:
             low = middle
         else:
@@ -61,11 +62,10 @@ def locate_in_stage(db: Client, plan: "Plan", stage: str, rows: int, error: Serv
     return _of_constraint(found, high)
 
 
-def _rehearse(db: Client, plan: "Plan", stage: str, rows: int) -> ServiceError | None:
+def _rehearse(db: Client, stage: Stage, rows: int) -> ServiceError | None:
     """Moves the first rows in a transaction that is always rolled back. Returns the error they cause, or None."""
-    together = db.transaction(timeout_s=300)
-    move = f"insert into {plan.table} ({plan.names}) select {plan.names} from {stage} where row <= $1 order by row"
-    together.add(move + plan.conflict, rows)
+    together = db.transaction(timeout_s=Stage.MOVE_S)
+    together.add(stage.copy(f"where {Stage.ROW} <= $1"), rows)
     together.add("select 1", expect_rows=0)
     try:
         together.run()

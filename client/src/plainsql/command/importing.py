@@ -1,6 +1,6 @@
 """`plainsql import`: loads a file into a table, all rows or none.
 
-A small file is one statement. A larger file is loaded in batches into a staging table (`plainsql_import_…`), and from
+A small file is one statement. A larger file is loaded in batches into a staging table (`plainsql.bulk.Stage`), and from
 there into the target table in one transaction. If anything fails, the staging table is dropped and the target is
 unchanged. Every batch has its own idempotency key, so a broken connection neither loses nor duplicates rows.
 """
@@ -13,19 +13,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import chain
-from secrets import token_hex
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
-from plainsql.bulk import KEY_COLUMNS, conflict_clause, quoted
+from plainsql.bulk import KEY_COLUMNS, InsertTarget, Stage, conflict_clause, quoted
 from plainsql.client import Client
 from plainsql.command.batches import BadRow, Batch, csv_batches, csv_header, fields_of, ndjson_batches
-from plainsql.command.creating import create_table
+from plainsql.command.creating import create_table, fitting_types
 from plainsql.command.faults import line_of_object, line_of_row, locate_in_batch, locate_in_stage
 from plainsql.command.progress import Progress
 from plainsql.command.tables import visible
 from plainsql.command.target import connect
 from plainsql.command.terminal import say
-from plainsql.command.transfers import Column, file_format, parquet_lines, table_columns
+from plainsql.command.transfers import Column, file_format, parquet_input, table_columns
 from plainsql.errors import Error, ServiceError
 
 # One batch is read while another is in transit and a third is being stored.
@@ -46,11 +45,11 @@ class Plan:
     is_new: bool = False
 
     @property
-    def names(self) -> str:
-        return ", ".join(quoted(column.name) for column in self.columns)
+    def target(self) -> InsertTarget:
+        return InsertTarget(self.table, [column.name for column in self.columns], self.conflict)
 
     def select(self, batch: Batch, only: int | None = None) -> tuple[str, list[str]]:
-        """The query that splits a batch into `row` and the typed columns, and its parameters.
+        """The query that splits a batch into the number of the row and the typed columns, and its parameters.
 
         With `only`, the query has just that column.
         """
@@ -58,15 +57,17 @@ class Plan:
             columns = self.columns if only is None else [self.columns[only]]
             listed = ", ".join(f"{quoted(column.name)} {column.type_in_json}" for column in columns)
             fields = ", ".join(column.from_json() for column in columns)
+            names = ", ".join(quoted(column.name) for column in columns)
             sql = (
-                f"select $2::int8 + ordinality - 1 as row, {fields}"
-                f" from rows from (json_to_recordset($1::text::json) as ({listed})) with ordinality"
+                f"select $2::int8 + {Stage.ROW} - 1, {fields}"
+                f" from rows from (json_to_recordset($1::text::json) as ({listed}))"
+                f" with ordinality as lines ({names}, {Stage.ROW})"
             )
             return sql, ["[" + batch.text.replace("\n", ",") + "]", str(batch.first_row)]
         numbered = enumerate(self.columns)
         fields = ", ".join(column.from_csv(f"f[{at + 1}]") for at, column in numbered if only in (None, at))
         sql = (
-            f"select row, {fields} from (select $2::int8 + ordinality - 1 as row, string_to_array(line, $3, $4) as f"
+            f"select n, {fields} from (select $2::int8 + ordinality - 1 as n, string_to_array(line, $3, $4) as f"
             " from string_to_table($1, $5) with ordinality as lines(line, ordinality) offset 0) as split"
         )
         return sql, [batch.text, str(batch.first_row), batch.field_separator, batch.null, batch.row_separator]
@@ -107,15 +108,16 @@ def _named(error: BadRow, path: str | None, plan: Plan, options: argparse.Namesp
 
 
 def _plan(db: Client, file: BinaryIO, options: argparse.Namespace) -> Plan:
-    names, batches, rows = _read(file, options)
+    names, batches, rows, types = _read(file, options)
     if len(set(names)) != len(names):
         raise ValueError("A column is listed twice.")
     is_csv = file_format(options) == "csv"
     is_new = options.create and not db.query("select to_regclass($1)", options.table).value()
     if is_new:
+        # The first batch also shows whether the file can be read at all.
         first = next(batches, None)
-        create_table(db, options.table, names, first, input_format=file_format(options))
         batches = batches if first is None else chain([first], batches)
+        create_table(db, options.table, types or fitting_types(names, first, is_csv=is_csv))
     known = table_columns(db, options.table)
     missing = [name for name in names if name not in known]
     if missing:
@@ -133,8 +135,16 @@ def _conflict(db: Client, options: argparse.Namespace, names: list[str]) -> str:
     return " " + conflict_clause(options.on_conflict, names, key)
 
 
-def _read(file: BinaryIO, options: argparse.Namespace) -> tuple[list[str], Iterator[Batch], int | None]:
-    """The names of the columns, the rows, and how many rows there are if the file says so."""
+class _Input(NamedTuple):
+    """The names of the columns; the rows; and how many rows there are, and of which types, if the file says so."""
+
+    names: list[str]
+    batches: Iterator[Batch]
+    rows: int | None = None
+    types: dict[str, str] | None = None
+
+
+def _read(file: BinaryIO, options: argparse.Namespace) -> _Input:
     given = [name.strip() for name in options.columns.split(",")] if options.columns else None
     input_format = file_format(options)
     if input_format == "csv":
@@ -142,14 +152,15 @@ def _read(file: BinaryIO, options: argparse.Namespace) -> tuple[list[str], Itera
         if len(delimiter) != 1:
             raise ValueError("The delimiter must be one character.")
         names = given or [name.strip() for name in csv_header(file, delimiter)]
-        return names, csv_batches(file, delimiter, len(names)), None
+        return _Input(names, csv_batches(file, delimiter, len(names)))
     if input_format == "ndjson":
         first = file.readline()
         names = given or fields_of(first)
-        return names, ndjson_batches(file, names, first), None
-    lines, found, rows = parquet_lines(file)
-    names = given or found
-    return names, ndjson_batches(lines, names), rows
+        return _Input(names, ndjson_batches(file, names, first))
+    parquet = parquet_input(file)
+    names = given or parquet.names
+    types = {name: parquet.types.get(name, "text") for name in names}
+    return _Input(names, ndjson_batches(parquet.lines, names), parquet.rows, types)
 
 
 def _load_or_drop(db: Client, plan: Plan, progress: Progress) -> None:
@@ -182,20 +193,20 @@ def _load(db: Client, plan: Plan, progress: Progress) -> None:
         return
     second = next(plan.batches, None)
     if second is None:
-        into = f"insert into {plan.table} ({plan.names}) select {plan.names} from"
-        _store(db, plan, first, lambda sql: f"{into} ({sql}) as t (row, {plan.names}){plan.conflict}")
+        into, names = f"insert into {plan.table} ({plan.target.names})", plan.target.names
+        rows = f"as t ({Stage.ROW}, {names}){plan.conflict}"
+        _store(db, plan, first, lambda sql: f"{into} select {names} from ({sql}) {rows}")
         progress.advance(first.rows, first.size_bytes)
         return
-    stage = f"plainsql_import_{token_hex(6)}"
-    typed = ", ".join(f"{quoted(column.name)} {column.type}" for column in plan.columns)
-    db.query(f"create unlogged table {stage} (row int8, {typed})")
+    stage = Stage(plan.target)
+    db.query(stage.create())
     try:
-        _store_all(db, plan, chain((first, second), plan.batches), stage, progress)
+        _store_all(db, plan, chain((first, second), plan.batches), stage.name, progress)
         _move(db, plan, stage, progress.rows)
     except BaseException:
         # Its own error must not replace this one, which says whether the rows were imported.
         with suppress(Error):
-            db.query(f"drop table if exists {stage}")
+            db.query(stage.drop())
         raise
 
 
@@ -233,15 +244,14 @@ def _store(db: Client, plan: Plan, batch: Batch, statement: Callable[[str], str]
         raise locate_in_batch(db, plan, batch, error) from error
 
 
-def _move(db: Client, plan: Plan, stage: str, rows: int) -> None:
+def _move(db: Client, plan: Plan, stage: Stage, rows: int) -> None:
     """Moves all rows from the staging table into the target and drops the staging table, in one transaction."""
-    together = db.transaction(timeout_s=300)
-    move = f"insert into {plan.table} ({plan.names}) select {plan.names} from {stage} order by row{plan.conflict}"
-    together.add(move, expect_affected=None if plan.conflict else rows)
-    together.add(f"drop table {stage}")
+    together = db.transaction(timeout_s=Stage.MOVE_S)
+    together.add(stage.copy(), expect_affected=None if plan.conflict else rows)
+    together.add(stage.drop())
     try:
         together.run()
     except ServiceError as error:
         if error.sqlstate is None or not error.sqlstate.startswith(("22", "23")):
             raise
-        raise locate_in_stage(db, plan, stage, rows, error) from error
+        raise locate_in_stage(db, stage, rows, error) from error

@@ -2,10 +2,12 @@
 
 import argparse
 import io
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 from plainsql.bulk import quoted
 from plainsql.client import Client
@@ -18,6 +20,17 @@ _COLUMNS = """
 select attname::text as name, format_type(atttypid, atttypmod) as type from pg_attribute
 where attrelid = to_regclass($1) and attnum > 0 and not attisdropped order by attnum
 """
+
+
+# By Arrow's name of the type. Unsigned integers need the next larger type.
+_SQL_TYPES = {
+    "bool": "bool", "int8": "int2", "int16": "int2", "int32": "int4", "int64": "int8",
+    "uint8": "int2", "uint16": "int4", "uint32": "int8", "uint64": "numeric(20, 0)",
+    "halffloat": "float4", "float": "float4", "double": "float8", "binary": "bytea", "large_binary": "bytea",
+    "binary_view": "bytea",
+    "fixed_size_binary": "bytea", "date32": "date", "date64": "date", "time32": "time", "time64": "time",
+    "duration": "interval",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +85,41 @@ def file_format(options: argparse.Namespace) -> str:
     return found
 
 
-def parquet_lines(file: BinaryIO) -> tuple[BinaryIO, list[str], int]:
-    """A Parquet file as NDJSON, read in batches; its columns; its number of rows."""
+class ParquetInput(NamedTuple):
+    """A Parquet file as NDJSON, read in batches; its columns; their SQL types; its number of rows."""
+
+    lines: BinaryIO
+    names: list[str]
+    types: dict[str, str]
+    rows: int
+
+
+def parquet_input(file: BinaryIO) -> ParquetInput:
+    """Opens a Parquet file."""
     source = _pyarrow_parquet().ParquetFile(file)
     lines = cast(BinaryIO, io.BufferedReader(_Lines(source.iter_batches())))
-    return lines, list(source.schema_arrow.names), int(source.metadata.num_rows)
+    types = {field.name: sql_type(field.type) for field in source.schema_arrow}
+    return ParquetInput(lines, list(source.schema_arrow.names), types, int(source.metadata.num_rows))
+
+
+def sql_type(arrow_type: Any) -> str:
+    """The SQL type for an Arrow type: text for those without a counterpart."""
+    kinds = import_module("pyarrow").types
+    if kinds.is_dictionary(arrow_type):
+        return sql_type(arrow_type.value_type)
+    if kinds.is_decimal(arrow_type):
+        precision, scale = arrow_type.precision, arrow_type.scale
+        return f"numeric({precision}, {scale})" if 0 <= scale <= precision else "numeric"
+    if kinds.is_timestamp(arrow_type):
+        return "timestamp" if arrow_type.tz is None else "timestamptz"
+    if kinds.is_list(arrow_type) or kinds.is_large_list(arrow_type) or kinds.is_fixed_size_list(arrow_type):
+        element = sql_type(arrow_type.value_type)
+        # An array of PostgreSQL has rows of equal length; a list of lists need not.
+        return "jsonb" if element == "jsonb" or element.endswith("[]") else f"{element}[]"
+    if kinds.is_struct(arrow_type) or kinds.is_map(arrow_type):
+        return "jsonb"
+    name = re.sub(r"[[(].*", "", str(arrow_type))
+    return _SQL_TYPES.get(name) or ("uuid" if "arrow.uuid" in str(arrow_type) else "text")
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -107,8 +150,6 @@ class _Lines(io.RawIOBase):
 
 
 def _pyarrow_parquet() -> Any:
-    from importlib import import_module  # noqa: PLC0415  # an optional dependency
-
     try:
         return import_module("pyarrow.parquet")
     except ImportError as error:
