@@ -63,6 +63,58 @@ def test_exit_codes_distinguish_kinds_of_failure(service: Service, tmp_path: Pat
     refused = run(None, "--url", "http://127.0.0.1:1", "--key", "x", "--timeout", "0.1", "sql", "select 1")
     assert (refused.returncode, "Can't connect to" in refused.stderr) == (4, True)
     assert run(service, "nonsense").returncode == 2
+    # What doesn't exist is no matter of the credential.
+    missing = (
+        "databases delete nowhere --yes",
+        "keys revoke nowhere --yes",
+        "reset nowhere --yes",
+        "-d nowhere tables",
+    )
+    for arguments in missing:
+        done = run(service, *arguments.split())
+        assert (done.returncode, "nowhere" in done.stderr.partition("Error: ")[2]) == (1, True), done.stderr
+    # Without a terminal, nothing is deleted unless --yes says so.
+    assert run(service, "databases", "delete", "main").returncode == 2
+
+
+def subcommands(*before: str) -> list[tuple[str, ...]]:
+    """All subcommands that the help lists, and theirs."""
+    text = run(None, *before, "--help").stdout
+    listed = re.findall(r"^    (\w+)", text.partition("subcommands:\n")[2].partition("\n\n")[0], re.MULTILINE)
+    found = [(*before, name) for name in listed]
+    return found + [each for name in found for each in subcommands(*name)]
+
+
+def test_every_subcommand_has_help_that_says_what_it_does() -> None:
+    found = subcommands()
+    assert {("sql",), ("keys", "list"), ("databases", "delete")} <= set(found)
+    for name in found:
+        done = run(None, *name, "--help")
+        assert (done.returncode, done.stderr) == (0, "")
+        usage, described, *_ = done.stdout.split("\n\n")
+        assert usage.startswith(f"usage: plainsql {' '.join(name)} [-h]")
+        assert re.fullmatch(r"[A-Z].*\.", described)
+        assert max(map(len, done.stdout.splitlines())) < 80
+        # In double quotes, a shell would replace it.
+        assert not re.search(r'"[^"\n]*\$', done.stdout)
+
+
+def test_what_newcomers_type_is_understood_or_explained(service: Service) -> None:
+    assert run(None, "help").stdout == run(None, "--help").stdout
+    assert run(None, "keys", "help").stdout == run(None, "keys", "--help").stdout
+    sql = run(service, "select 1")
+    assert (sql.returncode, "to run SQL, type plainsql sql 'select 1'" in sql.stderr) == (2, True)
+    assert "did you mean databases?" in run(service, "database").stderr
+    for noun in ("keys", "databases"):
+        listed, implied = (run(service, noun, *verb, "-o", "csv").stdout.splitlines() for verb in (["list"], []))
+        assert (listed[0], len(listed) > 1) == (implied[0], True)
+    assert run(service, "sql", "-f", "-", "-o", "csv", input="select 1 as one;").stdout == "one\n1\n"
+    for arguments in (
+        ["usage", "--from", "monday"],
+        ["keys", "create", "x", "--scope", "read", "--expires-at", "soon"],
+    ):
+        done = run(service, *arguments)
+        assert (done.returncode, f"{arguments[-1]!r} isn't a" in done.stderr) == (2, True)
 
 
 def test_several_statements_are_one_transaction(service: Service) -> None:

@@ -30,6 +30,31 @@ exit codes:
   4 service or network unavailable 130 interrupted
 """
 _SETTINGS_ARE_ELSEWHERE = "The settings, such as --url, are accepted here, too. See plainsql --help."
+_EXAMPLES = {
+    "plainsql": """\
+  plainsql sql "select 1 + 1 as two"
+  plainsql import notes.csv --table notes --create
+  plainsql                                    (the shell; \\? shows its commands)""",
+    "plainsql sql": """\
+  plainsql sql 'select * from notes where id = $1' -p 7
+  plainsql sql -o csv "select * from notes" > notes.csv
+  plainsql sql -f schema.sql
+  echo "select 1; select 2" | plainsql sql""",
+    "plainsql import": """\
+  plainsql import notes.csv --table notes --create
+  plainsql import notes.parquet --table notes --on-conflict update
+  zcat notes.csv.gz | plainsql import - --format csv --table notes""",
+    "plainsql export": """\
+  plainsql export notes.parquet --table notes
+  plainsql export - --format ndjson --sql "select * from notes" """,
+    "plainsql keys create": """\
+  plainsql keys create reports --scope read --bound-to main
+  plainsql keys create deployment --scope write --scope admin""",
+    "plainsql session": """\
+  plainsql session --scope read -d main     (restricted to one database)""",
+    "plainsql login": """\
+  plainsql login https://db.example.com:8400""",
+}
 
 
 class Command:
@@ -58,14 +83,35 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         if not getattr(options, "verb", None):
             break
         verb, *arguments = options.verb
+        if verb == "help":
+            parser.print_help()
+            parser.exit()
         if verb not in command.verbs:
-            parser.error(f"unknown subcommand {verb!r}; choose from {', '.join(command.verbs)}")
+            parser.error(f"unknown subcommand {verb!r}{_advice(verb, command)}")
         options.verb = None
         name, command = f"{name} {verb}", command.verbs[verb]
     if options.version:
         parser.exit(0, f"plainsql {VERSION}\n")
     options.run = _work(command.work)
     return options
+
+
+def _advice(verb: str, command: Command) -> str:
+    """What to type instead."""
+    from difflib import get_close_matches  # noqa: PLC0415  # slow to import, and seldom needed
+
+    if " " in verb and command.verbs is _COMMANDS:
+        return f"; to run SQL, type plainsql sql {verb!r}"
+    near = get_close_matches(verb, command.verbs, 1)
+    return f"; did you mean {near[0]}?" if near else f"; choose from {', '.join(command.verbs)}"
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Shows that the subcommand may be left out."""
+
+    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
+        shown = super()._format_args(action, default_metavar)
+        return f"[{shown}]" if action.nargs == argparse.PARSER else shown
 
 
 def _work(place: str) -> Callable[[argparse.Namespace], int]:
@@ -80,11 +126,12 @@ def _work(place: str) -> Callable[[argparse.Namespace], int]:
 
 def _parser(name: str, command: Command) -> argparse.ArgumentParser:
     is_first = command.verbs is _COMMANDS
+    more = "\n".join(_verb_lines(command) + _example_lines(name))
     parser = argparse.ArgumentParser(
         prog=name,
-        description=command.text,
-        epilog="\n".join(_verb_lines(command)) + (_EPILOG if is_first else _SETTINGS_ARE_ELSEWHERE),
-        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=_columns()),
+        description=_sentence(command.text),
+        epilog=more + (_EPILOG if is_first else _SETTINGS_ARE_ELSEWHERE),
+        formatter_class=lambda prog: _HelpFormatter(prog, width=_columns()),
     )
     if not is_first:
         _add_settings(parser, is_first=False)
@@ -100,6 +147,14 @@ def _verb_lines(command: Command) -> list[str]:
     if not command.verbs:
         return []
     return ["subcommands:", *(f"    {name:<12}{verb.text}" for name, verb in command.verbs.items()), "", ""]
+
+
+def _example_lines(name: str) -> list[str]:
+    return ["examples:", _EXAMPLES[name].rstrip(), "", ""] if name in _EXAMPLES else []
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith(".") else f"{text[0].upper()}{text[1:]}."
 
 
 def _columns() -> int:
@@ -119,10 +174,10 @@ def _add_settings(parser: argparse.ArgumentParser, *, is_first: bool = True) -> 
         parser.add_argument(*names, help=shown, default=default, **more)  # type: ignore[arg-type]  # as argparse's
 
     add("--url", text="URL of the service, https://host:port")
-    add("--key", text="API key or session token; PLAINSQL_KEY is safer, because `ps` shows options")
-    add("-d", "--database", text="database (default: the organization's default)")
-    add("--ca-file", text="file with the CA certificates to trust instead of the system's")
-    text = "limit for each call (default: 60; for streamed results, the tier's limit)"
+    add("--key", text="API key or session token; PLAINSQL_KEY is safer, because other users can see options")
+    add("-d", "--database", metavar="NAME", text="database, by name or id (default: the organization's default)")
+    add("--ca-file", metavar="FILE", text="file with the CA certificates to trust instead of the system's")
+    text = "limit for each request (default: 60; for streamed results, the tier's limit)"
     add("--timeout", type=float, metavar="SECONDS", text=text)
     text = "how long to wait if a rate limit is reached (default: as long as the call may take; 0: fail at once)"
     add("--rate-limit-wait", type=float, metavar="SECONDS", text=text)
@@ -136,29 +191,32 @@ def _add_format(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_sql(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("statements", nargs="*", metavar="SQL", help="one or more statements (default: standard input)")
-    parser.add_argument("-f", "--file", help="read the statements from a file; each but the last ends with a semicolon")
+    shown = "one or more statements, separated by semicolons (default: standard input)"
+    parser.add_argument("statements", nargs="*", metavar="SQL", help=shown)
+    shown = "read the statements from a file (- for standard input)"
+    parser.add_argument("-f", "--file", help=shown)
     shown = "commit each statement by itself, and stop at the first that fails"
     parser.add_argument("--no-transaction", action="store_true", help=shown)
     parser.add_argument(
-        "-p", "--param", action="append", default=[], metavar="VALUE", help="value of $1; repeat for $2"
+        "-p", "--param", action="append", default=[], metavar="VALUE", help="value of $1; repeat for $2, $3, …"
     )
-    parser.add_argument("--max-rows", type=int, help="return at most this many rows")
+    parser.add_argument("--max-rows", type=int, metavar="ROWS", help="return at most this many rows")
     parser.add_argument("--read-only", action="store_true", default=None, help="run read-only; writes fail")
-    parser.add_argument("--idempotency-key", help="a repeated key never runs a write twice")
+    shown = "a name for this write: if you repeat the command with it, the write doesn't run again"
+    parser.add_argument("--idempotency-key", metavar="KEY", help=shown)
     _add_format(parser)
 
 
 def _add_import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", help="CSV, NDJSON or Parquet; - for standard input")
-    parser.add_argument("--table", required=True, help="the table, with its schema if needed")
-    shown = "create the table if it doesn't exist, with the column types that fit the first rows"
+    parser.add_argument("--table", required=True, help="the table, with its schema if needed: archive.notes")
+    shown = "create the table if it doesn't exist, with a Parquet file's types, or types that fit the first rows"
     parser.add_argument("--create", action="store_true", help=shown)
     shown = "if a row exists already: skip the new one, or update it by its primary key (default: fail)"
     parser.add_argument("--on-conflict", choices=("nothing", "update"), help=shown)
     parser.add_argument("--format", choices=FILE_FORMATS, help="file format (default: from the file's name)")
-    parser.add_argument("--columns", help="comma-separated column names, for a CSV without a header")
-    parser.add_argument("--delimiter", help="CSV delimiter (default: a comma; a tab for .tsv)")
+    parser.add_argument("--columns", metavar="NAMES", help="comma-separated column names, for a CSV without a header")
+    parser.add_argument("--delimiter", metavar="CHAR", help="CSV delimiter (default: a comma; a tab for .tsv)")
 
 
 def _add_export(parser: argparse.ArgumentParser) -> None:
@@ -184,12 +242,12 @@ def _add_rename(parser: argparse.ArgumentParser) -> None:
 
 def _add_delete(parser: argparse.ArgumentParser) -> None:
     _add_name(parser)
-    parser.add_argument("--for-good", action="store_true", help="delete permanently, with no restore")
+    parser.add_argument("--for-good", action="store_true", help="delete permanently: it can't be restored")
     _add_yes(parser)
 
 
 def _add_yes(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--yes", action="store_true", help="don't ask; required if there is no terminal")
+    parser.add_argument("--yes", action="store_true", help="don't ask for confirmation; required without a terminal")
 
 
 def _add_reset(parser: argparse.ArgumentParser) -> None:
@@ -206,7 +264,9 @@ def _add_usage(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_audit(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--limit", type=int, default=50, help="show at most this many entries (default: 50)")
+    parser.add_argument(
+        "--limit", type=int, default=50, metavar="ENTRIES", help="show at most this many entries (default: 50)"
+    )
     _add_format(parser)
 
 
@@ -225,27 +285,31 @@ def _add_revocation(parser: argparse.ArgumentParser) -> None:
 
 def _add_key(parser: argparse.ArgumentParser) -> None:
     _add_new_name(parser)
-    scopes = "what the key may do; repeat for several scopes"
+    scopes = (
+        "what the key may do: read; write, which includes read; or admin, for databases and keys, which includes "
+        "neither. Repeat it for several."
+    )
     parser.add_argument("--scope", action="append", required=True, choices=SCOPES, help=scopes)
     parser.add_argument("--bound-to", metavar="DATABASE", help="restrict the key to this database")
-    parser.add_argument("--expires-at", metavar="TIME", help="expiry time, such as 2027-01-31T00:00:00Z")
+    shown = "when the key expires, such as 2027-01-31T00:00:00Z (default: never)"
+    parser.add_argument("--expires-at", metavar="TIME", help=shown)
 
 
 def _add_rotation(parser: argparse.ArgumentParser) -> None:
     _add_key_name(parser)
-    parser.add_argument("--overlap", type=int, metavar="SECONDS", help="how long the old key stays valid")
+    shown = "how long the old key stays valid (default: an hour)"
+    parser.add_argument("--overlap", type=int, metavar="SECONDS", help=shown)
 
 
 def _add_session(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--scope", action="append", choices=SCOPES, help="restrict the session to this scope; repeat for several"
-    )
+    shown = "restrict the session to this scope; repeat it for several (default: the key's scopes)"
+    parser.add_argument("--scope", action="append", choices=SCOPES, help=shown)
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="how long to measure (default: 2)")
     parser.add_argument("--sql", default="select 1", help="the statement to run (default: select 1)")
-    parser.add_argument("--clients", type=int, default=1, help="concurrent connections (default: 1)")
+    parser.add_argument("--clients", type=int, default=1, metavar="NUMBER", help="concurrent connections (default: 1)")
     _add_format(parser)
 
 
@@ -256,16 +320,18 @@ def _add_login(parser: argparse.ArgumentParser) -> None:
 
 
 _DATABASE_VERBS = {
-    "create": Command("create a database", "nouns:create_database", _add_new_name),
+    "list": Command("list databases (the default)", "nouns:list_databases", _add_format),
+    "create": Command("create a database; prints its id", "nouns:create_database", _add_new_name),
     "default": Command("make a database the default", "nouns:make_default", _add_name),
     "rename": Command("rename a database", "nouns:rename_database", _add_rename),
-    "delete": Command("delete a database", "nouns:delete_database", _add_delete),
+    "delete": Command("delete a database; you can restore it for a while", "nouns:delete_database", _add_delete),
     "restore": Command("restore a deleted database", "nouns:restore_database", _add_name),
 }
 _KEY_VERBS = {
+    "list": Command("list API keys (the default)", "nouns:list_keys", _add_format),
     "create": Command("create a key; prints its secret once, to standard output", "nouns:create_key", _add_key),
-    "rotate": Command("replace a key with a new one", "nouns:rotate_key", _add_rotation),
-    "revoke": Command("revoke a key", "nouns:revoke_key", _add_revocation),
+    "rotate": Command("replace a key with a new one; prints its secret once", "nouns:rotate_key", _add_rotation),
+    "revoke": Command("revoke a key and its sessions, at once", "nouns:revoke_key", _add_revocation),
 }
 _COMMANDS = {
     "sql": Command("run statements; several are one transaction", "sql:run_sql", _add_sql),
@@ -277,12 +343,12 @@ _COMMANDS = {
         "list databases, or create, rename, delete or restore one", "nouns:list_databases", _add_format, _DATABASE_VERBS
     ),
     "keys": Command("list API keys, or create, rotate or revoke one", "nouns:list_keys", _add_format, _KEY_VERBS),
-    "session": Command("exchange the key for a session token", "nouns:create_session", _add_session),
+    "session": Command("exchange the key for a session token, for 24 hours", "nouns:create_session", _add_session),
     "usage": Command("show requests, rows and engine time by day and database", "nouns:show_usage", _add_usage),
     "audit": Command("show who changed what, newest first", "nouns:show_audit", _add_audit),
-    "reset": Command("drop everything in a database", "nouns:reset_database", _add_reset),
-    "health": Command("show whether the service is healthy", "service:show_health"),
+    "reset": Command("drop everything in a database, for good", "nouns:reset_database", _add_reset),
+    "health": Command("show whether the service is healthy, as JSON", "service:show_health"),
     "bench": Command("measure the service's latency from here", "service:run_bench", _add_bench),
     "login": Command("save a URL and a key for later commands", "service:log_in", _add_login),
-    "whoami": Command("show the service, organization and key in use", "service:show_caller"),
+    "whoami": Command("show the service, organization and key in use, as JSON", "service:show_caller"),
 }

@@ -117,12 +117,21 @@ def list_keys(options: argparse.Namespace) -> int:
 
 
 def create_key(options: argparse.Namespace) -> int:
-    expires_at = dt.datetime.fromisoformat(options.expires_at) if options.expires_at else None
+    expires_at = _expiry(options.expires_at) if options.expires_at else None
     with connect(options) as db:
         made = db.create_key(options.name, options.scope, database=options.bound_to, expires_at=expires_at)
     say(f"Created {made.id}. Save its secret now; it isn't stored and can't be shown again:")
     print(made.secret)
     return 0
+
+
+def _expiry(text: str) -> dt.datetime:
+    try:
+        expiry = dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"--expires-at {text!r} isn't a time, such as 2027-01-31T00:00:00Z.") from None
+    # A time without an offset is one of this machine.
+    return expiry if expiry.tzinfo else expiry.astimezone()
 
 
 def rotate_key(options: argparse.Namespace) -> int:
@@ -164,11 +173,18 @@ def create_session(options: argparse.Namespace) -> int:
 
 
 def show_usage(options: argparse.Namespace) -> int:
-    start, end = (dt.date.fromisoformat(day) if day else None for day in (options.start, options.end))
+    start, end = (_day(text) if text else None for text in (options.start, options.end))
     with connect(options) as db:
         found = list(db.usage(start=start, end=end))
     write_records(("day", "database", "requests", "rows", "engine_us", "bytes"), found, options.output_format)
     return 0
+
+
+def _day(text: str) -> dt.date:
+    try:
+        return dt.date.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} isn't a day, such as 2026-11-01.") from None
 
 
 def show_audit(options: argparse.Namespace) -> int:
