@@ -35,7 +35,7 @@ _INNER = {
     },
     plainsql.Transaction: {"fill"},
     Pending: {"fill"},
-    dbapi.Connection: {"can_stream", "learn_count", "note_write", "run", "run_many"},
+    dbapi.Connection: {"can_stream", "learn_count", "note_write", "run", "run_many", "take_messages"},
     dbapi.Cursor: {"execute_numbered", "executemany_numbered"},
 }  # fmt: skip
 _WIDTH = 118
@@ -58,6 +58,7 @@ def _lines() -> Iterator[str]:
         plainsql.Transaction,
         Pending,
         plainsql.Result,
+        plainsql.Notice,
         plainsql.Row,
         plainsql.TransactionResult,
         plainsql.Stream,

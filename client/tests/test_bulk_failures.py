@@ -86,12 +86,12 @@ class SecondFails:
 def test_an_error_after_a_commit_does_not_say_that_nothing_was_written() -> None:
     statements = [("update t set n = $1", ["ä" * (1 << 20)])] * 2
     with pytest.raises(DatabaseError) as caught:
-        run_in_groups(SecondFails(), statements, lambda: None)  # type: ignore[arg-type]
+        run_in_groups(SecondFails(), statements, lambda _: None)  # type: ignore[arg-type]
     assert (caught.value.outcome, len(caught.value.__notes__)) == ("unknown", 1)
     # Documents have a size, too.
     documents = [("update t set doc = $1", [{"a": ["x" * (2 << 20)]}])] * 2
     with pytest.raises(DatabaseError):
-        run_in_groups(SecondFails(), documents, lambda: None)  # type: ignore[arg-type]
+        run_in_groups(SecondFails(), documents, lambda _: None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def masked(text: str) -> list[str]:
     """The lines without what differs from run to run: the target, request ids, times."""
     text = re.sub(r"^→ .*$", "→", text, flags=re.MULTILINE)
     text = re.sub(r"\breq_\w+", "req_", text)
-    text = re.sub(r"[\d.]+ (m?s)\b", r"_ \1", text)
+    text = re.sub(r"[\d.]+ [mµ]?s\b", "_ s", text)
     return [line.rstrip() for line in text.rstrip().splitlines()]
 
 

@@ -53,7 +53,7 @@ class Toy:
         except Error:
             self.rows = before
             raise
-        return SimpleNamespace(results=[Result(each) for each in answer["results"]])
+        return SimpleNamespace(results=[Result(each) for each in answer["results"]], notices=())
 
     def query(self, sql: str, _params: Any, options: Any) -> Generator[Any, Any, Any]:
         yield from ()

@@ -15,6 +15,7 @@ from plainsql import dbapi
 from plainsql.asyncio_client import AsyncClient, connect_async
 from plainsql.dbapi.exceptions import translating
 from plainsql.dialect import PlainSQLDialect
+from plainsql.errors import Notice
 from plainsql.interactive.session import InteractiveSession
 from plainsql.result import Result, Row, TransactionResult
 from plainsql.streaming import AsyncStream
@@ -33,6 +34,10 @@ class GreenletStream:
 
     def __iter__(self) -> Iterator[Row]:
         return self
+
+    @property
+    def notices(self) -> tuple[Notice, ...]:
+        return self._stream.notices
 
     def __next__(self) -> Row:
         try:

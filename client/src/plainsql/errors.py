@@ -19,7 +19,7 @@ The subclasses of `ServiceError` correspond to the service's error classes. In y
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 # Classes by HTTP status. Status 200 means that PostgreSQL had started the statement.
 _BY_STATUS = {
@@ -52,6 +52,34 @@ _BY_CODE = {
 }
 
 
+class Notice(NamedTuple):
+    """What PostgreSQL reported besides a result.
+
+    Attributes: `severity` (NOTICE, WARNING or INFO), `code` (its SQLSTATE), `message`, and `detail` and `hint`, or
+    None. As text, it looks as in psql: `NOTICE:  …`.
+    """
+
+    severity: str
+    code: str
+    message: str
+    detail: str | None = None
+    hint: str | None = None
+
+    def __str__(self) -> str:
+        parts = ((self.severity, self.message), ("DETAIL", self.detail), ("HINT", self.hint))
+        return "\n".join(f"{name}:  {text}" for name, text in parts if text is not None)
+
+
+def notices_in(answer: Mapping[str, Any]) -> tuple[Notice, ...]:
+    """The notices of a response, or of one result in it. If some were left out, the last one says how many."""
+    if "notices" not in answer and "notices_omitted" not in answer:
+        return ()
+    found = [Notice(*(each.get(field) for field in Notice._fields)) for each in answer.get("notices", ())]
+    if omitted := answer.get("notices_omitted"):
+        found.append(Notice("NOTICE", "00000", f"{omitted} more notices were left out."))
+    return tuple(found)
+
+
 class Error(Exception):
     """Base class of this package's errors. `outcome` says whether the request was executed, if that is known."""
 
@@ -63,7 +91,10 @@ class Error(Exception):
 
 
 class ServiceError(Error):
-    """The service returned an error. The attributes are the fields of the response, or None if absent."""
+    """The service returned an error. The attributes are the fields of the response, or None if absent.
+
+    `notices` are those that the failed statement raised.
+    """
 
     def __init__(self, fields: Mapping[str, Any], *, status: int | None = None, request_id: str | None = None) -> None:
         super().__init__(str(fields.get("message", "The service returned an error without a message.")))
@@ -82,6 +113,7 @@ class ServiceError(Error):
         self.outcome = fields.get("outcome")
         self.status = status
         self.request_id = request_id
+        self.notices: tuple[Notice, ...] = ()
         # The SQL that `position` refers to, if it was sent exactly as the caller wrote it.
         self.sql: str | None = None
 
@@ -180,7 +212,10 @@ def error_class(status: int, code: str, sqlstate: str | None) -> type[ServiceErr
     return _CLASSES[name or _BY_STATUS.get(status, "InternalError")]
 
 
-def service_error(fields: Mapping[str, Any], *, status: int, request_id: str | None) -> ServiceError:
-    """The exception for the `error` object of a response."""
+def service_error(answer: Mapping[str, Any], *, status: int, request_id: str | None) -> ServiceError:
+    """The exception for a response with an `error` object."""
+    fields = answer["error"]
     kind = error_class(status, fields.get("code", ""), fields.get("sqlstate"))
-    return kind(fields, status=status, request_id=request_id)
+    error = kind(fields, status=status, request_id=request_id)
+    error.notices = notices_in(answer)
+    return error

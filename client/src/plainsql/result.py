@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from plainsql.errors import ResultError
+from plainsql.errors import Notice, ResultError, notices_in
 from plainsql.values import read_rows
 
 if TYPE_CHECKING:
@@ -86,13 +86,14 @@ class Result:
     """The whole result of one statement. Iterate over it to get the rows.
 
     Attributes: `rows`, `columns`, `types`, `affected_rows`, `command`, `truncated`, `request_id`, `exec_us` (time in
-    PostgreSQL) and `total_us` (time in the service). `read_only` is True if the statement ran read-only, so it cannot
-    have written. `replayed` is True if a request with the same idempotency key ran earlier; this is its result.
+    PostgreSQL) and `total_us` (time in the service). `notices` are PostgreSQL's notices and warnings. `read_only` is
+    True if the statement ran read-only, so it cannot have written. `replayed` is True if a request with the same
+    idempotency key ran earlier; this is its result.
     """
 
     __slots__ = (
-        "affected_rows", "columns", "command", "exec_us", "read_only", "replayed", "request_id", "rows", "total_us",
-        "truncated", "types",
+        "affected_rows", "columns", "command", "exec_us", "notices", "read_only", "replayed", "request_id", "rows",
+        "total_us", "truncated", "types",
     )  # fmt: skip
 
     def __init__(
@@ -111,6 +112,7 @@ class Result:
         self.affected_rows: int = answer["affected_rows"]
         self.command: str = answer["command"]
         self.truncated: bool = answer["truncated"]
+        self.notices: tuple[Notice, ...] = notices_in(answer)
         self.exec_us: int = answer["timings"]["exec_us"]
         self.total_us: int = answer["timings"].get("total_us", self.exec_us)
         self.request_id: str = request_id or answer.get("request_id", "")
@@ -176,16 +178,17 @@ class TransactionResult:
     """The results of a transaction's statements, in order. Iterate over it to get each `Result`.
 
     Attributes: `results`, `affected_rows` (the total), `attempts` (how many the service needed), `transaction_id`,
-    `request_id` and `replayed`.
+    `request_id` and `replayed`. `notices` are those that came at the commit; each result has its own.
     """
 
-    __slots__ = ("affected_rows", "attempts", "replayed", "request_id", "results", "transaction_id")
+    __slots__ = ("affected_rows", "attempts", "notices", "replayed", "request_id", "results", "transaction_id")
 
     def __init__(self, answer: Mapping[str, Any], *, replayed: bool = False, as_sent: bool = False) -> None:
         request_id = answer["request_id"]
         self.results = [Result(each, request_id=request_id, as_sent=as_sent) for each in answer["results"]]
         self.affected_rows: int = answer["affected_rows"]
         self.attempts: int = answer["transaction"]["attempts"]
+        self.notices: tuple[Notice, ...] = notices_in(answer)
         self.transaction_id: str = answer["transaction"]["id"]
         self.request_id: str = request_id
         self.replayed = replayed

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
 from typing import Any
 
-from plainsql.errors import StreamBroken, service_error
+from plainsql.errors import Notice, StreamBroken, notices_in, service_error
 from plainsql.result import Row, make_rows
 from plainsql.transport.driver import finish
 from plainsql.transport.protocol import StreamFormat
@@ -48,7 +48,7 @@ class RowLines:
         if self.finished is None:
             raise StreamBroken("The stream ended early, without its closing line.")
         if not self.finished["success"]:
-            raise service_error(self.finished["error"], status=200, request_id=self.finished.get("request_id"))
+            raise service_error(self.finished, status=200, request_id=self.finished.get("request_id"))
 
     def _read_head(self, line: bytes) -> None:
         head = decode_json(line)
@@ -91,6 +91,11 @@ class _Rows:
     def affected_rows(self) -> int:
         """How many rows the statement changed. Known at the end of the stream."""
         return int((self._lines.finished or {}).get("affected_rows", 0))
+
+    @property
+    def notices(self) -> tuple[Notice, ...]:
+        """PostgreSQL's notices and warnings. Known at the end of the stream."""
+        return notices_in(self._lines.finished or {})
 
     async def _read_head(self) -> None:
         while not self._lines.has_head and await self._read():
@@ -184,6 +189,8 @@ class ByteStream(Iterator[bytes]):
         # The last line so far. If the stream ends here, it is the closing line, not a row.
         self._held = b""
         self._is_over = False
+        # Known at the end. A CSV stream has none.
+        self.notices: tuple[Notice, ...] = ()
 
     def __next__(self) -> bytes:
         while not self._is_over:
@@ -220,7 +227,8 @@ class ByteStream(Iterator[bytes]):
         except ValueError as error:
             raise StreamBroken("The stream ended early, without its closing line.") from error
         if not end["success"]:
-            raise service_error(end["error"], status=200, request_id=end.get("request_id"))
+            raise service_error(end, status=200, request_id=end.get("request_id"))
+        self.notices = notices_in(end)
 
     def close(self) -> None:
         """Closes the stream. If the statement is still running, the service cancels it."""

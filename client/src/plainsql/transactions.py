@@ -7,7 +7,7 @@ from collections.abc import Callable
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from plainsql.errors import ResultError
+from plainsql.errors import Notice, ResultError
 from plainsql.result import Result, TransactionResult
 from plainsql.transport.protocol import Options
 
@@ -122,6 +122,11 @@ class InteractiveBuilder(TransactionBuilder):
             if self.interactive is None:
                 self.interactive = begin(self.options, max_retries=self.max_retries)
             return self.interactive
+
+    @property
+    def notices(self) -> list[Notice]:
+        """PostgreSQL's notices and warnings: those of all statements that `query` ran, and of the commit."""
+        return [] if self.interactive is None else self.interactive.notices
 
     def rollback(self) -> None:
         """Discards everything that ran in this transaction so far."""

@@ -1,15 +1,27 @@
 """Prints errors: the statement with a caret at PostgreSQL's error position, the hint, the code and the request id.
 
-Also maps errors to exit codes. Any other exception is a bug and keeps its traceback.
+Also prints PostgreSQL's notices and warnings as psql does, and maps errors to exit codes. Any other exception is a bug
+and keeps its traceback.
 """
 
 import sys
+from collections.abc import Iterable
 
 from plainsql.command import EXIT_ACCESS, EXIT_FAILED, EXIT_UNAVAILABLE, EXIT_USAGE
 from plainsql.command.tables import visible, width
 from plainsql.command.terminal import paint
-from plainsql.errors import AccessError, EngineError, Error, InternalError, NetworkError, ServiceError, SettingsError
+from plainsql.errors import (
+    AccessError,
+    EngineError,
+    Error,
+    InternalError,
+    NetworkError,
+    Notice,
+    ServiceError,
+    SettingsError,
+)
 
+_NOT_FOUND = 404
 # Fits most terminals, and is short enough to find the caret.
 _LINE_CHARACTERS_MAX = 100
 
@@ -18,7 +30,7 @@ def exit_code_of(error: Exception) -> int:
     """The exit code for an error. Raises the error again if it is unexpected."""
     if isinstance(error, SettingsError | ValueError | OSError) and not isinstance(error, NetworkError):
         return EXIT_USAGE
-    if isinstance(error, AccessError):
+    if isinstance(error, AccessError) and error.status != _NOT_FOUND:
         return EXIT_ACCESS
     if isinstance(error, NetworkError | EngineError | InternalError):
         return EXIT_UNAVAILABLE
@@ -28,8 +40,15 @@ def exit_code_of(error: Exception) -> int:
 
 
 def show(error: Exception) -> None:
-    """Prints an error to standard error."""
+    """Prints an error to standard error, after the notices of the statement that failed."""
+    show_notices(getattr(error, "notices", ()))
     print("\n".join(lines_of(error)), file=sys.stderr)
+
+
+def show_notices(notices: Iterable[Notice]) -> None:
+    """Prints notices to standard error: `NOTICE:  …`."""
+    for notice in notices:
+        print(visible(str(notice), keep="\n"), file=sys.stderr)
 
 
 def lines_of(error: Exception) -> list[str]:

@@ -6,8 +6,10 @@ idempotency key, so they run exactly once.
 
 import argparse
 import sys
+from collections.abc import Iterator
 
 from plainsql.client import Client, Transaction
+from plainsql.command.failures import show_notices
 from plainsql.command.readable import readable_duration
 from plainsql.command.statements import all_statements, transaction_word
 from plainsql.command.tables import write_result
@@ -34,6 +36,7 @@ def _run_alone(db: Client, sql: str, options: argparse.Namespace) -> None:
         _pass_on(db, sql, options)
         return
     result = db.query_as_sent(sql, options.param, _call_options(options))
+    show_notices(result.notices)
     write_result(result, options.output_format)
     say(summary(result))
 
@@ -57,7 +60,9 @@ def _call_options(options: argparse.Namespace) -> Options:
 def _statements(options: argparse.Namespace) -> list[str]:
     """The statements of all arguments and of the file. BEGIN and COMMIT around them are left out: they are implied."""
     texts = list(options.statements)
-    if options.file:
+    if options.file == "-":
+        texts.append(sys.stdin.read())
+    elif options.file:
         with open(options.file, encoding="utf-8") as file:
             texts.append(file.read())
     statements = [sql for text in texts or [sys.stdin.read()] for sql in all_statements(text)]
@@ -77,9 +82,12 @@ def _run_together(db: Client, statements: list[str], options: argparse.Namespace
     together = Transaction(db, _call_options(options), None)
     for sql in statements:
         together.add(sql)
-    for result in together.run():
+    done = together.run()
+    for result in done:
+        show_notices(result.notices)
         write_result(result, options.output_format)
         say(summary(result))
+    show_notices(done.notices)
 
 
 def _pass_on(db: Client, sql: str, options: argparse.Namespace) -> None:
@@ -87,12 +95,16 @@ def _pass_on(db: Client, sql: str, options: argparse.Namespace) -> None:
     out = sys.stdout.buffer
     limits = {"max_rows": options.max_rows, "read_only": options.read_only, "timeout_s": options.timeout}
     with db.stream_bytes(sql, *options.param, stream_format=stream_format, **limits) as rows:
-        if options.output_format != "json":
-            for chunk in rows:
-                out.write(chunk)
-            return
-        before = b"[\n"
-        for chunk in rows:
-            out.write(before + chunk.rstrip(b"\n").replace(b"\n", b",\n"))
-            before = b",\n"
-        out.write(b"[\n]\n" if before == b"[\n" else b"\n]\n")
+        chunks = rows if options.output_format != "json" else _as_array(rows)
+        for chunk in chunks:
+            out.write(chunk)
+    show_notices(rows.notices)
+
+
+def _as_array(rows: Iterator[bytes]) -> Iterator[bytes]:
+    """NDJSON as one JSON array."""
+    before = b"[\n"
+    for chunk in rows:
+        yield before + chunk.rstrip(b"\n").replace(b"\n", b",\n")
+        before = b",\n"
+    yield b"[\n]\n" if before == b"[\n" else b"\n]\n"

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from plainsql.client import connect as connect_client
 from plainsql.dbapi.exceptions import DatabaseError, InterfaceError, NotSupportedError, OperationalError, translating
 from plainsql.dbapi.groups import run_in_groups
+from plainsql.dbapi.messages import Message, messages_of
+from plainsql.errors import Notice
 from plainsql.folding import BATCH_PARAMS, FROZEN_PARAMS, folded, insert_template
 from plainsql.interactive.session import InteractiveSession
 from plainsql.interactive.texts import is_read, savepoint_in
@@ -63,7 +65,10 @@ def connect(
 
 
 class Connection:
-    """A connection in one of the two modes of `plainsql.dbapi`. Between calls, it holds nothing open in the service."""
+    """A connection in one of the two modes of `plainsql.dbapi`. Between calls, it holds nothing open in the service.
+
+    `messages` has PostgreSQL's notices and warnings at the last commit.
+    """
 
     def __init__(self, client: BlockingClient, *, autocommit: bool = False, rehearse: Rehearse = "eager") -> None:
         if rehearse not in ("eager", "lazy"):
@@ -73,6 +78,9 @@ class Connection:
         self._is_lazy = rehearse == "lazy"
         self._session = client.interactive(is_lazy=self._is_lazy)
         self._done_writes = 0
+        self.messages: list[Message] = []
+        # In autocommit mode, those that no cursor has taken.
+        self._notices: list[Notice] = []
 
     @property
     def client(self) -> BlockingClient:
@@ -117,6 +125,7 @@ class Connection:
             raise NotSupportedError("There are no savepoints in autocommit mode: each statement is a transaction.")
         with translating():
             result = client.query(sql, *params)
+        self._notices += result.notices
         if not result.read_only:
             self.note_write()
         return result
@@ -142,7 +151,7 @@ class Connection:
         self, statements: Iterable[tuple[str, Sequence[Any]]], presumed_rows: int | None, *, may_wait: bool = False
     ) -> list[Entry]:
         if self._autocommit:
-            return run_in_groups(self.client, statements, self.note_write)
+            return run_in_groups(self.client, statements, self._note_commit)
         with translating():
             steps = self._session.execute_many(list(statements), presumed_rows, may_wait=may_wait)
             return self.client.perform(steps)
@@ -166,6 +175,16 @@ class Connection:
         """Records that a write was committed, which rollback() cannot undo."""
         self._done_writes += 1
 
+    def _note_commit(self, done: TransactionResult) -> None:
+        self.note_write()
+        self._notices += [notice for result in done for notice in result.notices]
+        self._notices += done.notices
+
+    def take_messages(self) -> list[Message]:
+        """What PostgreSQL reported since the last call, for the cursor that ran the statements."""
+        notices, self._notices = self._notices, []
+        return messages_of(notices + self._session.take_notices())
+
     def commit(self) -> None:
         """Commits what ran since the last commit, as one serializable transaction.
 
@@ -177,8 +196,10 @@ class Connection:
         """
         client = self.client
         self._done_writes = 0
+        self.messages.clear()
         with translating():
             client.perform(self._session.commit())
+        self.messages += self.take_messages()
 
     def rollback(self) -> None:
         """Discards what ran since the last commit. In autocommit mode, raises OperationalError after a write."""

@@ -5,6 +5,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from plainsql.dbapi.exceptions import DatabaseError, InterfaceError, ProgrammingError, translating
+from plainsql.dbapi.messages import Message, messages_of
 from plainsql.dbapi.parameters import numbered, numbered_many
 from plainsql.interactive.texts import is_select
 from plainsql.interactive.unit import Entry
@@ -20,7 +21,10 @@ Description = tuple[str, str, None, None, None, None, None]
 
 
 class Cursor:
-    """Call `execute`, then fetch. For large results, `stream` fetches the rows as they arrive."""
+    """Call `execute`, then fetch. For large results, `stream` fetches the rows as they arrive.
+
+    `messages` has PostgreSQL's notices and warnings of the last call, each as a class and its instance.
+    """
 
     arraysize = 1
 
@@ -29,6 +33,7 @@ class Cursor:
         self.description: list[Description] | None = None
         self._rowcount = -1
         self.lastrowid: None = None
+        self.messages: list[Message] = []
         # Whether reads are streamed.
         self.streams = False
         self._rows: Iterator[Row] | None = None
@@ -49,6 +54,7 @@ class Cursor:
         if first_word(self._entries[0].sql) not in _COUNTED:
             return -1
         counts = [self.connection.learn_count(entry) for entry in self._entries]
+        self.messages += self.connection.take_messages()
         return -1 if None in counts else sum(count for count in counts if count is not None)
 
     def execute(self, operation: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> "Cursor":
@@ -85,6 +91,7 @@ class Cursor:
             self._entries = self.connection.run_many(sql, all_params, presumed_rows)
         else:
             self._rowcount = 0
+        self.messages += self.connection.take_messages()
         return self
 
     def stream(self, sql: str, params: Sequence[Any] = ()) -> "Cursor":
@@ -112,11 +119,16 @@ class Cursor:
         if not self._stream.read_only:
             connection.note_write()
         self.description = _description(self._stream.columns, self._stream.types)
-        self._rows = self._stream
+        self._rows = self._streamed(self._stream)
         return self
+
+    def _streamed(self, stream: "Stream") -> Iterator[Row]:
+        yield from stream
+        self.messages += messages_of(stream.notices)
 
     def _take(self, result: Result | Entry) -> None:
         """Sets the result of the last statement."""
+        self.messages += self.connection.take_messages()
         if isinstance(result, Entry):
             self._entries = [result]
             return
@@ -180,6 +192,7 @@ class Cursor:
         self._stream = self._rows = self.description = None
         self._entries = []
         self._rowcount = -1
+        self.messages.clear()
 
     def _check_open(self) -> None:
         if self._is_closed:

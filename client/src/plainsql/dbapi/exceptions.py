@@ -11,7 +11,7 @@
       ├ ProgrammingError     invalid SQL, parameters or credential
       └ NotSupportedError    not supported by the service, such as a read that can't be verified
 
-Each has `sqlstate`, `code` and `outcome`. Its `__cause__` is the client's own error.
+Each has `sqlstate`, `code`, `outcome` and `notices`. Its `__cause__` is the client's own error.
 """
 
 from collections.abc import Iterator
@@ -21,15 +21,27 @@ from plainsql import errors as client
 
 
 class Warning(Exception):  # PEP 249's name
-    """An important warning. This module never raises it."""
+    """A notice or warning of PostgreSQL, in `messages`. This module never raises it."""
+
+    notice: client.Notice
+
+    @classmethod
+    def of(cls, notice: client.Notice) -> "Warning":
+        made = cls(str(notice))
+        made.notice = notice
+        return made
 
 
 class Error(Exception):
-    """Base class of the errors below. `outcome` says whether the statement was executed, if that is known."""
+    """Base class of the errors below. `outcome` says whether the statement was executed, if that is known.
+
+    `notices` are PostgreSQL's notices and warnings of the statement that failed.
+    """
 
     sqlstate: str | None = None
     code: str | None = None
     outcome: str | None = None
+    notices: tuple[client.Notice, ...] = ()
 
 
 class InterfaceError(Error):
@@ -95,6 +107,7 @@ def translated(error: client.Error) -> DatabaseError:
     made.sqlstate = sqlstate
     made.code = code
     made.outcome = error.outcome
+    made.notices = getattr(error, "notices", ())
     return made
 
 

@@ -28,18 +28,22 @@ class TransactionRunner(Protocol):
 
 
 def run_in_groups(
-    client: TransactionRunner, statements: Iterable[Statement], note_write: Callable[[], None]
+    client: TransactionRunner, statements: Iterable[Statement], note_commit: Callable[[TransactionResult], None]
 ) -> list[Entry]:
-    """Runs the statements in order and returns an entry with the row count for each. Calls `note_write` per commit."""
+    """Runs the statements in order and returns an entry with the row count for each.
+
+    Calls `note_commit` with the result of each transaction.
+    """
     entries: list[Entry] = []
     for group in _groups(statements):
         left = group
         for size in _STATEMENTS:
             try:
                 while left:
-                    entries += _run(client, left[:size])
+                    done = _run(client, left[:size])
+                    entries += _entries(left[:size], done)
                     left = left[size:]
-                    note_write()
+                    note_commit(done)
             except DatabaseError as error:
                 if error.code == "too_many_statements" and size > _STATEMENTS[-1]:
                     continue
@@ -53,17 +57,19 @@ def run_in_groups(
     return entries
 
 
-def _run(client: TransactionRunner, statements: Sequence[Statement]) -> list[Entry]:
+def _run(client: TransactionRunner, statements: Sequence[Statement]) -> TransactionResult:
     together = TransactionBuilder(Options())
-    entries = []
     for sql, params in statements:
         together.add(sql, *params)
-        entries.append(Entry(sql, [], writes=True))
     with translating():
-        done = client.run_transaction(together)
-    for entry, result in zip(entries, done.results, strict=True):
+        return client.run_transaction(together)
+
+
+def _entries(statements: Sequence[Statement], done: TransactionResult) -> Iterator[Entry]:
+    for (sql, _), result in zip(statements, done.results, strict=True):
+        entry = Entry(sql, [], writes=True)
         entry.affected_rows = result.affected_rows
-    return entries
+        yield entry
 
 
 def _groups(statements: Iterable[Statement]) -> Iterator[list[Statement]]:

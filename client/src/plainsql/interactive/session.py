@@ -4,12 +4,14 @@ The methods are generators, like those of `protocol.py`, so both clients share t
 on its own. Everything after it is rehearsed. `commit` sends the unit once, for good, with an idempotency key.
 """
 
-from collections.abc import Iterator, Sequence
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
 from typing import Any
 
-from plainsql.errors import ResultError, ServiceError, TransactionError
+from plainsql.errors import Notice, ResultError, ServiceError, TransactionError, notices_in
 from plainsql.interactive.texts import changes_schema, draws_number, has_returning, savepoint_in
 from plainsql.interactive.unit import Entry, Sent, UnitOfWork
 from plainsql.result import Result
@@ -28,6 +30,8 @@ _UNFROZEN = {
     "row_security": "With row security, an INSERT can't return generated values. Pass the values yourself.",
 }
 _COUNTED = frozenset(["INSERT", "UPDATE", "DELETE", "MERGE"])
+# In the service's message.
+_SIZE_LIMIT = re.compile(r"limit of (\d+) bytes")
 
 
 class InteractiveSession:
@@ -49,6 +53,8 @@ class InteractiveSession:
         max_retries: int | None = None,
     ) -> None:
         self.unit = UnitOfWork()
+        # What PostgreSQL reported, until it is taken: once for each statement, however often it is rehearsed.
+        self.notices: list[Notice] = []
         self._core = core
         self._options = options
         self._is_lazy = is_lazy
@@ -72,7 +78,7 @@ class InteractiveSession:
         if draws_number(sql) and not self.unit.changes_schema:
             # Sequences are not transactional: nothing in the unit affects them, and neither does a rollback.
             options = self._options._replace(idempotency_key=None)
-            return (yield from self._guarded(self._core.query(sql, params, options)))
+            return (yield from self._guarded(self._query(sql, params, options)))
         entry = self._entry(sql, params)
         if not entry.writes and not self.unit.has_writes:
             return (yield from self._guarded(self._read(entry)))
@@ -132,6 +138,11 @@ class InteractiveSession:
         self.unit.clear()
         self._lock.release()
 
+    def take_notices(self) -> list[Notice]:
+        """What PostgreSQL reported since the last call."""
+        taken, self.notices = self.notices, []
+        return taken
+
     def _alone(self, steps: Steps[T]) -> Steps[T]:
         """Runs steps, unless others are under way. Two at once would not know of each other."""
         if not self._lock.acquire(blocking=False):
@@ -156,6 +167,15 @@ class InteractiveSession:
         for entries, result in zip(sent.entries, done.results, strict=True):
             if entries[0].affected_rows is None:
                 entries[0].affected_rows = result.affected_rows
+            if not entries[0].is_rehearsed:
+                self.notices += result.notices
+        self.notices += done.notices
+
+    def _query(self, sql: str, params: Sequence[Any], options: Options) -> Steps[Result]:
+        """Runs a statement that isn't part of the unit."""
+        result = yield from self._core.query(sql, params, options)
+        self.notices += result.notices
+        return result
 
     def _entry(self, sql: str, params: Sequence[Any]) -> Entry:
         from plainsql.parameters import encode_params  # noqa: PLC0415  # slow to import
@@ -195,7 +215,7 @@ class InteractiveSession:
         options = self._options._replace(read_only=True, idempotency_key=None)
         try:
             if not entry.is_verified:
-                return (yield from self._core.query(entry.sql, entry.params, options))
+                return (yield from self._query(entry.sql, entry.params, options))
             return (yield from self._send(self.unit.rehearsal_of(entry), [entry], options, []))
         except ServiceError as error:
             if error.code != "read_only_sql_transaction":
@@ -220,6 +240,8 @@ class InteractiveSession:
         for entry in new:
             self.unit.append(entry)
         result = Result(answer["results"][-1], request_id=answer["request_id"], as_sent=options.as_sent)
+        result.notices = _new_notices(sent, answer)
+        self.notices += result.notices
         if result.truncated and options.max_rows is None:
             raise ResultError(
                 f"The result exceeds your tier's limit of {len(result)} rows. Use a stream, which a transaction reads "
@@ -228,8 +250,17 @@ class InteractiveSession:
         return result
 
 
+def _new_notices(sent: Sent, answer: Mapping[str, Any]) -> tuple[Notice, ...]:
+    """The notices of the statements that ran for the first time: the last one, and those that waited."""
+    last = len(sent.statements) - 1
+    ran = [at for at, statement in enumerate(sent.statements) if at == last or statement.get("digest")]
+    return tuple(notice for at in ran for notice in notices_in(answer["results"][at]))
+
+
 def _attribute(error: ServiceError, sent: Sent, new: list[Entry]) -> None:
     """Says which statement failed, if the program wrote it in this form."""
+    if error.code == "request_too_large":
+        error.hint = _size_hint(error, sent)
     index, error.statement_index = error.statement_index, None
     if index is not None and index < len(sent.entries) and sent.entries[index]:
         entry = sent.entries[index][0]
@@ -238,6 +269,21 @@ def _attribute(error: ServiceError, sent: Sent, new: list[Entry]) -> None:
             error.hint = _UNFROZEN[entry.unfrozen]
         if entry not in new and error.sqlstate != "40001":
             error.statement_index = index
+
+
+def _size_hint(error: ServiceError, sent: Sent) -> str:
+    """What to do if a transaction doesn't fit one request, with its size, and how much of it would fit."""
+    params = sum(len(statement.get("params", ())) for statement in sent.statements)
+    size_bytes = len(json.dumps(sent.statements, ensure_ascii=False).encode())
+    limit = _SIZE_LIMIT.search(error.message)
+    # Rounded down, because values differ in size.
+    fitting = int(params * int(limit[1]) / size_bytes * 0.9) if limit else 0
+    parts = f" of at most {fitting:,} parameters" if fitting else ""
+    return (
+        f"A transaction is sent as one request. This one has {params:,} parameters (rows × columns) and needs "
+        f"{size_bytes:,} bytes. Nothing was written. Commit in parts{parts}, or use autocommit (?autocommit=true in an "
+        "SQLAlchemy URL), or the client's insert_rows() or insert_frame(), which take any number of rows."
+    )
 
 
 def _in_progress() -> TransactionError:

@@ -166,12 +166,11 @@ def answer_of(response: Response) -> Any:
         answer = None
     if not isinstance(answer, dict):
         message = f"The response (status {response.status}) isn't a JSON object."
-        fields = {"code": "no_json", "message": message, "outcome": "unknown"}
-        raise service_error(fields, status=response.status, request_id=response.headers.get("x-request-id"))
+        failure = {"error": {"code": "no_json", "message": message, "outcome": "unknown"}}
+        raise service_error(failure, status=response.status, request_id=response.headers.get("x-request-id"))
     if response.status < 300 and answer.get("success", True):
         return answer
-    fields = answer.get("error") or {
-        "code": f"status_{response.status}",
-        "message": "The service returned an error without a reason.",
-    }
-    raise service_error(fields, status=response.status, request_id=answer.get("request_id"))
+    if not answer.get("error"):
+        message = "The service returned an error without a reason."
+        answer["error"] = {"code": f"status_{response.status}", "message": message}
+    raise service_error(answer, status=response.status, request_id=answer.get("request_id"))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from plainsql.client import Client
 from plainsql.command import EXIT_USAGE
 from plainsql.command.arguments import OUTPUT_FORMATS
-from plainsql.command.failures import show
+from plainsql.command.failures import show, show_notices
 from plainsql.command.nouns import write_records
 from plainsql.command.shell.paging import write_paged
 from plainsql.command.shell.queries import COLUMNS, INDEXES, RELATION_KINDS, TABLE_KINDS, TABLES
@@ -123,6 +123,7 @@ class Shell:
         write = write_paged if self.interactive else write_result
         shown = "expanded" if self.is_expanded and self.output_format == "table" else self.output_format
         for result in self._transaction.run(self.db, sql):
+            show_notices(result.notices)
             write(result, shown)
             if self.timing:
                 say(summary(result))

@@ -7,6 +7,7 @@ On a terminal, each statement shows its result at once, and sees the ones before
 from collections.abc import Iterator
 
 from plainsql.client import Client, Transaction
+from plainsql.command.failures import show_notices
 from plainsql.command.statements import transaction_word
 from plainsql.command.terminal import say
 from plainsql.interactive.session import InteractiveSession
@@ -71,9 +72,14 @@ class ShellTransaction:
         if session is not None and session.unit.has_failed:
             say("ROLLBACK: a statement of this transaction failed, so nothing was committed.")
         elif session is not None:
+            # What was reported before came with the results.
+            session.take_notices()
             db.perform(session.commit())
+            show_notices(session.take_notices())
             say("COMMIT")
         elif gathered is not None and gathered.statements:
-            yield from gathered.run()
+            done = gathered.run()
+            yield from done
+            show_notices(done.notices)
         elif gathered is None:
             say("No transaction is open.")
