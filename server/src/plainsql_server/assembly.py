@@ -131,6 +131,7 @@ def build_data_application(settings: Settings, observe: Observer, own_port: int 
             _tally(directory, settings, observe) as tally,
             _freshness(settings, observe, notifier) as freshness,
             _in_background(connections.watch(), observe),
+            _in_background(connections.handshakes.report(observe), observe),
             _permits(settings, observe, _DATA_PLANES_SHARE / settings.workers) as permits,
             _pools(settings, observe) as pools,
             _membership(
@@ -140,6 +141,7 @@ def build_data_application(settings: Settings, observe: Observer, own_port: int 
             ),
         ):
             observe.metrics.watch(pools.loads)
+            observe.metrics.watch_handshakes(connections.handshakes.load)
             readiness.drain_on_signals()
             _end_with_parent()
             databases = Databases(directory, freshness)
@@ -186,6 +188,7 @@ def build_control_application(settings: Settings, observe: Observer) -> Applicat
             _tally(directory, settings, observe),
             _freshness(settings, observe) as freshness,
             _in_background(connections.watch(), observe),
+            _in_background(connections.handshakes.report(observe), observe),
             _permits(settings, observe, 1 - _DATA_PLANES_SHARE) as permits,
             _finisher(directory, observe) as finisher,
             _in_background(Reaper(directory, observe).run(), observe),
@@ -195,6 +198,7 @@ def build_control_application(settings: Settings, observe: Observer) -> Applicat
             readiness.drain_on_signals()
             checks: dict[str, Check] = {"directory": directory.check, "limiter": permits.check}
             routes = control_routes(directory, _urls(settings), settings.database_restore_s, finisher.there_is_work)
+            observe.metrics.watch_handshakes(connections.handshakes.load)
             table = RouteTable(
                 _all_routes("control", settings, checks, readiness, routes), OtherPlane("data", settings.data_url)
             )

@@ -19,7 +19,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from plainsql_server import VERSION
-from plainsql_server.core.observation import CellLoad, LaneLoad, LimiterLoad, Observation, Reaped, RequestFinished
+from plainsql_server.core.observation import (
+    CellLoad,
+    HandshakeLoad,
+    LaneLoad,
+    LimiterLoad,
+    Observation,
+    Reaped,
+    RequestFinished,
+)
 from plainsql_server.extension_modules import COMPILED_TEXT
 
 # From a quarter of a millisecond, the time of a point lookup, to the longest deadline.
@@ -74,6 +82,7 @@ class Metrics(Collector):
         self._loads: Loads = list
         self._limiter: Callable[[], LimiterLoad] | None = None
         self._lane: Callable[[], LaneLoad] | None = None
+        self._handshakes: Callable[[], HandshakeLoad] | None = None
         self._requests: Counter[tuple[str, int]] = Counter()
         self._errors: Counter[str] = Counter()
         self._reaped: Counter[tuple[str, str]] = Counter()
@@ -106,6 +115,10 @@ class Metrics(Collector):
     def watch_lane(self, load: Callable[[], LaneLoad]) -> None:
         """Adds the fast lane's counters to the metrics."""
         self._lane = load
+
+    def watch_handshakes(self, load: Callable[[], HandshakeLoad]) -> None:
+        """Adds clients' TLS handshakes to the metrics."""
+        self._handshakes = load
 
     def serve(self, host: str, ports: range) -> None:
         """Serves the metrics on the first free port. Each worker process takes one.
@@ -167,6 +180,8 @@ class Metrics(Collector):
             yield from _limiter_metrics(self._limiter())
         if self._lane is not None:
             yield from _lane_metrics(self._lane())
+        if self._handshakes is not None:
+            yield from _handshake_metrics(self._handshakes())
 
     def _count(self, finished: RequestFinished) -> None:
         route = finished.route
@@ -228,6 +243,16 @@ def _lane_metrics(load: LaneLoad) -> Iterator[Metric]:
         for reason, count in counts.items():
             family.add_metric([reason], count)
         yield family
+
+
+def _handshake_metrics(load: HandshakeLoad) -> Iterator[Metric]:
+    yield GaugeMetricFamily("plainsql_handshakes", "TLS handshakes under way.", load.under_way)
+    failed = CounterMetricFamily(
+        "plainsql_handshakes_failed", "TLS handshakes that did not succeed, by reason.", labels=["reason"]
+    )
+    for reason, count in load.failed.items():
+        failed.add_metric([reason], count)
+    yield failed
 
 
 def _limiter_metrics(load: LimiterLoad) -> Iterator[Metric]:

@@ -97,6 +97,14 @@ class LaneLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class HandshakeLoad:
+    """The TLS handshakes of one process: those under way, and by reason those that did not succeed."""
+
+    under_way: int
+    failed: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class CellLoad:
     """What one process uses of one cell at one point in time."""
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from plainsql_server.core.errors import RETRY_AFTER_MS, LimitError, RequestError, ServiceError
+from plainsql_server.http.server.handshakes import Handshakes
 
 _LOOK_EVERY_S = 1.0
 # File descriptors that a process needs besides client connections: for the 2,000 connections that a cell has at most,
@@ -54,6 +55,8 @@ class Connections:
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
+        # Those that are not connections yet.
+        self.handshakes = Handshakes(limits.per_address)
         self._open: set[Waiting] = set()
         self._by_address: Counter[str] = Counter()
 

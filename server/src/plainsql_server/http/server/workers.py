@@ -22,6 +22,8 @@ from uvicorn.importer import import_from_string
 from uvicorn.supervisors import Multiprocess
 from uvicorn.supervisors.multiprocess import Process
 
+from plainsql_server.http.server.tls import Server
+
 _log = logging.getLogger("uvicorn.error")
 
 
@@ -34,6 +36,8 @@ class Worker(Process):
 
     def target(self, sockets: list[socket.socket] | None = None) -> None:
         """Serves. Runs in the new process."""
+        # Before the thread that answers the parent asks for it.
+        self._server = Server(self.config)
         shared = sockets or []
         super().target(shared if self._own_port is None else [*shared, self._own_socket(self._own_port)])
 
@@ -117,7 +121,7 @@ def serve(config: uvicorn.Config, own_ports: Sequence[int] = (), metrics_ports: 
 
     `metrics_ports` are those that the application uses itself. They must be free now: later, a worker waits for one.
     """
-    server = uvicorn.Server(config)
+    server = Server(config)
     for port in metrics_ports:
         _free(config.host, port).close()
     # Later, a worker can't tell a program that listens on its port from the worker that it replaces.

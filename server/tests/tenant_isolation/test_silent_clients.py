@@ -1,0 +1,135 @@
+"""Connections that never finish their TLS handshake: they keep nobody out, and don't stay.
+
+`PLAINSQL_TEST_SILENT=20000` is the full size.
+"""
+
+import asyncio
+import resource
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from plainsql_server.dev.certificates import ensure_certificates
+from plainsql_server.dev.ports import free_port
+from plainsql_server.http.server.handshakes import MAX_HANDSHAKES
+from plainsql_server.http.server.tls import HANDSHAKE_TIMEOUT_S
+from server.tests.end_to_end.wires import counted, total
+from server.tests.load import Client, Node, percentile, running_node, size
+from server.tests.service import Service
+
+SILENT = size("PLAINSQL_TEST_SILENT", 1_200)
+IS_FULL = SILENT >= 20_000
+ADDRESSES = [f"127.0.1.{number}" for number in range(1, 51)]
+# The beginning of a record with a handshake in it, the rest of which never comes.
+HALF = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
+GONE_WITHIN_S = 30
+
+
+@pytest.fixture(scope="module")
+def trust(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, ssl.SSLContext]:
+    files = ensure_certificates(tmp_path_factory.mktemp("tls"))
+    return Path(files.cert_file), Path(files.key_file), ssl.create_default_context(cafile=str(files.ca_file))
+
+
+@pytest.fixture(scope="module")
+def node(service: Service, trust: tuple[Path, Path, ssl.SSLContext]) -> Iterator[Node]:
+    cert_file, key_file, _ = trust
+    tls = {"tls_cert_file": cert_file, "tls_key_file": key_file, "metrics_port": free_port()}
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, SILENT + 4_000)), hard))
+    with running_node(service.directory_dsn, **tls) as running:
+        yield running
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.fixture
+async def client(service: Service, node: Node, trust: tuple[Path, Path, ssl.SSLContext]) -> AsyncIterator[Client]:
+    async with Client(node.port, service.api_key, trust=trust[2]) as connected:
+        yield connected
+
+
+@asynccontextmanager
+async def silent(node: Node, count: int, beginning: bytes = b"") -> AsyncIterator[Sequence[socket.socket]]:
+    """So many connections from many addresses, none of which says more than this."""
+    loop, opened = asyncio.get_running_loop(), list[socket.socket]()
+    try:
+        for number in range(count):
+            each = socket.socket()
+            opened.append(each)
+            each.setblocking(False)
+            each.bind((ADDRESSES[number % len(ADDRESSES)], 0))
+            await loop.sock_connect(each, ("127.0.0.1", node.port))
+            if beginning:
+                await loop.sock_sendall(each, beginning)
+        yield opened
+    finally:
+        for each in opened:
+            each.close()
+
+
+def handshakes(node: Node) -> dict[str, float]:
+    return counted(int(node.settings["PLAINSQL_METRICS_PORT"]))
+
+
+async def under_way(node: Node) -> float:
+    return (await asyncio.to_thread(handshakes, node))["plainsql_handshakes"]
+
+
+async def asked(client: Client, count: int) -> list[float]:
+    """How long requests take, each on a connection of its own."""
+    took_s = []
+    for number in range(count):
+        began_s = time.monotonic()
+        answer = await client.query("select $1::int as n", number)
+        assert answer.value == number
+        took_s.append(time.monotonic() - began_s)
+        client.drop()
+    return took_s
+
+
+@pytest.mark.parametrize("beginning", [b"", HALF], ids=["silent", "half open"])
+async def test_others_get_in_while_many_are_silent(node: Node, client: Client, beginning: bytes) -> None:
+    quiet_s = await asked(client, 200 if IS_FULL else 5)
+    async with silent(node, SILENT // 2, beginning), silent(node, SILENT // 2, beginning):
+        beside_s = await asked(client, 200 if IS_FULL else 20)
+        assert 0 < await under_way(node) <= MAX_HANDSHAKES
+    ratio = percentile(beside_s, 99) / percentile(quiet_s, 99)
+    print(f"p99 {percentile(quiet_s, 99) * 1000:.1f} ms, beside {SILENT} {ratio:.2f} times as much")
+    if IS_FULL:
+        assert ratio <= 2
+
+
+async def test_a_handshake_takes_some_seconds_at_most_and_is_reported(node: Node, client: Client) -> None:
+    before = await asyncio.to_thread(handshakes, node)
+    async with silent(node, 3) as opened:
+        loop = asyncio.get_running_loop()
+        began_s = time.monotonic()
+        async with asyncio.timeout(HANDSHAKE_TIMEOUT_S + GONE_WITHIN_S):
+            for each in opened:
+                # The service closes it.
+                with suppress(ConnectionResetError):
+                    assert await loop.sock_recv(each, 1) == b""
+        assert time.monotonic() - began_s >= HANDSHAKE_TIMEOUT_S - 1
+        after = await asyncio.to_thread(handshakes, node)
+    timeouts = 'plainsql_handshakes_failed_total{reason="timeout"}'
+    assert after[timeouts] >= before.get(timeouts, 0) + 3
+    assert total(after, "plainsql_handshakes_failed_total") > 0
+    async with asyncio.timeout(GONE_WITHIN_S):
+        while "TLS handshakes: " not in node.log.read_text():  # noqa: ASYNC110  # another process writes it
+            await asyncio.sleep(0.05)
+    assert (await asked(client, 1))[0] > 0
+
+
+async def test_a_client_that_speaks_no_tls_is_disconnected(node: Node, client: Client) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
+    writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+    async with asyncio.timeout(GONE_WITHIN_S):
+        with suppress(ConnectionResetError):
+            await reader.read()
+    writer.close()
+    assert (await asked(client, 1))[0] > 0
