@@ -49,7 +49,7 @@ class Handshakes:
 
     def load(self) -> HandshakeLoad:
         """The state for the metrics."""
-        return HandshakeLoad(len(self._under_way), dict(self.failed))
+        return HandshakeLoad(len(self._under_way), {reason: self.failed[reason] for reason in (*_REPORTED, "refused")})
 
     def begin(self, handshake: UnderWay) -> None:
         """Registers a handshake. If there are too many, closes the oldest."""
