@@ -21,6 +21,7 @@ from typing import LiteralString
 import psycopg
 from psycopg import sql
 
+from plainsql_server.dev.trusted import setting_for, trust_vector
 from plainsql_server.directory.migrations import migrate
 from plainsql_server.operations.files.cell import CellConfig, with_bounded_memory
 from server.tests import logs
@@ -169,7 +170,8 @@ def _give_to_postgres(path: Path) -> None:
 @contextmanager
 def _started(root: Path, binaries: Path, config: CellConfig, port: int, stop: str = "immediate") -> Iterator[None]:
     data = root / "data"
-    light = "".join(f"{name} = '{value}'\n" for name, value in {**_LIGHT, "port": port}.items())
+    trusted = setting_for(root / "trusted") if trust_vector(binaries, root / "trusted") else {}
+    light = "".join(f"{name} = '{value}'\n" for name, value in {**_LIGHT, **trusted, "port": port}.items())
     (data / "postgresql.conf").write_text(config.postgresql_conf() + light)
     (data / "pg_hba.conf").write_text(config.pg_hba_conf())
     (data / "pg_ident.conf").write_text(config.pg_ident_conf())

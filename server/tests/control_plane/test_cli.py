@@ -146,7 +146,7 @@ def test_a_wrong_command_line_is_exit_code_2(run: Run, arguments: list[str]) -> 
         ["doctor"], ["status"], ["top"], ["backup"], ["restore"], ["upgrade"],
         ["org"], ["org", "create"], ["org", "list"],
         ["key"], ["key", "create"], ["key", "list"], ["key", "revoke"],
-        ["cell"], ["cell", "add"], ["cell", "set"], ["cell", "list"],
+        ["cell"], ["cell", "add"], ["cell", "set"], ["cell", "list"], ["cell", "extensions"],
         ["database"], ["database", "create"], ["database", "list"], ["database", "suspend"], ["database", "resume"],
     ],
 )  # fmt: skip

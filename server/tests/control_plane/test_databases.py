@@ -17,7 +17,8 @@ from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
 from plainsql_server.directory.organizations import OrganizationRecord
 from plainsql_server.engine.admin import provisioning
-from plainsql_server.engine.admin.provisioning import TEMPLATE, EngineNames
+from plainsql_server.engine.admin.cell import TEMPLATE
+from plainsql_server.engine.admin.provisioning import EngineNames
 from server.tests.control_plane.cell_state import yes
 from server.tests.postgres import SUPERUSER, Postgres
 

@@ -10,6 +10,7 @@ from psycopg import AsyncConnection, errors
 
 from plainsql_server.core.errors import InternalError
 from plainsql_server.engine.admin import provisioning
+from plainsql_server.engine.admin.cell import TEMPLATE
 from plainsql_server.engine.admin.provisioning import EngineNames
 from plainsql_server.settings import Settings
 from server.tests.control_plane.cell_state import yes
@@ -160,7 +161,7 @@ async def test_a_tenant_connects_to_its_own_database_only(cell: Postgres, names:
         for database in ("postgres", "template1", other.database):
             with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
                 cell.connect(user, database)
-        for database in (provisioning.TEMPLATE, "template0"):
+        for database in (TEMPLATE, "template0"):
             with pytest.raises(psycopg.OperationalError, match=r"not currently accepting|permission denied"):
                 cell.connect(user, database)
 
@@ -219,7 +220,7 @@ async def test_a_database_copied_from_an_older_template_gets_the_privileges_and_
     cell: Postgres,
 ) -> None:
     await provisioning.prepare_cell(cell.conninfo, SUPERUSER)
-    template = provisioning.TEMPLATE
+    template = TEMPLATE
     with cell.connect() as admin:
         admin.execute(f"alter database {template} allow_connections true")
         with cell.connect(database=template) as inside:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from plainsql_server.engine.admin.examining import CellFacts
+from plainsql_server.engine.admin.extensions import AllowedExtension
 from plainsql_server.operations import check_cells
 from plainsql_server.operations.check_cells import machine_size, size
 from plainsql_server.operations.files.cell import CellConfig
@@ -53,7 +54,7 @@ def cell_of(memory_bytes: int, databases: int, **others: str) -> CellFacts:
     # As pg_settings shows it: in seconds.
     settings |= {"autovacuum_naptime": "300", **others}
     customers = {f"d_{number:024x}": True for number in range(databases)}
-    return CellFacts(150_019, True, True, settings, None, [], customers, [], {}, 0, "")
+    return CellFacts(150_019, True, True, settings, None, [], customers, [], {}, 0, "", [])
 
 
 @pytest.mark.unit
@@ -80,3 +81,13 @@ def test_each_size_that_does_not_fit_has_its_own_fix(tmp_path: Path) -> None:
         "Its lock table has 20,736 entries, which a single transaction over many tables can fill."
         " Set max_locks_per_transaction to 416 and restart the cell."
     ]
+
+
+@pytest.mark.unit
+def test_an_extension_with_known_vulnerabilities_is_reported() -> None:
+    floors = {
+        version: AllowedExtension("vector", version, True).floor for version in ("0.8.6", "0.8.7", "0.8.10", "1.0")
+    }
+    assert floors == {"0.8.6": "0.8.7", "0.8.7": None, "0.8.10": None, "1.0": None}
+    assert AllowedExtension("vector", None, False).floor is None
+    assert AllowedExtension("citext", "0.1", True).floor is None

@@ -28,6 +28,7 @@ from plainsql_server.core.errors import EngineError
 from plainsql_server.dev.ports import free_port
 from plainsql_server.directory.connection import Directory
 from plainsql_server.engine.admin import activity, provisioning
+from plainsql_server.engine.admin.cell import TEMPLATE
 from plainsql_server.operations.check_directory import fix_for
 from plainsql_server.operations.doctor import examine
 from plainsql_server.operations.files.cell import CellConfig
@@ -224,12 +225,12 @@ async def test_a_cell_with_too_old_a_postgresql_is_reported(stage: Stage, monkey
 
 
 def test_a_missing_or_changed_template_is_repaired_by_upgrade(stage: Stage) -> None:
-    opened = f"alter database {provisioning.TEMPLATE} allow_connections true"
+    opened = f"alter database {TEMPLATE} allow_connections true"
     with changed(stage, opened, back=[opened.replace("true", "false")]):
         assert_found(doctor(stage), "template database plainsql_template was changed", "plainsql-server upgrade")
     with stage.postgres.connect() as admin:
-        admin.execute(f"alter database {provisioning.TEMPLATE} is_template false")
-        admin.execute(f"drop database {provisioning.TEMPLATE}")
+        admin.execute(f"alter database {TEMPLATE} is_template false")
+        admin.execute(f"drop database {TEMPLATE}")
         admin.execute("grant connect on database template1 to public")
     found = doctor(stage)
     assert_found(found, "template database plainsql_template is missing", "plainsql-server upgrade")

@@ -97,7 +97,17 @@ EXTENSIONS = [
         for name in ("tablefunc", "intarray", "lo", "tcn", "ltree", "isn", "cube", "seg", "dict_int",
                      "tsm_system_rows", "tsm_system_time")
     ),
-    Probe("the trusted extension pgcrypto", "create extension pgcrypto", majors=(15,)),
+    *(
+        Probe(f"an extension in the schema {schema}", f"create extension {name} schema {schema}",
+              proof=f"select exists (select from pg_extension where extnamespace = '{schema}'::regnamespace"
+              f" and extname = '{name}')")
+        for name, schema in (("citext", "pg_catalog"), ("hstore", "plainsql"), ("unaccent", "information_schema"))
+    ),
+    Probe("an extension is allowed by a setting", "alter database plainsql_template"
+          " set plainsql.extensions = 'tablefunc'"),
+    Probe("extensions are listed otherwise", "create or replace view pg_catalog.pg_available_extensions as select 1",
+          impossible="the engine refuses it without a special setting"),
+    Probe("the guard of extensions gives no advice", "drop event trigger plainsql_advise_extensions"),
     Probe("an extension with what it needs", "create extension earthdistance cascade"),
     _executed("an extension within a block", "create extension bloom"),
     Probe("the guard of extensions is set off", "alter event trigger plainsql_check_extensions disable"),

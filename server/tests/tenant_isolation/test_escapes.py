@@ -9,7 +9,6 @@ import psycopg
 import pytest
 
 from plainsql_server.engine.admin import provisioning
-from plainsql_server.engine.admin.hardening import EXTENSIONS
 from server.tests.control_plane.cell_state import yes
 from server.tests.postgres import SUPERUSER
 from server.tests.tenant_isolation.cells import Hostile, Names, hostile_cell
@@ -97,16 +96,6 @@ def test_the_service_logs_in_as_the_tenant_whatever_is_reset(hostile: Hostile) -
                 response = by_query(client, statements[1])
             rows = response.json().get("rows") or response.json()["results"][1]["rows"]
             assert rows == [{"me": hostile.own.owner, "myself": hostile.own.owner}]
-
-
-def test_an_extension_that_is_offered_can_be_made(hostile: Hostile) -> None:
-    with hostile.client() as client:
-        for name in EXTENSIONS:
-            assert succeeded(by_query(client, f"create extension {name}")), name
-        refused = by_query(client, "create extension tablefunc").json()["error"]
-    assert refused["sqlstate"] == "42501"
-    assert "not offered" in refused["message"]
-    assert "pg_trgm" in refused["hint"]
 
 
 # The last test of this file: what a superuser does to the cell is not undone.

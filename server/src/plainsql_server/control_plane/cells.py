@@ -1,20 +1,24 @@
-"""Adds, changes and lists cells, and sets their states, capacity and tiers.
+"""Adds, changes and lists cells, and sets their states, capacity, tiers and extensions.
 
 A cell is added to the directory only after it was prepared and checked. `moves.py` moves databases between cells.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+
+from psycopg import AsyncConnection
 
 from plainsql_server.control_plane.names import check_cell_name
 from plainsql_server.control_plane.states import CELL_TRANSITIONS
 from plainsql_server.core.actor import OPERATOR
 from plainsql_server.core.errors import AccessError, ConflictError
 from plainsql_server.core.ids import Kind, new_id
-from plainsql_server.directory import cells
+from plainsql_server.directory import audit, cells
 from plainsql_server.directory.cells import CellChange, CellRecord, CellState
 from plainsql_server.directory.connection import Directory
-from plainsql_server.engine.admin import provisioning
+from plainsql_server.engine.admin import extensions, provisioning
+from plainsql_server.engine.admin.extensions import AllowedExtension
 
 
 async def add(
@@ -81,3 +85,33 @@ def _wrong_state(cell: CellRecord, state: CellState | None) -> ConflictError:
 async def list_(directory: Directory) -> list[CellRecord]:
     """All cells, oldest first."""
     return await cells.list_(directory)
+
+
+async def extensions_of(directory: Directory, name: str) -> list[AllowedExtension]:
+    """The list of extensions that customers may create on a cell. Raises EngineError if the cell is unavailable."""
+    cell = await get(directory, name)
+    async with _administered(cell) as connection:
+        return await extensions.allowed(connection)
+
+
+async def change_extensions(
+    directory: Directory, name: str, *, allow: Collection[str] = (), refuse: Collection[str] = (), reset: bool = False
+) -> list[AllowedExtension]:
+    """Adds extensions to a cell's list and removes others, at once for all its databases; or restores the default list.
+
+    Extensions that exist in databases stay. Returns the new list. Raises RequestError if a name is not valid,
+    EngineError if the cell is unavailable.
+    """
+    cell = await get(directory, name)
+    async with _administered(cell) as connection:
+        listed = {each.name for each in await extensions.allowed(connection)}
+        await extensions.allow(connection, None if reset else sorted((listed | set(allow)) - set(refuse)))
+        changed = await extensions.allowed(connection)
+    async with directory.connection() as noted, noted.transaction():
+        names = [each.name for each in changed]
+        await audit.note(noted, OPERATOR, "cell.extensions", None, cell.id, extensions=names)
+    return changed
+
+
+def _administered(cell: CellRecord) -> AbstractAsyncContextManager[AsyncConnection]:
+    return provisioning.admin_connection(cell.conninfo, cell.admin_role, provisioning.MAINTENANCE_DATABASE)

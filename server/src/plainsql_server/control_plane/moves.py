@@ -24,7 +24,7 @@ from plainsql_server.directory.cells import CellRecord, CellState
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.directory.moves import MoveRecord
-from plainsql_server.engine.admin import fencing
+from plainsql_server.engine.admin import extensions, fencing
 from plainsql_server.engine.admin.provisioning import MAINTENANCE_DATABASE, admin_connection, lock_database
 
 # The lease of a move: if its process dies, the move and its stop last this much longer. The process renews the lease
@@ -48,6 +48,23 @@ async def choose(directory: Directory, database: DatabaseRecord, name: str) -> C
     if database.state not in drafts.REPLACEABLE:
         raise ConflictError("wrong_state", f"The database {database.name!r} is {database.state}.")
     return cell
+
+
+async def check_extensions(directory: Directory, database: DatabaseRecord, to: CellRecord) -> None:
+    """Raises ConflictError if the database has extensions that customers can't create on the other cell."""
+    cell = await cell_of(directory, database)
+    async with admin_connection(cell.conninfo, cell.admin_role, database.engine_name) as inside:
+        needed = await extensions.created(inside)
+    offered = {each.name for each in await cells.extensions_of(directory, to.id) if each.is_offered}
+    missing = [name for name in needed if name not in offered]
+    if missing:
+        options = " ".join(f"--allow {name}" for name in missing)
+        raise ConflictError(
+            "extension_not_offered",
+            f"The database {database.name!r} has extensions that the cell {to.name!r} does not offer:"
+            f" {', '.join(missing)}.",
+            hint=f"Install them there and run `plainsql-server cell extensions {to.name} {options}`.",
+        )
 
 
 @asynccontextmanager

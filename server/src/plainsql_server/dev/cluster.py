@@ -27,6 +27,7 @@ from pathlib import Path
 from plainsql_server.dev.folder import Folder, RunState
 from plainsql_server.dev.options import DevError
 from plainsql_server.dev.processes import SystemAccount, run_as
+from plainsql_server.dev.trusted import setting_for, trust_vector
 from plainsql_server.operations.files.cell import CellConfig
 from plainsql_server.operations.files.machine_memory import machine_memory_bytes
 
@@ -77,10 +78,11 @@ class Cluster:
         except FileNotFoundError:
             return None
 
-    def configure(self) -> None:
+    def configure(self, programs: Path) -> None:
         """Writes the configuration. Settings from `ALTER SYSTEM` are kept, because they are in a separate file."""
         memory_bytes = machine_memory_bytes()
-        config = CellConfig(SUPERUSER, str(self.socket_directory), memory_bytes=memory_bytes, others=_SETTINGS)
+        others = {**_SETTINGS, **self._trusted_settings(programs)}
+        config = CellConfig(SUPERUSER, str(self.socket_directory), memory_bytes=memory_bytes, others=others)
         self._write("postgresql.conf", config.postgresql_conf())
         self._write("pg_hba.conf", config.pg_hba_conf())
 
@@ -91,6 +93,13 @@ class Cluster:
         for name in (f".s.PGSQL.{PORT}", f".s.PGSQL.{PORT}.lock"):
             (self.socket_directory / name).unlink(missing_ok=True)
         shutil.rmtree(self.draft, ignore_errors=True)
+
+    def _trusted_settings(self, programs: Path) -> dict[str, str]:
+        folder = self.home / "trusted"
+        written = trust_vector(programs, folder)
+        for path in written:
+            give(path, self.account)
+        return setting_for(folder) if written else {}
 
     def _write(self, name: str, text: str) -> None:
         file = self.data / name

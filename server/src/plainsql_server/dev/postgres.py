@@ -83,7 +83,7 @@ class Postgres(Part):
         self._binaries = binaries
 
     def start(self) -> None:
-        self._cluster.configure()
+        self._cluster.configure(self._binaries.directory)
         self.child = self._launcher.launch(
             self.name,
             with_bounded_memory([self._binaries.program("postgres"), "-D", self._cluster.data]),

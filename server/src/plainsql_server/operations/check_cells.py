@@ -15,8 +15,8 @@ from plainsql_server.directory import counts
 from plainsql_server.directory.cells import CellRecord, CellState
 from plainsql_server.directory.connection import Directory
 from plainsql_server.engine.admin.activity import view, watching
+from plainsql_server.engine.admin.cell import TEMPLATE
 from plainsql_server.engine.admin.examining import CellFacts, examine
-from plainsql_server.engine.admin.provisioning import TEMPLATE
 from plainsql_server.engine.pool.health import PROBE_ROLE, check_cell
 from plainsql_server.engine.pool.share import FIRST_CONNECTIONS, OTHER_CONNECTIONS, share_of
 from plainsql_server.operations.check_certificates import cell_keys
@@ -73,7 +73,7 @@ async def _cell(target: Target, directory: Directory, cell: CellRecord) -> list[
         why = " ".join((error.internal_context or error.message).split())
         return [broken(check, f"The cell cannot be reached as {cell.admin_role}: {why}", _fix(why))]
     findings = [clocks, *_fitness(check, facts), *_guard(check, facts), *_capacity(check, facts, target.settings)]
-    findings += size(check, facts)
+    findings += [*size(check, facts), *_extensions(check, facts)]
     findings += [*standbys(check, cell.conninfo, seen), *hidden(check, cell.conninfo, facts)]
     findings += [*_durability(check, facts), *await _databases(check, directory, cell, facts)]
     findings += await _probe(check, cell, facts)
@@ -186,6 +186,24 @@ def size(check: str, facts: CellFacts) -> Iterator[Finding]:
             check, f"Autovacuum visits each of {databases} databases every {naptime_s} s, even if they are idle.",
             "Set autovacuum_naptime = 5min and reload PostgreSQL.",
         )  # fmt: skip
+
+
+def _extensions(check: str, facts: CellFacts) -> Iterator[Finding]:
+    offered = ", ".join(each.name for each in facts.extensions if each.is_offered)
+    yield good(check, f"Customers can create these extensions: {offered or 'none'}.")
+    untrusted = [each.name for each in facts.extensions if each.version and not each.is_trusted]
+    if untrusted:
+        yield warning(
+            check, f"Customers can't create {', '.join(untrusted)}: allowed and installed, but not trusted.",
+            "Trust the installed version, as docs/operating.md describes under Extensions, or remove it from the list"
+            " with `plainsql-server cell extensions`.",
+        )  # fmt: skip
+    for each in facts.extensions:
+        if each.is_offered and each.floor:
+            yield warning(
+                check, f"{each.name} {each.version} has known vulnerabilities, which {each.floor} fixes.",
+                f"Install {each.floor} or newer, or run `plainsql-server cell extensions` with --refuse {each.name}.",
+            )  # fmt: skip
 
 
 def machine_size(check: str, facts: CellFacts) -> Iterator[Finding]:

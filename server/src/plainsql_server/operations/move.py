@@ -106,13 +106,15 @@ async def move_database(
 ) -> Moved:
     """Move a database to the cell named `to`. If the move fails or is cancelled, the database stays where it was.
 
-    With `hold`, requests wait for the whole move. Raises what `moves.choose` raises, RequestError if the database can't
-    be dumped or restored, and ConflictError if its schema keeps changing or another operation changes the database.
+    With `hold`, requests wait for the whole move. Raises what `moves.choose` and `moves.check_extensions` raise,
+    RequestError if the database can't be dumped or restored, and ConflictError if its schema keeps changing or another
+    operation changes the database.
     """
     moved = Moved()
     while True:
         moved.attempts += 1
         cell = await moves.choose(directory, database, to)
+        await moves.check_extensions(directory, database, cell)
         try:
             async with moves.begun(directory, database, cell) as (move, copy):
                 ends = _Ends(directory, move, database, copy, await cell_of(directory, database), cell)
@@ -177,7 +179,7 @@ async def _switch(
             await change_apply.set_always_triggers_enabled(later, copy, enabled=True)
             if rights is not None:
                 program = find_program("pg_restore", spare.admin.info.server_version // 10_000)
-                await grant(program, rights, ends.owner(of_copy=True))
+                await grant(program, rights, ends.owner(of_copy=True), ends.copy)
             await change_apply.set_triggers_enabled(
                 copy.admin, ends.copy.owner_role, ends.copy.engine_name, enabled=True
             )
@@ -225,7 +227,7 @@ async def _fill(
     await finish_schema(restore, schema, target, progress)
     if not late_rights:
         progress.step("privileges")
-        await grant(restore, schema, target)
+        await grant(restore, schema, target, ends.copy)
 
 
 @asynccontextmanager

@@ -150,7 +150,7 @@ async def _fill(cell: CellRecord, made: DatabaseRecord, chunks: _ArchiveChunks, 
             end = await chunks.end()
             await finish_schema(program, schema, conninfo, progress)
             progress.step("privileges")
-            await grant(program, schema, conninfo)
+            await grant(program, schema, conninfo, made)
         progress.step("statistics")
         await backups.analyze(owner)
     return end

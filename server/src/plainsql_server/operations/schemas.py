@@ -55,10 +55,15 @@ async def finish_schema(program: Path, schema: Path, conninfo: str, progress: Pr
     await run(program, (*OPTIONS, *chosen_only, "--verbose", str(schema)), conninfo, hear)
 
 
-async def grant(program: Path, schema: Path, conninfo: str) -> None:
-    """Restore privileges, last: an owner may have revoked some from itself that loading the rows needs."""
+async def grant(program: Path, schema: Path, conninfo: str, made: DatabaseRecord) -> None:
+    """Restore privileges, last: an owner may have revoked some from itself that loading the rows needs.
+
+    Only the owner's objects have any to restore. What the service revokes on an extension's functions, which belong to
+    a superuser, was revoked when the extension was created.
+    """
     listed = await run(program, ("--list", str(schema)), None)
-    rights = [line for line in listed.splitlines() if _RIGHTS.match(line)]
+    owner = b" " + made.owner_role.encode()
+    rights = [line for line in listed.splitlines() if _RIGHTS.match(line) and line.endswith(owner)]
     if rights:
         chosen = schema.with_name("rights")
         chosen.write_bytes(b"\n".join(rights) + b"\n")

@@ -13,6 +13,7 @@ from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.migrations import migrate, pending
 from plainsql_server.engine.admin import provisioning
 from plainsql_server.engine.admin.activity import watching
+from plainsql_server.engine.admin.cell import TEMPLATE
 from plainsql_server.engine.admin.examining import examine
 
 
@@ -66,9 +67,9 @@ async def _plan_cell(cell: CellRecord) -> list[UpgradeStep]:
         return [UpgradeStep(where, f"the role {cell.admin_role} is not a superuser", refused=True)]
     changes = []
     if facts.template is None:
-        changes.append(f"create the template database {provisioning.TEMPLATE}")
+        changes.append(f"create the template database {TEMPLATE}")
     elif facts.template.is_open:
-        changes.append(f"close the template database {provisioning.TEMPLATE} to connections")
+        changes.append(f"close the template database {TEMPLATE} to connections")
     changes += [f"revoke CONNECT on {name} from PUBLIC" for name in facts.open_to_all]
     if not facts.has_probe:
         changes.append("create the role for health checks")

@@ -6,6 +6,7 @@ from datetime import datetime
 
 import click
 
+from plainsql_server.cli.cell.extensions import extensions_command
 from plainsql_server.cli.cell.files import files_command
 from plainsql_server.cli.cell.guard import guard_command
 from plainsql_server.cli.cell.ha_files import ha_files_command
@@ -87,6 +88,7 @@ def _add(
     click.echo(added.id)
 
 
+cell_command.add_command(extensions_command)
 cell_command.add_command(files_command)
 cell_command.add_command(ha_files_command)
 cell_command.add_command(guard_command)

@@ -84,6 +84,9 @@ CAPABILITIES: Mapping[str, Capability] = MappingProxyType(
         "triggers": Capability("Functions that run when rows change.", sql_probes.triggers),
         "row_level_security": Capability("Policies that limit which rows a role sees.", sql_probes.row_level_security),
         "large_objects": Capability("Binary objects too large for a row.", sql_probes.large_objects),
+        "extensions": Capability(
+            "CREATE EXTENSION. The view pg_available_extensions lists what can be created.", sql_probes.extensions
+        ),
         "interactive_transactions": Capability(
             "BEGIN in one request and COMMIT in another. Send all statements of the transaction together instead.",
             probes.refused("begin"), supported=False, since=None,

@@ -70,6 +70,14 @@ async def _holds(service: ServiceConnection, step: Step, evidence: list[dict[str
     return not isinstance(step, Fails) and (isinstance(step, str) or got == [step.value])
 
 
+async def extensions(context: ProbeContext) -> ProbeFinding:
+    """Lists the extensions that can be created in the database."""
+    async with context.open() as service:
+        (answer,) = await service.run(b"select name from pg_catalog.pg_available_extensions order by name")
+    names = [value.decode() for row in answer.rows for value in row if value is not None]
+    return ProbeFinding(bool(names), {"available": names})
+
+
 constraints = script(
     "create table accounts (id int primary key, email text unique, balance int check (balance >= 0))",
     "create table payments (account int references accounts)",

@@ -5,3 +5,6 @@ TEMP_FILE_LIMIT = "1GB"
 
 # The role with which pg_rewind reads the primary's files to rejoin a former primary. It may do nothing else.
 REWIND_ROLE = "plainsql_rewind"
+
+# The database that tenants' databases are copied from.
+TEMPLATE = "plainsql_template"

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 
 from psycopg import AsyncConnection
 
+from plainsql_server.engine.admin import extensions
 from plainsql_server.engine.admin.activity import rows
-from plainsql_server.engine.admin.provisioning import TEMPLATE, VERSION_FLOOR
+from plainsql_server.engine.admin.cell import TEMPLATE
+from plainsql_server.engine.admin.extensions import AllowedExtension
+from plainsql_server.engine.admin.provisioning import VERSION_FLOOR
 from plainsql_server.engine.pool.health import PROBE_ROLE
 
 _SETTINGS = (
@@ -76,6 +79,7 @@ class CellFacts:
     oldest_xid_age: int
     # The server's certificate chain; None if there is no TLS, or the admin may not read it.
     certificate_pem: str | None
+    extensions: list[AllowedExtension]
 
     @property
     def version_text(self) -> str:
@@ -119,4 +123,5 @@ async def examine(connection: AsyncConnection) -> CellFacts:
         still_slots={row["slot_name"]: row["kept_bytes"] or 0 for row in slots},
         oldest_xid_age=(await rows(connection, age))[0]["age"],
         certificate_pem=certificate[0]["pem"] if certificate else None,
+        extensions=await extensions.allowed(connection),
     )

@@ -1,7 +1,7 @@
 """Revokes in the template database what PostgreSQL allows PUBLIC but a tenant must not have.
 
-Contains the lists of forbidden functions, allowed extensions, and settings that are pinned for a tenant's role. Every
-tenant's database is copied from the template.
+Contains the lists of forbidden functions and of settings that are pinned for a tenant's role. `extensions.py` guards
+the extensions. Every tenant's database is copied from the template.
 """
 
 import hashlib
@@ -9,6 +9,7 @@ from typing import Literal
 
 from psycopg import AsyncConnection, sql
 
+from plainsql_server.engine.admin import extensions
 from plainsql_server.engine.admin.cell import TEMP_FILE_LIMIT
 
 # Functions that PUBLIC may execute in a new database but a tenant must not. They fill structures that all tenants of
@@ -19,10 +20,6 @@ FORBIDDEN_FUNCTIONS = (
     r"|pg_tablespace_(size|databases|location)|inet_server_(addr|port)|pg_prepared_xact"
     r"|pg_lock_status|pg_(safe_snapshot_)?blocking_pids|pg_isolation_test_session_is_blocked)$"
 )
-
-# Extensions that tenants may create: types, operators and index methods that applications need. PostgreSQL would let
-# them create every trusted extension installed on the cell, including procedural languages.
-EXTENSIONS = ("btree_gin", "btree_gist", "citext", "fuzzystrmatch", "hstore", "pg_trgm", "unaccent")
 
 # Superuser-only settings, set for each tenant's role, so that a tenant cannot change them. With them, a tenant cannot
 # write to the server log, neither with errors that quote values nor with RAISE LOG.
@@ -66,44 +63,17 @@ _GRANT_GUARD = """
         EXECUTE FUNCTION plainsql.check_grants();
     ALTER EVENT TRIGGER plainsql_check_grants ENABLE ALWAYS;
 """
-# Runs at the end of CREATE EXTENSION, as the same role, and undoes it by failing.
-_EXTENSION_GUARD = """
-    CREATE SCHEMA IF NOT EXISTS plainsql;
-    CREATE OR REPLACE FUNCTION plainsql.check_extensions() RETURNS event_trigger
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-    DECLARE
-        refused text;
-    BEGIN
-        SELECT e.extname INTO refused FROM pg_extension e JOIN pg_roles r ON r.oid = e.extowner
-        WHERE NOT r.rolsuper AND e.extname <> ALL ({allowed}) LIMIT 1;
-        IF FOUND THEN
-            RAISE insufficient_privilege USING
-                MESSAGE = format('the extension "%%s" is not offered', refused),
-                HINT = {hint};
-        END IF;
-    END $$;
-    REVOKE ALL ON FUNCTION plainsql.check_extensions() FROM PUBLIC;
-    DROP EVENT TRIGGER IF EXISTS plainsql_check_extensions;
-    CREATE EVENT TRIGGER plainsql_check_extensions ON ddl_command_end WHEN TAG IN ('CREATE EXTENSION')
-        EXECUTE FUNCTION plainsql.check_extensions();
-    ALTER EVENT TRIGGER plainsql_check_extensions ENABLE ALWAYS;
-"""
 
 
 # Identifies the version of these lists and guards, texts included. A database's COMMENT, which only the service can
 # write, stores the version it was hardened with.
-EDITION = hashlib.sha256(
-    repr((FORBIDDEN_FUNCTIONS, EXTENSIONS, PINNED, _GRANT_GUARD, _EXTENSION_GUARD)).encode()
-).hexdigest()[:12]
+EDITION = hashlib.sha256(repr((FORBIDDEN_FUNCTIONS, PINNED, _GRANT_GUARD, extensions.GUARDS)).encode()).hexdigest()[:12]
 
 
 async def harden(template: AsyncConnection) -> None:
     """Applies the restrictions in the connection's database. Needs a superuser. Can be run again."""
     await _revoke_functions(template)
-    allowed = sql.Literal(list(EXTENSIONS))
-    hint = sql.Literal(f"Available extensions: {', '.join(EXTENSIONS)}.")
-    guard = _EXTENSION_GUARD.replace("%%", "%")
-    await template.execute(sql.SQL(guard).format(allowed=allowed, hint=hint))
+    await template.execute(extensions.GUARDS.encode())
     await template.execute(_GRANT_GUARD)
 
 

@@ -17,7 +17,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from plainsql_server.core.errors import InternalError, RequestError, described
 from plainsql_server.engine.admin import hardening
-from plainsql_server.engine.admin.cell import REWIND_ROLE
+from plainsql_server.engine.admin.cell import REWIND_ROLE, TEMPLATE
 from plainsql_server.engine.admin.hardening import functions_like, harden, pins
 from plainsql_server.engine.connection.sqlstate import engine_unavailable
 from plainsql_server.engine.execution import records
@@ -27,8 +27,6 @@ from plainsql_server.engine.pool.health import PROBE_DATABASE, PROBE_ROLE
 # The oldest minor release of each major version that a cell may run. 15.19 fixes 30 CVEs over 15.18. PostgreSQL
 # releases all majors on the same day; the others are the releases of that day. A major not listed here is untested.
 VERSION_FLOOR = {15: 19, 16: 15, 17: 11, 18: 5}
-
-TEMPLATE = "plainsql_template"
 
 # The connection limit of one role on its cell, over all data-plane processes: four processes with pools of the default
 # size, 16, and some to terminate backends, which takes a connection of the same role.

@@ -123,8 +123,9 @@ CODES: dict[str, Code] = {
 OPERATORS_CODES = frozenset(
     {
         "admin_role_too_weak", "already_there", "analyze_failed", "backup_damaged", "cell_not_found", "database_busy",
-        "degraded", "directory_not_empty", "dump_failed", "engine_version_refused", "invalid_conninfo",
-        "move_overtaken", "move_under_way", "not_a_backup", "not_their_cell", "pid_ambiguous", "program_missing",
+        "degraded", "directory_not_empty", "dump_failed", "engine_version_refused", "extension_not_offered",
+        "invalid_conninfo", "invalid_extension", "move_overtaken", "move_under_way", "not_a_backup", "not_their_cell",
+        "pid_ambiguous", "program_missing",
         "restore_overtaken", "row_security_forced", "statement_not_found", "too_many_tables",
         "unknown_tier", "wrong_backup",
     }
