@@ -268,7 +268,7 @@ def test_a_rollback_after_a_write_raises_in_autocommit(service: Service, booze: 
     with connect(service, autocommit=True) as connection:
         connection.rollback()
         connection.cursor().execute(f"insert into {booze} values ('done')")
-        with pytest.raises(dbapi.OperationalError, match="were committed at once"):
+        with pytest.raises(dbapi.OperationalError, match="1 write was committed at once"):
             connection.rollback()
         connection.cursor().execute(f"insert into {booze} values ('done')")
         connection.commit()

@@ -111,21 +111,39 @@ def is_autocommit(engine: sa.Engine) -> bool:
     return engine.url.query["autocommit"] == "true"
 
 
-def test_a_rollback_undoes_a_transaction_and_raises_in_autocommit(engine: sa.Engine) -> None:
+def test_a_rollback_undoes_a_transaction_and_has_no_effect_in_autocommit(
+    engine: sa.Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "plainsql")
     name = f"rb_{uuid4().hex[:8]}"
     table = sa.Table(name, sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True))
     table.create(engine)
     connection = engine.connect()
     connection.execute(table.insert(), [{"id": 1}])
-    if is_autocommit(engine):
-        with pytest.raises(sa.exc.OperationalError, match="cannot be rolled back"):
-            connection.rollback()
-    else:
-        connection.rollback()
+    connection.rollback()
+    connection.execute(table.insert().values(id=2))
+    # Without a commit, as programs for autocommit do.
     connection.close()
     with engine.connect() as fresh:
-        assert fresh.scalar(sa.select(sa.func.count()).select_from(table)) == (1 if is_autocommit(engine) else 0)
+        assert fresh.scalars(sa.select(table)).all() == ([1, 2] if is_autocommit(engine) else [])
+    assert [each.getMessage() for each in caplog.records] == (
+        ["A rollback in autocommit mode has no effect. Writes that stay: 1."] * 2 if is_autocommit(engine) else []
+    )
     table.drop(engine)
+
+
+def test_an_error_in_a_block_is_the_one_that_the_program_gets(engine: sa.Engine) -> None:
+    table = sa.Table(f"eb_{uuid4().hex[:8]}", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True))
+    table.create(engine)
+    with pytest.raises(sa.exc.IntegrityError):
+        insert_twice(engine, table)
+    table.drop(engine)
+
+
+def insert_twice(engine: sa.Engine, table: sa.Table) -> None:
+    with engine.begin() as connection:
+        for _ in range(2):
+            connection.execute(table.insert().values(id=1))
 
 
 def test_writes_return_rows_and_savepoints_need_a_transaction(engine: sa.Engine) -> None:

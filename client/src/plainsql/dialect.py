@@ -7,13 +7,15 @@ apply. URL options: `tls=false`, `ca_file`, `autocommit`, `rehearse`, `timeout_s
 Transactions work as everywhere: flushed changes can be read before the commit, writes return rows and counts, and
 savepoints work. Nothing is held open in the service (see `plainsql.dbapi`); if what a session read has changed at the
 commit, the commit fails with SQLSTATE 40001. With `?rehearse=lazy`, fewer requests are sent and errors appear later.
-With `?autocommit=true`, each statement commits at once, and a rollback after a write raises an error.
+With `?autocommit=true`, each statement commits at once, and a rollback has no effect.
 
 For asyncio, use `plainsql+asyncio://` with `create_async_engine`; it needs greenlet.
 """
 
 import json
+import logging
 import re
+import sys
 from decimal import Decimal
 from types import ModuleType
 from typing import Any
@@ -237,6 +239,24 @@ class PlainSQLDialect(PGDialect):
             port = f":{url.port}" if url.port else ""
             arguments |= {"url": f"{scheme}://{host}{port}", "key": url.password}
         return [], arguments
+
+    def connect(self, *arguments: Any, **settings: Any) -> Any:
+        if "alembic.ddl.postgresql" in sys.modules:
+            from plainsql.alembic_impl import register  # noqa: PLC0415  # it imports this module
+
+            register()
+        return super().connect(*arguments, **settings)
+
+    def do_rollback(self, dbapi_connection: Any) -> None:
+        """In autocommit mode, this has no effect. It must not raise an error, as the DB-API's does after a write.
+
+        SQLAlchemy also calls it when a connection is closed without a commit, and after an error, which must reach the
+        program.
+        """
+        if kept := dbapi_connection.discard():
+            logging.getLogger("plainsql").info(
+                "A rollback in autocommit mode has no effect. Writes that stay: %d.", kept
+            )
 
     def do_execute(self, cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
         if _has_placeholders(statement, parameters, context):

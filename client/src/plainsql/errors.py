@@ -50,6 +50,8 @@ _BY_CODE = {
     "shutting_down": "EngineError",
     "service_failure": "InternalError",
 }
+# Enough to recognize a statement in a message.
+_SHOWN_SQL = 300
 
 
 class Notice(NamedTuple):
@@ -116,10 +118,14 @@ class ServiceError(Error):
         self.notices: tuple[Notice, ...] = ()
         # The SQL that `position` refers to, if it was sent exactly as the caller wrote it.
         self.sql: str | None = None
+        # The statement of an interactive transaction that failed, if it isn't the one that was run last.
+        self.earlier_sql: str | None = None
 
     def __str__(self) -> str:
         lines = [f"{self.code}: {self.message}"]
         lines += [f"{name}: {value}" for name, value in (("detail", self.detail), ("hint", self.hint)) if value]
+        if self.earlier_sql:
+            lines.append(f"failed statement: {_shortened(self.earlier_sql)}")
         if self.request_id:
             lines.append(f"request id: {self.request_id}")
         return "\n".join(lines)
@@ -219,3 +225,8 @@ def service_error(answer: Mapping[str, Any], *, status: int, request_id: str | N
     error = kind(fields, status=status, request_id=request_id)
     error.notices = notices_in(answer)
     return error
+
+
+def _shortened(sql: str) -> str:
+    line = " ".join(sql.split())
+    return line if len(line) <= _SHOWN_SQL else f"{line[:_SHOWN_SQL]}…"

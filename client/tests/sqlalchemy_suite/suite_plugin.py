@@ -1,32 +1,14 @@
 """What SQLAlchemy's own suite needs before it starts: the dialect under test, registered under a name of its own.
 
 And what it does not say by itself: which of its classes had no case to run, because of what they require as a whole.
-
-The suite cleans up by rolling back, which autocommit refuses after a write: here, and only here, that refusal is
-passed over. Its fixtures delete what tests insert, so that nothing depends on the rollback.
 """
 
-import contextlib
 from typing import Any
 
 import pytest
 from sqlalchemy.dialects import registry
 
-from plainsql.dbapi import OperationalError
-from plainsql.dialect import PlainSQLDialect
-
-
-class SuiteDialect(PlainSQLDialect):
-    """The dialect, whose rollback after committed writes does nothing."""
-
-    supports_statement_cache = True
-
-    def do_rollback(self, dbapi_connection: Any) -> None:
-        with contextlib.suppress(OperationalError):
-            super().do_rollback(dbapi_connection)  # type: ignore[no-untyped-call]
-
-
-registry.register("plainsql.suite", "suite_plugin", "SuiteDialect")
+registry.register("plainsql.suite", "plainsql.dialect", "PlainSQLDialect")
 
 
 class Unrun:

@@ -203,12 +203,17 @@ class Connection:
 
     def rollback(self) -> None:
         """Discards what ran since the last commit. In autocommit mode, raises OperationalError after a write."""
+        if kept := self.discard():
+            writes = "1 write was" if kept == 1 else f"{kept} writes were"
+            raise OperationalError(f"{writes} committed at once (autocommit) and cannot be rolled back.")
+
+    def discard(self) -> int:
+        """The same without the error. Returns how many writes autocommit has committed since the last commit()."""
         _ = self.client
         with translating():
             self._session.rollback()
-        done, self._done_writes = self._done_writes, 0
-        if done:
-            raise OperationalError(f"{done} writes were committed at once (autocommit) and cannot be rolled back.")
+        kept, self._done_writes = self._done_writes, 0
+        return kept
 
     def close(self) -> None:
         """Closes the connection and discards what was not committed."""

@@ -269,6 +269,7 @@ def _attribute(error: ServiceError, sent: Sent, new: list[Entry]) -> None:
             error.hint = _UNFROZEN[entry.unfrozen]
         if entry not in new and error.sqlstate != "40001":
             error.statement_index = index
+            error.earlier_sql = entry.sql
 
 
 def _size_hint(error: ServiceError, sent: Sent) -> str:
