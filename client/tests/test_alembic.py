@@ -4,6 +4,7 @@ import io
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import alembic
@@ -14,10 +15,10 @@ from alembic.config import Config
 from alembic.ddl.impl import DefaultImpl
 from alembic.migration import MigrationContext
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
-from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.dialects.postgresql.base import PGDialect
 
 from client.tests.test_sqlalchemy import address
-from plainsql.alembic_impl import register
+from plainsql.alembic_impl import AsksConnection, register
 from server.tests.service import Service
 
 TEMPLATES = Path(alembic.__file__).parent / "templates"
@@ -186,8 +187,8 @@ def test_an_index_is_made_concurrently_in_an_autocommit_block(project: Project) 
 def test_other_dialects_keep_their_implementation() -> None:
     register()
     register()
-    kind = DefaultImpl.get_by_dialect(PGDialect_psycopg())
-    assert kind.__name__ == "PostgresqlImpl"
-    made = kind(PGDialect_psycopg(), None, False, None, None, {})
-    assert made.transactional_ddl
-    assert not kind(PGDialect_psycopg(), None, False, False, None, {}).transactional_ddl
+    other: Any = PGDialect()  # type: ignore[no-untyped-call]
+    kind = DefaultImpl.get_by_dialect(other)
+    assert (kind.__name__, kind.__mro__.count(AsksConnection)) == ("PostgresqlImpl", 1)
+    assert kind(other, None, False, None, None, {}).transactional_ddl
+    assert not kind(other, None, False, False, None, {}).transactional_ddl

@@ -265,6 +265,13 @@ def test_the_asyncio_engine(location: str, scheme: str) -> None:
         async with engine.connect() as connection:
             streamed = await connection.stream(sa.text("select g from generate_series(1, 20000) g"))
             assert sum([row.g async for row in streamed]) == 20000 * 20001 // 2
+        async with engine.connect() as connection, sessions() as session:
+            for each in (connection, session):
+                assert (await each.execute(sa.text("select g from generate_series(1, 3) g"))).scalars().all() == [
+                    1,
+                    2,
+                    3,
+                ]
         assert await conflict(sessions) == "40001"
         autocommit = create_async_engine(f"{scheme}://{location}&autocommit=true")
         async with autocommit.connect() as connection:

@@ -194,6 +194,37 @@ def test_after_an_error_a_transaction_must_be_rolled_back(service: Service, booz
         assert cursor.execute(f"select count(*) from {booze}").fetchone() == (0,)
 
 
+def test_a_read_with_an_invalid_parameter_is_not_sent_and_the_transaction_goes_on(service: Service, booze: str) -> None:
+    """pandas tries whether a statement is the name of a table, and goes on."""
+    with connect(service) as connection:
+        cursor = connection.cursor()
+        cursor.execute(f"insert into {booze} values ('a')")
+        with pytest.raises(dbapi.ProgrammingError, match="Unsupported parameter type"):
+            cursor.execute(f"select * from {booze} where name = %s", [object()])
+        assert cursor.execute(f"select * from {booze}").fetchall() == [("a",)]
+        with pytest.raises(dbapi.ProgrammingError, match="Unsupported parameter type"):
+            cursor.execute(f"insert into {booze} values (%s)", [object()])
+        with pytest.raises(dbapi.InternalError, match=r"Call rollback\(\) first"):
+            connection.commit()
+        connection.rollback()
+
+
+@pytest.mark.parametrize("autocommit", [False, True])
+def test_a_closed_cursor_keeps_its_row_count(service: Service, booze: str, *, autocommit: bool) -> None:
+    with connect(service, autocommit=autocommit) as connection:
+        cursor = connection.cursor()
+        cursor.executemany(f"insert into {booze} values (%s)", [["a"], ["b"]])
+        cursor.close()
+        assert cursor.rowcount == 2
+        cursor = connection.cursor()
+        cursor.executemany(f"insert into {booze} values (%s)", [["c"]] * 1000)
+        cursor.close()
+        # In a transaction, so many rows wait for the commit. A closed cursor does not ask for them.
+        assert cursor.rowcount == (1000 if autocommit else -1)
+        connection.commit()
+        assert cursor.rowcount == 1000
+
+
 def test_savepoints_work(service: Service, booze: str) -> None:
     with connect(service) as connection:
         cursor = connection.cursor()

@@ -77,6 +77,21 @@ class GreenletClient:
         self._client.close()
 
 
+class GreenletCursor(dbapi.Cursor):
+    """A cursor whose rows are read from within a greenlet, or after it."""
+
+    async def _async_soft_close(self) -> None:
+        """SQLAlchemy calls it before it hands out a result. The rows have arrived, so nothing is left to do."""
+
+
+class GreenletConnection(dbapi.Connection):
+    """A connection on the asyncio client."""
+
+    def cursor(self) -> dbapi.Cursor:
+        _ = self.client
+        return GreenletCursor(self)
+
+
 class _AsyncModule(ModuleType):
     """The DB-API module, whose connections use the asyncio client."""
 
@@ -88,7 +103,7 @@ class _AsyncModule(ModuleType):
 def _connect(*, autocommit: bool, rehearse: Any, **settings: Any) -> dbapi.Connection:
     with translating():
         client = connect_async(**settings)
-    return dbapi.Connection(GreenletClient(client), autocommit=autocommit, rehearse=rehearse)
+    return GreenletConnection(GreenletClient(client), autocommit=autocommit, rehearse=rehearse)
 
 
 class PlainSQLAsyncDialect(PlainSQLDialect):

@@ -31,6 +31,7 @@ from sqlalchemy.sql.visitors import iterate
 
 from plainsql import dbapi
 from plainsql.dbapi import NotSupportedError
+from plainsql.dbapi.exceptions import CommittedError
 
 _NUMBERED = re.compile(r"\$[1-9]")
 
@@ -253,10 +254,10 @@ class PlainSQLDialect(PGDialect):
         SQLAlchemy also calls it when a connection is closed without a commit, and after an error, which must reach the
         program.
         """
-        if kept := dbapi_connection.discard():
-            logging.getLogger("plainsql").info(
-                "A rollback in autocommit mode has no effect. Writes that stay: %d.", kept
-            )
+        try:
+            super().do_rollback(dbapi_connection)  # type: ignore[no-untyped-call]
+        except CommittedError as error:
+            logging.getLogger("plainsql").info("Rollback without effect: %s", error)
 
     def do_execute(self, cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
         if _has_placeholders(statement, parameters, context):

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from plainsql.client import connect as connect_client
-from plainsql.dbapi.exceptions import DatabaseError, InterfaceError, NotSupportedError, OperationalError, translating
+from plainsql.dbapi.exceptions import CommittedError, DatabaseError, InterfaceError, NotSupportedError, translating
 from plainsql.dbapi.groups import run_in_groups
 from plainsql.dbapi.messages import Message, messages_of
 from plainsql.errors import Notice
@@ -203,17 +203,13 @@ class Connection:
 
     def rollback(self) -> None:
         """Discards what ran since the last commit. In autocommit mode, raises OperationalError after a write."""
-        if kept := self.discard():
-            writes = "1 write was" if kept == 1 else f"{kept} writes were"
-            raise OperationalError(f"{writes} committed at once (autocommit) and cannot be rolled back.")
-
-    def discard(self) -> int:
-        """The same without the error. Returns how many writes autocommit has committed since the last commit()."""
         _ = self.client
         with translating():
             self._session.rollback()
-        kept, self._done_writes = self._done_writes, 0
-        return kept
+        done, self._done_writes = self._done_writes, 0
+        if done:
+            writes = "1 write was" if done == 1 else f"{done} writes were"
+            raise CommittedError(f"{writes} committed at once (autocommit) and cannot be rolled back.")
 
     def close(self) -> None:
         """Closes the connection and discards what was not committed."""

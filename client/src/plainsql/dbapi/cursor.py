@@ -47,14 +47,18 @@ class Cursor:
         """How many rows the last statement returned or changed; -1 if unknown.
 
         A write waits for the next rehearsal or the commit with `rehearse="lazy"`, and in an `executemany` of many rows.
-        Asking for its row count rehearses it. A count that was not known yet at the commit is known after it.
+        Asking for its row count rehearses it, unless the cursor is closed. A count that was not known yet at the commit
+        is known after it.
         """
         if not self._entries:
             return self._rowcount
         if first_word(self._entries[0].sql) not in _COUNTED:
             return -1
-        counts = [self.connection.learn_count(entry) for entry in self._entries]
-        self.messages += self.connection.take_messages()
+        if self._is_closed:
+            counts = [entry.affected_rows for entry in self._entries]
+        else:
+            counts = [self.connection.learn_count(entry) for entry in self._entries]
+            self.messages += self.connection.take_messages()
         return -1 if None in counts else sum(count for count in counts if count is not None)
 
     def execute(self, operation: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> "Cursor":
@@ -168,7 +172,10 @@ class Cursor:
         """Does nothing. PEP 249 requires it, but values are never truncated."""
 
     def close(self) -> None:
+        """Closes the cursor. `rowcount` stays, as programs ask for it afterwards."""
+        count, entries = self._rowcount, self._entries
         self._reset()
+        self._rowcount, self._entries = count, entries
         self._is_closed = True
 
     def __enter__(self) -> "Cursor":

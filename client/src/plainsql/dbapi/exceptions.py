@@ -60,6 +60,10 @@ class OperationalError(DatabaseError):
     """An error outside the program's control, such as a lost connection or a limit."""
 
 
+class CommittedError(OperationalError):
+    """A rollback found writes that autocommit had committed."""
+
+
 class IntegrityError(DatabaseError):
     """A constraint was violated."""
 

@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Any
 
 from plainsql.errors import Notice, ResultError, ServiceError, TransactionError, notices_in
-from plainsql.interactive.texts import changes_schema, draws_number, has_returning, savepoint_in
+from plainsql.interactive.texts import changes_schema, draws_number, has_returning, is_read, savepoint_in
 from plainsql.interactive.unit import Entry, Sent, UnitOfWork
 from plainsql.result import Result
 from plainsql.statements import first_word
@@ -180,6 +180,11 @@ class InteractiveSession:
     def _entry(self, sql: str, params: Sequence[Any]) -> Entry:
         from plainsql.parameters import encode_params  # noqa: PLC0415  # slow to import
 
+        if is_read(sql):
+            # Without it, the transaction is complete: nothing was sent.
+            encoded = encode_params(params)
+            with self._guard():
+                return self.unit.entry(sql, encoded)
         with self._guard():
             return self.unit.entry(sql, encode_params(params))
 
