@@ -8,6 +8,8 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import date
+from decimal import Decimal
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pandas
+import polars
 import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import produce_migrations
@@ -179,6 +182,22 @@ def test_a_data_frame_survives_a_round_trip(engine: sa.Engine) -> None:
         assert streamed.scalars().all() == [1, 2, 3]
     with engine.begin() as connection:
         connection.execute(sa.text(f"drop table {name}"))
+
+
+def test_polars_reads_and_writes(engine: sa.Engine) -> None:
+    name = f"pl_{uuid4().hex[:8]}"
+    frame = polars.DataFrame({"a": [1, None], "b": ["x", None], "d": [date(2026, 1, 1), None]})
+    assert frame.write_database(name, engine) == 2
+    assert polars.read_database(f"select * from {name} order by a", engine).equals(frame)
+    decimals = polars.read_database("select 1.10 as n", engine, schema_overrides={"n": polars.Decimal(10, 2)})
+    assert decimals.row(0) == (Decimal("1.10"),)
+    with engine.begin() as connection:
+        connection.execute(sa.text(f"drop table {name}"))
+
+
+def test_pandas_keeps_decimals_if_asked(engine: sa.Engine) -> None:
+    frame = pandas.read_sql("select 1.10 as n", engine, coerce_float=False)
+    assert frame["n"].to_list() == [Decimal("1.10")]
 
 
 def test_a_data_frame_of_more_rows_than_a_transaction_has_statements_is_stored(engine: sa.Engine) -> None:
