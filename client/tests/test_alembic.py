@@ -118,9 +118,9 @@ class Project:
 
     def ddl_in_log(self) -> set[str]:
         """What the log says about DDL since the last call."""
-        said = {each.getMessage() for each in self._caplog.records if each.getMessage().startswith("Will assume")}
+        messages = {each.getMessage() for each in self._caplog.records if each.getMessage().startswith("Will assume")}
         self._caplog.clear()
-        return said
+        return messages
 
 
 @pytest.fixture(params=MODES)
