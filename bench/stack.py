@@ -83,6 +83,7 @@ def running_empty_stack(
     """A fresh service, gone afterwards. `settings` are environment variables of its own."""
     folder = Path(tempfile.mkdtemp(prefix="plainsql-bench-"))
     command = [sys.executable, "-m", "plainsql_server", "dev", "--dir", str(folder), "--tier", tier]
+    command += ["--data-port=0", "--control-port=0", "--alias-port=0"]
     first_port = free_port()
     process = subprocess.Popen(
         [*command, "--workers", str(workers), *options], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,

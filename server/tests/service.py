@@ -30,6 +30,8 @@ from server.tests.recording import recording
 from server.tests.run_folder import template
 from server.tests.secrets_in_logs import refuse_secrets
 
+# Services of several tests run at the same time, and beside that of the machine's user.
+FREE_PORTS = ("--data-port=0", "--control-port=0", "--alias-port=0")
 _START_LIMIT_S = 120
 _STOP_LIMIT_S = 15
 
@@ -161,7 +163,7 @@ def _make_template(folder: Path) -> None:
 
 def _start(folder: Path, *options: str) -> forks.Process:
     with _printed(folder).open("wb") as output:
-        command = ["dev", "--dir", str(folder), "--postgres-major", str(MAJOR), *options]
+        command = ["dev", "--dir", str(folder), "--postgres-major", str(MAJOR), *FREE_PORTS, *options]
         return forks.start(command, os.environ, output, folder)
 
 

@@ -135,6 +135,11 @@ def _start_new(
 
 
 def _flags(options: dict[str, Any]) -> list[str]:
-    """The options of the command: `data_port=1` is `--data-port=1`, and `no_tls=True` is `--no-tls`."""
-    flags = {f"--{name.replace('_', '-')}": value for name, value in options.items()}
+    """The options of the command: `data_port=1` is `--data-port=1`, and `no_tls=True` is `--no-tls`.
+
+    Ports are free ones unless they are given. None leaves the choice to the command, whose usual ports other runs on
+    this machine may want as well: a test that passes it has written `ports.json` first.
+    """
+    options = {"data_port": 0, "control_port": 0, "alias_port": 0, **options}
+    flags = {f"--{name.replace('_', '-')}": value for name, value in options.items() if value is not None}
     return [flag if value is True else f"{flag}={value}" for flag, value in flags.items()]

@@ -1,5 +1,6 @@
 """Redis and nginx, which `dev` runs where they are installed, and does without where they are not."""
 
+import os
 import ssl
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import httpx
 import pytest
 
 from server.tests.dev.running import Dev, Starter
+from server.tests.extension_files import copy_uncompiled
 
 pytestmark = pytest.mark.slow
 
@@ -23,15 +25,21 @@ def get(run: Dev, url: str, path: str) -> dict[str, Any]:
 def test_with_both_installed_there_is_an_alias_and_permits_come_from_redis(state: Path, start: Starter) -> None:
     run = start(state)
     run.wait_ready()
+    assert "aren't compiled" not in run.output
     described = run.description()
     assert get(run, described["alias_url"], "/")["alias_url"] == described["alias_url"]
     assert get(run, described["data_url"], "/health")["checks"]["limiter"] == "ok"
     assert '"event":"limiter","state":"shared"' in (state / "log" / "data.log").read_text()
 
 
-def test_without_optional_programs_dev_starts_and_says_so(state: Path, start: Starter) -> None:
-    run = start(state, environment={"PATH": "/nonexistent"})
+def test_without_optional_programs_and_modules_dev_starts_and_says_so(
+    state: Path, start: Starter, tmp_path: Path
+) -> None:
+    copy_uncompiled(tmp_path)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    run = start(state, in_new_process=True, environment={"PATH": "/nonexistent", "PYTHONPATH": path})
     run.wait_ready()
+    assert "The extension modules aren't compiled" in run.output
     described = run.description()
     assert "apt install redis-server" in run.output
     assert "apt install nginx-light" in run.output

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import stat
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from plainsql_server.dev.ports import choose_ports
 from server.tests.dev.conftest import new_folder
 from server.tests.dev.running import Dev, Starter
 from server.tests.own_time import own_time
@@ -27,8 +29,16 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def curl_line(run: Dev) -> str:
-    return next(line for line in run.output.splitlines() if line.startswith("curl "))
+def pasted(run: Dev, beginning: str, more: str = "") -> str:
+    """What a printed line prints that begins like this, in a shell of a user who has the client installed."""
+    (line,) = [line for line in run.output.splitlines() if re.match(beginning, line)]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    shell = subprocess.run(
+        ["bash", "-c", f"{line}{more}"], cwd="/", env={**os.environ, "PATH": path}, capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert shell.returncode == 0, shell.stderr
+    return shell.stdout
 
 
 @pytest.fixture(scope="module")
@@ -65,21 +75,34 @@ def test_a_first_start_takes_less_than_10_seconds_and_a_later_one_less_than_4(
 
 
 def test_the_printed_curl_line_can_be_pasted_and_returns_the_right_json(first_run: Dev) -> None:
-    shell = subprocess.run(
-        ["bash", "-c", f"{curl_line(first_run)} --silent --show-error"], capture_output=True, check=True
-    )
-    answer = json.loads(shell.stdout)
+    answer = json.loads(pasted(first_run, "curl ", " --silent --show-error"))
     assert answer["success"] is True
     assert answer["rows"] == [{"two": 2}]
 
 
-def test_the_curl_line_works_without_tls(state: Path, start: Starter) -> None:
-    run = start(state, no_tls=True)
+def test_the_printed_plainsql_line_can_be_pasted(first_run: Dev) -> None:
+    assert pasted(first_run, "cd .* && plainsql sql ", " -o csv").split() == ["two", "2"]
+
+
+def test_node_trusts_the_certificate_after_the_printed_line(first_run: Dev) -> None:
+    if shutil.which("node") is None and "PLAINSQL_TEST_GATE" not in os.environ:
+        pytest.skip("Node isn't installed")
+    (line,) = re.findall(r"export NODE_EXTRA_CA_CERTS=\S+", first_run.output)
+    script = f"require('https').get('{first_run.description()['data_url']}/health', r => console.log(r.statusCode))"
+    ended = subprocess.run(["sh", "-c", f'{line} && node -e "{script}"'], capture_output=True, text=True, check=True)
+    assert ended.stdout == "200\n"
+
+
+def test_the_printed_lines_work_without_tls_and_in_a_folder_of_another_name(state: Path, start: Starter) -> None:
+    renamed = state.rename(state.with_name("a state"))
+    run = start(renamed, no_tls=True)
     run.wait_ready()
     assert run.description()["data_url"].startswith("http://")
     assert run.description()["ca_file"] is None
-    shell = subprocess.run(["bash", "-c", f"{curl_line(run)} --silent --show-error"], capture_output=True, check=True)
-    assert json.loads(shell.stdout)["rows"] == [{"two": 2}]
+    assert json.loads(pasted(run, "curl ", " --silent --show-error"))["rows"] == [{"two": 2}]
+    assert pasted(run, ".* plainsql sql ", " -o csv").split() == ["two", "2"]
+    assert "NODE_EXTRA_CA_CERTS" not in run.output
+    assert run.stop() == 0
 
 
 def test_dev_json_has_every_promised_field_and_absolute_paths(first_run: Dev) -> None:
@@ -101,6 +124,15 @@ def test_a_sourced_line_configures_an_operators_shell(first_run: Dev) -> None:
     shown = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=True, timeout=60).stdout
     planes = {plane["name"]: plane["status"] for plane in json.loads(shown)["planes"]}
     assert planes == {"data": "ok", "control": "ok", "alias": "ok"}
+
+
+def test_doctor_finds_nothing_after_the_sourced_line(first_run: Dev) -> None:
+    # How full this machine's disk is says nothing about the service.
+    doctor = f"{sys.executable} -m plainsql_server doctor --disk-free-percent 0"
+    shell = ["sh", "-c", f". {first_run.directory}/operator.env && {doctor}"]
+    ended = subprocess.run(shell, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 0, ended.stdout
+    assert [line for line in ended.stdout.splitlines() if not line.startswith("ok")] == []
 
 
 def test_secrets_are_readable_by_their_owner_only(first_run: Dev) -> None:
@@ -131,7 +163,7 @@ def test_key_ca_and_engine_names_stay_the_same_over_starts(state: Path, start: S
     assert kept(start(state)) == kept(start(state))
 
 
-def test_the_tier_of_a_later_start_becomes_the_organizations(state: Path, start: Starter) -> None:
+def test_the_tier_has_no_rate_limit_unless_another_is_given_which_is_kept(state: Path, start: Starter) -> None:
     def tier(run: Dev) -> str:
         run.wait_ready()
         engine = run.description()["postgres"]
@@ -142,8 +174,9 @@ def test_the_tier_of_a_later_start_becomes_the_organizations(state: Path, start:
         assert row is not None
         return str(row[0])
 
-    assert tier(start(state)) == "free"
-    assert tier(start(state, tier="dedicated")) == "dedicated"
+    assert tier(start(state)) == "dedicated"
+    assert tier(start(state, tier="standard")) == "standard"
+    assert tier(start(state)) == "standard"
 
 
 def test_a_lost_key_is_replaced_and_the_lost_one_revoked(state: Path, start: Starter) -> None:
@@ -171,6 +204,25 @@ def test_given_ports_are_used(state: Path, start: Starter, free_ports: tuple[int
     run.wait_ready()
     assert run.description()["data_url"] == f"https://localhost:{data_port}"
     assert run.description()["control_url"] == f"https://localhost:{control_port}"
+
+
+def test_a_port_in_use_is_replaced_by_one_that_later_starts_use_again(state: Path, start: Starter) -> None:
+    ports = choose_ports({"--data-port": 0, "--control-port": 0, "--alias-port": 0})
+    (state / "ports.json").write_text(json.dumps(ports))
+
+    def urls() -> list[str]:
+        run = start(state, data_port=None, control_port=None, alias_port=None)
+        run.wait_ready()
+        described = run.description()
+        assert run.stop() == 0
+        return [described[name] for name in ("data_url", "control_url", "alias_url")]
+
+    wanted = [f"https://localhost:{port}" for port in ports.values()]
+    with socket.create_server(("127.0.0.1", ports["--control-port"])):
+        first = urls()
+    assert first[1] not in wanted
+    assert [first[0], first[2]] == [wanted[0], wanted[2]]
+    assert urls() == first
 
 
 def test_variables_of_the_users_shell_do_not_redirect_connections(fresh_state: Path, start: Starter) -> None:

@@ -1,14 +1,21 @@
 """`plainsql-server dev`."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 from plainsql_server.dev.command import run
-from plainsql_server.dev.options import DevOptions
+from plainsql_server.dev.kept_ports import USUAL_PORTS
+from plainsql_server.dev.options import DEFAULT_DIRECTORY, DevOptions
 from plainsql_server.limits.tiers import TIERS
 
 _PORT = click.IntRange(0, 65535)
+
+
+def _port_option(option: str, of: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    text = f"Port of {of}; {USUAL_PORTS[option]} by default, or another one if it is in use. 0 for any free port."
+    return click.option(option, type=_PORT, help=text)
 
 
 @click.command("dev")
@@ -16,16 +23,17 @@ _PORT = click.IntRange(0, 65535)
     "--dir",
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
-    default=Path(".plainsql"),
+    default=DEFAULT_DIRECTORY,
     show_default=True,
     help="Folder that holds everything; created if missing.",
 )
-@click.option("--data-port", type=_PORT, default=0, help="Port of the data plane; a free one by default.")
-@click.option("--control-port", type=_PORT, default=0, help="Port of the control plane; a free one by default.")
-@click.option("--alias-port", type=_PORT, default=0, help="Port of the alias; a free one by default.")
+@_port_option("--data-port", "the data plane")
+@_port_option("--control-port", "the control plane")
+@_port_option("--alias-port", "the alias")
 @click.option(
-    "--tier", type=click.Choice(list(TIERS)), default="free", show_default=True, help="Tier of the organization."
-)
+    "--tier", type=click.Choice(list(TIERS)),
+    help="Tier of the organization; dedicated by default, which has no rate limit. Kept for later starts.",
+)  # fmt: skip
 @click.option(
     "--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Number of data plane processes."
 )
@@ -36,18 +44,18 @@ def dev_command(
     ctx: click.Context,
     *,
     directory: Path,
-    data_port: int,
-    control_port: int,
-    alias_port: int,
-    tier: str,
+    data_port: int | None,
+    control_port: int | None,
+    alias_port: int | None,
+    tier: str | None,
     workers: int,
     no_tls: bool,
     postgres_major: int | None,
 ) -> None:
     """Run the whole service on this machine, in one folder, until Ctrl-C.
 
-    The first start creates an organization, a database and a key, and prints a curl command that uses them. Your data
-    is kept for the next start.
+    The first start creates an organization, a database and a key, and prints commands that use them. Your data, the
+    ports and the tier are kept for the next start.
     """
     options = DevOptions(
         directory=directory,

@@ -16,17 +16,24 @@ from plainsql_server.dev.binaries import Binaries, find_binaries, made_reachable
 from plainsql_server.dev.certificates import ensure_certificates
 from plainsql_server.dev.cluster import PORT, SUPERUSER, Cluster, place_cluster, remove_socket_directory
 from plainsql_server.dev.folder import Folder, RunState, open_folder, read_state, write_json, write_secret
+from plainsql_server.dev.kept_ports import settle_ports
 from plainsql_server.dev.options import DevError, DevOptions
 from plainsql_server.dev.parts import Part, refuse_the_dead, start_all, stop_all
-from plainsql_server.dev.ports import choose_ports, free_ports
+from plainsql_server.dev.ports import free_ports
 from plainsql_server.dev.postgres import NewCluster, Postgres, end_leftover_postgres
 from plainsql_server.dev.processes import Launcher, end_leftovers
 from plainsql_server.dev.redis import MISSING as REDIS_MISSING
 from plainsql_server.dev.redis import Redis, find_redis
-from plainsql_server.dev.screen import Screen, curl_line
+from plainsql_server.dev.screen import Screen, client_line, curl_line, trust_lines
 from plainsql_server.dev.service import Addresses, Plane, Provisioning, plane_settings
 from plainsql_server.dev.signals import Signals
+from plainsql_server.extension_modules import COMPILED
 from plainsql_server.limits.tiers import TIERS
+
+_NOT_COMPILED = (
+    "The extension modules aren't compiled, so queries are slower. To compile them, install a C compiler and Python's "
+    "headers (apt install gcc libc6-dev python3-dev), and install PlainSQL again."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,8 @@ def run(options: DevOptions) -> int:
 def _run(options: DevOptions, folder: Folder, signals: Signals, screen: Screen) -> int:
     began = time.monotonic()
     screen.say(f"PlainSQL {VERSION}, state in {folder.path}")
+    if not COMPILED:
+        screen.say(f"  {_NOT_COMPILED}")
     state = _clean_state(folder)
     parts: list[Part] = []
     try:
@@ -72,7 +81,7 @@ def _run(options: DevOptions, folder: Folder, signals: Signals, screen: Screen) 
 
 
 def _check(options: DevOptions) -> None:
-    if options.tier not in TIERS:
+    if options.tier is not None and options.tier not in TIERS:
         raise DevError(f"Unknown tier {options.tier!r}. Choose from {', '.join(TIERS)}.")
     if options.workers < 1:
         raise DevError("--workers must be 1 or more.")
@@ -95,9 +104,10 @@ def _clean_state(folder: Folder) -> RunState:
 
 def _prepare(options: DevOptions, folder: Folder, state: RunState, screen: Screen) -> _Run:
     nginx = find_nginx()
-    ports = choose_ports({
+    wanted = {
         "--data-port": options.data_port, "--control-port": options.control_port, "--alias-port": options.alias_port,
-    })  # fmt: skip
+    }  # fmt: skip
+    ports = settle_ports(wanted, folder.ports_file, screen)
     cluster = place_cluster(folder, state)
     end_leftover_postgres(cluster, state)
     state.processes.clear()
@@ -169,9 +179,9 @@ def _forget_description(folder: Folder) -> None:
 
 def _environment(run: _Run) -> str:
     """The content of operator.env: shell variables that point `plainsql-server` commands at this service."""
-    variables = dict(run.settings)
-    if run.addresses.certificates is not None:
-        variables["PLAINSQL_CA_FILE"] = str(run.addresses.certificates.ca_file)
+    certificates = run.addresses.certificates
+    # What `doctor`, `status` and the client trust. Empty counts as unset, as in the settings.
+    variables = {**run.settings, "PLAINSQL_CA_FILE": str(certificates.ca_file) if certificates else ""}
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
 
 
@@ -206,8 +216,10 @@ def _say_ready(run: _Run, screen: Screen, elapsed_s: float) -> None:
         ("Alias", run.addresses.alias_url or "none (nginx isn't installed)"),
         ("API key", str(run.folder.api_key_file)),
         ("CA", str(ca_file) if ca_file else "none (plain HTTP)"),
+        *(trust_lines(ca_file) if ca_file else []),
         ("Database", run.provisioning.result().database),
         ("For programs", str(run.folder.description_file)),
         ("For operators", f". {shlex.quote(str(run.folder.environment_file))}"),
     ]
-    screen.ready(elapsed_s, facts, curl_line(run.addresses.data_url, run.folder.api_key_file, ca_file))
+    how = run.addresses.data_url, run.folder.api_key_file, ca_file
+    screen.ready(elapsed_s, facts, [curl_line(*how), client_line(run.folder.path, *how)])

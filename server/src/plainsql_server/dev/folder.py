@@ -5,6 +5,7 @@
     ├ operator.env  the planes' settings, for a shell; exists as long as dev.json
     ├ state.json    what a crash would leave behind: processes, with their start times, and the socket folder
     ├ lock          held while `dev` runs here
+    ├ ports.json    the ports of the planes and the alias, kept for the next start
     ├ api_key       the development key
     ├ tls/          the development CA and the server's certificate
     ├ log/          one file per part, and its predecessor
@@ -44,6 +45,10 @@ class Folder:
     @property
     def state_file(self) -> Path:
         return self.path / "state.json"
+
+    @property
+    def ports_file(self) -> Path:
+        return self.path / "ports.json"
 
     @property
     def api_key_file(self) -> Path:

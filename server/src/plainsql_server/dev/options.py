@@ -3,16 +3,23 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+# Where `plainsql` looks for the service, in the working directory and above it.
+DEFAULT_DIRECTORY = Path(".plainsql")
+
 
 @dataclass(frozen=True, slots=True)
 class DevOptions:
-    """The command's options. Port 0 means any free port."""
+    """The command's options.
+
+    Port 0 means any free port, and None the port that the folder has kept, or the usual one. Tier None means the tier
+    that the organization has.
+    """
 
     directory: Path
-    data_port: int = 0
-    control_port: int = 0
-    alias_port: int = 0
-    tier: str = "free"
+    data_port: int | None = None
+    control_port: int | None = None
+    alias_port: int | None = None
+    tier: str | None = None
     workers: int = 1
     tls: bool = True
     postgres_major: int | None = None

@@ -2,6 +2,7 @@
 
     port = free_port()
     ports = choose_ports({"--data-port": 0, "--control-port": 8401})
+    ports = choose_ports({"--data-port": 0}, preferred={"--data-port": 8400})
     adjacent = free_ports(4)
 
 A port must be free on both loopback addresses, because clients that connect to `localhost` may try either one first.
@@ -15,6 +16,7 @@ import contextlib
 import errno
 import random
 import socket
+from collections.abc import Mapping
 
 from plainsql_server.dev.options import DevError
 
@@ -35,13 +37,20 @@ def free_ports(count: int) -> range:
         return _hold_free(held, count)
 
 
-def choose_ports(wanted: dict[str, int]) -> dict[str, int]:
-    """A port for each option: the given one, or a free one for 0. Raises DevError if a given port is in use."""
+def choose_ports(wanted: Mapping[str, int], preferred: Mapping[str, int] | None = None) -> dict[str, int]:
+    """A port for each option: the given one, or for 0 the preferred one if it is free, and otherwise any free one.
+
+    Raises DevError if a given port is in use.
+    """
+    preferred = preferred or {}
     with contextlib.ExitStack() as held:
         # Hold all ports until all are chosen, so that no two options get the same one.
         given = {option: _hold_given(option, port, held) for option, port in wanted.items() if port}
-        free = {option: _hold_free(held, 1)[0] for option, port in wanted.items() if not port}
-    return given | free
+        asked = {option: preferred.get(option) for option, port in wanted.items() if not port}
+        found = {option: port for option, port in asked.items() if port and _hold_preferred(port, held)}
+        free = {option: _hold_free(held, 1)[0] for option in asked if option not in found}
+    chosen = given | found | free
+    return {option: chosen[option] for option in wanted}
 
 
 def _hold_given(option: str, port: int, held: contextlib.ExitStack) -> int:
@@ -53,6 +62,17 @@ def _hold_given(option: str, port: int, held: contextlib.ExitStack) -> int:
             raise DevError(f"Port {port} ({option}) is in use. Choose another one, or omit {option}.") from None
         raise DevError(f"Can't use port {port} ({option}): {error.strerror}.") from None
     return port
+
+
+def _hold_preferred(port: int, held: contextlib.ExitStack) -> bool:
+    """Whether it is free; if so, it is held."""
+    with contextlib.ExitStack() as attempt:
+        try:
+            _hold(port, attempt, shared=True)
+        except OSError:
+            return False
+        held.enter_context(attempt.pop_all())
+    return True
 
 
 def _hold_free(held: contextlib.ExitStack, count: int) -> range:

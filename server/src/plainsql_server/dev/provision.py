@@ -32,6 +32,8 @@ from plainsql_server.directory.organizations import OrganizationRecord
 ORGANIZATION = "dev"
 DATABASE = "main"
 CELL = "dev"
+# It has no rate limit. In the others, a loop over the rows of a first program would wait for the next minute.
+_FIRST_TIER = "dedicated"
 _KEY = "dev"
 _SCOPES = (Scope.READ, Scope.WRITE, Scope.ADMIN)
 
@@ -43,7 +45,8 @@ class Order:
     conninfo: str
     admin_role: str
     directory_database: str
-    tier: str
+    tier: str | None
+    """The organization's tier from now on. None keeps the one that it has."""
     api_key_file: str
     result_file: str
 
@@ -56,11 +59,11 @@ def carry_out(order: Order) -> int:
     """Provisions, and writes the result. Returns the exit code."""
     try:
         _migrate(order)
-        engine_name = asyncio.run(_provision(order))
+        result = asyncio.run(_provision(order))
     except ServiceError as error:
         print("\n".join(filter(None, [error.message, error.hint, error.internal_context])), file=sys.stderr)
         return 1
-    write_json(Path(order.result_file), {"database": DATABASE, "engine_database": engine_name})
+    write_json(Path(order.result_file), result)
     return 0
 
 
@@ -96,7 +99,7 @@ def _revisions() -> str:
     return hashed.hexdigest()
 
 
-async def _provision(order: Order) -> str:
+async def _provision(order: Order) -> dict[str, str]:
     file = Path(order.api_key_file)
     async with Directory.open(order.dsn) as directory:
         await _ensure_cell(directory, order)
@@ -104,7 +107,7 @@ async def _provision(order: Order) -> str:
         database = await _ensure_database(directory, organization.id)
         if not await _is_good(directory, organization.id, _read_key(file)):
             write_secret(file, await _new_key(directory, organization.id) + "\n")
-        return database.engine_name
+        return {"database": DATABASE, "engine_database": database.engine_name, "tier": organization.tier}
 
 
 def _read_key(file: Path) -> str:
@@ -125,11 +128,11 @@ async def _ensure_cell(directory: Directory, order: Order) -> None:
         await cells.set_address(directory, CELL, order.conninfo, order.admin_role)
 
 
-async def _ensure_organization(directory: Directory, tier: str) -> OrganizationRecord:
+async def _ensure_organization(directory: Directory, tier: str | None) -> OrganizationRecord:
     found = await stored_organizations.find(directory, ORGANIZATION)
     if found is None:
-        return await organizations.create(directory, ORGANIZATION, tier)
-    if found.tier != tier:
+        return await organizations.create(directory, ORGANIZATION, tier or _FIRST_TIER)
+    if tier is not None and found.tier != tier:
         return await organizations.set_tier(directory, found.id, tier)
     return found
 

@@ -4,12 +4,17 @@ Writing never fails: if the terminal is gone, the output is dropped, because a c
 """
 
 import contextlib
+import json
 import shlex
 import sys
 from pathlib import Path
 from typing import TextIO
 
+from plainsql_server.dev.options import DEFAULT_DIRECTORY
+
 _NAME_WIDTH = 15
+_SQL = "select 1 + 1 as two"
+_QUERY = shlex.quote(_SQL)
 
 
 class Screen:
@@ -28,20 +33,40 @@ class Screen:
     def failed(self, text: str) -> None:
         _write(self._errors, f"plainsql-server dev: {text}")
 
-    def ready(self, elapsed_s: float, facts: list[tuple[str, str]], curl: str) -> None:
-        """Prints the end of a successful start: where everything is, and a command to try it."""
+    def ready(self, elapsed_s: float, facts: list[tuple[str, str]], commands: list[str]) -> None:
+        """Prints the end of a successful start: where everything is, and commands to try it."""
         self.say(f"\nReady in {elapsed_s:.2f} s.\n")
         for label, value in facts:
             self.say(f"  {label:<{_NAME_WIDTH}}{value}")
-        self.say(f"\nTry it:\n\n{curl}\n\nPress Ctrl-C to stop everything. Your data is kept.")
+        self.say("\nTry it in another terminal:\n")
+        for command in commands:
+            self.say(f"{command}\n")
+        self.say("Press Ctrl-C to stop everything. Your data is kept.")
 
 
 def curl_line(data_url: str, api_key_file: Path, ca_file: Path | None) -> str:
     """A command that runs a first query. You can paste it into a shell as it is."""
     ssl_context = f"--cacert {shlex.quote(str(ca_file))} " if ca_file else ""
     key = f'-H "Authorization: Bearer $(cat {shlex.quote(str(api_key_file))})"'
-    body = shlex.quote('{"sql": "select 1 + 1 as two"}')
+    body = shlex.quote(json.dumps({"sql": _SQL}))
     return f"curl {ssl_context}{key} -H 'Content-Type: application/json' -d {body} {data_url}/v1/query"
+
+
+def client_line(folder: Path, data_url: str, api_key_file: Path, ca_file: Path | None) -> str:
+    """The same query with the `plainsql` command, which finds the service by itself below `.plainsql`'s parent."""
+    if folder.name == DEFAULT_DIRECTORY.name:
+        return f"cd {shlex.quote(str(folder.parent))} && plainsql sql {_QUERY}"
+    ssl_context = f"--ca-file {shlex.quote(str(ca_file))} " if ca_file else ""
+    key = f'PLAINSQL_KEY="$(cat {shlex.quote(str(api_key_file))})"'
+    return f"{key} plainsql sql --url {data_url} {ssl_context}{_QUERY}"
+
+
+def trust_lines(ca_file: Path) -> list[tuple[str, str]]:
+    """How programs that have their own list of authorities trust the development certificate."""
+    return [
+        ("Node trusts it", f"export NODE_EXTRA_CA_CERTS={shlex.quote(str(ca_file))}"),
+        ("Browsers", "import the CA in their settings, as a certificate authority for websites"),
+    ]
 
 
 def _write(stream: TextIO, text: str) -> None:

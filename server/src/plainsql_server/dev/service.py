@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from signal import Signals as Signal
+from typing import Any
 
 from plainsql_server.dev.certificates import Certificates
 from plainsql_server.dev.cluster import DIRECTORY_DATABASE, SUPERUSER, Cluster
@@ -57,6 +58,7 @@ class Provisioned:
 
     database: str
     engine_database: str
+    tier: str
 
 
 class Provisioning(Part):
@@ -68,7 +70,7 @@ class Provisioning(Part):
     start_limit_s = 60.0
     stop_plan = ((0.0, Signal.SIGKILL),)
 
-    def __init__(self, launcher: Launcher, folder: Folder, cluster: Cluster, tier: str) -> None:
+    def __init__(self, launcher: Launcher, folder: Folder, cluster: Cluster, tier: str | None) -> None:
         self._launcher = launcher
         self._folder = folder
         self._cluster = cluster
@@ -79,7 +81,7 @@ class Provisioning(Part):
 
     def start(self) -> None:
         self._folder.provisioned_file.unlink(missing_ok=True)
-        order: dict[str, str] = {
+        order: dict[str, str | None] = {
             "conninfo": self._cluster.conninfo,
             "admin_role": SUPERUSER,
             "directory_database": DIRECTORY_DATABASE,
@@ -110,7 +112,8 @@ class Provisioning(Part):
         return Provisioned(**json.loads(self._folder.provisioned_file.read_text()))
 
     def detail(self) -> str:
-        return f"database {self.result().database}, tier {self._tier}"
+        result = self.result()
+        return f"database {result.database}, tier {result.tier}"
 
 
 class Plane(Part):
@@ -185,7 +188,7 @@ def _load() -> None:
         import plainsql_server.dev.provision  # noqa: F401, PLC0415
 
 
-def _provision(order: Mapping[str, str]) -> int:
+def _provision(order: Mapping[str, Any]) -> int:
     from plainsql_server.dev.provision import Order, carry_out  # noqa: PLC0415
 
     return carry_out(Order(**order))
