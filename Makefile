@@ -9,6 +9,9 @@ TYPED := server/src client/src server/tests bench
 COMPILE := UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
 	--generate-hashes --no-emit-index-url
 
+# Where `make packages` puts what it builds.
+DIST ?= dist
+
 # Twice the cores of a small machine: many tests wait for something. A file's tests share what it starts, so they stay
 # together.
 PROCESSES ?= 4
@@ -39,14 +42,16 @@ SOAK_all := $(SOAK_consistency) $(SOAK_engine) $(SOAK_streams) $(SOAK_control) $
 	$(SOAK_failover) $(SOAK_moves)
 
 .DEFAULT_GOAL := help
-.PHONY: help environment setup extensions check collect test-unit test test-parallel test-postgres-18 test-chaos test-timing soak neighbours dev bench openapi reference lock audit sbom
+.PHONY: help installer environment setup extensions check collect test-unit test test-parallel test-postgres-18 test-chaos test-timing test-packages soak neighbours dev bench openapi reference lock audit sbom packages manylinux
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 15
 
-environment:  ## create .venv from the pinned requirements, which is all that `make check` needs
+installer:
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
+
+environment: installer  ## create .venv from the pinned requirements, which is all that `make check` needs
 	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements/dev.txt
 
 setup: environment  ## create .venv and install server and client (PYTHON=python3.12 to choose one)
@@ -89,6 +94,9 @@ test-chaos: extensions  ## run the tests that kill, cut off or move something
 test-timing: extensions  ## run the tests that make claims about time; run nothing else at the same time
 	$(BIN)/pytest -m timing $(ARGS)
 
+test-packages:  ## build, install and run the packages with several Pythons (PYTHONS="3.12 3.13" to choose)
+	PLAINSQL_TEST_PYTHONS="$(or $(PYTHONS),3.11 3.12 3.13)" $(BIN)/pytest server/tests/test_packages.py $(ARGS)
+
 soak: extensions  ## run the full-size tests and print their findings (PART=consistency, spanning, failover, moves, engine, streams, control, tenant_isolation, client)
 	set -a; . server/tests/full_sizes.env; PLAINSQL_TEST_GATE=1; $(BIN)/pytest -q -s --timeout 1800 $(SOAK_$(or $(PART),all)) $(ARGS)
 
@@ -110,10 +118,28 @@ reference:  ## generate docs/reference/python.md and docs/modules.md; run it aft
 	$(BIN)/python -m client.reference
 	$(BIN)/python -m server.tests.module_index
 
+# Each in an environment of its own, with nothing but what its pyproject.toml requires, and the wheel from the sdist.
+packages: installer  ## build the packages of server and client into dist/ (PYTHON=python3.12 to choose one)
+	$(BIN)/uv build --quiet --python $(PYTHON) --out-dir $(DIST) server
+	$(BIN)/uv build --quiet --python $(PYTHON) --out-dir $(DIST) client
+	@printf 'To install them:\npip install "%s[dev]" "%s"\n' \
+		"$$(ls -t $(abspath $(DIST))/plainsql_server-*.whl | head -1)" "$$(ls -t $(abspath $(DIST))/plainsql-*.whl | head -1)"
+
+# The compiled modules need nothing but the C library, so that only the name changes.
+manylinux: .venv-release  ## give the server's wheels in dist/ the name of the oldest Linux that they run on
+	PATH="$(abspath .venv-release/bin):$$PATH" auditwheel repair --wheel-dir $(DIST) $(DIST)/plainsql_server-*-linux_*.whl
+	rm $(DIST)/plainsql_server-*-linux_*.whl
+
+.venv-release: requirements/release.txt | installer
+	test -x .venv-release/bin/python || $(PYTHON) -m venv .venv-release
+	$(BIN)/uv pip sync --quiet --python .venv-release/bin/python --require-hashes requirements/release.txt
+	touch .venv-release
+
 lock:  ## pin the requirements again after you change them; keeps versions if possible (UPGRADE=1 for the newest)
 	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements/uv.in -o requirements/uv.txt
 	$(COMPILE) $(if $(UPGRADE),--upgrade) server/pyproject.toml -o requirements/server.txt
 	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements/audit.in -o requirements/audit.txt
+	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements/release.in -o requirements/release.txt
 	$(COMPILE) $(if $(UPGRADE),--upgrade) server/pyproject.toml client/pyproject.toml --extra dev \
 		--extra sqlalchemy requirements/dev.in \
 		-c requirements/uv.txt -c requirements/server.txt -o requirements/dev.txt

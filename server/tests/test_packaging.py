@@ -82,7 +82,7 @@ def test_a_module_that_cannot_be_imported_is_an_error(tmp_path: Path) -> None:
     assert f"row_writer{SUFFIX}" in ended.stderr
 
 
-def test_without_a_compiler_the_build_succeeds_and_leaves_them_out(tmp_path: Path) -> None:
+def test_without_a_compiler_the_build_succeeds_and_says_that_it_leaves_them_out(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "setup.py",
@@ -96,5 +96,5 @@ def test_without_a_compiler_the_build_succeeds_and_leaves_them_out(tmp_path: Pat
         command, cwd=PACKAGE.parents[1], env=environment, capture_output=True, text=True, timeout=120, check=False
     )
     assert ended.returncode == 0, ended.stderr
-    assert ended.stderr.count("warning: build_ext: building extension") == len(MODULES)
+    assert ended.stderr.count("NOT COMPILED: there is no C compiler here") == 1
     assert list(tmp_path.rglob("*.so")) == []

@@ -1,0 +1,255 @@
+"""The packages as users get them: built with nothing but what they require, installed in a new environment, and run.
+
+PLAINSQL_TEST_PYTHONS names the Pythons to do it with, by version or by path: this one unless given. With it,
+`make test-packages` also runs the service in its first and oldest environments, with a first query.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from email.message import Message
+from email.parser import BytesParser
+from pathlib import Path
+
+import pytest
+
+from plainsql_server import VERSION
+from plainsql_server.extension_modules import MODULES
+from server.tests.processes import wait_for
+from server.tests.service import FREE_PORTS
+
+# Compiling takes as long as it takes.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+ROOT = Path(__file__).resolve().parents[2]
+UV = ROOT / ".venv/bin/uv"
+PYTHONS = os.environ.get("PLAINSQL_TEST_PYTHONS", sys.executable).split()
+IN_FULL = "PLAINSQL_TEST_PYTHONS" in os.environ
+_BUILD_LIMIT_S = 600
+_READY_LIMIT_S = 60
+# What of a checkout is no source of a package.
+_NOT_SOURCES = shutil.ignore_patterns("tests", "build", "*.egg-info", "__pycache__")
+
+
+def users_environment() -> dict[str, str]:
+    """Without what leads to this checkout and its environment."""
+    ours = ("PLAINSQL_", "PYTHON", "VIRTUAL_ENV")
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+
+
+def run(*command: str | Path, cwd: Path = Path("/"), **environment: str) -> str:
+    """What a command prints that must succeed, in a user's environment."""
+    ended = subprocess.run(
+        command, cwd=cwd, env={**users_environment(), **environment}, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, timeout=_BUILD_LIMIT_S, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout
+    return ended.stdout
+
+
+@dataclass(frozen=True)
+class Packages:
+    """What `make packages` made with one Python."""
+
+    python: str
+    folder: Path
+
+    @property
+    def server_wheel(self) -> Path:
+        return self._only("plainsql_server-*.whl")
+
+    @property
+    def client_wheel(self) -> Path:
+        return self._only("plainsql-*.whl")
+
+    @property
+    def server_sdist(self) -> Path:
+        return self._only("plainsql_server-*.tar.gz")
+
+    @property
+    def client_sdist(self) -> Path:
+        return self._only("plainsql-*.tar.gz")
+
+    def _only(self, pattern: str) -> Path:
+        (found,) = self.folder.glob(pattern)
+        return found
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment that has the packages."""
+
+    folder: Path
+
+    def run(self, program: str, *arguments: str, cwd: Path = Path("/")) -> str:
+        return run(self.folder / "bin" / program, *arguments, cwd=cwd)
+
+    def install(self, *arguments: str | Path) -> None:
+        run(UV, "pip", "install", "--quiet", "--python", self.folder, *arguments)
+
+
+def new_environment(packages: Packages, folder: Path, *options: str) -> Environment:
+    run(UV, "venv", "--quiet", "--python", packages.python, folder)
+    environment = Environment(folder)
+    environment.install(*options, f"{packages.server_wheel}[dev]", packages.client_wheel)
+    return environment
+
+
+def quick_compiler(folder: Path) -> str:
+    """A C compiler that takes a third of the time, because it does not optimize."""
+    file = folder / "quick-cc"
+    file.write_text('#!/bin/sh\nexec gcc "$@" -O0\n')
+    file.chmod(0o755)
+    return str(file)
+
+
+@pytest.fixture(scope="module", params=PYTHONS)
+def packages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Packages:
+    folder = tmp_path_factory.mktemp("checkout")
+    for name in ("server", "client"):
+        shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=_NOT_SOURCES)
+    shutil.copytree(ROOT / "requirements", folder / "requirements")
+    for name in ("Makefile", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    made = Packages(request.param, folder / "dist")
+    compiler = {} if IN_FULL else {"CC": quick_compiler(folder)}
+    printed = run("make", "--silent", "packages", f"BIN={UV.parent}", f"PYTHON={made.python}", cwd=folder, **compiler)
+    assert f'pip install "{made.server_wheel}[dev]" "{made.client_wheel}"' in printed
+    return made
+
+
+@pytest.fixture(scope="module")
+def environment(packages: Packages) -> Environment:
+    # The versions that all other tests run with.
+    pinned = str(ROOT / "requirements/dev.txt")
+    return new_environment(packages, packages.folder.with_name("venv"), "--constraint", pinned)
+
+
+@pytest.mark.compiled
+def test_the_installed_commands_run_compiled(environment: Environment) -> None:
+    assert environment.run("plainsql-server", "--version") == f"plainsql-server {VERSION} (compiled)\n"
+    assert environment.run("plainsql", "--version") == f"plainsql {VERSION}\n"
+
+
+def test_without_a_compiler_the_sdist_is_installed_and_says_that_it_is_not_compiled(
+    packages: Packages, environment: Environment, tmp_path: Path
+) -> None:
+    printed = run(
+        UV, "build", "--wheel", "--python", packages.python, "--out-dir", tmp_path, packages.server_sdist,
+        CC=str(tmp_path / "no-compiler"),
+    )  # fmt: skip
+    assert printed.count("NOT COMPILED") == 1
+    (wheel,) = tmp_path.glob("*.whl")
+    # Before the compiled one, with the same dependencies.
+    environment.install("--no-deps", "--target", tmp_path / "first", wheel)
+    python, first = environment.folder / "bin/python", str(tmp_path / "first")
+    assert (
+        run(python, "-m", "plainsql_server", "--version", PYTHONPATH=first)
+        == f"plainsql-server {VERSION} (not compiled)\n"
+    )
+
+
+def metadata(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as files:
+        (name,) = [each for each in files.namelist() if each.endswith(".dist-info/METADATA")]
+        return BytesParser().parsebytes(files.read(name))
+
+
+@pytest.mark.parametrize("project", ["server", "client"])
+def test_the_metadata_is_complete(packages: Packages, project: str) -> None:
+    wheel = packages.server_wheel if project == "server" else packages.client_wheel
+    described = metadata(wheel)
+    assert described["Version"] == VERSION
+    assert described["License-Expression"] == "Apache-2.0"
+    assert described["Requires-Python"] == ">=3.11"
+    assert described["Description-Content-Type"] == "text/markdown"
+    assert str(described.get_payload()).strip() == (ROOT / project / "README.md").read_text().strip()
+    for field in ("Summary", "Author", "Keywords"):
+        assert described[field], field
+    classifiers = described.get_all("Classifier", [])
+    for version in ("3.11", "3.12", "3.13"):
+        assert f"Programming Language :: Python :: {version}" in classifiers
+    needed = [each for each in described.get_all("Requires-Dist", []) if not each.startswith("sqlalchemy[asyncio]")]
+    assert [each for each in needed if ">=" not in each] == []
+    with zipfile.ZipFile(wheel) as files:
+        (licence,) = [each for each in files.namelist() if each.endswith("/licenses/LICENSE")]
+        assert files.read(licence) == (ROOT / "LICENSE").read_bytes()
+
+
+def test_the_packages_hold_every_source_and_nothing_else(packages: Packages) -> None:
+    for project, sdist in (("server", packages.server_sdist), ("client", packages.client_sdist)):
+        with tarfile.open(sdist) as files:
+            names = {each.name.partition("/")[2] for each in files.getmembers() if each.isfile()}
+        here = ROOT / project
+        sources = {str(each.relative_to(here)) for each in (here / "src").rglob("*") if is_source(each)}
+        assert {name for name in names if name.startswith("src/") and ".egg-info/" not in name} == sources
+        assert {"LICENSE", "README.md", "pyproject.toml"} <= names
+
+
+@pytest.mark.compiled
+def test_the_servers_wheel_holds_every_extension_module(packages: Packages) -> None:
+    with zipfile.ZipFile(packages.server_wheel) as files:
+        compiled = {name.partition(".")[0] for name in files.namelist() if name.endswith(".so")}
+    assert compiled == {f"plainsql_server/{name.replace('.', '/')}" for name in MODULES}
+
+
+def is_source(path: Path) -> bool:
+    return path.is_file() and path.suffix not in (".so", ".pyc") and ".egg-info" not in path.parent.name
+
+
+@dataclass(frozen=True)
+class FirstRun:
+    """`plainsql-server dev` in an environment and an empty folder, until its end."""
+
+    environment: Environment
+    folder: Path
+    process: "subprocess.Popen[bytes]"
+
+    def wait_ready(self) -> None:
+        wait_for(self._is_ready, _READY_LIMIT_S, self.output)
+
+    def output(self) -> str:
+        return (self.folder / "output").read_text()
+
+    def _is_ready(self) -> bool:
+        assert self.process.poll() is None, self.output()
+        return "Press Ctrl-C" in self.output()
+
+
+def first_run(environment: Environment, folder: Path) -> Iterator[FirstRun]:
+    folder.chmod(0o755)
+    with (folder / "output").open("wb") as output:
+        command = [str(environment.folder / "bin/plainsql-server"), "dev", *FREE_PORTS]
+        process = subprocess.Popen(command, cwd=folder, env=users_environment(), stdout=output, stderr=output)
+    try:
+        yield FirstRun(environment, folder, process)
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(_READY_LIMIT_S)
+
+
+@pytest.fixture(params=["pinned", "newest", "oldest"])
+def running(
+    request: pytest.FixtureRequest, packages: Packages, environment: Environment, tmp_path: Path
+) -> Iterator[FirstRun]:
+    """With the versions that are pinned, and with the newest and the oldest of what the packages allow."""
+    resolution = {"newest": "highest", "oldest": "lowest-direct"}.get(request.param)
+    if resolution:
+        environment = new_environment(packages, tmp_path / "venv", "--resolution", resolution)
+    (tmp_path / "empty").mkdir()
+    yield from first_run(environment, tmp_path / "empty")
+
+
+@pytest.mark.skipif(not IN_FULL, reason="`make test-packages` runs it")
+def test_the_first_query_works(running: FirstRun) -> None:
+    running.wait_ready()
+    answer = running.environment.run("plainsql", "sql", "-o", "csv", "select 1 + 1 as two", cwd=running.folder)
+    assert answer.split() == ["two", "2"]
+    doctor = f"{running.environment.folder}/bin/plainsql-server doctor --disk-free-percent 0"
+    assert "XX" not in run("sh", "-c", f". .plainsql/operator.env && {doctor}", cwd=running.folder)
