@@ -1,8 +1,8 @@
 """The README's five minutes, run as a new user would: its own commands, in its own order, in two terminals.
 
-Two things differ from a user's run. The ports in the README are replaced by free ones, so that a service that runs
-here already is not in the way. And `make setup` is not run again, because it made the environment that this test
-runs in; that the gate runs it is checked instead.
+Two things differ from a user's run. The ports in the README are replaced by free ones, as if an earlier start had kept
+them, so that a service that runs here already is not in the way. And nothing is installed, because this environment has
+everything; `test_packages.py` installs the packages in a new one.
 """
 
 import json
@@ -13,6 +13,7 @@ import signal
 import subprocess
 import tempfile
 import time
+import tomllib
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -20,12 +21,13 @@ from typing import Any
 
 import pytest
 
+from plainsql_server.dev.kept_ports import USUAL_PORTS
 from plainsql_server.dev.ports import choose_ports
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
-PORTS = ("8400", "8401")
+ACTIVATE = f". {ROOT}/.venv/bin/activate"
 # A loaded machine may take longer than the seconds that the README speaks of.
 _START_LIMIT_S = 60
 _STOP_LIMIT_S = 10
@@ -69,18 +71,20 @@ def _kind(value: Any) -> Any:
 class Tour:
     """The user's two terminals: one where the service runs, one where questions are asked."""
 
-    def __init__(self, home: Path, install: str, start: str, prepare: str) -> None:
-        self._ports = [str(port) for port in choose_ports({"data": 0, "control": 0}).values()]
+    def __init__(self, home: Path, start: str, prepare: str) -> None:
         self._home = home
-        self._activate = install.splitlines()[-1]
+        self._folder = home / "tour"
         self._prepare = prepare
-        self.state = home / "plainsql-tour" / ".plainsql"
+        self.state = self._folder / ".plainsql"
         self.output_file = home / "first-terminal"
+        self._ports = choose_ports(dict.fromkeys(USUAL_PORTS, 0))
+        self.state.mkdir(parents=True)
+        (self.state / "ports.json").write_text(json.dumps(self._ports))
         with self.output_file.open("wb") as output:
             # A session of its own, so that a signal to its group is what Ctrl-C is in a terminal.
             self.first_terminal = subprocess.Popen(
-                self._shell(f"{self._activate}\n{start}"),
-                cwd=ROOT, env=self._environment(), stdout=output, stderr=output, start_new_session=True,
+                ["bash", "-e", "-c", f"{ACTIVATE}\n{start}"],
+                cwd=self._folder, env=self._environment(), stdout=output, stderr=output, start_new_session=True,
             )  # fmt: skip
 
     @property
@@ -95,14 +99,21 @@ class Tour:
             time.sleep(0.05)
 
     def answer(self, commands: str) -> dict[str, Any]:
-        """What the last of these commands prints in the second terminal."""
-        done = subprocess.run(
-            self._shell(f"{self._activate}\n{self._prepare}\n{commands}"),
-            cwd=ROOT, env=self._environment(), capture_output=True, text=True, timeout=_START_LIMIT_S, check=False,
-        )  # fmt: skip
-        assert (done.returncode, done.stderr) == (0, ""), done.stderr
-        last: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        """The last line that these commands print in the second terminal."""
+        printed, remarks = self.printed(commands)
+        assert remarks == ""
+        last: dict[str, Any] = json.loads(printed.splitlines()[-1])
         return last
+
+    def printed(self, commands: str) -> tuple[str, str]:
+        """What these commands print in the second terminal: results and remarks."""
+        done = subprocess.run(
+            self._shell(f"{ACTIVATE}\n{self._prepare}\n{commands}"),
+            cwd=self._folder, env=self._environment(), capture_output=True, text=True, timeout=_START_LIMIT_S,
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout, done.stderr
 
     def press_ctrl_c(self) -> None:
         os.killpg(self.first_terminal.pid, signal.SIGINT)
@@ -113,8 +124,8 @@ class Tour:
             self.press_ctrl_c()
 
     def _shell(self, commands: str) -> list[str]:
-        free = dict(zip(PORTS, self._ports, strict=True))
-        return ["bash", "-e", "-c", re.sub("|".join(PORTS), lambda match: free[match[0]], commands)]
+        free = {str(port): str(self._ports[option]) for option, port in USUAL_PORTS.items()}
+        return ["bash", "-e", "-c", re.sub("|".join(free), lambda match: free[match[0]], commands)]
 
     def _environment(self) -> dict[str, str]:
         # A new user has none of our settings, and a home of their own.
@@ -133,8 +144,8 @@ def home() -> Iterator[Path]:
 
 @pytest.fixture
 def tour(home: Path) -> Iterator[Tour]:
-    install, start, prepare = [text for language, text in blocks("Quick start") if language == "sh"][:3]
-    begun = Tour(home, install, start, prepare)
+    first, prepare = [text for language, text in blocks("Quick start") if language == "sh"][:2]
+    begun = Tour(home, first.splitlines()[1], prepare)
     yield begun
     begun.end()
 
@@ -145,10 +156,19 @@ def test_every_command_of_the_five_minutes_gives_the_answer_that_the_readme_show
     assert len(expected) == 6
     for commands, shown in expected:
         assert without_chance(tour.answer(commands)) == without_chance(shown), commands
+    _try_the_client(tour)
     tour.press_ctrl_c()
     assert tour.first_terminal.returncode == 0, tour.output
     assert "Stopped in " in tour.output
     assert not (tour.state / "dev.json").exists()
+
+
+def _try_the_client(tour: Tour) -> None:
+    (text,) = [text for language, text in blocks("Python and the command line") if not language]
+    shown, shell, program = [line.removeprefix("$ ") for line in text.splitlines()]
+    assert "oat milk" in tour.printed(shown)[0]
+    assert shell == "plainsql"
+    assert tour.printed(program) == ("2\n", "")
 
 
 def test_every_file_that_the_readme_finds_in_the_state_folder_is_there(tour: Tour) -> None:
@@ -160,10 +180,14 @@ def test_every_file_that_the_readme_finds_in_the_state_folder_is_there(tour: Tou
     assert (tour.state / "api_key").stat().st_mode & 0o777 == 0o600
 
 
-def test_the_install_block_is_what_the_gate_runs() -> None:
-    install = blocks("Quick start")[0][1].splitlines()
-    assert install == ["make setup", ". .venv/bin/activate"]
-    assert re.search(r"^make .*\bsetup\b", (ROOT / ".ci/run").read_text(encoding="utf-8"), re.MULTILINE)
+def test_two_commands_install_and_start_it() -> None:
+    assert blocks("Quick start")[0][1].splitlines() == [
+        "pip install 'plainsql-server[dev]' plainsql",
+        "plainsql-server dev",
+    ]
+    names = [tomllib.loads((ROOT / f"{name}/pyproject.toml").read_text())["project"] for name in ("server", "client")]
+    assert [each["name"] for each in names] == ["plainsql-server", "plainsql"]
+    assert "dev" in names[0]["optional-dependencies"]
 
 
 @pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs"])
