@@ -250,6 +250,6 @@ def running(
 def test_the_first_query_works(running: FirstRun) -> None:
     running.wait_ready()
     answer = running.environment.run("plainsql", "sql", "-o", "csv", "select 1 + 1 as two", cwd=running.folder)
-    assert answer.split() == ["two", "2"]
+    assert "two\n2\n" in answer
     doctor = f"{running.environment.folder}/bin/plainsql-server doctor --disk-free-percent 0"
     assert "XX" not in run("sh", "-c", f". .plainsql/operator.env && {doctor}", cwd=running.folder)

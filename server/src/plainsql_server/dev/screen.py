@@ -64,8 +64,8 @@ def client_line(folder: Path, data_url: str, api_key_file: Path, ca_file: Path |
 def trust_lines(ca_file: Path) -> list[tuple[str, str]]:
     """How programs that have their own list of authorities trust the development certificate."""
     return [
-        ("Node trusts it", f"export NODE_EXTRA_CA_CERTS={shlex.quote(str(ca_file))}"),
-        ("Browsers", "import the CA in their settings, as a certificate authority for websites"),
+        ("For Node", f"export NODE_EXTRA_CA_CERTS={shlex.quote(str(ca_file))}"),
+        ("For browsers", "import the CA in the settings, as an authority that identifies websites"),
     ]
 
 
