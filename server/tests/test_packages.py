@@ -186,7 +186,7 @@ def test_the_packages_hold_every_source_and_nothing_else(packages: Packages) -> 
     for project, sdist in (("server", packages.server_sdist), ("client", packages.client_sdist)):
         with tarfile.open(sdist) as files:
             names = {each.name.partition("/")[2] for each in files.getmembers() if each.isfile()}
-        here = ROOT / project
+        here = packages.folder.parent / project
         sources = {str(each.relative_to(here)) for each in (here / "src").rglob("*") if is_source(each)}
         assert {name for name in names if name.startswith("src/") and ".egg-info/" not in name} == sources
         assert {"LICENSE", "README.md", "pyproject.toml"} <= names

@@ -75,7 +75,7 @@ def test_a_first_start_takes_less_than_10_seconds_and_a_later_one_less_than_4(
 
 
 def test_the_printed_curl_line_can_be_pasted_and_returns_the_right_json(first_run: Dev) -> None:
-    answer = json.loads(pasted(first_run, "curl ", " --silent --show-error"))
+    answer = json.loads(pasted(first_run, "curl "))
     assert answer["success"] is True
     assert answer["rows"] == [{"two": 2}]
 
@@ -99,7 +99,7 @@ def test_the_printed_lines_work_without_tls_and_in_a_folder_of_another_name(stat
     run.wait_ready()
     assert run.description()["data_url"].startswith("http://")
     assert run.description()["ca_file"] is None
-    assert json.loads(pasted(run, "curl ", " --silent --show-error"))["rows"] == [{"two": 2}]
+    assert json.loads(pasted(run, "curl "))["rows"] == [{"two": 2}]
     assert pasted(run, ".* plainsql sql ", " -o csv").split() == ["two", "2"]
     assert "NODE_EXTRA_CA_CERTS" not in run.output
     assert run.stop() == 0

@@ -49,7 +49,7 @@ def curl_line(data_url: str, api_key_file: Path, ca_file: Path | None) -> str:
     ssl_context = f"--cacert {shlex.quote(str(ca_file))} " if ca_file else ""
     key = f'-H "Authorization: Bearer $(cat {shlex.quote(str(api_key_file))})"'
     body = shlex.quote(json.dumps({"sql": _SQL}))
-    return f"curl {ssl_context}{key} -H 'Content-Type: application/json' -d {body} {data_url}/v1/query"
+    return f"curl -sS -w '\\n' {ssl_context}{key} -H 'Content-Type: application/json' -d {body} {data_url}/v1/query"
 
 
 def client_line(folder: Path, data_url: str, api_key_file: Path, ca_file: Path | None) -> str:
