@@ -28,11 +28,11 @@ def begun(handshakes: Handshakes, *addresses: str) -> list[Silent]:
     return silent
 
 
-def test_the_oldest_one_makes_way() -> None:
-    handshakes = Handshakes(0, total=3)
-    silent = begun(handshakes, "a", "b", "a", "c", "d")
-    assert [each.is_closed for each in silent] == [True, True, False, False, False]
-    assert handshakes.load().under_way == 3
+def test_the_oldest_one_of_the_address_with_the_most_makes_way() -> None:
+    handshakes = Handshakes(0, total=4)
+    silent = begun(handshakes, "b", "a", "a", "a", "c", "d")
+    assert [each.is_closed for each in silent] == [False, True, True, False, False, False]
+    assert handshakes.load().under_way == 4
     assert handshakes.failed == {"process": 2}
 
 
@@ -54,7 +54,7 @@ def test_one_that_has_ended_counts_no_longer() -> None:
 
 
 async def test_failures_are_reported_together() -> None:
-    handshakes, seen = Handshakes(0), list[Observation]()
+    handshakes, seen = Handshakes(0, 10), list[Observation]()
     reporting = asyncio.create_task(handshakes.report(seen.append, every_s=0.01))
     for count in (3, 4):
         handshakes.failed["timeout"] += count

@@ -4,7 +4,9 @@
 """
 
 import asyncio
+import os
 import resource
+import signal
 import socket
 import ssl
 import time
@@ -18,7 +20,7 @@ from plainsql_server.dev.certificates import ensure_certificates
 from plainsql_server.dev.ports import free_port
 from plainsql_server.http.server.handshakes import MAX_HANDSHAKES
 from plainsql_server.http.server.tls import HANDSHAKE_TIMEOUT_S
-from server.tests.end_to_end.wires import counted, total
+from server.tests.end_to_end.wires import counted
 from server.tests.load import Client, Node, percentile, running_node, size
 from server.tests.service import Service
 
@@ -54,17 +56,20 @@ async def client(service: Service, node: Node, trust: tuple[Path, Path, ssl.SSLC
 
 
 @asynccontextmanager
-async def silent(node: Node, count: int, beginning: bytes = b"") -> AsyncIterator[Sequence[socket.socket]]:
-    """So many connections from many addresses, none of which says more than this."""
+async def silent(
+    node: Node, count: int, beginning: bytes = b"", addresses: Sequence[str] = ADDRESSES
+) -> AsyncIterator[Sequence[socket.socket]]:
+    """So many connections, none of which says more than this."""
     loop, opened = asyncio.get_running_loop(), list[socket.socket]()
     try:
         for number in range(count):
             each = socket.socket()
             opened.append(each)
             each.setblocking(False)
-            each.bind((ADDRESSES[number % len(ADDRESSES)], 0))
+            each.bind((addresses[number % len(addresses)], 0))
             await loop.sock_connect(each, ("127.0.0.1", node.port))
-            if beginning:
+            # The service may have closed it already.
+            with suppress(ConnectionError):
                 await loop.sock_sendall(each, beginning)
         yield opened
     finally:
@@ -92,12 +97,24 @@ async def asked(client: Client, count: int) -> list[float]:
     return took_s
 
 
-@pytest.mark.parametrize("beginning", [b"", HALF], ids=["silent", "half open"])
-async def test_others_get_in_while_many_are_silent(node: Node, client: Client, beginning: bytes) -> None:
+async def flooded(node: Node, is_over: asyncio.Event) -> None:
+    """Opens silent and half-open connections, as many as there may be, and again until it is over."""
+    while not is_over.is_set():
+        async with silent(node, SILENT // 2), silent(node, SILENT // 2, HALF):
+            pass
+
+
+async def test_others_get_in_while_many_are_silent(node: Node, client: Client) -> None:
     quiet_s = await asked(client, 200 if IS_FULL else 5)
-    async with silent(node, SILENT // 2, beginning), silent(node, SILENT // 2, beginning):
-        beside_s = await asked(client, 200 if IS_FULL else 20)
-        assert 0 < await under_way(node) <= MAX_HANDSHAKES
+    is_over = asyncio.Event()
+    flooding = asyncio.create_task(flooded(node, is_over))
+    async with asyncio.timeout(GONE_WITHIN_S):
+        while await under_way(node) < MAX_HANDSHAKES / 2:  # noqa: ASYNC110  # another process counts them
+            await asyncio.sleep(0.01)
+    beside_s = await asked(client, 200 if IS_FULL else 20)
+    assert await under_way(node) <= MAX_HANDSHAKES
+    is_over.set()
+    await flooding
     ratio = percentile(beside_s, 99) / percentile(quiet_s, 99)
     print(f"p99 {percentile(quiet_s, 99) * 1000:.1f} ms, beside {SILENT} {ratio:.2f} times as much")
     if IS_FULL:
@@ -106,23 +123,49 @@ async def test_others_get_in_while_many_are_silent(node: Node, client: Client, b
 
 async def test_a_handshake_takes_some_seconds_at_most_and_is_reported(node: Node, client: Client) -> None:
     before = await asyncio.to_thread(handshakes, node)
+    began_s = time.monotonic()
     async with silent(node, 3) as opened:
         loop = asyncio.get_running_loop()
-        began_s = time.monotonic()
         async with asyncio.timeout(HANDSHAKE_TIMEOUT_S + GONE_WITHIN_S):
             for each in opened:
                 # The service closes it.
                 with suppress(ConnectionResetError):
                     assert await loop.sock_recv(each, 1) == b""
-        assert time.monotonic() - began_s >= HANDSHAKE_TIMEOUT_S - 1
+        assert time.monotonic() - began_s >= HANDSHAKE_TIMEOUT_S - 0.1
         after = await asyncio.to_thread(handshakes, node)
     timeouts = 'plainsql_handshakes_failed_total{reason="timeout"}'
-    assert after[timeouts] >= before.get(timeouts, 0) + 3
-    assert total(after, "plainsql_handshakes_failed_total") > 0
+    assert after[timeouts] >= before[timeouts] + 3
     async with asyncio.timeout(GONE_WITHIN_S):
         while "TLS handshakes: " not in node.log.read_text():  # noqa: ASYNC110  # another process writes it
             await asyncio.sleep(0.05)
     assert (await asked(client, 1))[0] > 0
+
+
+def descriptors(node: Node) -> int:
+    return len(list(Path(f"/proc/{node.process.pid}/fd").iterdir()))
+
+
+async def test_an_address_with_too_many_loses_its_oldest_and_no_descriptor_leaks(
+    service: Service, trust: tuple[Path, Path, ssl.SSLContext]
+) -> None:
+    cert_file, key_file, context = trust
+    tls = {"tls_cert_file": cert_file, "tls_key_file": key_file, "metrics_port": free_port()}
+    with running_node(service.directory_dsn, address_connections=2, **tls) as node:
+        async with Client(node.port, service.api_key, trust=context) as client:
+            await asked(client, 1)
+            before = descriptors(node)
+            for _ in range(5):
+                # All of them wait to be accepted at once.
+                os.kill(node.process.pid, signal.SIGSTOP)
+                async with silent(node, 16, addresses=["127.0.0.9"]):
+                    os.kill(node.process.pid, signal.SIGCONT)
+                    async with asyncio.timeout(GONE_WITHIN_S):
+                        while not 1 <= await under_way(node) <= 2:  # noqa: ASYNC110  # another process counts them
+                            await asyncio.sleep(0.01)
+            async with asyncio.timeout(GONE_WITHIN_S):
+                while descriptors(node) > before + 2:  # noqa: ASYNC110  # another process closes them
+                    await asyncio.sleep(0.05)
+            await asked(client, 1)
 
 
 async def test_a_client_that_speaks_no_tls_is_disconnected(node: Node, client: Client) -> None:

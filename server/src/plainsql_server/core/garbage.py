@@ -8,13 +8,13 @@ A full collection visits every object of the process, and nothing else runs mean
 
 import gc
 
-# How many collections of the middle generation come before a full one; Python's own choice is 10. Objects that only a
-# full collection would free take some tens of megabytes at most.
+# How many collections of the middle generation come before a full one; Python's own choice is 10. Old garbage in cycles
+# stays until then. The service makes little of it: answers and rows are freed as soon as they were sent.
 _BEFORE_FULL = 100
 
 
 def spare_requests() -> None:
-    """Leaves out all objects that exist now from later collections, and makes full ones rare."""
+    """Excludes existing objects from later collections, and makes full ones rare."""
     gc.collect()
     gc.freeze()
     first, second, _ = gc.get_threshold()

@@ -34,7 +34,7 @@ from plainsql_server.data_plane.rehearsal import (
     read_inserts,
 )
 from plainsql_server.data_plane.retry import DEFAULT_RETRIES, Retries
-from plainsql_server.data_plane.transaction_request import TransactionRequest, read_parameter
+from plainsql_server.data_plane.transaction_request import TransactionRequest, TransactionStatement, read_parameter
 from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.connection.connection import ResultTooLarge
 from plainsql_server.engine.connection.interrupt import InterruptReason
@@ -50,6 +50,8 @@ from plainsql_server.limits.tiers import TIERS, TRANSACTION_DATABASES, Limits
 TAKES_SNAPSHOT = frozenset(["SELECT", "VALUES", "TABLE", "WITH", "INSERT", "UPDATE", "DELETE", "MERGE"])
 # Statements of this length, taken together, take a millisecond or more to classify.
 _LONG = 2_000
+# Parameters that take as long as a statement.
+_PARAMETERS = 16
 
 
 @dataclass(slots=True)
@@ -354,9 +356,14 @@ def _too_many_databases() -> RequestError:
     )
 
 
+def _cost(statement: TransactionStatement) -> int:
+    """What it takes to look at each parameter, for `in_batches`."""
+    return 1 + len(statement.params) // _PARAMETERS
+
+
 async def _plan(request: TransactionRequest, limits: Limits, freezes: Sequence[InsertText | str | None]) -> Plan:
     steps: list[TransactionStep] = []
-    async for batch in in_batches(request.statements):
+    async for batch in in_batches(request.statements, _cost):
         for index, each in enumerate(batch, len(steps)):
             params = [read_parameter(raw, index) for raw in each.params]
             steps.append(TransactionStep(each.sql, params, each.expect, each.digest, each.rows, freezes[index]))

@@ -58,6 +58,9 @@ Time = Annotated[str, Meta(extra_json_schema={"pattern": f"^{_TIME}$"})]
 _is_time = re.compile(_TIME).fullmatch
 # The most dry runs that one request may name.
 MAX_NOWS = 4_000
+# Parameters and rows that take as long as a statement without any.
+_PARAMETERS = 16
+_ROWS = 64
 
 
 # Without `gc`: there may be thousands of these in a body, which the garbage collector would visit while it is decoded.
@@ -231,7 +234,7 @@ class TransactionRoutes:
 
     async def post(self, request: Request, principal: Principal) -> Response:
         sent = decode_json(request.body, TRANSACTION_BODY)
-        statements = [each async for batch in in_batches(sent.statements) for each in _statements(batch)]
+        statements = [each async for batch in in_batches(sent.statements, _cost) for each in _statements(batch)]
         wanted = _transaction_request(request, sent, statements)
         # A dry run has no effect that could happen twice.
         if IDEMPOTENCY_KEY in request.headers and not wanted.dry_run:
@@ -242,8 +245,16 @@ class TransactionRoutes:
                 lambda transaction: _body(transaction, _results(transaction.results), request),
             )
         transaction = await self._transactions.run(principal, wanted, request.head_start, request.began_s)
-        results = b",".join([_results(batch) async for batch in in_batches(transaction.results)])
+        results = b",".join([_results(batch) async for batch in in_batches(transaction.results, _rendering_cost)])
         return transaction_response(transaction, _body(transaction, results, request))
+
+
+def _cost(sent: str | StatementBody) -> int:
+    return 1 if isinstance(sent, str) else 1 + len(sent.params) // _PARAMETERS
+
+
+def _rendering_cost(result: Result) -> int:
+    return 1 + len(result.rows) // _ROWS
 
 
 def _statements(sent: Sequence[str | StatementBody]) -> list[TransactionStatement]:

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from plainsql_server.core.errors import RETRY_AFTER_MS, LimitError, RequestError, ServiceError
-from plainsql_server.http.server.handshakes import Handshakes
+from plainsql_server.http.server.handshakes import MAX_HANDSHAKES, Handshakes
 
 _LOOK_EVERY_S = 1.0
 # File descriptors that a process needs besides client connections: for the 2,000 connections that a cell has at most,
-# the directory and files.
-_OTHER_DESCRIPTORS = 2_560
+# the directory and files; and for handshakes.
+_OTHER_DESCRIPTORS = 2_560 + MAX_HANDSHAKES
+# Where a process may have few connections, it may have this share of them in handshakes.
+_HANDSHAKES_SHARE = 4
 
 
 class Waiting(Protocol):
@@ -55,8 +57,8 @@ class Connections:
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
-        # Those that are not connections yet.
-        self.handshakes = Handshakes(limits.per_address)
+        # Connections still in their TLS handshake.
+        self.handshakes = Handshakes(limits.per_address, min(MAX_HANDSHAKES, limits.total // _HANDSHAKES_SHARE + 1))
         self._open: set[Waiting] = set()
         self._by_address: Counter[str] = Counter()
 

@@ -4,7 +4,8 @@
     …
     handshakes.end(handshake)
 
-Where there are too many, the oldest one makes way: a client's handshake takes some milliseconds, a silent socket stays.
+Where there are too many, the oldest one of the address with the most makes way: a client's handshake takes some
+milliseconds, a silent socket stays.
 """
 
 import asyncio
@@ -14,15 +15,16 @@ from typing import Protocol
 from plainsql_server.core.clock import now
 from plainsql_server.core.observation import FailureObserved, HandshakeLoad, Observe
 
-# In one process.
+# In one process; fewer if it may have few connections.
 MAX_HANDSHAKES = 1_000
 _LOOK_EVERY_S = 1.0
 _REPORT_EVERY_S = 60.0
 # What is reported. Others fail all the time: a load balancer's probes connect and say nothing more.
 _REPORTED = {
     "timeout": "took too long",
-    "process": f"made way for others: the process has at most {MAX_HANDSHAKES:,} at once",
+    "process": "made way for others: the process has too many at once",
     "address": "made way for others from the same address",
+    "descriptors": "had to wait, because the process has no file descriptor left",
 }
 
 
@@ -36,13 +38,13 @@ class UnderWay(Protocol):
 
 
 class Handshakes:
-    """The handshakes under way, in the order in which they began."""
+    """The handshakes under way, by address in the order in which they began."""
 
-    def __init__(self, per_address: int, total: int = MAX_HANDSHAKES) -> None:
+    def __init__(self, per_address: int, total: int) -> None:
         """A `per_address` of 0 means no limit per address."""
         self._per_address = per_address
         self._total = total
-        self._under_way: dict[UnderWay, None] = {}
+        self._under_way: set[UnderWay] = set()
         self._by_address: dict[str, dict[UnderWay, None]] = {}
         # Handshakes that did not succeed, by reason.
         self.failed: Counter[str] = Counter()
@@ -52,17 +54,19 @@ class Handshakes:
         return HandshakeLoad(len(self._under_way), {reason: self.failed[reason] for reason in (*_REPORTED, "refused")})
 
     def begin(self, handshake: UnderWay) -> None:
-        """Registers a handshake. If there are too many, closes the oldest."""
+        """Registers a handshake. If there are too many, closes one."""
         of_address = self._by_address.setdefault(handshake.address, {})
-        self._under_way[handshake] = of_address[handshake] = None
+        self._under_way.add(handshake)
+        of_address[handshake] = None
         if 0 < self._per_address < len(of_address):
             self._close(next(iter(of_address)), "address")
         elif len(self._under_way) > self._total:
-            self._close(next(iter(self._under_way)), "process")
+            most = max(self._by_address.values(), key=len)
+            self._close(next(iter(most)), "process")
 
     def end(self, handshake: UnderWay) -> None:
         """Unregisters a handshake, if it has not made way for another one before."""
-        self._under_way.pop(handshake, None)
+        self._under_way.discard(handshake)
         of_address = self._by_address.get(handshake.address, {})
         of_address.pop(handshake, None)
         if not of_address:

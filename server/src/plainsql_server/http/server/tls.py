@@ -8,7 +8,6 @@ each. So this server accepts TLS connections itself. Without TLS, uvicorn does.
 """
 
 import asyncio
-import logging
 import socket
 from collections.abc import Callable
 from functools import partial
@@ -21,12 +20,10 @@ from plainsql_server.http.server.handshakes import Handshakes
 
 # A handshake takes some milliseconds, and as many round trips as a slow network needs.
 HANDSHAKE_TIMEOUT_S = 5.0
-# So many connections are accepted before other work goes on.
+# Connections accepted per wake-up.
 _AT_ONCE = 16
-# If there is no descriptor left, one may be free after this time.
+# If no descriptor is left, one may be free after this time.
 _RETRY_S = 0.1
-
-_log = logging.getLogger("uvicorn.error")
 
 Make = Callable[[], asyncio.Protocol]
 
@@ -39,7 +36,6 @@ class Server(uvicorn.Server):
         if context is None:
             await super().startup(sockets)
             return
-        bound = [self.config.bind_socket()] if sockets is None else sockets
         await super().startup([])
         make = partial(  # type: ignore[call-arg]  # of uvicorn's protocols
             self.config.http_protocol_class,
@@ -48,7 +44,7 @@ class Server(uvicorn.Server):
             app_state=self.lifespan.state,
         )
         handshakes: Handshakes = self.config.loaded_app.connections.handshakes
-        accepting = [Accepting(each, context, make, self.server_state, handshakes) for each in bound]
+        accepting = [Accepting(each, context, make, self.server_state, handshakes) for each in sockets or []]
         for each in accepting:
             each.start(self.config.backlog)
         # uvicorn stops them.
@@ -92,14 +88,14 @@ class Accepting:
             except (BlockingIOError, ConnectionAbortedError):
                 # Another worker has it, or the client is gone.
                 return
-            except OSError as error:
-                self._pause(error)
+            except OSError:
+                self._pause()
                 return
             accepted.setblocking(False)
             Handshake(accepted, str(address[0]), self._handshakes, self._state).begin(self._context, self._make)
 
-    def _pause(self, error: OSError) -> None:
-        _log.error("Can't accept connections: %s", error.strerror)
+    def _pause(self) -> None:
+        self._handshakes.failed["descriptors"] += 1
         self._loop.remove_reader(self._socket)
         self._retry = self._loop.call_later(_RETRY_S, self._loop.add_reader, self._socket, self._accept)
 
@@ -113,18 +109,29 @@ class Handshake:
         self._handshakes = handshakes
         # Those that uvicorn shuts down when it stops.
         self._connections = state.connections
+        self._has_begun = False
 
     def begin(self, context: SSLContext, make: Make) -> None:
         """Starts the handshake. After it, the event loop calls the protocol's `connection_made`."""
-        self._task = asyncio.get_running_loop().create_task(self._run(context, make))
         self._connections.add(self)  # type: ignore[arg-type]
+        self._task = asyncio.get_running_loop().create_task(self._run(context, make))
+        # Called for a task that is cancelled before it runs, too.
+        self._task.add_done_callback(self._end)
         self._handshakes.begin(self)
 
     def shutdown(self) -> None:
         """Closes the connection."""
         self._task.cancel()
 
+    def _end(self, _: asyncio.Task[None]) -> None:
+        if not self._has_begun:
+            # Later it belongs to the event loop.
+            self._socket.close()
+        self._handshakes.end(self)
+        self._connections.discard(self)
+
     async def _run(self, context: SSLContext, make: Make) -> None:
+        self._has_begun = True
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         try:
@@ -134,6 +141,3 @@ class Handshake:
         except OSError:
             is_late = loop.time() - began_s >= HANDSHAKE_TIMEOUT_S
             self._handshakes.failed["timeout" if is_late else "refused"] += 1
-        finally:
-            self._handshakes.end(self)
-            self._connections.discard(self)

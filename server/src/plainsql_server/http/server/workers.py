@@ -137,7 +137,7 @@ def serve(config: uvicorn.Config, own_ports: Sequence[int] = (), metrics_ports: 
             return
         if own:
             _pass_port(config, own_ports[0])
-        server.run([config.bind_socket(), *own] if own else None)
+        server.run([_free(config.host, config.port), *own] if own or config.is_ssl else None)
     if not server.started:
         sys.exit(STARTUP_FAILURE)
 
