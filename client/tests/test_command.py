@@ -63,6 +63,13 @@ def test_exit_codes_distinguish_kinds_of_failure(service: Service, tmp_path: Pat
     refused = run(None, "--url", "http://127.0.0.1:1", "--key", "x", "--timeout", "0.1", "sql", "select 1")
     assert (refused.returncode, "Can't connect to" in refused.stderr) == (4, True)
     assert run(service, "nonsense").returncode == 2
+    exposed = run(None, "--url", "http://db.example", "--key", "x", "sql", "select 1")
+    assert (exposed.returncode, "doesn't use TLS" in exposed.stderr) == (2, True)
+    # `dev` left this folder's key, and is stopped.
+    (tmp_path / ".plainsql").mkdir()
+    (tmp_path / ".plainsql/api_key").touch()
+    stopped = run(None, "sql", "select 1", cwd=tmp_path)
+    assert (stopped.returncode, "plainsql-server dev" in stopped.stderr) == (4, True)
     # What doesn't exist is no matter of the credential.
     missing = (
         "databases delete nowhere --yes",
@@ -145,6 +152,31 @@ def test_keys_databases_and_sessions_are_made_and_listed(service: Service) -> No
     assert run(service, "--key", token, "sql", "select 1 as one", "-o", "csv").stdout == "one\n1\n"
     assert json.loads(run(service, "health").stdout)["status"] in ("ok", "degraded")
     assert json.loads(run(service, "whoami").stdout)["tier"] == "dedicated"
+
+
+def test_keys_and_sessions_are_bound_as_the_command_says(service: Service) -> None:
+    name = f"db{uuid4().hex[:8]}"
+    service.customers.add_database(name)
+    for option in ("--bound-to", "--database", "-d"):
+        for arguments in (["keys", "create", "bound", "--scope", "read"], ["session", "--scope", "read"]):
+            made = run(service, *arguments, option, name)
+            assert f"bound to the database '{name}'" in made.stderr, arguments
+            key = made.stdout.strip()
+            shown = run(service, "--key", key, "sql", "select 1")
+            assert shown.returncode == 0, shown.stderr
+            refused = run(service, "--key", key, "-d", "main", "sql", "select 1")
+            kind = "key" if arguments[0] == "keys" else "session"
+            assert (refused.returncode, f"This {kind} is bound to the database '{name}'." in refused.stderr) == (
+                3,
+                True,
+            )
+            # A read key cannot write, and that is a matter of the key.
+            written = run(service, "--key", key, "sql", "create table refused (id int)")
+            assert (written.returncode, "scope read" in written.stderr) == (3, True)
+    free = run(service, "keys", "create", "free", "--scope", "read")
+    assert ("for all databases" in free.stderr, " database main" in free.stderr) == (True, False)
+    both = run(service, "keys", "create", "x", "--scope", "read", "--bound-to", name, "--database", "main")
+    assert both.returncode == 2
 
 
 def test_a_login_is_verified_saved_privately_and_used(service: Service, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plainsql.errors import SettingsError
+from plainsql.errors import NetworkError, SettingsError
 from plainsql.settings import resolve
 
 pytestmark = pytest.mark.unit
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.unit
 
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("URL", "KEY", "DATABASE", "CA_FILE", "CONTROL_URL"):
+    for name in ("URL", "KEY", "DATABASE", "CA_FILE", "CONTROL_URL", "INSECURE"):
         monkeypatch.delenv(f"PLAINSQL_{name}", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.chdir(tmp_path)
@@ -74,10 +74,48 @@ def test_a_file_of_another_user_above_is_not_used(tmp_path: Path, monkeypatch: p
     (tmp_path / "below").mkdir()
     monkeypatch.chdir(tmp_path / "below")
     if os.getuid() == 0:
-        os.chown(tmp_path / ".plainsql/dev.json", 4_712, -1)
+        for name in ("dev.json", "api_key"):
+            os.chown(tmp_path / ".plainsql" / name, 4_712, -1)
     monkeypatch.setattr("os.getuid", lambda: 4_711)
     with pytest.raises(SettingsError, match="No service URL"):
         resolve()
+
+
+def test_a_stopped_dev_service_is_never_replaced_by_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_login(tmp_path)
+    write_dev(tmp_path)
+    project = tmp_path / "project"
+    (project / "src").mkdir(parents=True)
+    write_dev(project)
+    (project / ".plainsql/dev.json").unlink()
+    for folder in (project, project / "src"):
+        monkeypatch.chdir(folder)
+        with pytest.raises(NetworkError, match="project isn't running. Start it there") as caught:
+            resolve()
+        assert caught.value.outcome == "not_executed"
+    assert resolve("https://db.example").key == "svc_k_saved"
+    monkeypatch.setenv("PLAINSQL_URL", "https://db.example")
+    assert resolve().key == "svc_k_saved"
+
+
+@pytest.mark.parametrize("host", ["db.example", "10.0.0.1", "127.0.0.1.example", "localhost.example", "[fe80::1]"])
+def test_a_key_is_sent_in_clear_text_only_on_this_machine_or_if_asked(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"http://{host}:8400"
+    with pytest.raises(SettingsError, match="doesn't use TLS.*PLAINSQL_INSECURE=1"):
+        resolve(url, "svc_k_x")
+    with pytest.raises(SettingsError, match="doesn't use TLS"):
+        resolve("https://db.example", "svc_k_x", control_url=url)
+    assert resolve(url, "svc_k_x", insecure=True).address.url == url
+    assert resolve(f"plainsql://k:svc_k_x@{host}:8400?tls=false").address.url == url
+    monkeypatch.setenv("PLAINSQL_INSECURE", "1")
+    assert resolve(url, "svc_k_x").address.url == url
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.1.2.3", "[::1]", "app.localhost"])
+def test_this_machine_needs_no_tls(host: str) -> None:
+    assert resolve(f"http://{host}:8400", "svc_k_x").address.url == f"http://{host}:8400"
 
 
 def test_the_key_of_a_file_is_sent_only_to_the_address_in_that_file(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ def connect(
     control_url: str | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     rate_limit_wait_s: float | None = None,
+    insecure: bool = False,
 ) -> Client:
     """Returns a client for the service at `url`.
 
@@ -54,9 +55,11 @@ def connect(
     call as a whole, including retries.
 
     If a rate limit is reached, a call waits, within its `timeout_s`, and says so with a warning of the logger
-    `plainsql`. `rate_limit_wait_s` limits this wait: with 0, the call raises LimitError at once.
+    `plainsql`. `rate_limit_wait_s` limits this wait: if it would be longer, the call raises LimitError at once.
+
+    `insecure` (`PLAINSQL_INSECURE=1`) allows an http:// URL of another machine; the key is then sent in clear text.
     """
-    settings = resolve(url, key, database=database, ca_file=ca_file, control_url=control_url)
+    settings = resolve(url, key, database=database, ca_file=ca_file, control_url=control_url, insecure=insecure)
     return Client(settings, timeout_s=timeout_s, rate_limit_wait_s=rate_limit_wait_s)
 
 

@@ -233,6 +233,9 @@ class PlainSQLDialect(PGDialect):
         if "ca_file" in options:
             arguments["ca_file"] = options.pop("ca_file")
         scheme = "https" if _truth("tls", options.pop("tls", "true")) else "http"
+        if scheme == "http":
+            # It is what the URL asks for.
+            arguments["insecure"] = True
         if options:
             raise dbapi.InterfaceError(f"The URL has an unknown option: {next(iter(options))}")
         if url.host:

@@ -2,21 +2,23 @@
 
 The order is: the caller's arguments, the environment, `.plainsql/dev.json` in the working directory or the nearest one
 above it, what `plainsql login` saved. A key from a file is used only with the URL from that file, so a key never goes
-to another service.
+to another service. Nor is it sent without TLS to another machine, unless the caller asks for that.
 """
 
 import json
 import os
 import re
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from plainsql.errors import SettingsError
+from plainsql.errors import NetworkError, SettingsError
 
 _DEFAULT_PORTS = {"https": 443, "http": 80}
 _URL = re.compile(
     r"(?P<scheme>https?)://(?:\[(?P<six>[0-9a-fA-F:.]+)\]|(?P<host>[^\s:/?#@\[\]]+))(?::(?P<port>\d+))?/?"
 )
+
+
+_LOOPBACK = re.compile(r"127(?:\.\d{1,3}){3}")
 
 
 class Address(NamedTuple):
@@ -32,6 +34,12 @@ class Address(NamedTuple):
         shown = "" if self.port == _DEFAULT_PORTS[self.scheme] else f":{self.port}"
         return f"{self.scheme}://{host}{shown}"
 
+    @property
+    def exposes_the_key(self) -> bool:
+        """Whether a key sent here could be read on a network: without TLS, to another machine."""
+        is_here = self.host in ("localhost", "::1") or self.host.endswith(".localhost")
+        return self.scheme == "http" and not is_here and _LOOPBACK.fullmatch(self.host) is None
+
 
 class Settings(NamedTuple):
     """A client's settings. `repr` omits `key`, which is a secret. `source` says where the URL comes from."""
@@ -42,6 +50,7 @@ class Settings(NamedTuple):
     control: Address | None = None
     database: str | None = None
     ca_file: str | None = None
+    insecure: bool = False
 
     def __repr__(self) -> str:
         return f"Settings({self.address.url}, database={self.database!r}, from {self.source})"
@@ -65,10 +74,17 @@ def resolve(
     database: str | None = None,
     ca_file: str | None = None,
     control_url: str | None = None,
+    insecure: bool = False,
 ) -> Settings:
-    """The settings in effect. Raises SettingsError if the URL or the key is missing."""
+    """The settings in effect. Raises SettingsError if the URL or the key is missing.
+
+    Raises NetworkError if they would be those of a `plainsql-server dev` that is stopped. With `insecure`, the key may
+    be sent to another machine without TLS.
+    """
     if url is not None and url.startswith("plainsql:"):
         url, key, database, ca_file = _parts_of_plainsql_url(url, key, database, ca_file)
+        # `tls=false` asks for it, too.
+        insecure = insecure or url.startswith("http:")
     known, source = _known_settings(url)
     address = url or known.get("url")
     if not address:
@@ -82,14 +98,27 @@ def resolve(
     if not (secret.isascii() and secret.isprintable()):
         raise SettingsError("The key is invalid: it contains characters that aren't printable ASCII.")
     control = control_url or os.environ.get("PLAINSQL_CONTROL_URL") or known.get("control_url")
-    return Settings(
+    settings = Settings(
         address=parse_url(address),
         key=secret,
         source=source,
         control=parse_url(control) if control else None,
         database=database or os.environ.get("PLAINSQL_DATABASE"),
         ca_file=ca_file or os.environ.get("PLAINSQL_CA_FILE") or known.get("ca_file"),
+        insecure=insecure or os.environ.get("PLAINSQL_INSECURE") == "1",
     )
+    for each in (settings.address, settings.control):
+        check_exposure(each, insecure=settings.insecure)
+    return settings
+
+
+def check_exposure(address: Address | None, *, insecure: bool) -> None:
+    """Raises SettingsError if the key would be sent to another machine without TLS, and nobody asked for that."""
+    if address is not None and address.exposes_the_key and not insecure:
+        raise SettingsError(
+            f"{address.url} doesn't use TLS, so everyone on the network could read the key. Use https://. To send it "
+            "anyway, pass insecure=True (--insecure on the command line) or set PLAINSQL_INSECURE=1."
+        )
 
 
 def saved_login_file() -> str:
@@ -120,46 +149,53 @@ def _known_settings(url: str | None) -> tuple[dict[str, str], str]:
         return {**_matching_file(named), "url": named}, "PLAINSQL_URL"
     if url:
         return _matching_file(url), "the arguments"
-    for found, path in _files():
-        if found:
-            return found, path
-    return {}, ""
+    dev = _dev_file()
+    if found := _read_dev(dev):
+        return found, os.path.relpath(dev)
+    if os.path.exists(_key_beside(dev)):
+        # Not the login: a program that is meant for this folder's service must not use another one.
+        folder = os.path.dirname(os.path.dirname(os.path.abspath(dev)))
+        raise NetworkError(
+            f"The service of the folder {folder} isn't running. Start it there with `plainsql-server dev`, or name "
+            "another service with PLAINSQL_URL, url=… or --url.",
+            outcome="not_executed",
+        )
+    login = saved_login_file()
+    return _read_login(login), login
 
 
 def _matching_file(url: str) -> dict[str, str]:
     wanted = parse_url(url)
-    for found, _ in _files():
+    for found in (_read_dev(_dev_file()), _read_login(saved_login_file())):
         addresses = [found[name] for name in ("url", "alias_url") if found.get(name)]
         if any(parse_url(each) == wanted for each in addresses):
             return found
     return {}
 
 
-def _files() -> Iterator[tuple[dict[str, str], str]]:
-    """The settings in the files, in order of precedence."""
-    dev = _dev_file()
-    yield _read_dev(dev), os.path.relpath(dev)
-    login = saved_login_file()
-    yield _read_login(login), login
-
-
 def _dev_file() -> str:
-    """The nearest `.plainsql/dev.json`, in the working directory or one above it.
+    """The nearest `.plainsql/dev.json`, in the working directory or one above it; it is absent while `dev` is stopped.
 
     Above it, a file of another user is not used: its address would get our statements.
     """
     name = os.path.join(".plainsql", "dev.json")
-    if os.path.exists(name):
+    if os.path.exists(name) or os.path.exists(_key_beside(name)):
         return name
     here = os.path.dirname(os.path.abspath("."))
     while True:
         path = os.path.join(here, name)
-        if os.path.exists(path) and _is_trusted(path):
-            return path
+        for each in (path, _key_beside(path)):
+            if os.path.exists(each) and _is_trusted(each):
+                return path
         above = os.path.dirname(here)
         if above == here:
             return name
         here = above
+
+
+def _key_beside(path: str) -> str:
+    """The file with the key of the service that `path` describes. `dev` keeps it when it stops."""
+    return os.path.join(os.path.dirname(path), "api_key")
 
 
 def _is_trusted(path: str) -> bool:

@@ -3,8 +3,8 @@
 Standard output carries data only. All messages go to standard error. Each subcommand lives in its own module, which is
 imported only when the subcommand runs; this keeps `--help` fast.
 
-Exit codes: 0 success; 1 the service returned an error; 2 invalid usage or settings; 3 the credential was rejected;
-4 the service or the network is unavailable; 130 interrupted.
+Exit codes: 0 success; 1 the service returned an error; 2 invalid usage or settings; 3 the credential was rejected, or
+lacks the scope; 4 the service or the network is unavailable; 5 a rate limit was reached; 130 interrupted.
 """
 
 import sys
@@ -14,6 +14,7 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_ACCESS = 3
 EXIT_UNAVAILABLE = 4
+EXIT_RATE_LIMITED = 5
 EXIT_INTERRUPTED = 130
 
 

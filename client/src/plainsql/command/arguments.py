@@ -19,15 +19,16 @@ _EPILOG = """\
 settings are read from, in this order:
   1. command-line options
   2. PLAINSQL_URL, PLAINSQL_KEY, PLAINSQL_DATABASE, PLAINSQL_CA_FILE,
-     PLAINSQL_CONTROL_URL
+     PLAINSQL_CONTROL_URL, PLAINSQL_INSECURE
   3. .plainsql/dev.json, written by `plainsql-server dev`, in this folder or
      the nearest one above it
   4. what `plainsql login` saved
 
 exit codes:
   0 success                        1 the service returned an error
-  2 invalid usage or settings      3 credential rejected
-  4 service or network unavailable 130 interrupted
+  2 invalid usage or settings      3 credential rejected, or lacks the scope
+  4 service or network unavailable 5 rate limit reached
+  130 interrupted
 """
 _SETTINGS_ARE_ELSEWHERE = "The settings, such as --url, are accepted here, too. See plainsql --help."
 _EXAMPLES = {
@@ -51,7 +52,7 @@ _EXAMPLES = {
   plainsql keys create reports --scope read --bound-to main
   plainsql keys create deployment --scope write --scope admin""",
     "plainsql session": """\
-  plainsql session --scope read -d main     (restricted to one database)""",
+  plainsql session --scope read --bound-to main""",
     "plainsql login": """\
   plainsql login https://db.example.com:8400""",
 }
@@ -177,6 +178,8 @@ def _add_settings(parser: argparse.ArgumentParser, *, is_first: bool = True) -> 
     add("--key", text="API key or session token; PLAINSQL_KEY is safer, because other users can see options")
     add("-d", "--database", metavar="NAME", text="database, by name or id (default: the organization's default)")
     add("--ca-file", metavar="FILE", text="file with the CA certificates to trust instead of the system's")
+    text = "allow http:// to another machine; the key is sent in clear text"
+    add("--insecure", action="store_true", default=False, text=text)
     text = "limit for each request (default: 60; for streamed results, the tier's limit)"
     add("--timeout", type=float, metavar="SECONDS", text=text)
     text = "how long to wait if a rate limit is reached (default: as long as the call may take; 0: fail at once)"
@@ -290,7 +293,7 @@ def _add_key(parser: argparse.ArgumentParser) -> None:
         "neither. Repeat it for several."
     )
     parser.add_argument("--scope", action="append", required=True, choices=SCOPES, help=scopes)
-    parser.add_argument("--bound-to", metavar="DATABASE", help="restrict the key to this database")
+    parser.add_argument("--bound-to", metavar="DATABASE", help="restrict the key to this database; as --database does")
     shown = "when the key expires, such as 2027-01-31T00:00:00Z (default: never)"
     parser.add_argument("--expires-at", metavar="TIME", help=shown)
 
@@ -304,6 +307,8 @@ def _add_rotation(parser: argparse.ArgumentParser) -> None:
 def _add_session(parser: argparse.ArgumentParser) -> None:
     shown = "restrict the session to this scope; repeat it for several (default: the key's scopes)"
     parser.add_argument("--scope", action="append", choices=SCOPES, help=shown)
+    shown = "restrict the session to this database; as --database does"
+    parser.add_argument("--bound-to", metavar="DATABASE", help=shown)
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:

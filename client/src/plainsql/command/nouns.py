@@ -54,14 +54,14 @@ def list_tables(options: argparse.Namespace) -> int:
 
 
 def list_databases(options: argparse.Namespace) -> int:
-    with connect(options) as db:
+    with connect(options, uses_database=False) as db:
         found = list(db.list_databases())
     write_records(("name", "state", "default", "size_bytes", "created_at", "id"), found, options.output_format)
     return 0
 
 
 def create_database(options: argparse.Namespace) -> int:
-    with connect(options) as db:
+    with connect(options, uses_database=False) as db:
         made = db.create_database(options.name)
     say(f"Created database {made.name!r}.")
     print(made.id)
@@ -69,21 +69,21 @@ def create_database(options: argparse.Namespace) -> int:
 
 
 def rename_database(options: argparse.Namespace) -> int:
-    with connect(options) as db:
+    with connect(options, uses_database=False) as db:
         renamed = db.rename_database(_database(db, options.name).id, options.new_name)
     say(f"Renamed database {options.name!r} to {renamed.name!r}.")
     return 0
 
 
 def make_default(options: argparse.Namespace) -> int:
-    with connect(options) as db:
+    with connect(options, uses_database=False) as db:
         changed = db.make_default_database(_database(db, options.name).id)
     say(f"Database {changed.name!r} is now the default.")
     return 0
 
 
 def delete_database(options: argparse.Namespace) -> int:
-    with connect(options) as db:
+    with connect(options, uses_database=False) as db:
         found = _database(db, options.name)
         size = f", {readable_size(found.size_bytes)}," if found.size_bytes is not None else ""
         for_good = " for good" if options.for_good else ""
@@ -95,7 +95,7 @@ def delete_database(options: argparse.Namespace) -> int:
 
 
 def restore_database(options: argparse.Namespace) -> int:
-    with connect(options) as db:
+    with connect(options, uses_database=False) as db:
         restored = db.restore_database(_database(db, options.name).id)
     say(f"Restored database {restored.name!r}.")
     return 0
@@ -109,7 +109,7 @@ def _database(db: Client, name: str) -> Database:
 
 
 def list_keys(options: argparse.Namespace) -> int:
-    with connect(options) as db:
+    with connect(options, uses_database=False) as db:
         found = list(db.list_keys())
     columns = ("id", "name", "state", "scopes", "database", "prefix", "last_four", "last_used_at", "expires_at")
     write_records(columns, found, options.output_format)
@@ -118,11 +118,19 @@ def list_keys(options: argparse.Namespace) -> int:
 
 def create_key(options: argparse.Namespace) -> int:
     expires_at = _expiry(options.expires_at) if options.expires_at else None
-    with connect(options) as db:
-        made = db.create_key(options.name, options.scope, database=options.bound_to, expires_at=expires_at)
-    say(f"Created {made.id}. Save its secret now; it isn't stored and can't be shown again:")
+    with connect(options, uses_database=False) as db:
+        made = db.create_key(options.name, options.scope, database=_binding(options), expires_at=expires_at)
+    bound = f"bound to the database {made.database!r}" if made.database else "for all databases"
+    say(f"Created {made.id}, {bound}. Save its secret now; it isn't stored and can't be shown again:")
     print(made.secret)
     return 0
+
+
+def _binding(options: argparse.Namespace) -> str | None:
+    """The database to bind a key or session to. PLAINSQL_DATABASE isn't meant for that."""
+    if options.bound_to and options.database and options.bound_to != options.database:
+        raise ValueError("--bound-to and --database name different databases.")
+    return options.bound_to or options.database  # type: ignore[no-any-return]  # argparse's
 
 
 def _expiry(text: str) -> dt.datetime:
@@ -135,7 +143,7 @@ def _expiry(text: str) -> dt.datetime:
 
 
 def rotate_key(options: argparse.Namespace) -> int:
-    with connect(options) as db:
+    with connect(options, uses_database=False) as db:
         replaced = _key(db, options.key_name)
         made = db.rotate_key(replaced.id, overlap_seconds=options.overlap)
     say(f"Created {made.id} to replace {replaced.id}. Save its secret now; it can't be shown again:")
@@ -144,7 +152,7 @@ def rotate_key(options: argparse.Namespace) -> int:
 
 
 def revoke_key(options: argparse.Namespace) -> int:
-    with connect(options) as db:
+    with connect(options, uses_database=False) as db:
         found = _key(db, options.key_name)
         question = f"This revokes the key {found.name!r} (…{found.last_four}). Programs that use it stop working."
         confirm(options, found.name, question)
@@ -164,17 +172,18 @@ def _key(db: Client, name: str) -> Key:
 
 
 def create_session(options: argparse.Namespace) -> int:
-    with connect(options) as db:
-        made = db.create_session(scopes=options.scope, database=options.database)
+    with connect(options, uses_database=False) as db:
+        made = db.create_session(scopes=options.scope, database=_binding(options))
     until = readable_time(made.expires_at)
-    say(f"Created a session with scopes {', '.join(made.scopes)}. It expires at {until}. Its token:")
+    bound = f"bound to the database {made.database!r}" if made.database else "for all databases"
+    say(f"Created a session with scopes {', '.join(made.scopes)}, {bound}. It expires at {until}. Its token:")
     print(made.token)
     return 0
 
 
 def show_usage(options: argparse.Namespace) -> int:
     start, end = (_day(text) if text else None for text in (options.start, options.end))
-    with connect(options) as db:
+    with connect(options, uses_database=False) as db:
         found = list(db.usage(start=start, end=end))
     write_records(("day", "database", "requests", "rows", "engine_us", "bytes"), found, options.output_format)
     return 0
@@ -188,7 +197,7 @@ def _day(text: str) -> dt.date:
 
 
 def show_audit(options: argparse.Namespace) -> int:
-    with connect(options) as db:
+    with connect(options, uses_database=False) as db:
         found = list(islice(db.audit(), options.limit))
     if options.output_format == "table":
         found = [{**each, "actor": _actor(each["actor"])} for each in found]
@@ -201,7 +210,7 @@ def _actor(actor: dict[str, Any]) -> str:
 
 
 def reset_database(options: argparse.Namespace) -> int:
-    with connect(options) as db:
+    with connect(options, uses_database=False) as db:
         name = options.name
         confirm(options, name, f"This drops everything in the database {name!r}. It can't be undone.")
         dropped = db.reset_database(name)

@@ -61,7 +61,7 @@ def log_in(options: argparse.Namespace) -> int:
         raise ValueError("No URL given. Usage: plainsql login https://host:port")
     prompt = f"API key for {address}: "
     key = options.key or (getpass.getpass(prompt) if sys.stdin.isatty() else sys.stdin.readline())
-    settings = resolve(address, key.strip(), ca_file=options.ca_file)
+    settings = resolve(address, key.strip(), ca_file=options.ca_file, insecure=options.insecure)
     with client_of(settings, options) as db:
         organization = db.organization()
     saved = {"url": settings.address.url, "key": settings.key}

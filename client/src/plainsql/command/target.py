@@ -11,10 +11,11 @@ from plainsql.settings import Settings, resolve
 from plainsql.transport.protocol import DEFAULT_TIMEOUT_S
 
 
-def connect(options: argparse.Namespace) -> Client:
-    """A client for the service that the options select."""
+def connect(options: argparse.Namespace, *, uses_database: bool = True) -> Client:
+    """A client for the service that the options select. `uses_database` says whether the database in use matters."""
     settings = settings_of(options)
-    say(paint("dim", f"→ {settings.address.url}, {described_database(settings)} (from {settings.source})"))
+    database = f", {described_database(settings)}" if uses_database else ""
+    say(paint("dim", f"→ {settings.address.url}{database} (from {settings.source})"))
     return client_of(settings, options)
 
 
@@ -27,7 +28,9 @@ def client_of(settings: Settings, options: argparse.Namespace) -> Client:
 
 
 def settings_of(options: argparse.Namespace) -> Settings:
-    return resolve(options.url, options.key, database=options.database, ca_file=options.ca_file)
+    return resolve(
+        options.url, options.key, database=options.database, ca_file=options.ca_file, insecure=options.insecure
+    )
 
 
 def described_database(settings: Settings) -> str:

@@ -50,6 +50,7 @@ def connect(
     ca_file: str | None = None,
     timeout_s: float = 60.0,
     rate_limit_wait_s: float | None = None,
+    insecure: bool = False,
     autocommit: bool = False,
     rehearse: Rehearse = "eager",
 ) -> "Connection":
@@ -60,7 +61,7 @@ def connect(
     """
     with translating():
         limits = {"timeout_s": timeout_s, "rate_limit_wait_s": rate_limit_wait_s}
-        client = connect_client(url, key, database=database, ca_file=ca_file, **limits)  # type: ignore[arg-type]  # as above
+        client = connect_client(url, key, database=database, ca_file=ca_file, insecure=insecure, **limits)  # type: ignore[arg-type]  # as above
     return Connection(client, autocommit=autocommit, rehearse=rehearse)
 
 

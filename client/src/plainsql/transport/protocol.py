@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from plainsql.errors import NetworkError, ResultError, ServiceError, SettingsError
 from plainsql.result import Result, TransactionResult
-from plainsql.settings import Settings, parse_url
+from plainsql.settings import Settings, check_exposure, parse_url
 from plainsql.statements import looks_like_a_read
 from plainsql.transport.retry import answer_of, exchange
 from plainsql.transport.wire import AddressBook, Lost, NotSent, Request, Response, Send, Steps
@@ -283,6 +283,7 @@ class Core:
         control = parse_url(banner["control_url"])
         if control.scheme != "https" and self.settings.address.scheme == "https":
             raise SettingsError(f"The control plane at {control.url} doesn't use TLS, so the key wasn't sent.")
+        check_exposure(control, insecure=self.settings.insecure)
         self.addresses.control = control
 
     def _common(self, options: Options) -> dict[str, Any]:

@@ -142,7 +142,8 @@ class Databases:
         named = principal.database if name is None else name
         record = await databases.find(self._directory, principal.organization_id, named)
         if principal.database is not None and (record is None or record.name != principal.database):
-            raise AccessError("forbidden", f"This key is bound to the database {principal.database!r}.")
+            kind = "key" if principal.session_id is None else "session"
+            raise AccessError("forbidden", f"This {kind} is bound to the database {principal.database!r}.")
         if record is None:
             raise AccessError("database_not_found", _not_found_message(name))
         if record.state is not DatabaseState.READY:
