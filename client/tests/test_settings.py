@@ -90,7 +90,7 @@ def test_a_stopped_dev_service_is_never_replaced_by_another(tmp_path: Path, monk
     (project / ".plainsql/dev.json").unlink()
     for folder in (project, project / "src"):
         monkeypatch.chdir(folder)
-        with pytest.raises(NetworkError, match="project isn't running. Start it there") as caught:
+        with pytest.raises(NetworkError, match=r"project isn't running\. Start it there") as caught:
             resolve()
         assert caught.value.outcome == "not_executed"
     assert resolve("https://db.example").key == "svc_k_saved"
@@ -103,7 +103,7 @@ def test_a_key_is_sent_in_clear_text_only_on_this_machine_or_if_asked(
     host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"http://{host}:8400"
-    with pytest.raises(SettingsError, match="doesn't use TLS.*PLAINSQL_INSECURE=1"):
+    with pytest.raises(SettingsError, match=r"doesn't use TLS.*PLAINSQL_INSECURE=1"):
         resolve(url, "svc_k_x")
     with pytest.raises(SettingsError, match="doesn't use TLS"):
         resolve("https://db.example", "svc_k_x", control_url=url)

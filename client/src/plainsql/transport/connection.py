@@ -19,6 +19,7 @@ class Connection:
     def __init__(self, address: Address) -> None:
         self.address = address
         self.deadline = 0.0
+        self.has_answered = False
         self.idle_since = time.monotonic()
         self._wire = Wire(address.url.partition("//")[2])
 
@@ -54,10 +55,15 @@ class Connection:
     async def exchange(self, request: Request, authorization: str) -> Response:
         """Sends a request and returns the response's head. The body is read with `read`."""
         data = self._wire.bytes_of(request, authorization)
+        received = b""
         try:
             await self.write(data)
             while (head := self._wire.head()) is None:
-                self._wire.feed(await self.receive())
+                before, received = received, await self.receive()
+                if not before and not received:
+                    raise Lost(f"{self.address.url} closed the connection without a response.")
+                self.has_answered = True
+                self._wire.feed(received)
         except OSError as error:
             raise self._lost(error) from error
         return head

@@ -15,6 +15,8 @@ from plainsql.transport.connection import Connection
 from plainsql.transport.wire import AddressBook, Lost, NotSent, Response, Send, Steps, T
 
 _CONNECT_S_MAX = 10.0
+_TLS_PROBE_S = 1.0
+_UNANSWERED_BEFORE_PROBE = 2
 
 
 def finish(work: Coroutine[Any, Any, T]) -> T:
@@ -69,6 +71,7 @@ class Driver:
         self._idle: list[Connection] = []
         self._lock = Lock()
         self._closed = False
+        self._unanswered = 0
 
     async def run(self, steps: Steps[T], addresses: AddressBook) -> T:
         """Runs the steps and returns their result, or raises their error."""
@@ -104,12 +107,30 @@ class Driver:
             while chunk := await connection.read():
                 chunks.append(chunk)
             response.body = b"".join(chunks)
-        except BaseException:
+        except BaseException as error:
             # Unread bytes may be left on this connection, so it must not be reused.
             connection.close()
+            if isinstance(error, Lost) and not connection.has_answered:
+                await self._check_scheme(connection.address)
             raise
         self.give_back(connection)
         return response
+
+    async def _check_scheme(self, address: Address) -> None:
+        """Raises NotSent if an http:// URL has the port of an HTTPS server, which just hangs up.
+
+        Asks only when that happens for the second time: the first may be a restart, and asking takes time.
+        """
+        self._unanswered += 1
+        if address.scheme != "http" or self._unanswered != _UNANSWERED_BEFORE_PROBE:
+            return
+        secure = address._replace(scheme="https")
+        try:
+            (await self._open(secure, ssl.create_default_context(), _TLS_PROBE_S)).close()
+        except NotSent as error:
+            if not isinstance(error.__cause__, ssl.SSLCertVerificationError):
+                return
+        raise NotSent(f"This port speaks HTTPS; use {secure.url}.", is_final=True)
 
     async def _take(self, address: Address, wait_s: float) -> Connection:
         if (kept := self._take_kept(address)) is not None:
