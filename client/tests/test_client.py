@@ -103,6 +103,27 @@ def test_results_become_frames_whose_types_are_the_columns(db: plainsql.Client) 
     assert tuple(full.to_arrow().to_pylist()[0].values())[-2:] == as_text
 
 
+def test_a_stream_becomes_the_frame_that_a_result_does(db: plainsql.Client) -> None:
+    columns = "g::int8 as i, nullif(g, 1)::int4 as m, g * 1.50 as n, 'x' || g as s, '2026-01-01Z'::timestamptz as t"
+    for rows in (0, 3):
+        sql = f"select {columns} from generate_series(1, {rows}) g"
+        result = db.query(sql)
+        for name in ("to_pandas", "to_polars", "to_arrow"):
+            with db.stream(sql) as stream:
+                assert getattr(stream, name)().equals(getattr(result, name)()), name
+    with db.stream("select g, g::numeric as n from generate_series(1, 20000) g") as stream:
+        frame = stream.to_pandas()
+    assert (len(frame), str(frame.dtypes["g"]), frame["n"].sum()) == (20_000, "Int32", Decimal(200_010_000))
+
+
+async def test_a_stream_becomes_a_frame_with_asyncio(service: Service) -> None:
+    async with plainsql.connect_async(service.data_url, service.api_key, ca_file=service.dev["ca_file"]) as db:
+        result = await db.query("select 1 as i, 2.5 as n")
+        for name in ("to_pandas", "to_polars", "to_arrow"):
+            async with await db.stream("select 1 as i, 2.5 as n") as stream:
+                assert (await getattr(stream, name)()).equals(getattr(result, name)())
+
+
 def test_a_result_that_the_tier_cuts_is_an_error_and_one_that_the_caller_cuts_is_not(db: plainsql.Client) -> None:
     with pytest.raises(plainsql.ResultError, match=r"use stream\(\)"):
         db.query("select generate_series(1, 100001)")
@@ -157,6 +178,17 @@ def test_an_exception_within_the_block_sends_nothing(db: plainsql.Client) -> Non
         with pytest.raises(plainsql.ResultError):
             _ = together.pending[0].result
         assert db.query(f"select count(*) from {name}").value() == 0
+
+
+def test_a_block_s_results_say_whether_they_are_a_replay(db: plainsql.Client) -> None:
+    key = uuid4().hex
+    for is_replayed in (False, True):
+        with db.transaction(idempotency_key=key) as together:
+            one = together.add("select 1")
+            with pytest.raises(plainsql.ResultError, match="hasn't run"):
+                _ = together.result
+        assert (together.result.replayed, one.result.replayed) == (is_replayed, is_replayed)
+        assert (len(together.result), together.result[0] is one.result) == (1, True)
 
 
 def test_the_same_idempotency_key_does_nothing_twice(db: plainsql.Client) -> None:

@@ -185,7 +185,9 @@ class TransactionResult:
 
     def __init__(self, answer: Mapping[str, Any], *, replayed: bool = False, as_sent: bool = False) -> None:
         request_id = answer["request_id"]
-        self.results = [Result(each, request_id=request_id, as_sent=as_sent) for each in answer["results"]]
+        self.results = [
+            Result(each, request_id=request_id, replayed=replayed, as_sent=as_sent) for each in answer["results"]
+        ]
         self.affected_rows: int = answer["affected_rows"]
         self.attempts: int = answer["transaction"]["attempts"]
         self.notices: tuple[Notice, ...] = notices_in(answer)

@@ -6,7 +6,7 @@ A stream without its closing line has failed. Memory use is bounded by the size 
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from plainsql.errors import Notice, StreamBroken, notices_in, service_error
 from plainsql.result import Row, make_rows
@@ -14,6 +14,11 @@ from plainsql.transport.driver import finish
 from plainsql.transport.protocol import StreamFormat
 from plainsql.transport.wire import Lost, Response, Source
 from plainsql.values import decode_json
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
 
 
 class RowLines:
@@ -141,6 +146,24 @@ class Stream(_Rows, Iterator[Row]):
                 self._rows.clear()
                 yield batch
 
+    def to_arrow(self) -> "pyarrow.Table":
+        """Reads the rest of the stream and returns it as an Arrow table, like `Result.to_arrow`."""
+        from plainsql.frames import arrow_table  # noqa: PLC0415  # an optional dependency
+
+        return arrow_table(self.columns, self.types, list(self))
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """Reads the rest of the stream and returns it as a pandas data frame, like `Result.to_pandas`."""
+        from plainsql.frames import pandas_frame  # noqa: PLC0415  # an optional dependency
+
+        return pandas_frame(self.columns, self.types, list(self))
+
+    def to_polars(self) -> "polars.DataFrame":
+        """Reads the rest of the stream and returns it as a polars data frame, like `Result.to_polars`."""
+        from plainsql.frames import polars_frame  # noqa: PLC0415  # an optional dependency
+
+        return polars_frame(self.columns, self.types, list(self))
+
     def __enter__(self) -> "Stream":
         return self
 
@@ -165,6 +188,24 @@ class AsyncStream(_Rows, AsyncIterator[Row]):
             if not await self._read():
                 raise StopAsyncIteration
         return self._rows.popleft()
+
+    async def to_arrow(self) -> "pyarrow.Table":
+        """Reads the rest of the stream and returns it as an Arrow table, like `Result.to_arrow`."""
+        from plainsql.frames import arrow_table  # noqa: PLC0415  # an optional dependency
+
+        return arrow_table(self.columns, self.types, [row async for row in self])
+
+    async def to_pandas(self) -> "pandas.DataFrame":
+        """Reads the rest of the stream and returns it as a pandas data frame, like `Result.to_pandas`."""
+        from plainsql.frames import pandas_frame  # noqa: PLC0415  # an optional dependency
+
+        return pandas_frame(self.columns, self.types, [row async for row in self])
+
+    async def to_polars(self) -> "polars.DataFrame":
+        """Reads the rest of the stream and returns it as a polars data frame, like `Result.to_polars`."""
+        from plainsql.frames import polars_frame  # noqa: PLC0415  # an optional dependency
+
+        return polars_frame(self.columns, self.types, [row async for row in self])
 
     async def __aenter__(self) -> "AsyncStream":
         return self

@@ -60,7 +60,7 @@ class Pending:
 class TransactionBuilder:
     """Statements that run as one transaction. `add` them; nothing is sent until the transaction runs."""
 
-    __slots__ = ("interactive", "is_done", "max_retries", "options", "pending", "statements")
+    __slots__ = ("_result", "interactive", "is_done", "max_retries", "options", "pending", "statements")
 
     def __init__(self, options: Options, max_retries: int | None = None) -> None:
         self.options = options
@@ -68,6 +68,7 @@ class TransactionBuilder:
         self.statements: list[dict[str, Any]] = []
         self.pending: list[Pending] = []
         self.is_done = False
+        self._result: TransactionResult | None = None
         # Set once a statement has run at once; from then on, none can be added.
         self.interactive: InteractiveSession | None = None
 
@@ -97,9 +98,20 @@ class TransactionBuilder:
     def fill(self, result: TransactionResult) -> TransactionResult:
         """Sets each statement's result."""
         self.is_done = True
+        self._result = result
         for pending, each in zip(self.pending, result.results, strict=True):
             pending.fill(each)
         return result
+
+    @property
+    def result(self) -> TransactionResult:
+        """What the added statements returned, once they have run: at the end of the `with` block, or after `run`.
+
+        Raises ResultError if they haven't run, or if the statements ran one by one with `query`.
+        """
+        if self._result is None:
+            raise ResultError("The transaction hasn't run, or its statements ran with query(), which returns results.")
+        return self._result
 
 
 class InteractiveBuilder(TransactionBuilder):
@@ -134,6 +146,7 @@ class InteractiveBuilder(TransactionBuilder):
             self.interactive.rollback()
         self.statements.clear()
         self.pending.clear()
+        self._result = None
 
 
 def _encode(param: Any) -> Any:
