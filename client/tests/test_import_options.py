@@ -62,6 +62,64 @@ def test_a_csv_file_makes_its_table(service: Service, db: plainsql.Client, table
     assert db.query(f"select count(*) from {table}").value() == 4
 
 
+def test_the_import_says_what_it_created_and_which_cell_made_a_column_text(
+    service: Service, db: plainsql.Client, table: str, tmp_path: Path
+) -> None:
+    (tmp_path / "in.csv").write_text("id,price,name\n1,2.50,a\n2,n/a,b\n3,1,c\n")
+    done = run(service, "import", str(tmp_path / "in.csv"), "--table", table.upper(), "--create")
+    assert done.returncode == 0, done.stderr
+    assert f"Created table {table}: id bigint, price text, name text.\n" in done.stderr
+    assert f"Column 'price' is text and not numeric: {tmp_path}/in.csv, line 3 has 'n/a'.\n" in done.stderr
+    assert f"Imported into {table}: 3 rows" in done.stderr
+    assert "'name' is text" not in done.stderr
+    (tmp_path / "in.ndjson").write_text('{"a": 1}\n{"a": "x"}\n{"a": 2}\n')
+    db.query(f"drop table {table}")
+    done = run(service, "import", str(tmp_path / "in.ndjson"), "--table", table, "--create")
+    assert "Column 'a' is text and not int8" in done.stderr
+    assert "line 2 has 'x'" in done.stderr
+
+
+def test_a_table_that_the_import_created_with_a_key_can_be_updated_by_the_same_command(
+    service: Service, db: plainsql.Client, table: str, tmp_path: Path
+) -> None:
+    arguments = ["import", str(tmp_path / "in.csv"), "--table", table, "--create", "--on-conflict", "update"]
+    for price in (1, 2):
+        (tmp_path / "in.csv").write_text(f"shop,id,price\na,1,{price}\na,2,{price}\n")
+        done = run(service, *arguments, "--primary-key", "shop, id")
+        assert done.returncode == 0, done.stderr
+        assert db.query(f"select sum(price), count(*) from {table}").one() == (2 * price, 2)
+    db.query(f"drop table {table}")
+    unknown = run(service, *arguments, "--primary-key", "nr")
+    assert (unknown.returncode, "the file has no column 'nr'" in unknown.stderr) == (2, True)
+    assert run(service, "import", "in.csv", "--table", table, "--primary-key", "id", cwd=tmp_path).returncode == 2
+
+
+@pytest.mark.parametrize("kind", ["csv", "ndjson"])
+def test_names_may_differ_from_the_columns_in_case(
+    service: Service, db: plainsql.Client, table: str, tmp_path: Path, kind: str
+) -> None:
+    db.query(f'create table {table} (id int, "Name" text, name text, data bytea)')
+    content = {"csv": "ID,Name,Data\n1,x,YQ==\n", "ndjson": '{"ID": 1, "Name": "x", "Data": "YQ=="}\n'}[kind]
+    (tmp_path / f"in.{kind}").write_text(content)
+    done = run(service, "import", str(tmp_path / f"in.{kind}"), "--table", table)
+    assert (done.returncode, db.query(f"select * from {table}").one()) == (0, (1, "x", None, b"a")), done.stderr
+    (tmp_path / f"in.{kind}").write_text(content.replace("Name", "NAME").replace("ID", "id"))
+    unclear = run(service, "import", str(tmp_path / f"in.{kind}"), "--table", table)
+    assert (unclear.returncode, "has no column 'NAME'" in unclear.stderr) == (2, True)
+
+
+def test_a_file_in_latin_1_is_reported_with_its_line_and_the_remedy(
+    service: Service, db: plainsql.Client, table: str, tmp_path: Path
+) -> None:
+    for create in (["--create"], []):
+        for content, line in (("id,name\n1,a\n2,Müller\n", 3), ("id,größe\n1,2\n", 1)):
+            (tmp_path / "in.csv").write_text(content, encoding="latin-1")
+            done = run(service, "import", "in.csv", "--table", table, *create, cwd=tmp_path)
+            assert (done.returncode, f"in.csv, line {line}: The byte 0xf" in done.stderr) == (1, True), done.stderr
+            assert "iconv -f latin1 -t utf8" in done.stderr
+        db.query(f"create table if not exists {table} (id int, name text)")
+
+
 def test_an_ndjson_file_makes_its_table(service: Service, db: plainsql.Client, table: str, tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [
         {"id": 1, "x": 0.5, "tags": ["a"], "doc": {"a": 1}, "none": None, "zip": "12345"},

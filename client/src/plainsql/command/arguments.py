@@ -43,7 +43,8 @@ _EXAMPLES = {
   echo "select 1; select 2" | plainsql sql""",
     "plainsql import": """\
   plainsql import notes.csv --table notes --create
-  plainsql import notes.parquet --table notes --on-conflict update
+  plainsql import notes.csv --table notes --create --primary-key id \
+    --on-conflict update
   zcat notes.csv.gz | plainsql import - --format csv --table notes""",
     "plainsql export": """\
   plainsql export notes.parquet --table notes
@@ -215,6 +216,8 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--table", required=True, help="the table, with its schema if needed: archive.notes")
     shown = "create the table if it doesn't exist, with a Parquet file's types, or types that fit the first rows"
     parser.add_argument("--create", action="store_true", help=shown)
+    shown = "the primary key of a table that --create creates: a column, or several, separated by commas"
+    parser.add_argument("--primary-key", metavar="NAMES", help=shown)
     shown = "if a row exists already: skip the new one, or update it by its primary key (default: fail)"
     parser.add_argument("--on-conflict", choices=("nothing", "update"), help=shown)
     parser.add_argument("--format", choices=FILE_FORMATS, help="file format (default: from the file's name)")

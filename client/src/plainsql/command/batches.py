@@ -22,7 +22,10 @@ _ODD = re.compile("[\x01-\x1f]")
 
 
 class BadRow(Error):
-    """A row that cannot be imported, counted from 1 without the header, and the faulty column if it is known."""
+    """A row that cannot be imported, counted from 1 without the header, and the faulty column if it is known.
+
+    Row 0 is the header.
+    """
 
     def __init__(self, row: int, message: str, column: str | None = None) -> None:
         super().__init__(message)
@@ -51,12 +54,12 @@ class Batch:
 
 def csv_header(file: BinaryIO, delimiter: str) -> list[str]:
     """The column names in the first line."""
-    line = file.readline().decode("utf-8-sig")
+    line = _text(file.readline(), 0).removeprefix("\ufeff")
     while line.count('"') % 2:
         more = file.readline()
         if not more:
             raise ResultError("Line 1: a quotation mark isn't closed.")
-        line += more.decode()
+        line += _text(more, 0)
     (fields,) = parse_csv(line.rstrip("\r\n"), delimiter, 1)
     return [field or "" for field in fields]
 
@@ -128,7 +131,9 @@ def _text(whole: bytes, row: int) -> str:
     except UnicodeDecodeError as error:
         before = whole[: error.start]
         at = before.count(b"\n")
-        raise BadRow(row + at, f"The byte 0x{whole[error.start]:02x} isn't valid UTF-8.") from error
+        message = f"The byte 0x{whole[error.start]:02x} isn't valid UTF-8."
+        remedy = "If the file is in Latin-1, convert it with `iconv -f latin1 -t utf8`."
+        raise BadRow(row + at, f"{message} {remedy}") from error
 
 
 def _joined(rows: list[list[str | None]], row: int, size_bytes: int) -> Batch:

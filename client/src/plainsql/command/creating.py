@@ -7,8 +7,8 @@ fits it. If a later row does not fit, the import fails, names that row, and drop
 import datetime as dt
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from plainsql.bulk import quoted
 from plainsql.client import Client
@@ -23,27 +23,57 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _TIME_ZONE = re.compile(r"(?:Z|[+-]\d\d(?::?\d\d)?)$")
 
 
-def create_table(db: Client, table: str, types: Mapping[str, str]) -> None:
-    """Creates the table, with columns of these types."""
-    typed = ", ".join(f"{quoted(name)} {each}" for name, each in types.items())
-    db.query(f"create table {table} ({typed})")
+class OddCell(NamedTuple):
+    """The only value of a column that keeps it from having another type than text, and its row, counted from 1."""
+
+    column: str
+    row: int
+    value: str
+    other_type: str
+
+
+def create_table(db: Client, table: str, types: Mapping[str, str], key: Sequence[str]) -> None:
+    """Creates the table, with columns of these types and this primary key, if there is one."""
+    unknown = [name for name in key if name not in types]
+    if unknown:
+        raise ValueError(f"--primary-key: the file has no column {unknown[0]!r}. Its columns are {', '.join(types)}.")
+    parts = [f"{quoted(name)} {each}" for name, each in types.items()]
+    if key:
+        parts.append(f"primary key ({', '.join(map(quoted, key))})")
+    db.query(f"create table {table} ({', '.join(parts)})")
 
 
 def fitting_types(columns: Sequence[str], batch: Batch | None, *, is_csv: bool) -> dict[str, str]:
     """The types that fit the values of a batch."""
     values = _values(columns, batch, is_csv=is_csv)
-    return {name: type_of(each, from_text=is_csv) for name, each in zip(columns, values, strict=True)}
+    return {
+        name: type_of((value for _, value in each), from_text=is_csv)
+        for name, each in zip(columns, values, strict=True)
+    }
 
 
-def _values(columns: Sequence[str], batch: Batch | None, *, is_csv: bool) -> list[list[Any]]:
-    """The values of each column in the batch, without NULL."""
+def odd_cells(columns: Sequence[str], batch: Batch | None, *, is_csv: bool) -> Iterator[OddCell]:
+    """The values without which a column of the batch would have had another type than text."""
+    for name, values in zip(columns, _values(columns, batch, is_csv=is_csv), strict=True):
+        kinds = [_kind(value, from_text=is_csv) for _, value in values]
+        rest = _common(set(kinds) - {"text"})
+        # Of two values, neither is the odd one.
+        if kinds.count("text") == 1 and len(kinds) > 2 and _common(set(kinds)) == "text" != rest:
+            row, value = values[kinds.index("text")]
+            yield OddCell(name, row, str(value), rest)
+
+
+def _values(columns: Sequence[str], batch: Batch | None, *, is_csv: bool) -> list[list[tuple[int, Any]]]:
+    """The values of each column in the batch, with their rows, without NULL."""
     if batch is None:
         return [[] for _ in columns]
     if is_csv:
         rows = [line.split(batch.field_separator) for line in batch.text.split(batch.row_separator)]
-        return [[each for each in values if each != batch.null] for values in zip(*rows, strict=True)]
-    objects = [json.loads(line, parse_float=_Number, parse_int=_Number) for line in batch.text.split("\n")]
-    return [[each[name] for each in objects if each.get(name) is not None] for name in columns]
+        by_column = [[None if each == batch.null else each for each in values] for values in zip(*rows, strict=True)]
+    else:
+        objects = [json.loads(line, parse_float=_Number, parse_int=_Number) for line in batch.text.split("\n")]
+        by_column = [[each.get(name) for each in objects] for name in columns]
+    return [[each for each in enumerate(values, batch.first_row) if each[1] is not None] for values in by_column]
 
 
 class _Number(str):
@@ -57,9 +87,13 @@ def type_of(values: Iterable[Any], *, from_text: bool = True) -> str:
 
     Without `from_text`, a string is never taken for a number or a bool, as in JSON, which has these.
     """
-    kinds = {_kind(value, from_text=from_text) for value in values}
+    return _common({_kind(value, from_text=from_text) for value in values})
+
+
+def _common(kinds: set[str]) -> str:
+    """The narrowest type that holds values of all these types."""
     if len(kinds) == 1:
-        return kinds.pop()
+        return next(iter(kinds))
     for wide, narrow in (
         ("numeric", {"int8", "numeric"}),
         ("float8", {"int8", "numeric", "float8"}),

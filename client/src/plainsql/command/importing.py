@@ -15,20 +15,21 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import BinaryIO, NamedTuple
 
-from plainsql.bulk import KEY_COLUMNS, InsertTarget, Stage, conflict_clause, quoted
+from plainsql.bulk import KEY_COLUMNS, InsertTarget, Stage, conflict_clause
 from plainsql.client import Client
 from plainsql.command.batches import BadRow, Batch, csv_batches, csv_header, fields_of, ndjson_batches
-from plainsql.command.creating import create_table, fitting_types
+from plainsql.command.creating import create_table, fitting_types, odd_cells
 from plainsql.command.faults import line_of_object, line_of_row, locate_in_batch, locate_in_stage
 from plainsql.command.progress import Progress
 from plainsql.command.tables import visible
 from plainsql.command.target import connect
 from plainsql.command.terminal import say
-from plainsql.command.transfers import Column, file_format, parquet_input, table_columns
+from plainsql.command.transfers import Column, columns_for, file_format, parquet_input, table_columns
 from plainsql.errors import Error, ServiceError
 
 # One batch is read while another is in transit and a third is being stored.
 _IN_FLIGHT = 3
+_NAME = "select to_regclass($1)::text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +56,9 @@ class Plan:
         """
         if not self.is_csv:
             columns = self.columns if only is None else [self.columns[only]]
-            listed = ", ".join(f"{quoted(column.name)} {column.type_in_json}" for column in columns)
+            listed = ", ".join(f"{column.name_in_json} {column.type_in_json}" for column in columns)
             fields = ", ".join(column.from_json() for column in columns)
-            names = ", ".join(quoted(column.name) for column in columns)
+            names = ", ".join(column.name_in_json for column in columns)
             sql = (
                 f"select $2::int8 + {Stage.ROW} - 1, {fields}"
                 f" from rows from (json_to_recordset($1::text::json) as ({listed}))"
@@ -83,49 +84,63 @@ def import_file(db: Client, options: argparse.Namespace) -> int:
     with ExitStack() as stack:
         path = None if options.file == "-" else options.file
         file = sys.stdin.buffer if path is None else stack.enter_context(open(path, "rb"))
-        plan = _plan(db, file, options)
-        is_counted = plan.rows is not None or path is None
-        total_bytes = None if is_counted else os.path.getsize(options.file)
-        progress = Progress("Importing", total_bytes=total_bytes, total_rows=plan.rows)
+        progress = Progress("Importing")
         try:
+            plan = _plan(db, file, options)
+            is_counted = plan.rows is not None or path is None
+            progress.total_bytes = None if is_counted else os.path.getsize(options.file)
+            progress.total_rows = plan.rows
             _load_or_drop(db, plan, progress)
         except BadRow as error:
             progress.finish("Nothing was imported. Read")
-            say(_named(error, path, plan, options))
+            column = f", column {error.column!r}" if error.column else ""
+            say(visible(f"{options.file}, {_place(error.row, options)}{column}: {error.message}"))
             return 1
-    progress.finish(f"Imported into {options.table}")
+    progress.finish(f"Imported into {plan.table}")
     return 0
 
 
-def _named(error: BadRow, path: str | None, plan: Plan, options: argparse.Namespace) -> str:
-    """The message about a bad row: the file, the line, the column and what is wrong."""
-    line = None
-    if path is not None and plan.rows is None:
-        line = line_of_row(path, error.row, options) if plan.is_csv else line_of_object(path, error.row)
-    where = f"line {line}" if line else f"row {error.row}"
-    column = f", column {error.column!r}" if error.column else ""
-    return visible(f"{options.file}, {where}{column}: {error.message}")
+def _place(row: int, options: argparse.Namespace) -> str:
+    """Where a row is: its line, if the file has lines and can be read again."""
+    kind, line = file_format(options), None
+    if options.file != "-" and kind != "parquet":
+        line = line_of_row(options.file, row, options) if kind == "csv" else line_of_object(options.file, row)
+    if line:
+        return f"line {line}"
+    return f"row {row}" if row else "header"
 
 
 def _plan(db: Client, file: BinaryIO, options: argparse.Namespace) -> Plan:
     names, batches, rows, types = _read(file, options)
     if len(set(names)) != len(names):
         raise ValueError("A column is listed twice.")
+    key = _names(options.primary_key) if options.primary_key else []
+    if key and not options.create:
+        raise ValueError("--primary-key is for a new table: it needs --create.")
     is_csv = file_format(options) == "csv"
-    is_new = options.create and not db.query("select to_regclass($1)", options.table).value()
+    is_new = options.create and not db.query(_NAME, options.table).value()
     if is_new:
         # The first batch also shows whether the file can be read at all.
         first = next(batches, None)
         batches = batches if first is None else chain([first], batches)
-        create_table(db, options.table, types or fitting_types(names, first, is_csv=is_csv))
+        create_table(db, options.table, types or fitting_types(names, first, is_csv=is_csv), key)
     known = table_columns(db, options.table)
-    missing = [name for name in names if name not in known]
-    if missing:
-        raise ValueError(f"Table {options.table} has no column {missing[0]!r}. Its columns are {', '.join(known)}.")
-    columns = [known[name] for name in names]
-    # A new table has no rows and no key to conflict with.
-    conflict = "" if is_new else _conflict(db, options, names)
-    return Plan(options.table, columns, batches, is_csv=is_csv, rows=rows, conflict=conflict, is_new=is_new)
+    # PostgreSQL may have folded the name to lower case.
+    table = str(db.query(_NAME, options.table).value())
+    if is_new:
+        say(visible(f"Created table {table}: {', '.join(f'{each.name} {each.type}' for each in known.values())}."))
+    if is_new and types is None:
+        for cell in odd_cells(names, first, is_csv=is_csv):
+            place = f"{options.file}, {_place(cell.row, options)}"
+            say(visible(f"Column {cell.column!r} is text and not {cell.other_type}: {place} has {cell.value!r}."))
+    columns = columns_for(names, known, table)
+    # A new table without a key has nothing to conflict with.
+    conflict = "" if is_new and not key else _conflict(db, options, [column.name for column in columns])
+    return Plan(table, columns, batches, is_csv=is_csv, rows=rows, conflict=conflict, is_new=is_new)
+
+
+def _names(listed: str) -> list[str]:
+    return [name.strip() for name in listed.split(",")]
 
 
 def _conflict(db: Client, options: argparse.Namespace, names: list[str]) -> str:
@@ -145,7 +160,7 @@ class _Input(NamedTuple):
 
 
 def _read(file: BinaryIO, options: argparse.Namespace) -> _Input:
-    given = [name.strip() for name in options.columns.split(",")] if options.columns else None
+    given = _names(options.columns) if options.columns else None
     input_format = file_format(options)
     if input_format == "csv":
         delimiter = options.delimiter or ("\t" if options.file.lower().endswith(".tsv") else ",")

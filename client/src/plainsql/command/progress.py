@@ -14,12 +14,15 @@ _BAR_CELLS = 24
 
 
 class Progress:
-    """Counts rows and bytes. `total_rows` may be an estimate. Without a total, no time left is shown."""
+    """Counts rows and bytes from its creation on. `total_rows` may be an estimate.
+
+    Without a total, no time left is shown.
+    """
 
     def __init__(self, verb: str, *, total_bytes: int | None = None, total_rows: int | None = None) -> None:
         self._verb = verb
-        self._total_bytes = total_bytes
-        self._total_rows = total_rows
+        self.total_bytes = total_bytes
+        self.total_rows = total_rows
         self._began = time.monotonic()
         self._drawn = 0.0
         self.rows = 0
@@ -41,16 +44,16 @@ class Progress:
         share = self._share()
         if share is None:
             return f"{self._verb} {counts}"
-        about = "" if self._total_bytes else "about "
+        about = "" if self.total_bytes else "about "
         left = f", {about}{_duration(elapsed_s / share * (1 - share))} left" if share else ""
         filled = round(share * _BAR_CELLS)
         return f"{self._verb} [{'█' * filled}{'·' * (_BAR_CELLS - filled)}] {share:4.0%} {counts}{left}"
 
     def _share(self) -> float | None:
-        if self._total_bytes:
-            return min(1.0, self.done_bytes / self._total_bytes)
-        if self._total_rows and self.rows <= self._total_rows:
-            return self.rows / self._total_rows
+        if self.total_bytes:
+            return min(1.0, self.done_bytes / self.total_bytes)
+        if self.total_rows and self.rows <= self.total_rows:
+            return self.rows / self.total_rows
         return None
 
     def finish(self, what: str) -> None:

@@ -3,8 +3,8 @@
 import argparse
 import io
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
@@ -43,6 +43,13 @@ class Column:
 
     name: str
     type: str
+    # Its name in the file, if it is another.
+    field: str | None = None
+
+    @property
+    def name_in_json(self) -> str:
+        """The quoted name of its field."""
+        return quoted(self.field or self.name)
 
     @property
     def type_in_json(self) -> str:
@@ -50,7 +57,7 @@ class Column:
         return "text" if self.type == "bytea" else self.type
 
     def from_json(self) -> str:
-        return _bytes_from(quoted(self.name)) if self.type == "bytea" else quoted(self.name)
+        return _bytes_from(self.name_in_json) if self.type == "bytea" else self.name_in_json
 
     def from_csv(self, field: str) -> str:
         if self.type == "bytea":
@@ -73,6 +80,19 @@ def table_columns(db: Client, table: str) -> dict[str, Column]:
     if not rows:
         raise ResultError(f"Table {table} doesn't exist.")
     return {row.name: Column(row.name, row.type) for row in rows}
+
+
+def columns_for(names: Sequence[str], known: Mapping[str, Column], table: str) -> list[Column]:
+    """The columns that a file's names mean: by their exact name, or by the only one that differs in case alone."""
+    found = []
+    for name in names:
+        near = [column for column in known.values() if column.name.lower() == name.lower()]
+        if name not in known and len(near) != 1:
+            raise ValueError(f"Table {table} has no column {name!r}. Its columns are {', '.join(known)}.")
+        found.append(known[name] if name in known else replace(near[0], field=name))
+    if len({column.name for column in found}) != len(found):
+        raise ValueError("A column is listed twice.")
+    return found
 
 
 def file_format(options: argparse.Namespace) -> str:
