@@ -130,7 +130,7 @@ def test_what_newcomers_type_is_understood_or_explained(service: Service) -> Non
 def test_several_statements_are_one_transaction(service: Service) -> None:
     name = f"c_{uuid4().hex[:8]}"
     failed = run(service, "sql", f"create table {name} (id int)", "select 1 / 0")
-    assert (failed.returncode, "Statement: 2" in failed.stderr) == (1, True)
+    assert (failed.returncode, "Statement 2: select 1 / 0" in failed.stderr) == (1, True)
     assert run(service, "sql", f"select * from {name}").returncode == 1
     assert run(service, "sql", "-p", "5", "select $1::int + 1 as six", "-o", "ndjson").stdout == '{"six":6}\n'
 
@@ -173,6 +173,9 @@ def test_keys_and_sessions_are_bound_as_the_command_says(service: Service) -> No
                 3,
                 True,
             )
+            caller = json.loads(run(service, "--key", key, "whoami").stdout)
+            assert (caller["kind"], caller["scopes"], caller["bound_to"]) == (kind, ["read"], name)
+            assert (caller["expires_at"] is None) == (kind == "key")
             # A read key cannot write, and that is a matter of the key.
             written = run(service, "--key", key, "sql", "create table refused (id int)")
             assert (written.returncode, "scope read" in written.stderr) == (3, True)

@@ -62,7 +62,7 @@ def test_a_script_uses_commands_and_transactions(service: Service, table: str, t
 def test_a_transaction_of_a_script_is_all_or_nothing(service: Service, db: plainsql.Client, table: str) -> None:
     insert = f"insert into {table} values (1, 'x');"
     failed = run(service, input=f"begin; {insert} select 1 / 0; commit;")
-    assert (failed.returncode, "Statement: 2" in failed.stderr) == (1, True)
+    assert (failed.returncode, "Statement 2: " in failed.stderr) == (1, True)
     assert run(service, input=f"begin; {insert} rollback;").returncode == 0
     unfinished = run(service, input=f"begin; {insert}")
     assert (unfinished.returncode, "The transaction was not committed" in unfinished.stderr) == (2, True)

@@ -69,6 +69,17 @@ class Organization:
 
 
 @dataclass(frozen=True, slots=True)
+class Credential:
+    """The key or session that the client sends: `kind` is "key" or "session", `database` the one it is bound to."""
+
+    kind: str
+    id: str
+    scopes: list[str]
+    database: str | None
+    expires_at: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
     """A request to the control plane, and how to read its response."""
 
@@ -178,6 +189,11 @@ def restore_database(database_id: str) -> Call[Database]:
 
 def organization() -> Call[Organization]:
     return Call("GET", "/v1/organizations/current", within("organization", Organization))
+
+
+def caller() -> Call[tuple[Organization, Credential]]:
+    organization_of, credential_of = within("organization", Organization), within("credential", Credential)
+    return Call("GET", "/v1/organizations/current", lambda answer: (organization_of(answer), credential_of(answer)))
 
 
 def rename_organization(name: str) -> Call[Organization]:

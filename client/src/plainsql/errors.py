@@ -121,11 +121,23 @@ class ServiceError(Error):
         # The statement of an interactive transaction that failed, if it isn't the one that was run last.
         self.earlier_sql: str | None = None
 
+    @property
+    def place(self) -> str | None:
+        """Which statement of a transaction failed, counted from 1, and how it begins."""
+        if self.statement_index is None:
+            return None
+        sql = self.sql or self.earlier_sql
+        number = str(self.statement_index + 1)
+        return f"{number}: {_shortened(sql)}" if sql else number
+
     def __str__(self) -> str:
         lines = [f"{self.code}: {self.message}"]
-        lines += [f"{name}: {value}" for name, value in (("detail", self.detail), ("hint", self.hint)) if value]
-        if self.earlier_sql:
-            lines.append(f"failed statement: {_shortened(self.earlier_sql)}")
+        failed = _shortened(self.earlier_sql) if self.earlier_sql else None
+        fields = (
+            ("statement", None if failed else self.place), ("detail", self.detail), ("hint", self.hint),
+            ("failed statement", failed),
+        )  # fmt: skip
+        lines += [f"{name}: {value}" for name, value in fields if value]
         if self.request_id:
             lines.append(f"request id: {self.request_id}")
         return "\n".join(lines)

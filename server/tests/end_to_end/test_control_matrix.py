@@ -150,7 +150,7 @@ def test_objects_of_another_organization_are_not_found(service: Service, route: 
 
 @pytest.mark.parametrize("path", ["/v1/keys", "/v1/databases", "/v1/usage", "/v1/audit", "/v1/organizations/current"])
 def test_no_list_shows_anything_of_another_organizations(service: Service, path: str) -> None:
-    ours = str(answer(service, "GET", "/v1/organizations/current")["id"])
+    ours = str(answer(service, "GET", "/v1/organizations/current")["organization"]["id"])
     key_id = answer(service, "GET", "/v1/keys?limit=1")["keys"][0]["id"]
     shown = call(service, "GET", path, key=credential(service, "other", other_organizations)).text
     assert ours not in shown

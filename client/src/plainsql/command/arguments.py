@@ -43,7 +43,7 @@ _EXAMPLES = {
   echo "select 1; select 2" | plainsql sql""",
     "plainsql import": """\
   plainsql import notes.csv --table notes --create
-  plainsql import notes.csv --table notes --create --primary-key id \
+  plainsql import notes.csv --table notes --create --primary-key id \\
     --on-conflict update
   zcat notes.csv.gz | plainsql import - --format csv --table notes""",
     "plainsql export": """\

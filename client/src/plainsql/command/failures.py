@@ -66,8 +66,8 @@ def lines_of(error: Exception) -> list[str]:
     lines = [paint("red", "Error: ") + visible(error.message, keep="\n")]
     if error.sql is not None and error.position is not None:
         lines += pointed_at(error.sql, error.position)
-    if error.statement_index:
-        lines.append(f"Statement: {error.statement_index + 1}")
+    if error.statement_index is not None:
+        lines.append(visible(f"Statement {error.place}"))
     more = (("Detail", error.detail), ("Hint", error.hint))
     lines += [f"{name}: {visible(value, keep=chr(10))}" for name, value in more if value]
     code = f"{error.code} ({error.sqlstate})" if error.sqlstate else error.code

@@ -14,6 +14,7 @@ from plainsql.command.nouns import write_records
 from plainsql.command.tables import json_of
 from plainsql.command.target import client_of, connect, settings_of
 from plainsql.command.terminal import say
+from plainsql.control import caller
 from plainsql.settings import resolve, saved_login_file
 
 
@@ -80,12 +81,17 @@ def log_in(options: argparse.Namespace) -> int:
 def show_caller(options: argparse.Namespace) -> int:
     settings = settings_of(options)
     with connect(options) as db:
-        organization = db.organization()
+        organization, credential = db.call(caller())
     record = {
         "url": settings.address.url,
         "organization": organization.name,
         "tier": organization.tier,
         "key": f"{settings.key[:10]}…{settings.key[-4:]}",
+        "kind": credential.kind,
+        "id": credential.id,
+        "scopes": credential.scopes,
+        "bound_to": credential.database,
+        "expires_at": credential.expires_at,
         "database": settings.database,
     }
     print(json_of(record))

@@ -126,6 +126,16 @@ async def find_by_digest(directory: Directory, digest: bytes) -> SessionRecord |
     return _record(row) if row else None
 
 
+async def find(directory: Directory, session_id: str, organization_id: str) -> SessionRecord | None:
+    """An organization's session, or None."""
+    async with directory.connection() as connection:
+        cursor = await connection.execute(
+            f"{_SELECT} WHERE s.id = %s AND s.organization_id = %s", (session_id, organization_id)
+        )
+        row = await cursor.fetchone()
+    return _record(row) if row else None
+
+
 async def extend(
     directory: Directory, session_id: str, by_time: timedelta, *, at: datetime, at_most: datetime, by: Actor
 ) -> SessionRecord | None:

@@ -28,7 +28,7 @@ def check_expectation(index: int, step: TransactionStep, counts: Mapping[Count, 
     elif counts[expect.count] != expect.wanted:
         raise StatementError(
             "expectation_failed",
-            f"Statement {index}: expected {expect.count.value} {expect.wanted}, got {counts[expect.count]}."
+            f"Expected {expect.count.value} {expect.wanted}, got {counts[expect.count]}."
             " The transaction was rolled back.",
             statement_index=index,
         )
@@ -37,7 +37,7 @@ def check_expectation(index: int, step: TransactionStep, counts: Mapping[Count, 
 def _stale_read(index: int) -> StatementError:
     return StatementError(
         condition_name(_SERIALIZATION_FAILURE),
-        f"Statement {index}: the result is no longer the one that was expected. The transaction was rolled back.",
+        "The result is no longer the one that was expected. The transaction was rolled back.",
         hint="Start again from the first read. If it fails each time, the result depends on the time.",
         diagnosis=Diagnosis(sqlstate=_SERIALIZATION_FAILURE),
         retryable=True,
@@ -50,7 +50,7 @@ def volatile_read(index: int) -> StatementError:
     """The error for a statement whose result differs from itself."""
     return StatementError(
         "volatile_read",
-        f"Statement {index} gives another result each time that it runs, so its result can't be verified."
+        "The statement gives another result each time that it runs, so its result can't be verified."
         " The transaction was rolled back.",
         hint="Run it in a request of its own. If only the order differs, add ORDER BY or expect a multiset_digest.",
         statement_index=index,

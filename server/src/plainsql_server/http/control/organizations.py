@@ -3,7 +3,7 @@
 Only the operator can create organizations.
 """
 
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from typing import Annotated, Any
 
 import msgspec
@@ -12,8 +12,8 @@ from msgspec import Meta
 from plainsql_server.control_plane import organizations
 from plainsql_server.core.clock import now
 from plainsql_server.core.errors import RequestError
-from plainsql_server.core.principal import Principal
-from plainsql_server.directory import audit, usage
+from plainsql_server.core.principal import Principal, Scope
+from plainsql_server.directory import audit, keys, sessions, usage
 from plainsql_server.directory.audit import AuditRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.organizations import OrganizationRecord
@@ -57,6 +57,27 @@ class OrganizationAnswer(msgspec.Struct, kw_only=True):
 
     success: Success = True
     organization: Organization
+    request_id: RequestId
+
+
+class Credential(msgspec.Struct, kw_only=True):
+    """The key or session that you sent."""
+
+    kind: Annotated[
+        str, Meta(description="Whether it is a key or a session.", extra_json_schema={"enum": ["key", "session"]})
+    ]
+    id: Annotated[str, Meta(description="Identifier of the key or session.")]
+    scopes: Annotated[list[Scope], Meta(description="What it may do.")]
+    database: Annotated[str | None, Meta(description="The database that it is bound to, if any.")]
+    expires_at: Annotated[Time | None, Meta(description="When it expires, if ever.")]
+
+
+class CallerAnswer(msgspec.Struct, kw_only=True):
+    """Your organization, and the credential that you sent."""
+
+    success: Success = True
+    organization: Organization
+    credential: Credential
     request_id: RequestId
 
 
@@ -126,7 +147,16 @@ class OrganizationRoutes:
 
     async def get(self, request: Request, principal: Principal) -> Response:
         found = await organizations.get(self._directory, principal.organization_id)
-        return json_response(200, OrganizationAnswer(organization=_shown(found), request_id=request.id))
+        credential = _shown_credential(principal, await self._expiry(principal))
+        shown = CallerAnswer(organization=_shown(found), credential=credential, request_id=request.id)
+        return json_response(200, shown)
+
+    async def _expiry(self, principal: Principal) -> datetime | None:
+        if principal.session_id is None:
+            key = await keys.find(self._directory, principal.key_id, principal.organization_id)
+            return key.ends_at if key else None
+        session = await sessions.find(self._directory, principal.session_id, principal.organization_id)
+        return session.ends_at if session else None
 
     async def patch(self, request: Request, principal: Principal) -> Response:
         by = administrator(request, principal)
@@ -173,6 +203,16 @@ def _usage_position(cursor: str | None) -> tuple[date, str] | None:
 def _shown(organization: OrganizationRecord) -> Organization:
     return Organization(
         id=organization.id, name=organization.name, tier=organization.tier, created_at=organization.created_at
+    )
+
+
+def _shown_credential(principal: Principal, expires_at: datetime | None) -> Credential:
+    return Credential(
+        kind="key" if principal.session_id is None else "session",
+        id=principal.session_id or principal.key_id,
+        scopes=sorted(principal.scopes),
+        database=principal.database,
+        expires_at=expires_at,
     )
 
 

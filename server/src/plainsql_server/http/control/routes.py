@@ -31,6 +31,7 @@ from plainsql_server.http.control.keys import (
 )
 from plainsql_server.http.control.organizations import (
     AuditAnswer,
+    CallerAnswer,
     OrganizationAnswer,
     OrganizationChangeBody,
     OrganizationRoutes,
@@ -155,7 +156,7 @@ def _database_routes(databases: DatabaseRoutes) -> list[Route]:
 
 
 def _organization_routes(organizations: OrganizationRoutes) -> list[Route]:
-    shown = Contract(answers={200: OrganizationAnswer}, errors=("organization_not_found",))
+    shown = Contract(answers={200: CallerAnswer}, errors=("organization_not_found",))
     changed = Contract(
         body=OrganizationChangeBody,
         max_body_bytes=MAX_BODY_BYTES,
@@ -167,7 +168,11 @@ def _organization_routes(organizations: OrganizationRoutes) -> list[Route]:
     audited = Contract(options=PageOptions, answers={200: AuditAnswer}, errors=())
     return [
         known_callers_route(
-            "GET", "/v1/organizations/current", "Show your organization", organizations.get, contract=shown
+            "GET",
+            "/v1/organizations/current",
+            "Show your organization and credential",
+            organizations.get,
+            contract=shown,
         ),
         _admin("PATCH", "/v1/organizations/current", "Rename your organization", organizations.patch, changed),
         _admin("GET", "/v1/usage", "Show usage by day and database", organizations.get_usage, used),
