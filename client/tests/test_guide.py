@@ -13,6 +13,8 @@ from uuid import uuid4
 
 import pytest
 
+import plainsql
+from server.tests import programs
 from server.tests.service import Service
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs/client.md"
@@ -56,6 +58,31 @@ def test_the_guide_s_python_does_what_it_shows(place: Path) -> None:
 
 def test_the_guide_to_transactions_does_what_it_shows(place: Path) -> None:
     assert run_python_of(GUIDE.with_name("transactions.md"))[0] >= 2
+
+
+_PAGE = """
+const shown = [];
+const made = () => ({ append() {}, set textContent(text) { shown.push(text); } });
+globalThis.document = { createElement: made, body: made() };
+const send = globalThis.fetch;
+const session = { url: process.env.PLAINSQL_URL, token: process.env.TOKEN };
+globalThis.fetch = (url, more) => url === "/session" ? { json: () => session } : send(url, more);
+%s
+console.log(shown.join());
+"""
+
+
+def test_the_guide_s_page_reads_with_a_session(place: Path, service: Service) -> None:
+    """In Node, which has `fetch`; the few elements of a page that it uses are imitated."""
+    programs.need("node")
+    (text,) = [text for language, text in _FENCED.findall(GUIDE.read_text()) if language == "js"]
+    with plainsql.connect() as db:
+        db.query("create table notes as select 1 as id, 'milk' as body union select 2, 'tea'")
+        token = db.create_session(scopes=["read"], database=os.environ["PLAINSQL_DATABASE"]).token
+    (place / "page.mjs").write_text(_PAGE % text)
+    environment = {**os.environ, "NODE_EXTRA_CA_CERTS": str(service.dev["ca_file"]), "TOKEN": str(token)}
+    done = subprocess.run(["node", "page.mjs"], env=environment, cwd=place, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("milk,tea\n", 0), done.stderr
 
 
 def test_the_guide_s_commands_print_what_it_shows(place: Path) -> None:

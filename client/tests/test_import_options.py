@@ -68,7 +68,7 @@ def test_the_import_says_what_it_created_and_which_cell_made_a_column_text(
     (tmp_path / "in.csv").write_text("id,price,name\n1,2.50,a\n2,n/a,b\n3,1,c\n")
     done = run(service, "import", str(tmp_path / "in.csv"), "--table", table.upper(), "--create")
     assert done.returncode == 0, done.stderr
-    assert f"Created table {table}: id bigint, price text, name text.\n" in done.stderr
+    assert f"Created table {table}: id int8, price text, name text.\n" in done.stderr
     assert f"Column 'price' is text and not numeric: {tmp_path}/in.csv, line 3 has 'n/a'.\n" in done.stderr
     assert f"Imported into {table}: 3 rows" in done.stderr
     assert "'name' is text" not in done.stderr

@@ -297,7 +297,7 @@ class AsyncClient:
         called again after a short pause, at most `max_attempts` times in all. So `work` must have no effects outside
         of the database that it can't repeat.
 
-        `max_retries` is that of `transaction`: the service's own retries, within one attempt.
+        `max_retries` limits the service's own retries within one attempt, as in `transaction`.
         """
         attempts = Attempts(max_attempts)
         while True:

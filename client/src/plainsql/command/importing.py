@@ -8,7 +8,7 @@ unchanged. Every batch has its own idempotency key, so a broken connection neith
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -111,32 +111,40 @@ def _place(row: int, options: argparse.Namespace) -> str:
 
 
 def _plan(db: Client, file: BinaryIO, options: argparse.Namespace) -> Plan:
-    names, batches, rows, types = _read(file, options)
-    if len(set(names)) != len(names):
+    source = _read(file, options)
+    if len(set(source.names)) != len(source.names):
         raise ValueError("A column is listed twice.")
     key = _names(options.primary_key) if options.primary_key else []
     if key and not options.create:
         raise ValueError("--primary-key is for a new table: it needs --create.")
     is_csv = file_format(options) == "csv"
+    batches = source.batches
     is_new = options.create and not db.query(_NAME, options.table).value()
     if is_new:
         # The first batch also shows whether the file can be read at all.
         first = next(batches, None)
         batches = batches if first is None else chain([first], batches)
-        create_table(db, options.table, types or fitting_types(names, first, is_csv=is_csv), key)
+        _create(db, options, source, first, key)
     known = table_columns(db, options.table)
     # PostgreSQL may have folded the name to lower case.
     table = str(db.query(_NAME, options.table).value())
-    if is_new:
-        say(visible(f"Created table {table}: {', '.join(f'{each.name} {each.type}' for each in known.values())}."))
-    if is_new and types is None:
-        for cell in odd_cells(names, first, is_csv=is_csv):
-            place = f"{options.file}, {_place(cell.row, options)}"
-            say(visible(f"Column {cell.column!r} is text and not {cell.other_type}: {place} has {cell.value!r}."))
-    columns = columns_for(names, known, table)
+    columns = columns_for(source.names, known, table)
     # A new table without a key has nothing to conflict with.
     conflict = "" if is_new and not key else _conflict(db, options, [column.name for column in columns])
-    return Plan(table, columns, batches, is_csv=is_csv, rows=rows, conflict=conflict, is_new=is_new)
+    return Plan(table, columns, batches, is_csv=is_csv, rows=source.rows, conflict=conflict, is_new=is_new)
+
+
+def _create(db: Client, options: argparse.Namespace, source: "_Input", first: Batch | None, key: Sequence[str]) -> None:
+    """Creates the table, and says with which columns."""
+    is_csv = file_format(options) == "csv"
+    types = source.types or fitting_types(source.names, first, is_csv=is_csv)
+    create_table(db, options.table, types, key)
+    table = db.query(_NAME, options.table).value()
+    say(visible(f"Created table {table}: {', '.join(f'{name} {each}' for name, each in types.items())}."))
+    if source.types is None:
+        for cell in odd_cells(source.names, first, is_csv=is_csv):
+            place = f"{options.file}, {_place(cell.row, options)}"
+            say(visible(f"Column {cell.column!r} is text and not {cell.other_type}: {place} has {cell.value!r}."))
 
 
 def _names(listed: str) -> list[str]:
