@@ -1,5 +1,6 @@
 """`plainsql-server cell extensions`, and what backups and the doctor make of extensions."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +8,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from plainsql_server.control_plane import cells
+from plainsql_server.directory.connection import Directory
+from plainsql_server.engine.admin.cell import TEMPLATE
 from server.tests.operations.diagnosis import assert_found, doctor
 from server.tests.operations.stage import Stage
 
@@ -59,6 +63,35 @@ def test_a_list_may_be_empty(stage: Stage) -> None:
             owner.execute("create extension hstore")
     assert caught.value.diag.message_hint == "Available extensions: none."
     assert "Customers can create these extensions: none." in [each["found"] for each in doctor(stage)]
+
+
+def test_the_list_survives_the_loss_of_the_template(stage: Stage) -> None:
+    chosen = states(stage, "--allow", "tablefunc", "--refuse", "citext")
+    with stage.postgres.connect() as admin:
+        admin.execute(f"alter database {TEMPLATE} is_template false")
+        admin.execute(f"drop database {TEMPLATE}")
+    assert states(stage) == chosen
+    stage.run("upgrade")
+    assert states(stage) == chosen
+
+
+def test_changes_at_the_same_time_are_all_made(stage: Stage) -> None:
+    names = {f"nowhere{number}" for number in range(8)}
+
+    async def change() -> None:
+        async with Directory.open(stage.dsn) as directory:
+            await asyncio.gather(*(cells.change_extensions(directory, "local", allow=[name]) for name in names))
+
+    asyncio.run(change())
+    assert names < states(stage).keys()
+
+
+def test_a_change_that_is_not_audited_is_not_made(stage: Stage) -> None:
+    before = states(stage)
+    stage.ask("alter table audit rename to lost")
+    stage.run("cell", "extensions", "local", "--allow", "tablefunc", exit_code=1)
+    stage.ask("alter table lost rename to audit")
+    assert states(stage) == before
 
 
 def test_a_name_that_is_none_is_refused(stage: Stage) -> None:

@@ -103,7 +103,7 @@ EXTENSIONS = [
               f" and extname = '{name}')")
         for name, schema in (("citext", "pg_catalog"), ("hstore", "plainsql"), ("unaccent", "information_schema"))
     ),
-    Probe("an extension is allowed by a setting", "alter database plainsql_template"
+    Probe("an extension is allowed by a setting", "alter database postgres"
           " set plainsql.extensions = 'tablefunc'"),
     Probe("extensions are listed otherwise", "create or replace view pg_catalog.pg_available_extensions as select 1",
           impossible="the engine refuses it without a special setting"),

@@ -130,7 +130,7 @@ def test_no_setting_of_a_tenants_changes_the_list(hostile: Hostile, client: http
         statements = [attempt, "create extension tablefunc"]
         answer = client.post("/v1/transaction", json={"statements": statements}).json()
         assert answer["error"]["sqlstate"] == "42501", answer
-    refused(client, "alter database plainsql_template set plainsql.extensions = 'tablefunc'")
+    refused(client, "alter database postgres set plainsql.extensions = 'tablefunc'")
     assert listed(client) == before
 
 
@@ -219,12 +219,12 @@ def test_a_tenant_writes_only_the_tables_of_an_extension_that_a_dump_contains(
     (folder / "shelves.control").write_text(CONTROL)
     (folder / "shelves--1.sql").write_text(SCRIPT)
     with hostile.postgres.connect() as admin:
-        admin.execute("alter database plainsql_template set plainsql.extensions = 'shelves'")
+        admin.execute("alter database postgres set plainsql.extensions = 'shelves'")
         try:
             assert listed(client) == {"shelves"} | OWN
             done(client, "create extension shelves")
         finally:
-            admin.execute("alter database plainsql_template reset plainsql.extensions")
+            admin.execute("alter database postgres reset plainsql.extensions")
     done(client, "insert into kept values (1)")
     done(client, "delete from kept")
     refused(client, "insert into fixed values (1)")

@@ -18,6 +18,7 @@ from plainsql_server.directory import audit, cells
 from plainsql_server.directory.cells import CellChange, CellRecord, CellState
 from plainsql_server.directory.connection import Directory
 from plainsql_server.engine.admin import extensions, provisioning
+from plainsql_server.engine.admin.cell import MAINTENANCE_DATABASE
 from plainsql_server.engine.admin.extensions import AllowedExtension
 
 
@@ -103,15 +104,16 @@ async def change_extensions(
     EngineError if the cell is unavailable.
     """
     cell = await get(directory, name)
-    async with _administered(cell) as connection:
+    async with _administered(cell) as connection, extensions.changing(connection):
         listed = {each.name for each in await extensions.allowed(connection)}
         await extensions.allow(connection, None if reset else sorted((listed | set(allow)) - set(refuse)))
         changed = await extensions.allowed(connection)
-    async with directory.connection() as noted, noted.transaction():
-        names = [each.name for each in changed]
-        await audit.note(noted, OPERATOR, "cell.extensions", None, cell.id, extensions=names)
+        # The audit log is written before the change is committed: no change is missing there.
+        async with directory.connection() as noted, noted.transaction():
+            names = [each.name for each in changed]
+            await audit.note(noted, OPERATOR, "cell.extensions", None, cell.id, extensions=names)
     return changed
 
 
 def _administered(cell: CellRecord) -> AbstractAsyncContextManager[AsyncConnection]:
-    return provisioning.admin_connection(cell.conninfo, cell.admin_role, provisioning.MAINTENANCE_DATABASE)
+    return provisioning.admin_connection(cell.conninfo, cell.admin_role, MAINTENANCE_DATABASE)

@@ -25,7 +25,8 @@ from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.directory.moves import MoveRecord
 from plainsql_server.engine.admin import extensions, fencing
-from plainsql_server.engine.admin.provisioning import MAINTENANCE_DATABASE, admin_connection, lock_database
+from plainsql_server.engine.admin.cell import MAINTENANCE_DATABASE
+from plainsql_server.engine.admin.provisioning import admin_connection, lock_database
 
 # The lease of a move: if its process dies, the move and its stop last this much longer. The process renews the lease
 # five times in this span. It must outlast a failover of the directory or a paused machine, or moves would be undone

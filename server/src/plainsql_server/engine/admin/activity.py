@@ -14,7 +14,8 @@ from typing import Any
 
 from psycopg import AsyncConnection
 
-from plainsql_server.engine.admin.provisioning import MAINTENANCE_DATABASE, admin_connection
+from plainsql_server.engine.admin.cell import MAINTENANCE_DATABASE
+from plainsql_server.engine.admin.provisioning import admin_connection
 from plainsql_server.engine.connection.interrupt import AWAITS_NO_STANDBY
 from plainsql_server.engine.connection.sqlstate import engine_unavailable
 

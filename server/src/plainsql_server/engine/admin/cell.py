@@ -8,3 +8,6 @@ REWIND_ROLE = "plainsql_rewind"
 
 # The database that tenants' databases are copied from.
 TEMPLATE = "plainsql_template"
+
+# The database for administrative connections. Tenants cannot connect to it.
+MAINTENANCE_DATABASE = "postgres"

@@ -1,18 +1,19 @@
 """Which extensions tenants can create, and the guards in each database that enforce it.
 
-The list is a setting of the cell, stored with the template database. Every database of the cell can read it, and only
-an administrator can write it, so a change applies at once to all databases. PostgreSQL itself requires that an
-extension is trusted; its script then runs as a superuser.
+The list is a setting of the cell, stored with the maintenance database. Every database of the cell can read it, and
+only an administrator can write it, so a change applies at once to all databases. It stays when the template is dropped
+and created again. PostgreSQL itself requires that an extension is trusted; its script then runs as a superuser.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from psycopg import AsyncConnection, sql
 
 from plainsql_server.core.errors import RequestError
-from plainsql_server.engine.admin.cell import TEMPLATE
+from plainsql_server.engine.admin.cell import MAINTENANCE_DATABASE
 
 # Extensions that tenants can create unless the cell has its own list. docs/security.md has the review of each.
 EXTENSIONS = (
@@ -30,14 +31,17 @@ _FORBIDDEN = "('uuid-ossp', 'uuid_generate_v1')"
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*\Z")
 _SETTING = "plainsql.extensions"
+_STORE = sql.Identifier(MAINTENANCE_DATABASE)
+# An advisory lock, taken in the maintenance database, where tenants cannot connect.
+_LIST_LOCK = 5_518_902_347_716_204_339
 
 _DEFAULT = "'{" + ",".join(EXTENSIONS) + "}'::text[]"
-# A tenant can set the same setting for itself. Only what is stored for the template counts.
+# A tenant can set the same setting for itself. Only what is stored for the maintenance database counts.
 _ALLOWED = f"""
     coalesce((
         SELECT string_to_array(substr(entry, {len(_SETTING) + 2}), ',')
         FROM pg_db_role_setting s JOIN pg_database d ON d.oid = s.setdatabase, unnest(s.setconfig) AS entry
-        WHERE d.datname = '{TEMPLATE}' AND s.setrole = 0 AND starts_with(entry, '{_SETTING}=')
+        WHERE d.datname = '{MAINTENANCE_DATABASE}' AND s.setrole = 0 AND starts_with(entry, '{_SETTING}=')
     ), {_DEFAULT})
 """
 _ALLOWED_STATES = f"""
@@ -195,17 +199,27 @@ async def allowed(cell: AsyncConnection) -> list[AllowedExtension]:
     return [AllowedExtension(*row) for row in rows]
 
 
+@asynccontextmanager
+async def changing(cell: AsyncConnection) -> AsyncIterator[None]:
+    """A transaction in which the list can be read and set; no other one can change it meanwhile.
+
+    Needs a connection to the maintenance database.
+    """
+    async with cell.transaction():
+        await cell.execute("SELECT pg_advisory_xact_lock(%s)", (_LIST_LOCK,))
+        yield
+
+
 async def allow(cell: AsyncConnection, names: Sequence[str] | None) -> None:
     """Sets the cell's list, or removes it, so that the default applies. Raises RequestError if a name is not valid."""
     if names is None:
-        await cell.execute(sql.SQL("ALTER DATABASE {} RESET plainsql.extensions").format(sql.Identifier(TEMPLATE)))
+        await cell.execute(sql.SQL("ALTER DATABASE {} RESET plainsql.extensions").format(_STORE))
         return
     for name in names:
         if not _NAME.match(name):
             raise RequestError("invalid_extension", f"{name!r} is not the name of an extension.")
     listed = sql.Literal(",".join(sorted(set(names))))
-    statement = sql.SQL("ALTER DATABASE {} SET plainsql.extensions = {}").format(sql.Identifier(TEMPLATE), listed)
-    await cell.execute(statement)
+    await cell.execute(sql.SQL("ALTER DATABASE {} SET plainsql.extensions = {}").format(_STORE, listed))
 
 
 async def created(database: AsyncConnection) -> list[str]:

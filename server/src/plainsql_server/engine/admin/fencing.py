@@ -12,7 +12,8 @@ from contextlib import asynccontextmanager
 from psycopg import AsyncConnection, sql
 
 from plainsql_server.core.errors import EngineError
-from plainsql_server.engine.admin.provisioning import MAINTENANCE_DATABASE, EngineNames, admin_connection, lock_database
+from plainsql_server.engine.admin.cell import MAINTENANCE_DATABASE
+from plainsql_server.engine.admin.provisioning import EngineNames, admin_connection, lock_database
 
 # A backend reacts to termination at once, unless it is blocked in a system call. Then it is signaled again, but not
 # forever: the tenant's requests wait while the database is closed.

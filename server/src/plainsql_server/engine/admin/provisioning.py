@@ -17,7 +17,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from plainsql_server.core.errors import InternalError, RequestError, described
 from plainsql_server.engine.admin import hardening
-from plainsql_server.engine.admin.cell import REWIND_ROLE, TEMPLATE
+from plainsql_server.engine.admin.cell import MAINTENANCE_DATABASE, REWIND_ROLE, TEMPLATE
 from plainsql_server.engine.admin.hardening import functions_like, harden, pins
 from plainsql_server.engine.connection.sqlstate import engine_unavailable
 from plainsql_server.engine.execution import records
@@ -36,7 +36,6 @@ ROLE_CONNECTION_LIMIT = 64 + 8
 _OWNERS_FUNCTIONS = r"^(lo_(?!import|export).*|lowrite)$"
 
 _CONNECT_TIMEOUT_S = 5
-MAINTENANCE_DATABASE = "postgres"
 # Advisory locks taken in the maintenance database, where tenants cannot connect.
 _TEMPLATE_LOCK = 7_040_320_155_210_118_712
 # Administrative work on one database takes a second at most. A caller that waits longer should fail and retry later.
