@@ -5,6 +5,7 @@ so that a test never passes because an extension is missing.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, LiteralString
 
 import httpx
@@ -30,7 +31,7 @@ def client(hostile: Hostile) -> Iterator[httpx.Client]:
     """A client of a tenant that has no extension when the test begins."""
     with hostile.client() as client:
         for (name,) in rows(client, "select extname from pg_extension where extname <> 'plpgsql'"):
-            done(client, f'drop extension "{name}" cascade')
+            done(client, f'drop extension if exists "{name}" cascade')
         yield client
 
 
@@ -207,29 +208,96 @@ def test_pgvector_stores_searches_and_rejects_what_is_no_vector(hostile: Hostile
 
 CONTROL = "comment = 'x'\ndefault_version = '1'\nrelocatable = true\ntrusted = true\n"
 SCRIPT = "create table kept (a int); create table fixed (a int); select pg_extension_config_dump('kept', '');"
+# A function of this name is forbidden. PostgreSQL 18 of the wheel has no uuid-ossp.
+FORBIDDEN = "create function uuid_generate_v1() returns int language sql as 'select 1';"
+
+
+@contextmanager
+def installed(hostile: Hostile, name: str, script: str = "", requires: str = "") -> Iterator[None]:
+    """Has a trusted extension on the cell's machine. Only PostgreSQL 18 finds extensions in a folder of the test's."""
+    if hostile.major < 18:
+        pytest.skip("PostgreSQL finds extensions in one folder only")
+    folder = hostile.folder / "trusted" / "extension"
+    control, first = folder / f"{name}.control", folder / f"{name}--1.sql"
+    control.write_text(CONTROL + (f"requires = '{requires}'\n" if requires else ""))
+    first.write_text(script)
+    try:
+        yield
+    finally:
+        control.unlink()
+        first.unlink()
+
+
+@contextmanager
+def allowed(hostile: Hostile, names: LiteralString) -> Iterator[None]:
+    """Has this list on the cell."""
+    with hostile.postgres.connect() as admin:
+        admin.execute(f"alter database postgres set plainsql.extensions = '{names}'")
+        try:
+            yield
+        finally:
+            admin.execute("alter database postgres reset plainsql.extensions")
 
 
 def test_a_tenant_writes_only_the_tables_of_an_extension_that_a_dump_contains(
     hostile: Hostile, client: httpx.Client
 ) -> None:
-    """As the coordinate systems of PostGIS are. Only PostgreSQL 18 finds extensions in a folder of the test's."""
-    if hostile.major < 18:
-        pytest.skip("PostgreSQL finds extensions in one folder only")
-    folder = hostile.folder / "trusted" / "extension"
-    (folder / "shelves.control").write_text(CONTROL)
-    (folder / "shelves--1.sql").write_text(SCRIPT)
-    with hostile.postgres.connect() as admin:
-        admin.execute("alter database postgres set plainsql.extensions = 'shelves'")
-        try:
-            assert listed(client) == {"shelves"} | OWN
-            done(client, "create extension shelves")
-        finally:
-            admin.execute("alter database postgres reset plainsql.extensions")
+    """As the coordinate systems of PostGIS are."""
+    with installed(hostile, "shelves", SCRIPT), allowed(hostile, "shelves"):
+        assert listed(client) == {"shelves"} | OWN
+        done(client, "create extension shelves")
     done(client, "insert into kept values (1)")
     done(client, "delete from kept")
     refused(client, "insert into fixed values (1)")
     refused(client, "alter table kept add b int")
     refused(client, "create trigger mine before insert on kept execute function suppress_redundant_updates_trigger()")
+
+
+@pytest.mark.parametrize("child", ["cube", "middle"])
+def test_an_allowed_extension_brings_none_that_is_not(hostile: Hostile, client: httpx.Client, child: str) -> None:
+    """PostgreSQL reports only the extension of the statement to event triggers, not those that CASCADE creates."""
+    with (
+        installed(hostile, "middle", requires="cube"),
+        installed(hostile, "parent", requires=child),
+        allowed(hostile, "parent,middle"),
+    ):
+        error = refused(client, "create extension parent cascade")
+        assert error["message"] == 'the extension "cube" is not offered'
+        assert rows(client, "select extname from pg_extension where extname <> 'plpgsql'") == []
+    with (
+        installed(hostile, "middle", requires="cube"),
+        installed(hostile, "parent", requires=child),
+        allowed(hostile, "parent,middle,cube"),
+    ):
+        done(client, "create extension parent cascade")
+
+
+def test_an_extension_that_another_one_brings_is_restricted_as_if_it_came_alone(
+    hostile: Hostile, client: httpx.Client
+) -> None:
+    with (
+        installed(hostile, "shelves", SCRIPT),
+        installed(hostile, "uuid-ossp", FORBIDDEN, requires="shelves"),
+        installed(hostile, "parent", requires="uuid-ossp"),
+        allowed(hostile, "parent,shelves,uuid-ossp"),
+    ):
+        refused(client, "create extension parent schema pg_catalog cascade")
+        done(client, "create extension parent cascade")
+    refused(client, "select uuid_generate_v1()")
+    done(client, "insert into kept values (1)")
+    refused(client, "insert into fixed values (1)")
+
+
+def test_the_probe_of_extensions_names_what_is_offered_and_fails_without(
+    hostile: Hostile, client: httpx.Client
+) -> None:
+    done(client, "create extension citext")
+    with allowed(hostile, "hstore,pg_magic"):
+        found = client.get("/capabilities/extensions").json()
+        assert (found["supported"], found["evidence"]) == (True, {"available": ["hstore"]})
+    with allowed(hostile, "pg_magic"):
+        found = client.get("/capabilities/extensions").json()
+        assert (found["supported"], found["evidence"]) == (False, {"available": []})
 
 
 def test_the_guard_leaves_a_superusers_extensions_alone(hostile: Hostile) -> None:

@@ -97,10 +97,11 @@ _ADVICE = r"""
         EXECUTE FUNCTION plainsql.advise_extensions();
     ALTER EVENT TRIGGER plainsql_advise_extensions ENABLE ALWAYS;
 """
-# Runs at the end of CREATE EXTENSION and undoes it by failing. Extensions that another one requires are created with
-# it. PostgreSQL does not check that the tenant may create objects in the schema: a trusted script runs as a superuser.
-# The guard runs as one, too, because only the owner of a function or table can change privileges on it. The tables that
-# it lets the tenant write are those whose rows belong into a dump: without the privilege, the tenant's role could not
+# Runs at the end of CREATE EXTENSION and undoes it by failing. CASCADE also creates the extensions that another one
+# requires. PostgreSQL does not report these to event triggers, so the guard finds them by their dependencies.
+# PostgreSQL does not check that the tenant may create objects in the schema: a trusted script runs as a superuser. The
+# guard runs as one, too, because only the owner of a function or table can change privileges on it. The tables that it
+# lets the tenant write are those whose rows belong into a dump: without the privilege, the tenant's role could not
 # restore them.
 _GUARD = f"""
     CREATE OR REPLACE FUNCTION plainsql.check_extensions() RETURNS event_trigger
@@ -112,12 +113,17 @@ _GUARD = f"""
         writable text;
     BEGIN
         FOR made IN
+            WITH RECURSIVE concerned (extension) AS (
+                SELECT c.objid FROM pg_event_trigger_ddl_commands() c WHERE c.classid = 'pg_extension'::regclass
+                UNION
+                SELECT d.refobjid FROM concerned JOIN pg_depend d ON d.objid = extension
+                WHERE d.classid = 'pg_extension'::regclass AND d.refclassid = 'pg_extension'::regclass
+            )
             SELECT e.oid AS id, e.extname AS its_name, n.nspname AS its_schema, e.extconfig AS its_tables,
                    e.extowner::regrole AS its_owner,
                    e.extname IN (SELECT plainsql.offered_extensions()) AS is_offered,
                    has_schema_privilege(e.extowner, n.oid, 'CREATE') AS is_at_home
-            FROM pg_event_trigger_ddl_commands() c
-            JOIN pg_extension e ON c.classid = 'pg_extension'::regclass AND e.oid = c.objid
+            FROM concerned JOIN pg_extension e ON e.oid = extension
             JOIN pg_namespace n ON n.oid = e.extnamespace
             JOIN pg_roles r ON r.oid = e.extowner
             WHERE NOT r.rolsuper
