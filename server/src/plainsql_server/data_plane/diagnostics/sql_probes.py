@@ -73,7 +73,7 @@ async def _holds(service: ServiceConnection, step: Step, evidence: list[dict[str
 async def extensions(context: ProbeContext) -> ProbeFinding:
     """Lists the extensions that can be created in the database."""
     async with context.open() as service:
-        (answer,) = await service.run(b"select name from pg_catalog.pg_available_extensions order by name")
+        (answer,) = await service.run(b"select plainsql.offered_extensions()")
     names = [value.decode() for row in answer.rows for value in row if value is not None]
     return ProbeFinding(bool(names), {"available": names})
 
