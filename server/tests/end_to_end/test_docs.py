@@ -21,7 +21,7 @@ _LIMIT_S = 100
 
 
 def page_load(url: str, key: str, *tries: tuple[str, str, str]) -> dict[str, Any]:
-    """What a visitor sees who sends these: (a name for it, the operation, the example)."""
+    """What a visitor sees who sends these: (a name for it, the operation, the example or, for `post_query`, SQL)."""
     command = ["node", str(READERS / "docs.mjs"), f"{url}/docs", key, SCREENSHOTS, json.dumps(tries)]
     printed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LIMIT_S)
     assert printed.returncode == 0, printed.stderr
@@ -38,8 +38,9 @@ def test_the_docs_page_sends_examples_and_shows_the_answers(plain_service: Servi
     seen = page_load(
         plain_service.data_url, plain_service.api_key,
         ("row", "post_v1_query", "With parameters"), ("stream", "post_v1_query", "A stream"),
-        ("text", "post_query", ""), ("transaction", "post_v1_transaction", "An expectation"),
-        ("health", "get_health", ""),
+        ("text", "post_query", ""), ("ddl", "post_query", "create table if not exists noted (id int)"),
+        ("write", "post_query", "insert into noted values (1), (2)"),
+        ("transaction", "post_v1_transaction", "An expectation"), ("health", "get_health", ""),
     )  # fmt: skip
     assert {" ".join(section.split()) for section in seen["sections"]} == routes(plain_service, plain_service.data_url)
     answers = seen["answers"]
@@ -48,10 +49,13 @@ def test_the_docs_page_sends_examples_and_shows_the_answers(plain_service: Servi
     assert "event: row" in answers["stream"]
     assert "event: done" in answers["stream"]
     assert '"success": true' in answers["text"]
+    assert '"command": "CREATE TABLE"' in answers["ddl"]
+    assert '"affected_rows": 2' in answers["write"]
     assert '"attempts": 1' in answers["transaction"]
     assert '"status": "ok"' in answers["health"]
     assert seen["tables"] == {
         "row": [["SELECT, 1 row", ["sum"], ["3"]]], "text": [["SELECT, 1 row", ["at"], seen["tables"]["text"][0][2]]],
+        "ddl": [["CREATE TABLE, 0 rows", []]], "write": [["INSERT, 2 rows", []]],
         "transaction": [["SELECT, 1 row", ["seven"], ["7"]]], "stream": [], "health": [],
     }  # fmt: skip
     check_programs(seen["programs"]["row"], plain_service)
@@ -120,6 +124,8 @@ def test_the_page_and_its_files_have_a_strict_policy_and_no_word_of_other_hosts(
         assert "http://" not in answer.text
         assert "https://" not in answer.text
         assert len(answer.content) < 32_000
+    listed = plain_service.http.get(f"{plain_service.data_url}/docs").text
+    assert [name for name in GUIDES if f'href="/guides/{name}"' not in listed] == []
     assert plain_service.http.get(f"{plain_service.data_url}/").json()["docs"] == f"{plain_service.data_url}/docs"
 
 
@@ -133,6 +139,8 @@ def test_guides_are_pages_whose_links_lead_somewhere(plain_service: Service) -> 
         again = plain_service.http.get(str(answer.url), headers={"If-None-Match": answer.headers["etag"]})
         assert (again.status_code, again.content) == (304, b"")
     for path, page in pages.items():
+        names = re.findall(r' id="([^"]*)"', page.text)
+        assert len(names) == len(set(names))
         for link in re.findall(r'href="([^"]*)"', page.text):
             to, _, heading = link.partition("#")
             if heading and (to or path) in pages:

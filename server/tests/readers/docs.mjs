@@ -23,7 +23,8 @@ try {
   const tables = {};
   for (const [name, id, example] of JSON.parse(process.argv[5])) {
     const section = page.locator(`#${id}`);
-    if (example) await section.getByLabel("Example").selectOption({ label: example });
+    if (example && id === "post_query") await section.getByLabel("Body").fill(example);
+    else if (example) await section.getByLabel("Example").selectOption({ label: example });
     await section.locator("button").click();
     await page.waitForFunction((each) => /^\d{3}\n[^]*(\n}|\nevent: done\n.*\n\n)$/.test(document.querySelector(`#${each} pre`).textContent), id);
     answers[name] = await section.locator("pre").first().innerText();
@@ -50,7 +51,7 @@ try {
     document.body.append(script);
     return window.ran === true;
   });
-  await page.click("header a[href='guides/client']");
+  await page.click("header a[href='/guides/client']");
   await page.waitForURL("**/guides/client");
   const guide = { title: await page.locator("h1").innerText(), height: (await page.locator("body").boundingBox()).height };
   if (folder) await page.screenshot({ path: `${folder}/guide.png` });

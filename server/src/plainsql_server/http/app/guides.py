@@ -13,7 +13,7 @@ from plainsql_server.http.app.etags import KNOWN_VERSION
 from plainsql_server.http.app.kept import Kept
 from plainsql_server.http.app.markdown import rendered
 from plainsql_server.http.app.routes import Route, open_route
-from plainsql_server.http.app.web_pages import GUIDES, HTML, PAGE_HEADERS, page_html
+from plainsql_server.http.app.web_pages import GUIDES, HTML, PAGE_HEADERS, guide_links, page_html
 from plainsql_server.http.server.requests import Request
 from plainsql_server.http.server.responses import Response
 
@@ -42,8 +42,7 @@ async def _get(request: Request) -> Response:
 @cache
 def _page(name: str) -> Kept:
     text = files("plainsql_server.http.app").joinpath("pages", "guides", f"{name}.md").read_text(encoding="utf-8")
-    listed = " · ".join(f'<a href="/guides/{each}">{title}</a>' for each, title in GUIDES.items())
-    content = f'<p>Guides: {listed} · <a href="/docs">Reference</a></p>\n{rendered(text, _link)}'
+    content = f'<p>Guides: {guide_links(" · ")} · <a href="/docs">Reference</a></p>\n{rendered(text, _link)}'
     body = page_html(f"PlainSQL: {GUIDES[name]}", content).encode()
     return Kept(body, f"{HTML}; charset=utf-8".encode(), PAGE_HEADERS)
 

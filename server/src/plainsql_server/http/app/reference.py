@@ -15,7 +15,7 @@ from plainsql_server.http.app.guides import guides_route
 from plainsql_server.http.app.kept import Kept
 from plainsql_server.http.app.openapi import Json, openapi_document
 from plainsql_server.http.app.routes import AnswerAnyone, Route, open_route
-from plainsql_server.http.app.web_pages import PAGE_HEADERS
+from plainsql_server.http.app.web_pages import PAGE_HEADERS, guide_links
 from plainsql_server.http.server.requests import Request
 from plainsql_server.http.server.responses import Response
 
@@ -68,7 +68,8 @@ def _page_route(path: str, file: str, content_type: str, purpose: str) -> Route:
 
 
 def _page(file: str, content_type: str) -> AnswerAnyone:
-    body = files("plainsql_server.http.app").joinpath("pages", file).read_bytes()
+    text = files("plainsql_server.http.app").joinpath("pages", file).read_text(encoding="utf-8")
+    body = (text.replace("{guides}", guide_links(" · ")) if file.endswith(".html") else text).encode()
     page = Kept(body, f"{content_type}; charset=utf-8".encode(), PAGE_HEADERS)
 
     async def answer(request: Request) -> Response:

@@ -91,7 +91,7 @@ def start_page(shown: ShownService) -> Response:
     url = escape(shown.data_url)
     content = f"""<h1>PlainSQL {escape(shown.version)}</h1>
 <p>SQL over plain HTTPS, on PostgreSQL. <a href="/docs">Read about the routes of this host and try them</a>, or read
-the guides: {_guides()}.</p>
+the guides: {guide_links(", ")}.</p>
 <pre>curl -H "Authorization: Bearer $KEY" --json '{{"sql": "select 1 + 1 as two"}}' {url}/v1/query</pre>
 <h2>Hosts</h2>
 {_table((name, escape(address)) for name, address in hosts if address is not None)}
@@ -101,8 +101,9 @@ the guides: {_guides()}.</p>
     return _response(200, "PlainSQL", content)
 
 
-def _guides() -> str:
-    return ", ".join(f'<a href="/guides/{name}">{escape(title)}</a>' for name, title in GUIDES.items())
+def guide_links(separator: str) -> str:
+    """Links to the guides."""
+    return separator.join(f'<a href="/guides/{name}">{escape(title)}</a>' for name, title in GUIDES.items())
 
 
 def not_found_page(error: ServiceError, response: Response, request_id: str) -> Response:

@@ -149,7 +149,7 @@ class Form {
     try {
       await this.show(await fetch(url, options));
     } catch (error) {
-      this.answer.textContent = String(error);
+      this.answer.append(`\n${error}`);
     }
   }
 
@@ -160,8 +160,8 @@ class Form {
     this.answer.textContent = head;
     if (response.headers.get("content-type") === "application/json") {
       const text = await response.text();
-      this.result.replaceChildren(...resultTables(exact(text)));
       this.answer.textContent = head + pretty(text);
+      this.result.replaceChildren(...resultTables(exact(text)));
       return;
     }
     // A stream is shown as it comes.
@@ -231,7 +231,8 @@ const ROWS_SHOWN = 500;
 
 function resultTable({ columns, rows, command, affected_rows: affected, truncated }) {
   const names = uniqueNames(columns);
-  const count = columns.length ? rows.length : affected;
+  // Where numbers keep their digits, they are objects that can't be converted to text.
+  const count = columns.length ? rows.length : (affected?.rawJSON ?? affected);
   const more = truncated ? ", truncated" : rows.length > ROWS_SHOWN ? `, the first ${ROWS_SHOWN} shown` : "";
   const cells = (each) => element("tr", {}, ...names.map((name, index) => resultCell(Array.isArray(each) ? each[index] : each[name])));
   return element("table", {}, element("caption", {}, `${command}, ${count} ${String(count) === "1" ? "row" : "rows"}${more}`),
