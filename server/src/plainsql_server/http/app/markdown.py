@@ -1,4 +1,4 @@
-"""Converts the Markdown of our guides to HTML: headings, paragraphs, lists, tables, code, links and bold text.
+"""Converts the Markdown of our guides to HTML: headings, paragraphs, lists, tables, code, links, bold and italics.
 
     html = rendered(markdown, link)
 
@@ -11,14 +11,35 @@ from html import escape
 
 Link = Callable[[str], str | None]
 
-_INLINE = re.compile(r"`(?P<code>[^`]+)`|\[(?P<text>(?:[^]`]|`[^`]*`)+)\]\((?P<target>[^)]+)\)|\*\*(?P<bold>[^*]+)\*\*")
+_INLINE = re.compile(
+    r"`(?P<code>[^`]+)`|\[(?P<text>(?:[^]`]|`[^`]*`)+)\]\((?P<target>[^)]+)\)|\*\*(?P<bold>[^*]+)\*\*"
+    r"|\*(?P<italic>[^*\s](?:[^*]*[^*\s])?)\*"
+)
 _ITEM = re.compile(r"(?P<mark>-|\d+\.) +")
 _CELLS = re.compile(r"(?<!\\)\|")
 
 
+class _Page:
+    """A page: where its links lead, and the names of its headings so far."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self._anchors: set[str] = set()
+
+    def new_anchor(self, heading: str) -> str:
+        """The name of the next heading. As on GitHub, a second `close` is `close-1`."""
+        first = name = anchor(heading)
+        number = 0
+        while name in self._anchors:
+            number += 1
+            name = f"{first}-{number}"
+        self._anchors.add(name)
+        return name
+
+
 def rendered(markdown: str, link: Link) -> str:
     """The HTML of a text."""
-    return "\n".join(_blocks(markdown.splitlines(), link))
+    return "\n".join(_blocks(markdown.splitlines(), _Page(link)))
 
 
 def anchor(heading: str) -> str:
@@ -26,7 +47,7 @@ def anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-def _blocks(lines: Sequence[str], link: Link) -> Iterator[str]:
+def _blocks(lines: Sequence[str], page: _Page) -> Iterator[str]:
     at = 0
     while at < len(lines):
         line = lines[at]
@@ -37,13 +58,13 @@ def _blocks(lines: Sequence[str], link: Link) -> Iterator[str]:
             yield f"<pre>{escape(chr(10).join(block[1:-1]))}</pre>"
         elif line.startswith("#"):
             marks, _, heading = line.partition(" ")
-            yield f'<h{len(marks)} id="{escape(anchor(heading))}">{_inline(heading, link)}</h{len(marks)}>'
+            yield f'<h{len(marks)} id="{escape(page.new_anchor(heading))}">{_inline(heading, page)}</h{len(marks)}>'
         elif line.startswith("|"):
-            yield _table(block, link)
+            yield _table(block, page)
         elif _ITEM.match(line):
-            yield _list(block, link)
+            yield _list(block, page)
         elif line.strip():
-            yield f"<p>{_inline(' '.join(each.strip() for each in block), link)}</p>"
+            yield f"<p>{_inline(' '.join(each.strip() for each in block), page)}</p>"
 
 
 def _end(lines: Sequence[str], start: int) -> int:
@@ -75,7 +96,7 @@ def _begins_another(lines: Sequence[str], at: int, *, is_list: bool, is_table: b
     return not line.strip() or line.startswith(("```", "#", "|")) or _ITEM.match(line) is not None
 
 
-def _list(lines: Sequence[str], link: Link) -> str:
+def _list(lines: Sequence[str], page: _Page) -> str:
     items: list[list[str]] = []
     width = 0
     for line in lines:
@@ -85,37 +106,39 @@ def _list(lines: Sequence[str], link: Link) -> str:
         else:
             items[-1].append(line[width:] if line[:width].isspace() else line)
     name = "ul" if lines[0].startswith("-") else "ol"
-    return f"<{name}>{''.join(f'<li>{_item(each, link)}</li>' for each in items)}</{name}>"
+    return f"<{name}>{''.join(f'<li>{_item(each, page)}</li>' for each in items)}</{name}>"
 
 
-def _item(lines: Sequence[str], link: Link) -> str:
-    blocks = list(_blocks(lines, link))
+def _item(lines: Sequence[str], page: _Page) -> str:
+    blocks = list(_blocks(lines, page))
     return blocks[0].removeprefix("<p>").removesuffix("</p>") if len(blocks) == 1 else "\n".join(blocks)
 
 
-def _table(lines: Sequence[str], link: Link) -> str:
-    head, _, *rows = [_CELLS.split(line.strip())[1:-1] for line in lines]
-    return f"<table>{_row(head, 'th', link)}{''.join(_row(row, 'td', link) for row in rows)}</table>"
+def _table(lines: Sequence[str], page: _Page) -> str:
+    head, *rows = [_CELLS.split(line.strip())[1:-1] for line in (lines[0], *lines[2:])]
+    return f"<table>{_row(head, 'th', page)}{''.join(_row(row, 'td', page) for row in rows)}</table>"
 
 
-def _row(cells: Sequence[str], name: str, link: Link) -> str:
-    shown = (_inline(cell.strip().replace("\\|", "|"), link) for cell in cells)
+def _row(cells: Sequence[str], name: str, page: _Page) -> str:
+    shown = (_inline(cell.strip().replace("\\|", "|"), page) for cell in cells)
     return "<tr>" + "".join(f"<{name}>{cell}</{name}>" for cell in shown) + "</tr>\n"
 
 
-def _inline(text: str, link: Link) -> str:
+def _inline(text: str, page: _Page) -> str:
     parts: list[str] = []
     at = 0
     for match in _INLINE.finditer(text):
-        parts += [escape(text[at : match.start()]), _span(match, link)]
+        parts += [escape(text[at : match.start()]), _span(match, page)]
         at = match.end()
     return "".join((*parts, escape(text[at:])))
 
 
-def _span(match: re.Match[str], link: Link) -> str:
+def _span(match: re.Match[str], page: _Page) -> str:
     if match["code"] is not None:
         return f"<code>{escape(match['code'])}</code>"
     if match["bold"] is not None:
-        return f"<strong>{_inline(match['bold'], link)}</strong>"
-    text, address = _inline(match["text"], link), link(match["target"])
+        return f"<strong>{_inline(match['bold'], page)}</strong>"
+    if match["italic"] is not None:
+        return f"<em>{_inline(match['italic'], page)}</em>"
+    text, address = _inline(match["text"], page), page.link(match["target"])
     return text if address is None else f'<a href="{escape(address)}">{text}</a>'
