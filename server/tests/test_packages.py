@@ -21,6 +21,7 @@ import pytest
 
 from plainsql_server import VERSION
 from plainsql_server.extension_modules import MODULES
+from plainsql_server.http.app.web_pages import GUIDES
 from server.tests.processes import wait_for
 from server.tests.service import FREE_PORTS
 
@@ -112,7 +113,8 @@ def quick_compiler(folder: Path) -> str:
 @pytest.fixture(scope="module", params=PYTHONS)
 def packages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Packages:
     folder = tmp_path_factory.mktemp("checkout")
-    for name in ("server", "client"):
+    # The guides in the server's package are links to docs.
+    for name in ("server", "client", "docs"):
         shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=_NOT_SOURCES)
     shutil.copytree(ROOT / "requirements", folder / "requirements")
     for name in ("Makefile", "LICENSE"):
@@ -190,6 +192,14 @@ def test_the_packages_hold_every_source_and_nothing_else(packages: Packages) -> 
         sources = {str(each.relative_to(here)) for each in (here / "src").rglob("*") if is_source(each)}
         assert {name for name in names if name.startswith("src/") and ".egg-info/" not in name} == sources
         assert {"LICENSE", "README.md", "pyproject.toml"} <= names
+
+
+def test_the_servers_wheel_holds_every_guide(packages: Packages) -> None:
+    folder = ROOT / "server/src/plainsql_server/http/app/pages/guides"
+    with zipfile.ZipFile(packages.server_wheel) as files:
+        for name in GUIDES:
+            packed = files.read(f"plainsql_server/http/app/pages/guides/{name}.md")
+            assert packed == (folder / f"{name}.md").read_bytes()
 
 
 @pytest.mark.compiled
