@@ -16,6 +16,7 @@ from server.tests.service import Service
 
 BLOCK = "do $$ begin raise notice 'first'; raise warning 'second' using detail = 'more', hint = 'less'; end $$"
 FAILING = "do $$ begin raise notice 'before'; raise exception 'failed'; end $$"
+MANY = "n::text from generate_series(1, 100000) n"
 FIRST = plainsql.Notice("NOTICE", "00000", "first")
 SECOND = plainsql.Notice("WARNING", "01000", "second", "more", "less")
 
@@ -128,3 +129,32 @@ def test_the_command_prints_them_to_standard_error(service: Service, say: str, o
 def test_the_shell_prints_them_to_standard_error(service: Service) -> None:
     done = run(service, input=f"{BLOCK};\nbegin; {BLOCK}; commit;")
     assert (done.returncode, done.stderr.count("NOTICE:  first\n")) == (0, 2)
+
+
+def test_what_a_failed_call_reported_does_not_appear_later(service: Service, say: str) -> None:
+    connection = connect(service, autocommit=True)
+    cursor = connection.cursor()
+    # Two transactions, as the first statement is that long. The second one fails.
+    statement, sets = f"select {say}('said'), length(%s::text), 1 / %s::int", [["x" * (2 << 20), 1], ["", 0]]
+    calls = [
+        lambda: cursor.execute("select 1"), lambda: cursor.executemany("select %s", [[1]]),
+        lambda: cursor.stream("select 1").fetchall(), connection.commit,
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(dbapi.DatabaseError):
+            cursor.executemany(statement, sets)
+        call()
+        assert cursor.messages == connection.messages == []
+    connection.close()
+
+
+def test_what_a_result_reported_that_is_too_long_does_not_appear_later(service: Service, say: str) -> None:
+    connection = connect(service)
+    cursor = connection.cursor()
+    cursor.execute("create table if not exists noticed_twice (id int)")
+    with pytest.raises(dbapi.DatabaseError, match="exceeds"):
+        cursor.execute(f"select {say}('said') from generate_series(1, 1) union all select {MANY}")
+    connection.rollback()
+    cursor.execute("select 1")
+    assert cursor.messages == []
+    connection.close()

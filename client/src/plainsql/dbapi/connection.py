@@ -102,6 +102,7 @@ class Connection:
                 raise InterfaceError("A transaction is in progress. Call commit() or rollback() first.")
             with translating():
                 self._session.rollback()
+            self.drop_notices()
         self._autocommit = value
         self._done_writes = 0
 
@@ -186,6 +187,11 @@ class Connection:
         notices, self._notices = self._notices, []
         return messages_of(notices + self._session.take_notices())
 
+    def drop_notices(self) -> None:
+        """Forgets what PostgreSQL reported to a call that failed: the next call must not show it."""
+        self._notices.clear()
+        self._session.take_notices()
+
     def commit(self) -> None:
         """Commits what ran since the last commit, as one serializable transaction.
 
@@ -198,6 +204,7 @@ class Connection:
         client = self.client
         self._done_writes = 0
         self.messages.clear()
+        self.drop_notices()
         with translating():
             client.perform(self._session.commit())
         self.messages += self.take_messages()
@@ -207,6 +214,7 @@ class Connection:
         _ = self.client
         with translating():
             self._session.rollback()
+        self.drop_notices()
         done, self._done_writes = self._done_writes, 0
         if done:
             writes = "1 write was" if done == 1 else f"{done} writes were"

@@ -74,7 +74,7 @@ class Cursor:
         """
         if self.streams and is_select(sql):
             return self.stream(sql, params)
-        self._reset()
+        self._begin()
         self._take(self.connection.run(sql, list(params), presumed_rows))
         return self
 
@@ -90,7 +90,7 @@ class Cursor:
         self, sql: str, params: Iterable[Sequence[Any]], presumed_rows: int | None = None
     ) -> "Cursor":
         """The same, for a statement whose parameters are `$1`, `$2`, …"""
-        self._reset()
+        self._begin()
         if all_params := [list(each) for each in params]:
             self._entries = self.connection.run_many(sql, all_params, presumed_rows)
         else:
@@ -104,7 +104,7 @@ class Cursor:
         In a transaction, what a stream read is not verified at the commit. After a write, or if the statement itself
         writes, the rows are not streamed but fetched whole.
         """
-        self._reset()
+        self._begin()
         connection = self.connection
         if connection.can_stream(sql):
             try:
@@ -191,6 +191,10 @@ class Cursor:
         if self._rows is None:
             raise ProgrammingError("No result to fetch from. Run a statement that returns rows first.")
         return self._rows
+
+    def _begin(self) -> None:
+        self._reset()
+        self.connection.drop_notices()
 
     def _reset(self) -> None:
         self._check_open()
