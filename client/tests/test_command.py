@@ -4,6 +4,7 @@ import json
 import os
 import re
 import resource
+import shlex
 import statistics
 import subprocess
 import sys
@@ -114,6 +115,9 @@ def test_what_newcomers_type_is_understood_or_explained(service: Service) -> Non
     assert run(None, "keys", "help").stdout == run(None, "keys", "--help").stdout
     sql = run(service, "select 1")
     assert (sql.returncode, "to run SQL, type plainsql sql 'select 1'" in sql.stderr) == (2, True)
+    statement = """select '$HOME', "a" from `b`"""
+    advice = run(service, statement).stderr.rpartition("type ")[2]
+    assert shlex.split(advice) == ["plainsql", "sql", statement]
     assert "did you mean databases?" in run(service, "database").stderr
     for noun in ("keys", "databases"):
         listed, implied = (run(service, noun, *verb, "-o", "csv").stdout.splitlines() for verb in (["list"], []))

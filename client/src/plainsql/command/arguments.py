@@ -100,10 +100,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def _advice(verb: str, command: Command) -> str:
     """What to type instead."""
-    from difflib import get_close_matches  # noqa: PLC0415  # slow to import, and seldom needed
+    import shlex  # noqa: PLC0415  # slow to import, and seldom needed
+    from difflib import get_close_matches  # noqa: PLC0415  # the same
 
     if " " in verb and command.verbs is _COMMANDS:
-        return f"; to run SQL, type plainsql sql {verb!r}"
+        return f"; to run SQL, type plainsql sql {shlex.quote(verb)}"
     near = get_close_matches(verb, command.verbs, 1)
     return f"; did you mean {near[0]}?" if near else f"; choose from {', '.join(command.verbs)}"
 
