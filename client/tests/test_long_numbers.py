@@ -11,7 +11,7 @@ import plainsql
 from client.tests.test_command import run
 from client.tests.test_dbapi import connect
 from plainsql.parameters import encode_param
-from plainsql.values import decode_json
+from plainsql.values import LongInteger, decode_json, encode_json
 from server.tests.service import Service
 
 DIGITS = "12345" * 1_000
@@ -44,6 +44,31 @@ def test_a_long_integer_is_a_parameter(db: plainsql.Client) -> None:
         assert db.query("select $1::numeric", each).value() == each
     assert db.query("select $1::numeric[]", [number, 1]).value() == [number, 1]
     assert encode_param(10**600) == 10**600
+
+
+@pytest.mark.parametrize("digits", [DIGITS, "1" + "0" * 10_000])
+def test_json_with_a_long_integer_is_written_as_it_was_read(service: Service, db: plainsql.Client, digits: str) -> None:
+    text = f'{{"n": [{digits}, -1, 1.5, null, true, "é\\n"]}}'
+    value = db.query(f"select '{text}'::jsonb").value()
+    assert type(value["n"][0]) is (int if digits == DIGITS else LongInteger)
+    for each in (value, value["n"], value["n"][0]):
+        assert db.query("select $1::jsonb", each).value() == each
+    assert db.query("select $1::jsonb = $2::text::jsonb", value, text).value() is True
+    with connect(service) as connection:
+        cursor = connection.cursor()
+        cursor.execute("select %s::jsonb", [value])
+        cursor.execute("select %s::jsonb", [value])
+        assert cursor.fetchone() == (value,)
+
+
+def test_other_values_are_encoded_as_before() -> None:
+    value = {1: [True, None], None: 2.5, "é": {"n": 10**5_000}}
+    text = encode_json(value)
+    assert text.replace("1" + "0" * 5_000, "7") == '{"1": [true, null], "null": 2.5, "é": {"n": 7}}'
+    for wrong, kind in ((Decimal("1.5"), TypeError), (float("nan"), ValueError), (object(), TypeError)):
+        for also in (1, 10**5_000):
+            with pytest.raises(kind):
+                encode_json({"a": [also, wrong]})
 
 
 def test_the_command_imports_and_prints_it(service: Service, db: plainsql.Client, tmp_path: Path) -> None:

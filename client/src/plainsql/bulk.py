@@ -4,7 +4,6 @@ All rows are inserted, or none. If they fit one request, they are one transactio
 staging table (`Stage`), and from there in the target table in one transaction. `plainsql import` does the same.
 """
 
-import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from plainsql.folding import BATCH_PARAMS, InsertTemplate
 from plainsql.parameters import encode_params
 from plainsql.transport.protocol import Core, Options
 from plainsql.transport.wire import Steps
+from plainsql.values import encode_json
 
 OnConflict = Literal["nothing", "update"]
 
@@ -198,7 +198,7 @@ def _batches(columns: Sequence[str], values: Iterator[Sequence[Any]]) -> Iterato
     for each in values:
         row = encode_params(each)
         rows.append(row)
-        size_bytes += len(json.dumps(row, ensure_ascii=False).encode()) + _PLACE_BYTES * len(row)
+        size_bytes += len(encode_json(row).encode()) + _PLACE_BYTES * len(row)
         if len(rows) == rows_at_most or size_bytes > _BATCH_BYTES:
             yield RowBatch(rows, size_bytes)
             rows, size_bytes = [], 0

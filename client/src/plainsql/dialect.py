@@ -12,7 +12,6 @@ With `?autocommit=true`, each statement commits at once, and a rollback has no e
 For asyncio, use `plainsql+asyncio://` with `create_async_engine`; it needs greenlet.
 """
 
-import json
 import logging
 import re
 import sys
@@ -32,6 +31,7 @@ from sqlalchemy.sql.visitors import iterate
 from plainsql import dbapi
 from plainsql.dbapi import NotSupportedError
 from plainsql.dbapi.exceptions import CommittedError
+from plainsql.values import encode_json
 
 _NUMBERED = re.compile(r"\$[1-9]")
 
@@ -84,7 +84,7 @@ class _ReadJSON:
         read = dialect._json_deserializer
         if read is None:
             return None
-        return lambda value: None if value is None else read(json.dumps(value, ensure_ascii=False))
+        return lambda value: None if value is None else read(encode_json(value))
 
 
 class _JSON(_ReadJSON, JSON):

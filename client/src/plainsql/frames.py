@@ -4,11 +4,11 @@ A column's type is derived from its PostgreSQL type, never from its values. So a
 or without rows or NULLs. A value that does not fit, such as an infinite date, raises an error.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from plainsql.errors import ResultError
+from plainsql.values import encode_json
 
 _INSTALL_HINT = "Install it with `pip install 'plainsql[{extra}]'`."
 
@@ -90,7 +90,7 @@ def _polars_type(polars: Any, name: str) -> Any:
 def _as_text(name: str) -> Callable[[list[Any]], list[Any]]:
     """Converts types that Arrow and polars lack to text: json as JSON, uuid as hex digits, timetz as ISO 8601."""
     base = name.removesuffix("[]")
-    writers: dict[str, Callable[[Any], str]] = {"json": json.dumps, "jsonb": json.dumps, "uuid": str, "timetz": str}
+    writers: dict[str, Callable[[Any], str]] = {"json": encode_json, "jsonb": encode_json, "uuid": str, "timetz": str}
     write = writers.get(base)
     if write is None:
         return lambda values: values

@@ -5,21 +5,20 @@ text raises TypeError.
 """
 
 import datetime as dt
-import json
 import math
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from enum import Enum
 from typing import Any
 
+from plainsql.values import LongInteger, encode_json
+
 # pandas' values for NULL. Its NaT is a subclass of datetime.
 _ABSENT = frozenset(["NaTType", "NAType"])
-# Python writes integers of up to 4,300 digits, unless it is set to fewer: at least 640, which is more than 2,000 bits.
-_SHORT_BITS = 2_000
 
 
 def encode_params(params: Sequence[Any]) -> list[Any]:
-    """Encodes parameters as values for `json.dumps`."""
+    """Encodes parameters as values for `encode_json`."""
     return [encode_param(each) for each in params]
 
 
@@ -27,9 +26,7 @@ def encode_param(value: Any) -> Any:
     """Encodes one parameter: JSON's own types stay, others become text that PostgreSQL can read."""
     if isinstance(value, Enum):
         return encode_param(value.value)
-    if isinstance(value, int):
-        return value if value.bit_length() <= _SHORT_BITS else str(Decimal(value))
-    if value is None or isinstance(value, str):
+    if value is None or isinstance(value, str | int | LongInteger):
         return value
     kind = type(value)
     if kind.__name__ in _ABSENT and kind.__module__.startswith("pandas."):
@@ -61,7 +58,7 @@ def _encode_timedelta(value: dt.timedelta) -> str:
 
 def _encode_mapping(value: dict[str, Any]) -> dict[str, Any]:
     """A json or jsonb document. A Decimal in it raises TypeError, because it would lose digits or become a string."""
-    json.dumps(value, allow_nan=False)
+    encode_json(value)
     return value
 
 

@@ -13,6 +13,7 @@ from typing import Any, TextIO
 from unicodedata import combining, east_asian_width
 
 from plainsql.result import Result, unique_names
+from plainsql.values import encode_json
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _SHOWN = {"\n": "⏎", "\t": "⇥", "\r": "␍"}
@@ -89,7 +90,7 @@ def json_of(value: Any) -> str:
         return "[" + ",".join(json_of(each) for each in value) + "]"
     if isinstance(value, dict):
         return "{" + ",".join(f"{json_of(str(name))}:{json_of(each)}" for name, each in value.items()) + "}"
-    return json.dumps(value, ensure_ascii=False)
+    return encode_json(value) if isinstance(value, int) else json.dumps(value, ensure_ascii=False)
 
 
 def _objects(result: Result) -> Iterator[str]:

@@ -4,7 +4,6 @@ The methods are generators, like those of `protocol.py`, so both clients share t
 on its own. Everything after it is rehearsed. `commit` sends the unit once, for good, with an idempotency key.
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from plainsql.result import Result
 from plainsql.statements import first_word
 from plainsql.transport.protocol import Core, Options
 from plainsql.transport.wire import Steps, T
+from plainsql.values import encode_json
 
 # What to do if an INSERT returns other values each time, by the service's code for why it can't be repeated.
 _UNFROZEN = {
@@ -280,7 +280,7 @@ def _attribute(error: ServiceError, sent: Sent, new: list[Entry]) -> None:
 def _size_hint(error: ServiceError, sent: Sent) -> str:
     """What to do if a transaction doesn't fit one request, with its size, and how much of it would fit."""
     params = sum(len(statement.get("params", ())) for statement in sent.statements)
-    size_bytes = len(json.dumps(sent.statements, ensure_ascii=False).encode())
+    size_bytes = len(encode_json(sent.statements).encode())
     limit = _SIZE_LIMIT.search(error.message)
     # Rounded down, because values differ in size.
     fitting = int(params * int(limit[1]) / size_bytes * 0.9) if limit else 0

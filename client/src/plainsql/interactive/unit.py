@@ -13,7 +13,6 @@ This module only keeps the list. `session.py` uses it:
     unit.for_commit()                      what to send for good
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -30,6 +29,7 @@ from plainsql.interactive.texts import (
     returns_columns,
 )
 from plainsql.statements import first_word, looks_like_a_read
+from plainsql.values import encode_json
 
 # More reads than this can't be verified in one transaction. Only a unit that writes verifies its reads.
 MAX_VERIFIED_READS = 2_000
@@ -294,7 +294,7 @@ def _packed(entries: Iterable[Entry]) -> list[tuple[dict[str, Any], list[Entry]]
                 packed[-1] = (_merged(packed[-1][0], statement), [*packed[-1][1], entry])
                 continue
         elif calls_only_known(entry.sql):
-            key = json.dumps(statement, sort_keys=True)
+            key = encode_json(statement)
             if key in seen:
                 continue
             seen.add(key)

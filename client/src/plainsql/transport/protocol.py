@@ -22,7 +22,7 @@ from plainsql.settings import Settings, check_exposure, parse_url
 from plainsql.statements import looks_like_a_read
 from plainsql.transport.retry import answer_of, exchange
 from plainsql.transport.wire import AddressBook, Lost, NotSent, Request, Response, Send, Steps
-from plainsql.values import decode_json
+from plainsql.values import decode_json, encode_json
 
 DEFAULT_TIMEOUT_S = 60.0
 # The maximum of any tier. The service reduces it to the tier's limit.
@@ -135,7 +135,7 @@ class Core:
             content["params"] = encode_params(params)
         if read_only:
             content["read_only"] = True
-        return json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
+        return encode_json(content).encode()
 
     def stream(
         self, sql: str, params: Sequence[Any], options: Options, stream_format: StreamFormat = StreamFormat.ARRAYS
@@ -179,7 +179,7 @@ class Core:
         """Runs all statements, or none of them. `nows` are the transaction times of earlier rehearsals."""
         content = self._transaction(statements, options, max_retries, nows)
         key = None if options.read_only else options.idempotency_key or _new_key()
-        body = json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
+        body = encode_json(content).encode()
         request = Request("POST", "/v1/transaction", _headers(key), body)
         try:
             response = yield from self._exchange(request, options, safe=True)
@@ -200,7 +200,7 @@ class Core:
     ) -> Steps[dict[str, Any]]:
         """Runs all statements and rolls them back. Returns the response as it is."""
         content = {"dry_run": True, **self._transaction(statements, options, max_retries, nows)}
-        body = json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
+        body = encode_json(content).encode()
         response = yield from self._exchange(
             Request("POST", "/v1/transaction", _headers(None), body), options, safe=True
         )
