@@ -35,7 +35,7 @@ _INNER = {
     },
     plainsql.Transaction: {"fill"},
     Pending: {"fill"},
-    dbapi.Connection: {"can_stream", "learn_count", "note_write", "run", "run_many", "take_messages"},
+    dbapi.Connection: {"can_stream", "drop_notices", "learn_count", "note_write", "run", "run_many", "take_messages"},
     dbapi.Cursor: {"execute_numbered", "executemany_numbered"},
 }  # fmt: skip
 _WIDTH = 118
