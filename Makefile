@@ -95,7 +95,7 @@ test-timing: extensions  ## run the tests that make claims about time; run nothi
 	$(BIN)/pytest -m timing $(ARGS)
 
 test-packages:  ## build, install and run the packages with several Pythons (PYTHONS="3.12 3.13" to choose)
-	PLAINSQL_TEST_PYTHONS="$(or $(PYTHONS),3.11 3.12 3.13)" $(BIN)/pytest server/tests/test_packages.py $(ARGS)
+	PLAINSQL_TEST_FULL=1 PLAINSQL_TEST_PYTHONS="$(or $(PYTHONS),3.11 3.12 3.13)" $(BIN)/pytest server/tests/test_packages.py $(ARGS)
 
 soak: extensions  ## run the full-size tests and print their findings (PART=consistency, spanning, failover, moves, engine, streams, control, tenant_isolation, client)
 	set -a; . server/tests/full_sizes.env; PLAINSQL_TEST_GATE=1; $(BIN)/pytest -q -s --timeout 1800 $(SOAK_$(or $(PART),all)) $(ARGS)

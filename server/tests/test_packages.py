@@ -256,7 +256,7 @@ def running(
     yield from first_run(environment, tmp_path / "empty")
 
 
-@pytest.mark.skipif(not IN_FULL, reason="`make test-packages` runs it")
+@pytest.mark.full
 def test_the_first_query_works(running: FirstRun) -> None:
     running.wait_ready()
     answer = running.environment.run("plainsql", "sql", "-o", "csv", "select 1 + 1 as two", cwd=running.folder)
