@@ -88,7 +88,9 @@ def test_node_trusts_the_certificate_after_the_printed_line(first_run: Dev) -> N
     if shutil.which("node") is None and "PLAINSQL_TEST_GATE" not in os.environ:
         pytest.skip("Node isn't installed")
     (line,) = re.findall(r"export NODE_EXTRA_CA_CERTS=\S+", first_run.output)
-    script = f"require('https').get('{first_run.description()['data_url']}/health', r => console.log(r.statusCode))"
+    # Without `exit`, Node waits until the service closes the idle connection.
+    answer = "r => { console.log(r.statusCode); process.exit() }"
+    script = f"require('https').get('{first_run.description()['data_url']}/health', {answer})"
     ended = subprocess.run(["sh", "-c", f'{line} && node -e "{script}"'], capture_output=True, text=True, check=True)
     assert ended.stdout == "200\n"
 
