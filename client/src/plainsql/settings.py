@@ -113,7 +113,7 @@ def resolve(
 
 
 def check_exposure(address: Address | None, *, insecure: bool) -> None:
-    """Raises SettingsError if the key would be sent to another machine without TLS, and nobody asked for that."""
+    """Raises SettingsError if the key would be sent to another machine in clear text without `insecure`."""
     if address is not None and address.exposes_the_key and not insecure:
         raise SettingsError(
             f"{address.url} doesn't use TLS, so everyone on the network could read the key. Use https://. To send it "
