@@ -75,8 +75,11 @@ def test_the_commands_of_the_readme_make_certificates_with_ecdsa_keys(tmp_path: 
 def test_the_sample_is_what_the_command_writes(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "plainsql_server", "cell", "files", str(tmp_path), "--admin-role", SUPERUSER]
     subprocess.run([*command, "--memory-gib", "24"], check=True, capture_output=True)
-    written = {file.name: file.read_text() for file in tmp_path.iterdir()}
-    assert written == {file.name: file.read_text() for file in SAMPLE.iterdir() if file.name != "README.md"}
+    assert _texts(tmp_path) == {name: text for name, text in _texts(SAMPLE).items() if name != "README.md"}
+
+
+def _texts(folder: Path) -> dict[str, str]:
+    return {str(file.relative_to(folder)): file.read_text() for file in folder.rglob("*") if file.is_file()}
 
 
 @pytest.mark.parametrize("role", ['a"b', "a\nb"])
@@ -92,7 +95,7 @@ def test_without_an_option_the_files_are_for_this_machines_memory(tmp_path: Path
         SUPERUSER, "/run/postgresql", Tls("server.crt", "server.key", "clients.crt"),
         memory_bytes=machine_memory_bytes(),
     )  # fmt: skip
-    assert (tmp_path / "postgresql.conf").read_text() == own.postgresql_conf()
+    assert (tmp_path / "conf.d/plainsql.conf").read_text() == own.postgresql_conf()
 
 
 @pytest.mark.parametrize("memory", ["0", "-1", "many"])

@@ -10,6 +10,7 @@ from plainsql_server.cli.cell.extensions import extensions_command
 from plainsql_server.cli.cell.files import files_command
 from plainsql_server.cli.cell.guard import guard_command
 from plainsql_server.cli.cell.ha_files import ha_files_command
+from plainsql_server.cli.cell.init import init_command
 from plainsql_server.cli.output import json_option, print_records, remark
 from plainsql_server.cli.running import with_directory
 from plainsql_server.control_plane import cells, organizations
@@ -90,6 +91,7 @@ def _add(
 
 cell_command.add_command(extensions_command)
 cell_command.add_command(files_command)
+cell_command.add_command(init_command)
 cell_command.add_command(ha_files_command)
 cell_command.add_command(guard_command)
 

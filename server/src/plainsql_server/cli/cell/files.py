@@ -1,12 +1,20 @@
-"""`plainsql-server cell files`: write the configuration of a cell's PostgreSQL to a folder."""
+"""`plainsql-server cell files`: write the configuration of a cell's PostgreSQL to a folder.
 
+`FileOptions`, `file_options` and `write_files` are for `cell init`, which does the same and more.
+"""
+
+import re
+from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import click
 
 from plainsql_server.cli.output import remark
 from plainsql_server.operations.files.cell import BACKEND_MEMORY_BYTES, HEADING, CellConfig, Tls
 from plainsql_server.operations.files.machine_memory import machine_memory_bytes
+from plainsql_server.operations.files.placing import place_file
 from plainsql_server.operations.files.sizing import GIB
 
 # Resource limits and hardening for every systemd unit that runs PostgreSQL.
@@ -63,69 +71,103 @@ memory_option = click.option(
 )  # fmt: skip
 
 
-@click.command("files")
-@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
-@click.option(
-    "--admin-role", required=True, metavar="ROLE", help="Superuser that the service logs in as to provision databases."
-)
-@click.option(
-    "--cert-file", default="server.crt", show_default=True, help="Path of the cell's certificate on its machine."
-)
-@click.option("--key-file", default="server.key", show_default=True, help="Path of the certificate's private key.")
-@click.option(
-    "--client-ca-file",
-    default="clients.crt",
-    show_default=True,
-    help="Path of the CA that signs the service's certificates.",
-)
-@click.option(
-    "--socket-directory", default="/run/postgresql", show_default=True, help="Folder of PostgreSQL's local socket."
-)
-@click.option(
-    "--data-folder",
-    default="/var/lib/postgresql/15/main",
-    show_default=True,
-    help="PostgreSQL's data folder, for the guard's unit.",
-)
-@click.option(
-    "--network",
-    "networks",
-    multiple=True,
-    default=["0.0.0.0/0", "::0/0"],
-    show_default=True,
-    help="Network that the service connects from; repeatable.",
-)
-@memory_option
-def files_command(
-    *, folder: Path, admin_role: str, cert_file: str, key_file: str, client_ca_file: str, socket_directory: str,
-    data_folder: str, networks: tuple[str, ...], memory_gib: float | None,
-) -> None:  # fmt: skip
-    """Write the configuration of a cell's PostgreSQL to FOLDER.
+Command = TypeVar("Command", bound=Callable[..., Any])
 
-    Put postgresql.conf, pg_hba.conf and pg_ident.conf into PostgreSQL's data folder. memory.conf is a drop-in for its
-    systemd unit, and guard.service a unit for `cell guard`. The service logs in with certificates: the control plane
-    with one that names the admin role, the data plane with one of any other name, which can log in as every tenant's
-    role but not as the admin role.
+_INCLUDED = re.compile(r"^\s*include_dir\s*=?\s*'?conf\.d'?", re.MULTILINE)
+
+_OPTIONS = (
+    click.argument("folder", type=click.Path(file_okay=False, path_type=Path)),
+    click.option(
+        "--admin-role", required=True, metavar="ROLE",
+        help="Superuser that the service logs in as to provision databases.",
+    ),
+    click.option(
+        "--cert-file", default="server.crt", show_default=True, help="Path of the cell's certificate on its machine."
+    ),
+    click.option("--key-file", default="server.key", show_default=True, help="Path of the certificate's private key."),
+    click.option(
+        "--client-ca-file", default="clients.crt", show_default=True,
+        help="Path of the CA that signs the service's certificates.",
+    ),
+    click.option(
+        "--socket-directory", default="/run/postgresql", show_default=True, help="Folder of PostgreSQL's local socket."
+    ),
+    click.option(
+        "--data-folder", default="/var/lib/postgresql/15/main", show_default=True,
+        help="PostgreSQL's data folder, for the guard's unit.",
+    ),
+    click.option(
+        "--network", "networks", multiple=True, default=["0.0.0.0/0", "::0/0"], show_default=True,
+        help="Network that the service connects from; repeatable.",
+    ),
+    memory_option,
+)  # fmt: skip
+
+
+class FileOptions(TypedDict):
+    """The options of `cell files` and `cell init`."""
+
+    folder: Path
+    admin_role: str
+    cert_file: str
+    key_file: str
+    client_ca_file: str
+    socket_directory: str
+    data_folder: str
+    networks: tuple[str, ...]
+    memory_gib: float | None
+
+
+def file_options(command: Command) -> Command:
+    """Give a command the arguments and options in FileOptions."""
+    return reduce(lambda inner, option: option(inner), reversed(_OPTIONS), command)
+
+
+@click.command("files")
+@file_options
+def files_command(**options: Unpack[FileOptions]) -> None:
+    """Write the configuration of a cell's PostgreSQL to FOLDER, which may be the cluster's own.
+
+    The settings are in conf.d/plainsql.conf, which Debian's postgresql.conf includes; that file is not changed.
+    pg_hba.conf and pg_ident.conf are replaced, and kept with the suffix .before-plainsql. memory.conf is a drop-in for
+    PostgreSQL's systemd unit, and guard.service a unit for `cell guard`. The service logs in with certificates: the
+    control plane with one that names the admin role, the data plane with one of any other name, which can log in as
+    every tenant's role but not as the admin role. Use `cell init` for a new cluster, which has no admin role yet.
 
     A quarter of the memory is for connections. If standbys follow this server, raise max_connections on them first:
     a standby stops following a server that allows more connections than it does.
     """
+    write_files(options, texts_of(options))
+
+
+def texts_of(options: FileOptions) -> dict[str, str]:
+    """The text of each file, by its path in the folder. Raises UsageError if an option cannot be in a file."""
+    tls = Tls(options["cert_file"], options["key_file"], options["client_ca_file"])
     try:
         config = CellConfig(
-            admin_role, socket_directory, Tls(cert_file, key_file, client_ca_file), networks=networks,
-            memory_bytes=memory_bytes(memory_gib),
+            options["admin_role"], options["socket_directory"], tls, networks=options["networks"],
+            memory_bytes=memory_bytes(options["memory_gib"]),
         )  # fmt: skip
-        texts = {
-            "postgresql.conf": config.postgresql_conf(), "pg_hba.conf": config.pg_hba_conf(),
+        return {
+            "conf.d/plainsql.conf": config.postgresql_conf(), "pg_hba.conf": config.pg_hba_conf(),
             "pg_ident.conf": config.pg_ident_conf(), "memory.conf": _UNIT,
-            "guard.service": _GUARD_UNIT.format(data_folder=data_folder),
+            "guard.service": _GUARD_UNIT.format(data_folder=options["data_folder"]),
         }  # fmt: skip
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        (folder / name).write_text(text)
+
+
+def write_files(options: FileOptions, texts: dict[str, str]) -> None:
+    """Write the files, and say what was kept and what is left to do."""
+    folder = options["folder"]
+    placed = [place_file(folder / name, text) for name, text in texts.items()]
     remark(f"Wrote {', '.join(texts)} to {folder}.")
+    for each in placed:
+        if each.kept:
+            remark(f"The previous {each.path.name} is now {each.kept}.")
+    main = folder / "postgresql.conf"
+    if main.exists() and not _INCLUDED.search(main.read_text()):
+        remark(f"Add this line to the end of {main}: include_dir = 'conf.d'")
 
 
 def memory_bytes(gib: float | None) -> int:

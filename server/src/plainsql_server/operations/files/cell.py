@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from os import PathLike
 
 from plainsql_server.engine.admin.cell import TEMP_FILE_LIMIT
+from plainsql_server.operations.files.placing import WRITTEN_BY
 from plainsql_server.operations.files.sizing import (
     GIB,
     PREPARED_TRANSACTIONS,
@@ -23,7 +24,7 @@ from plainsql_server.operations.files.sizing import (
     tenant_connections,
 )
 
-HEADING = "# Written by PlainSQL. Do not edit: generate it again. Override settings with ALTER SYSTEM.\n"
+HEADING = f"{WRITTEN_BY} Do not edit: generate it again. Override settings with ALTER SYSTEM.\n"
 
 # Name of the map in pg_ident.conf that maps system users to roles for local connections.
 LOCAL_MAP = "plainsql"

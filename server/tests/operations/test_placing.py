@@ -1,0 +1,39 @@
+"""Generated files in the place of others: nothing that somebody else wrote is lost."""
+
+from pathlib import Path
+
+import pytest
+
+from plainsql_server.operations.files.placing import WRITTEN_BY, place_file
+
+pytestmark = pytest.mark.unit
+
+_OURS = f"{WRITTEN_BY} Do not edit.\n"
+
+
+def test_what_others_wrote_is_kept_however_often_it_is_replaced(tmp_path: Path) -> None:
+    file = tmp_path / "pg_hba.conf"
+    file.write_text("first\n")
+    file.chmod(0o640)
+    assert place_file(file, _OURS).kept == tmp_path / "pg_hba.conf.before-plainsql"
+    assert place_file(file, _OURS + "more\n").kept is None
+    assert (tmp_path / "pg_hba.conf.before-plainsql").read_text() == "first\n"
+    file.write_text("second\n")
+    assert place_file(file, _OURS).kept == tmp_path / "pg_hba.conf.before-plainsql.2"
+    file.write_text("first\n")
+    place_file(file, _OURS)
+    assert {each.name: each.read_text() for each in tmp_path.iterdir()} == {
+        "pg_hba.conf": _OURS,
+        "pg_hba.conf.before-plainsql": "first\n",
+        "pg_hba.conf.before-plainsql.2": "second\n",
+    }
+    assert file.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real.conf").write_text("theirs\n")
+    (tmp_path / "link.conf").symlink_to("real.conf")
+    place_file(tmp_path / "link.conf", _OURS)
+    assert (tmp_path / "link.conf").is_symlink()
+    assert (tmp_path / "real.conf").read_text() == _OURS
+    assert (tmp_path / "real.conf.before-plainsql").read_text() == "theirs\n"
