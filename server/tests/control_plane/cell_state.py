@@ -6,9 +6,11 @@ and that is not there is lost.
 
 import psycopg
 
+from plainsql_server.engine.admin.provisioning import backup_role_of
+
 _ON_THE_CELL = """
     SELECT datname FROM pg_database WHERE datname ~ '^d_[0-9a-f]{24}$'
-    UNION ALL SELECT rolname FROM pg_roles WHERE rolname ~ '^[or]_[0-9a-f]{24}$'
+    UNION ALL SELECT rolname FROM pg_roles WHERE rolname ~ '^[bor]_[0-9a-f]{24}$'
 """
 # What may be on the cell while it is being made or removed, and what must be while it can be used.
 _KNOWN = """
@@ -27,6 +29,7 @@ def disagreements(directory_dsn: str, cell_dsn: str) -> dict[str, set[str]]:
     with psycopg.connect(cell_dsn) as cell, psycopg.connect(directory_dsn) as directory:
         there = {name for (name,) in cell.execute(_ON_THE_CELL)}
         allowed = _names(directory, "creating", "failed", "ready", "suspended", "deleting")
+        allowed |= {backup_role_of(name) for name in allowed if name.startswith("o_")}
         needed = _names(directory, "ready", "suspended")
     return {"leaked": there - allowed, "lost": needed - there}
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from plainsql_server.engine.admin.provisioning import backup_role_of
 from server.tests.operations.stage import Stage
 from server.tests.postgres import SUPERUSER
 
@@ -126,7 +127,8 @@ def test_the_programs_log_in_as_the_customers_role_and_never_as_the_admin(trappe
     assert len(by_program) >= 4, logged
     for line in by_program:
         user, database = (line.split(f"{word}=")[1].split()[0] for word in ("user", "database"))
-        assert roles[database] == user
+        expected = roles[database]
+        assert user == (backup_role_of(expected) if line.endswith("=plainsql-backup") else expected)
     assert not any("pg_dump" in line or "pg_restore" in line for line in lines if SUPERUSER in line)
 
 

@@ -10,9 +10,11 @@ from types import MappingProxyType
 import psycopg
 import pytest
 
+from plainsql_server.control_plane.finishing import Finisher
 from plainsql_server.control_plane.reaping import Ceilings, Reaper
 from plainsql_server.core.observation import Observation, Reaped
 from plainsql_server.directory.connection import Directory
+from plainsql_server.engine.admin.provisioning import backup_role_of
 from plainsql_server.limits.tiers import TIERS
 from server.tests.operations.stage import Stage
 
@@ -32,7 +34,7 @@ SHORT = Ceilings(
 )
 _WAIT_S = 30.0
 _COPYING = """
-    select from pg_stat_activity where application_name = %s and query like 'COPY %%' and usename ~ '^o_'
+    select from pg_stat_activity where application_name = %s and query like 'COPY %%' and usename ~ '^[bo]_'
         and clock_timestamp() - xact_start > 0.3 * interval '1 second'
 """
 
@@ -80,6 +82,52 @@ def test_a_backup_is_exempt_from_reaping(filled: Stage) -> None:
         backup.wait()
     assert backup.returncode == 0, stderr
     assert b"end.json" in content[-20_000:]
+
+
+def test_a_customer_cannot_end_the_backup_of_its_database(filled: Stage) -> None:
+    backup = filled.start("backup", "--org", "acme", "main", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    refused = 0
+    try:
+        wait_until_copying(filled, "plainsql-backup")
+        for customer in (filled.owner(), filled.reader()):
+            with customer:
+                for function in ("pg_terminate_backend", "pg_cancel_backend"):
+                    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                        customer.execute(
+                            f"select {function}(pid) from pg_stat_activity where application_name = 'plainsql-backup'"
+                        )
+                    refused += 1
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    customer.execute(f"set role {backup_role_of(filled.names()[1])}")
+        content, stderr = backup.communicate(timeout=60)
+    finally:
+        backup.kill()
+        backup.wait()
+    assert refused == 4
+    assert backup.returncode == 0, stderr
+    assert b"end.json" in content[-20_000:]
+
+
+def test_the_role_of_backups_is_made_once_and_ends_with_its_database(stage: Stage, tmp_path: Path) -> None:
+    """Two first backups at once, and grants of the customer's to that role."""
+    role = backup_role_of(stage.names()[1])
+    both = [stage.start("backup", "--org", "acme", "main", stdout=subprocess.DEVNULL) for _ in range(2)]
+    assert [each.wait(60) for each in both] == [0, 0]
+    with stage.owner() as owner:
+        owner.execute("create table t as select 1 as a")
+        owner.execute(f"grant select on t to {role}")
+    stage.run("restore", "--org", "acme", "copy", "--input", str(stage.backup(tmp_path / "main.backup")))
+    assert stage.checksums("copy") == stage.checksums()
+    assert stage.on_cell() == {"leaked": set(), "lost": set()}
+    stage.ask("update databases set state = 'deleting', work_after = now() where name = 'main'")
+    asyncio.run(_finish(stage))
+    with stage.postgres.connect() as admin:
+        assert admin.execute("select from pg_roles where rolname = %s", (role,)).rowcount == 0
+
+
+async def _finish(stage: Stage) -> None:
+    async with Directory.open(stage.dsn) as directory:
+        assert await Finisher(directory, print).finish_some() == 1
 
 
 def test_a_restore_is_exempt_from_reaping(filled: Stage, tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ async def test_no_customer_can_delay_a_backup_for_long(stage: Stage, monkeypatch
     """A transaction that writes and does not end prevents a safe snapshot."""
     monkeypatch.setattr(backups, "_SAFE_SNAPSHOT_MS", 300)
     engine_name, owner, _ = stage.names()
-    cell = (stage.postgres.conninfo, SUPERUSER, engine_name)
+    cell = (stage.postgres.conninfo, SUPERUSER, engine_name, owner)
     async with frozen(*cell) as source:
         assert source.is_serial
     with stage.postgres.connect(owner, engine_name) as holder:

@@ -3,8 +3,9 @@
     await backup_database(directory, database, output, progress)
 
 A customer's database is dumped as its owner role, never as a superuser, so hostile code in it can do no more than the
-customer can. The request records (`engine/execution/records.py`) are copied from the same snapshot: after a restore, a
-request that ran before the snapshot must not run again, and a later one must.
+customer can. The login is a role of its own, which the customer can't terminate. The request records
+(`engine/execution/records.py`) are copied from the same snapshot: after a restore, a request that ran before the
+snapshot must not run again, and a later one must.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from plainsql_server.core.errors import ConflictError
 from plainsql_server.directory import databases as stored
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
-from plainsql_server.engine.admin.backups import BACKUP, RECORDS, Frozen, frozen, owners_conninfo
+from plainsql_server.engine.admin.backups import BACKUP, RECORDS, Frozen, backup_conninfo, frozen
 from plainsql_server.operations.archive_parts import CHUNK_BYTES, ArchiveWriter, Manifest
 from plainsql_server.operations.programs import find_program, major_of, running
 from plainsql_server.operations.progress import Progress, TablesDumped
@@ -53,9 +54,9 @@ async def backup_database(directory: Directory, database: DatabaseRecord, output
     if database.state not in _DUMPABLE:
         raise ConflictError("wrong_state", f"The database {database.name!r} is {database.state}.")
     cell = await cell_of(directory, database)
-    conninfo = owners_conninfo(cell.conninfo, database.engine_name, database.owner_role, BACKUP)
+    conninfo = backup_conninfo(cell.conninfo, database.engine_name, database.owner_role)
     progress.step("safe snapshot")
-    async with frozen(cell.conninfo, cell.admin_role, database.engine_name) as source:
+    async with frozen(cell.conninfo, cell.admin_role, database.engine_name, database.owner_role) as source:
         version = source.connection.info.server_version
         program = find_program("pg_dump", version // 10_000)
         dumped = TablesDumped(source.tables)
@@ -65,10 +66,10 @@ async def backup_database(directory: Directory, database: DatabaseRecord, output
             tables_bytes=dumped.total, is_serial=source.is_serial,
         )  # fmt: skip
         writer = ArchiveWriter(output, manifest)
-        snapshot = f"--snapshot={source.snapshot}"
+        shared = [*TENANT, f"--role={database.owner_role}", f"--snapshot={source.snapshot}"]
         for part, section in _SECTIONS.items():
             progress.step(part, dumped.total if part == "data" else None)
-            options = [*TENANT, *section, snapshot]
+            options = [*shared, *section]
             await _dump(program, options, conninfo, writer=writer, part=part, dumped=dumped, progress=progress)
         progress.step("records")
         await _copy_records(source, writer)

@@ -35,7 +35,7 @@ _BRING_BACK_S = 10.0
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 # `postgres: o_1f… d_1f… [local] SELECT`, after the cluster's name, if it has one. Autovacuum is included, because it
 # can run customers' code. There are no parallel workers: a cell's configuration disables them.
-_CUSTOMERS = re.compile(rb"postgres: (?:[^\0]*?: )?(?:[or]_[0-9a-f]+|autovacuum worker) (d_[0-9a-f]+)[ \0]")
+_CUSTOMERS = re.compile(rb"postgres: (?:[^\0]*?: )?(?:[bor]_[0-9a-f]+|autovacuum worker) (d_[0-9a-f]+)[ \0]")
 
 
 @dataclass

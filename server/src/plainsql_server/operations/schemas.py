@@ -8,6 +8,7 @@ from pathlib import Path
 
 from plainsql_server.core.errors import RequestError
 from plainsql_server.directory.databases import DatabaseRecord
+from plainsql_server.engine.admin.provisioning import backup_role_of
 from plainsql_server.operations.programs import run
 from plainsql_server.operations.progress import Progress
 
@@ -29,7 +30,8 @@ def renamed(archive: bytes, roles: tuple[str, str], made: DatabaseRecord) -> byt
         if not _ROLE.match(old) or len(old) != len(new):
             raise RequestError("backup_damaged", f"The backup contains an unknown role: {old!r}.")
         archive = archive.replace(old.encode(), new.encode())
-    return archive
+    # A customer can see the role that backups log in as, and grant it something. No restore needs that.
+    return archive.replace(backup_role_of(roles[0]).encode(), made.owner_role.encode())
 
 
 async def finish_schema(program: Path, schema: Path, conninfo: str, progress: Progress) -> None:

@@ -22,8 +22,10 @@ from plainsql_server.engine.connection.sqlstate import engine_unavailable
 # The sizes of thousands of databases take seconds. A cell that takes longer than this hangs.
 _ANSWER_TIMEOUT_S = 30.0
 
-# Matches the roles that provisioning creates for tenants' databases.
-TENANT_ROLE = "^[or]_[0-9a-f]{24}$"
+# Matches the roles that provisioning creates for tenants' databases, those of backups included.
+TENANT_ROLE = "^[bor]_[0-9a-f]{24}$"
+# A backup's role counts as the owner's.
+_COUNTED_ROLE = "regexp_replace(usename, '^b_', 'o_')"
 
 _LOAD = f"""
     SELECT count(*) FILTER (WHERE usename ~ '{TENANT_ROLE}') AS tenants,
@@ -45,7 +47,7 @@ _REPLICAS = """
     FROM pg_stat_replication ORDER BY application_name
 """
 _STATEMENTS = f"""
-    SELECT pid, usename AS role, state, query, wait_event_type AS waits_for,
+    SELECT pid, {_COUNTED_ROLE} AS role, state, query, wait_event_type AS waits_for,
            extract(epoch FROM clock_timestamp() - coalesce(query_start, backend_start))::float8 AS elapsed_s
     FROM pg_stat_activity
     WHERE backend_type = 'client backend' AND usename ~ '{TENANT_ROLE}' ORDER BY query_start
@@ -131,7 +133,7 @@ async def end_statement(connection: AsyncConnection, pid: int, roles: Sequence[s
     # Check and act in one statement: by the next one, another backend may have the same process id.
     statement = f"""
         SELECT {act}(pid) FROM pg_stat_activity
-        WHERE pid = %s AND usename = ANY(%s) AND backend_type = 'client backend' AND {AWAITS_NO_STANDBY}
+        WHERE pid = %s AND {_COUNTED_ROLE} = ANY(%s) AND backend_type = 'client backend' AND {AWAITS_NO_STANDBY}
     """
     return (await connection.execute(statement, (pid, list(roles)))).rowcount == 1
 

@@ -15,7 +15,7 @@ from psycopg import AsyncConnection, sql
 from psycopg.conninfo import make_conninfo
 
 from plainsql_server.core.errors import LimitError, RequestError, described
-from plainsql_server.engine.admin.provisioning import admin_connection
+from plainsql_server.engine.admin.provisioning import admin_connection, backup_role_of, create_backup_role
 from plainsql_server.engine.pool.address import Address
 
 # The application_name of the programs of a backup, a restore and a move. They may run longer than tenants' transactions
@@ -72,13 +72,16 @@ class Frozen:
 
 
 @asynccontextmanager
-async def frozen(conninfo: str, admin_role: str, database: str) -> AsyncIterator[Frozen]:
+async def frozen(conninfo: str, admin_role: str, database: str, owner_role: str) -> AsyncIterator[Frozen]:
     """Holds an exported snapshot of a database during the block: a safe one if available within the time limit.
+
+    Also creates the role that the dump logs in as.
 
     Raises RequestError if the owner could not dump everything, LimitError if a dump would take too many locks.
     """
     async with admin_connection(conninfo, admin_role, database, BACKUP + KEEPER) as connection:
         await check_dumpable(connection)
+        await create_backup_role(connection, owner_role)
         # This connection is idle in its transaction while the dump runs.
         await connection.execute("SET idle_in_transaction_session_timeout = 0")
         is_serial = await _begin(connection)
@@ -124,6 +127,11 @@ def owners_conninfo(cell_conninfo: str, database: str, owner_role: str, program:
     """The connection string for pg_dump and pg_restore: as the owner, with settings that a tenant cannot override."""
     started = Address(cell_conninfo, database, owner_role).conninfo(_CONNECT_TIMEOUT_MS).decode()
     return make_conninfo(started, application_name=program)
+
+
+def backup_conninfo(cell_conninfo: str, database: str, owner_role: str) -> str:
+    """The connection string for the pg_dump of a backup, which must also be given `--role` with the owner role."""
+    return owners_conninfo(cell_conninfo, database, backup_role_of(owner_role), BACKUP)
 
 
 async def analyze(conninfo: str) -> None:

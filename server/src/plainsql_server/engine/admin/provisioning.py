@@ -1,9 +1,10 @@
 """Creates and drops what the service needs on a cell, as the cell's admin role.
 
-That is the template database, tenants' databases copied from it, and the two login roles of each. Provisioning never
-runs a tenant's code: it reads no tenant's objects, and its search_path is pg_catalog and pg_temp. Every step is
-idempotent, so what a crash left half done is completed by running the whole again. A creation sends its statements
-together where it can: each commit waits for the disk, and each exchange takes processor time on both sides.
+That is the template database, tenants' databases copied from it, and the login roles of each: its owner and its
+reader, and one for backups as soon as there is one. Provisioning never runs a tenant's code: it reads no tenant's
+objects, and its search_path is pg_catalog and pg_temp. Every step is idempotent, so what a crash left half done is
+completed by running the whole again. A creation sends its statements together where it can: each commit waits for the
+disk, and each exchange takes processor time on both sides.
 """
 
 import secrets
@@ -38,6 +39,8 @@ _OWNERS_FUNCTIONS = r"^(lo_(?!import|export).*|lowrite)$"
 _CONNECT_TIMEOUT_S = 5
 # Advisory locks taken in the maintenance database, where tenants cannot connect.
 _TEMPLATE_LOCK = 7_040_320_155_210_118_712
+# An advisory lock taken in a tenant's database.
+_BACKUP_ROLE_LOCK = 7_040_320_155_210_118_714
 # Administrative work on one database takes a second at most. A caller that waits longer should fail and retry later.
 _LOCK_TIMEOUT_MS = 20_000
 _REFUSED_IN_CONNINFO = ("user", "dbname", "password", "sslpassword")
@@ -80,6 +83,11 @@ class EngineNames:
 def new_names() -> EngineNames:
     """New names, with 96 random bits each."""
     return EngineNames(*(f"{prefix}_{secrets.token_hex(12)}" for prefix in "dor"))
+
+
+def backup_role_of(owner_role: str) -> str:
+    """The role that a backup logs in as. It follows from the owner's name, so a crash leaves no unknown role behind."""
+    return f"b{owner_role.removeprefix('o')}"
 
 
 def check_conninfo(conninfo: str) -> None:
@@ -209,6 +217,20 @@ async def renew_rights(conninfo: str, admin_role: str) -> None:
             await _run(cell, [*pins("DATABASE", name), _comment(name, _EDITION)])
 
 
+async def create_backup_role(database: AsyncConnection, owner_role: str) -> None:
+    """Creates the role that backups of this database log in as, if it is missing.
+
+    It is a member of the owner role, so it can do what the owner can and nothing else. But the owner is not a member
+    of it, so a tenant can neither terminate nor cancel a backup.
+    """
+    role = backup_role_of(owner_role)
+    async with database.transaction():
+        # Two backups may both be the first. Tenants can't take advisory locks.
+        await database.execute("SELECT pg_advisory_xact_lock(%s)", (_BACKUP_ROLE_LOCK,))
+        if not await _exists(database, "SELECT FROM pg_roles WHERE rolname = %s", role):
+            await _run(database, [*_role(role, is_there=False), _fill("GRANT {} TO {}", owner_role, role)])
+
+
 def _comment(database: str, edition: str) -> sql.Composed:
     return sql.SQL("COMMENT ON DATABASE {} IS {}").format(sql.Identifier(database), sql.Literal(edition))
 
@@ -223,7 +245,7 @@ async def drop_database(conninfo: str, admin_role: str, names: EngineNames, is_d
         if not await is_due():
             return False
         await cell.execute(_fill("DROP DATABASE IF EXISTS {} WITH (FORCE)", names.database))
-        for role in (names.owner_role, names.reader_role):
+        for role in (backup_role_of(names.owner_role), names.owner_role, names.reader_role):
             await _forget_grants(conninfo, admin_role, cell, role)
             await cell.execute(_fill("DROP ROLE IF EXISTS {}", role))
     return True

@@ -27,8 +27,8 @@ from plainsql_server.engine.execution.spanning import read_end
 from plainsql_server.engine.pool.address import Address, hosts_of
 from plainsql_server.engine.pool.leader import leading
 
-# Matches the roles that `provisioning.new_names` creates, and never an operator's role.
-_TENANT = "^[or]_[0-9a-f]{24}$"
+# Matches the roles that provisioning creates for tenants' databases, and never an operator's role.
+_TENANT = "^[bor]_[0-9a-f]{24}$"
 # A cell that takes longer counts as unavailable. libpq accepts whole seconds and treats 1 as 2.
 _CONNECT_TIMEOUT_S = 2
 # No query takes even a tenth of a second. One that hangs must not hold up the checks of other cells.
@@ -40,8 +40,8 @@ _END_TIMEOUT_S = 5.0
 # An advisory lock held by the process that watches a cell, so that other control processes do not watch it as well.
 _LOCK = 7_040_320_155_210_118_713
 
-# An operator's backup, restore or move runs as the tenant's role. It is recognized by the admin's keeper connection to
-# the same database, because a tenant could set the same application_name.
+# An operator's backup, restore or move runs with the tenant's privileges. It is recognized by the admin's keeper
+# connection to the same database, because a tenant could set the same application_name.
 _UNATTENDED = f"""
     NOT EXISTS (
         SELECT FROM pg_stat_activity b
