@@ -21,7 +21,7 @@ def test_an_empty_database_gets_every_table(empty_dsn: str) -> None:
     migrate(empty_dsn)
     assert _tables(empty_dsn) == {
         "tiers", "organizations", "cells", "databases", "roles", "api_keys", "sessions", "usage", "audit",
-        "spanning_transactions", "moves", "data_processes", "alembic_version",
+        "spanning_transactions", "moves", "data_processes", "backups", "alembic_version",
     }  # fmt: skip
 
 

@@ -31,6 +31,7 @@ _COMMANDS = {
     "top": ("top", "Show running statements by organization, or cancel one."),
     "upgrade": ("upgrade", "Upgrade the directory and the cells to this version."),
     "backup": ("backup", "Back up a database or the directory."),
+    "backups": ("upkeep.backups", "Back up everything into a folder, and delete old backups."),
     "restore": ("restore", "Restore a database or the directory from a backup."),
     "alias": ("alias", "Print the nginx configuration of the alias, or keep it up to date."),
     "settings": ("settings", "List every setting with its default and meaning."),

@@ -11,10 +11,12 @@ import click
 from plainsql_server.cli.output import remark
 from plainsql_server.cli.progress import Bar
 from plainsql_server.cli.running import with_directory
+from plainsql_server.cli.upkeep.pipe import pipe_option
 from plainsql_server.control_plane import organizations
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.operations.restore import RestoreTimes, restore_database, restore_directory
+from plainsql_server.operations.upkeep.pipeline import Commands, reading_through
 from plainsql_server.settings import Settings, read_settings
 
 # How far a node's clock may differ from ours while it picks up a change.
@@ -29,9 +31,16 @@ _MARGIN_MS = 1_000
     "--input", "source", type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Backup file; standard input by default.",
 )  # fmt: skip
+@pipe_option("Programs that the backup passes through first, such as 'age -d -i key.txt | zstd -dq'.")
 @click.option("--replace", is_flag=True, help="Replace the content of the existing database.")
 def restore_command(
-    *, name: str | None, organization: str | None, of_directory: bool, source: Path | None, replace: bool
+    *,
+    name: str | None,
+    organization: str | None,
+    of_directory: bool,
+    source: Path | None,
+    commands: Commands,
+    replace: bool,
 ) -> None:
     """Restore a backup as the new database DATABASE. Prints its ID.
 
@@ -46,7 +55,7 @@ def restore_command(
             "--replace can't be used with --directory. A directory is restored into an empty database."
         )
     settings = read_settings()
-    with _opened(source) as stream, Bar() as bar:
+    with _opened(source) as file, reading_through(commands, file) as stream, Bar() as bar:
         if organization is None or name is None:
             with_directory(lambda directory: restore_directory(directory, settings.directory_dsn, stream, bar))
             restored = None

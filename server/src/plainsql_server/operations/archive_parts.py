@@ -100,6 +100,7 @@ class ArchiveReader:
         self.end: End | None = None
         self._hash = hashlib.sha256()
         self._chunks = 0
+        self._stream = stream
         try:
             self._tar = tarfile.open(fileobj=stream, mode="r|", bufsize=_BUFFER_BYTES)  # noqa: SIM115
             name, content = next(self._members(), ("", b""))
@@ -122,6 +123,9 @@ class ArchiveReader:
             raise RequestError("backup_damaged", f"The backup can't be read to the end: {error}.") from error
         if self.end is None:
             raise RequestError("backup_damaged", "The backup is incomplete: it was cut short.")
+        # A program that the backup comes through may fail at its very end, and only that end says so.
+        while self._stream.read(_BUFFER_BYTES):
+            pass
 
     def _members(self) -> Iterator[tuple[str, bytes]]:
         while (member := self._tar.next()) is not None:

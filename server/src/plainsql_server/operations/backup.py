@@ -30,7 +30,7 @@ from plainsql_server.operations.progress import Progress, TablesDumped
 DATABASE, DIRECTORY = "database", "directory"
 
 # In any other state, a database is incomplete.
-_DUMPABLE = frozenset([DatabaseState.READY, DatabaseState.SUSPENDED])
+DUMPABLE = frozenset([DatabaseState.READY, DatabaseState.SUSPENDED])
 # How long pg_dump waits for a customer's table lock. Statements queued behind it wait as long.
 _LOCK_WAIT = "--lock-wait-timeout=20s"
 # No compression here: operators compress the whole file, and progress is measured by the bytes written.
@@ -51,7 +51,7 @@ async def backup_database(directory: Directory, database: DatabaseRecord, output
     Raises ConflictError if the database is not ready, EngineError if its cell is unavailable, and RequestError if it
     can't be dumped; the message says why.
     """
-    if database.state not in _DUMPABLE:
+    if database.state not in DUMPABLE:
         raise ConflictError("wrong_state", f"The database {database.name!r} is {database.state}.")
     cell = await cell_of(directory, database)
     conninfo = backup_conninfo(cell.conninfo, database.engine_name, database.owner_role)

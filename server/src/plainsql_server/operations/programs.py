@@ -141,9 +141,13 @@ def _without_password(conninfo: str) -> tuple[str, dict[str, str]]:
     """Move the password from the connection string into the environment, which also sets English messages."""
     keywords = conninfo_to_dict(conninfo)
     password = keywords.pop("password", None)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PLAINSQL_")}
-    environment |= {"LC_ALL": "C"} | ({"PGPASSWORD": str(password)} if password else {})
-    return make_conninfo("", **keywords), environment
+    password_only = {"PGPASSWORD": str(password)} if password else {}
+    return make_conninfo("", **keywords), program_environment() | {"LC_ALL": "C"} | password_only
+
+
+def program_environment() -> dict[str, str]:
+    """Return the environment for other programs: without the service's settings, which hold secrets."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PLAINSQL_")}
 
 
 def _candidates(name: str) -> list[Path]:

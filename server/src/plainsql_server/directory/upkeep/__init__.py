@@ -1,0 +1,1 @@
+"""What the directory stores about the upkeep of the service."""
