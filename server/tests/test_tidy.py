@@ -107,6 +107,20 @@ def test_core_imports_only_the_standard_library_and_itself() -> None:
     assert {name: names for name, names in foreign.items() if names} == {}
 
 
+def test_no_test_loads_the_certificates_of_public_authorities() -> None:
+    """Which takes 40 to 90 ms for each client; `server/tests/plain_http.py` does without."""
+    names = {f"httpx.{name}" for name in ("get", "post", "put", "patch", "delete", "request", "Client", "AsyncClient")}
+    found = []
+    for path in python_files(ROOT):
+        if "tests" not in path.parts:
+            continue
+        calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        for call in (call for call in calls if ast.unparse(call.func) in names):
+            if not {"verify", "transport"} & {keyword.arg for keyword in call.keywords}:
+                found.append(f"{path.relative_to(ROOT)}:{call.lineno}")
+    assert not found, f"use server/tests/plain_http.py, or pass `verify`: {found}"
+
+
 def test_a_file_of_501_lines_is_too_long_and_one_of_500_is_not(tmp_path: Path) -> None:
     _write_module(tmp_path, "x = 1\n" * 501)
     assert complaints(tmp_path, {}) == ["bench/sample.py has 501 lines: split it"]

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from plainsql_server.data_plane.spanning import SpanningStep
+from server.tests import plain_http
 from server.tests.consistency.two_cells import SIDES, TwoCells
 from server.tests.load import Node, size
 
@@ -28,7 +29,7 @@ async def send_until_answered(node: Node, two: TwoCells, body: dict[str, Any], k
     unanswered = 0
     async with asyncio.timeout(_LIMIT_S):
         while True:
-            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{node.port}", headers=headers, timeout=30) as http:
+            async with plain_http.async_client(base_url=f"http://127.0.0.1:{node.port}", headers=headers) as http:
                 try:
                     response = await http.post("/v1/transaction", json=body)
                 except httpx.TransportError:

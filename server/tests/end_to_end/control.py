@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 
 from plainsql_server.dev.ports import free_port
-from server.tests import forks, logs
+from server.tests import forks, logs, plain_http
 from server.tests.service import Service
 
 _START_LIMIT_S = 30
@@ -95,7 +95,7 @@ class ControlNode:
 
     def _answers(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/health?live", timeout=5).status_code == 200
+            return plain_http.get(f"{self.url}/health?live", timeout=5).status_code == 200
         except httpx.TransportError:
             return False
 

@@ -19,6 +19,7 @@ import pytest
 
 from plainsql_server.dev.ports import free_port
 from plainsql_server.operations.files.alias import Alias, TlsFiles, alias_config
+from server.tests import plain_http
 from server.tests.alias import CONTROL_URL, Upstream, found_nginx, running_alias, streaming_upstream
 from server.tests.end_to_end.error_shape import check_shape, error_of
 from server.tests.events import StreamClient
@@ -167,7 +168,8 @@ def test_no_secret_is_in_the_aliass_folder_or_log(service: Service) -> None:
 
 def test_an_unavailable_data_plane_is_a_503_with_an_unknown_outcome() -> None:
     with running_alias(free_port()) as port:
-        answer = httpx.post(f"http://127.0.0.1:{port}/v1/query", json={}, headers={"Origin": "https://page.example"})
+        headers = {"Origin": "https://page.example"}
+        answer = plain_http.post(f"http://127.0.0.1:{port}/v1/query", json={}, headers=headers)
     error = error_of(answer, 503, "data_plane_unavailable")
     assert (error["outcome"], error["retryable"], answer.headers["retry-after"]) == ("unknown", True, "1")
     assert answer.headers["access-control-allow-origin"] == "*"
@@ -180,9 +182,9 @@ def test_an_address_with_many_incomplete_bodies_is_rejected() -> None:
     with running_alias(free_port(), instead=fewer) as port, ExitStack() as stack:
         for _ in range(2):
             stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10)).sendall(withheld)
-        end_s = time.monotonic() + 10
+        end_s, url = time.monotonic() + 30, f"http://127.0.0.1:{port}/v1/query"
         # A request counts when its head has come.
-        while b"connection_limit" not in (answer := httpx.post(f"http://127.0.0.1:{port}/v1/query", json={})).content:
+        while b"connection_limit" not in (answer := plain_http.post(url, json={})).content:
             assert time.monotonic() < end_s
         error = error_of(answer, 503, "connection_limit")
     assert (error["outcome"], error["retryable"], answer.headers["retry-after"]) == ("not_executed", True, "1")
@@ -196,7 +198,7 @@ async def chunks_in_step(port: int, upstream: Upstream, chunks: int) -> int:
     came = b""
     try:
         async with (
-            httpx.AsyncClient(timeout=_CHUNK_LIMIT_S) as http,
+            plain_http.async_client(timeout=_CHUNK_LIMIT_S) as http,
             http.stream("POST", f"http://127.0.0.1:{port}/v1/query", json={"sql": "x"}) as response,
         ):
             upstream.wanted.release()

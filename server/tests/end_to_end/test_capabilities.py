@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import httpx
 import msgspec
 import pytest
 
@@ -15,6 +14,7 @@ from plainsql_server.data_plane.diagnostics.capabilities import CAPABILITIES
 from plainsql_server.engine.execution.temporary_schemas import new_schema_name
 from plainsql_server.http.data.capabilities import CapabilitiesAnswer, ProbeAnswer
 from plainsql_server.limits.tiers import TIERS
+from server.tests import plain_http
 from server.tests.cell import running_cell
 from server.tests.consistency.wire import wire_to_engine
 from server.tests.end_to_end import tenants
@@ -98,7 +98,7 @@ def test_serializable_isolation_is_false_on_a_cell_forced_to_repeatable_read() -
     ):
         headers = {"Authorization": f"Bearer {cell.key}"}
         url = f"http://127.0.0.1:{node.port}/capabilities/serializable_isolation"
-        answer = httpx.get(url, headers=headers, timeout=30).json()
+        answer = plain_http.get(url, headers=headers).json()
         assert answer["supported"] is False, answer
         assert answer["evidence"]["isolation"] == "repeatable read"
         assert answer["evidence"]["outcomes"] == ["committed", "committed"]

@@ -17,6 +17,7 @@ import pytest
 from plainsql_server.control_plane import cells, databases, keys, organizations
 from plainsql_server.core.principal import Scope
 from plainsql_server.directory.connection import Directory
+from server.tests import plain_http
 from server.tests.end_to_end.control import ControlNode, running_control
 from server.tests.load import STALL_S, Client, Node, running_node
 from server.tests.postgres import SUPERUSER, Postgres, running_postgres
@@ -90,7 +91,7 @@ async def furnish(dsn: str, cell: Postgres) -> tuple[str, str]:
 def create_key(place: Place) -> httpx.Response:
     headers = {"Authorization": f"Bearer {place.seen}"}
     body = {"name": "x", "scopes": ["read"]}
-    return httpx.post(f"{place.control.url}/v1/keys", json=body, headers=headers, timeout=30)
+    return plain_http.post(f"{place.control.url}/v1/keys", json=body, headers=headers)
 
 
 async def test_cached_lookups_are_used_for_the_grace_period_while_the_directory_is_unavailable(place: Place) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from plainsql_server.core import credential
 from plainsql_server.dev.ports import free_port
+from server.tests import plain_http
 from server.tests.alias import running_alias
 from server.tests.end_to_end.control import answer, new_key
 from server.tests.end_to_end.fast_lane import MODES, logged, wires_of
@@ -199,7 +200,7 @@ def test_the_lane_answers_the_callers_behind_the_alias(service: Service, senders
     with (
         lane_node(service) as (node, metrics_port),
         running_alias(node.port) as port,
-        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client,
+        plain_http.client(base_url=f"http://127.0.0.1:{port}") as client,
         ThreadPoolExecutor(4) as threads,
     ):
         shares = []

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import httpx
 import pytest
 
+from server.tests import plain_http
 from server.tests.end_to_end.transactions import fresh_table
 from server.tests.load import Node, running_node, size
 from server.tests.service import Service
@@ -39,7 +40,7 @@ class Senders:
     outcomes: dict[str, int] = field(default_factory=dict)
 
     async def run(self) -> None:
-        async with httpx.AsyncClient(timeout=ANSWER_LIMIT_S) as http, asyncio.TaskGroup() as group:
+        async with plain_http.async_client(timeout=ANSWER_LIMIT_S) as http, asyncio.TaskGroup() as group:
             for _ in range(KEYS_AT_ONCE):
                 group.create_task(self._keep_sending(http))
 

@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
+from server.tests import plain_http
 from server.tests.cell import Cell, new_cell
 from server.tests.end_to_end.relay import PORT, Cut, Relay
 from server.tests.load import Node, running_node, size
@@ -79,7 +80,10 @@ def line() -> Iterator[Line]:
     try:
         with running_postgres() as postgres, Relay(folder, postgres.socket_dir) as relay:
             cell = new_cell(postgres, f"host={folder} port={PORT}")
-            with running_node(cell.directory_dsn, cell_max_connections=32) as node, httpx.Client(timeout=60) as http:
+            with (
+                running_node(cell.directory_dsn, cell_max_connections=32) as node,
+                plain_http.client(timeout=60) as http,
+            ):
                 running = Line(cell, relay, node, http)
                 # Without a constraint that would hide what is done twice.
                 assert running.call("POST", "/v1/query", json={"sql": "create table lost (n int)"}).json()["success"]

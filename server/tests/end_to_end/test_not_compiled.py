@@ -16,7 +16,7 @@ import pytest
 
 from plainsql_server import VERSION
 from plainsql_server.dev.ports import free_port
-from server.tests import forks
+from server.tests import forks, plain_http
 from server.tests.extension_files import copy_uncompiled
 from server.tests.load import running_node
 from server.tests.service import Service
@@ -64,7 +64,7 @@ def running_build(service: Service) -> Iterator[Build]:
     headers = {"Authorization": f"Bearer {service.api_key}"}
     with (
         running_node(service.directory_dsn, fast_lane="on", metrics_port=metrics_port) as node,
-        httpx.Client(base_url=f"http://127.0.0.1:{node.port}", headers=headers, timeout=30) as client,
+        plain_http.client(base_url=f"http://127.0.0.1:{node.port}", headers=headers) as client,
     ):
         yield Build(client, metrics_port)
 

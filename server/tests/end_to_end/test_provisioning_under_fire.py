@@ -18,6 +18,7 @@ import pytest
 from plainsql_server.control_plane import cells, keys, organizations
 from plainsql_server.core.principal import Scope
 from plainsql_server.directory.connection import Directory
+from server.tests import plain_http
 from server.tests.control_plane.cell_state import disagreements
 from server.tests.end_to_end.control import ControlNode, running_control
 from server.tests.load import percentile, size
@@ -123,7 +124,7 @@ async def test_repeatedly_killed_control_processes_leak_nothing(place: Place) ->
         nodes = [stack.enter_context(running_control(place.dsn)) for _ in range(NODES)]
         limits = httpx.Limits(max_connections=CLIENTS)
         headers = {"Authorization": f"Bearer {place.key}"}
-        async with httpx.AsyncClient(headers=headers, timeout=30, limits=limits) as http:
+        async with plain_http.async_client(headers=headers, limits=limits) as http:
             clients = Clients(nodes, http)
             done = asyncio.Event()
             names = iter([f"db{number}" for number in range(DATABASES)])

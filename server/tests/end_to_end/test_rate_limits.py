@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from plainsql_server.dev.ports import free_port
+from server.tests import plain_http
 from server.tests.alias import running_alias
 from server.tests.end_to_end.error_shape import error_of
 from server.tests.load import Client, Node, running_node, size
@@ -67,7 +68,7 @@ def stage(service: Service) -> Iterator[Stage]:
 def ask(node: Node, key: str, path: str = "/v1/query", **arguments: object) -> httpx.Response:
     url = f"http://127.0.0.1:{node.port}{path}"
     body: dict[str, Any] = {"json": {"sql": "select 1"}} | arguments
-    return httpx.post(url, headers={"Authorization": f"Bearer {key}"}, timeout=30, **body)
+    return plain_http.post(url, headers={"Authorization": f"Bearer {key}"}, **body)
 
 
 def left(response: httpx.Response) -> int:
@@ -95,7 +96,7 @@ def test_a_request_without_the_scope_counts_like_any_other(stage: Stage) -> None
 
 
 def test_an_open_route_and_an_unknown_caller_have_no_rate_limit(stage: Stage) -> None:
-    health = httpx.get(f"http://127.0.0.1:{stage.nodes[0].port}/health")
+    health = plain_http.get(f"http://127.0.0.1:{stage.nodes[0].port}/health")
     unknown = ask(stage.nodes[0], "svc_k_nobody")
     assert unknown.status_code == 401
     assert not {"ratelimit", "ratelimit-policy"} & (set(health.headers) | set(unknown.headers))
@@ -237,7 +238,7 @@ def processor_s(node: Node) -> float:
 
 
 def round_trips(metrics_port: int) -> float:
-    text = httpx.get(f"http://127.0.0.1:{metrics_port}/metrics").text
+    text = plain_http.get(f"http://127.0.0.1:{metrics_port}/metrics").text
     match = re.search(r"^plainsql_limiter_round_trips_total (\S+)$", text, re.MULTILINE)
     assert match, text
     return float(match[1])

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-import httpx
 import pytest
 
 from plainsql_server.dev.ports import choose_ports
+from server.tests import plain_http
 from server.tests.load import Client, NoAnswer, Node, running_node
 from server.tests.redis_server import RedisServer, running_redis
 from server.tests.service import Service
@@ -89,7 +89,7 @@ def stage(service: Service) -> Iterator[Stage]:
 
 
 def metric(port: int, name: str) -> float:
-    match = re.search(rf"^{name} (\S+)$", httpx.get(f"http://127.0.0.1:{port}/metrics").text, re.MULTILINE)
+    match = re.search(rf"^{name} (\S+)$", plain_http.get(f"http://127.0.0.1:{port}/metrics").text, re.MULTILINE)
     assert match, name
     return float(match[1])
 

@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from typing import Any
 
-import httpx
 import pytest
 
+from server.tests import plain_http
 from server.tests.end_to_end.control import answer, new_key, new_session
 from server.tests.load import Activity, Client, Node, percentile, running_node, size
 from server.tests.service import Service
@@ -99,7 +99,7 @@ async def test_a_stream_ends_with_its_callers_key_or_session(service: Service, n
     secret, path = (made["secret"], f"/v1/keys/{made['id']}") if kind == "key" else (made["token"], "/v1/session")
     sql = "/*+ STREAM */ select g, pg_sleep(0.05) from generate_series(1, 1000) g"
     url = f"http://127.0.0.1:{nodes[0].port}/v1/query"
-    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {secret}"}, timeout=_GIVE_UP_S) as client:
+    async with plain_http.async_client(headers={"Authorization": f"Bearer {secret}"}, timeout=_GIVE_UP_S) as client:
         async with client.stream("POST", url, json={"sql": sql}) as stream:
             lines = stream.aiter_lines()
             assert await anext(lines) == "event: columns"

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from server.tests import plain_http
 from server.tests.end_to_end.control import ControlNode, new_session, running_control
 from server.tests.end_to_end.session_ages import DAY, MINUTE
 from server.tests.load import Node, running_node
@@ -56,13 +57,13 @@ async def works(data: Node, session: dict[str, Any]) -> bool:
 
 def exchange(control: ControlNode, key: str) -> dict[str, Any]:
     headers = {"Authorization": f"Bearer {key}"}
-    session: dict[str, Any] = httpx.post(f"{control.url}/v1/session", headers=headers, timeout=30).json()["session"]
+    session: dict[str, Any] = plain_http.post(f"{control.url}/v1/session", headers=headers).json()["session"]
     return session
 
 
 def refresh(control: ControlNode, session: dict[str, Any]) -> httpx.Response:
     headers = {"Authorization": f"Bearer {session['token']}"}
-    return httpx.post(f"{control.url}/v1/session/refresh", headers=headers, timeout=30)
+    return plain_http.post(f"{control.url}/v1/session/refresh", headers=headers)
 
 
 async def test_a_session_works_at_23_59_and_can_be_refreshed_then_to_live_24_hours_longer(

@@ -18,6 +18,7 @@ import pytest
 from httpx_sse import connect_sse
 
 from plainsql_server.dev.ports import free_port
+from server.tests import plain_http
 from server.tests.events import EventParser, StreamClient
 from server.tests.load import Node, running_node, size
 from server.tests.page import READERS, empty_page
@@ -58,7 +59,7 @@ def request(service: Service, sql: str) -> dict[str, Any]:
 @pytest.mark.parametrize("sql", STREAMS)
 def test_every_parser_reads_the_same(service: Service, node: Node, npm_packages: None, sql: str) -> None:
     url = f"http://127.0.0.1:{node.port}/v1/query"
-    with httpx.Client(timeout=30) as client:
+    with plain_http.client() as client:
         body = client.post(url, **request(service, sql)).content
         ours = [(event.type, event.content) for event in EventParser().feed(body)]
         with connect_sse(client, "POST", url, **request(service, sql)) as source:
@@ -125,7 +126,7 @@ async def test_nginx_passes_rows_on_as_they_come(service: Service, node: Node, o
         late_s = []
         url, parser = f"http://127.0.0.1:{port}/v1/query", EventParser()
         async with (
-            httpx.AsyncClient(timeout=30) as client,
+            plain_http.async_client() as client,
             client.stream("POST", url, **request(service, sql)) as response,
         ):
             async for chunk in response.aiter_raw():
@@ -161,7 +162,7 @@ def _nginx(upstream: int, options: str) -> Iterator[int]:
         until_s = time.monotonic() + 10
         while True:
             try:
-                httpx.get(f"http://127.0.0.1:{port}/health?live", timeout=5)
+                plain_http.get(f"http://127.0.0.1:{port}/health?live", timeout=5)
                 break
             except httpx.TransportError:
                 assert time.monotonic() < until_s, (folder / "error.log").read_text()

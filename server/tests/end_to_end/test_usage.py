@@ -6,9 +6,9 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
-import httpx
 import pytest
 
+from server.tests import plain_http
 from server.tests.end_to_end.control import answer, call, new_key, new_session, query
 from server.tests.end_to_end.error_shape import error_of
 from server.tests.load import TIMING_STALL_S, Activity, new_tag, running_node
@@ -84,7 +84,7 @@ async def test_transactions_keyed_requests_and_streams_are_counted(service: Serv
 
         def post(path: str, body: dict[str, Any], **headers: str) -> None:
             headers["authorization"] = f"Bearer {key}"
-            answered = httpx.post(f"http://127.0.0.1:{node.port}{path}", json=body, headers=headers, timeout=30)
+            answered = plain_http.post(f"http://127.0.0.1:{node.port}{path}", json=body, headers=headers)
             assert answered.status_code == 200, answered.text
 
         series = "select g from generate_series(1, {}) g"

@@ -26,7 +26,7 @@ from plainsql_server.dev.ports import free_port, free_ports
 from plainsql_server.directory.connection import Directory
 from plainsql_server.http.server.workers import keep_port
 from plainsql_server.operations.files.alias import Alias
-from server.tests import forks
+from server.tests import forks, plain_http
 from server.tests.alias import CONTROL_URL, found_nginx, running_alias, running_nginx
 from server.tests.consistency.faults import wait_until, workers_of
 from server.tests.customers import Customers
@@ -93,14 +93,14 @@ def two_workers(world: World, **settings: object) -> Iterator[tuple[Node, range]
 
 def is_open(port: int) -> bool:
     try:
-        return httpx.get(f"http://127.0.0.1:{port}/health", timeout=5).status_code == 200
+        return plain_http.get(f"http://127.0.0.1:{port}/health", timeout=5).status_code == 200
     except httpx.TransportError:
         return False
 
 
 def ask(port: int, key: str, database: str, sql: str = "select 1") -> httpx.Response:
     headers = {"Authorization": f"Bearer {key}", "X-Database": database}
-    return httpx.post(f"http://127.0.0.1:{port}/v1/query", headers=headers, json={"sql": sql}, timeout=30)
+    return plain_http.post(f"http://127.0.0.1:{port}/v1/query", headers=headers, json={"sql": sql})
 
 
 def asked_process(response: httpx.Response) -> int:
@@ -110,7 +110,7 @@ def asked_process(response: httpx.Response) -> int:
 
 def pools(port: int) -> int:
     """To how many databases a process has connections, by its metrics."""
-    lines = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=5).text.splitlines()
+    lines = plain_http.get(f"http://127.0.0.1:{port}/metrics").text.splitlines()
     return sum(int(float(line.rpartition(" ")[2])) for line in lines if line.startswith(_POOLS))
 
 
@@ -181,7 +181,7 @@ class Writes:
 
     async def run(self, port: int, key: str) -> None:
         headers = {"Authorization": f"Bearer {key}", "X-Database": self.database}
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=30) as client:
+        async with plain_http.async_client(base_url=f"http://127.0.0.1:{port}", headers=headers) as client:
             for number in itertools.count():
                 body = {"sql": "insert into written values ($1)", "params": [number]}
                 # Until there is an answer: the test may end this client at any time.
@@ -286,7 +286,7 @@ def test_the_workers_of_a_node_with_metrics_are_replaced_and_their_metrics_stay_
 
 def has_metrics(port: int) -> bool:
     try:
-        return "plainsql_build_info" in httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=5).text
+        return "plainsql_build_info" in plain_http.get(f"http://127.0.0.1:{port}/metrics").text
     except httpx.TransportError:
         return False
 

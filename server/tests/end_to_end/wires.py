@@ -6,7 +6,7 @@ import socket
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
+from server.tests import plain_http
 
 
 @dataclass
@@ -76,7 +76,7 @@ def same(answer: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
 
 def counted(port: int) -> dict[str, float]:
     """The metrics of a node."""
-    lines = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=5).text.splitlines()
+    lines = plain_http.get(f"http://127.0.0.1:{port}/metrics").text.splitlines()
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[:1] != "#")}
 
 

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
+from server.tests import plain_http
 from server.tests.alias import running_alias
 from server.tests.fleet.stage import Fleet
 from server.tests.fleet.writers import TABLE, rows_of, writing
@@ -34,7 +35,7 @@ def nodes(fleet: Fleet) -> Iterator[list[Node]]:
 
 def ask(port: int, key: str, database: str | None = None) -> httpx.Response:
     headers = {"Authorization": f"Bearer {key}"} | ({"X-Database": database} if database else {})
-    return httpx.post(f"http://127.0.0.1:{port}/v1/query", headers=headers, json={"sql": "select 1"}, timeout=30)
+    return plain_http.post(f"http://127.0.0.1:{port}/v1/query", headers=headers, json={"sql": "select 1"})
 
 
 def served(node: Node) -> set[str]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import httpx
 import psycopg
 
+from server.tests import plain_http
 from server.tests.load import Answer, Client, NoAnswer
 
 TABLE = "create table written (n text not null, at timestamptz default clock_timestamp())"
@@ -111,7 +112,7 @@ async def _write_surely(
     port: int, key: str, written: Written, stop: asyncio.Event, numbers: "itertools.count[int]"
 ) -> None:
     """Asks for each row with an idempotency key, until it is done."""
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+    async with plain_http.async_client(base_url=f"http://127.0.0.1:{port}") as client:
         while not stop.is_set():
             number, began_s = f"k{next(numbers)}", time.monotonic()
             headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": secrets.token_hex(8)}

@@ -16,6 +16,7 @@ import pytest
 
 from plainsql_server.dev.ports import free_port
 from plainsql_server.extension_modules import COMPILED
+from server.tests import plain_http
 from server.tests.load import Node, running_node
 from server.tests.operations.stage import Stage
 from server.tests.postgres import Postgres
@@ -75,13 +76,13 @@ def use(service: Service, node: Node) -> None:
     headers = {"Authorization": f"Bearer {service.api_key}"}
     url = f"http://127.0.0.1:{node.port}/v1/query"
     for sql in ("select 1", "select nothing", "/*+ STREAM */ select generate_series(1, 10)"):
-        httpx.post(url, headers=headers, json={"sql": sql}, timeout=30)
-    httpx.post(url, headers={"Authorization": "Bearer nobody"}, json={"sql": "select 1"}, timeout=30)
+        plain_http.post(url, headers=headers, json={"sql": sql})
+    plain_http.post(url, headers={"Authorization": "Bearer nobody"}, json={"sql": "select 1"})
 
 
 def exported(port: int) -> set[str]:
     """The names of all metrics that a process has, as its samples spell them."""
-    text = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=10).text
+    text = plain_http.get(f"http://127.0.0.1:{port}/metrics").text
     return set(re.findall(r"^(plainsql_[a-z_]+)", text, re.MULTILINE))
 
 
@@ -116,7 +117,7 @@ def test_every_metric_of_the_service_is_on_the_dashboard_and_in_the_reference(
 def test_a_cell_is_shown_by_its_name_and_not_by_its_address(watched: tuple[Service, Node, int]) -> None:
     service, node, port = watched
     use(service, node)
-    text = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=10).text
+    text = plain_http.get(f"http://127.0.0.1:{port}/metrics").text
     assert set(re.findall(r'cell="([^"]*)"', text)) == {"dev"}
     assert "host=" not in text
 
@@ -148,7 +149,7 @@ def ask(url: str, expression: str) -> list[dict[str, Any]]:
     """What Prometheus answers to a panel's question. Raises AssertionError if it is none."""
     for variable, value in (("$job", "plainsql"), ("$route", ".*"), ("$__rate_interval", "30s")):
         expression = expression.replace(variable, value)
-    response = httpx.get(f"{url}/api/v1/query", params={"query": expression}, timeout=10).json()
+    response = plain_http.get(f"{url}/api/v1/query", params={"query": expression}).json()
     assert response["status"] == "success", (expression, response)
     result: list[dict[str, Any]] = response["data"]["result"]
     return result
@@ -169,7 +170,7 @@ def test_every_panel_shows_something_in_a_real_prometheus(watched: tuple[Service
                 time.sleep(0.1)
             # Nobody fails on our side here.
             empty = {expression for expression in empty if '5.."' not in expression}
-        rules = httpx.get(f"{url}/api/v1/rules", timeout=10).json()["data"]["groups"][0]["rules"]
+        rules = plain_http.get(f"{url}/api/v1/rules").json()["data"]["groups"][0]["rules"]
         assert len(rules) == 9
         assert all(rule["health"] in ("ok", "unknown") for rule in rules), rules
 

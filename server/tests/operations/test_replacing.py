@@ -13,6 +13,7 @@ import pytest
 
 from plainsql_server.engine.admin import backups
 from plainsql_server.engine.admin.backups import frozen
+from server.tests import plain_http
 from server.tests.operations.stage import Stage
 from server.tests.postgres import SUPERUSER
 from server.tests.service import Service, running_service
@@ -43,7 +44,7 @@ class Traffic:
     def post(self, sql: str) -> httpx.Response:
         headers = {"Authorization": f"Bearer {self.service.api_key}"}
         url = f"{self.service.data_url}/v1/query"
-        return httpx.post(url, headers=headers, json={"sql": sql}, timeout=60)
+        return plain_http.post(url, headers=headers, json={"sql": sql}, timeout=60)
 
     def read(self) -> None:
         mine: list[str] = []

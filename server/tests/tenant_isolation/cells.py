@@ -16,6 +16,7 @@ import httpx
 from plainsql_server.control_plane import cells, databases, keys, organizations
 from plainsql_server.core.principal import Scope
 from plainsql_server.directory.connection import Directory
+from server.tests import plain_http
 from server.tests.load import Node, running_node
 from server.tests.postgres import SUPERUSER, Postgres, running_postgres
 
@@ -64,7 +65,7 @@ class Hostile:
 
     def client(self, key: str | None = None) -> httpx.Client:
         headers = {"Authorization": f"Bearer {key or self.key}"}
-        return httpx.Client(base_url=f"http://127.0.0.1:{self.node.port}", headers=headers, timeout=60)
+        return plain_http.client(base_url=f"http://127.0.0.1:{self.node.port}", headers=headers, timeout=60)
 
 
 @contextmanager
