@@ -13,9 +13,15 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from plainsql_server.cli.progress import Bar
+from plainsql_server.control_plane import databases, organizations
 from plainsql_server.control_plane.finishing import Finisher
+from plainsql_server.core.errors import RequestError
 from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.databases import DatabaseRecord
+from plainsql_server.operations import backup
 from server.tests.operations.stage import SIZE_MB, Stage
+from server.tests.processes import wait_for
 
 
 def fill(stage: Stage, size_mb: int) -> None:
@@ -291,3 +297,43 @@ def test_the_directory_is_restored_completely_and_only_into_an_empty_database(st
     file.write_bytes(content)
     assert "checksum" in damaged.run("restore", "--directory", "--input", str(file), exit_code=1).stderr
     assert damaged.ask("select from pg_class where relkind = 'r' and relnamespace = 'public'::regnamespace") == []
+
+
+def test_two_backups_into_one_file_do_not_collide(stage: Stage, tmp_path: Path) -> None:
+    fill(stage, 1)
+    file = tmp_path / "main.backup"
+    command = ("backup", "--org", "acme", "main", "--output", str(file))
+    with stage.owner() as owner:
+        # Both wait for this with their files open, so that both are at work at the same time.
+        owner.execute("begin; lock table narrow")
+        both = [stage.start(*command, stderr=subprocess.DEVNULL) for _ in range(2)]
+        wait_for(lambda: len(list(tmp_path.glob("*.part"))) == 2, 60, lambda: "not two files")
+        owner.execute("rollback")
+    assert [each.wait(60) for each in both] == [0, 0]
+    assert list(tmp_path.iterdir()) == [file]
+    stage.run("restore", "--org", "acme", "copy", "--input", str(file))
+    assert stage.checksums("copy") == stage.checksums()
+
+
+def test_a_backup_fails_if_pg_dump_fails_after_its_first_output(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "pg_dump"
+    broken.write_text('#!/bin/sh\n[ "$1" = --version ] && echo 15 && exit\nprintf PGDMP\nexit 3\n')
+    broken.chmod(0o755)
+    monkeypatch.setattr(backup, "find_program", lambda *_: broken)
+
+    async def run(output: io.BytesIO) -> None:
+        async with Directory.open(stage.dsn) as directory:
+            await backup.backup_database(directory, await database_of(directory), output, Bar())
+
+    with pytest.raises(RequestError, match="pg_dump failed"):
+        asyncio.run(run(output := io.BytesIO()))
+    file = tmp_path / "main.backup"
+    file.write_bytes(output.getvalue())
+    stage.run("restore", "--org", "acme", "copy", "--input", str(file), exit_code=1)
+
+
+async def database_of(directory: Directory) -> DatabaseRecord:
+    owner = await organizations.get(directory, "acme")
+    return await databases.get_named(directory, owner.id, "main")

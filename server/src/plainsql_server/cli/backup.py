@@ -1,6 +1,7 @@
 """`plainsql-server backup`."""
 
 import os
+import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,8 +12,8 @@ import click
 
 from plainsql_server.cli.output import remark
 from plainsql_server.cli.progress import Bar, size
-from plainsql_server.cli.running import with_directory
-from plainsql_server.control_plane import databases, organizations
+from plainsql_server.cli.running import chosen_database, with_directory
+from plainsql_server.core.names import DATABASE_ID
 from plainsql_server.directory.connection import Directory
 from plainsql_server.operations.backup import backup_database, backup_directory
 from plainsql_server.settings import read_settings
@@ -32,8 +33,9 @@ def backup_command(name: str | None, organization: str | None, of_directory: boo
     error. The backup is not compressed: use `plainsql-server backup --org Acme shop | zstd > shop.zst`. The service
     keeps running.
     """
-    if of_directory == (name is not None) or (name is not None) != (organization is not None):
-        raise click.UsageError("Give a database and its --org, or --directory.")
+    is_id = name is not None and DATABASE_ID.match(name) is not None
+    if of_directory == (name is not None) or (not is_id and (name is not None) != (organization is not None)):
+        raise click.UsageError("Give a database's ID, or its name and --org, or --directory.")
     with _opened(output) as stream, Bar() as bar:
         with_directory(lambda directory: _backup(directory, organization, name, stream, bar))
     if output is not None:
@@ -41,11 +43,10 @@ def backup_command(name: str | None, organization: str | None, of_directory: boo
 
 
 async def _backup(directory: Directory, organization: str | None, name: str | None, stream: BinaryIO, bar: Bar) -> None:
-    if organization is None or name is None:
+    if name is None:
         await backup_directory(directory, read_settings().directory_dsn, stream, bar)
         return
-    owner = await organizations.get(directory, organization)
-    await backup_database(directory, await databases.get_named(directory, owner.id, name), stream, bar)
+    await backup_database(directory, await chosen_database(directory, organization, name), stream, bar)
 
 
 @contextmanager
@@ -60,10 +61,10 @@ def _opened(output: Path | None) -> Iterator[BinaryIO]:
         with _reporting_full_disk("Standard output"), os.fdopen(os.dup(sys.stdout.fileno()), "wb") as stream:
             yield stream
         return
-    draft = output.with_name(output.name + ".part")
+    # A name of its own: of two backups into one file, each must complete its own content.
+    draft = output.with_name(f"{output.name}.{secrets.token_hex(4)}.part")
     with _reporting_full_disk(str(output)):
         try:
-            draft.unlink(missing_ok=True)
             descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "wb") as stream:
                 yield stream

@@ -5,7 +5,7 @@ import click
 from plainsql_server.cli.output import json_option, print_records, remark
 from plainsql_server.cli.progress import Bar, size
 from plainsql_server.cli.running import organization_option, with_directory
-from plainsql_server.control_plane import databases, organizations
+from plainsql_server.control_plane import adoption, cells, databases, organizations
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.operations.move import Moved, move_database
@@ -35,14 +35,40 @@ def _create(organization: str, name: str) -> None:
     click.echo(created.id)
 
 
-@database_command.command("list")
+@database_command.command("adopt")
 @organization_option
+@click.option("--cell", required=True, metavar="NAME-OR-ID", help="Cell that the database is on.")
+@click.option("--name", required=True, help="Name that the organization's database gets.")
+@click.argument("engine_name", metavar="ENGINE-NAME")
+def _adopt(organization: str, cell: str, name: str, engine_name: str) -> None:
+    """Adopt a database that is on a cell and not in the directory. Prints its ID.
+
+    ENGINE-NAME is its name on the cell (d_…), which `doctor` shows. Its roles, settings and privileges are checked
+    first. It keeps its content and gets a new ID; create new keys for it.
+    """
+
+    async def adopt(directory: Directory) -> DatabaseRecord:
+        owner = await organizations.get(directory, organization)
+        return await adoption.adopt(directory, owner.id, name, cell, engine_name)
+
+    adopted = with_directory(adopt)
+    remark(f"Adopted {engine_name} as the database {adopted.name!r}{', the default' if adopted.is_default else ''}.")
+    click.echo(adopted.id)
+
+
+@database_command.command("list")
+@click.option("--org", "organization", metavar="NAME-OR-ID", help="List this organization's databases.")
+@click.option("--cell", metavar="NAME-OR-ID", help="List the databases of this cell.")
 @json_option
-def _list(organization: str, as_json: bool) -> None:
-    """List an organization's databases, oldest first."""
+def _list(organization: str | None, cell: str | None, as_json: bool) -> None:
+    """List the databases of an organization or of a cell, oldest first."""
+    if (organization is None) == (cell is None):
+        raise click.UsageError("Use either --org or --cell.")
 
     async def list_databases(directory: Directory) -> list[DatabaseRecord]:
-        owner = await organizations.get(directory, organization)
+        if cell is not None:
+            return await databases.list_of_cell(directory, (await cells.get(directory, cell)).id)
+        owner = await organizations.get(directory, organization or "")
         return await databases.list_(directory, owner.id)
 
     columns = ["id", "name", "state", "is_default", "cell_id", "engine_name", "created_at"]

@@ -7,6 +7,7 @@ Results go to stdout, remarks to stderr. Secrets are never printed as part of a 
 """
 
 import dataclasses
+import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
@@ -18,6 +19,17 @@ import msgspec
 _SECRETS = frozenset(["record_secret"])
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of columns.")
+
+yes_option = click.option("--yes", is_flag=True, help="Don't ask for confirmation. Scripts need this.")
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before a change that can't be undone. Without a terminal, nobody can answer, so `yes` is required there."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError("There is no terminal to ask for confirmation. Add --yes.")
+    click.confirm(question, abort=True, err=True)
 
 
 def print_records(records: Sequence[Any], columns: Sequence[str], *, as_json: bool) -> None:

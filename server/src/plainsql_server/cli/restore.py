@@ -10,12 +10,13 @@ import click
 
 from plainsql_server.cli.output import remark
 from plainsql_server.cli.progress import Bar
-from plainsql_server.cli.running import with_directory
+from plainsql_server.cli.running import chosen_database, with_directory
 from plainsql_server.cli.upkeep.pipe import pipe_option
 from plainsql_server.control_plane import organizations
+from plainsql_server.core.names import DATABASE_ID
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
-from plainsql_server.operations.restore import RestoreTimes, restore_database, restore_directory
+from plainsql_server.operations.restore import RestoreTimes, replace_database, restore_database, restore_directory
 from plainsql_server.operations.upkeep.pipeline import Commands, reading_through
 from plainsql_server.settings import Settings, read_settings
 
@@ -32,56 +33,70 @@ _MARGIN_MS = 1_000
     help="Backup file; standard input by default.",
 )  # fmt: skip
 @pipe_option("Programs that the backup passes through first, such as 'age -d -i key.txt | zstd -dq'.")
-@click.option("--replace", is_flag=True, help="Replace the content of the existing database.")
+@click.option("--replace", is_flag=True, help="Replace the content of the existing database, given by name or ID.")
+@click.option("--lost", is_flag=True, help="With --replace: do without the database's cell, which is lost.")
+@click.option("--to", metavar="CELL", help="Cell to restore to; by default the one with the most free capacity.")
 def restore_command(
-    *,
-    name: str | None,
-    organization: str | None,
-    of_directory: bool,
-    source: Path | None,
-    commands: Commands,
-    replace: bool,
-) -> None:
+    *, name: str | None, organization: str | None, of_directory: bool, source: Path | None, commands: Commands,
+    replace: bool, lost: bool, to: str | None,
+) -> None:  # fmt: skip
     """Restore a backup as the new database DATABASE. Prints its ID.
 
     The database can't be used until the restore is complete. With --replace, the database keeps its ID, name and keys,
     and its content is swapped in one step. The old content becomes a deleted database with another name, which can be
     restored for PLAINSQL_DATABASE_RESTORE_S. If the restore fails or is interrupted, nothing has changed.
+
+    If the cell of the database is gone for good, run `plainsql-server cell set CELL --state lost`, then restore with
+    --replace --lost.
     """
-    if of_directory == (name is not None) or (name is not None) != (organization is not None):
-        raise click.UsageError("Give a database and its --org, or --directory.")
-    if of_directory and replace:
-        raise click.UsageError(
-            "--replace can't be used with --directory. A directory is restored into an empty database."
-        )
+    _check_usage(name, organization, of_directory=of_directory, replace=replace, others=lost or to is not None)
+    if lost and not replace:
+        raise click.UsageError("--lost needs --replace.")
     settings = read_settings()
     with _opened(source) as file, reading_through(commands, file) as stream, Bar() as bar:
-        if organization is None or name is None:
+        if name is None:
             with_directory(lambda directory: restore_directory(directory, settings.directory_dsn, stream, bar))
             restored = None
+        elif replace:
+            times = _times(settings)
+
+            async def replaced(directory: Directory) -> DatabaseRecord:
+                target = await chosen_database(directory, organization, name)
+                return await replace_database(directory, target, stream, bar, times=times, lost=lost, to=to)
+
+            restored = with_directory(replaced)
         else:
-            chosen = (organization, name)
-            restored = with_directory(
-                lambda directory: _restore(directory, chosen, stream, bar, settings=settings, replace=replace)
-            )
+
+            async def created(directory: Directory) -> DatabaseRecord:
+                owner = await organizations.get(directory, organization or "")
+                return await restore_database(directory, owner.id, name, stream, bar, to=to)
+
+            restored = with_directory(created)
     if restored is None:
         remark(
             "Restored the directory. Revoke again what was revoked after the backup, then run"
             " `plainsql-server migrate` and `plainsql-server doctor`."
         )
         return
-    remark(f"Restored the database {restored.name!r}.")
+    remark(f"Restored the database {restored.name!r} on the cell {restored.cell_name!r}.")
     click.echo(restored.id)
 
 
-async def _restore(
-    directory: Directory, chosen: tuple[str, str], stream: BinaryIO, bar: Bar, *, settings: Settings, replace: bool
-) -> DatabaseRecord:
-    organization, name = chosen
-    owner = await organizations.get(directory, organization)
+def _check_usage(
+    name: str | None, organization: str | None, *, of_directory: bool, replace: bool, others: bool
+) -> None:
+    is_id = name is not None and replace and DATABASE_ID.match(name) is not None
+    if of_directory == (name is not None) or (not is_id and (name is not None) != (organization is not None)):
+        raise click.UsageError("Give a database and its --org, or with --replace its ID, or --directory.")
+    if of_directory and (replace or others):
+        raise click.UsageError(
+            "--replace, --lost and --to can't be used with --directory. A directory is restored into an empty database."
+        )
+
+
+def _times(settings: Settings) -> RestoreTimes:
     applied_after_ms = settings.principal_cache_ms + settings.directory_grace_ms + _MARGIN_MS
-    times = RestoreTimes(settings.database_restore_s, applied_after_ms / 1000)
-    return await restore_database(directory, owner.id, name, stream, bar, replaces=replace, times=times)
+    return RestoreTimes(settings.database_restore_s, applied_after_ms / 1000)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Adds, changes and lists cells, and sets their states, capacity, tiers and extensions.
+"""Adds, changes, removes and lists cells, and sets their states, capacity, tiers and extensions.
 
 A cell is added to the directory only after it was prepared and checked. `moves.py` moves databases between cells.
 """
@@ -15,9 +15,12 @@ from plainsql_server.core.actor import OPERATOR
 from plainsql_server.core.errors import AccessError, ConflictError
 from plainsql_server.core.ids import Kind, new_id
 from plainsql_server.directory import audit, cells
-from plainsql_server.directory.cells import CellChange, CellRecord, CellState
+from plainsql_server.directory.cells import OUT_OF_SERVICE, CellChange, CellRecord, CellState
 from plainsql_server.directory.connection import Directory
-from plainsql_server.engine.admin import extensions, provisioning
+from plainsql_server.directory.counts import engine_names
+from plainsql_server.directory.databases import DatabaseState
+from plainsql_server.directory.operator import lost_cells
+from plainsql_server.engine.admin import extensions, fencing, provisioning
 from plainsql_server.engine.admin.cell import MAINTENANCE_DATABASE
 from plainsql_server.engine.admin.extensions import AllowedExtension
 
@@ -44,7 +47,7 @@ async def add(
 async def get(directory: Directory, name: str) -> CellRecord:
     """The cell with that name or id. Raises AccessError if there is none."""
     cell = await cells.find(directory, name)
-    if cell is None:
+    if cell is None or cell.state is CellState.REMOVED:
         raise AccessError("cell_not_found", f"There is no cell {name!r}.")
     return cell
 
@@ -52,9 +55,10 @@ async def get(directory: Directory, name: str) -> CellRecord:
 async def change(directory: Directory, name: str, change: CellChange) -> CellRecord:
     """Changes a cell, all or nothing. Every node follows within a second.
 
-    At a new address, the cell is prepared first, and so is a cell that was down: nothing is sent to one that is not
-    suitable. A new address must lead to the same cluster: nothing is copied. Raises AccessError if there is no such
-    cell, ConflictError if the transition is not allowed, and the errors of `add` if the cell is not suitable.
+    At a new address, the cell is prepared first, and so is a cell that was down or lost: nothing is sent to one that is
+    not suitable. On a cell that was lost, connections to databases that were restored elsewhere are ended. A new
+    address must lead to the same cluster: nothing is copied. Raises AccessError if there is no such cell, ConflictError
+    if the transition is not allowed, and the errors of `add` if the cell is not suitable.
     """
     if change.conninfo is not None:
         provisioning.check_conninfo(change.conninfo)
@@ -64,14 +68,40 @@ async def change(directory: Directory, name: str, change: CellChange) -> CellRec
     possible = [each for each, next_ones in CELL_TRANSITIONS.items() if change.state in next_ones]
     if change.state is not None and cell.state not in possible:
         raise _wrong_state(cell, change.state)
-    is_back = cell.state is CellState.DOWN and change.state is not None
+    is_back = cell.state in OUT_OF_SERVICE and change.state not in (None, *OUT_OF_SERVICE)
     if change.conninfo is not None or change.admin_role is not None or is_back:
-        await provisioning.prepare_cell(change.conninfo or cell.conninfo, change.admin_role or cell.admin_role)
+        address = (change.conninfo or cell.conninfo, change.admin_role or cell.admin_role)
+        await provisioning.prepare_cell(*address)
+        for engine_name in await _to_drop(directory, cell) if cell.state is CellState.LOST else ():
+            await fencing.end_all(*address, engine_name)
     changed = await cells.change(directory, cell.id, change, only_from=possible)
     if changed is None:
         # Another change came in between.
         raise _wrong_state(await get(directory, cell.id), change.state)
     return changed
+
+
+async def _to_drop(directory: Directory, cell: CellRecord) -> list[str]:
+    named = await engine_names(directory, cell.id)
+    return [name for name, state in named.items() if state == DatabaseState.DELETING]
+
+
+async def remove(directory: Directory, name: str) -> tuple[CellRecord, int]:
+    """Removes a cell. Returns it, and how many databases it held. Nothing on the cell is changed.
+
+    The databases of a lost cell stay in the directory, unavailable, until they are restored or deleted. Raises
+    AccessError if there is no such cell, ConflictError if it holds databases and is not lost.
+    """
+    cell = await get(directory, name)
+    held = await lost_cells.remove(directory, cell, OPERATOR)
+    if held is None:
+        raise ConflictError(
+            "cell_in_use",
+            f"The cell {cell.name!r} holds databases, or has just been changed.",
+            hint="Move or delete its databases first. If the cell is gone for good, run"
+            f" `plainsql-server cell set {cell.name} --state lost`.",
+        )
+    return cell, held
 
 
 async def set_address(directory: Directory, name: str, conninfo: str, admin_role: str) -> CellRecord:

@@ -76,6 +76,11 @@ async def drop(directory: Directory, database: DatabaseRecord) -> None:
         return await databases.is_due_for_dropping(directory, database.id, database.engine_name)
 
     work = work_of(directory)
+    if cell.state is cells.CellState.REMOVED:
+        # There is no cell any more to drop it from.
+        if await is_due():
+            await databases.set_deleted(directory, database.id, SERVICE)
+        return
     async with work.slot(cell.id):
         is_gone = await provisioning.drop_database(cell.conninfo, cell.admin_role, names_of(database), is_due)
     if is_gone:
@@ -110,6 +115,11 @@ async def list_(
 ) -> list[DatabaseRecord]:
     """An organization's databases, oldest first."""
     return await databases.list_(directory, organization_id, limit, after)
+
+
+async def list_of_cell(directory: Directory, cell_id: str) -> list[DatabaseRecord]:
+    """The databases of a cell, oldest first, without deleted ones and without copies."""
+    return await databases.list_of_cell(directory, cell_id)
 
 
 async def sizes_bytes(directory: Directory, listed: Sequence[DatabaseRecord]) -> dict[str, int]:

@@ -14,7 +14,7 @@ from plainsql_server.core.errors import ConflictError, ServiceError
 from plainsql_server.core.observation import FailureObserved, Observe, Reaped, describe_for_operators
 from plainsql_server.directory import cells
 from plainsql_server.directory import databases as stored
-from plainsql_server.directory.cells import CellRecord, CellState
+from plainsql_server.directory.cells import OUT_OF_SERVICE, CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.engine.admin import provisioning
@@ -43,7 +43,7 @@ class DiskGuard:
     async def look(self) -> None:
         """Checks every cell once. Raises ServiceError if the directory is unavailable."""
         for cell in await cells.list_(self._directory):
-            if cell.state is CellState.DOWN:
+            if cell.state in OUT_OF_SERVICE:
                 continue
             try:
                 suspended = [await self._suspend(each) for each in await self._past_ceiling(cell)]

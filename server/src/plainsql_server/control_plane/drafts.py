@@ -8,6 +8,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import datetime
 
 from plainsql_server.control_plane.databases import cell_of, drop, get, insert, names_of
 from plainsql_server.control_plane.names import check_database_name
@@ -102,6 +103,23 @@ async def replace(
             )
             await asyncio.sleep(applied_after_s)
             return replaced
+
+
+async def replace_lost(
+    directory: Directory, made: DatabaseRecord, target: DatabaseRecord, lost_since: datetime, *,
+    without_code: bool, restore_s: float,
+) -> DatabaseRecord:  # fmt: skip
+    """Gives a database of a lost cell the draft's content, without the lost cell. Its old content is as in `replace`.
+
+    The caller has waited until no one can use the old content. Raises ConflictError, and changes nothing, if one of the
+    two has changed or if the cell has not been lost since `lost_since`.
+    """
+    cell = await cell_of(directory, made)
+    async with fencing.held(cell.conninfo, cell.admin_role, names_of(made)) as is_there:
+        replaced = is_there and await drafts.replace(
+            directory, made, target, without_code=without_code, restore_s=restore_s, by=OPERATOR, lost_since=lost_since
+        )
+    return replaced or _lost()
 
 
 async def _make(directory: Directory, made: DatabaseRecord) -> None:

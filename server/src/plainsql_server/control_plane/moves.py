@@ -42,12 +42,19 @@ async def choose(directory: Directory, database: DatabaseRecord, name: str) -> C
     cell = await cells.get(directory, name)
     if cell.id == database.cell_id:
         raise RequestError("already_there", f"The database {database.name!r} is already on the cell {cell.name!r}.")
-    if cell.state is not CellState.ACTIVE:
-        raise ConflictError("wrong_state", f"The cell {cell.name!r} is {cell.state} and accepts no databases.")
-    if cell.organization_id not in (None, database.organization_id):
-        raise ConflictError("not_their_cell", f"The cell {cell.name!r} belongs to another organization.")
+    await chosen_cell(directory, name, database.organization_id)
     if database.state not in drafts.REPLACEABLE:
         raise ConflictError("wrong_state", f"The database {database.name!r} is {database.state}.")
+    return cell
+
+
+async def chosen_cell(directory: Directory, name: str, organization_id: str) -> CellRecord:
+    """The cell with that name or id, for a database of that organization. Raises AccessError or ConflictError."""
+    cell = await cells.get(directory, name)
+    if cell.state is not CellState.ACTIVE:
+        raise ConflictError("wrong_state", f"The cell {cell.name!r} is {cell.state} and accepts no databases.")
+    if cell.organization_id not in (None, organization_id):
+        raise ConflictError("not_their_cell", f"The cell {cell.name!r} belongs to another organization.")
     return cell
 
 

@@ -15,7 +15,7 @@ from plainsql_server.core.clock import now
 from plainsql_server.core.errors import ServiceError
 from plainsql_server.core.observation import FailureObserved, Observe, Reaped, describe_for_operators
 from plainsql_server.directory import cells, roles, spanning
-from plainsql_server.directory.cells import CellRecord, CellState
+from plainsql_server.directory.cells import OUT_OF_SERVICE, CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.engine.admin.reaping import CellWatch, Locker, OldTransaction
 from plainsql_server.engine.execution.spanning import GID_PREFIX
@@ -90,7 +90,7 @@ class Reaper:
     async def look(self) -> None:
         """Checks every cell once. Raises ServiceError if the directory is unavailable."""
         known = await cells.list_(self._directory)
-        await asyncio.gather(*(self._look_at(cell) for cell in known if cell.state is not CellState.DOWN))
+        await asyncio.gather(*(self._look_at(cell) for cell in known if cell.state not in OUT_OF_SERVICE))
 
     async def _look_at(self, cell: CellRecord) -> None:
         try:

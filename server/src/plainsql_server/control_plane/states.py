@@ -99,12 +99,15 @@ SESSION_TRANSITIONS: Mapping[tuple[CredentialState, CredentialAction], Credentia
 
 _K = CellState
 
-# The states that an operator can set, by current state. A draining cell cannot become full: the two contradict.
+# The states that an operator can set, by current state. A draining cell cannot become full: the two contradict. From
+# lost, there is a way back, for a cell that answers again. `cells.remove` removes one.
 CELL_TRANSITIONS: Mapping[CellState, frozenset[CellState]] = MappingProxyType({
-    _K.ACTIVE: frozenset([_K.DRAINING, _K.FULL, _K.DOWN]),
-    _K.FULL: frozenset([_K.ACTIVE, _K.DRAINING, _K.DOWN]),
-    _K.DRAINING: frozenset([_K.ACTIVE, _K.DOWN]),
-    _K.DOWN: frozenset([_K.ACTIVE, _K.FULL, _K.DRAINING]),
+    _K.ACTIVE: frozenset([_K.DRAINING, _K.FULL, _K.DOWN, _K.LOST]),
+    _K.FULL: frozenset([_K.ACTIVE, _K.DRAINING, _K.DOWN, _K.LOST]),
+    _K.DRAINING: frozenset([_K.ACTIVE, _K.DOWN, _K.LOST]),
+    _K.DOWN: frozenset([_K.ACTIVE, _K.FULL, _K.DRAINING, _K.LOST]),
+    _K.LOST: frozenset([_K.ACTIVE, _K.FULL, _K.DRAINING]),
+    _K.REMOVED: frozenset(),
 })  # fmt: skip
 
 _M = MoveState

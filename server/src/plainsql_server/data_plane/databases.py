@@ -18,7 +18,7 @@ from plainsql_server.core.principal import Principal, Scope
 from plainsql_server.data_plane.move_hold import DatabaseHeld, cell_is_down, database_held
 from plainsql_server.directory import databases
 from plainsql_server.directory.cache import LONGEST_S, Cache
-from plainsql_server.directory.cells import CellState
+from plainsql_server.directory.cells import OUT_OF_SERVICE
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
 from plainsql_server.directory.freshness import Freshness
@@ -150,7 +150,7 @@ class Databases:
             raise _not_ready(record)
         if record.is_held:
             raise DatabaseHeld
-        if record.cell_state is CellState.DOWN:
+        if record.cell_state in OUT_OF_SERVICE:
             raise cell_is_down()
         return Place(
             record.id, record.without_code, _address(record, principal), record.record_secret, name=record.name

@@ -7,7 +7,7 @@ import asyncio
 
 from plainsql_server.core.errors import EngineError
 from plainsql_server.directory import cells
-from plainsql_server.directory.cells import CellState
+from plainsql_server.directory.cells import OUT_OF_SERVICE
 from plainsql_server.directory.connection import Directory
 from plainsql_server.engine.pool.health import check_cell
 
@@ -25,8 +25,8 @@ class Health:
     async def engine(self) -> None:
         """Raises EngineError if no cell accepts connections; with the code `degraded` if only some do."""
         listed = await cells.list_(self._directory)
-        # Ignore cells that the operator has marked as down. They say nothing about this process.
-        serving = [cell.conninfo for cell in listed if cell.state is not CellState.DOWN]
+        # Ignore cells that the operator has marked as down or lost. They say nothing about this process.
+        serving = [cell.conninfo for cell in listed if cell.state not in OUT_OF_SERVICE]
         failures = await asyncio.gather(*(_failure(conninfo) for conninfo in serving))
         unavailable = [failure for failure in failures if failure is not None]
         if unavailable and len(unavailable) == len(serving):

@@ -1,4 +1,4 @@
-"""Errors for databases that the directory knows to be unavailable: held for a move, or on a cell that is down.
+"""Errors for databases that the directory knows to be unavailable: held for a move, or on a cell that is down or lost.
 
 Both are temporary, so both errors say when to retry.
 """
@@ -22,11 +22,11 @@ def database_held() -> EngineError:
 
 
 def cell_is_down() -> EngineError:
-    """The error for a database whose cell the operator has marked as down, so requests fail without a timeout."""
+    """The error for a database whose cell is marked as down or lost, so that requests fail without a timeout."""
     return EngineError(
         "engine_unavailable",
         "The database is temporarily unavailable.",
         retryable=True,
         retry_after_ms=RETRY_AFTER_MS,
-        internal_context="its cell is marked as down",
+        internal_context="its cell is marked as down or lost",
     )

@@ -18,7 +18,9 @@ from plainsql_server.directory import audit
 from plainsql_server.directory.connection import Directory
 
 # The column `room` has its name from the first migration.
-_COLUMNS = "id, name, conninfo, admin_role, state, created_at, organization_id, room AS max_databases, tiers"
+_COLUMNS = (
+    "id, name, conninfo, admin_role, state, created_at, organization_id, room AS max_databases, tiers, lost_since"
+)
 
 # As in the migration: what one PostgreSQL cluster handles well, given its catalogs and files.
 DEFAULT_MAX_DATABASES = 1000
@@ -28,13 +30,20 @@ class CellState(StrEnum):
     """Whether a cell accepts new databases and serves those it has. Only an active cell accepts new ones.
 
     A full cell keeps its databases. A draining cell is being emptied. A cell that is down serves no requests, and the
-    service does nothing on it until it is back.
+    service does nothing on it until it is back. The databases of a cell that is lost may be restored on other cells. A
+    removed cell is listed nowhere; it never comes back.
     """
 
     ACTIVE = "active"
     DRAINING = "draining"
     FULL = "full"
     DOWN = "down"
+    LOST = "lost"
+    REMOVED = "removed"
+
+
+# In these states, no request and no work of the service goes to a cell.
+OUT_OF_SERVICE = frozenset([CellState.DOWN, CellState.LOST, CellState.REMOVED])
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +62,8 @@ class CellRecord:
     """How many databases it accepts."""
     tiers: tuple[str, ...] | None
     """The tiers whose new databases it accepts; None for all."""
+    lost_since: datetime | None
+    """Since when it is lost, also if it was removed as a lost cell; None for any other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +100,8 @@ async def insert(
 
 
 async def find(directory: Directory, name_or_id: str) -> CellRecord | None:
-    """The cell with that id or name, or None."""
-    statement = f"SELECT {_COLUMNS} FROM cells WHERE id = %(it)s OR name = %(it)s"
+    """The cell with that id, even if it was removed, or with that name; None if there is none."""
+    statement = f"SELECT {_COLUMNS} FROM cells WHERE id = %(it)s OR (name = %(it)s AND state <> 'removed')"
     async with directory.connection() as connection:
         cursor = await connection.execute(statement, {"it": name_or_id})
         row = await cursor.fetchone()
@@ -103,7 +114,8 @@ async def change(
     """Changes a cell, all or nothing. Returns None if the state is to change and is none of `only_from`."""
     statement = f"""
         UPDATE cells SET
-            state = coalesce(%(state)s, state), conninfo = coalesce(%(conninfo)s, conninfo),
+            state = coalesce(%(state)s, state), lost_since = CASE coalesce(%(state)s, state)
+                WHEN 'lost' THEN coalesce(lost_since, now()) END, conninfo = coalesce(%(conninfo)s, conninfo),
             admin_role = coalesce(%(admin_role)s, admin_role), room = coalesce(%(max_databases)s, room),
             tiers = CASE WHEN %(tiers)s::text[] IS NULL THEN tiers ELSE nullif(%(tiers)s::text[], '{{}}') END
         WHERE id = %(id)s AND (%(state)s::text IS NULL OR state = ANY(%(only_from)s))
@@ -129,9 +141,9 @@ async def change(
 
 
 async def list_(directory: Directory) -> list[CellRecord]:
-    """All cells, oldest first."""
+    """All cells but removed ones, oldest first."""
     async with directory.connection() as connection:
-        cursor = await connection.execute(f"SELECT {_COLUMNS} FROM cells ORDER BY id")
+        cursor = await connection.execute(f"SELECT {_COLUMNS} FROM cells WHERE state <> 'removed' ORDER BY id")
         return [_record(row) for row in await cursor.fetchall()]
 
 
@@ -146,7 +158,8 @@ async def roomiest(directory: Directory, organization_id: str, tier: str) -> Cel
         SELECT {_COLUMNS} FROM cells
         WHERE state = 'active' AND room > databases AND (tiers IS NULL OR %(tier)s = ANY(tiers))
           AND organization_id IS NOT DISTINCT FROM (
-            SELECT organization_id FROM cells WHERE organization_id = %(organization)s LIMIT 1)
+            SELECT organization_id FROM cells
+            WHERE organization_id = %(organization)s AND state <> 'removed' LIMIT 1)
         ORDER BY tiers IS NULL, databases::float / room, id
         LIMIT 1
     """

@@ -92,12 +92,13 @@ class NewDatabase:
 
 async def insert(
     directory: Directory, new: NewDatabase, at_most: int | None, claim_s: float, by: Actor, *,
-    as_draft: bool = False, audited: bool = True,
+    as_draft: bool = False, audited: bool = True, adopted: bool = False,
 ) -> DatabaseRecord | None:  # fmt: skip
     """Stores a database in state creating. It becomes the organization's default if there is none yet.
 
     For `claim_s`, only its creator may finish it; or fill it, if it is a draft (`directory/drafts.py`). Returns None,
-    and stores nothing, if the organization already has `at_most` databases. Raises ConflictError if the name is taken.
+    and stores nothing, if the organization already has `at_most` databases. One that is `adopted` exists on its cell
+    and may contain code. Raises ConflictError if the name is taken.
     """
     async with directory.connection() as connection, connection.transaction():
         # Creations of one organization wait for each other here, so the count stays correct.
@@ -108,8 +109,11 @@ async def insert(
         if as_draft:
             draft = "UPDATE databases SET state = 'deleting', is_default = false, plain = false WHERE id = %s"
             await connection.execute(draft, (new.id,))
+        if adopted:
+            await connection.execute("UPDATE databases SET plain = false WHERE id = %s", (new.id,))
         if audited:
-            await audit.note(connection, by, "database.create", new.organization_id, new.id, name=new.name)
+            action = "database.adopt" if adopted else "database.create"
+            await audit.note(connection, by, action, new.organization_id, new.id, name=new.name)
         return await _get(connection, new.id)
 
 
@@ -136,6 +140,11 @@ async def find_by_id(
     return found if found is None or organization_id in (None, found.organization_id) else None
 
 
+async def find_by_engine_name(directory: Directory, engine_name: str) -> DatabaseRecord | None:
+    """The database with that name on its cell, even if it is deleted; None if there is none."""
+    return await _find_where(directory, "d.engine_name = %s", (engine_name,))
+
+
 async def list_(
     directory: Directory, organization_id: str, limit: int | None = None, after: str | None = None
 ) -> list[DatabaseRecord]:
@@ -148,6 +157,13 @@ async def list_(
     async with directory.connection() as connection:
         cursor = await connection.execute(statement, (organization_id, after, after, limit))
         return [_record(row) for row in await cursor.fetchall()]
+
+
+async def list_of_cell(directory: Directory, cell_id: str) -> list[DatabaseRecord]:
+    """The databases of a cell, oldest first, without deleted ones and without copies."""
+    statement = f"{_SELECT} WHERE d.cell_id = %s AND d.state <> 'deleted' AND {_NO_COPY} ORDER BY d.id"
+    async with directory.connection() as connection:
+        return [_record(row) for row in await (await connection.execute(statement, (cell_id,))).fetchall()]
 
 
 async def set_state(
@@ -275,14 +291,15 @@ async def _make_default(
 async def claim_unfinished(directory: Directory, limit: int, claim_s: float) -> list[DatabaseRecord]:
     """Claims databases with an unfinished creation or deletion, for `claim_s`.
 
-    Concurrent callers get different databases. If a caller dies, its claims expire.
+    Concurrent callers get different databases. If a caller dies, its claims expire. What is on a cell that is down or
+    lost waits until the cell is back.
     """
     statement = """
         UPDATE databases SET work_after = now() + %s * interval '1 s'
         WHERE id IN (
-            SELECT id FROM databases
-            WHERE state IN ('creating', 'deleting') AND work_after <= now()
-            ORDER BY work_after LIMIT %s FOR UPDATE SKIP LOCKED)
+            SELECT d.id FROM databases d JOIN cells c ON c.id = d.cell_id
+            WHERE d.state IN ('creating', 'deleting') AND d.work_after <= now() AND c.state NOT IN ('down', 'lost')
+            ORDER BY d.work_after LIMIT %s FOR UPDATE OF d SKIP LOCKED)
         RETURNING id
     """
     async with directory.connection() as connection:
@@ -376,16 +393,19 @@ async def _insert_rows(connection: DirectoryConnection, new: NewDatabase, claim_
         INSERT INTO databases (id, organization_id, name, state, is_default, engine_name, cell_id, work_after)
         SELECT %(id)s, %(organization_id)s, %(name)s, 'creating',
                NOT EXISTS (SELECT FROM databases WHERE organization_id = %(organization_id)s AND is_default),
-               %(engine_name)s, %(cell_id)s, now() + %(claim_s)s * interval '1 s'
+               %(engine_name)s, cells.id, now() + %(claim_s)s * interval '1 s'
+        FROM cells WHERE cells.id = %(cell_id)s AND cells.state <> 'removed' FOR KEY SHARE
     """
     arguments = {
         "id": new.id, "organization_id": new.organization_id, "name": new.name, "engine_name": new.engine_name,
         "cell_id": new.cell_id, "claim_s": claim_s,
     }  # fmt: skip
     try:
-        await connection.execute(database, arguments)
+        inserted = await connection.execute(database, arguments)
     except errors.UniqueViolation as error:
         raise _taken(new.name) from error
+    if inserted.rowcount == 0:
+        raise ConflictError("wrong_state", "The cell was removed meanwhile.", hint="Try again.")
     roles = "INSERT INTO roles (database_id, kind, engine_name) VALUES (%s, 'owner', %s), (%s, 'reader', %s)"
     await connection.execute(roles, (new.id, new.owner_role, new.id, new.reader_role))
 

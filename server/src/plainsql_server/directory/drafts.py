@@ -6,6 +6,7 @@ never mistaken for a complete database. One transaction makes a draft a database
 another.
 """
 
+from datetime import datetime
 from typing import Any
 
 from plainsql_server.core.actor import Actor
@@ -49,38 +50,42 @@ async def replace(
     without_code: bool,
     restore_s: float,
     by: Actor,
+    lost_since: datetime | None = None,
 ) -> DatabaseRecord | None:
     """Gives the database `target` the draft's content. It keeps its id, name and keys, and stays the default if it was.
 
     The draft gets the old content; it is being deleted and can be restored for `restore_s`. Returns None, and changes
-    nothing, if one of the two has changed.
+    nothing, if one of the two has changed, or with `lost_since` if the old cell has not been lost ever since.
     """
     async with directory.connection() as connection, connection.transaction():
-        if not await exchange(connection, draft, target, without_code=without_code):
+        if not await exchange(connection, draft, target, without_code=without_code, lost_since=lost_since):
             return None
         await connection.execute(
             "UPDATE databases SET restores_to = %s, restorable_until = now() + %s * interval '1 s',"
             " work_after = now() + %s * interval '1 s' WHERE id = %s",
             (target.state, restore_s, restore_s, draft.id),
         )
-        details = {"replaced_id": draft.id}
+        details = {"replaced_id": draft.id, **({} if lost_since is None else {"lost_cell_id": target.cell_id})}
         await audit.note(connection, by, "database.restore_backup", target.organization_id, target.id, **details)
     return await find_by_id(directory, target.id)
 
 
 async def exchange(
-    connection: DirectoryConnection, draft: DatabaseRecord, target: DatabaseRecord, *, without_code: bool | None = None
-) -> bool:
+    connection: DirectoryConnection, draft: DatabaseRecord, target: DatabaseRecord, *,
+    without_code: bool | None = None, lost_since: datetime | None = None,
+) -> bool:  # fmt: skip
     """Swaps the locations of draft and target: cell, engine name, roles and record secret.
 
     `without_code` overrides whether the new content is without code. Returns False, and changes nothing, if one of the
-    two has changed.
+    two has changed, or if the target's cell has not been lost since `lost_since`.
     """
     rows = await _both(connection, draft, target)
     if rows is None:
         return False
     old, new = rows
     await _lock_cells(connection, [old["cell_id"], new["cell_id"]])
+    if lost_since is not None and not await _is_lost(connection, old["cell_id"], lost_since):
+        return False
     await _move_aside(connection, draft.id)
     await _place(connection, target.id, {**new, "plain": old["plain"] if without_code is None else without_code})
     await _place(connection, draft.id, old)
@@ -106,6 +111,12 @@ async def _lock_cells(connection: DirectoryConnection, cell_ids: list[str]) -> N
     # Both rows get new database counts. The fixed order prevents a deadlock with a swap in the opposite direction.
     locked = "SELECT FROM cells WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE"
     await connection.execute(locked, (cell_ids,))
+
+
+async def _is_lost(connection: DirectoryConnection, cell_id: str, since: datetime) -> bool:
+    # A cell that was back in between may have taken writes. The same time means that it was not.
+    lost = "SELECT FROM cells WHERE id = %s AND state IN ('lost', 'removed') AND lost_since = %s"
+    return (await connection.execute(lost, (cell_id, since))).rowcount == 1
 
 
 async def _move_aside(connection: DirectoryConnection, draft_id: str) -> None:

@@ -273,7 +273,7 @@ async def _databases(check: str, directory: Directory, cell: CellRecord, facts: 
     if unknown:
         fix = (
             "They belong to another directory, or were created after the backup that this directory was restored from."
-            " Find out which before you drop them."
+            " Find out which before you drop them, or adopt them with `plainsql-server database adopt`."
         )
         findings.append(warning(check, f"The directory has no record of {', '.join(unknown[:5])}.", fix))
     return findings or [good(check, f"All customer databases are present: {len(known)}.")]

@@ -14,8 +14,9 @@ from typing import BinaryIO
 
 from psycopg.conninfo import make_conninfo
 
-from plainsql_server.control_plane import drafts
-from plainsql_server.control_plane.databases import cell_of, get_named
+from plainsql_server.control_plane import drafts, lost_cells
+from plainsql_server.control_plane.databases import cell_of
+from plainsql_server.control_plane.moves import chosen_cell
 from plainsql_server.core.errors import ConflictError, RequestError
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
@@ -73,23 +74,52 @@ async def restore_database(
     source: BinaryIO,
     progress: Progress,
     *,
-    replaces: bool,
-    times: RestoreTimes,
+    to: str | None = None,
 ) -> DatabaseRecord:
-    """Restore a backup as a new database, or with `replaces` into the existing one of that name.
+    """Restore a backup as a new database, on the cell `to` or on the one with the most free capacity.
 
-    Raises ConflictError if the name is taken, or with `replaces` if it doesn't exist; RequestError if the backup is
-    incomplete or can't be restored. If it fails or is cancelled, nothing has changed.
+    Raises ConflictError if the name is taken, RequestError if the backup is incomplete or can't be restored. If it
+    fails or is cancelled, nothing has changed.
     """
     chunks = _ArchiveChunks(await _open(source, DATABASE))
-    target = await get_named(directory, organization_id, name) if replaces else None
-    if target is not None and target.state not in drafts.REPLACEABLE:
-        raise ConflictError("wrong_state", f"The database {name!r} is {target.state}.")
-    async with drafts.draft(directory, organization_id, name, replaces=replaces) as made:
+    on = None if to is None else await chosen_cell(directory, to, organization_id)
+    async with drafts.draft(directory, organization_id, name, replaces=False, on=on) as made:
         end = await _fill(await cell_of(directory, made), made, chunks, progress)
-        progress.step("swap" if target else "publish")
-        if target is None:
-            return await drafts.adopt(directory, made, without_code=end.without_code)
+        progress.step("publish")
+        return await drafts.adopt(directory, made, without_code=end.without_code)
+
+
+async def replace_database(
+    directory: Directory,
+    target: DatabaseRecord,
+    source: BinaryIO,
+    progress: Progress,
+    *,
+    times: RestoreTimes,
+    lost: bool = False,
+    to: str | None = None,
+) -> DatabaseRecord:
+    """Restore a backup into an existing database, which keeps its id, name and keys.
+
+    With `lost`, the cell that holds the database may be unavailable, if the operator has declared it lost. Raises
+    ConflictError if the database can't be replaced, RequestError if the backup is incomplete or can't be restored. If
+    it fails or is cancelled, nothing has changed.
+    """
+    chunks = _ArchiveChunks(await _open(source, DATABASE))
+    if target.state not in drafts.REPLACEABLE:
+        raise ConflictError("wrong_state", f"The database {target.name!r} is {target.state}.")
+    on = None if to is None else await chosen_cell(directory, to, target.organization_id)
+    lost_since = await lost_cells.check(directory, target, lost=lost)
+    async with drafts.draft(directory, target.organization_id, target.name, replaces=True, on=on) as made:
+        end = await _fill(await cell_of(directory, made), made, chunks, progress)
+        if lost_since is not None:
+            progress.step("last requests")
+            await lost_cells.wait_until_unused(directory, target, lost_since, times.applied_after_s)
+        progress.step("swap")
+        if lost_since is not None:
+            return await drafts.replace_lost(
+                directory, made, target, lost_since, without_code=end.without_code, restore_s=times.restore_s
+            )
         return await drafts.replace(
             directory,
             made,

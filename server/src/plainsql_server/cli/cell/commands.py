@@ -11,7 +11,7 @@ from plainsql_server.cli.cell.files import files_command
 from plainsql_server.cli.cell.guard import guard_command
 from plainsql_server.cli.cell.ha_files import ha_files_command
 from plainsql_server.cli.cell.init import init_command
-from plainsql_server.cli.output import json_option, print_records, remark
+from plainsql_server.cli.output import confirm, json_option, print_records, remark, yes_option
 from plainsql_server.cli.running import with_directory
 from plainsql_server.control_plane import cells, organizations
 from plainsql_server.directory.cells import CellChange, CellRecord, CellState
@@ -99,9 +99,10 @@ cell_command.add_command(guard_command)
 @cell_command.command("set")
 @click.argument("name", metavar="NAME-OR-ID")
 @click.option(
-    "--state", type=click.Choice([str(each) for each in CellState]),
+    "--state", type=click.Choice([str(each) for each in CellState if each is not CellState.REMOVED]),
     help="active: accepts new databases. full: accepts no new databases. draining: the same, while you move its"
-    " databases away. down: requests to its databases get 503 at once.",
+    " databases away. down: requests to its databases get 503 at once. lost: the same, and its databases may be"
+    " restored on other cells.",
 )  # fmt: skip
 @_max_databases_option
 @_tier_option
@@ -135,6 +136,20 @@ def _set(
     remark(f"The cell {changed.name!r} is {changed.state} and may hold {changed.max_databases} databases {of}.")
     if conninfo is not None:
         remark(f"Its connection string is {changed.conninfo!r}.")
+
+
+@cell_command.command("remove")
+@click.argument("name", metavar="NAME-OR-ID")
+@yes_option
+def _remove(name: str, yes: bool) -> None:
+    """Remove a cell from the directory. Nothing on the cell is changed.
+
+    A cell that holds databases is not removed, unless it is lost. The databases of a lost cell stay in the directory
+    with their keys, unavailable, until you restore them with `restore --replace --lost` or delete them.
+    """
+    confirm(f"Remove the cell {name!r}?", yes=yes)
+    removed, held = with_directory(lambda directory: cells.remove(directory, name))
+    remark(f"Removed the cell {removed.name!r}." + (f" {held} databases were lost with it." if held else ""))
 
 
 @cell_command.command("list")

@@ -21,6 +21,8 @@ _END_TIMEOUT_MS = 1_000
 _END_ALL_S = 3.0
 # A request takes about a millisecond to reach the cell after it was admitted.
 _LOOK_EVERY_S = 0.01
+# Longer than a connection attempt, which has a limit of its own: a server may stop responding right after it.
+_ANSWER_S = 10.0
 _QUIET_LOOKS = 2
 
 
@@ -43,6 +45,24 @@ async def closed(conninfo: str, admin_role: str, database: str) -> AsyncIterator
             yield
         finally:
             await allow_connections(cell, database, True)
+
+
+async def end_all(conninfo: str, admin_role: str, database: str) -> None:
+    """Ends all connections to a database, if it exists, and lets new ones in again."""
+    async with admin_connection(conninfo, admin_role, MAINTENANCE_DATABASE) as cell:
+        found = await cell.execute("SELECT FROM pg_database WHERE datname = %s", (database,))
+    if found.rowcount:
+        async with closed(conninfo, admin_role, database):
+            return
+
+
+async def answers(conninfo: str, admin_role: str) -> bool:
+    """Whether a cell responds to its admin role."""
+    try:
+        async with asyncio.timeout(_ANSWER_S), admin_connection(conninfo, admin_role, MAINTENANCE_DATABASE):
+            return True
+    except (EngineError, TimeoutError):
+        return False
 
 
 async def open_again(cell: AsyncConnection, database: str) -> None:
