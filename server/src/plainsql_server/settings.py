@@ -8,6 +8,7 @@ and a test fails without one.
 """
 
 import os
+import pwd
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_type_hints
@@ -35,6 +36,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     data_url: Annotated[str, Meta(description="Public URL of the data plane.")] = ""
     control_url: Annotated[str, Meta(description="Public URL of the control plane.")] = ""
     alias_url: Annotated[str | None, Meta(description="Public URL of the alias, if you run one.")] = None
+    operator: Annotated[
+        str | None,
+        Meta(
+            description="Who runs the operator's commands, for the audit log. Unset: the user who called sudo, or else"
+            " the system user."
+        ),
+    ] = None
     data_host: Annotated[str, Meta(description="Address the data plane listens on.")] = "127.0.0.1"
     data_port: Annotated[int, Meta(description="Port the data plane listens on.", ge=0, le=65535)] = 8400
     control_host: Annotated[str, Meta(description="Address the control plane listens on.")] = "127.0.0.1"
@@ -223,3 +231,15 @@ def _shown(defaults: Mapping[str, object], name: str) -> str:
     if name not in defaults:
         return "required"
     return "" if defaults[name] is None else str(defaults[name])
+
+
+def operators_name(settings: Settings, environ: Mapping[str, str] = os.environ) -> str:
+    """Who runs a command: PLAINSQL_OPERATOR, or the user who called sudo, or the user of this process."""
+    sudo_user = environ.get("SUDO_USER") if os.getuid() == 0 else None
+    if name := settings.operator or sudo_user:
+        return name
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        # A container may run as a user that its system has no name for.
+        return f"uid {os.getuid()}"

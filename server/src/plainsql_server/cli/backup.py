@@ -12,7 +12,7 @@ import click
 
 from plainsql_server.cli.output import remark
 from plainsql_server.cli.progress import Bar, size
-from plainsql_server.cli.running import chosen_database, with_directory
+from plainsql_server.cli.running import chosen_database, note_reading, with_directory
 from plainsql_server.core.names import DATABASE_ID
 from plainsql_server.directory.connection import Directory
 from plainsql_server.operations.backup import backup_database, backup_directory
@@ -44,9 +44,12 @@ def backup_command(name: str | None, organization: str | None, of_directory: boo
 
 async def _backup(directory: Directory, organization: str | None, name: str | None, stream: BinaryIO, bar: Bar) -> None:
     if name is None:
+        await note_reading(directory, "operator.backup")
         await backup_directory(directory, read_settings().directory_dsn, stream, bar)
         return
-    await backup_database(directory, await chosen_database(directory, organization, name), stream, bar)
+    chosen = await chosen_database(directory, organization, name)
+    await note_reading(directory, "database.backup", chosen.organization_id, chosen.id)
+    await backup_database(directory, chosen, stream, bar)
 
 
 @contextmanager

@@ -2,13 +2,21 @@
 
 import click
 
-from plainsql_server.cli.output import json_option, print_records, remark
+from plainsql_server.cli.output import confirm, json_option, print_one, print_records, remark, yes_option
 from plainsql_server.cli.progress import Bar, size
-from plainsql_server.cli.running import organization_option, with_directory
+from plainsql_server.cli.running import (
+    chosen_database,
+    database_argument,
+    organization_option,
+    owner_option,
+    with_directory,
+)
 from plainsql_server.control_plane import adoption, cells, databases, organizations
+from plainsql_server.core.actor import OPERATOR
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.operations.move import Moved, move_database
+from plainsql_server.settings import read_settings
 
 
 @click.group("database")
@@ -72,7 +80,7 @@ def _list(organization: str | None, cell: str | None, as_json: bool) -> None:
         return await databases.list_(directory, owner.id)
 
     columns = ["id", "name", "state", "is_default", "cell_id", "engine_name", "created_at"]
-    print_records(with_directory(list_databases), columns, as_json=as_json)
+    print_records(with_directory(list_databases, reads="database.list"), columns, as_json=as_json)
 
 
 @database_command.command("move")
@@ -102,22 +110,76 @@ def _move(organization: str, name: str, to: str, hold: bool) -> None:
 
 
 @database_command.command("suspend")
-@click.argument("database_id", metavar="ID")
-def _suspend(database_id: str) -> None:
-    """Suspend the database ID (db_…). Within a second it refuses every request. It keeps its data."""
+@owner_option
+@database_argument
+@json_option
+def _suspend(organization: str | None, database: str, as_json: bool) -> None:
+    """Suspend a database, by ID (db_…) or by name and --org. Within a second it refuses every request.
+
+    It keeps its data.
+    """
 
     async def suspend(directory: Directory) -> DatabaseRecord:
-        return await databases.suspend(directory, await databases.get(directory, database_id))
+        return await databases.suspend(directory, await chosen_database(directory, organization, database))
 
-    remark(f"Suspended {with_directory(suspend).id}.")
+    _show(with_directory(suspend), "Suspended", as_json=as_json)
 
 
 @database_command.command("resume")
-@click.argument("database_id", metavar="ID")
-def _resume(database_id: str) -> None:
-    """Resume the suspended database ID (db_…)."""
+@owner_option
+@database_argument
+@json_option
+def _resume(organization: str | None, database: str, as_json: bool) -> None:
+    """Resume a suspended database, by ID (db_…) or by name and --org."""
 
     async def resume(directory: Directory) -> DatabaseRecord:
-        return await databases.resume(directory, await databases.get(directory, database_id))
+        return await databases.resume(directory, await chosen_database(directory, organization, database))
 
-    remark(f"Resumed {with_directory(resume).id}.")
+    _show(with_directory(resume), "Resumed", as_json=as_json)
+
+
+@database_command.command("rename")
+@owner_option
+@database_argument
+@click.argument("name", metavar="NEW-NAME")
+@json_option
+def _rename(organization: str | None, database: str, name: str, as_json: bool) -> None:
+    """Rename a database. Its keys keep working; requests must use the new name, or its ID."""
+
+    async def rename(directory: Directory) -> DatabaseRecord:
+        return await databases.rename(
+            directory, await chosen_database(directory, organization, database), name, OPERATOR
+        )
+
+    _show(with_directory(rename), f"Renamed to {name!r}:", as_json=as_json)
+
+
+@database_command.command("delete")
+@owner_option
+@database_argument
+@click.option("--permanently", is_flag=True, help="Drop it now, with no restore.")
+@yes_option
+@json_option
+def _delete(*, organization: str | None, database: str, permanently: bool, yes: bool, as_json: bool) -> None:
+    """Delete a database, by ID (db_…) or by name and --org. Within a second it refuses every request.
+
+    It can be restored for PLAINSQL_DATABASE_RESTORE_S, and is then dropped.
+    """
+    confirm(f"Delete the database {database!r}{' permanently' if permanently else ''}?", yes=yes)
+    restore_s = read_settings().database_restore_s
+
+    async def delete(directory: Directory) -> DatabaseRecord:
+        chosen = await chosen_database(directory, organization, database)
+        deleted = await databases.delete(directory, chosen, restore_s=restore_s, restorable=not permanently)
+        if not permanently:
+            return deleted
+        await databases.drop(directory, deleted)
+        return await databases.get(directory, chosen.id)
+
+    _show(with_directory(delete), "Deleted", as_json=as_json)
+
+
+def _show(changed: DatabaseRecord, what: str, *, as_json: bool) -> None:
+    remark(f"{what} {changed.id}.")
+    if as_json:
+        print_one(changed)

@@ -70,7 +70,7 @@ def _list(organization: str, as_json: bool) -> None:
         owner = await organizations.get(directory, organization)
         return await keys.list_(directory, owner.id)
 
-    print_records(with_directory(list_keys), _COLUMNS, as_json=as_json)
+    print_records(with_directory(list_keys, reads="key.list"), _COLUMNS, as_json=as_json)
 
 
 @key_command.command("revoke")

@@ -41,6 +41,12 @@ def print_records(records: Sequence[Any], columns: Sequence[str], *, as_json: bo
     print_table(columns, [[_shown(getattr(record, column)) for column in columns] for record in records])
 
 
+def print_one(record: Any) -> None:
+    """Print one record (a dataclass) as a JSON object, without secrets of the service."""
+    shown = {name: getattr(record, name) for name in _fields(record) if name not in _SECRETS}
+    click.echo(msgspec.json.format(msgspec.json.encode(shown), indent=2))
+
+
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print rows under a header. Each column is as wide as its widest value."""
     for line in table_lines(columns, rows):

@@ -6,11 +6,15 @@ from typing import TypeVar
 
 import click
 
+from plainsql_server.cli.output import remark
 from plainsql_server.control_plane import databases, organizations
+from plainsql_server.core.actor import OPERATOR, name_operator
+from plainsql_server.core.errors import ServiceError
 from plainsql_server.core.names import DATABASE_ID
+from plainsql_server.directory import audit
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
-from plainsql_server.settings import read_settings
+from plainsql_server.settings import operators_name, read_settings
 
 T = TypeVar("T")
 
@@ -35,12 +39,30 @@ async def chosen_database(directory: Directory, organization: str | None, databa
     return await databases.get_named(directory, owner, database)
 
 
-def with_directory(work: Callable[[Directory], Awaitable[T]]) -> T:
-    """Open the directory, run `work` on it and return its result. Raises what `work` raises, and SettingsError."""
+def with_directory(work: Callable[[Directory], Awaitable[T]], *, reads: str | None = None) -> T:
+    """Open the directory, run `work` on it and return its result. Raises what `work` raises, and SettingsError.
+
+    Changes are in the audit log with the operator's name. `reads` names a command that only reads, such as `top`, so
+    that it is noted there, too.
+    """
     settings = read_settings()
+    name_operator(operators_name(settings))
 
     async def run() -> T:
         async with Directory.open(settings.directory_dsn, max_connections=1) as directory:
+            if reads is not None:
+                await note_reading(directory, f"operator.{reads}")
             return await work(directory)
 
     return asyncio.run(run())
+
+
+async def note_reading(
+    directory: Directory, action: str, organization_id: str | None = None, target_id: str = "directory"
+) -> None:
+    """Note in the audit log what the operator reads. If that is impossible, say so: reading must still work then."""
+    try:
+        await audit.note_reading(directory, OPERATOR, action, organization_id, target_id)
+    except ServiceError as error:
+        why = " ".join((error.internal_context or error.message).split())
+        remark(f"This command is missing in the audit log, which can't be written to: {why}")

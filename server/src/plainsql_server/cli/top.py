@@ -35,15 +35,15 @@ def top_command(
     if pid is None and (terminate or cell):
         raise click.UsageError("--terminate and --cell need --cancel.")
     if pid is not None:
-        ended = with_directory(lambda directory: cancel(directory, pid, cell, terminate=terminate))
+        ended = with_directory(lambda directory: cancel(directory, pid, cell, terminate=terminate), reads="cancel")
         remark(
             f"{'Ended' if terminate else 'Cancelled'} {ended.pid} on {ended.cell}: {ended.organization}, {ended.sql}"
         )
     elif as_json:
-        picture = with_directory(lambda directory: look(directory, idle=idle))
+        picture = with_directory(lambda directory: look(directory, idle=idle), reads="top")
         click.echo(msgspec.json.format(msgspec.json.encode(picture), indent=2))
     elif once or not sys.stdout.isatty():
-        click.echo("\n".join(_lines(with_directory(lambda directory: look(directory, idle=idle)), None)))
+        click.echo("\n".join(_lines(with_directory(lambda directory: look(directory, idle=idle), reads="top"), None)))
     else:
         _watch(every_s, idle)
 
@@ -52,8 +52,11 @@ def _watch(every_s: float, idle: bool) -> None:
     click.clear()
     # Ctrl-C is the normal way to quit, even if the shell made its children ignore it.
     with Signals() as signals:
+        reads: str | None = "top"
         while not signals.stop_asked:
-            _draw(with_directory(lambda directory: look(directory, idle=idle)))
+            _draw(with_directory(lambda directory: look(directory, idle=idle), reads=reads))
+            # One entry is enough for all that follows.
+            reads = None
             signals.wait(every_s)
 
 

@@ -1,4 +1,4 @@
-"""Creates, renames and finds organizations, and sets their tiers."""
+"""Creates, renames, suspends and finds organizations, and sets their tiers."""
 
 from plainsql_server.control_plane.names import check_title
 from plainsql_server.core.actor import OPERATOR, Actor
@@ -27,6 +27,18 @@ async def set_tier(directory: Directory, organization_id: str, tier: str) -> Org
     """Sets the organization's tier. Nodes apply it within a second. Raises RequestError for an unknown tier."""
     _check_tier(tier)
     return await organizations.set_tier(directory, organization_id, tier, OPERATOR)
+
+
+async def suspend(directory: Directory, organization_id: str) -> OrganizationRecord:
+    """Suspends the organization: within a second, all its requests are refused. It keeps its data and its keys."""
+    changed = await organizations.set_suspended(directory, organization_id, True, OPERATOR)
+    return changed or await get(directory, organization_id)
+
+
+async def resume(directory: Directory, organization_id: str) -> OrganizationRecord:
+    """Ends the organization's suspension. Databases that are suspended themselves stay so."""
+    changed = await organizations.set_suspended(directory, organization_id, False, OPERATOR)
+    return changed or await get(directory, organization_id)
 
 
 async def get(directory: Directory, name_or_id: str) -> OrganizationRecord:

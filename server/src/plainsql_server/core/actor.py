@@ -24,3 +24,17 @@ class Actor(NamedTuple):
 
 OPERATOR = Actor("operator")
 SERVICE = Actor("service")
+
+# The name of the operator who runs this process, set by the command line before it does anything.
+_operators_name: str | None = None
+
+
+def name_operator(name: str) -> None:
+    """Sets the name that changes by `OPERATOR` have in the audit log."""
+    global _operators_name  # noqa: PLW0603  # a process has one operator
+    _operators_name = name
+
+
+def id_of(actor: Actor) -> str | None:
+    """The id of an actor: of a key or a session, or an operator's name."""
+    return _operators_name if actor.kind == OPERATOR.kind and actor.id is None else actor.id

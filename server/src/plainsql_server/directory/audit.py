@@ -1,4 +1,4 @@
-"""The audit log in the directory: who changed what on the control plane, and when.
+"""The audit log in the directory: who changed what on the control plane, what operators have read, and when.
 
 An entry in the table `audit` is written in the same transaction as the change that it describes, so there is never one
 without the other. Entries contain no secrets.
@@ -10,7 +10,7 @@ from typing import Any
 
 from psycopg.types.json import Jsonb
 
-from plainsql_server.core.actor import Actor
+from plainsql_server.core.actor import Actor, id_of
 from plainsql_server.core.ids import Kind, new_id
 from plainsql_server.directory.connection import Directory, DirectoryConnection
 
@@ -42,9 +42,17 @@ async def note(
     """Writes an entry. The connection must be in the transaction of the change."""
     statement = f"INSERT INTO audit ({_COLUMNS}) VALUES (%s, now(), %s, %s, %s, %s, %s, %s, %s)"
     values = (
-        new_id(Kind.AUDIT), organization_id, by.kind, by.id, action, target_id, Jsonb(details), by.request_id,
+        new_id(Kind.AUDIT), organization_id, by.kind, id_of(by), action, target_id, Jsonb(details), by.request_id,
     )  # fmt: skip
     await connection.execute(statement, values)
+
+
+async def note_reading(
+    directory: Directory, by: Actor, action: str, organization_id: str | None, target_id: str
+) -> None:
+    """Writes an entry of something that changes nothing. Raises ServiceError if the directory can't be written to."""
+    async with directory.connection() as connection, connection.transaction():
+        await note(connection, by, action, organization_id, target_id)
 
 
 async def delete_before(directory: Directory, before: datetime, at_most: int) -> int:

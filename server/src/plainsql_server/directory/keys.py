@@ -19,7 +19,8 @@ from plainsql_server.directory.connection import Directory, DirectoryConnection
 
 _SELECT = """
     SELECT k.id, k.organization_id, k.name, o.tier, k.scopes, k.database_id, d.name AS database_name,
-           k.shown_prefix, k.last_four, k.created_at, k.last_used_at, k.expires_at, k.revoked_at, k.replaces
+           k.shown_prefix, k.last_four, k.created_at, k.last_used_at, k.expires_at, k.revoked_at, k.replaces,
+           o.suspended_at IS NOT NULL AS is_suspended
     FROM api_keys k
     JOIN organizations o ON o.id = k.organization_id
     LEFT JOIN databases d ON d.id = k.database_id
@@ -44,6 +45,8 @@ class KeyRecord:
     expires_at: datetime | None
     revoked_at: datetime | None
     replaces: str | None
+    is_suspended: bool
+    """Whether the operator has suspended its organization."""
 
     @property
     def ends_at(self) -> datetime | None:
@@ -54,8 +57,9 @@ class KeyRecord:
         return self.revoked_at is None and (self.expires_at is None or self.expires_at > at)
 
     def principal(self) -> Principal:
-        """The principal it authenticates."""
-        return Principal(self.organization_id, self.id, self.tier, self.scopes, self.database_name)
+        """The principal it authenticates. That of a suspended organization may do nothing."""
+        scopes = frozenset[Scope]() if self.is_suspended else self.scopes
+        return Principal(self.organization_id, self.id, self.tier, scopes, self.database_name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,8 @@ from plainsql_server.core.errors import ConflictError
 from plainsql_server.directory import audit
 from plainsql_server.directory.connection import Directory, DirectoryConnection
 
-_SELECT = "SELECT id, name, tier, created_at FROM organizations"
+_COLUMNS = "id, name, tier, created_at, suspended_at"
+_SELECT = f"SELECT {_COLUMNS} FROM organizations"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +26,13 @@ class OrganizationRecord:
     name: str
     tier: str
     created_at: datetime
+    suspended_at: datetime | None
+    """When the operator suspended it; None if it is not suspended."""
 
 
 async def insert(directory: Directory, organization_id: str, name: str, tier: str, by: Actor) -> OrganizationRecord:
     """Stores an organization. Raises ConflictError if the name is taken."""
-    statement = "INSERT INTO organizations (id, name, tier) VALUES (%s, %s, %s) RETURNING id, name, tier, created_at"
+    statement = f"INSERT INTO organizations (id, name, tier) VALUES (%s, %s, %s) RETURNING {_COLUMNS}"
     async with directory.connection() as connection, connection.transaction():
         try:
             cursor = await connection.execute(statement, (organization_id, name, tier))
@@ -41,7 +44,7 @@ async def insert(directory: Directory, organization_id: str, name: str, tier: st
 
 async def rename(directory: Directory, organization_id: str, name: str, by: Actor) -> OrganizationRecord:
     """Renames an organization. Raises ConflictError if the name is taken."""
-    statement = "UPDATE organizations SET name = %s WHERE id = %s RETURNING id, name, tier, created_at"
+    statement = f"UPDATE organizations SET name = %s WHERE id = %s RETURNING {_COLUMNS}"
     async with directory.connection() as connection, connection.transaction():
         try:
             cursor = await connection.execute(statement, (name, organization_id))
@@ -53,11 +56,28 @@ async def rename(directory: Directory, organization_id: str, name: str, by: Acto
 
 async def set_tier(directory: Directory, organization_id: str, tier: str, by: Actor) -> OrganizationRecord:
     """Sets an organization's tier."""
-    statement = "UPDATE organizations SET tier = %s WHERE id = %s RETURNING id, name, tier, created_at"
+    statement = f"UPDATE organizations SET tier = %s WHERE id = %s RETURNING {_COLUMNS}"
     async with directory.connection() as connection, connection.transaction():
         cursor = await connection.execute(statement, (tier, organization_id))
         await audit.note(connection, by, "organization.set_tier", organization_id, organization_id, tier=tier)
         return _record(await cursor.fetchone())
+
+
+async def set_suspended(
+    directory: Directory, organization_id: str, suspended: bool, by: Actor
+) -> OrganizationRecord | None:
+    """Suspends or resumes an organization. Returns None if it is so already."""
+    statement = f"""
+        UPDATE organizations SET suspended_at = CASE WHEN %s THEN now() END
+        WHERE id = %s AND (suspended_at IS NULL) = %s RETURNING {_COLUMNS}
+    """
+    async with directory.connection() as connection, connection.transaction():
+        row = await (await connection.execute(statement, (suspended, organization_id, suspended))).fetchone()
+        if row is None:
+            return None
+        action = "organization.suspend" if suspended else "organization.resume"
+        await audit.note(connection, by, action, organization_id, organization_id)
+        return _record(row)
 
 
 async def lock(connection: DirectoryConnection, organization_id: str) -> None:

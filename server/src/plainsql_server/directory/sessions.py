@@ -20,7 +20,8 @@ EXPIRED = "This session has expired."
 _SELECT = """
     SELECT s.id, s.organization_id, s.key_id, o.tier, s.scopes, s.database_id, d.name AS database_name,
            s.created_at, s.expires_at, s.ended_at,
-           k.scopes AS key_scopes, k.expires_at AS key_expires_at, k.revoked_at AS key_revoked_at
+           k.scopes AS key_scopes, k.expires_at AS key_expires_at, k.revoked_at AS key_revoked_at,
+           o.suspended_at IS NOT NULL AS is_suspended
     FROM sessions s
     JOIN api_keys k ON k.id = s.key_id
     JOIN organizations o ON o.id = s.organization_id
@@ -45,6 +46,8 @@ class SessionRecord:
     key_scopes: frozenset[Scope]
     key_expires_at: datetime | None
     key_revoked_at: datetime | None
+    is_suspended: bool
+    """Whether the operator has suspended its organization."""
 
     @property
     def ends_at(self) -> datetime:
@@ -63,9 +66,9 @@ class SessionRecord:
         return EXPIRED
 
     def principal(self) -> Principal:
-        """The principal it authenticates, limited to the current scopes of its key."""
+        """The principal it authenticates, limited to the current scopes of its key; to none while suspended."""
         key = Principal(self.organization_id, self.key_id, self.tier, self.key_scopes)
-        scopes = frozenset(scope for scope in self.scopes if key.may(scope))
+        scopes = frozenset(scope for scope in self.scopes if key.may(scope) and not self.is_suspended)
         return key._replace(scopes=scopes, database=self.database_name, session_id=self.id)
 
 

@@ -34,12 +34,14 @@ class UsageSum:
 
 async def add(connection: DirectoryConnection, day: date, sums: Sequence[UsageSum]) -> None:
     """Adds usage to the stored sums of that day."""
-    # All nodes use the same order, so concurrent writes cannot deadlock.
+    # All nodes use the same order, so concurrent writes cannot deadlock. The usage of a purged organization is dropped,
+    # and must not keep that of the others from being written.
     statement = """
         INSERT INTO usage (organization_id, day, database_id, requests, rows, engine_us, bytes)
         SELECT organization_id, %s, database_id, requests, rows, engine_us, bytes
         FROM unnest(%s::text[], %s::text[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[])
              AS used (organization_id, database_id, requests, rows, engine_us, bytes)
+        WHERE EXISTS (SELECT FROM databases d WHERE d.id = used.database_id)
         ORDER BY organization_id, database_id
         ON CONFLICT (organization_id, day, database_id) DO UPDATE
         SET requests = usage.requests + excluded.requests, rows = usage.rows + excluded.rows,

@@ -28,7 +28,7 @@ def backups_command(folder: Path, keep_days: int, commands: Commands) -> None:
     """
     dsn = read_settings().directory_dsn
     failures = with_directory(
-        lambda directory: ScheduledBackups(directory, dsn, commands, remark).into(folder, keep_days)
+        lambda directory: ScheduledBackups(directory, dsn, commands, remark).into(folder, keep_days), reads="backups"
     )
     if failures:
         raise click.ClickException(f"Not backed up: {len(failures)}. {' '.join(failures)[:2_000]}")

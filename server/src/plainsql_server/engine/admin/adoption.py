@@ -13,7 +13,12 @@ from psycopg import AsyncConnection
 
 from plainsql_server.engine.admin.cell import MAINTENANCE_DATABASE
 from plainsql_server.engine.admin.hardening import PINNED
-from plainsql_server.engine.admin.provisioning import EngineNames, admin_connection, of_older_editions
+from plainsql_server.engine.admin.provisioning import (
+    EngineNames,
+    admin_connection,
+    backup_role_of,
+    of_older_editions,
+)
 
 _DATABASE = """
     SELECT d.datallowconn, r.rolsuper,
@@ -77,22 +82,25 @@ async def examine(conninfo: str, admin_role: str, database: str) -> ExaminedData
         ]
         owners, readers = ([each for each in roles if each.startswith(f"{kind}_")] for kind in "or")
         if len(owners) != 1 or len(readers) != 1 or len(roles) != 2:
-            return ExaminedDatabase(None, [*problems, f"one owner and one reader should be able to connect, not {roles}"])
+            return ExaminedDatabase(
+                None, [*problems, f"one owner and one reader should be able to connect, not {roles}"]
+            )
         if database in await of_older_editions(cell):
             problems.append("this version did not prepare it; run `plainsql-server upgrade` first")
-        problems += await _of_roles(cell, database, roles)
+        problems += await _of_roles(cell, database, [*roles, backup_role_of(owners[0])], owners[0])
     if is_open:
         async with admin_connection(conninfo, admin_role, database) as inside:
             problems += await _of_content(inside, roles)
     return ExaminedDatabase(EngineNames(database, owners[0], readers[0]), problems)
 
 
-async def _of_roles(cell: AsyncConnection, database: str, roles: list[str]) -> list[str]:
+async def _of_roles(cell: AsyncConnection, database: str, roles: list[str], owner: str) -> list[str]:
     problems = []
     for role, is_ordinary, groups in await (await cell.execute(_ROLES, (roles,))).fetchall():
         if not is_ordinary:
             problems.append(f"the role {role} has a password or privileges that customers' roles don't have")
-        problems += [f"the role {role} is a member of {group}" for group in groups]
+        # The role of backups, if there is one, is a member of the owner.
+        problems += [f"the role {role} is a member of {group}" for group in groups if group != owner]
     stored = await (await cell.execute(_SETTINGS, (database, roles, list(PINNED)))).fetchall()
     return problems + [f"the setting {name} is stored for it or its roles" for (name,) in stored]
 

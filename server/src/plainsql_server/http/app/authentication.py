@@ -45,6 +45,9 @@ def _invalid(ended: str | None) -> AccessError:
 
 def check_scope(principal: Principal, route: Route) -> None:
     """Raises AccessError if the caller lacks the scope that the route requires."""
+    if not principal.scopes:
+        # Every key has a scope, so it is the organization that may do nothing.
+        raise AccessError("forbidden", "The operator has suspended your organization.")
     scope = route.scope
     if not isinstance(scope, Caller) and not (scope is not None and principal.may(scope)):
         raise AccessError("forbidden", f"This route requires the scope {scope!s}, which your key or session lacks.")

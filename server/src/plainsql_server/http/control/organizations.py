@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from plainsql_server.control_plane import organizations
+from plainsql_server.core.actor import OPERATOR
 from plainsql_server.core.clock import now
 from plainsql_server.core.errors import RequestError
 from plainsql_server.core.principal import Principal, Scope
@@ -232,7 +233,8 @@ def _shown_audit(entry: AuditRecord) -> AuditEntry:
     return AuditEntry(
         id=entry.id,
         at=entry.at,
-        actor=AuditActor(kind=entry.actor_kind, id=entry.actor_id),
+        # Customers need not know who works for the operator.
+        actor=AuditActor(kind=entry.actor_kind, id=None if entry.actor_kind == OPERATOR.kind else entry.actor_id),
         action=entry.action,
         target_id=entry.target_id,
         details=entry.details,

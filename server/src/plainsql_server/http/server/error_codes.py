@@ -122,12 +122,12 @@ CODES: dict[str, Code] = {
 # Codes used only by operator commands and health checks.
 OPERATORS_CODES = frozenset(
     {
-        "admin_role_too_weak", "already_known", "cell_in_use", "cell_not_lost", "cell_unavailable", "not_adoptable",
-        "already_there", "analyze_failed", "backup_damaged", "backup_empty", "backups_of_others",
-        "backups_running", "cell_not_found", "database_busy", "degraded", "directory_not_empty", "dump_failed",
-        "engine_version_refused", "extension_not_offered", "invalid_conninfo", "invalid_extension", "move_overtaken",
-        "move_under_way", "not_a_backup", "not_their_cell", "pid_ambiguous", "pipe_failed", "program_missing",
-        "restore_overtaken", "row_security_forced", "statement_not_found", "too_many_tables", "unknown_tier",
-        "wrong_backup",
+        "admin_role_too_weak", "already_known", "already_there", "analyze_failed", "backup_damaged", "backup_empty",
+        "backups_of_others", "backups_running", "cell_in_use", "cell_not_found", "cell_not_lost", "cell_unavailable",
+        "database_busy", "degraded", "directory_not_empty", "dump_failed", "engine_version_refused",
+        "extension_not_offered", "invalid_conninfo", "invalid_extension", "move_overtaken", "move_under_way",
+        "not_a_backup", "not_adoptable", "not_their_cell", "pid_ambiguous", "pipe_failed", "program_missing",
+        "purge_incomplete", "purge_overtaken", "restore_overtaken", "row_security_forced", "statement_not_found",
+        "too_many_tables", "unknown_tier", "wrong_backup",
     }
 )  # fmt: skip
