@@ -65,7 +65,7 @@ def test_servers_of_an_ha_cell_are_configured_like_any_cell() -> None:
     assert shared["synchronous_mode_strict"] is True
     assert "default_transaction_isolation" not in settings, "standbys refuse SERIALIZABLE, and are never promoted then"
     # Whatever other certificates there are, the roles that copy everything are the machines' alone.
-    first = own["pg_hba"].index("hostssl all all 0.0.0.0/0 trust clientcert=verify-ca")
+    first = own["pg_hba"].index("hostssl all +plainsql_tenants 0.0.0.0/0 trust clientcert=verify-ca")
     for role in ("plainsql_replication", "plainsql_rewind"):
         assert own["pg_hba"].index(f'hostssl all "{role}" all reject') < first
 

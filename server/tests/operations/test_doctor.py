@@ -103,8 +103,8 @@ def test_invalid_settings_are_reported(stage: Stage) -> None:
     assert_found(found, "PLAINSQL_DATA_PORT", "plainsql-server settings")
 
 
-# As `plainsql-server cell files` writes them: any role, for who has a certificate.
-CERTIFIED = ["hostssl all all 10.1.0.0/16 trust clientcert=verify-ca", "hostssl all all 10.2.0.0/16 cert"]
+# As `plainsql-server cell files` writes them: customers' roles for who has a certificate, others by their own.
+CERTIFIED = ["hostssl all +plainsql_tenants 10.1.0.0/16 trust clientcert=verify-ca", "hostssl all all 10.2.0.0/16 cert"]
 
 
 @pytest.fixture(scope="module")
@@ -167,6 +167,21 @@ def test_a_network_with_trust_authentication_is_reported(guarded: Postgres) -> N
     assert_found(found, "trusts every network client", "cert")
     (found_here,) = [each["found"] for each in found if "trusts every" in each["found"]]
     assert "10.0.0.0" in found_here
+
+
+def test_powerful_roles_that_are_admitted_on_trust_and_roles_outside_the_group_are_reported(guarded: Postgres) -> None:
+    stage = Stage.made(guarded)
+    found = doctor(stage)
+    assert_found(
+        found, "pg_hba.conf admits careful, plainsql_admin on trust (line 4: host all all", "+plainsql_tenants"
+    )
+    assert not [each for each in found if "not in the group" in each["found"]]
+    with guarded.connect() as admin:
+        admin.execute("revoke plainsql_tenants from plainsql_probe")
+    assert_found(doctor(stage), "1 roles of customers are not in the group", "plainsql-server upgrade")
+    assert "add 1 roles to the group" in stage.run("upgrade", "--dry-run").stdout
+    stage.run("upgrade")
+    assert not [each for each in doctor(stage) if "not in the group" in each["found"]]
 
 
 def test_a_cell_that_requires_a_password_is_reported(guarded: Postgres) -> None:

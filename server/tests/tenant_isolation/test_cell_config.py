@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
 from plainsql_server.cli import main
 from plainsql_server.engine.admin import provisioning
+from plainsql_server.engine.pool.health import PROBE_ROLE
 from plainsql_server.operations.files.cell import CellConfig, Tls
 from plainsql_server.operations.files.machine_memory import machine_memory_bytes
 from plainsql_server.operations.files.sizing import GIB
@@ -50,6 +51,36 @@ async def test_only_the_planes_certificates_can_log_in(cell: TlsCell) -> None:
         psycopg.connect(cell.conninfo(None), user=names.owner_role, dbname=names.database, password="mine")
     with pytest.raises(psycopg.OperationalError, match=r"no encryption|no pg_hba"):
         psycopg.connect(f"host=localhost port={cell.port} sslmode=disable user={names.owner_role} dbname=postgres")
+
+
+async def test_a_data_planes_certificate_opens_tenants_roles_alone(cell: TlsCell) -> None:
+    await provisioning.prepare_cell(cell.conninfo("admin"), SUPERUSER)
+    others = {
+        "monitor": "SUPERUSER",
+        "copier": "REPLICATION",
+        "maker": "CREATEROLE",
+        "postgres": "SUPERUSER",
+        "any": "",
+    }
+    with cell.connect(SUPERUSER, "postgres", "admin") as admin:
+        for role, attribute in others.items():
+            admin.execute(f'CREATE ROLE "{role}" LOGIN {attribute}')
+    for role in others:
+        with pytest.raises(psycopg.OperationalError, match=r"no pg_hba\.conf entry"):
+            cell.connect(role, "postgres", "data")
+    with pytest.raises(psycopg.OperationalError, match=r"no pg_hba\.conf entry"):
+        psycopg.connect(cell.conninfo("data"), user="copier", dbname="postgres", replication="true")
+    cell.connect(PROBE_ROLE, "postgres", "data").close()
+
+
+async def test_a_backups_role_can_log_in(cell: TlsCell) -> None:
+    await provisioning.prepare_cell(cell.conninfo("admin"), SUPERUSER)
+    names = provisioning.new_names()
+    await provisioning.create_database(cell.conninfo("admin"), SUPERUSER, names, "s", yes)
+    async with provisioning.admin_connection(cell.conninfo("admin"), SUPERUSER, names.database) as admin:
+        await provisioning.create_backup_role(admin, names.owner_role)
+    with cell.connect(provisioning.backup_role_of(names.owner_role), names.database, "data") as backup:
+        backup.execute(f"SET ROLE {names.owner_role}")
 
 
 def test_the_commands_of_the_readme_make_certificates_with_ecdsa_keys(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from plainsql_server.directory import counts
 from plainsql_server.directory.cells import CellRecord, CellState
 from plainsql_server.directory.connection import Directory
 from plainsql_server.engine.admin.activity import view, watching
-from plainsql_server.engine.admin.cell import TEMPLATE
+from plainsql_server.engine.admin.cell import TEMPLATE, TENANTS_ROLE
 from plainsql_server.engine.admin.examining import CellFacts, examine
 from plainsql_server.engine.pool.health import PROBE_ROLE, check_cell
 from plainsql_server.engine.pool.share import FIRST_CONNECTIONS, OTHER_CONNECTIONS, share_of
@@ -122,6 +122,18 @@ def _guard(check: str, facts: CellFacts) -> Iterator[Finding]:
         yield broken(
             check, f"pg_hba.conf trusts every network client ({rule}).",
             "Require a certificate (`cert`) or a password, and reload PostgreSQL.",
+        )  # fmt: skip
+    for admission in facts.admitted:
+        yield broken(
+            check,
+            f"pg_hba.conf admits {', '.join(admission.roles)} on trust (line {admission.line}: {admission.rule}), with"
+            " privileges that no customer has.",
+            f"Admit +{TENANTS_ROLE} instead, as `plainsql-server cell files` does, and reload PostgreSQL; or take LOGIN"
+            " from these roles.",
+        )
+    if facts.ungrouped:
+        yield broken(
+            check, f"{len(facts.ungrouped)} roles of customers are not in the group {TENANTS_ROLE}.", _AGAIN
         )  # fmt: skip
     if facts.settings["log_statement"] != "none" or facts.settings["log_min_error_statement"] not in ("fatal", "panic"):
         yield warning(

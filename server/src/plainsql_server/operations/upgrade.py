@@ -13,7 +13,7 @@ from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.migrations import migrate, pending
 from plainsql_server.engine.admin import provisioning
 from plainsql_server.engine.admin.activity import watching
-from plainsql_server.engine.admin.cell import TEMPLATE
+from plainsql_server.engine.admin.cell import TEMPLATE, TENANTS_ROLE
 from plainsql_server.engine.admin.examining import examine
 
 
@@ -73,6 +73,8 @@ async def _plan_cell(cell: CellRecord) -> list[UpgradeStep]:
     changes += [f"revoke CONNECT on {name} from PUBLIC" for name in facts.open_to_all]
     if not facts.has_probe:
         changes.append("create the role for health checks")
+    if facts.ungrouped:
+        changes.append(f"add {len(facts.ungrouped)} roles to the group {TENANTS_ROLE}")
     if older:
         changes.append(f"update privileges and functions in {len(older)} customer databases")
     return [UpgradeStep(where, change) for change in changes]

@@ -3,14 +3,15 @@
 The checks themselves are in `operations/`. Of tenants, only the names and flags of their databases are read.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from psycopg import AsyncConnection
 
-from plainsql_server.engine.admin import extensions
+from plainsql_server.engine.admin import extensions, login_rules, tenants_group
 from plainsql_server.engine.admin.activity import rows
 from plainsql_server.engine.admin.cell import TEMPLATE
 from plainsql_server.engine.admin.extensions import AllowedExtension
+from plainsql_server.engine.admin.login_rules import Admission
 from plainsql_server.engine.admin.provisioning import VERSION_FLOOR
 from plainsql_server.engine.pool.health import PROBE_ROLE
 
@@ -80,6 +81,10 @@ class CellFacts:
     # The server's certificate chain; None if there is no TLS, or the admin may not read it.
     certificate_pem: str | None
     extensions: list[AllowedExtension]
+    # Powerful roles that pg_hba.conf admits without a proof of who they are.
+    admitted: list[Admission] = field(default_factory=list)
+    # Tenants' roles that pg_hba.conf does not admit, because they are not in the group.
+    ungrouped: list[str] = field(default_factory=list)
 
     @property
     def version_text(self) -> str:
@@ -120,6 +125,8 @@ async def examine(connection: AsyncConnection) -> CellFacts:
         open_to_all=[row["datname"] for row in await rows(connection, _OPEN_TO_ALL)],
         customers={row["datname"]: row["datallowconn"] for row in await rows(connection, _CUSTOMERS)},
         open_network=[f"line {row['line_number']}: {row['rule']}" for row in await rows(connection, _OPEN_NETWORK)],
+        admitted=await login_rules.admissions(connection),
+        ungrouped=await tenants_group.missing(connection),
         still_slots={row["slot_name"]: row["kept_bytes"] or 0 for row in slots},
         oldest_xid_age=(await rows(connection, age))[0]["age"],
         certificate_pem=certificate[0]["pem"] if certificate else None,

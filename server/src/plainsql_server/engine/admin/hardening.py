@@ -34,6 +34,9 @@ PINNED = {
     "session_replication_role": "origin",
 }
 
+# Before PostgreSQL 15, PUBLIC could create objects in the schema public of every database, and pg_upgrade keeps that.
+CLOSED_SCHEMA = "REVOKE CREATE ON SCHEMA public FROM PUBLIC"
+
 _FUNCTIONS = """
     SELECT p.oid::regprocedure::text FROM pg_proc p
     WHERE p.pronamespace = 'pg_catalog'::regnamespace AND p.proname ~ %s

@@ -17,7 +17,7 @@ from psycopg import AsyncConnection, sql
 from psycopg.conninfo import conninfo_to_dict
 
 from plainsql_server.core.errors import InternalError, RequestError, described
-from plainsql_server.engine.admin import hardening
+from plainsql_server.engine.admin import hardening, tenants_group
 from plainsql_server.engine.admin.cell import MAINTENANCE_DATABASE, REWIND_ROLE, TEMPLATE
 from plainsql_server.engine.admin.hardening import functions_like, harden, pins
 from plainsql_server.engine.connection.sqlstate import engine_unavailable
@@ -131,8 +131,12 @@ async def prepare_cell(conninfo: str, admin_role: str) -> None:
         await _check_admin(cell, admin_role)
         await cell.execute("SELECT pg_advisory_lock(%s)", (_TEMPLATE_LOCK,))
         await _close_to_public(cell)
+        # In a cluster that was once PostgreSQL 14, PUBLIC may create objects here, and the probe role can connect.
+        await cell.execute(hardening.CLOSED_SCHEMA)
         is_there = await _exists(cell, "SELECT FROM pg_roles WHERE rolname = %s", PROBE_ROLE)
         await _run(cell, _role(PROBE_ROLE, is_there=is_there))
+        await tenants_group.create(cell)
+        await tenants_group.add_missing(cell)
         await cell.execute(_fill("GRANT CONNECT ON DATABASE {} TO {}", PROBE_DATABASE, PROBE_ROLE))
         if await _exists(cell, "SELECT FROM pg_roles WHERE rolname = %s", REWIND_ROLE):
             await cell.execute(_fill("GRANT CONNECT ON DATABASE {} TO {}", MAINTENANCE_DATABASE, REWIND_ROLE))
@@ -183,7 +187,9 @@ async def _create_parts(cell: AsyncConnection, names: EngineNames) -> bool:
     assert found is not None
     has_database, existing_roles, edition = found
     made = [statement for role in roles for statement in _role(role, is_there=role in existing_roles)]
-    await _run(cell, made)
+    # A cell that an older version prepared may not have the group yet.
+    await tenants_group.create(cell)
+    await _run(cell, [*made, tenants_group.add(cell, roles)])
     if not has_database:
         # A new database allows CONNECT to PUBLIC, so it disallows all connections until that is revoked.
         await cell.execute(_fill("CREATE DATABASE {} TEMPLATE {} ALLOW_CONNECTIONS false", names.database, TEMPLATE))
@@ -193,6 +199,7 @@ async def _create_parts(cell: AsyncConnection, names: EngineNames) -> bool:
 
 async def _complete(database: AsyncConnection) -> None:
     """Gives a database this version's privileges and functions that do not depend on whose it is."""
+    await database.execute(hardening.CLOSED_SCHEMA)
     await harden(database)
     await records.create_schema(database)
 
@@ -221,14 +228,16 @@ async def create_backup_role(database: AsyncConnection, owner_role: str) -> None
     """Creates the role that backups of this database log in as, if it is missing.
 
     It is a member of the owner role, so it can do what the owner can and nothing else. But the owner is not a member
-    of it, so a tenant can neither terminate nor cancel a backup.
+    of it, so a tenant can neither terminate nor cancel a backup. Through the owner, it is in the tenants' group.
     """
     role = backup_role_of(owner_role)
     async with database.transaction():
         # Two backups may both be the first. Tenants can't take advisory locks.
         await database.execute("SELECT pg_advisory_xact_lock(%s)", (_BACKUP_ROLE_LOCK,))
         if not await _exists(database, "SELECT FROM pg_roles WHERE rolname = %s", role):
-            await _run(database, [*_role(role, is_there=False), _fill("GRANT {} TO {}", owner_role, role)])
+            await _run(
+                database, [*_role(role, is_there=False, inherits=True), _fill("GRANT {} TO {}", owner_role, role)]
+            )
 
 
 def _comment(database: str, edition: str) -> sql.Composed:
@@ -353,8 +362,11 @@ async def _locale_clause(cell: AsyncConnection) -> sql.Composable:
     return sql.SQL("LOCALE_PROVIDER libc LOCALE {}").format(sql.Literal(row[0] if row else "C"))
 
 
-def _role(role: str, *, is_there: bool) -> list[sql.Composed]:
-    attributes = "LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS PASSWORD NULL CONNECTION LIMIT {}"
+def _role(role: str, *, is_there: bool, inherits: bool = False) -> list[sql.Composed]:
+    attributes = (
+        f"LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS {'INHERIT' if inherits else 'NOINHERIT'}"
+        " PASSWORD NULL CONNECTION LIMIT {}"
+    )
     statement = sql.SQL(f"{'ALTER' if is_there else 'CREATE'} ROLE {{}} WITH {attributes}")
     return [statement.format(sql.Identifier(role), sql.Literal(ROLE_CONNECTION_LIMIT)), *pins("ROLE", role)]
 

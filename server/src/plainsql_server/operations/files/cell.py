@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 
-from plainsql_server.engine.admin.cell import TEMP_FILE_LIMIT
+from plainsql_server.engine.admin.cell import TEMP_FILE_LIMIT, TENANTS_ROLE
 from plainsql_server.operations.files.placing import WRITTEN_BY
 from plainsql_server.operations.files.sizing import (
     GIB,
@@ -144,8 +144,9 @@ class CellConfig:
         """Return the text of pg_hba.conf.
 
         No line accepts a password, because tenants can set a password for their own role. Over the network, the service
-        needs a certificate from its CA. It can log in as every tenant's role, because PostgreSQL 15 would need a map
-        entry for each of them, but not as the admin role, which needs a certificate with that name.
+        needs a certificate from its CA. With it, it can log in as every tenant's role, because PostgreSQL 15 would need
+        a map entry for each of them, and as no other: the group of these roles is admitted, and the admin role needs a
+        certificate with that name.
         """
         if self.tls is None:
             return (
@@ -165,9 +166,8 @@ class CellConfig:
         for network in self.networks:
             lines += [
                 f"hostssl all {admin} {network} cert",
-                f"hostssl all postgres {network} reject",
-                f"hostssl replication all {network} reject",
-                f"hostssl all all {network} trust clientcert=verify-ca",
+                # The name must not be quoted: then the plus sign would be a part of it.
+                f"hostssl all +{TENANTS_ROLE} {network} trust clientcert=verify-ca",
             ]
         return lines
 
