@@ -272,6 +272,20 @@ def test_the_sample_in_deploy_is_what_the_command_prints_today() -> None:
     assert SAMPLE.read_text() == sample()
 
 
+def test_the_alias_can_refuse_revoked_certificates_of_data_planes() -> None:
+    text = alias_config(
+        Alias(
+            ["443"],
+            ["10.0.0.11:8400"],
+            CONTROL_URL,
+            upstream_ca_file=Path("/ca"),
+            upstream_crl_file=Path("/revoked.crl"),
+        )
+    )
+    assert 'proxy_ssl_crl "/revoked.crl";' in text
+    assert "proxy_ssl_crl" not in sample()
+
+
 def test_nginx_takes_the_sample(service: Service) -> None:
     program = found_nginx()
     text = SAMPLE.read_text()

@@ -86,16 +86,20 @@ async def test_a_backups_role_can_log_in(cell: TlsCell) -> None:
 def test_the_commands_of_the_readme_make_certificates_with_ecdsa_keys(tmp_path: Path) -> None:
     section = (SAMPLE / "README.md").read_text().partition("## Certificates")[2]
     commands = section.partition("```sh\n")[2].partition("```")[0]
-    subprocess.run(["sh", "-e", "-c", commands], cwd=tmp_path, check=True, capture_output=True)
-    for name in ("cells", "clients", "cell", "control", "data"):
+    program = f'plainsql-server() {{ "{sys.executable}" -m plainsql_server "$@"; }}\n'
+    subprocess.run(["bash", "-e", "-c", program + commands], cwd=tmp_path, check=True, capture_output=True)
+    for name in ("pki/clients", "pki/servers", "cell/server", "control/client", "data/client"):
         key = x509.load_pem_x509_certificate((tmp_path / f"{name}.crt").read_bytes()).public_key()
         assert isinstance(key, EllipticCurvePublicKey)
         assert key.curve.name == "secp256r1"
-    for name, copy in (("cell.crt", "server.pem"), ("cell.key", "server.key"), ("clients.crt", "ca.pem")):
-        shutil.copy(tmp_path / name, tmp_path / copy)
+    for name, copy in (("server.crt", "server.pem"), ("server.key", "server.key"), ("clients.crt", "ca.pem")):
+        shutil.copy(tmp_path / "cell" / name, tmp_path / copy)
     with running_with_certificates(tmp_path) as cell:
         address = f"host=cell-1.example hostaddr=127.0.0.1 port={cell.port} sslmode=verify-full"
-        files = f"sslrootcert={tmp_path}/cells.crt sslcert={tmp_path}/%s.crt sslkey={tmp_path}/%s.key"
+        own = f"{tmp_path}/%s"
+        files = (
+            f"sslrootcert={own}/servers.crt sslcrl={own}/servers.crl sslcert={own}/client.crt sslkey={own}/client.key"
+        )
         conninfo = f"{address} {files} user={SUPERUSER} dbname=postgres"
         with psycopg.connect(conninfo.replace("%s", "control")) as admin:
             assert admin.pgconn.ssl_in_use

@@ -28,6 +28,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--tls-cert-file", type=_FILE, help="TLS certificate chain of the alias. Without it, plain HTTP.")
 @click.option("--tls-key-file", type=_FILE, help="Private key of that certificate.")
 @click.option("--upstream-ca-file", type=_FILE, help="Use TLS to the data planes, and trust this CA.")
+@click.option("--upstream-crl-file", type=_FILE, help="With --upstream-ca-file: its list of revoked certificates.")
 @click.option("--upstream-name", default="localhost", show_default=True, help="Name in the data planes' certificate.")
 @click.option("--follow", "followed_file", type=_FILE, metavar="FILE",
               help="Write FILE instead, again whenever processes start or stop, until SIGTERM or Ctrl-C.")  # fmt: skip
@@ -43,6 +44,7 @@ def alias_command(
     tls_key_file: Path | None,
     upstream_ca_file: Path | None,
     upstream_name: str,
+    upstream_crl_file: Path | None,
     followed_file: Path | None,
     reload_command: str,
 ) -> None:
@@ -53,13 +55,17 @@ def alias_command(
     """
     if (tls_cert_file is None) != (tls_key_file is None):
         raise click.UsageError("Use --tls-cert-file and --tls-key-file together.")
+    if upstream_crl_file and not upstream_ca_file:
+        raise click.UsageError("--upstream-crl-file needs --upstream-ca-file.")
     if followed_file and upstreams:
         raise click.UsageError("--follow finds the data planes itself. Omit --upstream.")
     tls = TlsFiles(tls_cert_file, tls_key_file) if tls_cert_file and tls_key_file else None
 
     def render(addresses: Sequence[str]) -> str:
         return alias_config(
-            Alias(listen, addresses, control_url, server_name, tls, upstream_ca_file, upstream_name)
+            Alias(
+                listen, addresses, control_url, server_name, tls, upstream_ca_file, upstream_name, upstream_crl_file
+            )
         )  # fmt: skip
 
     try:

@@ -90,6 +90,10 @@ _OPTIONS = (
         help="Path of the CA that signs the service's certificates.",
     ),
     click.option(
+        "--client-crl-file", metavar="PATH",
+        help="Path of the list of revoked certificates. PostgreSQL does not start without it.",
+    ),
+    click.option(
         "--socket-directory", default="/run/postgresql", show_default=True, help="Folder of PostgreSQL's local socket."
     ),
     click.option(
@@ -112,6 +116,7 @@ class FileOptions(TypedDict):
     cert_file: str
     key_file: str
     client_ca_file: str
+    client_crl_file: str | None
     socket_directory: str
     data_folder: str
     networks: tuple[str, ...]
@@ -142,7 +147,7 @@ def files_command(**options: Unpack[FileOptions]) -> None:
 
 def texts_of(options: FileOptions) -> dict[str, str]:
     """The text of each file, by its path in the folder. Raises UsageError if an option cannot be in a file."""
-    tls = Tls(options["cert_file"], options["key_file"], options["client_ca_file"])
+    tls = Tls(options["cert_file"], options["key_file"], options["client_ca_file"], options["client_crl_file"])
     try:
         config = CellConfig(
             options["admin_role"], options["socket_directory"], tls, networks=options["networks"],

@@ -28,7 +28,6 @@ def init_command(port: int, **options: Unpack[FileOptions]) -> None:
     created = ensure_admin_role(conninfo, role, system_user=system_user)
     remark(f"Created the role {role!r}." if created else f"The role {role!r} exists.")
     write_files(options, texts)
-    for file in ("cert_file", "key_file", "client_ca_file"):
-        path = Path(options[file])
-        if path.is_absolute() and not os.access(path, os.R_OK):
-            remark(f"PostgreSQL will not start: it cannot read {path}.")
+    for file in (options["cert_file"], options["key_file"], options["client_ca_file"], options["client_crl_file"]):
+        if file and Path(file).is_absolute() and not os.access(file, os.R_OK):
+            remark(f"PostgreSQL will not start: it cannot read {file}.")

@@ -51,6 +51,8 @@ class Alias:
     upstream_ca_file: Path | None = None
     """If set, nginx uses TLS to the data planes, whose certificate must be valid for `upstream_name`."""
     upstream_name: str = "localhost"
+    upstream_crl_file: Path | None = None
+    """Revoked certificates of data planes. nginx does not start if it is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,7 @@ def _upstream_tls(alias: Alias) -> str:
         "        proxy_ssl_server_name on;",
         "        proxy_ssl_protocols TLSv1.2 TLSv1.3;",
         "        proxy_ssl_session_reuse on;",
+        *([f"        proxy_ssl_crl {_quoted(alias.upstream_crl_file)};"] if alias.upstream_crl_file else []),
     ])  # fmt: skip
 
 

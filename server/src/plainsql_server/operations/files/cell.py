@@ -102,11 +102,12 @@ _SAFETY = {
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Paths of a networked cell's certificate, and of the CA that signs the service's certificates."""
+    """Paths of a networked cell's certificate, of the CA that signs the service's certificates, and of its CRL."""
 
     cert_file: str
     key_file: str
     client_ca_file: str
+    client_crl_file: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +199,7 @@ class CellConfig:
             "ssl_cert_file": self.tls.cert_file,
             "ssl_key_file": self.tls.key_file,
             "ssl_ca_file": self.tls.client_ca_file,
+            **({"ssl_crl_file": self.tls.client_crl_file} if self.tls.client_crl_file else {}),
             "ssl_min_protocol_version": "TLSv1.2",
         }
 

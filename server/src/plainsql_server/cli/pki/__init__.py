@@ -1,0 +1,1 @@
+"""`plainsql-server pki …`: the service's own certificate authorities."""
