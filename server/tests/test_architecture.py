@@ -144,7 +144,12 @@ def test_every_package_is_described() -> None:
     described = {each.rstrip("/") for each in re.findall(r"`([a-z_/]+/)`", _TEXT)}
     # A package whose parts are described needs no line of its own.
     own = {each for each in packages if not any(other.startswith(f"{each}/") for other in described)}
-    assert own - described - {".", "cli/cell", "directory/migrations", "directory/migrations/versions"} == set()
+    assert (
+        own
+        - described
+        - {".", "cli/cell", "cli/pki", "cli/setup", "directory/migrations", "directory/migrations/versions"}
+        == set()
+    )
 
 
 def test_no_package_has_too_many_modules() -> None:

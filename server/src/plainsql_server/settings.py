@@ -4,19 +4,26 @@
     settings.data_port
 
 No other module reads PLAINSQL_… variables. Every setting needs a description: `plainsql-server settings` prints them,
-and a test fails without one.
+and a test fails without one. The value of a secret setting can be in a file instead: PLAINSQL_DIRECTORY_DSN_FILE names
+the file for PLAINSQL_DIRECTORY_DSN.
 """
 
 import os
 import pwd
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
 from msgspec import Meta
 
+from plainsql_server.core.environment_file import EnvironmentFileError, parse_environment_file
+
 PREFIX = "PLAINSQL_"
+_FILE = "_FILE"
+# Marks settings whose values are secret, or contain one.
+_SECRET: dict[Any, Any] = {"is_secret": True}
 
 _LAST_PORT = 65_535
 _EVERY_ADDRESS = ("0.0.0.0", "::")
@@ -32,7 +39,7 @@ class SettingsError(Exception):
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything an operator can set. The field `data_port` is the variable `PLAINSQL_DATA_PORT`."""
 
-    directory_dsn: Annotated[str, Meta(description="libpq connection string of the directory database.")]
+    directory_dsn: Annotated[str, Meta(description="libpq connection string of the directory database.", extra=_SECRET)]
     data_url: Annotated[str, Meta(description="Public URL of the data plane.")] = ""
     control_url: Annotated[str, Meta(description="Public URL of the control plane.")] = ""
     alias_url: Annotated[str | None, Meta(description="Public URL of the alias, if you run one.")] = None
@@ -73,7 +80,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 1
     redis_url: Annotated[
         Annotated[str, Meta(pattern="^(redis|rediss|unix)://")] | None,
-        Meta(description="Redis shared by all nodes, for rate limits. Unset: each process enforces its share."),
+        Meta(
+            description="Redis shared by all nodes, for rate limits. Unset: each process enforces its share.",
+            extra=_SECRET,
+        ),
     ] = None
     pool_max_connections: Annotated[
         int, Meta(description="Maximum PostgreSQL connections per process to one database as one role.", ge=1)
@@ -183,6 +193,12 @@ def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
     """Read the settings from the environment. Raises SettingsError, which names the invalid or missing variable."""
     known = {PREFIX + name.upper(): name for name in Settings.__struct_fields__}
     values: dict[str, Any] = {name: environ[variable] for variable, name in known.items() if environ.get(variable)}
+    for name in _secret_settings():
+        variable = PREFIX + name.upper()
+        if environ.get(variable + _FILE):
+            if name in values:
+                raise SettingsError(f"Both `{variable}` and `{variable}{_FILE}` are set. Unset one of them.")
+            values[name] = _read_secret(variable + _FILE, environ[variable + _FILE])
     try:
         settings = msgspec.convert(values, Settings, strict=False)
     except msgspec.ValidationError as error:
@@ -190,6 +206,29 @@ def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
     _check_metrics_ports(settings)
     _check_own_ports(settings)
     return settings
+
+
+def load_environment_file(path: Path, environ: MutableMapping[str, str] = os.environ) -> None:
+    """Set the variables in a file for this process, as systemd does for a unit. Raises SettingsError."""
+    try:
+        environ.update(parse_environment_file(path.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, EnvironmentFileError) as error:
+        raise SettingsError(f"The environment file {path} can't be used: {error}") from error
+
+
+def _secret_settings() -> list[str]:
+    hints = get_type_hints(Settings, include_extras=True)
+    return [name for name in Settings.__struct_fields__ if hints[name].__metadata__[0].extra == _SECRET]
+
+
+def _read_secret(variable: str, path: str) -> str:
+    try:
+        value = Path(path).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"The file in `{variable}` can't be read: {error}") from error
+    if not value:
+        raise SettingsError(f"The file in `{variable}`, {path}, is empty.")
+    return value
 
 
 def _check_metrics_ports(settings: Settings) -> None:
@@ -218,13 +257,16 @@ def _check_own_ports(settings: Settings) -> None:
 
 
 def describe_settings() -> list[tuple[str, str, str]]:
-    """Return every setting as (variable, default, description)."""
+    """Return every setting as (variable, default, description), with the variables that name files."""
     hints = get_type_hints(Settings, include_extras=True)
     defaults = dict(zip(reversed(Settings.__struct_fields__), reversed(Settings.__struct_defaults__), strict=False))
-    return [
-        (PREFIX + name.upper(), _shown(defaults, name), hints[name].__metadata__[0].description or "")
-        for name in Settings.__struct_fields__
-    ]
+    secret, described = _secret_settings(), []
+    for name in Settings.__struct_fields__:
+        variable = PREFIX + name.upper()
+        described.append((variable, _shown(defaults, name), hints[name].__metadata__[0].description or ""))
+        if name in secret:
+            described.append((variable + _FILE, "", f"File with the value of {variable}, which is then unset."))
+    return described
 
 
 def _shown(defaults: Mapping[str, object], name: str) -> str:

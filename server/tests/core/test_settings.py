@@ -1,6 +1,17 @@
-import pytest
+from pathlib import Path
 
-from plainsql_server.settings import PREFIX, Settings, SettingsError, describe_settings, read_settings
+import pytest
+from click.testing import CliRunner
+
+from plainsql_server.cli import main
+from plainsql_server.settings import (
+    PREFIX,
+    Settings,
+    SettingsError,
+    describe_settings,
+    load_environment_file,
+    read_settings,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -64,7 +75,8 @@ def test_every_setting_is_listed_with_its_variable_and_default() -> None:
     assert listed["PLAINSQL_DIRECTORY_DSN"] == "required"
     assert listed["PLAINSQL_DATA_PORT"] == "8400"
     assert listed["PLAINSQL_ALIAS_URL"] == ""
-    assert set(listed) == {PREFIX + name.upper() for name in Settings.__struct_fields__}
+    files = {"PLAINSQL_DIRECTORY_DSN_FILE", "PLAINSQL_REDIS_URL_FILE"}
+    assert set(listed) - files == {PREFIX + name.upper() for name in Settings.__struct_fields__}
 
 
 def test_each_process_has_the_next_port_and_an_address_for_the_alias() -> None:
@@ -100,3 +112,41 @@ def test_metrics_ports_beside_the_others_are_accepted() -> None:
     for port, ports in (("8502", [8502, 8503]), ("8498", [8498, 8499]), ("0", [])):
         settings = read_settings({**REQUIRED, **own, "PLAINSQL_METRICS_PORT": port})
         assert list(settings.metrics_ports) == ports
+
+
+def test_the_value_of_a_secret_setting_can_be_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "dsn").write_text("dbname=directory password=hunter2 \n")
+    (tmp_path / "redis").write_text("redis://:hunter2@localhost\n")
+    files = {"PLAINSQL_DIRECTORY_DSN_FILE": str(tmp_path / "dsn"), "PLAINSQL_REDIS_URL_FILE": str(tmp_path / "redis")}
+    settings = read_settings(files)
+    assert settings.directory_dsn == "dbname=directory password=hunter2 "
+    assert settings.redis_url == "redis://:hunter2@localhost"
+    assert set(files) <= {variable for variable, _, _ in describe_settings()}
+    # Only secrets: PLAINSQL_DATA_PORT_FILE is no variable of ours.
+    assert "PLAINSQL_DATA_PORT_FILE" not in {variable for variable, _, _ in describe_settings()}
+
+
+def test_a_file_that_cannot_be_used_is_named_without_its_content(tmp_path: Path) -> None:
+    (tmp_path / "dsn").write_text("\n")
+    with pytest.raises(SettingsError, match=r"`PLAINSQL_DIRECTORY_DSN` and `PLAINSQL_DIRECTORY_DSN_FILE` are set"):
+        read_settings({**REQUIRED, "PLAINSQL_DIRECTORY_DSN_FILE": str(tmp_path / "dsn")})
+    with pytest.raises(SettingsError, match=r"`PLAINSQL_DIRECTORY_DSN_FILE`.*is empty"):
+        read_settings({"PLAINSQL_DIRECTORY_DSN_FILE": str(tmp_path / "dsn")})
+    with pytest.raises(SettingsError, match=r"`PLAINSQL_DIRECTORY_DSN_FILE`.*No such file"):
+        read_settings({"PLAINSQL_DIRECTORY_DSN_FILE": str(tmp_path / "missing")})
+    (tmp_path / "redis").write_text("hunter2\n")
+    with pytest.raises(SettingsError) as refused:
+        read_settings({**REQUIRED, "PLAINSQL_REDIS_URL_FILE": str(tmp_path / "redis")})
+    assert "hunter2" not in str(refused.value)
+
+
+def test_settings_can_come_from_the_environment_file_of_a_unit(tmp_path: Path) -> None:
+    file = tmp_path / "data.env"
+    file.write_text('PLAINSQL_DIRECTORY_DSN="dbname=x"\nPLAINSQL_DATA_PORT=9000\n')
+    environ = {"PLAINSQL_DATA_PORT": "1", "PATH": "/bin"}
+    load_environment_file(file, environ)
+    assert environ == {"PLAINSQL_DIRECTORY_DSN": "dbname=x", "PLAINSQL_DATA_PORT": "9000", "PATH": "/bin"}
+    file.write_text("nonsense\n")
+    result = CliRunner().invoke(main, ["--environment-file", str(file), "settings"])
+    assert result.exit_code == 1
+    assert "Line 1 is not of the form NAME=value" in result.output

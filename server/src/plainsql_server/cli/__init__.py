@@ -6,6 +6,7 @@ import, and `--help` should not wait for that. This table is the only one of its
 """
 
 import importlib
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,7 +15,7 @@ from plainsql_server import VERSION
 from plainsql_server.core.errors import ServiceError
 from plainsql_server.dev.options import DevError
 from plainsql_server.extension_modules import COMPILED_TEXT
-from plainsql_server.settings import SettingsError
+from plainsql_server.settings import SettingsError, load_environment_file
 
 # Command: its module in this package, and its line in `--help`.
 _COMMANDS = {
@@ -36,6 +37,7 @@ _COMMANDS = {
     "backups": ("upkeep.backups", "Back up everything into a folder, and delete old backups."),
     "restore": ("restore", "Restore a database or the directory from a backup."),
     "alias": ("alias", "Print the nginx configuration of the alias, or keep it up to date."),
+    "units": ("setup.units", "Write the systemd units of the planes."),
     "settings": ("settings", "List every setting with its default and meaning."),
 }
 
@@ -78,9 +80,15 @@ class _Commands(click.Group):
 
 
 @click.command(cls=_Commands, epilog=_EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--environment-file", "environment_files", multiple=True, type=click.Path(dir_okay=False, path_type=Path),
+    help="Read settings from a file of a systemd unit, such as /etc/plainsql/control.env; repeatable.",
+)  # fmt: skip
 @click.version_option(VERSION, prog_name="plainsql-server", message=f"%(prog)s %(version)s ({COMPILED_TEXT})")
-def main() -> None:
+def main(environment_files: tuple[Path, ...]) -> None:
     """Run and operate PlainSQL: SQL over plain HTTPS, on PostgreSQL."""
+    for path in environment_files:
+        load_environment_file(path)
 
 
 def _one_line(*parts: str | None) -> str:

@@ -1,1 +1,1 @@
-"""Configuration files for other programs: nginx (the alias), PostgreSQL (a cell), Patroni and etcd."""
+"""Configuration files for other programs: nginx (the alias), PostgreSQL (a cell), Patroni, etcd and systemd."""

@@ -1,0 +1,36 @@
+"""`plainsql-server units`: write the systemd units of the planes."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from plainsql_server.cli.output import remark
+from plainsql_server.operations.files.placing import place_file
+from plainsql_server.operations.files.units import CONFIG_FOLDER, unit_texts
+
+
+def own_program() -> str:
+    """The path of this program, for a unit."""
+    return str(Path(sys.executable).with_name("plainsql-server"))
+
+
+@click.command("units")
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default="/etc/systemd/system")
+@click.option("--program", metavar="PATH", help="Path of plainsql-server.  [default: this one]")
+@click.option(
+    "--config-folder", default=CONFIG_FOLDER, show_default=True, help="Folder with data.env, control.env and keys."
+)
+def units_command(folder: Path, program: str | None, config_folder: str) -> None:
+    """Write the systemd units of both planes to FOLDER (default: /etc/systemd/system).
+
+    They run as the system user `plainsql`, with the variables in data.env and control.env. `cell files` writes the unit
+    of the guard.
+    """
+    try:
+        texts = unit_texts(program or own_program(), config_folder)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    for name, text in texts.items():
+        place_file(folder / name, text)
+    remark(f"Wrote {', '.join(texts)} to {folder}. Run `systemctl daemon-reload`.")

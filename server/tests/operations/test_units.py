@@ -1,0 +1,63 @@
+"""The systemd units: what the command writes, and what systemd makes of it."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from plainsql_server.cli import main
+from plainsql_server.core.environment_file import parse_environment_file
+from plainsql_server.operations.files.units import unit_texts
+from plainsql_server.settings import read_settings
+
+_SAMPLES = Path(__file__).resolve().parents[3] / "deploy/systemd"
+_PROGRAM = "/opt/plainsql/bin/plainsql-server"
+_GUARD = _SAMPLES.parent / "cell/guard.service"
+# Debian's unit for PostgreSQL runs with these, too. A plane needs no more than a cell.
+_HARDENED = ("NoNewPrivileges=yes", "ProtectSystem=strict", "ProtectHome=yes", "CapabilityBoundingSet=")
+
+
+def test_the_samples_are_what_the_command_writes(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["units", str(tmp_path), "--program", _PROGRAM])
+    assert result.exit_code == 0, result.output
+    written = {file.name: file.read_text() for file in tmp_path.iterdir()}
+    assert written == {file.name: file.read_text() for file in _SAMPLES.glob("*.service")}
+    for text in written.values():
+        assert "User=plainsql\n" in text
+        assert set(_HARDENED) <= set(text.splitlines())
+
+
+@pytest.mark.parametrize("unit", [*sorted(_SAMPLES.glob("*.service")), _GUARD], ids=lambda path: path.name)
+def test_systemd_accepts_the_units(unit: Path, tmp_path: Path) -> None:
+    # The program and the environment file are not on this machine.
+    text = unit.read_text().replace(_PROGRAM, "/bin/true").replace("EnvironmentFile=", "EnvironmentFile=-")
+    (tmp_path / unit.name).write_text(text)
+    checked = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", tmp_path / unit.name],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    # It also reports units of this machine.
+    ours = [line for line in checked.stderr.splitlines() if unit.name in line]
+    assert (ours, checked.returncode) == ([], 0), checked.stderr
+    broken = text.replace("ExecStart=/", "ExecStart=relative/")
+    (tmp_path / unit.name).write_text(broken)
+    again = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", tmp_path / unit.name], capture_output=True, check=False, timeout=60
+    )
+    assert again.returncode != 0, "systemd-analyze would not have noticed"
+
+
+@pytest.mark.parametrize("path", ["plainsql-server", "/opt/my programs/plainsql-server", "/opt/%h"])
+def test_a_path_that_systemd_would_misread_is_refused(path: str) -> None:
+    with pytest.raises(ValueError, match="systemd needs"):
+        unit_texts(path)
+
+
+@pytest.mark.parametrize("plane", ["data", "control"])
+def test_the_sample_of_the_environment_is_valid(plane: str) -> None:
+    variables = parse_environment_file((_SAMPLES / f"{plane}.env").read_text())
+    settings = read_settings(variables)
+    assert settings.tls_key_file == f"/etc/plainsql/{plane}/server.key"
+    assert f"user=plainsql_{plane} " in settings.directory_dsn
+    assert variables["PGSSLKEY"] == f"/etc/plainsql/{plane}/client.key"
