@@ -9,7 +9,7 @@ import click
 from plainsql_server.cli.output import remark
 from plainsql_server.control_plane import databases, organizations
 from plainsql_server.core.actor import OPERATOR, name_operator
-from plainsql_server.core.errors import ServiceError
+from plainsql_server.core.errors import InternalError
 from plainsql_server.core.names import DATABASE_ID
 from plainsql_server.directory import audit
 from plainsql_server.directory.connection import Directory
@@ -60,9 +60,12 @@ def with_directory(work: Callable[[Directory], Awaitable[T]], *, reads: str | No
 async def note_reading(
     directory: Directory, action: str, organization_id: str | None = None, target_id: str = "directory"
 ) -> None:
-    """Note in the audit log what the operator reads. If that is impossible, say so: reading must still work then."""
+    """Note in the audit log what the operator reads. If it can't be written to, say so: reading must still work then.
+
+    Raises EngineError if the directory is unavailable.
+    """
     try:
         await audit.note_reading(directory, OPERATOR, action, organization_id, target_id)
-    except ServiceError as error:
+    except InternalError as error:
         why = " ".join((error.internal_context or error.message).split())
         remark(f"This command is missing in the audit log, which can't be written to: {why}")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from psycopg import AsyncConnection
 
-from plainsql_server.engine.admin.cell import MAINTENANCE_DATABASE
+from plainsql_server.engine.admin.cell import MAINTENANCE_DATABASE, TENANTS_ROLE
 from plainsql_server.engine.admin.hardening import PINNED
 from plainsql_server.engine.admin.provisioning import (
     EngineNames,
@@ -99,8 +99,10 @@ async def _of_roles(cell: AsyncConnection, database: str, roles: list[str], owne
     for role, is_ordinary, groups in await (await cell.execute(_ROLES, (roles,))).fetchall():
         if not is_ordinary:
             problems.append(f"the role {role} has a password or privileges that customers' roles don't have")
-        # The role of backups, if there is one, is a member of the owner.
-        problems += [f"the role {role} is a member of {group}" for group in groups if group != owner]
+        # All are in the group of tenants, and the role of backups, if there is one, is a member of the owner.
+        problems += [
+            f"the role {role} is a member of {group}" for group in groups if group not in (TENANTS_ROLE, owner)
+        ]
     stored = await (await cell.execute(_SETTINGS, (database, roles, list(PINNED)))).fetchall()
     return problems + [f"the setting {name} is stored for it or its roles" for (name,) in stored]
 
