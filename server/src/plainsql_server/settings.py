@@ -172,6 +172,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     database_max_mb: Annotated[
         int, Meta(description="Size in megabytes at which a database is suspended. 0: no limit.", ge=0)
     ] = 0
+    upkeep: Annotated[
+        Literal["on", "off"],
+        Meta(
+            description="Whether doctor also checks what a service in production needs: certificates of cells, WAL"
+            " archiving, transaction IDs, the guard, memory, backups. `dev` sets it to off for its own service."
+        ),
+    ] = "on"
 
     @property
     def own_ports(self) -> range:

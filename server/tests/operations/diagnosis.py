@@ -37,4 +37,4 @@ def assert_found(found: Found, words: str, fix: str, grade: str = "broken") -> N
     matching = [each for each in found if words in each["found"]]
     assert matching, [each["found"] for each in found]
     assert {each["grade"] for each in matching} == {grade}
-    assert all(fix in each["fix"] for each in matching), matching
+    assert all(fix in (each["fix"] or "") for each in matching), matching

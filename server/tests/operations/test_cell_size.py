@@ -54,7 +54,7 @@ def cell_of(memory_bytes: int, databases: int, **others: str) -> CellFacts:
     # As pg_settings shows it: in seconds.
     settings |= {"autovacuum_naptime": "300", **others}
     customers = {f"d_{number:024x}": True for number in range(databases)}
-    return CellFacts(150_019, True, True, settings, None, [], customers, [], {}, 0, "", [])
+    return CellFacts(150_019, True, True, settings, None, [], customers, [], {}, [])
 
 
 @pytest.mark.unit

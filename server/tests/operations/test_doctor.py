@@ -55,7 +55,7 @@ def settings_of(service: Service) -> dict[str, str]:
     dsn = f"host={postgres['socket']} port={postgres['port']} user={postgres['superuser']} dbname=plainsql_directory"
     ports = {name: str(service.dev[f"{name}_url"]).rpartition(":")[2] for name in ("data", "control")}
     return {
-        "PLAINSQL_DIRECTORY_DSN": dsn,
+        "PLAINSQL_DIRECTORY_DSN": dsn, "PLAINSQL_UPKEEP": "off",
         "PLAINSQL_DATA_URL": service.data_url, "PLAINSQL_CONTROL_URL": service.control_url,
         "PLAINSQL_ALIAS_URL": str(service.dev["alias_url"] or ""),
         "PLAINSQL_DATA_PORT": ports["data"], "PLAINSQL_CONTROL_PORT": ports["control"],

@@ -9,7 +9,7 @@ import msgspec
 from plainsql_server.cli.output import json_option, remark
 from plainsql_server.cli.status import ca_file_option
 from plainsql_server.operations.doctor import examine
-from plainsql_server.operations.findings import DISK_FREE_PERCENT, Finding, Grade, Target
+from plainsql_server.operations.findings import BACKUP_MAX_AGE_H, DISK_FREE_PERCENT, Finding, Grade, Target
 from plainsql_server.settings import SettingsError, read_settings
 
 _MARKS = {Grade.GOOD: "ok", Grade.WARNING: "!!", Grade.BROKEN: "XX"}
@@ -20,9 +20,13 @@ _COLOURS = {Grade.GOOD: "green", Grade.WARNING: "yellow", Grade.BROKEN: "red"}
 @ca_file_option
 @click.option("--disk-free-percent", type=click.FloatRange(0, 100), default=DISK_FREE_PERCENT, show_default=True,
               help="Warn if a cell's disk on this machine has less free space.")  # fmt: skip
+@click.option("--backup-max-age-hours", "backup_max_age_h", type=click.FloatRange(min=0), default=BACKUP_MAX_AGE_H,
+              show_default=True, help="Warn if a database's last backup is older.")  # fmt: skip
 @json_option
 @click.pass_context
-def doctor_command(ctx: click.Context, ca_file: Path | None, disk_free_percent: float, as_json: bool) -> None:
+def doctor_command(
+    ctx: click.Context, ca_file: Path | None, disk_free_percent: float, backup_max_age_h: float, as_json: bool
+) -> None:
     """Check every part of the service from this machine, and say how to fix what is wrong.
 
     Changes nothing. Exit code 0: nothing is broken, but there may be warnings (!!). Exit code 1: something is broken
@@ -36,7 +40,7 @@ def doctor_command(ctx: click.Context, ca_file: Path | None, disk_free_percent: 
         ]
         _show(findings[0], as_json)
     else:
-        findings = asyncio.run(_examine(Target(settings, ca_file, disk_free_percent), as_json))
+        findings = asyncio.run(_examine(Target(settings, ca_file, disk_free_percent, backup_max_age_h), as_json))
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(findings), indent=2))
     else:

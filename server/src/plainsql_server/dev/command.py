@@ -182,6 +182,8 @@ def _environment(run: _Run) -> str:
     certificates = run.addresses.certificates
     # What `doctor`, `status` and the client trust. Empty counts as unset, as in the settings.
     variables = {**run.settings, "PLAINSQL_CA_FILE": str(certificates.ca_file) if certificates else ""}
+    # It needs neither backups nor a guard.
+    variables["PLAINSQL_UPKEEP"] = "off"
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
 
 

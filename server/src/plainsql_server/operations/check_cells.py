@@ -17,6 +17,7 @@ from plainsql_server.directory.connection import Directory
 from plainsql_server.engine.admin.activity import view, watching
 from plainsql_server.engine.admin.cell import TEMPLATE, TENANTS_ROLE
 from plainsql_server.engine.admin.examining import CellFacts, examine
+from plainsql_server.engine.admin.measures import measure
 from plainsql_server.engine.pool.health import PROBE_ROLE, check_cell
 from plainsql_server.engine.pool.share import FIRST_CONNECTIONS, OTHER_CONNECTIONS, share_of
 from plainsql_server.operations.check_certificates import cell_keys
@@ -26,12 +27,11 @@ from plainsql_server.operations.check_replicas import hidden, standbys
 from plainsql_server.operations.files.machine_memory import machine_memory_bytes
 from plainsql_server.operations.files.sizing import GIB, locks_per_transaction, max_connections
 from plainsql_server.operations.findings import Finding, Target, broken, good, warning
+from plainsql_server.operations.upkeep import cell_upkeep
 from plainsql_server.settings import Settings
 
 # Connections for operators, backups and provisioning, in addition to the data planes'.
 _OTHERS = 16
-# PostgreSQL stops accepting writes at two billion. Vacuum should run long before that.
-_XID_AGE_WARNING = 1_000_000_000
 _SLOT_BYTES_WARNING = 10_000_000_000
 # With fewer entries in the lock table, one customer's transaction over some thousand tables can stop all others.
 _FEWEST_LOCK_ENTRIES = 100_000
@@ -69,6 +69,7 @@ async def _cell(target: Target, directory: Directory, cell: CellRecord) -> list[
             facts = await examine(connection)
             clocks = await clock(check, connection)
             seen = await view(connection)
+            measures = await measure(connection)
     except ServiceError as error:
         why = " ".join((error.internal_context or error.message).split())
         return [broken(check, f"The cell cannot be reached as {cell.admin_role}: {why}", _fix(why))]
@@ -77,7 +78,13 @@ async def _cell(target: Target, directory: Directory, cell: CellRecord) -> list[
     findings += [*standbys(check, cell.conninfo, seen), *hidden(check, cell.conninfo, facts)]
     findings += [*_durability(check, facts), *await _databases(check, directory, cell, facts)]
     findings += await _probe(check, cell, facts)
-    findings += cell_keys(check, cell.conninfo, facts.certificate_pem)
+    findings += cell_keys(check, cell.conninfo, measures.certificate_pem)
+    if target.settings.upkeep == "on":
+        findings += cell_upkeep.certificates(check, cell.conninfo, measures)
+        findings += [*cell_upkeep.archiving(check, facts.settings, measures)]
+        findings += cell_upkeep.transaction_ids(check, measures)
+        if _is_here(cell):
+            findings += cell_upkeep.machine(check, facts.settings["data_directory"])
     if _is_here(cell):
         found = disk(check, facts.settings["data_directory"], target.disk_free_percent)
         findings += [*([found] if found else []), *machine_size(check, facts)]
@@ -175,11 +182,6 @@ def _capacity(check: str, facts: CellFacts, settings: Settings) -> Iterator[Find
         yield warning(
             check, "max_prepared_transactions is 0, so transactions can't span databases.",
             "Set it to 64 and restart the cell.",
-        )  # fmt: skip
-    if facts.oldest_xid_age > _XID_AGE_WARNING:
-        yield warning(
-            check, f"Its oldest transaction ID is {facts.oldest_xid_age:,} transactions old: vacuum is not keeping up.",
-            "Find old transactions with `plainsql-server status`, end them, and run `vacuumdb --all --freeze`.",
         )  # fmt: skip
 
 

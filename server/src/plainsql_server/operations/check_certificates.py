@@ -42,7 +42,7 @@ async def certificates(target: Target) -> AsyncIterator[Finding]:
             "Set PLAINSQL_TLS_CERT_FILE to a PEM chain and PLAINSQL_TLS_KEY_FILE to its private key.",
         )  # fmt: skip
         return
-    yield _validity(file, certificate)
+    yield validity("certificate", str(file), certificate)
     for url in (settings.data_url, settings.control_url):
         host = urlsplit(url).hostname
         if host and not _names(certificate, host):
@@ -70,18 +70,19 @@ def _has_rsa_key(pem: bytes) -> bool:
         return False
 
 
-def _validity(file: Path, certificate: x509.Certificate) -> Finding:
+def validity(check: str, name: str, certificate: x509.Certificate, fix: str = _RENEW) -> Finding:
+    """Check that a certificate is valid now and for some time."""
     begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if now() < begins:
         return broken(
-            "certificate", f"{file} is not valid before {begins:%Y-%m-%d %H:%M}Z.",
+            check, f"{name} is not valid before {begins:%Y-%m-%d %H:%M}Z.",
             "Wait until then, use the previous certificate, or correct this machine's clock.",
         )  # fmt: skip
     if now() >= ends:
-        return broken("certificate", f"{file} expired on {ends:%Y-%m-%d %H:%M}Z: clients reject it.", _RENEW)
+        return broken(check, f"{name} expired on {ends:%Y-%m-%d %H:%M}Z: clients reject it.", fix)
     if ends - now() < _RENEW_BEFORE:
-        return warning("certificate", f"{file} expires on {ends:%Y-%m-%d %H:%M}Z.", _RENEW)
-    return good("certificate", f"{file} is valid until {ends:%Y-%m-%d}.")
+        return warning(check, f"{name} expires on {ends:%Y-%m-%d %H:%M}Z.", fix)
+    return good(check, f"{name} is valid until {ends:%Y-%m-%d}.")
 
 
 def _names(certificate: x509.Certificate, host: str) -> bool:

@@ -33,6 +33,8 @@ class Finding:
 
 # Below this, a disk that grows as usual leaves an operator some days.
 DISK_FREE_PERCENT = 10.0
+# A nightly run may begin late and take some time.
+BACKUP_MAX_AGE_H = 26.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,7 @@ class Target:
     settings: Settings
     ca_file: Path | None = None
     disk_free_percent: float = DISK_FREE_PERCENT
+    backup_max_age_h: float = BACKUP_MAX_AGE_H
 
 
 def good(check: str, found: str) -> Finding:

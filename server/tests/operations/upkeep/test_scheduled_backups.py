@@ -6,6 +6,7 @@ from pathlib import Path
 from plainsql_server.control_plane import databases, organizations
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.upkeep.backup_record import BackupState, backup_state
+from server.tests.operations.diagnosis import assert_found, doctor
 from server.tests.operations.stage import Stage
 
 
@@ -83,3 +84,33 @@ def test_the_folder_of_another_directory_is_not_touched(stage: Stage, tmp_path: 
     refused = stage.run("backups", "--to", str(tmp_path), exit_code=1)
     assert "none of a database that this directory knows" in refused.stderr
     assert files(tmp_path) == {other.name: 1}
+
+
+def test_doctor_reports_old_and_failing_backups_and_commands_with_secrets(stage: Stage, tmp_path: Path) -> None:
+    stage.run("backups", "--to", str(tmp_path))
+    found = doctor(stage)
+    assert_found(found, "All 1 databases were backed up or created within", "", "good")
+    assert_found(found, "It has no standby and archives no WAL", "archive_command", "warning")
+    assert_found(found, "Its oldest transaction ID is", "", "good")
+    stage.ask("update backups set succeeded_at = now() - interval '3 days', failed_at = now()")
+    with stage.postgres.connect() as admin:
+        admin.execute("alter system set restore_command = 'PGPASSWORD=hunter2 push %p'")
+        admin.execute("select pg_reload_conf()")
+    try:
+        found = doctor(stage)
+    finally:
+        with stage.postgres.connect() as admin:
+            admin.execute("alter system reset restore_command")
+            admin.execute("select pg_reload_conf()")
+    ((database,),) = stage.ask("select id from databases")
+    assert_found(found, f"older than 26 hours for {database}", "plainsql-server backups", "warning")
+    assert_found(found, "The last backup of the directory is older", "plainsql-server backups", "warning")
+    assert_found(found, "The last attempt failed for 2", "log", "warning")
+    assert_found(found, "restore_command looks as if it contains a secret", "file", "warning")
+    assert "hunter2" not in str(found)
+    assert not [each for each in doctor(stage, upkeep="off") if each["check"] == "backups"]
+
+
+def test_doctor_takes_new_databases_for_up_to_date(stage: Stage) -> None:
+    assert_found(doctor(stage), "All 1 databases were backed up or created within", "", "good")
+    assert_found(doctor(stage, "--backup-max-age-hours", "0"), "older than 0 hours", "timer", "warning")

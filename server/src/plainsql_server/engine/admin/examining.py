@@ -19,6 +19,8 @@ _SETTINGS = (
     "max_connections", "superuser_reserved_connections", "max_prepared_transactions", "fsync", "full_page_writes",
     "log_statement", "log_min_error_statement", "data_directory", "default_transaction_isolation",
     "synchronous_standby_names", "max_locks_per_transaction", "autovacuum_naptime", "max_files_per_process",
+    # Commands that every tenant can read.
+    "archive_command", "restore_command", "archive_cleanup_command", "recovery_end_command",
 )  # fmt: skip
 
 _TEMPLATE = """
@@ -40,12 +42,6 @@ _OPEN_NETWORK = """
            || ' ' || coalesce(address, '') AS rule
     FROM pg_hba_file_rules WHERE type LIKE 'host%' AND auth_method = 'trust'
       AND NOT coalesce(options && ARRAY['clientcert=verify-ca', 'clientcert=verify-full'], false)
-"""
-# Only superusers may read files, unless they have allowed others to. A certificate chain is far shorter.
-_CERTIFICATE = """
-    SELECT pg_read_file(current_setting('ssl_cert_file'), 0, 65536, true) AS pem
-    WHERE current_setting('ssl') = 'on'
-      AND has_function_privilege('pg_read_file(text, bigint, bigint, boolean)', 'EXECUTE')
 """
 _STILL_SLOTS = """
     SELECT slot_name, pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint AS kept_bytes
@@ -77,9 +73,6 @@ class CellFacts:
     customers: dict[str, bool]
     open_network: list[str]
     still_slots: dict[str, int]
-    oldest_xid_age: int
-    # The server's certificate chain; None if there is no TLS, or the admin may not read it.
-    certificate_pem: str | None
     extensions: list[AllowedExtension]
     # Powerful roles that pg_hba.conf admits without a proof of who they are.
     admitted: list[Admission] = field(default_factory=list)
@@ -112,8 +105,6 @@ async def examine(connection: AsyncConnection) -> CellFacts:
     is_standby = (await rows(connection, "SELECT pg_is_in_recovery() AS it"))[0]["it"]
     slots = [] if is_standby else await rows(connection, _STILL_SLOTS)
     settings = "SELECT name, setting FROM pg_settings WHERE name = ANY(%s)"
-    certificate = await rows(connection, _CERTIFICATE)
-    age = "SELECT max(age(datfrozenxid)) AS age FROM pg_database"
     roles = "SELECT rolname, rolsuper FROM pg_roles WHERE rolname IN (current_user, %s)"
     known = {row["rolname"]: row["rolsuper"] for row in await rows(connection, roles, PROBE_ROLE)}
     return CellFacts(
@@ -128,7 +119,5 @@ async def examine(connection: AsyncConnection) -> CellFacts:
         admitted=await login_rules.admissions(connection),
         ungrouped=await tenants_group.missing(connection),
         still_slots={row["slot_name"]: row["kept_bytes"] or 0 for row in slots},
-        oldest_xid_age=(await rows(connection, age))[0]["age"],
-        certificate_pem=certificate[0]["pem"] if certificate else None,
         extensions=await extensions.allowed(connection),
     )
