@@ -14,8 +14,9 @@ _END_LIMIT_S = 20
 
 
 def children_of(pid: int) -> list[int]:
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(child) for child in children]
+    # Of each of its threads.
+    children = [each.read_text().split() for each in Path(f"/proc/{pid}/task").glob("*/children")]
+    return [int(child) for of_thread in children for child in of_thread]
 
 
 def kill_with_children(pid: int) -> None:

@@ -55,7 +55,7 @@ from plainsql_server.http.data.streams import Pace, StreamedAnswers
 from plainsql_server.http.data.transaction import TransactionRoutes
 from plainsql_server.http.data.utility_routes import utility_routes
 from plainsql_server.http.server.connections import ConnectionLimits, Connections, allow_descriptors
-from plainsql_server.http.server.protocol import LAST_ANSWERS_AFTER_S, ClientTimeouts, FastPathProtocol
+from plainsql_server.http.server.protocol import ClientTimeouts, FastPathProtocol
 from plainsql_server.http.server.readiness import Readiness
 from plainsql_server.http.server.workers import serve
 from plainsql_server.lane.opening import PATHS, Doors, Observers, opened_lane
@@ -65,8 +65,6 @@ from plainsql_server.logs import Log
 from plainsql_server.metrics import Metrics
 from plainsql_server.settings import Settings, read_settings
 
-# A little more than running requests get to finish, so that their last responses can be sent.
-_SHUTDOWN_TIMEOUT_S = int(LAST_ANSWERS_AFTER_S) + 1
 # An idle keep-alive connection costs a descriptor. Clients that poll every minute keep theirs.
 _KEEP_ALIVE_S = 75
 # A worker that does not respond for this long is replaced. On a busy machine a worker takes some seconds to start; with
@@ -106,7 +104,7 @@ class Observer:
 def data_application(own_port: int | None = None) -> Application:
     """The data plane, configured from the environment. Each worker process creates its own."""
     settings = read_settings()
-    observer = Observer.serving(settings.data_host, settings.metrics_ports)
+    observer = Observer.serving(settings.metrics_host, settings.metrics_ports)
     application = build_data_application(settings, observer, own_port)
     spare_requests()
     return application
@@ -115,7 +113,7 @@ def data_application(own_port: int | None = None) -> Application:
 def control_application() -> Application:
     """The control plane, configured from the environment."""
     settings = read_settings()
-    observer = Observer.serving(settings.control_host, _control_metrics_ports(settings))
+    observer = Observer.serving(settings.metrics_host, _control_metrics_ports(settings))
     return build_control_application(settings, observer)
 
 
@@ -127,6 +125,7 @@ def build_data_application(settings: Settings, observe: Observer, own_port: int 
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[tuple[RouteTable, Principals, Permits]]:
         async with (
+            _metrics(observe, readiness),
             Directory.open(settings.directory_dsn) as directory,
             _tally(directory, settings, observe) as tally,
             _freshness(settings, observe, notifier) as freshness,
@@ -184,6 +183,7 @@ def build_control_application(settings: Settings, observe: Observer) -> Applicat
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[tuple[RouteTable, Principals, Permits]]:
         async with (
+            _metrics(observe, readiness),
             Directory.open(settings.directory_dsn, _CONTROL_DIRECTORY_CONNECTIONS) as directory,
             _tally(directory, settings, observe),
             _freshness(settings, observe) as freshness,
@@ -196,6 +196,7 @@ def build_control_application(settings: Settings, observe: Observer) -> Applicat
             _in_background(DiskGuard(directory, observe, settings.database_max_mb * 1_000_000).run(), observe),
         ):
             readiness.drain_on_signals()
+            _end_with_parent()
             checks: dict[str, Check] = {"directory": directory.check, "limiter": permits.check}
             routes = control_routes(directory, _urls(settings), settings.database_restore_s, finisher.there_is_work)
             observe.metrics.watch_handshakes(connections.handshakes.load)
@@ -220,13 +221,13 @@ def _timeouts(settings: Settings) -> ClientTimeouts:
 def serve_data(settings: Settings) -> None:
     """Serves the data plane until it receives a stop signal."""
     config = _config("data_application", settings, settings.data_host, settings.data_port, settings.workers)
-    serve(config, settings.own_ports, settings.metrics_ports)
+    serve(config, settings.own_ports, [(settings.metrics_host, port) for port in settings.metrics_ports])
 
 
 def serve_control(settings: Settings) -> None:
     """Serves the control plane until it receives a stop signal."""
     config = _config("control_application", settings, settings.control_host, settings.control_port, workers=1)
-    serve(config, metrics_ports=_control_metrics_ports(settings))
+    serve(config, also_free=[(settings.metrics_host, port) for port in _control_metrics_ports(settings)])
 
 
 def _control_metrics_ports(settings: Settings) -> range:
@@ -249,6 +250,21 @@ def _all_routes(
 
 def _urls(settings: Settings) -> Urls:
     return Urls(settings.data_url, settings.control_url, settings.alias_url)
+
+
+@asynccontextmanager
+async def _metrics(observe: Observer, readiness: Readiness) -> AsyncIterator[None]:
+    """Serves metrics until the process stops, or until a successor needs the port."""
+
+    async def close_when_replaced() -> None:
+        await readiness.drain_began.wait()
+        if readiness.is_replaced:
+            await asyncio.to_thread(observe.metrics.close)
+
+    async with _in_background(close_when_replaced(), observe):
+        yield
+    # In a thread, because it waits for the one that serves.
+    await asyncio.to_thread(observe.metrics.close)
 
 
 @asynccontextmanager
@@ -368,5 +384,4 @@ def _config(factory: str, settings: Settings, host: str, port: int, workers: int
         proxy_headers=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_worker_healthcheck=_WORKER_HEALTHCHECK_S,
-        timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
     )

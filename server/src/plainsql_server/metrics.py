@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -90,6 +91,8 @@ class Metrics(Collector):
         self._streams: Counter[tuple[str, str]] = Counter()
         self._stream_bytes = 0
         self._stages: dict[str, tuple[_Durations, _Durations, _Durations]] = {}
+        self._server: WSGIServer | None = None
+        self._is_closed = threading.Event()
 
     def __call__(self, observation: Observation) -> None:
         if isinstance(observation, RequestFinished):
@@ -132,7 +135,7 @@ class Metrics(Collector):
         for port in ports:
             # Another worker may have this port; then try the next one.
             with suppress(OSError):
-                start_http_server(port, addr=host, registry=self.registry)
+                self._server, _ = start_http_server(port, addr=host, registry=self.registry)
                 return True
         return False
 
@@ -142,7 +145,16 @@ class Metrics(Collector):
             if time.monotonic() > warn_s:
                 _log.warning("No metrics: no port is free from %d to %d.", ports.start, ports.stop - 1)
                 warn_s = math.inf
-            time.sleep(_TRY_EVERY_S)
+            if self._is_closed.wait(_TRY_EVERY_S):
+                return
+
+    def close(self) -> None:
+        """Stops serving, so that a successor can have the port."""
+        self._is_closed.set()
+        server, self._server = self._server, None
+        if server is not None:
+            server.shutdown()
+            server.server_close()
 
     def collect(self) -> Iterator[Metric]:
         build = GaugeMetricFamily(

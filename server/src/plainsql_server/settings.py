@@ -101,6 +101,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cell_max_waiting: Annotated[
         int, Meta(description="Maximum requests per process waiting for a connection to one cell.", ge=0)
     ] = 1_000
+    metrics_host: Annotated[
+        str,
+        Meta(description="Address for the metrics of both planes. Metrics have no authentication: never a public one."),
+    ] = "127.0.0.1"
     metrics_port: Annotated[
         int,
         Meta(

@@ -1,7 +1,9 @@
 """`plainsql-server`, run as a process against a real directory and cell."""
 
+import importlib
 import json
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -183,3 +185,21 @@ def test_settings_lists_every_setting() -> None:
     listed = _run("settings", dsn=None).stdout
     assert all(variable in listed for variable, _, _ in describe_settings())
     assert len(json.loads(_run("settings", "--json", dsn=None).stdout)) == len(describe_settings())
+
+
+@pytest.mark.parametrize("plane", ["data", "control"])
+def test_a_plane_that_has_not_started_is_not_ended_by_sighup(monkeypatch: pytest.MonkeyPatch, plane: str) -> None:
+    handlers = []
+
+    def note(_: str) -> None:
+        handlers.append(signal.getsignal(signal.SIGHUP))
+        raise ImportError
+
+    before = signal.getsignal(signal.SIGHUP)
+    monkeypatch.setattr(importlib, "import_module", note)
+    try:
+        CliRunner().invoke(main, [plane])
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    # Its modules take a second to import.
+    assert handlers == [signal.SIG_IGN]

@@ -1,9 +1,13 @@
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from plainsql_server import assembly
+from plainsql_server.assembly import control_application, data_application
 from plainsql_server.cli import main
+from plainsql_server.metrics import Metrics
 from plainsql_server.settings import (
     PREFIX,
     Settings,
@@ -150,3 +154,22 @@ def test_settings_can_come_from_the_environment_file_of_a_unit(tmp_path: Path) -
     result = CliRunner().invoke(main, ["--environment-file", str(file), "settings"])
     assert result.exit_code == 1
     assert "Line 1 is not of the form NAME=value" in result.output
+
+
+@pytest.mark.parametrize(("application", "variable"), [
+    (data_application, "METRICS_PORT"), (control_application, "CONTROL_METRICS_PORT"),
+])  # fmt: skip
+@pytest.mark.parametrize("host", [None, "10.0.0.7"])
+def test_metrics_are_for_this_machine_unless_another_address_is_set(
+    monkeypatch: pytest.MonkeyPatch, application: Callable[[], object], variable: str, host: str | None
+) -> None:
+    served = list[tuple[str, range]]()
+    # It would change this process.
+    monkeypatch.setattr(assembly, "spare_requests", lambda: None)
+    monkeypatch.setattr(Metrics, "serve", lambda _, *where: served.append(where))
+    public = {"PLAINSQL_DATA_HOST": "0.0.0.0", "PLAINSQL_CONTROL_HOST": "0.0.0.0"}
+    chosen = {"PLAINSQL_METRICS_HOST": host} if host else {}
+    for name, value in {**REQUIRED, **public, **chosen, f"PLAINSQL_{variable}": "9400"}.items():
+        monkeypatch.setenv(name, value)
+    application()
+    assert served == [(host or "127.0.0.1", range(9400, 9401))]

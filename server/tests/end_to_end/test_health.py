@@ -1,6 +1,9 @@
 """GET / and GET /health, and what happens when a part that the service needs is away."""
 
+import os
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,6 +12,7 @@ import httpx
 import pytest
 
 from plainsql_server.core.credential import new_key
+from server.tests import forks
 from server.tests.end_to_end.error_shape import error_of
 from server.tests.service import Service, running_service
 
@@ -161,3 +165,51 @@ def test_a_connection_that_the_engine_ends_mid_statement_is_503_with_an_unknown_
     assert response.status_code == 503
     assert response.json()["error"]["outcome"] in ("unknown", "rolled_back")
     assert fragile.query("select 1")["success"]
+
+
+@pytest.mark.parametrize("plane", ["data_url", "control_url"])
+def test_a_directory_that_is_down_makes_a_process_unready_and_leaves_it_live(fragile: Service, plane: str) -> None:
+    url = fragile.dev[plane]
+    assert fragile.http.get(f"{url}/health/ready").json()["checks"] == {"directory": "ok"}
+    with directory_closed(fragile):
+        unready = wait_for(lambda: fragile.http.get(f"{url}/health/ready"), 503)
+        assert (unready.json()["status"], unready.json()["checks"]) == (
+            "unavailable",
+            {"directory": "directory_unavailable"},
+        )
+        live = fragile.http.get(f"{url}/health/live")
+        assert (live.status_code, live.json()["status"], live.json()["checks"]) == (200, "ok", {})
+        assert asked_health(url).returncode == 0
+        unready_code = asked_health(url, "--ready")
+        assert (unready_code.returncode, unready_code.stderr) == (1, f"Error: {url}/health/ready returned 503.\n")
+    wait_for(lambda: fragile.http.get(f"{url}/health/ready"), 200)
+    assert asked_health(url, "--ready").stdout == "ready\n"
+
+
+def asked_health(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return forks.run(["health", *arguments], os.environ)
+
+
+def test_a_cell_that_is_down_makes_no_process_unready(fragile: Service, silent_port: int) -> None:
+    for conninfo in (NOWHERE, f"host=127.0.0.1 port={silent_port}"):
+        with cell_at(fragile, conninfo):
+            wait_for(lambda: fragile.call("GET", "/health", key=None), 503)
+            assert fragile.call("GET", "/health/ready", key=None).status_code == 200
+        wait_for(lambda: fragile.call("GET", "/health", key=None), 200)
+
+
+def test_the_health_command_asks_the_data_plane_of_the_settings_and_says_if_nothing_answers(service: Service) -> None:
+    lines = (service.folder / "operator.env").read_text().splitlines()
+    own = {**os.environ, **dict(line.removeprefix("export ").split("=", 1) for line in lines if "=" in line)}
+    assert forks.run(["health"], own).stdout == "live\n"
+    silent = forks.run(["health"], {**own, "PLAINSQL_DATA_PORT": "1"})
+    assert (silent.returncode, silent.stderr) == (
+        1,
+        "Error: https://127.0.0.1:1 does not answer: [Errno 111] Connection refused.\n",
+    )
+
+
+def test_the_health_command_imports_no_server() -> None:
+    heavy = "'uvicorn', 'psycopg', 'httpx', 'alembic', 'asyncio'"
+    code = f"import sys, plainsql_server.cli.health; print([name for name in ({heavy},) if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

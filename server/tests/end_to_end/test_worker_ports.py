@@ -258,7 +258,7 @@ def written(world: World, port: int, database: str) -> list[int]:
 
 @pytest.mark.chaos
 def test_the_workers_of_a_node_are_replaced_one_by_one_and_keep_their_ports(world: World) -> None:
-    with two_workers(world) as (node, ports):
+    with two_workers(world, drain_ms=50) as (node, ports):
         before = world.processes()
         node.process.send_signal(signal.SIGHUP)
         wait_for(lambda: not set(before.values()) & set(workers_of(node)), _LIMIT_S, lambda: workers_of(node))
@@ -274,7 +274,7 @@ def test_the_workers_of_a_node_are_replaced_one_by_one_and_keep_their_ports(worl
 @pytest.mark.chaos
 def test_the_workers_of_a_node_with_metrics_are_replaced_and_their_metrics_stay_on_the_same_ports(world: World) -> None:
     metrics = free_ports(2)
-    with two_workers(world, metrics_port=metrics[0]) as (node, _):
+    with two_workers(world, metrics_port=metrics[0], drain_ms=50) as (node, _):
         wait_for(lambda: all(map(has_metrics, metrics)), _LIMIT_S, lambda: [has_metrics(port) for port in metrics])
         for _ in range(2):
             before = set(workers_of(node))

@@ -6,6 +6,7 @@ import, and `--help` should not wait for that. This table is the only one of its
 """
 
 import importlib
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ _COMMANDS = {
     "restore": ("restore", "Restore a database or the directory from a backup."),
     "alias": ("alias", "Print the nginx configuration of the alias, or keep it up to date."),
     "units": ("setup.units", "Write the systemd units of the planes."),
+    "health": ("health", "Ask a plane whether it is live, or ready."),
     "settings": ("settings", "List every setting with its default and meaning."),
 }
 
@@ -61,6 +63,9 @@ class _Commands(click.Group):
         if cmd_name not in _COMMANDS:
             return None
         module, _ = _COMMANDS[cmd_name]
+        if module == "planes":
+            # Once it has started, a plane reloads on SIGHUP. Until then, the signal must not end it.
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
         command = getattr(importlib.import_module(f"plainsql_server.cli.{module}"), f"{cmd_name}_command")
         assert isinstance(command, click.Command)
         return command

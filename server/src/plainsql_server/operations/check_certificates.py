@@ -21,7 +21,7 @@ from plainsql_server.operations.findings import Finding, Target, broken, good, w
 
 # Long enough to notice the warning and act on it.
 _RENEW_BEFORE = timedelta(days=21)
-_RENEW = "Renew it and restart the planes. SIGHUP to a parent process replaces its workers one by one."
+_RENEW = "Renew it and send SIGHUP to both planes, which then use the new one. No request fails."
 _RSA = "has an RSA key: opening a connection takes a fifth to a third more processor time than with ECDSA"
 _ECDSA = "Issue it with an ECDSA key on the curve P-256 when you renew it; deploy/cell/README.md has the commands."
 

@@ -104,7 +104,7 @@ async def _plane(name: str, url: str, ca_file: Path | None) -> PlaneStatus:
 
 
 async def _processes(settings: Settings) -> list[ProcessStatus]:
-    asked = await asyncio.gather(*(_process(settings.data_host, port) for port in settings.metrics_ports))
+    asked = await asyncio.gather(*(_process(settings.metrics_host, port) for port in settings.metrics_ports))
     return [each for each in asked if each is not None]
 
 

@@ -1,6 +1,10 @@
-"""GET / and GET /health: what this service is, and whether it works.
+"""GET /, GET /health, GET /health/live and GET /health/ready: what this service is, and whether it works.
 
-Both routes are public, so they reveal nothing about any customer.
+All of them are public, so they reveal nothing about any customer.
+
+A process is live if it answers: restart it if it does not. It is ready if it can serve customers, which needs the
+directory: send it no requests if it cannot. A cell that is away concerns all processes alike, so it makes none of them
+unready; `/health` reports it.
 """
 
 import asyncio
@@ -24,10 +28,13 @@ from plainsql_server.http.server.requests import Request
 from plainsql_server.http.server.responses import Response, json_response
 
 Check = Callable[[], Awaitable[None]]
+Status = Literal["ok", "degraded", "unavailable"]
 # The error code of a failed check that does not affect requests.
 DEGRADED = "degraded"
 # How long the results are cached: shorter than the check interval of any load balancer.
 _REMEMBERED_S = 0.5
+# The checks that decide whether a process is ready.
+_NEEDED = ("directory",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +78,7 @@ class HealthOptions(msgspec.Struct, kw_only=True):
 class HealthAnswer(msgspec.Struct, kw_only=True):
     """The health of this plane."""
 
-    status: Annotated[
-        Literal["ok", "degraded", "unavailable"], Meta(description="`unavailable` is sent with status 503.")
-    ]
+    status: Annotated[Status, Meta(description="`unavailable` is sent with status 503.")]
     version: Annotated[str, Meta(description="The version of the service.")] = VERSION
     uptime_s: Annotated[Count, Meta(description="How long this process has been running, in seconds.")]
     checks: Annotated[dict[str, str], Meta(description="The result of each check: `ok` or an error code.")]
@@ -81,22 +86,28 @@ class HealthAnswer(msgspec.Struct, kw_only=True):
 
 
 class PublicRoutes:
-    """The two public routes of a plane."""
+    """The public routes that both planes have."""
 
     def __init__(self, own_url: str, urls: Urls, checks: Mapping[str, Check], readiness: Readiness) -> None:
         self._own_url = own_url
         self._urls = urls
         self._readiness = readiness
         self._states = _States(checks)
+        # On their own, so that a cell that does not answer delays no answer about them.
+        self._ready_states = _States({name: check for name, check in checks.items() if name in _NEEDED})
         self._started_us = monotonic_us()
         self.routes: tuple[Route, ...] = ()
 
     def open_routes(self) -> list[Route]:
         shown = Contract(answers={200: BannerAnswer}, errors=(), pages=(Media(HTML, "The same as a page."),))
         checked = Contract(options=HealthOptions, answers={200: HealthAnswer, 503: HealthAnswer}, errors=())
+        live = Contract(answers={200: HealthAnswer}, errors=())
+        ready = Contract(answers={200: HealthAnswer, 503: HealthAnswer}, errors=())
         return [
             open_route("GET", "/", "This list of routes", self.get_root, contract=shown),
             open_route("GET", "/health", "Health check", self.get_health, contract=checked),
+            open_route("GET", "/health/live", "Whether the process answers", self.get_live, contract=live),
+            open_route("GET", "/health/ready", "Whether it can answer requests", self.get_ready, contract=ready),
         ]
 
     async def get_root(self, request: Request) -> Response:
@@ -112,16 +123,29 @@ class PublicRoutes:
         return start_page(content) if wants_page(request) else json_response(200, content, [VARY])
 
     async def get_health(self, request: Request) -> Response:
-        asked = not request.has_option("live")
-        checks = dict(await self._states.get()) if asked else {}
-        if asked and self._readiness.draining:
+        if request.has_option("live"):
+            return await self.get_live(request)
+        return self._answer(request, await self._states.get())
+
+    async def get_live(self, request: Request) -> Response:
+        return json_response(200, self._content(request, {}, "ok"))
+
+    async def get_ready(self, request: Request) -> Response:
+        return self._answer(request, await self._ready_states.get())
+
+    def _answer(self, request: Request, states: Mapping[str, str]) -> Response:
+        checks = dict(states)
+        if self._readiness.draining and not self._readiness.is_replaced:
             checks["process"] = "draining"
-        ready = set(checks.values()) <= {"ok", DEGRADED}
+        is_ready = set(checks.values()) <= {"ok", DEGRADED}
+        content = self._content(request, checks, _status(checks, is_ready))
+        if is_ready:
+            return json_response(200, content)
+        return json_response(503, content, [(b"retry-after", b"%d" % (RETRY_AFTER_MS // 1000))])
+
+    def _content(self, request: Request, checks: dict[str, str], status: Status) -> HealthAnswer:
         uptime_s = (monotonic_us() - self._started_us) // 1_000_000
-        content = HealthAnswer(status=_status(checks, ready), uptime_s=uptime_s, checks=checks, request_id=request.id)
-        return json_response(
-            200 if ready else 503, content, [] if ready else [(b"retry-after", b"%d" % (RETRY_AFTER_MS // 1000))]
-        )
+        return HealthAnswer(status=status, uptime_s=uptime_s, checks=checks, request_id=request.id)
 
 
 class _States:
@@ -144,8 +168,8 @@ class _States:
         return dict(zip(self._checks, states, strict=True))
 
 
-def _status(checks: Mapping[str, str], ready: bool) -> Literal["ok", "degraded", "unavailable"]:
-    if not ready:
+def _status(checks: Mapping[str, str], is_ready: bool) -> Status:
+    if not is_ready:
         return "unavailable"
     return "degraded" if DEGRADED in checks.values() else "ok"
 

@@ -26,9 +26,6 @@ from plainsql_server.http.server.requests import CHANNEL, Request
 from plainsql_server.http.server.responses import Response, rendered
 from plainsql_server.http.server.sink import reset
 
-# How long a request may keep running after the server was asked to stop. Then it is cancelled with an error.
-LAST_ANSWERS_AFTER_S = 2.0
-
 # A client must read at least 1/8 of the pending answer within each stall timeout.
 _READ_SHARE = 8
 _CHUNK_BYTES = 256 * 1024
@@ -197,8 +194,12 @@ class FastPathProtocol(HttpToolsProtocol):
         if self._track is not None:
             self._track.leave()
         super().shutdown()
+        if self.transport.is_closing():
+            self._close_in_time()
         if self._channel is not None:
-            self.loop.call_later(LAST_ANSWERS_AFTER_S, self._channel.cancel, CancelReason.SHUTDOWN)
+            responder: Responder = self.app
+            last_s = responder.readiness.last_answers_after_s
+            self.loop.call_later(last_s, self._channel.cancel, CancelReason.SHUTDOWN)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -349,6 +350,9 @@ class FastPathProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        responder: Responder = self.app
+        if responder.readiness.draining:
+            cycle.keep_alive = False
         channel = ResponseChannel(self, cycle, cycle.scope["http_version"] != "1.0")
         cycle.scope["extensions"] = {CHANNEL: {CHANNEL: channel}}
         self._run(cycle.run_asgi(app), channel)

@@ -1,19 +1,17 @@
-"""A uvicorn server whose TLS handshakes count from the time that a connection is accepted.
+"""Accepts TLS connections, whose handshakes count from the time that a connection is accepted.
 
-    Server(config).run(sockets)
+    Accepting(listening, context, make, server_state, handshakes).start(backlog)
 
 uvicorn leaves accepting and the handshake to the event loop, and its protocol, which counts connections, hears of one
 only when its handshake is done. Sockets that are opened and stay silent would count nowhere, and live for a minute
-each. So this server accepts TLS connections itself. Without TLS, uvicorn does.
+each. So `http/server/server.py` accepts TLS connections with this module. Without TLS, uvicorn does.
 """
 
 import asyncio
 import socket
 from collections.abc import Callable
-from functools import partial
 from ssl import SSLContext
 
-import uvicorn
 from uvicorn.server import ServerState
 
 from plainsql_server.http.server.handshakes import Handshakes
@@ -26,29 +24,6 @@ _AT_ONCE = 16
 _RETRY_S = 0.1
 
 Make = Callable[[], asyncio.Protocol]
-
-
-class Server(uvicorn.Server):
-    """uvicorn's server, with its own way to accept TLS connections."""
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        context = self.config.ssl
-        if context is None:
-            await super().startup(sockets)
-            return
-        await super().startup([])
-        make = partial(  # type: ignore[call-arg]  # of uvicorn's protocols
-            self.config.http_protocol_class,
-            config=self.config,
-            server_state=self.server_state,
-            app_state=self.lifespan.state,
-        )
-        handshakes: Handshakes = self.config.loaded_app.connections.handshakes
-        accepting = [Accepting(each, context, make, self.server_state, handshakes) for each in sockets or []]
-        for each in accepting:
-            each.start(self.config.backlog)
-        # uvicorn stops them.
-        self.servers.extend(accepting)  # type: ignore[arg-type]
 
 
 class Accepting:
@@ -72,7 +47,9 @@ class Accepting:
         self._loop.add_reader(self._socket, self._accept)
 
     def close(self) -> None:
-        """Stops accepting connections."""
+        """Stops accepting connections. Closing it again has no effect."""
+        if self._socket.fileno() < 0:
+            return
         if self._retry is not None:
             self._retry.cancel()
         self._loop.remove_reader(self._socket)

@@ -3,16 +3,25 @@
     serve(config)                          # all workers share the port of `config`
     serve(config, range(8500, 8502))       # worker 0 also listens on 8500, worker 1 on 8501
 
+A single worker needs no parent: the process serves by itself. On SIGHUP it starts a successor, becomes its parent, and
+finishes what it has begun. A parent replaces each worker by a successor that is ready.
+
 With ports of their own, `config.app` names a function, which is called with the worker's port. A worker binds its own
 port itself, so the port refuses connections from the moment the worker dies until its replacement is ready, and a proxy
-goes to another worker at once. A socket of the parent's would let connections wait that long.
+goes to another worker at once. A socket of the parent's would let connections wait that long. While a worker and its
+successor listen on one port, the kernel gives new connections to the successor: see
+`http/server/server.py`.
 """
 
+import copy
 import logging
+import os
+import signal
 import socket
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -20,9 +29,17 @@ import uvicorn
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.importer import import_from_string
 from uvicorn.supervisors import Multiprocess
-from uvicorn.supervisors.multiprocess import Process
+from uvicorn.supervisors.multiprocess import SIGNALS, Process
 
-from plainsql_server.http.server.tls import Server
+from plainsql_server.http.server.server import Server, stop_again
+
+# Sent by the parent to a worker whose successor is ready.
+_RETIRE = signal.SIGUSR1
+_WORKERS_SIGNALS = {_RETIRE, signal.SIGHUP}
+
+# How long a successor may take to start. Its predecessor serves meanwhile, so there is no hurry.
+_READY_WITHIN_S = 120.0
+_LOOK_EVERY_S = 0.5
 
 _log = logging.getLogger("uvicorn.error")
 
@@ -37,20 +54,39 @@ class Worker(Process):
     def target(self, sockets: list[socket.socket] | None = None) -> None:
         """Serves. Runs in the new process."""
         # Before the thread that answers the parent asks for it.
-        self._server = Server(self.config)
+        server = self._server = Server(self.config)
+        signal.signal(_RETIRE, lambda *_: server.retire())
+        # A group of processes may get it, of which only the parent reloads.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _WORKERS_SIGNALS)
         shared = sockets or []
         super().target(shared if self._own_port is None else [*shared, self._own_socket(self._own_port)])
 
     def _own_socket(self, port: int) -> socket.socket:
         try:
-            # Two may listen while one of them replaces the other.
-            own = _bound(self.config.host, port, is_shared=True)
+            own = _own_socket(self.config.host, port)
         except OSError as error:
             # The parent tries again.
             _log.error("Can't listen on %s:%d: %s", self.config.host, port, error.strerror)
             sys.exit(1)
         _pass_port(self.config, port)
         return own
+
+    def retire(self) -> None:
+        """Stops it without losing a request: its successor is ready."""
+        if self.process.exitcode is None and self.pid is not None:
+            os.kill(self.pid, _RETIRE)
+
+
+class _Stop(threading.Event):
+    """Whether the parent is asked to stop: it is set, or a signal that sets it is in the queue."""
+
+    def __init__(self, signal_queue: list[int]) -> None:
+        super().__init__()
+        self._signal_queue = signal_queue
+
+    def is_set(self) -> bool:
+        return super().is_set() or not {signal.SIGTERM, signal.SIGINT}.isdisjoint(self._signal_queue)
 
 
 class Workers(Multiprocess):
@@ -61,10 +97,48 @@ class Workers(Multiprocess):
 
     def __init__(self, config: uvicorn.Config, sockets: list[socket.socket], own_ports: Sequence[int]) -> None:
         super().__init__(config, sockets)
+        self.should_exit = _Stop(self.signal_queue)
         self._own_ports = own_ports
+        # They were replaced, and finish what they have begun.
+        self._retired: list[Worker] = []
 
     def init_processes(self) -> None:
-        self.processes = [self._started(index) for index in range(self.processes_num)]
+        if not self.processes:
+            self.processes = [self._started(index) for index in range(self.processes_num)]
+
+    def take_over(self, server: Server) -> None:
+        """Replaces a server in this process by a worker, and watches that one until it is asked to stop.
+
+        If the worker does not start, the server goes on, and the next SIGHUP tries again.
+        """
+        while (successor := self._ready_successor(0)) is None:
+            if not self.should_exit.is_set():
+                _log.error("Not reloaded: the new process was not ready. This one keeps running.")
+            while signal.SIGHUP not in self.signal_queue:
+                if self.should_exit.is_set():
+                    return
+                self.should_exit.wait(_LOOK_EVERY_S)
+            self.signal_queue.remove(signal.SIGHUP)
+        self.processes = [successor]
+        server.retire()
+        self.run()
+
+    def stop(self) -> None:
+        """Ends what `take_over` does."""
+        self.signal_queue.append(signal.SIGTERM)
+
+    def terminate_all(self) -> None:
+        # Or else the kernel would let clients connect to this process, which never answers.
+        for each in self.sockets:
+            each.close()
+        super().terminate_all()
+        for worker in self._retired:
+            worker.terminate()
+
+    def join_all(self) -> None:
+        super().join_all()
+        for worker in self._retired:
+            worker.join()
 
     def keep_subprocess_alive(self) -> None:
         """Replaces dead workers, as uvicorn does, but without waiting for a dead worker's reply.
@@ -73,6 +147,7 @@ class Workers(Multiprocess):
         other worker meanwhile. The cause is that the parent keeps a copy of the worker's end of their pipe. Without
         that copy, the pipe closes when the worker dies.
         """
+        self._retired = [worker for worker in self._retired if worker.process.is_alive()]
         for process in self.processes:
             process.child_conn.close()
         for index, process in enumerate(self.processes):
@@ -82,16 +157,17 @@ class Workers(Multiprocess):
                 self._replace(index, process)
 
     def restart_all(self) -> None:
-        """Replaces each worker by one that is ready."""
+        """Replaces each worker by one that is ready. The old one finishes what it has begun; nothing waits for that."""
         for index, process in enumerate(self.processes):
-            successor = self._started(index)
-            if not successor.wait_until_ready(self.config.timeout_worker_healthcheck, self.should_exit):
-                successor.kill()
-                successor.join()
-                _log.error("Process %s was not ready in time. Process %s keeps running.", successor.pid, process.pid)
+            successor = self._ready_successor(index)
+            if successor is None and self.should_exit.is_set():
                 return
-            process.terminate()
-            process.join()
+            if successor is None:
+                _log.error("Not reloaded: the new process was not ready. Process %s keeps running.", process.pid)
+                return
+            assert isinstance(process, Worker)
+            process.retire()
+            self._retired.append(process)
             self.processes[index] = successor
 
     def handle_ttin(self) -> None:
@@ -109,37 +185,104 @@ class Workers(Multiprocess):
         else:
             self.processes[index] = self._started(index)
 
+    def _ready_successor(self, index: int) -> Worker | None:
+        successor = self._started(index)
+        if successor.wait_until_ready(_READY_WITHIN_S, self.should_exit):
+            return successor
+        successor.kill()
+        successor.join()
+        return None
+
     def _started(self, index: int) -> Worker:
         own_port = self._own_ports[index] if index < len(self._own_ports) else None
         worker = Worker(self.config, self.sockets, own_port)
-        worker.start()
+        # Until the worker handles them itself. It inherits this.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _WORKERS_SIGNALS)
+        try:
+            worker.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return worker
 
 
-def serve(config: uvicorn.Config, own_ports: Sequence[int] = (), metrics_ports: Sequence[int] = ()) -> None:
+def serve(config: uvicorn.Config, own_ports: Sequence[int] = (), also_free: Sequence[tuple[str, int]] = ()) -> None:
     """Serves until it is asked to stop. Exits the process if it cannot start.
 
-    `metrics_ports` are those that the application uses itself. They must be free now: later, a worker waits for one.
+    `also_free` are addresses that the application uses itself. They must be free now: later, a worker waits for one.
     """
-    server = Server(config)
-    for port in metrics_ports:
-        _free(config.host, port).close()
     # Later, a worker can't tell a program that listens on its port from the worker that it replaces.
-    own = [_free(config.host, port) for port in own_ports]
-    with suppress(KeyboardInterrupt):
+    for host, port in (*also_free, *((config.host, port) for port in own_ports)):
+        _free(host, port).close()
+    with suppress(KeyboardInterrupt), ExitStack() as kept:
+        for port in own_ports:
+            keep_port(kept, config.host, port)
         if config.workers > 1:
-            for each in own:
-                each.close()
-            with ExitStack() as kept:
-                for port in own_ports:
-                    keep_port(kept, config.host, port)
-                Workers(config, [config.bind_socket()], own_ports).run()
-            return
-        if own:
-            _pass_port(config, own_ports[0])
-        server.run([_free(config.host, config.port), *own] if own or config.is_ssl else None)
+            Workers(config, [config.bind_socket()], own_ports).run()
+        else:
+            _serve_alone(config, own_ports)
+
+
+def _serve_alone(config: uvicorn.Config, own_ports: Sequence[int]) -> None:
+    shared = _free(config.host, config.port)
+    # It keeps what it loads in its configuration, which workers must be able to receive.
+    server = Server(copy.copy(config))
+    sockets = [shared.dup()]
+    if own_ports:
+        sockets.append(_own_socket(config.host, own_ports[0]))
+        _pass_port(server.config, own_ports[0])
+    with _restored_signals():
+        workers = Workers(config, [shared], own_ports)
+        reload = Reload(workers, server)
+        signal.signal(signal.SIGHUP, reload.on_signal)
+        try:
+            server.run(sockets)
+        finally:
+            reload.finish()
+    if reload.is_done:
+        return
+    stop_again(server.stop_signals)
     if not server.started:
         sys.exit(STARTUP_FAILURE)
+
+
+class Reload:
+    """Makes a process that serves by itself the parent of a worker, on SIGHUP."""
+
+    def __init__(self, workers: Workers, server: Server) -> None:
+        self._workers = workers
+        self._server = server
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the process has become a parent."""
+        return bool(self._workers.processes)
+
+    def on_signal(self, *_: object) -> None:
+        """Begins, or has the worker replaced that has begun to start."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._workers.take_over, args=[self._server])
+            self._thread.start()
+        else:
+            self._workers.signal_queue.append(signal.SIGHUP)
+
+    def finish(self) -> None:
+        """Waits for the end of the worker, which was asked to stop if the server was."""
+        if self._server.stop_signals or not self.is_done:
+            self._workers.stop()
+        if self._thread is not None:
+            self._thread.join()
+
+
+@contextmanager
+def _restored_signals() -> Generator[None, None, None]:
+    """Restores the signal handlers that `Workers` replaces."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _pass_port(config: uvicorn.Config, port: int) -> None:
@@ -168,6 +311,11 @@ def keep_port(kept: ExitStack, host: str, port: int) -> None:
     except OSError as error:
         # The workers try to use it all the same.
         _log.warning("Can't keep %s:%d: %s", host, port, error.strerror)
+
+
+def _own_socket(host: str, port: int) -> socket.socket:
+    """A socket on a worker's own port. Two may listen while one of them replaces the other."""
+    return _bound(host, port, is_shared=True)
 
 
 def _free(host: str, port: int) -> socket.socket:
