@@ -63,7 +63,11 @@ class Toy:
     def _run(self, statements: list[dict[str, Any]], *, read_only: bool) -> dict[str, Any]:
         results = []
         for index, statement in enumerate(statements):
-            result = self._result(statement, read_only=read_only)
+            try:
+                result = self._result(statement, read_only=read_only)
+            except StatementError as error:
+                error.statement_index = index
+                raise
             for kind, wanted in statement.get("expect", {}).items():
                 if result[kind] != wanted:
                     raise service_error("serialization_failure", "40001", index)

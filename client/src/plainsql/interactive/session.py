@@ -11,6 +11,7 @@ from threading import Lock
 from typing import Any
 
 from plainsql.errors import Notice, ResultError, ServiceError, TransactionError, notices_in
+from plainsql.interactive.conflicts import is_conflict
 from plainsql.interactive.texts import changes_schema, draws_number, has_returning, is_read, savepoint_in
 from plainsql.interactive.unit import Entry, Sent, UnitOfWork
 from plainsql.result import Result
@@ -29,6 +30,9 @@ _UNFROZEN = {
     "Pass the values yourself, or use autocommit.",
     "row_security": "With row security, an INSERT can't return generated values. Pass the values yourself.",
 }
+# PostgreSQL's class of errors for violated constraints.
+_VIOLATION = "23"
+_QUESTIONS = ("digest", "freeze")
 _COUNTED = frozenset(["INSERT", "UPDATE", "DELETE", "MERGE"])
 # In the service's message.
 _SIZE_LIMIT = re.compile(r"limit of (\d+) bytes")
@@ -162,6 +166,7 @@ class InteractiveSession:
         try:
             done = yield from self._core.transaction(sent.statements, self._options, self._max_retries, nows)
         except ServiceError as error:
+            yield from self._check_reads(error, sent, nows)
             _attribute(error, sent, [])
             raise
         for entries, result in zip(sent.entries, done.results, strict=True):
@@ -239,6 +244,7 @@ class InteractiveSession:
         try:
             answer = yield from self._core.rehearsal(sent.statements, options, self._max_retries, nows)
         except ServiceError as error:
+            yield from self._check_reads(error, sent, nows)
             _attribute(error, sent, new)
             raise
         self.unit.note(sent, answer)
@@ -253,6 +259,40 @@ class InteractiveSession:
                 "only before its first write and doesn't verify."
             )
         return result
+
+    def _check_reads(self, error: ServiceError, sent: Sent, nows: list[str]) -> Steps[None]:
+        """If a constraint is violated because of a concurrent commit, raises 40001: the program read an older state.
+
+        PostgreSQL checks constraints against what is committed, but reads see the state when the request began. So the
+        results that the program saw before the failed statement are compared once more, in a request of its own. If
+        they are the same, or can't be compared, the error is what the program must see.
+        """
+        seen = _seen_before(error, sent)
+        if not seen:
+            return
+        options = self._options._replace(idempotency_key=None)
+        try:
+            yield from self._core.rehearsal(seen, options, self._max_retries, nows)
+        except ServiceError as found:
+            if is_conflict(found):
+                _attribute(found, sent, [])
+                raise found from error
+
+
+def _seen_before(error: ServiceError, sent: Sent) -> list[dict[str, Any]]:
+    """The statements up to the last one whose result the program saw before a constraint was violated."""
+    if not (error.sqlstate or "").startswith(_VIOLATION):
+        return []
+    # Without a number, it was a deferred constraint, at the commit.
+    before = sent.statements[: error.statement_index]
+    while before and not _is_seen(before[-1], sent.entries[len(before) - 1]):
+        before.pop()
+    return [{name: value for name, value in each.items() if name not in _QUESTIONS} for each in before]
+
+
+def _is_seen(statement: Mapping[str, Any], entries: Sequence[Entry]) -> bool:
+    """Whether the result may change. A frozen insert returns the same rows, or fails."""
+    return "expect" in statement and entries[0].frozen is None
 
 
 def _new_notices(sent: Sent, answer: Mapping[str, Any]) -> tuple[Notice, ...]:
