@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from plainsql_server.core.errors import EngineError, LimitError, Outcome, ServiceError, StatementError
+from plainsql_server.core.placeholders import hint_for
 from plainsql_server.engine.connection.connection import ResultTooLarge
 from plainsql_server.engine.connection.interrupt import InterruptReason
 from plainsql_server.limits.tiers import Limits
@@ -75,9 +76,11 @@ def result_too_large(job: Limited, outcome: Outcome) -> LimitError:
 _REFUSED_WRITE = "25006"
 
 
-def complete_error(error: ServiceError, exec_us: int | None, *, may_write: bool) -> None:
-    """Adds what only the request knows: how long it used a connection, and why it must not write."""
+def complete_error(error: ServiceError, exec_us: int | None, *, may_write: bool, sql: str | None) -> None:
+    """Adds what only the request knows: how long it used a connection, why it must not write, and a hint on its SQL."""
     error.exec_us = exec_us or 0
+    if sql is not None and error.hint is None:
+        error.hint = hint_for(sql, error.diagnosis.sqlstate, error.diagnosis.position)
     if not may_write and error.hint is None and error.diagnosis.sqlstate == _REFUSED_WRITE:
         error.hint = "Your key or session has the scope read. Use one with the scope write."
 

@@ -72,7 +72,7 @@ class Queries:
             )  # fmt: skip
             return result
         except ServiceError as error:
-            complete_error(error, job.used_us, may_write=not place.address.read_only)
+            complete_error(error, job.used_us, may_write=not place.address.read_only, sql=job.sql)
             raise
         finally:
             note_usage(self._tally, principal, place, job)

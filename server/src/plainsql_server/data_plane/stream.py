@@ -128,7 +128,7 @@ class Streams:
             job.used_us = None
             raise
         except ServiceError as error:
-            complete_error(error, job.used_us, may_write=not place.address.read_only)
+            complete_error(error, job.used_us, may_write=not place.address.read_only, sql=job.sql)
             raise
         finally:
             # Counts the whole time that the stream held a connection, however slowly it was read.

@@ -128,6 +128,10 @@ class Job:
         """The part of the first statement. The request is recorded in its database."""
         return self.parts[0]
 
+    def sql_of(self, index: int | None) -> str | None:
+        """The statement with this number; None if no statement has failed."""
+        return None if index is None else self.first.plan.steps[index].sql
+
     def stale_steps(self) -> int:
         """The number of steps that the next attempt runs in another way."""
         return sum(len(part.plan.fresh) + len(part.plan.unfrozen) for part in self.parts)
@@ -247,7 +251,7 @@ async def run_attempts(job: Job, transaction: TransactionResult) -> None:
         await (job.spanning.run if len(job.parts) > 1 else _run_alone)(job, transaction)
     except ServiceError as error:
         may_write = not any(part.place.address.read_only for part in job.parts)
-        complete_error(error, job.held_us, may_write=may_write)
+        complete_error(error, job.held_us, may_write=may_write, sql=job.sql_of(error.statement_index))
         raise
 
 

@@ -44,11 +44,12 @@ def encode_parameter(raw: bytes, type_: EngineType, number: int) -> bytes | None
         return _bytea(_string(raw, number), number) if resolved.oid == _BYTEA_OID else _string(raw, number)
     if raw[:1] == b"[" and resolved.element is not None:
         return _array(raw, resolved, number)
+    is_array = raw[:1] == b"["
     raise RequestError(
         "invalid_parameter",
-        f"Parameter ${number} is {'an array' if raw[:1] == b'[' else 'an object'},"
-        f" but the statement expects {type_.name}.",
-        hint="Send a string in PostgreSQL's text format, or cast the parameter, for example to jsonb.",
+        f"Parameter ${number} is {'an array' if is_array else 'an object'}, but the statement expects {type_.name}.",
+        hint=(f"For a list of values, write = ANY(${number}) instead of IN (${number}). " if is_array else "")
+        + f"For JSON, cast the parameter: ${number}::jsonb. Otherwise, send a string in PostgreSQL's text format.",
     )
 
 

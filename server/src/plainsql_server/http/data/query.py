@@ -6,7 +6,7 @@ The request models are in `query_body.py`. The answer is assembled as bytes, bec
 from plainsql_server.core.clock import monotonic_us
 from plainsql_server.core.errors import RequestError
 from plainsql_server.core.principal import Principal
-from plainsql_server.core.result import Result
+from plainsql_server.core.result import EngineNotice, Notices, Result
 from plainsql_server.data_plane.job import StatementJob
 from plainsql_server.data_plane.query import Queries
 from plainsql_server.data_plane.transaction_request import TransactionRequest, TransactionStatement
@@ -24,6 +24,15 @@ ENCODINGS = {
     for rows in ("object", "array")
     for numbers in ("number", "string")
 }
+
+# PostgreSQL's code for a warning of no particular kind.
+_SET_ALONE = EngineNotice(
+    "WARNING",
+    "01000",
+    "SET has no effect on other requests: the setting ends with this one",
+    None,
+    "Send SET and the statements that need it together, as one transaction.",
+)
 
 
 class QueryRoutes:
@@ -106,8 +115,14 @@ def _render(result: Result, request: Request) -> Response:
     )
 
 
+def _with_notice(notices: Notices | None, notice: EngineNotice) -> Notices:
+    return Notices((notice,), 0) if notices is None else notices._replace(shown=(*notices.shown, notice))
+
+
 def _body(result: Result, request: Request) -> bytes:
     completion = result.completion
+    if completion.command == "SET":
+        completion.notices = _with_notice(completion.notices, _SET_ALONE)
     total_us = monotonic_us() - request.started_us
     return b'{"success":true,%b,"rows":[%b],"row_count":%d,"truncated":%b,"affected_rows":%d,"command":"%b"%b,' % (
         result.shape.json, b",".join(result.rows), len(result.rows), b"true" if result.truncated else b"false",
