@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
@@ -16,7 +17,7 @@ from plainsql.folding import BATCH_PARAMS, InsertTemplate
 from plainsql.parameters import encode_params
 from plainsql.transport.protocol import Core, Options
 from plainsql.transport.wire import Steps
-from plainsql.values import encode_json
+from plainsql.values import EncodedParams, encode_json
 
 OnConflict = Literal["nothing", "update"]
 
@@ -54,9 +55,10 @@ class Rows(NamedTuple):
 
 
 class RowBatch(NamedTuple):
-    """Rows of encoded values, and about how many bytes they and their statement need."""
+    """Rows as JSON, how many they are, and about how many bytes they and their statement need."""
 
-    rows: list[list[Any]]
+    params: EncodedParams
+    rows: int
     size_bytes: int
 
 
@@ -182,28 +184,39 @@ def _through_stage(core: Core, target: InsertTarget, batches: Iterable[RowBatch]
 
 
 def _statement(table: str, target: InsertTarget, batch: RowBatch) -> dict[str, Any]:
-    width = len(target.columns)
+    return {
+        "sql": _insert(table, target.names, target.conflict, len(target.columns), batch.rows),
+        "params": batch.params,
+    }
+
+
+# Nearly all batches of a table have the same number of rows.
+@lru_cache(maxsize=2)
+def _insert(table: str, names: str, conflict: str, width: int, rows: int) -> str:
     row: list[str | int] = ["("]
     for number in range(1, width + 1):
         row += [number, ", " if number < width else ")"]
-    template = InsertTemplate(f"insert into {table} ({target.names}) values ", tuple(row), target.conflict, width)
-    return {"sql": template.text(len(batch.rows)), "params": [value for row in batch.rows for value in row]}
+    return InsertTemplate(f"insert into {table} ({names}) values ", tuple(row), conflict, width).text(rows)
 
 
 def _batches(columns: Sequence[str], values: Iterator[Sequence[Any]]) -> Iterator[RowBatch]:
     """The rows with their values encoded, in batches."""
     rows_at_most = max(1, BATCH_PARAMS // len(columns))
-    rows: list[list[Any]] = []
+    texts: list[str] = []
     size_bytes = 0
     for each in values:
-        row = encode_params(each)
-        rows.append(row)
-        size_bytes += len(encode_json(row).encode()) + _PLACE_BYTES * len(row)
-        if len(rows) == rows_at_most or size_bytes > _BATCH_BYTES:
-            yield RowBatch(rows, size_bytes)
-            rows, size_bytes = [], 0
-    if rows:
-        yield RowBatch(rows, size_bytes)
+        text = encode_json(encode_params(each))[1:-1]
+        texts.append(text)
+        size_bytes += (len(text) if text.isascii() else len(text.encode())) + _PLACE_BYTES * len(columns)
+        if len(texts) == rows_at_most or size_bytes > _BATCH_BYTES:
+            yield _row_batch(texts, size_bytes)
+            texts, size_bytes = [], 0
+    if texts:
+        yield _row_batch(texts, size_bytes)
+
+
+def _row_batch(texts: list[str], size_bytes: int) -> RowBatch:
+    return RowBatch(EncodedParams(", ".join(texts)), len(texts), size_bytes)
 
 
 def _row(number: int, row: Any, names: list[str]) -> Sequence[Any]:
@@ -235,8 +248,11 @@ def _series_values(series: Any) -> list[Any]:
 
     pandas makes floats of the integers of a column that lacks a value.
     """
-    pairs = zip(series.astype(object), series.isna(), strict=True)
-    values = [None if is_absent else value for value, is_absent in pairs]
+    values: list[Any] = series.astype(object).tolist()
+    absent = series.isna()
+    if absent.any():
+        pairs = zip(values, absent.tolist(), strict=True)
+        values = [None if is_absent else value for value, is_absent in pairs]
     if getattr(series.dtype, "kind", "") == "f" and all(each is None or _is_integer(each) for each in values):
         return [None if each is None else int(each) for each in values]
     return values

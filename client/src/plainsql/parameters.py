@@ -9,11 +9,13 @@ import math
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 
 from plainsql.values import LongInteger, encode_json
 
 # pandas' values for NULL. Its NaT is a subclass of datetime.
+_SENT_AS_THEY_ARE = frozenset([str, int, bool, type(None)])
 _ABSENT = frozenset(["NaTType", "NAType"])
 
 
@@ -24,26 +26,40 @@ def encode_params(params: Sequence[Any]) -> list[Any]:
 
 def encode_param(value: Any) -> Any:
     """Encodes one parameter: JSON's own types stay, others become text that PostgreSQL can read."""
-    if isinstance(value, Enum):
-        return encode_param(value.value)
-    if value is None or isinstance(value, str | int | LongInteger):
-        return value
-    kind = type(value)
+    kind: Any = type(value)
+    return value if kind in _SENT_AS_THEY_ARE else _writer(kind)(value)
+
+
+# Finding a writer takes longer than writing, and many rows have few types.
+@lru_cache(maxsize=256)
+def _writer(kind: type) -> Callable[[Any], Any]:
+    if issubclass(kind, Enum):
+        return lambda value: encode_param(value.value)
+    if issubclass(kind, str | int | LongInteger):
+        return lambda value: value
     if kind.__name__ in _ABSENT and kind.__module__.startswith("pandas."):
-        return None
-    writer = _WRITERS.get(kind) or next((_WRITERS[kind] for kind in _WRITERS if isinstance(value, kind)), None)
-    if writer is not None:
-        return writer(value)
+        return lambda _: None
+    found = _WRITERS.get(kind) or next((_WRITERS[base] for base in _WRITERS if issubclass(kind, base)), None)
+    if found is not None:
+        return found
     if kind.__module__ in ("uuid", "ipaddress"):
-        return str(value)
+        return str
     if kind.__name__ == "datetime64":
-        # NumPy converts those with nanoseconds to a number, not to a datetime.
-        text = str(value)
-        return None if text == "NaT" else text
-    if hasattr(value, "tolist"):
+        return _encode_datetime64
+    if hasattr(kind, "tolist"):
         # NumPy scalars and arrays convert themselves to Python values.
-        return encode_param(value.tolist())
-    raise TypeError(f"Unsupported parameter type {kind.__name__}: {value!r}")
+        return lambda value: encode_param(value.tolist())
+    return _refuse
+
+
+def _encode_datetime64(value: Any) -> str | None:
+    """NumPy converts those with nanoseconds to a number, not to a datetime."""
+    text = str(value)
+    return None if text == "NaT" else text
+
+
+def _refuse(value: Any) -> None:
+    raise TypeError(f"Unsupported parameter type {type(value).__name__}: {value!r}")
 
 
 def _encode_float(value: float) -> Any:

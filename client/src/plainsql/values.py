@@ -23,9 +23,15 @@ from binascii import a2b_base64
 from collections.abc import Callable
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 Reader = Callable[[Any], Any]
+
+
+class EncodedParams(NamedTuple):
+    """Parameters as JSON, without the brackets around them. They are sent as they are."""
+
+    text: str
 
 
 class LongInteger(Decimal):
@@ -41,6 +47,8 @@ def _integer(digits: str) -> int | LongInteger:
         return LongInteger(digits)
 
 
+# json.dumps would make an encoder for each call.
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 _DECODER = json.JSONDecoder(parse_float=Decimal)
 # Reads integers of any length, but is slower.
 _LONG_DECODER = json.JSONDecoder(parse_float=Decimal, parse_int=_integer)
@@ -64,7 +72,7 @@ def decode_json(text: bytes | str) -> Any:
 def encode_json(value: Any) -> str:
     """Encodes a value as JSON. Integers may have any number of digits."""
     try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+        return _encode(value)
     except (TypeError, ValueError):
         return _long_json(value)
 

@@ -22,7 +22,7 @@ from plainsql.settings import Settings, check_exposure, parse_url
 from plainsql.statements import looks_like_a_read
 from plainsql.transport.retry import answer_of, exchange
 from plainsql.transport.wire import AddressBook, Lost, NotSent, Request, Response, Send, Steps
-from plainsql.values import decode_json, encode_json
+from plainsql.values import EncodedParams, decode_json, encode_json
 
 DEFAULT_TIMEOUT_S = 60.0
 # The maximum of any tier. The service reduces it to the tier's limit.
@@ -179,7 +179,7 @@ class Core:
         """Runs all statements, or none of them. `nows` are the transaction times of earlier rehearsals."""
         content = self._transaction(statements, options, max_retries, nows)
         key = None if options.read_only else options.idempotency_key or _new_key()
-        body = encode_json(content).encode()
+        body = _transaction_json(content).encode()
         request = Request("POST", "/v1/transaction", _headers(key), body)
         try:
             response = yield from self._exchange(request, options, safe=True)
@@ -308,6 +308,23 @@ class Core:
 def _new_key() -> str:
     # Equivalent to `secrets.token_hex`, but without its slow imports.
     return os.urandom(16).hex()
+
+
+def _transaction_json(content: dict[str, Any]) -> str:
+    """The body of a transaction. Parameters that are encoded already are not encoded again."""
+    if not any(isinstance(each.get("params"), EncodedParams) for each in content["statements"]):
+        return encode_json(content)
+    statements = ", ".join(map(_statement_json, content["statements"]))
+    others = encode_json({name: value for name, value in content.items() if name != "statements"})
+    return f'{{"statements": [{statements}], {others[1:]}'
+
+
+def _statement_json(statement: Mapping[str, Any]) -> str:
+    params = statement.get("params")
+    if not isinstance(params, EncodedParams):
+        return encode_json(statement)
+    others = encode_json({name: value for name, value in statement.items() if name != "params"})
+    return f'{others[:-1]}, "params": [{params.text}]}}'
 
 
 def _headers(key: str | None) -> tuple[tuple[str, str], ...]:
