@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from uuid import uuid4
@@ -56,6 +57,18 @@ def test_an_error_shows_the_statement_with_a_caret_and_goes_to_standard_error(se
         " " * 10 + "^",
     ]
     assert lines[3].startswith("Code: undefined_column (42703)  Request: req_")
+
+
+def test_a_null_differs_from_the_text_null(service: Service) -> None:
+    done = run(service, "sql", "select null as a, 'NULL' as b")
+    assert done.stdout.splitlines()[-1].split() == ["NULL", "|", "'NULL'"]
+
+
+def test_what_does_not_work_as_newcomers_expect_is_said(service: Service) -> None:
+    alone = run(service, "sql", "set search_path = 'shop'")
+    assert (alone.returncode, "WARNING:  SET has no effect on other requests" in alone.stderr) == (0, True)
+    placeholder = run(service, "sql", "create table never as select %s as a", "-p", "1")
+    assert (placeholder.returncode, "Hint: Write parameters as $1, $2" in placeholder.stderr) == (1, True)
 
 
 def test_exit_codes_distinguish_kinds_of_failure(service: Service, tmp_path: Path) -> None:
@@ -156,6 +169,9 @@ def test_keys_databases_and_sessions_are_made_and_listed(service: Service) -> No
     secret = run(service, "keys", "create", "reports", "--scope", "read").stdout.strip()
     assert secret.startswith("svc_k_")
     token = run(service, "--key", secret, "session").stdout.strip()
+    short = run(service, "--key", secret, "session", "--expires-in", "900").stdout.strip()
+    ends_at = datetime.fromisoformat(json.loads(run(service, "--key", short, "whoami").stdout)["expires_at"])
+    assert ends_at - datetime.now(UTC) < timedelta(minutes=15)
     assert run(service, "--key", token, "sql", "select 1 as one", "-o", "csv").stdout == "one\n1\n"
     assert json.loads(run(service, "health").stdout)["status"] in ("ok", "degraded")
     assert json.loads(run(service, "whoami").stdout)["tier"] == "dedicated"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from plainsql.errors import NetworkError, SettingsError
-from plainsql.settings import resolve
+from plainsql.settings import Configured, resolve
 
 pytestmark = pytest.mark.unit
 
@@ -147,3 +147,16 @@ def test_an_address_can_carry_everything_and_hides_the_key() -> None:
     )  # fmt: skip
     assert resolve("plainsql://k:svc_k_x@localhost:80?tls=false").address.url == "http://localhost"
     assert "svc_k_x" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    "url", ["https://localhost:8400", "https://[::1]", "http://127.0.0.1:80", "https://db.example"]
+)
+def test_the_settings_as_one_url_are_the_same_settings(url: str, tmp_path: Path) -> None:
+    client = Configured()
+    client.settings = given = resolve(url, "svc_k_%/@1", database="my base", ca_file=None if "p:" in url else "a b.pem")
+    again = resolve(client.sqlalchemy_url)
+    assert (again.address, again.key, again.database) == (given.address, given.key, given.database)
+    # The program that uses it may run in another folder.
+    assert again.ca_file == (None if "p:" in url else str(tmp_path / "a b.pem"))
+    assert (client.url, "svc_k" in client.url) == (given.address.url, False)

@@ -16,7 +16,7 @@ from plainsql.errors import Error
 from plainsql.interactive.conflicts import MAX_ATTEMPTS, Attempts
 from plainsql.lazy import LazyModule
 from plainsql.result import Result, TransactionResult
-from plainsql.settings import Settings, resolve
+from plainsql.settings import Configured, Settings, resolve
 from plainsql.streaming import AsyncStream
 from plainsql.transactions import InteractiveBuilder, TransactionBuilder
 from plainsql.transport.asyncio_sockets import open_connection
@@ -63,7 +63,7 @@ def connect_async(
     return AsyncClient(settings, timeout_s=timeout_s, rate_limit_wait_s=rate_limit_wait_s)
 
 
-class AsyncClient:
+class AsyncClient(Configured):
     """A client of the service, with one credential. Close it, or use it in an `async with` block."""
 
     def __init__(
@@ -192,10 +192,13 @@ class AsyncClient:
     # The control plane ------------------------------------------------------------------------------------------
 
     async def create_session(
-        self, *, scopes: Sequence[str] | None = None, database: str | None = None
+        self, *, scopes: Sequence[str] | None = None, database: str | None = None, expires_in_s: int | None = None
     ) -> control.Session:
-        """Exchanges the client's key for a session that lasts 24 hours. `scopes` and `database` restrict it."""
-        return await self.call(control.create_session(scopes, database))
+        """Exchanges the client's key for a session that lasts 24 hours. `scopes` and `database` restrict it.
+
+        With `expires_in_s` (60 or more), it lasts for this time only, and can't be extended.
+        """
+        return await self.call(control.create_session(scopes, database, expires_in_s))
 
     async def refresh_session(self) -> control.Session:
         """Extends the client's own session by 24 hours."""

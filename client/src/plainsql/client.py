@@ -15,7 +15,7 @@ from plainsql.errors import Error
 from plainsql.interactive.conflicts import MAX_ATTEMPTS, Attempts
 from plainsql.lazy import LazyModule
 from plainsql.result import Result, TransactionResult
-from plainsql.settings import Settings, resolve
+from plainsql.settings import Configured, Settings, resolve
 from plainsql.streaming import ByteStream, Stream
 from plainsql.transactions import InteractiveBuilder, TransactionBuilder
 from plainsql.transport.driver import Driver, finish
@@ -63,7 +63,7 @@ def connect(
     return Client(settings, timeout_s=timeout_s, rate_limit_wait_s=rate_limit_wait_s)
 
 
-class Client:
+class Client(Configured):
     """A client of the service, with one credential. Close it, or use it in a `with` block."""
 
     def __init__(
@@ -212,9 +212,14 @@ class Client:
 
     # The control plane ------------------------------------------------------------------------------------------
 
-    def create_session(self, *, scopes: Sequence[str] | None = None, database: str | None = None) -> control.Session:
-        """Exchanges the client's key for a session that lasts 24 hours. `scopes` and `database` restrict it."""
-        return self.call(control.create_session(scopes, database))
+    def create_session(
+        self, *, scopes: Sequence[str] | None = None, database: str | None = None, expires_in_s: int | None = None
+    ) -> control.Session:
+        """Exchanges the client's key for a session that lasts 24 hours. `scopes` and `database` restrict it.
+
+        With `expires_in_s` (60 or more), it lasts for this time only, and can't be extended.
+        """
+        return self.call(control.create_session(scopes, database, expires_in_s))
 
     def refresh_session(self) -> control.Session:
         """Extends the client's own session by 24 hours."""

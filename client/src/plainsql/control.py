@@ -131,8 +131,9 @@ def _given(**fields_given: Any) -> dict[str, Any]:
     return {name: value for name, value in fields_given.items() if value is not None}
 
 
-def create_session(scopes: Sequence[str] | None, database: str | None) -> Call[Session]:
-    content = _given(scopes=list(scopes) if scopes else None, database=database)
+def create_session(scopes: Sequence[str] | None, database: str | None, expires_in_s: int | None) -> Call[Session]:
+    chosen = list(scopes) if scopes else None
+    content = _given(scopes=chosen, database=database, expires_in_seconds=expires_in_s)
     return Call("POST", "/v1/session", within("session", Session), content, repeatable=False)
 
 

@@ -52,8 +52,39 @@ class Settings(NamedTuple):
     ca_file: str | None = None
     insecure: bool = False
 
+    @property
+    def sqlalchemy_url(self) -> str:
+        """These settings as a URL plainsql://…, which contains the key."""
+        from urllib.parse import quote, urlencode  # noqa: PLC0415  # slow to import, and for this form alone
+
+        place = self.address.url.partition("://")[2]
+        options = {"ca_file": os.path.abspath(self.ca_file)} if self.ca_file else {}
+        if self.address.scheme == "http":
+            options["tls"] = "false"
+        query = f"?{urlencode(options)}" if options else ""
+        return f"plainsql://k:{quote(self.key, safe='')}@{place}/{quote(self.database or '', safe='')}{query}"
+
     def __repr__(self) -> str:
         return f"Settings({self.address.url}, database={self.database!r}, from {self.source})"
+
+
+class Configured:
+    """What both clients say about the service that they call."""
+
+    settings: Settings
+
+    @property
+    def url(self) -> str:
+        """The address of the service, such as https://localhost:8400. It contains no key."""
+        return self.settings.address.url
+
+    @property
+    def sqlalchemy_url(self) -> str:
+        """The URL for `sqlalchemy.create_engine`, with the key, the database and the CA file. Keep it secret.
+
+        `plainsql.connect` accepts it, too.
+        """
+        return self.settings.sqlalchemy_url
 
 
 def parse_url(url: str) -> Address:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from fractions import Fraction
 from typing import Any
+from urllib.parse import urlsplit
 
 import uvicorn
 
@@ -343,10 +344,16 @@ async def _pools(settings: Settings, observe: Observer) -> AsyncIterator[Pools]:
         await pools.close()
 
 
-def _safety_headers(settings: Settings) -> list[tuple[str, str]]:
-    """Headers for browsers in every response: no content sniffing, no frames, and HTTPS only if TLS is on."""
+def safety_headers(settings: Settings) -> list[tuple[str, str]]:
+    """Headers for browsers in every response: no content sniffing, no frames, and HTTPS only if TLS is on.
+
+    Not for localhost: a browser would no longer open http://localhost, whichever program serves it on whichever port.
+    """
     headers = [("x-content-type-options", "nosniff"), ("x-frame-options", "DENY")]
-    return [*headers, ("strict-transport-security", "max-age=31536000")] if settings.tls_cert_file else headers
+    host = urlsplit(settings.data_url).hostname or ""
+    if settings.tls_cert_file and host != "localhost" and not host.endswith(".localhost"):
+        headers.append(("strict-transport-security", "max-age=31536000"))
+    return headers
 
 
 def _end_with_parent() -> None:
@@ -380,7 +387,7 @@ def _config(factory: str, settings: Settings, host: str, port: int, workers: int
         access_log=False,
         log_level="warning",
         server_header=False,
-        headers=_safety_headers(settings),
+        headers=safety_headers(settings),
         proxy_headers=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_worker_healthcheck=_WORKER_HEALTHCHECK_S,

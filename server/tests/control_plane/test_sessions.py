@@ -16,7 +16,7 @@ from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.freshness import Freshness
 from plainsql_server.directory.organizations import OrganizationRecord
 from plainsql_server.directory.principals import Principals
-from plainsql_server.directory.sessions import SessionRecord
+from plainsql_server.directory.sessions import SessionRecord, find
 
 DAY = timedelta(hours=24)
 
@@ -43,6 +43,19 @@ async def test_a_session_lasts_24_hours_and_has_its_keys_scopes(
     assert is_well_formed(token.text)
     found = await Principals(directory, Freshness(0, 0, 0)).find(token.text)
     assert found == key._replace(session_id=session.id)
+
+
+async def test_a_session_for_a_shorter_time_cannot_be_extended(
+    directory: Directory, organization: OrganizationRecord
+) -> None:
+    key = await key_of(directory, organization, Scope.READ)
+    session, _ = await sessions.create(directory, key, OPERATOR, None, None, life=timedelta(minutes=15))
+    assert session.expires_at - session.created_at == timedelta(minutes=15)
+    with pytest.raises(AccessError, match="can't be extended"):
+        await sessions.refresh(directory, session.principal(), OPERATOR)
+    found = await find(directory, session.id, organization.id)
+    assert found is not None
+    assert found.expires_at == session.expires_at
 
 
 async def test_an_organizations_active_sessions_are_limited_and_ended_ones_do_not_count(

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from plainsql_server.assembly import safety_headers
+from plainsql_server.settings import Settings
 from server.tests.load import Node, running_node
 from server.tests.service import Service
 
@@ -150,8 +152,18 @@ def test_every_answer_forbids_sniffing_and_framing(service: Service, method: str
     headers = service.call(method, path).headers
     assert headers["x-content-type-options"] == "nosniff"
     assert headers["x-frame-options"] == "DENY"
-    assert headers["strict-transport-security"].startswith("max-age=")
     assert "server" not in headers
+
+
+def test_browsers_are_bound_to_https_unless_the_host_is_localhost(service: Service) -> None:
+    """For localhost, they would no longer open http://localhost of any other program."""
+    assert "strict-transport-security" not in service.call("GET", "/").headers
+    for url, is_sent in (("https://db.example", True), ("", True), ("https://localhost:8400", False)):
+        settings = Settings(directory_dsn="", data_url=url, tls_cert_file="server.pem")
+        assert ("strict-transport-security" in dict(safety_headers(settings))) is is_sent
+    assert "strict-transport-security" not in dict(
+        safety_headers(Settings(directory_dsn="", data_url="http://db.example"))
+    )
 
 
 def test_streams_have_the_security_headers_too(service: Service) -> None:

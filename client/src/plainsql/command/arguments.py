@@ -313,6 +313,8 @@ def _add_session(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scope", action="append", choices=SCOPES, help=shown)
     shown = "restrict the session to this database; as --database does"
     parser.add_argument("--bound-to", metavar="DATABASE", help=shown)
+    shown = "how long the session lasts, 60 or more; it can't be extended (default: 24 hours, which can be extended)"
+    parser.add_argument("--expires-in", type=int, metavar="SECONDS", help=shown)
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
@@ -352,7 +354,9 @@ _COMMANDS = {
         "list databases, or create, rename, delete or restore one", "nouns:list_databases", _add_format, _DATABASE_VERBS
     ),
     "keys": Command("list API keys, or create, rotate or revoke one", "nouns:list_keys", _add_format, _KEY_VERBS),
-    "session": Command("exchange the key for a session token, for 24 hours", "nouns:create_session", _add_session),
+    "session": Command(
+        "exchange the key for a session token, for 24 hours or less", "nouns:create_session", _add_session
+    ),
     "usage": Command("show requests, rows and engine time by day and database", "nouns:show_usage", _add_usage),
     "audit": Command("show who changed what, newest first", "nouns:show_audit", _add_audit),
     "reset": Command("drop everything in a database, for good", "nouns:reset_database", _add_reset),

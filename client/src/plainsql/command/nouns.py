@@ -173,7 +173,7 @@ def _key(db: Client, name: str) -> Key:
 
 def create_session(options: argparse.Namespace) -> int:
     with connect(options, uses_database=False) as db:
-        made = db.create_session(scopes=options.scope, database=_binding(options))
+        made = db.create_session(scopes=options.scope, database=_binding(options), expires_in_s=options.expires_in)
     until = readable_time(made.expires_at)
     bound = f"bound to the database {made.database!r}" if made.database else "for all databases"
     say(f"Created a session with scopes {', '.join(made.scopes)}, {bound}. It expires at {until}. Its token:")

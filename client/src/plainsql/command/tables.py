@@ -62,8 +62,10 @@ def aligned(columns: Sequence[str], cells: Sequence[Sequence[str]], types: Seque
 
 
 def cell(value: Any) -> str:
-    """A value in a table: one line, without control characters. NULL is shown as `NULL`."""
-    return "NULL" if value is None else visible(text_of(value))
+    """A value in a table: one line, without control characters. NULL is shown as `NULL`, and that text as `'NULL'`."""
+    if value is None:
+        return "NULL"
+    return "'NULL'" if value == "NULL" else visible(text_of(value))
 
 
 def visible(text: str, *, keep: str = "") -> str:

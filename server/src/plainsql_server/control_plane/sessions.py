@@ -27,11 +27,18 @@ LIVE_SESSIONS = 10_000
 
 
 async def create(
-    directory: Directory, principal: Principal, by: Actor, scopes: Iterable[Scope] | None, database: str | None
+    directory: Directory,
+    principal: Principal,
+    by: Actor,
+    scopes: Iterable[Scope] | None,
+    database: str | None,
+    *,
+    life: timedelta = LIFE,
 ) -> tuple[SessionRecord, Secret]:
     """Creates a session for the calling key, and returns it with its token, which is stored nowhere.
 
-    Without scopes or a database, the session has those of its key. Raises AccessError if the caller is a session, or if
+    Without scopes or a database, the session has those of its key. With a `life` of less than 24 hours, it can't be
+    refreshed: a page that it was given to can't keep it. Raises AccessError if the caller is a session, or if
     the key lacks the scopes or is bound to another database; RequestError if the list of scopes is empty.
     """
     if principal.session_id is not None:
@@ -47,7 +54,7 @@ async def create(
         scopes=granted,
         database_id=database_id,
         created_at=created_at,
-        expires_at=created_at + LIFE,
+        expires_at=created_at + life,
     )
     stored = await sessions.insert(directory, new, LIVE_SESSIONS, by)
     if stored is None:
@@ -58,10 +65,17 @@ async def create(
 async def refresh(directory: Directory, principal: Principal, by: Actor) -> SessionRecord:
     """Extends the calling session by 24 hours, to at most 30 days from now.
 
-    Raises AccessError if the session has ended meanwhile, or if the caller is a key.
+    Raises AccessError if the session has ended meanwhile or has a shorter life, or if the caller is a key.
     """
     at = now()
     session_id = _session_id(principal)
+    stored = await sessions.find(directory, session_id, principal.organization_id)
+    if stored is not None and stored.is_shorter_than(LIFE):
+        raise AccessError(
+            "forbidden",
+            "This session was created with expires_in_seconds, so it can't be extended.",
+            hint="Create another one with the API key: POST /v1/session.",
+        )
     extended = await sessions.extend(directory, session_id, EXTENSION, at=at, at_most=at + LONGEST_AHEAD, by=by)
     if extended is None:
         raise _not_valid()

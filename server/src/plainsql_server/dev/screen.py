@@ -61,11 +61,15 @@ def client_line(folder: Path, data_url: str, api_key_file: Path, ca_file: Path |
     return f"{key} plainsql sql --url {data_url} {ssl_context}{_QUERY}"
 
 
+_CERTUTIL = "certutil -d sql:$HOME/.pki/nssdb -A -t C,, -n plainsql-dev"
+
+
 def trust_lines(ca_file: Path) -> list[tuple[str, str]]:
     """How programs that have their own list of authorities trust the development certificate."""
     return [
         ("For Node", f"export NODE_EXTRA_CA_CERTS={shlex.quote(str(ca_file))}"),
-        ("For browsers", "import the CA in the settings, as an authority that identifies websites"),
+        ("For Chromium", f"{_CERTUTIL} -i {shlex.quote(str(ca_file))}  # package libnss3-tools; then restart it"),
+        ("For Firefox", "import the CA in the settings, as an authority that identifies websites"),
     ]
 
 

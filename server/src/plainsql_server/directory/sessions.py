@@ -54,6 +54,11 @@ class SessionRecord:
         """When it expires: at the latest with its key."""
         return self.expires_at if self.key_expires_at is None else min(self.expires_at, self.key_expires_at)
 
+    def is_shorter_than(self, life: timedelta) -> bool:
+        """Whether it was created for a shorter time than this, and not because its key ends."""
+        ends_with_key = self.key_expires_at is not None and self.key_expires_at <= self.expires_at
+        return self.expires_at - self.created_at < life and not ends_with_key
+
     def is_active(self, at: datetime) -> bool:
         return self.ended_at is None and self.key_revoked_at is None and self.ends_at > at
 

@@ -3,6 +3,7 @@
 The rules are in `control_plane/sessions.py`.
 """
 
+from datetime import timedelta
 from typing import Annotated
 
 import msgspec
@@ -31,6 +32,10 @@ class SessionBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     database: Annotated[
         DatabaseName | None, Meta(description="Restrict the session to this database, by its name or id.")
     ] = None
+    expires_in_seconds: Annotated[
+        Annotated[int, Meta(ge=60, le=86_400)],
+        Meta(description="When it expires, at most 24 hours from now. With less than 24 hours, it can't be extended."),
+    ] = 86_400
     api_key: Annotated[
         str | None, Meta(description="The API key, if you don't send it in the Authorization header.")
     ] = None
@@ -81,7 +86,8 @@ class SessionRoutes:
     async def post(self, request: Request, principal: Principal) -> Response:
         body = decoded_body(request, _session_body)
         by = Actor.of(principal, request.id)
-        session, token = await sessions.create(self._directory, principal, by, body.scopes, body.database)
+        life = timedelta(seconds=body.expires_in_seconds)
+        session, token = await sessions.create(self._directory, principal, by, body.scopes, body.database, life=life)
         shown = NewSession(**msgspec.structs.asdict(_shown(session)), token=token.text)
         return json_response(201, NewSessionAnswer(session=shown, request_id=request.id))
 
