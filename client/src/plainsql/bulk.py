@@ -207,7 +207,7 @@ def _batches(columns: Sequence[str], values: Iterator[Sequence[Any]]) -> Iterato
     for each in values:
         text = encode_json(encode_params(each))[1:-1]
         texts.append(text)
-        size_bytes += (len(text) if text.isascii() else len(text.encode())) + _PLACE_BYTES * len(columns)
+        size_bytes += (len(text) if text.isascii() else len(text.encode())) + 2 + _PLACE_BYTES * len(columns)
         if len(texts) == rows_at_most or size_bytes > _BATCH_BYTES:
             yield _row_batch(texts, size_bytes)
             texts, size_bytes = [], 0

@@ -10,10 +10,10 @@ pytestmark = pytest.mark.unit
 @pytest.mark.parametrize(
     ("sql", "sqlstate", "at", "hint"),
     [
-        ("select * from t where id = %s", "42703", "s", "$1, $2"),
-        ("insert into t values (%s, %s)", "42703", "s", "$1, $2"),
-        ("select %(name)s", "42703", "name", "$1, $2"),
-        ("select * from t where id = %(name)s", "42601", "s", "$1, $2"),
+        ("select * from t where id = %s", "42601", "%", "$1, $2"),
+        ("insert into t values (%s, %s)", "42601", "%s,", "$1, $2"),
+        ("select * from t where id = %(name)s", "42601", "%", "$1, $2"),
+        ("select price %s from t", "42703", "s from", "$1, $2"),
         ("select * from t where id = :name", "42601", ":", "$1, $2"),
         ("select * from t where id = ? and x = 1", "42601", "and", "$1, $2"),
         ("select * from t where id = ?", "42601", "", "$1, $2"),
@@ -24,6 +24,7 @@ pytestmark = pytest.mark.unit
         ("select * form t", "42601", "t", None),
         ("select a::nothing(", "42601", "(", None),
         ("select * from t where id = %s", "42P01", "t where", None),
+        ("select % size from t", "42601", "%", None),
     ],
 )
 def test_a_hint_is_given_for_placeholders_of_others_alone(sql: str, sqlstate: str, at: str, hint: str | None) -> None:

@@ -123,6 +123,9 @@ cdef class QueryPlans:
             return None
         if "/*+" in sent.sql or (sent.timeout_ms is not None and sent.timeout_ms < SHORTEST_TIMEOUT_MS):
             return None
+        if classification.command == "SET":
+            # The ordinary path warns that it has no effect.
+            return None
         frame = _frame_of(body, sent)
         if frame is None or not (<Frame>frame).holds(PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body), self.scalars):
             return None
