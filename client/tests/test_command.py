@@ -64,7 +64,7 @@ def test_a_null_differs_from_the_text_null(service: Service) -> None:
     assert done.stdout.splitlines()[-1].split() == ["NULL", "|", "'NULL'"]
 
 
-def test_what_does_not_work_as_newcomers_expect_is_said(service: Service) -> None:
+def test_set_alone_and_other_placeholders_get_a_hint(service: Service) -> None:
     alone = run(service, "sql", "set search_path = 'shop'")
     assert (alone.returncode, "WARNING:  SET has no effect on other requests" in alone.stderr) == (0, True)
     placeholder = run(service, "sql", "create table never as select %s as a", "-p", "1")
