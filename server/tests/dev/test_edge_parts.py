@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 def get(run: Dev, url: str, path: str) -> dict[str, Any]:
     ssl_context = ssl.create_default_context(cafile=run.description()["ca_file"])
-    response = httpx.get(url + path, verify=ssl_context, timeout=10)
+    response = httpx.get(url + path, verify=ssl_context, timeout=30)
     assert response.status_code == 200
     answer: dict[str, Any] = response.json()
     return answer

@@ -30,7 +30,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 def test_a_recorded_process_is_ended(sleeper: subprocess.Popen[bytes]) -> None:
     end_leftovers(RunState(processes=[RecordedProcess("data", sleeper.pid, started(sleeper.pid) or "")]))
-    assert sleeper.wait(5) == -signal.SIGKILL
+    assert sleeper.wait(30) == -signal.SIGKILL
 
 
 def test_another_process_with_a_reused_pid_is_left_alone(sleeper: subprocess.Popen[bytes]) -> None:
@@ -48,12 +48,12 @@ def test_an_orphaned_worker_is_found_by_its_run_id_and_killed() -> None:
     environment = Path(f"/proc/{worker.pid}/environ")
     wait_for(lambda: state.run_id in environment.read_text(), 30, environment.read_text)
     end_leftovers(state)
-    assert worker.wait(5) == -signal.SIGKILL
+    assert worker.wait(30) == -signal.SIGKILL
 
 
 def test_a_fork_that_leads_no_process_group_yet_is_killed(sleeper: subprocess.Popen[bytes], tmp_path: Path) -> None:
     Child("data", sleeper, tmp_path / "log").send(signal.SIGKILL)
-    assert sleeper.wait(5) == -signal.SIGKILL
+    assert sleeper.wait(30) == -signal.SIGKILL
 
 
 def test_the_record_survives_being_written_and_read(tmp_path: Path) -> None:

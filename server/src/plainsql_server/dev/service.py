@@ -119,7 +119,8 @@ class Provisioning(Part):
 class Plane(Part):
     """The data plane or the control plane."""
 
-    needs = frozenset({Provisioning.name})
+    # PostgreSQL for the stop: a plane writes what it has counted when it ends.
+    needs = frozenset({Provisioning.name, Postgres.name})
 
     def __init__(
         self, name: str, launcher: Launcher, addresses: Addresses, settings: Mapping[str, str], *needed: str
