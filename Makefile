@@ -25,7 +25,7 @@ END_TO_END := server/tests/end_to_end
 SOAK_spanning := $(addprefix server/tests/consistency/test_,spanning.py spanning_keys.py spanning_unavailable.py \
 	spanning_directory.py)
 SOAK_consistency := server/tests/consistency $(addprefix $(END_TO_END)/test_,idempotency_races.py lost_commits.py)
-SOAK_engine := server/tests/dev/test_cycles.py $(addprefix $(END_TO_END)/test_,clean_sessions.py deadlines.py \
+SOAK_engine := server/tests/dev/test_cycles.py server/tests/dev/test_start.py $(addprefix $(END_TO_END)/test_,clean_sessions.py deadlines.py \
 	disconnects.py overload.py restart.py engine_crash.py tables.py reset.py fast_lane_fuzz.py \
 	fast_lane_recorded.py idle_memory.py)
 SOAK_streams := $(addprefix $(END_TO_END)/test_,stream_rates.py stream_pace.py stream_failures.py stream_neighbours.py \

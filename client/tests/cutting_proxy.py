@@ -153,9 +153,9 @@ def running(proxy: P) -> Iterator[P]:
     # Whatever is under way at the end is cancelled with its loop.
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(30)
     try:
         yield proxy
     finally:
         loops[0].call_soon_threadsafe(end.set)
-        thread.join(10)
+        thread.join(30)

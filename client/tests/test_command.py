@@ -343,7 +343,7 @@ def test_the_command_costs_little_more_than_starting_python(service: Service, tm
         "help": [command, "--help"], "sql": [command, "sql", "select 1"],
     }  # fmt: skip
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in programs}
-    for _ in range(11):
+    for _ in range(6):
         for name, program in programs.items():
             taken[name].append(_time_of(program, environment))
     cpu_s = {name: min(cpu for cpu, _ in times[1:]) for name, times in taken.items()}

@@ -301,7 +301,7 @@ def test_a_failure_is_forgotten_with_what_failed(toy: Toy, program: Program) -> 
 
 
 def test_two_threads_share_the_session_of_a_fresh_transaction(toy: Toy) -> None:
-    together = Barrier(2, timeout=5)
+    together = Barrier(2, timeout=30)
 
     def begin(*_: Any, **__: Any) -> InteractiveSession:
         # With the lock, the other one does not arrive here.

@@ -9,6 +9,7 @@ import pytest
 
 import plainsql
 from client.tests.scripted import answer, drip, hang_up, refusal, scripted
+from server.tests.load import STALL_S
 
 KEY = "svc_k_scripted"
 COMMITTED = {"success": True, "request": {"id": "x", "outcome": "committed"}, "request_id": "req_scripted"}
@@ -75,19 +76,15 @@ def test_a_proxys_own_failure_is_retried_and_not_taken_for_an_answer(
     assert caught.value.outcome == "unknown"
 
 
-@pytest.mark.timing
 def test_a_call_times_out_even_if_bytes_keep_arriving(insert: Callable[[str, float], Any]) -> None:
-    began = time.monotonic()
+    # They would keep arriving for ever.
     with (
         scripted(drip, answer(200, NOT_DONE)) as (url, _),
         pytest.raises(plainsql.NetworkError, match="didn't respond before the timeout"),
     ):
         insert(url, 0.2)
-    # The answer to a call may take 5 seconds more than the statement.
-    assert time.monotonic() - began < 8
 
 
-@pytest.mark.timing
 def test_an_untrusted_certificate_and_an_unknown_host_fail_at_once(
     service: Any, insert: Callable[[str, float], Any]
 ) -> None:
@@ -97,9 +94,9 @@ def test_an_untrusted_certificate_and_an_unknown_host_fail_at_once(
     ):
         began = time.monotonic()
         with pytest.raises(plainsql.NetworkError, match=message) as caught:
-            insert(url, 30)
+            insert(url, 120)
         assert caught.value.outcome == "not_executed"
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 10 + STALL_S
 
 
 def test_errors_before_sending_have_our_own_messages() -> None:
@@ -114,12 +111,11 @@ def test_errors_before_sending_have_our_own_messages() -> None:
             db.tables(database="ä")
 
 
-@pytest.mark.timing
 def test_a_health_check_of_an_unavailable_service_fails_at_once() -> None:
     began = time.monotonic()
     with plainsql.connect("http://127.0.0.1:1", KEY) as db, pytest.raises(plainsql.NetworkError):
         db.health()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 5 + STALL_S
 
 
 def test_a_reset_whose_response_is_lost_is_not_sent_again() -> None:

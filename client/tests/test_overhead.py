@@ -10,6 +10,7 @@ import pytest
 import urllib3
 
 import plainsql
+from server.tests.load import IS_FULL
 from server.tests.service import Service
 
 pytestmark = pytest.mark.timing
@@ -36,7 +37,7 @@ def test_the_client_reaches_most_of_a_bare_library_s_rate(service: Service, db: 
     # The best rounds, because a stall of the machine can halve the rate of any one.
     ratio = max(ours for ours, _ in rates) / max(theirs for _, theirs in rates)
     print(f"the client's best rate is {ratio:.2f} of bare urllib3's, each round: {rates}")
-    assert ratio >= 0.8
+    assert ratio >= (0.8 if IS_FULL else 0.5)
 
 
 def _rate(ask: Callable[[], None]) -> float:

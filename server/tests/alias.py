@@ -22,7 +22,7 @@ from plainsql_server.operations.files.alias import Alias
 from server.tests.programs import need
 
 CONTROL_URL = "https://control.example"
-_START_LIMIT_S = 10.0
+_START_LIMIT_S = 60.0
 
 
 def found_nginx() -> str:
@@ -59,7 +59,7 @@ def running_nginx(folder: Path, port: int) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(30)
 
 
 def _replace(folder: Path, words: str, others: str) -> None:

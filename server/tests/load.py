@@ -32,13 +32,15 @@ from server.tests.secrets_in_logs import refuse_secrets
 from server.tests.service import Service
 
 _START_LIMIT_S = 120
-_STOP_LIMIT_S = 20
+_STOP_LIMIT_S = 60
 # No answer may take longer than this, or the test would hang instead of failing.
-ANSWER_LIMIT_S = 30.0
-# In the gate, a stall of the machine may delay any single answer: more beside other tests, less where a test runs
-# alone. `make soak` allows for none.
-STALL_S = 0.0 if os.environ.get("PLAINSQL_TEST_FULL") else 1.5
-TIMING_STALL_S = STALL_S / 3
+ANSWER_LIMIT_S = 60.0
+IS_FULL = bool(os.environ.get("PLAINSQL_TEST_FULL"))
+# In the gate, other tests, a slow machine or its host may delay any answer. A bar with it is missed by what never
+# ends, and by nothing else; `make soak` runs each test alone and allows for no stall.
+STALL_S = 0.0 if IS_FULL else 5.0
+# How often the gate repeats a measurement whose bar is close: a stall delays some rounds, a defect all of them.
+ROUNDS = 1 if IS_FULL else 5
 # What a line of the log has that tells of a finished request.
 _FINISHED = '"event":"request"'
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -280,6 +282,14 @@ class Activity:
             while await self.pids(tag):  # noqa: ASYNC110  # another process is watched
                 await asyncio.sleep(0.005)
         return time.monotonic() - since_s
+
+
+async def any_round(succeeds: Callable[[], Awaitable[bool]]) -> bool:
+    """Whether one of the rounds succeeds; the others are not needed then."""
+    for _ in range(ROUNDS):
+        if await succeeds():
+            return True
+    return False
 
 
 def new_tag() -> str:

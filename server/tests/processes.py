@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-_END_LIMIT_S = 20
+_END_LIMIT_S = 60
 
 
 def children_of(pid: int) -> list[int]:

@@ -33,7 +33,7 @@ from server.tests.secrets_in_logs import refuse_secrets
 # Services of several tests run at the same time, and beside that of the machine's user.
 FREE_PORTS = ("--data-port=0", "--control-port=0", "--alias-port=0")
 _START_LIMIT_S = 120
-_STOP_LIMIT_S = 15
+_STOP_LIMIT_S = 60
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
-"""Only tests that say so claim anything about time: beside others, no such claim can be believed.
+"""Only tests that say so claim anything about time: beside others, no close claim can be believed.
 
-A claim is an assertion that something took less than some time. A test makes the claims of the functions of its file
-that it calls, too. Functions of other files make none, but for those listed here.
+A claim is an assertion that something took less than some time, without STALL_S, which leaves room for a stall of the
+machine. A test makes the claims of the functions of its file that it calls, too. Functions of other files make none,
+but for those listed here.
 """
 
 import ast
@@ -12,17 +13,19 @@ from pathlib import Path
 
 import pytest
 
+from server.tests.selection import may_have
+
 pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).resolve().parents[2]
 # Those run with nothing beside them.
 _TIMING = re.compile(r"\bmark\.timing\b")
-# Those run beside others of their kind, so that their bars leave room for a stall of the machine.
+# Those may leave room in another way.
 _CHAOS = re.compile(r"\bmark\.chaos\b")
 # How long something took; what waits for a condition compares the clock itself with a moment.
 _DURATION = re.compile(r"\belapsed|\btook_s\b|(monotonic|process_time|perf_counter|loop\.time)\(\) - |\.gone\(")
 _BOUND = re.compile(r"\b([A-Z]+_)*(WITHIN|LIMIT|FELT|SOON|LATE|BOUND|UNDISTURBED)_M?S\b")
-_MARGIN = re.compile(r"\b(?:TIMING_)?STALL_S\b")
+_MARGIN = re.compile(r"\bSTALL_S\b")
 
 # The bars of chaos tests that leave room without STALL_S: several seconds more than what is claimed takes.
 ROOMY = {
@@ -56,8 +59,9 @@ def unmarked_claims(text: str, limits: frozenset[str] = frozenset(), roomy: str 
         if name.startswith("test_"):
             marks = " ".join([of_all, *map(ast.unparse, each.decorator_list)])
             claimed = [bar for called in _called(name, calls) for bar in bars[called]]
+            claimed = [bar for bar in claimed if not _MARGIN.search(bar)]
             if _CHAOS.search(marks):
-                claimed = [bar for bar in claimed if not _MARGIN.search(bar) and not (roomy and roomy in bar)]
+                claimed = [bar for bar in claimed if not (roomy and roomy in bar)]
             if claimed and not _TIMING.search(marks):
                 yield name
 
@@ -176,11 +180,31 @@ def test_a_claim_of_a_function_that_a_test_calls_is_found(claim: str) -> None:
     assert list(claims_of_helpers(helpers)) == ["within"]
 
 
-def test_a_chaos_test_must_leave_room() -> None:
-    text = "pytestmark = pytest.mark.chaos\n\n\ndef test_it() -> None:\n    assert answer.elapsed_s < {}\n"
+def test_a_test_that_is_not_marked_must_leave_room() -> None:
+    text = "def test_it() -> None:\n    assert answer.elapsed_s < {}\n"
     assert list(unmarked_claims(text.format("1.5"))) == ["test_it"]
     assert list(unmarked_claims(text.format("1.5 + STALL_S"))) == []
+    assert list(unmarked_claims(text.format("LATER"), roomy="LATER")) == ["test_it"]
+    text = f"pytestmark = pytest.mark.chaos\n\n\n{text}"
+    assert list(unmarked_claims(text.format("1.5"))) == ["test_it"]
     assert list(unmarked_claims(text.format("LATER"), roomy="LATER")) == []
+
+
+@pytest.mark.parametrize(
+    ("expression", "marks", "expected"),
+    [
+        ("timing", "timing", True), ("timing", "chaos", False), ("chaos", "chaos", True), ("", "", True),
+        ("unit and not (slow or timing)", "unit", True), ("unit and not (slow or timing)", "timing", False),
+        ("not timing", "", True), ("timing or chaos", "chaos", True), ("timing and slow or chaos", "chaos", True),
+    ],
+)  # fmt: skip
+def test_only_files_without_a_wanted_marker_are_not_imported(expression: str, marks: str, *, expected: bool) -> None:
+    assert may_have(expression, f"pytestmark = pytest.mark.{marks}") == expected
+
+
+def test_every_marker_is_written_where_the_tests_are() -> None:
+    """A conftest.py that marked tests would be overlooked."""
+    assert [name for name, text in _files() if name.endswith("conftest.py") and "add_marker" in text] == []
 
 
 @pytest.mark.parametrize("other", ["time.monotonic() < end_s", "answer.elapsed_s > 0", "count <= 3"])

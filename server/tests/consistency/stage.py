@@ -17,7 +17,7 @@ import psycopg
 from server.tests.consistency.history import Outcome
 from server.tests.consistency.transports import HttpTransport, Reply, Statement, Transport
 
-_LIMIT_S = 20
+_LIMIT_S = 60
 # Stands in a step for a sub-select that waits for the next gate, after the statement took its snapshot.
 PAUSE = "{barrier}"
 

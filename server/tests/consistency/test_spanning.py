@@ -30,7 +30,7 @@ from server.tests.consistency.two_cells import (
     serving,
     torn,
 )
-from server.tests.load import Answer, Node, size
+from server.tests.load import STALL_S, Answer, Node, size
 
 SPANNING = size("PLAINSQL_TEST_SPANNING", 50)
 LOCAL = size("PLAINSQL_TEST_SPANNING_LOCAL", 200)
@@ -45,7 +45,7 @@ CLIENTS = 12
 # A cell is killed with every so manieth crash.
 CELL_EVERY = 3
 # What a process that died left in doubt is finished by then: a record is held for 1 s here, instead of 5 s.
-BOUND_S = 10
+BOUND_S = 10 + 4 * STALL_S
 LIMIT_S = 90 + SPANNING / 10 + LOCAL / 50 + CRASHES * len(STEPS) * 15
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2 * LIMIT_S)]

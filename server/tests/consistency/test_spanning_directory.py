@@ -15,10 +15,10 @@ import pytest
 from server.tests.consistency.faults import wait_until
 from server.tests.consistency.two_cells import SIDES, TwoCells, send, serving, stored, two_cells
 from server.tests.end_to_end.relay import Cut, Relay
-from server.tests.load import Node
+from server.tests.load import STALL_S, Node
 from server.tests.postgres import SUPERUSER
 
-BOUND_S = 10
+BOUND_S = 10 + 4 * STALL_S
 # A role of its own: the relay lets the operator's pass.
 ROLE = "node"
 DECISION = b"SET state = 'committed' WHERE"

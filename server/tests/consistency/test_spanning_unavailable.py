@@ -13,11 +13,11 @@ from plainsql_server.data_plane.spanning import SpanningStep
 from server.tests.cell import Cell
 from server.tests.consistency.faults import wait_until
 from server.tests.consistency.two_cells import HOLD_S, SIDES, TwoCells, send, serving, stored
-from server.tests.load import NoAnswer, Node
+from server.tests.load import STALL_S, NoAnswer, Node
 from server.tests.postgres import SUPERUSER
 
 # What is left in doubt is finished by then; docs/reference/http.md says so.
-BOUND_S = 10
+BOUND_S = 10 + 4 * STALL_S
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
 
@@ -114,7 +114,7 @@ async def test_a_directory_crash_at_the_decision_leaves_the_outcome_unknown_and_
 
 
 # A caller is answered by a second after its deadline; and the machine may be busy.
-LATE_S = 2.0
+LATE_S = 2.0 + STALL_S
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Self
 
 _SOCKET = ".s.PGSQL.5432"
-_START_LIMIT_S = 5
+_START_LIMIT_S = 30
 _STARTUP_HEAD_BYTES = 8
 # Version 3 of the protocol; other first messages, as the request to cancel, have no settings.
 _PROTOCOL = 3

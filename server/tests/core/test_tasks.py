@@ -10,7 +10,7 @@ import pytest
 from plainsql_server.core import tasks
 from plainsql_server.core.tasks import end
 
-_LIMIT_S = 20.0
+_LIMIT_S = 60.0
 _NAME = "plainsql-test-tasks"
 _SLEEPING = "SELECT pid FROM pg_stat_activity WHERE application_name = %s AND wait_event = 'PgSleep'"
 

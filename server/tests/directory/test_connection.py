@@ -8,16 +8,16 @@ from plainsql_server.core.errors import EngineError, InternalError
 from plainsql_server.core.observation import describe_for_operators
 from plainsql_server.directory import keys
 from plainsql_server.directory.connection import Directory
+from server.tests.load import STALL_S
 from server.tests.postgres import Postgres
 
 
-@pytest.mark.timing
 async def test_opening_does_not_need_the_directory_to_be_there_and_a_request_fails_fast() -> None:
     async with Directory.open("host=/nowhere dbname=directory") as directory:
         started_s = time.monotonic()
         with pytest.raises(EngineError) as failure:
             await keys.find_by_digest(directory, b"")
-        assert time.monotonic() - started_s < 4
+        assert time.monotonic() - started_s < 4 + STALL_S
     assert failure.value.code == "directory_unavailable"
     assert failure.value.retryable
     assert failure.value.retry_after_ms
@@ -25,13 +25,12 @@ async def test_opening_does_not_need_the_directory_to_be_there_and_a_request_fai
     assert "/nowhere" not in failure.value.message
 
 
-@pytest.mark.timing
 async def test_checking_an_unavailable_directory_takes_a_bounded_time() -> None:
     async with Directory.open("host=/nowhere dbname=directory") as directory:
         started_s = time.monotonic()
         with pytest.raises(EngineError):
             await directory.check()
-        assert time.monotonic() - started_s < 4
+        assert time.monotonic() - started_s < 4 + STALL_S
 
 
 async def test_checking_a_healthy_directory_passes(directory: Directory) -> None:

@@ -15,7 +15,7 @@ from plainsql_server.directory import processes
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.processes import Membership
 
-_LIMIT_S = 10.0
+_LIMIT_S = 60.0
 _EXPIRE = "UPDATE data_processes SET seen_at = now() - interval '16 seconds'"
 _SEEN = "SELECT FROM data_processes WHERE seen_at > now() - interval '10 seconds'"
 

@@ -16,7 +16,7 @@ from plainsql_server.directory.unknown_credentials import UnknownCredentials
 
 SHORT_MS = 60_000
 # Far less than the 2 s after which a look-up that gets no connection fails.
-SOON_S = 10.0
+SOON_S = 30.0
 
 
 @pytest.fixture

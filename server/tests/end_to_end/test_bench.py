@@ -13,7 +13,7 @@ from plainsql_server.http.data.bench import BenchAnswer
 from server.tests.end_to_end import tenants
 from server.tests.end_to_end.error_shape import error_of
 from server.tests.end_to_end.own_databases import OwnDatabase, new_database
-from server.tests.load import Node, running_node
+from server.tests.load import STALL_S, Node, running_node
 from server.tests.service import Service
 
 OPERATIONS = ["point_read", "point_write", "transaction", "stream"]
@@ -93,7 +93,7 @@ async def test_a_benchmark_ends_in_time_and_excludes_others_in_every_process(
             if response.status_code != 200:
                 refused.setdefault(url, response)
     measured = await first
-    assert time.monotonic() - began_s < BOUND_S
+    assert time.monotonic() - began_s < BOUND_S + STALL_S
     assert set(refused) == set(urls)
     for response in refused.values():
         assert error_of(response, 409, "bench_running")["retryable"] is True
@@ -128,7 +128,7 @@ def test_neighbours_are_served_meanwhile(database: OwnDatabase) -> None:
 def test_a_disconnected_benchmark_leaves_nothing_behind(database: OwnDatabase) -> None:
     with pytest.raises(httpx.TimeoutException):
         database.call("GET", "/bench?iterations=1000&concurrency=4", timeout=1)
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while database.objects() and time.monotonic() < end:
         time.sleep(0.05)
     assert database.objects() == set()

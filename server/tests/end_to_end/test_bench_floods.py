@@ -13,6 +13,7 @@ from bench.stack import Stack, described_stack
 from bench.tenants import Tenant, fill, make, new_tenants
 from server.tests import programs
 from server.tests.alias import found_nginx
+from server.tests.load import STALL_S
 from server.tests.service import running_service
 
 pytestmark = pytest.mark.timing
@@ -57,8 +58,9 @@ def test_a_flood_leaves_a_quiet_customer_its_connection(
         assert felt.longest_wait_ms > 0
         assert (felt.flood_per_s > 100) == (name != "none"), "the flood was none"
         figures = floods.figures([felt], found["none"])
-        wanted = {column: bars.FLOOD_BARS[column] for column in (bars.LONGEST_WAIT_MS, bars.FAILED)}
-        assert bars.missed(figures, wanted) == []
+        # `make neighbours` holds the longest wait against its bar; here any stall of the machine would exceed that.
+        assert bars.missed(figures, {bars.FAILED: bars.FLOOD_BARS[bars.FAILED]}) == []
+        assert felt.longest_wait_ms < 1000 * (1 + STALL_S)
 
 
 def test_a_figure_that_misses_its_bar_is_named() -> None:

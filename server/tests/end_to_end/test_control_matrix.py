@@ -26,7 +26,7 @@ Make = Callable[[Service], str | None]
 def once_refused(service: Service, secret: str) -> str:
     """The secret, when the control plane has heard that it is no longer valid; `test_revocation.py` says how soon."""
     own = "/v1/organizations/current"
-    wait_for(lambda: call(service, "GET", own, key=secret).status_code == 401, 10, lambda: "it is still accepted")
+    wait_for(lambda: call(service, "GET", own, key=secret).status_code == 401, 30, lambda: "it is still accepted")
     return secret
 
 

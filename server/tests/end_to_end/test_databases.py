@@ -32,8 +32,8 @@ def path(database: dict[str, Any]) -> str:
 
 
 def wait_for_status(service: Service, key: str, name: str, status: int) -> httpx.Response:
-    """Asks until the answer has that status, for a second at the most."""
-    end_s = time.monotonic() + 1
+    """Asks until the answer has that status."""
+    end_s = time.monotonic() + 30
     while (response := query(service, key, database=name)).status_code != status:
         assert time.monotonic() < end_s, response.text
         time.sleep(0.01)
@@ -41,7 +41,7 @@ def wait_for_status(service: Service, key: str, name: str, status: int) -> httpx
 
 
 def wait_for_state(service: Service, database: dict[str, Any], state: str) -> dict[str, Any]:
-    end_s = time.monotonic() + 20
+    end_s = time.monotonic() + 60
     while (shown := answer(service, "GET", path(database)))["state"] != state:
         assert time.monotonic() < end_s, shown
         time.sleep(0.05)
@@ -106,7 +106,7 @@ def test_a_tier_limits_the_number_of_databases(service: Service) -> None:
         assert "'db0'" in error["hint"]
         assert f"DELETE {permanently}" in error["hint"]
     answer(service, "DELETE", permanently, status=202, key=key)
-    end_s = time.monotonic() + 20
+    end_s = time.monotonic() + 60
     while call(service, "POST", "/v1/databases", key=key, json={"name": "db3"}).status_code == 403:
         assert time.monotonic() < end_s
         time.sleep(0.05)
@@ -134,7 +134,7 @@ def test_requests_that_name_no_database_go_to_the_new_default(
     assert not query(service, write_key, "select from only_here").json()["success"]
     try:
         assert answer(service, "PATCH", path(database), json={"default": True})["default"] is True
-        end_s = time.monotonic() + 1
+        end_s = time.monotonic() + 30
         while not query(service, write_key, "select from only_here").json()["success"]:
             assert time.monotonic() < end_s
         assert answer(service, "GET", path(main))["default"] is False

@@ -11,12 +11,12 @@ import pytest
 
 from server.tests.load import (
     STALL_S,
-    TIMING_STALL_S,
     Activity,
     Answer,
     Client,
     Node,
     all_of,
+    any_round,
     new_tag,
     percentile,
     running_node,
@@ -27,7 +27,7 @@ from server.tests.service import Service
 REPEATS = size("PLAINSQL_TEST_REPEATS", 5)
 LIMIT_MS = 500
 # What the contract of the engine room adds to a statement's limit.
-ENDED_WITHIN_S = LIMIT_MS / 1000 + 1.0 + TIMING_STALL_S
+ENDED_WITHIN_S = LIMIT_MS / 1000 + 1.0
 
 SLEEP = "select pg_sleep(3600)"
 TIGHT_LOOP = "do $$ begin loop end loop; end $$"
@@ -61,7 +61,7 @@ class Record:
         for name, values in (("answered", self.answered_s), ("gone", self.gone_s)):
             print(f"{kind}: {name} {len(values)} times, median {percentile(values, 50):.3f} s, max {max(values):.3f} s")
             assert len(values) == REPEATS
-            assert max(values) <= ENDED_WITHIN_S
+            assert max(values) <= ENDED_WITHIN_S + STALL_S
 
 
 def check_answer(answer: Answer, *outcomes: str) -> None:
@@ -93,7 +93,6 @@ async def check_others(node: Node, key: str) -> None:
     await all_of(40, ask)
 
 
-@pytest.mark.timing
 @pytest.mark.parametrize(
     ("kind", "sql"),
     [("sleep", SLEEP), ("loop", TIGHT_LOOP), ("trap", TRAP), ("tight trap", TIGHT_TRAP), ("own timeout", NO_TIMEOUT)],
@@ -112,7 +111,6 @@ async def test_a_statement_is_answered_and_gone_within_a_second_of_its_limit(
     record.classify(kind, may_be_unknown=parallel if STALL_S and "trap" in kind else 0)
 
 
-@pytest.mark.timing
 async def test_a_wait_for_a_lock_is_answered_and_gone_within_a_second_of_its_limit(
     service: Service, node: Node
 ) -> None:
@@ -133,7 +131,6 @@ async def test_a_wait_for_a_lock_is_answered_and_gone_within_a_second_of_its_lim
     assert service.value("select sum(n) from locked") == 0, "a statement that met its deadline did its work"
 
 
-@pytest.mark.timing
 async def test_a_statement_that_ends_just_before_its_limit_keeps_its_answer(service: Service, node: Node) -> None:
     """Around the limit a statement either has its answer or its timeout, and an update says which is true."""
     service.query("create table if not exists near (id int primary key, n int)")
@@ -172,13 +169,11 @@ async def is_kept(client: Client) -> bool:
     return ended and after == before and (await client.query(whose)).value != before
 
 
-@pytest.mark.timing
 async def test_a_statement_that_honours_its_cancel_keeps_its_connection(service: Service) -> None:
     with running_node(service.directory_dsn, pool_max_connections=1) as narrow:
         async with narrow.client(service.api_key) as client:
-            kept = [await is_kept(client) for _ in range(3)]
-    # If the machine stands still after a cancel, its backend seems to ignore it.
-    assert sum(kept) >= (2 if STALL_S else 3)
+            # If the machine stands still after a cancel, its backend seems to ignore it.
+            assert await any_round(lambda: is_kept(client))
 
 
 async def test_a_late_cancel_affects_no_other_request(service: Service) -> None:
@@ -203,7 +198,6 @@ async def test_a_late_cancel_affects_no_other_request(service: Service) -> None:
     assert {"", "statement_timeout"} <= set(codes)
 
 
-@pytest.mark.timing
 async def test_time_spent_waiting_for_a_slot_counts(service: Service) -> None:
     """One connection, taken for long: the next request is answered within its own limit all the same."""
     with running_node(service.directory_dsn, pool_max_connections=1) as narrow:
@@ -215,23 +209,23 @@ async def test_time_spent_waiting_for_a_slot_counts(service: Service) -> None:
                 answer = await second.query("select 1", timeout_ms=LIMIT_MS)
             assert answer.is_refusal(), answer
             assert (answer.code, answer.outcome) == ("overloaded", "not_executed")
-            assert answer.elapsed_s <= ENDED_WITHIN_S
+            assert answer.elapsed_s <= ENDED_WITHIN_S + STALL_S
             first.drop()
             await activity.gone(tag, time.monotonic())
-            async with asyncio.timeout(5), narrow.client(service.api_key) as third:
+            async with asyncio.timeout(30), narrow.client(service.api_key) as third:
                 assert (await third.query("select 2 as n")).value == 2
 
 
-@pytest.mark.timing
 async def test_the_first_statement_of_a_database_that_stores_code_is_answered_within_its_limit(
     service: Service, node: Node
 ) -> None:
     """A node waits until all nodes know that the database holds code. That wait is part of the request's time."""
-    took_s: list[float] = []
-    for number in range(3):
-        service.customers.add_database(f"coded-{number}")
+
+    async def is_in_time() -> bool:
+        name = f"coded-{new_tag()}"
+        service.customers.add_database(name)
         async with node.client(service.api_key) as client:
-            answer = await client.query(TIGHT_LOOP, timeout_ms=LIMIT_MS, database=f"coded-{number}")
-        took_s.append(answer.elapsed_s)
-    # The machine may stand still meanwhile, but not each time.
-    assert min(took_s) <= LIMIT_MS / 1000 + 0.5, "the limit began after the wait"
+            answer = await client.query(TIGHT_LOOP, timeout_ms=LIMIT_MS, database=name)
+        return answer.elapsed_s <= LIMIT_MS / 1000 + 0.5
+
+    assert await any_round(is_in_time), "the limit began after the wait"

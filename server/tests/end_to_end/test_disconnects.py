@@ -10,13 +10,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from server.tests.load import TIMING_STALL_S, Activity, Client, Node, all_of, new_tag, percentile, running_node, size
+from server.tests.load import STALL_S, Activity, Client, Node, all_of, new_tag, percentile, running_node, size
 from server.tests.service import Service
 
 DISCONNECTS = size("PLAINSQL_TEST_DISCONNECTS", 10)
 MIXED = size("PLAINSQL_TEST_MIXED", 1_000)
 CLIENTS = 16
-GONE_WITHIN_S = 1.0 + TIMING_STALL_S
+GONE_WITHIN_S = 1.0
 # More than the protocol's fast path takes.
 LARGE = "/* " + "x" * 70_000 + " */"
 
@@ -34,7 +34,6 @@ def node(service: Service) -> Iterator[Node]:
         yield running
 
 
-@pytest.mark.timing
 @pytest.mark.parametrize(
     ("kind", "sql"), [("fast path", SLEEP), ("large body", f"{SLEEP} {LARGE}"), ("trapped cancel", TRAP)]
 )
@@ -54,10 +53,9 @@ async def test_the_statement_of_a_disconnected_client_is_cancelled(
         await all_of(DISCONNECTS, disconnect)
     print(f"{kind}: gone {len(gone_s)} times, median {percentile(gone_s, 50):.3f} s, max {max(gone_s):.3f} s")
     assert len(gone_s) == DISCONNECTS
-    assert max(gone_s) <= GONE_WITHIN_S
+    assert max(gone_s) <= GONE_WITHIN_S + STALL_S
 
 
-@pytest.mark.timing
 async def test_clients_that_disconnect_while_waiting_leave_the_queue(service: Service) -> None:
     """One connection is taken; a waiting client disconnects; the next one is served when it is free."""
     with running_node(service.directory_dsn, pool_max_connections=1) as narrow:
@@ -75,9 +73,9 @@ async def test_clients_that_disconnect_while_waiting_leave_the_queue(service: Se
                 client.drop()
             first.drop()
             async with narrow.client(service.api_key) as last:
-                answer = await last.query("select 3 as n", timeout_ms=10_000)
+                answer = await last.query("select 3 as n", timeout_ms=30_000)
             assert answer.succeeded, answer
-            assert answer.elapsed_s <= GONE_WITHIN_S
+            assert answer.elapsed_s <= GONE_WITHIN_S + STALL_S
 
 
 class Mix:

@@ -154,7 +154,7 @@ async def test_a_frozen_postgresql_blocks_no_request_past_its_deadline(cell: Cel
                 assert answer.elapsed_s <= 1.7 + STALL_S
             assert come.outcome == "not_executed", "it had no connection yet"
             assert ran.outcome in ("unknown", "rolled_back")
-            assert (await coming.query("select 3 as n", timeout_ms=3_000)).value == 3
+            assert (await coming.query("select 3 as n", timeout_ms=20_000)).value == 3
 
 
 async def test_a_statement_that_outlives_its_postmaster_is_answered_within_its_limit(cell: Cell, node: Node) -> None:
@@ -164,9 +164,8 @@ async def test_a_statement_that_outlives_its_postmaster_is_answered_within_its_l
         assert (await first.query("do $$ begin end $$")).succeeded
     with running_node(cell.directory_dsn, principal_cache_ms=600_000, cell_max_connections=32) as sure:
         async with sure.client(cell.key) as client:
-            await client.send("do $$ begin loop end loop; end $$", timeout_ms=1_000)
-            await asyncio.sleep(0.3)
-            backends = backends_of(cell)
+            await client.send("do $$ begin loop end loop; end $$", timeout_ms=3_000)
+            backends = await backends_of(cell)
             os.kill(cell.postmaster_pid(), signal.SIGKILL)
             try:
                 answer = await client.answer()
@@ -175,16 +174,19 @@ async def test_a_statement_that_outlives_its_postmaster_is_answered_within_its_l
                     end_if_there(pid)
                 await asyncio.to_thread(cell.start)
             print(f"orphan: answered after {answer.elapsed_s:.2f} s with {answer.code}, {answer.outcome}")
-            assert answer.elapsed_s <= 2.0 + STALL_S
+            assert answer.elapsed_s <= 4.0 + STALL_S
             assert answer.outcome in ("unknown", "rolled_back"), answer
-            again = await client.query("select 4 as n", timeout_ms=3_000)
+            again = await client.query("select 4 as n", timeout_ms=20_000)
             assert again.succeeded, again
 
 
-def backends_of(cell: Cell) -> list[int]:
+async def backends_of(cell: Cell) -> list[int]:
+    """The backends that run a block of code, once there is one."""
+    running = "select pid from pg_stat_activity where query like 'do %' and state = 'active'"
     with cell.postgres.connect() as admin:
-        rows = admin.execute("select pid from pg_stat_activity where query like 'do %' and state = 'active'").fetchall()
-    assert rows
+        async with asyncio.timeout(30):
+            while not (rows := admin.execute(running).fetchall()):  # noqa: ASYNC110  # another process is watched
+                await asyncio.sleep(0.01)
     return [row[0] for row in rows]
 
 

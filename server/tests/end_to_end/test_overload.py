@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from server.tests.end_to_end.tenants import free_key, neighbour_key
-from server.tests.load import Answer, Node, percentile, running_node, size
+from server.tests.load import IS_FULL, STALL_S, Answer, Node, percentile, running_node, size
 from server.tests.sampling import sampling
 from server.tests.service import Service
 
@@ -23,8 +23,12 @@ SECONDS = size("PLAINSQL_TEST_OVERLOAD_S", 5)
 # size (60 s), run alone, holds the figures themselves.
 TOLERANCE = 1 if SECONDS >= 15 else 2
 CONNECTIONS = 8
-WORK = "select pg_sleep(0.04)"
+# Longer in the gate, where the machine may be too slow for so many requests.
+WORK_S = 0.04 if IS_FULL else 0.1
+WORK = f"select pg_sleep({WORK_S})"
 TIMEOUT_MS = 1_000
+# Of the other organization, so that a stall of the machine alone does not refuse it.
+OTHERS_TIMEOUT_MS = TIMEOUT_MS if IS_FULL else 4_000
 TIMES = 5
 # Enough that as many requests can be under way as may wait for their whole limit.
 LOADERS = 400
@@ -45,6 +49,7 @@ class Load:
     node: Node
     key: str
     sql: str = WORK
+    timeout_ms: int = TIMEOUT_MS
     answers: list[Answer] = field(default_factory=list)
 
     async def run(self, clients: int, per_second: float, seconds: float) -> float:
@@ -61,7 +66,7 @@ class Load:
             while (due_s := self._next_s) < self._end_s:
                 self._next_s = max(due_s + self._gap_s, time.monotonic() - 0.1)
                 await asyncio.sleep(max(0.0, due_s - time.monotonic()))
-                self.answers.append(await client.query(self.sql, timeout_ms=TIMEOUT_MS))
+                self.answers.append(await client.query(self.sql, timeout_ms=self.timeout_ms))
 
     def succeeded(self) -> list[float]:
         return [answer.elapsed_s for answer in self.answers if answer.succeeded]
@@ -101,32 +106,32 @@ async def test_five_times_the_capacity_is_served_at_the_peak_rate_and_the_rest_r
     assert offered >= (0.8 if TOLERANCE == 1 else 0.6) * TIMES * peak_rate, "not enough load to tell"
     assert [answer for answer in load.answers if answer.status != 200 and not answer.is_refusal()] == []
     assert goodput >= 0.8 * peak_rate / TOLERANCE
-    # Beside other tests, a stall of the machine can take any request a second or two.
-    assert percentile(taken, 99) <= TIMEOUT_MS / 1000 + (0 if TOLERANCE == 1 else 3)
+    assert percentile(taken, 99) <= TIMEOUT_MS / 1000 + STALL_S
     assert growth <= 8 * MIB
 
 
 @pytest.mark.timing
 async def test_a_flooding_organization_does_not_slow_another(service: Service, node: Node) -> None:
     other = neighbour_key(service)
-    quiet = Load(node, other)
+    quiet = Load(node, other, timeout_ms=OTHERS_TIMEOUT_MS)
     await quiet.run(2, 1_000, SECONDS)
-    flood, beside = Load(node, service.api_key), Load(node, other)
-    capacity = CONNECTIONS / 0.04
+    flood, beside = Load(node, service.api_key), Load(node, other, timeout_ms=OTHERS_TIMEOUT_MS)
+    capacity = CONNECTIONS / WORK_S
     async with asyncio.TaskGroup() as group:
         group.create_task(flood.run(LOADERS, TIMES * capacity, SECONDS + 1))
         await asyncio.sleep(0.5)
         await beside.run(2, 1_000, SECONDS)
     quiet_s, beside_s = percentile(quiet.succeeded(), 99), percentile(beside.succeeded(), 99)
+    median_s, floods_s = percentile(beside.succeeded(), 50), percentile(flood.succeeded(), 50)
     print(
         f"flood: {len(flood.answers)} requests of one, {len(flood.succeeded())} served; the other's p99"
         f" {quiet_s * 1000:.1f} ms quiet ({len(quiet.answers)}), {beside_s * 1000:.1f} ms beside"
-        f" ({len(beside.answers)}), {beside_s / quiet_s:.2f} times"
+        f" ({len(beside.answers)}), {beside_s / quiet_s:.2f} times; medians of both {median_s * 1000:.0f} ms and"
+        f" {floods_s * 1000:.0f} ms"
     )
     assert len(beside.succeeded()) == len(beside.answers), "the other was refused"
-    # Beside other tests, a stall of the machine can take any request a second; without fairness the other organization
-    # would be refused, which the line above does not forgive in either form.
-    assert beside_s <= (3 * quiet_s if TOLERANCE == 1 else 2 * TIMEOUT_MS / 1000)
+    # A slow machine delays both. Without fairness, both would wait equally long, and the other be refused as often.
+    assert beside_s <= 3 * quiet_s if TOLERANCE == 1 else median_s < floods_s / 2
 
 
 # What a result may cost beyond its limit: what libpq has read from the socket, the growing of its buffers by
@@ -139,8 +144,8 @@ FREE_RESULT_BYTES = 10 * MIB
 
 @pytest.mark.parametrize(
     "sql",
-    ["select repeat('x', 1000000) from generate_series(1, 2000)", "select repeat('x', 120000000)"],
-    ids=["2 GB of rows", "one value of 120 MB"],
+    ["select repeat('x', 1000000) from generate_series(1, 2000)", "select repeat('x', 80000000)"],
+    ids=["2 GB of rows", "one value of 80 MB"],
 )
 @pytest.mark.parametrize("at_once", [1, 4])
 async def test_a_huge_result_costs_no_more_memory_than_its_limit(service: Service, sql: str, at_once: int) -> None:
@@ -165,7 +170,7 @@ async def test_a_huge_value_before_large_statements_stays_within_the_memory_limi
             assert (await client.query("select 1")).succeeded
         with watched_memory(node) as memory:
             async with node.client(key) as client:
-                await client.post("/v1/transaction", {"statements": ["select repeat('x', 120000000)", *padding]})
+                await client.post("/v1/transaction", {"statements": ["select repeat('x', 80000000)", *padding]})
                 answer = await client.answer()
         print(f"memory, a transaction: {memory[0] / MIB:.0f} to {max(memory) / MIB:.0f} MiB")
         assert answer.code == "result_too_large"

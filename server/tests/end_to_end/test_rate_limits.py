@@ -29,7 +29,7 @@ ROUND, BURSTS, CLIENTS = 192, 4, 8
 BUSY = 4 if ROUNDS >= 20 else 1
 # The full size is 28. A request takes the fast lane, and so little time that a permit, with its part of a round trip to
 # Redis, is a tenth of it. A few rounds cannot tell that.
-LIMITER_AT_LEAST = 0.85 if ROUNDS >= 20 else 0.7
+LIMITER_AT_LEAST = 0.85 if ROUNDS >= 20 else 0.6
 _ANSWER_LIMIT_S = 90
 
 
@@ -255,7 +255,7 @@ async def test_killing_redis_degrades_health_without_failures_or_open_limits(sta
             statuses = [(await client.query("select 1")).status for _ in range(70)]
         assert statuses == [200] * 60 + [429] * 10
         # The answer is remembered for a moment.
-        end_s = time.monotonic() + 5
+        end_s = time.monotonic() + 30
         while (health := node.health()).json()["status"] == "ok" and time.monotonic() < end_s:  # noqa: ASYNC110  # another process
             await asyncio.sleep(0.1)
         assert (health.status_code, health.json()["status"]) == (200, "degraded")

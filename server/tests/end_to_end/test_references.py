@@ -7,6 +7,7 @@ import pytest
 
 from server.tests.end_to_end.error_shape import error_of
 from server.tests.end_to_end.transactions import Sent, fresh_table, last_row, numbers, post, ref, run, with_params
+from server.tests.load import STALL_S
 from server.tests.service import Service
 
 EXACT = [
@@ -176,7 +177,6 @@ def test_compare_and_set_lets_one_of_many_through(service: Service) -> None:
     assert service.query(f"select * from {table}")["rows"] == [{"n": 7, "version": 2}]
 
 
-@pytest.mark.timing
 def test_many_references_to_a_large_result_delay_no_other_request(service: Service) -> None:
     references = [ref(f"0.rows.{number % 5_000}.n") for number in range(30_000)]
     sql = f"select cardinality(array[{','.join(f'${number + 1}' for number in range(30_000))}]::int[]) as c"
@@ -187,12 +187,11 @@ def test_many_references_to_a_large_result_delay_no_other_request(service: Servi
     began_s = time.monotonic()
     large = "select n from generate_series(0, 9999) n"
     assert last_row(service, large, with_params(sql, *references)) == {"c": 30_000}
-    assert time.monotonic() - began_s < 2 * unreferenced_s + 2
+    assert time.monotonic() - began_s < 2 * unreferenced_s + 2 + STALL_S
 
 
-@pytest.mark.timing
 def test_a_failed_expectation_after_a_large_result_is_reported_at_once(service: Service) -> None:
     large = {"sql": "select repeat('x', 100000) as x from generate_series(1, 90)", "expect": {"row_count": 5}}
     began_s = time.monotonic()
     error_of(post(service, large, "select 1"), 200, "expectation_failed")
-    assert time.monotonic() - began_s < 5
+    assert time.monotonic() - began_s < 5 + STALL_S

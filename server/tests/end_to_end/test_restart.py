@@ -16,6 +16,7 @@ import pytest
 
 from server.tests.end_to_end.transactions import fresh_table
 from server.tests.load import (
+    STALL_S,
     Activity,
     Client,
     NoAnswer,
@@ -33,7 +34,7 @@ pytestmark = pytest.mark.chaos
 RESTARTS = size("PLAINSQL_TEST_RESTARTS", 3)
 CLIENTS = 8
 # By when a process has stopped after SIGTERM, whatever its statements do.
-STOPPED_WITHIN_S = 10.0
+STOPPED_WITHIN_S = 10.0 + 2 * STALL_S
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -190,19 +189,16 @@ def test_a_statement_that_fails_costs_one_round_trip(wired: Wired) -> None:
     assert not wired.service.post_query("select 1 / 0", database="wired").json()["success"]
 
 
-@pytest.mark.timing
 @pytest.mark.parametrize(
     "sql", ["select set_config('app.x', '1', false)", "set work_mem = '1MB'", "create temp table gone ()"]
 )
 def test_the_answer_leaves_before_the_session_is_cleaned(wired: Wired, sql: str) -> None:
     wired.query("select 1")
     with wired.relay.holding_after(sql.encode()):
-        began_s = time.monotonic()
         answer = wired.query(sql)
-        assert time.monotonic() - began_s < 2
         # The answer is here, and the cleaning has not even reached the engine.
         assert answer["success"]
-        assert wired.relay.held.wait(5)
+        assert wired.relay.held.wait(30)
     assert wired.service.value("select current_setting('app.x', true)", database="wired") in (None, "")
 
 

@@ -106,13 +106,13 @@ class Place:
 
     def tell(self, request: bytes) -> bytes:
         """All that comes back until the connection is closed or nothing is said for a while."""
-        with socket.create_connection((self.host, self.port), timeout=10) as connection:
+        with socket.create_connection((self.host, self.port), timeout=30) as connection:
             connection.sendall(request)
             answer = b""
             try:
                 while chunk := connection.recv(1 << 20):
                     answer += chunk
-                    connection.settimeout(0.3)
+                    connection.settimeout(1.0)
             except (TimeoutError, ConnectionResetError):
                 return answer
         return answer

@@ -15,13 +15,13 @@ import pytest
 
 from server.tests.end_to_end.error_shape import error_of
 from server.tests.end_to_end.transactions import fresh_table, numbers, post, ref, run, with_params
-from server.tests.load import TIMING_STALL_S
+from server.tests.load import STALL_S
 from server.tests.postgres import Postgres, running_postgres
 from server.tests.processes import wait_for
 from server.tests.service import Service, running_service
 
 # What a process that died left in doubt is finished by then; docs/reference/http.md says so.
-BOUND_S = 10
+BOUND_S = 10 + 4 * STALL_S
 
 
 @dataclass(frozen=True)
@@ -287,7 +287,6 @@ def drop_lock(two: Two) -> None:
         directory.execute("delete from spanning_transactions where id = 'txn_held'")
 
 
-@pytest.mark.timing
 def test_a_request_without_a_slot_in_time_gets_a_retry_time(two: Two, table: str) -> None:
     both = [at(name, f"insert into {table} values (1)") for name in ("far", "near")]
     hold_lock(two, hold_s=60)
@@ -297,7 +296,7 @@ def test_a_request_without_a_slot_in_time_gets_a_retry_time(two: Two, table: str
         error = error_of(response, 503, "overloaded")
         assert error["outcome"] == "not_executed"
         assert int(response.headers["Retry-After"]) >= 1
-        assert time.monotonic() - began_s < 2 + TIMING_STALL_S
+        assert time.monotonic() - began_s < 2 + STALL_S
         # What stays in one database waits for nobody.
         run(two.service, f"insert into {table} values (1)")
     finally:
@@ -305,12 +304,11 @@ def test_a_request_without_a_slot_in_time_gets_a_retry_time(two: Two, table: str
     run(two.service, *both)
 
 
-@pytest.mark.timing
 def test_a_spanning_lock_of_a_dead_process_passes_to_the_next_waiter_in_time(two: Two, table: str) -> None:
     began_s = time.monotonic()
     hold_lock(two, hold_s=1)
     run(two.service, *(at(name, f"insert into {table} values (1)") for name in ("far", "near")))
-    assert 0.9 < time.monotonic() - began_s < BOUND_S
+    assert 0.9 < time.monotonic() - began_s < 10 + STALL_S
     drop_lock(two)
 
 
@@ -332,7 +330,7 @@ def test_a_result_that_is_too_large_rolls_everything_back(two: Two, table: str) 
 
 def test_a_disconnected_client_leaves_nothing_behind(two: Two, table: str) -> None:
     statements = (f"insert into {table} values (1)", at("far", "select pg_sleep(20)"))
-    with httpx.Client(verify=False, timeout=0.5) as impatient, pytest.raises(httpx.ReadTimeout):
+    with httpx.Client(verify=False, timeout=httpx.Timeout(30, read=0.5)) as impatient, pytest.raises(httpx.ReadTimeout):
         impatient.post(
             f"{two.service.data_url}/v1/transaction",
             content=json.dumps({"statements": list(statements)}),
@@ -403,7 +401,7 @@ def test_an_unavailable_second_cell_rolls_everything_back(two: Two, table: str) 
             at("far", "select pg_sleep(20)"),
         )  # fmt: skip
         running = "select pid from pg_stat_activity where query like '%pg_sleep(20)%' and pid <> pg_backend_pid()"
-        wait_for(lambda: cell.execute(running).fetchone(), 10, lambda: "it does not run")
+        wait_for(lambda: cell.execute(running).fetchone(), 30, lambda: "it does not run")
         cell.execute(f"select pg_terminate_backend(pid) from ({running}) r".encode())
         error = error_of(slow.result(), 503, "engine_unavailable")
     assert error["outcome"] == "rolled_back"

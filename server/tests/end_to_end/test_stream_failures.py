@@ -16,12 +16,12 @@ import pytest
 
 from server.tests.cell import Cell, running_cell
 from server.tests.events import BrokenOff, Event, StreamClient
-from server.tests.load import Activity, Node, new_tag, running_node, size
+from server.tests.load import STALL_S, Activity, Node, new_tag, running_node, size
 from server.tests.service import Service
 
 KILLS = size("PLAINSQL_TEST_STREAM_KILLS", 5)
 # The short form runs beside other tests on the same cores.
-GONE_WITHIN_S = 2.0 if KILLS >= 50 else 6.0
+GONE_WITHIN_S = 2.0
 # An engine takes some seconds to recover.
 CRASHES = KILLS if KILLS >= 50 else 1
 ENDLESS = "select a.n, repeat('x', 100) as text from generate_series(1, 10000) a(n), generate_series(1, 10000) b(n)"
@@ -49,7 +49,6 @@ async def read_some(client: StreamClient, rows: int = 20) -> None:
             return
 
 
-@pytest.mark.timing
 @pytest.mark.parametrize("sql", [ENDLESS, SLOW])
 async def test_a_disconnected_client_leaves_nothing_behind(service: Service, node: Node, sql: str) -> None:
     gone_s = []
@@ -61,10 +60,9 @@ async def test_a_disconnected_client_leaves_nothing_behind(service: Service, nod
                 await read_some(client)
             gone_s.append(await _backends_gone(activity))
     print(f"clients gone: max {max(gone_s):.2f} s")
-    assert max(gone_s) <= GONE_WITHIN_S / 2
+    assert max(gone_s) <= GONE_WITHIN_S / 2 + STALL_S
 
 
-@pytest.mark.timing
 async def test_a_killed_backend_ends_its_stream_with_an_error(service: Service, node: Node) -> None:
     ends: list[Event | None] = []
     gone_s = []
@@ -80,12 +78,11 @@ async def test_a_killed_backend_ends_its_stream_with_an_error(service: Service, 
             await _backends_gone(activity)
             gone_s.append(time.monotonic() - killed_s)
     print(f"backends killed: nothing left after {max(gone_s):.2f} s at the most")
-    assert max(gone_s) <= GONE_WITHIN_S
+    assert max(gone_s) <= GONE_WITHIN_S + STALL_S
     assert {end.type for end in ends if end is not None} == {"error"}
     assert {end.content["code"] for end in ends if end is not None} <= {"engine_unavailable", "connection_lost"}
 
 
-@pytest.mark.timing
 async def test_a_crash_of_postgresql_never_looks_like_the_end_of_a_stream(cell: Cell) -> None:
     recovered_s = []
     with running_node(cell.directory_dsn, cell_max_connections=32) as node:
@@ -105,7 +102,7 @@ async def test_a_crash_of_postgresql_never_looks_like_the_end_of_a_stream(cell: 
             await _recovered(cell, node)
             recovered_s.append(time.monotonic() - started_s)
     print(f"{CRASHES} crashes: well again {max(recovered_s):.2f} s after the engine at the most")
-    assert max(recovered_s) <= GONE_WITHIN_S
+    assert max(recovered_s) <= GONE_WITHIN_S + 2 * STALL_S
 
 
 async def _recovered(cell: Cell, node: Node) -> None:
@@ -117,17 +114,16 @@ async def _recovered(cell: Cell, node: Node) -> None:
             await asyncio.sleep(0.02)
 
 
-@pytest.mark.timing
 async def test_a_client_that_does_not_read_is_disconnected(service: Service, node: Node) -> None:
     async with Activity.of(service) as activity, StreamClient(node.port, service.api_key, receive_bytes=1024) as client:
         await client.send(ENDLESS)
         await client.read_head()
         began_s = time.monotonic()
-        assert await _backends_gone(activity) <= 0.7 + GONE_WITHIN_S
+        assert await _backends_gone(activity) <= 0.7 + GONE_WITHIN_S + STALL_S
         with pytest.raises(BrokenOff):
             async for _ in client.chunks():
                 pass
-        assert time.monotonic() - began_s < 10
+        assert time.monotonic() - began_s < 10 + STALL_S
     line = await _logged(node, "client_stalled")
     assert line["row_count"] > 0
     # Little is made for a client that reads none of it: what fits the kernel's buffer and ours.
@@ -147,16 +143,15 @@ async def test_a_stream_running_at_shutdown_ends_with_an_error(service: Service)
         assert await asyncio.to_thread(stopping.process.wait, 10) in (0, -signal.SIGTERM)
 
 
-@pytest.mark.timing
 async def test_the_deadline_ends_a_stream_whose_client_does_not_read(service: Service) -> None:
-    with running_node(service.directory_dsn, stream_stall_ms=20_000) as slow_reader:
+    with running_node(service.directory_dsn, stream_stall_ms=60_000) as slow_reader:
         async with Activity.of(service) as activity, StreamClient(slow_reader.port, service.api_key) as client:
-            await client.send(ENDLESS, timeout_ms=5_000)
+            await client.send(ENDLESS, timeout_ms=3_000)
             await client.read_head()
             assert client.headers["content-type"] == "text/event-stream"
             began_s = time.monotonic()
             await _backends_gone(activity)
-            assert time.monotonic() - began_s <= 5.0 + GONE_WITHIN_S
+            assert time.monotonic() - began_s <= 3.0 + GONE_WITHIN_S + STALL_S
             end = await client.last_event()
             assert end is not None
             assert (end.type, end.content["code"]) == ("error", "statement_timeout")
@@ -169,7 +164,6 @@ def written(service: Service) -> str:
     return "insert into unread_writes select n, repeat('x', 3000) from generate_series(1, 4000) n returning n, text"
 
 
-@pytest.mark.timing
 async def test_an_unread_result_of_a_write_is_kept_no_longer_than_a_stream(service: Service, written: str) -> None:
     with running_node(service.directory_dsn, stream_stall_ms=60_000) as slow_reader:
         async with StreamClient(slow_reader.port, service.api_key, receive_bytes=1024) as client:
@@ -177,7 +171,7 @@ async def test_an_unread_result_of_a_write_is_kept_no_longer_than_a_stream(servi
             await client.send(written, timeout_ms=2_000)
             await client.read_head()
             line = await _logged(slow_reader, "client_stalled")
-            assert 2.0 <= time.monotonic() - began_s <= 4.0 + GONE_WITHIN_S
+            assert 2.0 <= time.monotonic() - began_s <= 4.0 + GONE_WITHIN_S + STALL_S
             with pytest.raises(BrokenOff):
                 async for _ in client.chunks():
                     pass
@@ -207,7 +201,7 @@ async def test_unread_writes_use_stream_slots(service: Service, written: str) ->
 
 
 async def _logged(node: Node, code: str) -> dict[str, Any]:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(30):
         while not (lines := [line for line in node.log.read_text().splitlines() if f'"{code}"' in line]):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     line: dict[str, Any] = json.loads(lines[-1])

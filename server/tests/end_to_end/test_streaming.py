@@ -242,18 +242,14 @@ def test_streams_read_in_a_serializable_read_only_deferrable_transaction(service
     assert list(row.values()) == ["serializable", "on", "on", "0"]
 
 
-@pytest.mark.timing
 def test_a_stream_starts_soon_beside_a_long_transaction(service: Service) -> None:
     """A safe snapshot would be had only when the other transaction ends."""
     with service.engine() as engine:
         engine.execute("begin isolation level serializable read write")
         engine.execute("create table long_writer (n int)")
-        began_s = time.monotonic()
         (row,), end = stream(service, "select current_setting('transaction_deferrable') as deferrable")
-        took_s = time.monotonic() - began_s
         engine.execute("rollback")
     assert (row["deferrable"], end.type) == ("off", "done")
-    assert took_s < 5
 
 
 @pytest.mark.parametrize(("max_rows", "rows", "truncated"), [(0, 0, True), (3, 3, True), (5, 5, False), (9, 5, False)])
@@ -262,14 +258,12 @@ def test_max_rows_cuts_exactly(service: Service, max_rows: int, rows: int, trunc
     assert (len(got), end.content["row_count"], end.content["truncated"]) == (rows, rows, truncated)
 
 
-@pytest.mark.timing
 def test_an_interrupted_stream_of_a_slow_statement_ends_soon(service: Service) -> None:
-    began_s = time.monotonic()
+    """Otherwise it would end at its deadline, with an error."""
     got, end = stream(
-        service, "select n, pg_sleep(case when n > 3 then 30 else 0 end) from generate_series(1, 9) n", max_rows=2
+        service, "select n, pg_sleep(case when n > 3 then 600 else 0 end) from generate_series(1, 9) n", max_rows=2
     )
     assert (len(got), end.content["truncated"]) == (2, True)
-    assert time.monotonic() - began_s < 5
 
 
 def test_a_stream_has_no_limit_of_rows_or_bytes_beyond_a_buffered_results(service: Service) -> None:
@@ -308,7 +302,7 @@ def test_the_log_records_the_outcome_of_a_stream(service: Service) -> None:
 
 
 def _logged(logs: list[Any], request_id: str) -> dict[str, Any]:
-    until_s = time.monotonic() + 5
+    until_s = time.monotonic() + 30
     while time.monotonic() < until_s:
         for path in logs:
             for text in re.findall(rf"^.*{request_id}.*$", path.read_text(), re.MULTILINE):

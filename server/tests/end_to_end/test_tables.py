@@ -13,7 +13,7 @@ from plainsql_server.http.data.tables import TablesAnswer
 from server.tests.end_to_end import tenants
 from server.tests.end_to_end.error_shape import error_of
 from server.tests.end_to_end.own_databases import OwnDatabase, new_database, without_durability
-from server.tests.load import size
+from server.tests.load import STALL_S, size
 from server.tests.service import Service, running_service
 
 # 5,000 in the whole proof.
@@ -258,14 +258,13 @@ def test_the_expensive_query_is_skipped_for_a_matching_etag(alone: Service) -> N
 
 
 def wait_for_text(read: Any, wanted: str) -> str:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 30
     while wanted not in (text := read()) and time.monotonic() < end:
         os.sched_yield()
     assert wanted in text
     return str(text)
 
 
-@pytest.mark.timing
 @pytest.mark.timeout(240 + TABLES / 10)
 def test_thousands_of_tables_are_listed_in_time(alone: Service) -> None:
     database = new_database(alone)
@@ -283,8 +282,8 @@ def test_thousands_of_tables_are_listed_in_time(alone: Service) -> None:
     assert database.call("GET", "/tables", headers={"If-None-Match": known}).status_code == 304
     took_s["304"] = time.monotonic() - began_s
     print(f"{TABLES} tables: " + ", ".join(f"{query} {1000 * took:.0f} ms" for query, took in took_s.items()))
-    assert took_s["?detail=names"] < NAMES_WITHIN_S
-    assert took_s["?detail=full"] < FULL_WITHIN_S
+    assert took_s["?detail=names"] < NAMES_WITHIN_S + STALL_S
+    assert took_s["?detail=full"] < FULL_WITHIN_S + STALL_S
 
 
 def median_of_some(database: OwnDatabase, query: str) -> tuple[float, list[dict[str, Any]]]:

@@ -6,6 +6,7 @@ import pytest
 
 from server.tests.end_to_end.error_shape import check_shape, error_of
 from server.tests.end_to_end.transactions import Sent, fresh_table, last_row, numbers, post, run, with_params
+from server.tests.load import STALL_S
 from server.tests.service import Service
 
 FAILURES: dict[str, tuple[Sent, int, str]] = {
@@ -141,7 +142,6 @@ def test_a_stale_plan_is_retried_transparently(service: Service) -> None:
     assert service.value(f"select count(*) from {table} where a = 5") == 6
 
 
-@pytest.mark.timing
 def test_a_schema_change_within_the_transaction_is_handled_transparently(service: Service) -> None:
     table = fresh_table(service, "a int")
     service.query(f"insert into {table} values (1)")
@@ -152,10 +152,9 @@ def test_a_schema_change_within_the_transaction_is_handled_transparently(service
         assert len(results[2]["columns"]) == len(results[0]["columns"]) + 1
     results = run(service, read, "deallocate all", read)["results"]
     assert results[0]["rows"] == results[2]["rows"]
-    assert time.monotonic() - began_s < 3
+    assert time.monotonic() - began_s < 3 + STALL_S
 
 
-@pytest.mark.timing
 @pytest.mark.parametrize(
     "failing", ["execute mine", "do $$ begin raise exception 'cached plan must not change result type'"
                 " using errcode = '0A000'; end $$", with_params("select * from lying($1)", 1)],
@@ -170,10 +169,10 @@ def test_errors_that_resemble_a_stale_plan_fail_at_once(service: Service, failin
     began_s = time.monotonic()
     response = post(
         service, f"prepare mine as select * from {table}", f"alter table {table} add column b int", failing,
-        timeout_ms=8_000,
+        timeout_ms=60_000,
     )  # fmt: skip
     assert error_of(response, 200, "feature_not_supported")["statement_index"] == 2
-    assert time.monotonic() - began_s < 4
+    assert time.monotonic() - began_s < 4 + STALL_S
 
 
 def test_a_result_that_cannot_be_returned_reports_the_outcome(service: Service) -> None:

@@ -13,7 +13,7 @@ import pytest
 from server.tests.end_to_end import tenants
 from server.tests.end_to_end.error_shape import error_of
 from server.tests.end_to_end.transactions import Sent, fresh_table, last_row, numbers, post, run, with_params
-from server.tests.load import TIMING_STALL_S, new_tag
+from server.tests.load import STALL_S, new_tag
 from server.tests.processes import wait_for
 from server.tests.service import Service
 
@@ -109,7 +109,6 @@ def test_a_read_key_reads_and_does_not_write(service: Service) -> None:
     assert numbers(service, table) == [5]
 
 
-@pytest.mark.timing
 @pytest.mark.parametrize(
     "slow", ["select pg_sleep(600)", "do $$ begin loop begin perform pg_sleep(0.01); exception when query_canceled then"
              " null; end; end loop; end $$"], ids=["sleep", "trap"],
@@ -122,7 +121,7 @@ def test_a_deadline_ends_the_whole_transaction(service: Service, slow: str, posi
     statements.insert(position, f"/* {tag} */ {slow}")
     began_s = time.monotonic()
     error = error_of(post(service, *statements, timeout_ms=400), 200, "transaction_deadline_exceeded")
-    assert time.monotonic() - began_s < 1.6 + TIMING_STALL_S
+    assert time.monotonic() - began_s < 1.6 + STALL_S
     assert (error["outcome"], error["retryable"]) == ("rolled_back", False)
     assert "400 ms" in error["message"]
     assert numbers(service, table) == []
@@ -191,7 +190,7 @@ class Interference:
 
     def _wait_for_waiters(self, watcher: "psycopg.Connection[tuple[Any, ...]]", count: int) -> None:
         waiting = "select from pg_stat_activity where query = %s and wait_event_type = 'Lock'"
-        wait_for(lambda: watcher.execute(waiting, (self._lock,)).rowcount == count, 20, lambda: f"not {count} who wait")
+        wait_for(lambda: watcher.execute(waiting, (self._lock,)).rowcount == count, 60, lambda: f"not {count} who wait")
 
 
 def test_a_conflict_is_retried_with_the_correct_result(service: Service) -> None:

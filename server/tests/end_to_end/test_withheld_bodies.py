@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from server.tests.end_to_end.control import answer, new_key
-from server.tests.load import Node, running_node
+from server.tests.load import STALL_S, Node, running_node
 from server.tests.service import Service
 
 BODY_TIMEOUT_S = 2.0
@@ -94,7 +94,6 @@ async def test_a_key_revoked_before_the_body_is_complete_is_rejected(service: Se
     assert (status, body["error"]["code"]) == (401, "unauthenticated")
 
 
-@pytest.mark.timing
 async def test_a_body_that_never_arrives_times_out(service: Service, hasty: Node) -> None:
     await asyncio.gather(*(check_timeout(service, hasty, how) for how in ("in chunks", "with a large length")))
 
@@ -104,5 +103,5 @@ async def check_timeout(service: Service, hasty: Node, how: str) -> None:
     async with parked(hasty, service.api_key, how) as request:
         status, body = await request.answer()
         assert (status, body["error"]["code"]) == (408, "request_timeout")
-        assert BODY_TIMEOUT_S - 0.1 <= time.monotonic() - began_s <= BODY_TIMEOUT_S + 3
+        assert BODY_TIMEOUT_S - 0.1 <= time.monotonic() - began_s <= BODY_TIMEOUT_S + 3 + STALL_S
         assert await request.is_closed()

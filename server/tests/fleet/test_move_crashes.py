@@ -30,7 +30,7 @@ def test_after_a_crashed_move_the_database_is_complete_in_one_cell_and_can_be_mo
     died_s = time.monotonic()
     finish(fleet)
     assert fleet.cell() == ("second" if point in _MOVED else "local")
-    wait_for(lambda: can_be_written(fleet), 10, lambda: "it is not open")
+    wait_for(lambda: can_be_written(fleet), 60, lambda: "it is not open")
     print(f"\n{point}: usable {time.monotonic() - died_s:.1f} s after the mover died")
     assert fleet.now.checksums() == before
     assert fleet.leaked() == fleet.known_leaks

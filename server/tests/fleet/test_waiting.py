@@ -15,11 +15,11 @@ from server.tests.end_to_end.relay import Relay
 from server.tests.events import StreamClient
 from server.tests.fleet.concurrent_changes import move_with_changes
 from server.tests.fleet.stage import Fleet
-from server.tests.load import Client, Node, running_node
+from server.tests.load import STALL_S, Client, Node, running_node
 from server.tests.postgres import Postgres
 from server.tests.processes import wait_for
 
-HOLD = "update databases set held_until = now() + interval '30 s' where name = 'main'"
+HOLD = "update databases set held_until = now() + interval '120 s' where name = 'main'"
 RELEASE = "update databases set held_until = null where name = 'main'"
 APPLIED_AFTER_S = 3
 SLOW = "select n, pg_sleep(0.01) from generate_series(1, 100000) n"
@@ -51,7 +51,6 @@ def stage(clusters: tuple[Postgres, Postgres]) -> Iterator[Stage]:
             yield Stage(fleet, node, relay)
 
 
-@pytest.mark.timing
 async def test_a_request_to_a_held_database_waits_and_continues(stage: Stage) -> None:
     async with stage.client() as client:
         assert (await client.query("select 1")).succeeded
@@ -65,10 +64,9 @@ async def test_a_request_to_a_held_database_waits_and_continues(stage: Stage) ->
         stage.fleet.now.ask(RELEASE)
         answer = await waiting
         assert answer.succeeded, answer
-        assert time.monotonic() - released_s < APPLIED_AFTER_S
+        assert time.monotonic() - released_s < APPLIED_AFTER_S + STALL_S
 
 
-@pytest.mark.timing
 async def test_a_request_to_a_held_database_waits_no_longer_than_its_deadline(stage: Stage) -> None:
     async with stage.client() as client:
         stage.fleet.now.ask(HOLD)
@@ -76,7 +74,7 @@ async def test_a_request_to_a_held_database_waits_no_longer_than_its_deadline(st
         answer = await client.query("select 1", timeout_ms=400)
         assert (answer.status, answer.code, answer.outcome) == (503, "engine_unavailable", "not_executed")
         assert answer.is_refusal()
-        assert 0.3 < answer.elapsed_s < 5
+        assert 0.3 < answer.elapsed_s < 5 + STALL_S
         assert "being moved" in answer.body["error"]["message"]
         stage.fleet.now.ask(RELEASE)
         assert (await client.query("select 1", timeout_ms=20_000)).succeeded
@@ -86,10 +84,9 @@ async def until_refused(client: Client) -> None:
     """A change takes effect within a second, plus pauses of the machine; then requests that can't wait are rejected."""
     changed_s = time.monotonic()
     while (await client.query("select 1", timeout_ms=100)).code != "engine_unavailable":
-        assert time.monotonic() - changed_s < APPLIED_AFTER_S
+        assert time.monotonic() - changed_s < APPLIED_AFTER_S + STALL_S
 
 
-@pytest.mark.timing
 async def test_requests_to_a_cell_that_is_down_are_refused_at_once(stage: Stage) -> None:
     operator = stage.fleet.now
     async with stage.client() as client:
@@ -98,11 +95,11 @@ async def test_requests_to_a_cell_that_is_down_are_refused_at_once(stage: Stage)
         await until_refused(client)
         answer = await client.query("select 1", timeout_ms=20_000)
         assert answer.is_refusal()
-        assert answer.elapsed_s < 5
+        assert answer.elapsed_s < 5 + STALL_S
         await asyncio.to_thread(operator.run, "cell", "set", "local", "--state", "active")
         changed_s = time.monotonic()
         while not (await client.query("select 1")).succeeded:
-            assert time.monotonic() - changed_s < APPLIED_AFTER_S
+            assert time.monotonic() - changed_s < APPLIED_AFTER_S + STALL_S
 
 
 async def test_a_stream_interrupted_by_a_move_ends_with_an_error(stage: Stage) -> None:

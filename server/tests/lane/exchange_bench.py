@@ -83,7 +83,7 @@ class Bench:
         """Sends it, and reads as long as it waits for more."""
         progress = await self.run(plan)
         while progress == WAITING:
-            await asyncio.wait_for(wait_for_socket(self.connection.socket, write=False), 10)
+            await asyncio.wait_for(wait_for_socket(self.connection.socket, write=False), 30)
             progress = self.exchange.read_arrival()
         return progress
 

@@ -191,7 +191,7 @@ async def test_an_answer_may_be_cut_anywhere(postgres: Postgres) -> None:
                     assert bench.body()["results"][2]["rows"] == [{"n": cut}]
                 else:
                     assert (progress, bench.exchange.reason_name) == (CONVERT, "large")
-                    await asyncio.wait_for(bench.adopt(), 10)
+                    await asyncio.wait_for(bench.adopt(), 30)
             assert bench.connection.is_idle
             cut += 1
         # Before and after each statement.
@@ -224,7 +224,7 @@ async def test_with_tls_an_answer_may_be_cut_anywhere(tls_cell: TlsCell) -> None
                     assert bench.body()["results"][1]["rows"] == [{"b": cut}]
                 else:
                     assert (progress, bench.exchange.reason_name) == (CONVERT, "large")
-                    await asyncio.wait_for(bench.adopt(), 10)
+                    await asyncio.wait_for(bench.adopt(), 30)
             assert bench.connection.is_idle
             cut += 1
         # A cut between two records does not show.

@@ -180,7 +180,7 @@ async def test_a_connection_to_which_something_was_sent_is_not_used(postgres: Po
     async with bench_on(postgres) as bench:
         with postgres.connect() as other:
             other.execute("select pg_terminate_backend(%s)", (bench.connection.backend_pid,))
-        await asyncio.wait_for(wait_for_socket(bench.connection.socket, write=False), 10)
+        await asyncio.wait_for(wait_for_socket(bench.connection.socket, write=False), 30)
         assert bench.send(bench.plan("select 1 as a")) is None
 
 
@@ -190,7 +190,7 @@ async def test_a_connection_that_breaks_in_the_middle_is_left(postgres: Postgres
         assert bench.send(plan) == WAITING
         with postgres.connect() as other:
             other.execute("select pg_terminate_backend(%s)", (bench.connection.backend_pid,))
-        await asyncio.wait_for(wait_for_socket(bench.connection.socket, write=False), 10)
+        await asyncio.wait_for(wait_for_socket(bench.connection.socket, write=False), 30)
         assert bench.exchange.read_arrival() == CONVERT
         assert bench.exchange.reason_name == "error"
         with pytest.raises(ServiceError):

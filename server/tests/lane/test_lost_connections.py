@@ -84,7 +84,7 @@ async def test_a_closed_connection_leaves_nothing_for_the_garbage_collector() ->
             passed = echo.lane.lane.passed.by_name()
             assert {name: count for name, count in passed.items() if count} == {"head": 1, "caller": 2}
             writer.close()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while any(seen() is not None for seen in echo.seen):  # noqa: ASYNC110  # the server closes it
                     await asyncio.sleep(0.01)
         finally:

@@ -31,7 +31,7 @@ def on_a_terminal(stage: Stage, *arguments: str, stdout: int | None = None, colu
                 # The terminal's other end is closed.
                 break
     os.close(master)
-    assert process.wait(10) == 0, shown
+    assert process.wait(30) == 0, shown
     return shown.decode()
 
 

@@ -28,11 +28,11 @@ def guarded(postgres: Postgres, ending: signal.Signals = signal.SIGTERM) -> Iter
             assert guard.poll() is None, log_file.read_text()
         finally:
             guard.send_signal(ending)
-            guard.wait(10)
+            guard.wait(30)
 
 
 def _wait_until_watching(log_file: Path) -> None:
-    end_s = time.monotonic() + 20
+    end_s = time.monotonic() + 60
     while "Watching" not in log_file.read_text():
         assert time.monotonic() < end_s, log_file.read_text()
         time.sleep(0.02)

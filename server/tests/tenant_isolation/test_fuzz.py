@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from server.tests.load import size
+from server.tests.load import STALL_S, size
 from server.tests.tenant_isolation.cells import Hostile, hostile_cell
 from server.tests.tenant_isolation.random_sql import FUNCTIONS, Function, Generator
 
@@ -27,9 +27,9 @@ SEED = size("PLAINSQL_TEST_FUZZ_SEED", 0) or random.randrange(2**32)
 # How many inputs one example has: hypothesis' own work is for each example.
 BATCH = 20
 # Whatever is asked for, an answer comes within the statement's limit and a little.
-ANSWER_S = 20
+ANSWER_S = 60
 # And no other answer waits for it in the meantime. A hundred times what it takes on a machine that is not busy.
-LONGEST_S = 8.0
+LONGEST_S = 8.0 + 2 * STALL_S
 STATEMENT_MS = 300
 
 _counted = 0

@@ -11,7 +11,7 @@ import pytest
 
 from plainsql_server.assembly import safety_headers
 from plainsql_server.settings import Settings
-from server.tests.load import Node, running_node
+from server.tests.load import STALL_S, Node, running_node
 from server.tests.service import Service
 
 REQUEST_TIMEOUT_S = 1.0
@@ -60,7 +60,6 @@ BEGINNINGS = {
 }
 
 
-@pytest.mark.timing
 async def test_an_incomplete_request_times_out(hasty: Node) -> None:
     # All at once, because each is only waited for.
     await asyncio.gather(*(check_timeout(hasty, *each) for each in BEGINNINGS.items()))
@@ -74,15 +73,14 @@ async def check_timeout(hasty: Node, name: str, beginning: bytes) -> None:
     took_s = time.monotonic() - began_s
     status, error = error_of(answer[answer.rindex(b"HTTP/1.1 ") :])
     assert (status, error["code"], error["outcome"]) == (408, "request_timeout", "not_executed"), name
-    assert REQUEST_TIMEOUT_S - 0.1 <= took_s <= REQUEST_TIMEOUT_S + SLACK_S, name
+    assert REQUEST_TIMEOUT_S - 0.1 <= took_s <= REQUEST_TIMEOUT_S + SLACK_S + STALL_S, name
 
 
-@pytest.mark.timing
 async def test_a_request_head_sent_byte_by_byte_times_out(hasty: Node) -> None:
     async with connected(hasty) as (reader, writer):
         writer.write(b"GET / HTTP/1.1\r\n")
         began_s = time.monotonic()
-        while not reader.at_eof() and time.monotonic() - began_s < 10:
+        while not reader.at_eof() and time.monotonic() - began_s < 60:
             writer.write(b"x-more: y\r\n")
             try:
                 async with asyncio.timeout(0.1):
@@ -90,7 +88,7 @@ async def test_a_request_head_sent_byte_by_byte_times_out(hasty: Node) -> None:
                     break
             except TimeoutError:
                 continue
-    assert time.monotonic() - began_s <= REQUEST_TIMEOUT_S + SLACK_S
+    assert time.monotonic() - began_s <= REQUEST_TIMEOUT_S + SLACK_S + STALL_S
 
 
 async def test_requests_that_arrive_in_time_are_answered_however_old_the_connection(
@@ -129,7 +127,7 @@ async def test_connections_beyond_the_cap_are_rejected_and_others_continue(servi
                 assert b" 200 " in await other.readuntil(b"\r\n\r\n")
             inside[0][1].write(b"GET /health?live HTTP/1.1\r\nhost: x\r\n\r\n")
             await inside[0][0].readuntil(b"}")
-        async with asyncio.timeout(10), node.client(service.api_key) as client:
+        async with asyncio.timeout(30), node.client(service.api_key) as client:
             while not (await client.query("select 1")).succeeded:
                 pass
 
