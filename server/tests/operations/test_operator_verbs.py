@@ -16,6 +16,7 @@ import pytest
 from psycopg import sql
 
 from plainsql_server.core.credential import is_well_formed
+from server.tests import plain_http
 from server.tests.load import running_node
 from server.tests.operations.stage import Stage
 from server.tests.processes import wait_for
@@ -44,7 +45,7 @@ def test_a_signup_gets_a_url_a_database_and_a_key(stage: Stage) -> None:
 
 def post(port: int, key: str, statement: str) -> httpx.Response:
     headers = {"Authorization": f"Bearer {key}"}
-    return httpx.post(f"http://127.0.0.1:{port}/v1/query", headers=headers, json={"sql": statement}, timeout=60)
+    return plain_http.post(f"http://127.0.0.1:{port}/v1/query", headers=headers, json={"sql": statement}, timeout=60)
 
 
 def test_a_suspended_organization_is_refused_and_resumed_and_gets_another_tier(stage: Stage) -> None:
@@ -121,7 +122,7 @@ def test_a_purged_organization_leaves_only_what_is_listed_with_requests_in_fligh
     other = as_json(stage, "org", "create", "Stays", "--database", "main", "--key", "k")
     with running_node(stage.dsn) as node:
         assert post(node.port, made["key"], "create table t as select 1").status_code == 200
-        with httpx.Client() as client:
+        with plain_http.client() as client:
             sleeping = client.build_request(
                 "POST", f"http://127.0.0.1:{node.port}/v1/query", headers={"Authorization": f"Bearer {made['key']}"},
                 json={"sql": "select pg_sleep(60)"},
