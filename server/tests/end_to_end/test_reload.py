@@ -14,6 +14,7 @@ import pytest
 import trustme
 
 from plainsql_server.dev.ports import free_ports
+from server.tests import plain_http
 from server.tests.consistency.faults import wait_until, workers_of
 from server.tests.load import Client, NoAnswer, Node, running_node, size
 from server.tests.processes import wait_for
@@ -118,7 +119,7 @@ def wait_for_new(node: Node, certificates: Certificates, before: set[int], ports
 
 def has_metrics(port: int) -> bool:
     try:
-        return "plainsql_build_info" in httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=5).text
+        return "plainsql_build_info" in plain_http.get(f"http://127.0.0.1:{port}/metrics", timeout=5).text
     except httpx.TransportError:
         return False
 
