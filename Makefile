@@ -38,8 +38,9 @@ SOAK_tenant_isolation := server/tests/tenant_isolation
 SOAK_client := client/tests
 SOAK_failover := server/tests/failover
 SOAK_moves := server/tests/fleet
+SOAK_drills := server/tests/drills
 SOAK_all := $(SOAK_consistency) $(SOAK_engine) $(SOAK_streams) $(SOAK_control) $(SOAK_tenant_isolation) $(SOAK_client) \
-	$(SOAK_failover) $(SOAK_moves)
+	$(SOAK_failover) $(SOAK_moves) $(SOAK_drills)
 
 .DEFAULT_GOAL := help
 .PHONY: help installer environment setup extensions check collect test-unit test test-parallel test-postgres-18 test-chaos test-timing test-packages soak neighbours dev bench openapi reference lock audit sbom packages manylinux
@@ -97,7 +98,7 @@ test-timing: extensions  ## run the tests that make claims about time; run nothi
 test-packages:  ## build, install and run the packages with several Pythons (PYTHONS="3.12 3.13" to choose)
 	PLAINSQL_TEST_FULL=1 PLAINSQL_TEST_PYTHONS="$(or $(PYTHONS),3.11 3.12 3.13)" $(BIN)/pytest server/tests/test_packages.py $(ARGS)
 
-soak: extensions  ## run the full-size tests and print their findings (PART=consistency, spanning, failover, moves, engine, streams, control, tenant_isolation, client)
+soak: extensions  ## run the full-size tests and print their findings (PART=consistency, spanning, failover, moves, drills, engine, streams, control, tenant_isolation, client)
 	set -a; . server/tests/full_sizes.env; PLAINSQL_TEST_GATE=1; $(BIN)/pytest -q -s --timeout 1800 $(SOAK_$(or $(PART),all)) $(ARGS)
 
 neighbours: extensions  ## run each attack and flood of one tenant on another; prints the table in docs/security.md
