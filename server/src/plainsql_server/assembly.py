@@ -13,11 +13,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import uvicorn
+from psycopg.conninfo import conninfo_to_dict
 
 from plainsql_server.control_plane.disk_guard import DiskGuard
 from plainsql_server.control_plane.finishing import Finisher
 from plainsql_server.control_plane.reaping import Reaper
 from plainsql_server.control_plane.spanning import Recovery
+from plainsql_server.control_plane.upkeep import Upkeep
 from plainsql_server.core.clock import now
 from plainsql_server.core.errors import ServiceError, described
 from plainsql_server.core.garbage import spare_requests
@@ -195,7 +197,9 @@ def build_control_application(settings: Settings, observe: Observer) -> Applicat
             _in_background(Reaper(directory, observe).run(), observe),
             _in_background(Recovery(directory, observe).run(), observe),
             _in_background(DiskGuard(directory, observe, settings.database_max_mb * 1_000_000).run(), observe),
+            _upkeep(directory, settings, observe) as upkeep,
         ):
+            observe.metrics.watch_upkeep(upkeep.load)
             readiness.drain_on_signals()
             _end_with_parent()
             checks: dict[str, Check] = {"directory": directory.check, "limiter": permits.check}
@@ -305,6 +309,15 @@ async def _finisher(directory: Directory, observe: Observe) -> AsyncIterator[Fin
     finisher = Finisher(directory, observe)
     async with _in_background(finisher.run(), observe):
         yield finisher
+
+
+@asynccontextmanager
+async def _upkeep(directory: Directory, settings: Settings, observe: Observe) -> AsyncIterator[Upkeep]:
+    client = conninfo_to_dict(settings.directory_dsn).get("sslcert")
+    files = {"planes": settings.tls_cert_file, "client of the directory": client}
+    upkeep = Upkeep(directory, observe, {name: str(file) for name, file in files.items() if file})
+    async with _in_background(upkeep.run(), observe):
+        yield upkeep
 
 
 @asynccontextmanager

@@ -28,6 +28,7 @@ from plainsql_server.core.observation import (
     Observation,
     Reaped,
     RequestFinished,
+    UpkeepLoad,
 )
 from plainsql_server.extension_modules import COMPILED_TEXT
 
@@ -84,6 +85,7 @@ class Metrics(Collector):
         self._limiter: Callable[[], LimiterLoad] | None = None
         self._lane: Callable[[], LaneLoad] | None = None
         self._handshakes: Callable[[], HandshakeLoad] | None = None
+        self._upkeep: Callable[[], UpkeepLoad] | None = None
         self._requests: Counter[tuple[str, int]] = Counter()
         self._errors: Counter[str] = Counter()
         self._reaped: Counter[tuple[str, str]] = Counter()
@@ -122,6 +124,10 @@ class Metrics(Collector):
     def watch_handshakes(self, load: Callable[[], HandshakeLoad]) -> None:
         """Adds clients' TLS handshakes to the metrics."""
         self._handshakes = load
+
+    def watch_upkeep(self, load: Callable[[], UpkeepLoad]) -> None:
+        """Adds what the control plane measures of cells, certificates and backups."""
+        self._upkeep = load
 
     def serve(self, host: str, ports: range) -> None:
         """Serves the metrics on the first free port. Each worker process takes one.
@@ -194,6 +200,8 @@ class Metrics(Collector):
             yield from _lane_metrics(self._lane())
         if self._handshakes is not None:
             yield from _handshake_metrics(self._handshakes())
+        if self._upkeep is not None:
+            yield from _upkeep_metrics(self._upkeep())
 
     def _count(self, finished: RequestFinished) -> None:
         route = finished.route
@@ -265,6 +273,51 @@ def _handshake_metrics(load: HandshakeLoad) -> Iterator[Metric]:
     for reason, count in load.failed.items():
         failed.add_metric([reason], count)
     yield failed
+
+
+# A gauge for each measure of a cell: its field, its name, its text.
+_CELL_UPKEEP = (
+    ("is_up", "plainsql_cell_up", "1 if the cell answered when it was last measured."),
+    ("transaction_id_age", "plainsql_cell_transaction_id_age", "Transactions since the oldest id that is in use."),
+    ("multixact_id_age", "plainsql_cell_multixact_id_age", "Multixacts since the oldest id that is in use."),
+    ("standbys_missing", "plainsql_cell_standbys_missing", "Standbys that the cell should have and that don't follow."),
+    ("behind_bytes", "plainsql_cell_standby_behind_bytes", "How far the last standby is behind."),
+    ("is_archiving_failing", "plainsql_cell_archiving_failed", "1 if the last WAL file could not be archived."),
+    ("disk_free_ratio", "plainsql_cell_disk_free_ratio", "Free part of the cell's disk, if it is this machine's."),
+)
+
+
+def _upkeep_metrics(load: UpkeepLoad) -> Iterator[Metric]:
+    if not load.measured_at_s:
+        return
+    yield GaugeMetricFamily(
+        "plainsql_upkeep_measured_timestamp_seconds", "When cells, certificates and backups were last measured.",
+        load.measured_at_s,
+    )  # fmt: skip
+    for field, name, text in _CELL_UPKEEP:
+        family = GaugeMetricFamily(name, text, labels=["cell"])
+        for cell in load.cells:
+            value = getattr(cell, field)
+            if value is not None:
+                family.add_metric([cell.cell], float(value))
+        yield family
+    expiry = GaugeMetricFamily(
+        "plainsql_certificate_expiry_timestamp_seconds", "When a certificate expires.", labels=["certificate"]
+    )
+    for certificate, expiry_s in load.certificate_expiry_s.items():
+        expiry.add_metric([certificate], expiry_s)
+    yield expiry
+    age = GaugeMetricFamily(
+        "plainsql_backup_age_seconds", "Age of the oldest last backup of a database, and of the directory's.",
+        labels=["of"],
+    )  # fmt: skip
+    for of, age_s in (("databases", load.backup_age_s), ("directory", load.directory_backup_age_s)):
+        if age_s is not None:
+            age.add_metric([of], age_s)
+    yield age
+    yield GaugeMetricFamily(
+        "plainsql_backups_failing", "Databases whose last backup attempt failed.", load.backups_failing
+    )
 
 
 def _limiter_metrics(load: LimiterLoad) -> Iterator[Metric]:

@@ -4,8 +4,8 @@ A component reports an event by calling `Observe`. `assembly.py` decides what be
 observation never contains SQL text, parameters, result values or secrets.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from plainsql_server.core.errors import ServiceError, described
@@ -102,6 +102,34 @@ class HandshakeLoad:
 
     under_way: int
     failed: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class CellUpkeep:
+    """What an operator has to watch on one cell. If it is not up, nothing else is known."""
+
+    cell: str
+    is_up: bool = False
+    transaction_id_age: int | None = None
+    multixact_id_age: int | None = None
+    standbys_missing: int | None = None
+    behind_bytes: int | None = None
+    is_archiving_failing: bool | None = None
+    # None: the disk is another machine's.
+    disk_free_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UpkeepLoad:
+    """What an operator has to watch, as measured last. `measured_at_s` is 0 before the first time."""
+
+    measured_at_s: float = 0.0
+    cells: Sequence[CellUpkeep] = ()
+    # When each certificate expires, in seconds since 1970, by what it is for.
+    certificate_expiry_s: Mapping[str, float] = field(default_factory=dict)
+    backup_age_s: float | None = None
+    directory_backup_age_s: float | None = None
+    backups_failing: int = 0
 
 
 @dataclass(frozen=True, slots=True)
