@@ -104,7 +104,7 @@ class Application:
                 principal = await authenticate(request, self._principals, route)
                 # Every authenticated request counts, including those that lack the scope.
                 if not request.has_permit:
-                    await take_permit(request, principal, self._permits, reserve_for=route.reserve_for)
+                    await take_permit(request, principal, self._permits)
                 check_scope(principal, route)
                 if route.body_type is not None and await _read_body(request, route, route.body_type, principal):
                     # The key may have been revoked while the body arrived.

@@ -6,7 +6,7 @@ The headers follow the IETF draft on rate limit headers. The counting is in `lim
 from math import ceil
 
 from plainsql_server.core.errors import LimitError
-from plainsql_server.core.principal import Principal, Scope
+from plainsql_server.core.principal import Principal
 from plainsql_server.http.server.requests import Request
 from plainsql_server.http.server.responses import Header
 from plainsql_server.limits.account import Permit
@@ -14,8 +14,6 @@ from plainsql_server.limits.permits import Permits
 from plainsql_server.limits.tiers import TIERS
 
 _WINDOW_S = 60
-# Enough to list keys and revoke some, in a minute.
-RESERVE = 20
 
 
 def _headers(tier: str, limit: int) -> tuple[tuple[bytes, bytes], bytes]:
@@ -32,12 +30,8 @@ HEADERS = {
 }
 
 
-async def take_permit(
-    request: Request, principal: Principal, permits: Permits, *, reserve_for: Scope | None = None
-) -> None:
+async def take_permit(request: Request, principal: Principal, permits: Permits) -> None:
     """Takes a permit and sets the headers of the response. Raises LimitError if the limit is exceeded.
-
-    With `reserve_for`, a key with this scope then has a few permits of its own.
 
     A tier without a rate limit has no headers. The remaining count is what this process knows: it is exact at low
     rates; at high rates it misses the permits that other processes have leased since.
@@ -47,13 +41,7 @@ async def take_permit(
         return
     permit = await permits.take(principal.organization_id, limit)
     request.rate_headers = rate_headers(principal.tier, permit)
-    if permit.granted:
-        return
-    if reserve_for is None or not principal.may(reserve_for):
-        raise _rate_limited(limit, principal.tier, permit.wait_s)
-    # By key, so that a key which uses up the organization's permits can't use up those of another key.
-    reserved = await permits.take(f"{principal.organization_id}/{principal.key_id}", RESERVE)
-    if not reserved.granted:
+    if not permit.granted:
         raise _rate_limited(limit, principal.tier, permit.wait_s)
 
 

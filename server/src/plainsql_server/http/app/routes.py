@@ -46,15 +46,8 @@ class Route:
     answers_queries: bool = False
     # Whether the key may be in the body's field `api_key`, if there is no Authorization header.
     key_in_body: bool = False
-    # Whether it has permits of its own, for each key, when the organization's are used up.
-    has_reserve: bool = False
     # The media type of the body that it takes; None if it takes none.
     body_type: bytes | None = None
-
-    @property
-    def reserve_for(self) -> Scope | None:
-        """The scope that a key needs to use the route's reserve of permits; None if there is none."""
-        return self.scope if self.has_reserve and isinstance(self.scope, Scope) else None
 
     def __post_init__(self) -> None:
         declared = self.contract.path
@@ -76,12 +69,10 @@ def scoped_route(
     *,
     contract: Contract,
     answers_queries: bool = False,
-    has_reserve: bool = False,
 ) -> Route:
     """A route that requires a key or session with a scope."""
     return Route(
-        method, path, scope, purpose, answer, _never, contract, answers_queries,
-        has_reserve=has_reserve, body_type=contract.body_type,
+        method, path, scope, purpose, answer, _never, contract, answers_queries, body_type=contract.body_type
     )  # fmt: skip
 
 

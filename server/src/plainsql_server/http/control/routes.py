@@ -110,11 +110,10 @@ def _key_routes(keys: KeyRoutes) -> list[Route]:
     revoked = Contract(path=_KEY, answers={204: None}, errors=("key_not_found",))
     return [
         _admin("POST", "/v1/keys", "Create an API key", keys.post, made),
-        # These work while a leaked key uses up the rate limit: they are what it takes to end that.
-        _admin("GET", "/v1/keys", "List API keys", keys.list_, listed, has_reserve=True),
-        _admin("GET", "/v1/keys/{id}", "Show an API key", keys.get, shown, has_reserve=True),
-        _admin("POST", "/v1/keys/{id}/rotate", "Rotate an API key", keys.rotate, rotated, has_reserve=True),
-        _admin("DELETE", "/v1/keys/{id}", "Revoke an API key", keys.delete, revoked, has_reserve=True),
+        _admin("GET", "/v1/keys", "List API keys", keys.list_, listed),
+        _admin("GET", "/v1/keys/{id}", "Show an API key", keys.get, shown),
+        _admin("POST", "/v1/keys/{id}/rotate", "Rotate an API key", keys.rotate, rotated),
+        _admin("DELETE", "/v1/keys/{id}", "Revoke an API key", keys.delete, revoked),
     ]
 
 
@@ -181,7 +180,5 @@ def _organization_routes(organizations: OrganizationRoutes) -> list[Route]:
     ]
 
 
-def _admin(
-    method: str, path: str, purpose: str, answer: Answer, contract: Contract, *, has_reserve: bool = False
-) -> Route:
-    return scoped_route(method, path, Scope.ADMIN, purpose, answer, contract=contract, has_reserve=has_reserve)
+def _admin(method: str, path: str, purpose: str, answer: Answer, contract: Contract) -> Route:
+    return scoped_route(method, path, Scope.ADMIN, purpose, answer, contract=contract)
