@@ -40,6 +40,8 @@ OPEN_ROUTES = frozenset(
     for path in (
         "/",
         "/health",
+        "/health/live",
+        "/health/ready",
         "/openapi.json",
         "/docs",
         "/docs/docs.js",
