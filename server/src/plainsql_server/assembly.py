@@ -23,6 +23,7 @@ from plainsql_server.control_plane.upkeep import Upkeep
 from plainsql_server.core.clock import now
 from plainsql_server.core.errors import ServiceError, described
 from plainsql_server.core.garbage import spare_requests
+from plainsql_server.core.long_work import favour_loop
 from plainsql_server.core.observation import FailureObserved, Observation, Observe
 from plainsql_server.core.tasks import end
 from plainsql_server.data_plane.databases import Databases
@@ -110,6 +111,7 @@ def data_application(own_port: int | None = None) -> Application:
     observer = Observer.serving(settings.metrics_host, settings.metrics_ports)
     application = build_data_application(settings, observer, own_port)
     spare_requests()
+    favour_loop()
     return application
 
 

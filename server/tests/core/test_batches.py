@@ -33,4 +33,4 @@ async def test_others_run_between_the_batches() -> None:
     counting = asyncio.create_task(count())
     seen = [rounds async for _ in in_batches(range(12), lambda _: 1, 5)]
     counting.cancel()
-    assert seen == [0, 1, 2]
+    assert seen[0] == 0 < seen[1] < seen[2]

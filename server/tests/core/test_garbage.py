@@ -25,8 +25,8 @@ def test_what_is_there_at_the_start_is_not_visited_again() -> None:
     subprocess.run([sys.executable, "-c", _SPARED], check=True, timeout=60)
 
 
-def test_the_data_plane_spares_its_modules() -> None:
-    made = "import gc; from plainsql_server.assembly import data_application as made; made()"
-    check = f"{made}; assert gc.get_freeze_count() > 10_000"
+def test_the_data_plane_spares_its_modules_and_its_loop() -> None:
+    made = "import gc, sys; from plainsql_server.assembly import data_application as made; made()"
+    check = f"{made}; assert gc.get_freeze_count() > 10_000; assert sys.getswitchinterval() < 0.001"
     environment = {**os.environ, "PLAINSQL_DIRECTORY_DSN": "dbname=unused"}
     subprocess.run([sys.executable, "-c", check], check=True, timeout=60, env=environment)

@@ -39,6 +39,7 @@ async def application(database: OwnDatabase, **settings: Any) -> AsyncIterator[C
         sent = msgspec.json.encode(body)
         response = await made.respond(Request(method, path, query.encode(), headers, body=sent))
         assert response is not None
+        assert isinstance(response.body, bytes)
         answer: dict[str, Any] = msgspec.json.decode(response.body)
         return {"status": response.status, **answer}
 

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from plainsql_server.core.errors import EngineError, InternalError, Outcome, ServiceError
-from plainsql_server.engine.connection.connection import Connection, ResultTooLarge
+from plainsql_server.engine.connection.connection import Connection
 from plainsql_server.engine.connection.exchange import drain_commit, run_command
 from plainsql_server.engine.connection.queries import query_values
+from plainsql_server.engine.connection.valve import ResultTooLarge
 from server.tests.postgres import SUPERUSER, Postgres
 
 VALUE_BYTES = 120_000

@@ -1,8 +1,10 @@
 """Digests of results, compared with a simple model: equal exactly if columns, rows and command are equal."""
 
+import asyncio
 import re
 from collections import Counter
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from random import Random
 from typing import Any, cast
 
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from psycopg.pq.abc import PGresult
 
 from plainsql_server.core.result import Digests
+from plainsql_server.engine.encoding import digests as hashing
 from plainsql_server.engine.encoding import transaction_times
 from plainsql_server.engine.encoding.digests import RowHasher, digest_key
 from plainsql_server.engine.encoding.transaction_times import MAX_DATES, TransactionTimes
@@ -38,12 +41,14 @@ class Chunk:
 def pauses(work: Coroutine[Any, Any, bool]) -> int:
     """Runs it to its end. Returns how often others could have run."""
     count = 0
-    try:
-        while True:
-            work.send(None)
-            count += 1
-    except StopIteration:
-        return count
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hashing, "share_loop", partial(asyncio.sleep, 0))
+        try:
+            while True:
+                work.send(None)
+                count += 1
+        except StopIteration:
+            return count
 
 
 def times_of(*times: str) -> TransactionTimes:

@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from plainsql_server.core.errors import EngineError
-from plainsql_server.engine.connection.connection import CONNECTING_TIMED_OUT, Connection
+from plainsql_server.engine.connection.connection import Connection
 from plainsql_server.engine.connection.exchange import run_command
+from plainsql_server.engine.connection.opening import CONNECTING_TIMED_OUT
 from server.tests.postgres import SUPERUSER
 from server.tests.tls_cell import TlsCell, running_tls_cell
 

@@ -68,6 +68,7 @@ async def test_a_request_that_comes_while_the_resources_are_closed_is_not_execut
     await app({"type": "lifespan"}, receive, send)
     (answer,) = answers
     assert answer is not None
+    assert isinstance(answer.body, bytes)
     error = json.loads(answer.body)["error"]
     assert (answer.status, error["code"], error["outcome"]) == (503, "shutting_down", "not_executed")
 

@@ -198,6 +198,14 @@ async def stalled_streams(attacker: Attacker) -> None:
         await asyncio.sleep(max(0.0, attacker.until_s - time.monotonic()))
 
 
+async def long_values(attacker: Attacker) -> None:
+    """Results that take the service itself long to parse, to encode and to send."""
+    digits = "select repeat('1', 40000000)"
+    escapes = """select repeat(E'a"\\n', 8000000)"""
+    rows = "select g, md5(g::text) as a, md5(g::text) as b from generate_series(1, 100000) g"
+    await _at_once(*(attacker.repeat(sql) for sql in (digits, digits, escapes, rows)))
+
+
 async def rehearsals(attacker: Attacker) -> None:
     """Dry runs with what costs the service itself the most: many verified reads, large digests, frozen inserts."""
     async with attacker.node.client(attacker.key) as client:
@@ -227,6 +235,8 @@ class Bomb:
     """What the superuser is asked for in the attacker's database meanwhile; None: what the attacker was answered."""
     least: int
     in_full: int
+    is_costly_to_see: bool = False
+    """Whether looking disturbs others, so that it ends as soon as enough was seen."""
 
 
 _RUNNING = "select count(*) from pg_stat_activity where usename ~ '^o_' and datname = current_database() and {}"
@@ -237,7 +247,8 @@ ATTACKS: dict[str, Bomb] = {
     "idle serializable": Bomb(
         idle_serializable, "sleeping transactions", _RUNNING.format("query ~ 'pg_sleep' and state = 'active'"), 2, 4
     ),
-    "lock bomb": Bomb(lock_bomb, "locks", _LOCKS, 2_000, 10_000),
+    # To count locks is to hold all partitions of the lock table meanwhile.
+    "lock bomb": Bomb(lock_bomb, "locks", _LOCKS, 2_000, 10_000, is_costly_to_see=True),
     "predicate locks": Bomb(predicate_lock_bomb, "predicate locks", f"{_LOCKS} and mode = 'SIReadLock'", 2_000, 30_000),
     "CPU bomb": Bomb(cpu_bomb, "running statements", _RUNNING.format("query ~ '100000000' and state = 'active'"), 2, 4),
     "short lives": Bomb(short_lives, "cancelled statements", None, 10, 200),
@@ -253,6 +264,7 @@ ATTACKS: dict[str, Bomb] = {
     ),
     "connection flood": Bomb(connection_flood, "requests", None, 50, 1_000),
     "NOTIFY flood": Bomb(notify_flood, "requests, 5,000 each", None, 3, 30),
+    "long values": Bomb(long_values, "long results", None, 1, 10),
     "rehearsals": Bomb(rehearsals, "rehearsals", None, 3, 10),
     "stalled streams": Bomb(stalled_streams, "stalled streams", _RUNNING.format("query ~ '^fetch'"), 1, 2),
 }

@@ -200,7 +200,8 @@ async def _watch(hostile: Hostile, bomb: Bomb, sight: Sight) -> None:
     async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as admin:
         before = await (await admin.execute("select txid_current()")).fetchone()
         seen = bomb.seen.replace("{before}", str(before[0] if before else 0))
-        while True:
+        enough = bomb.in_full if IS_FULL else bomb.least
+        while sight.most < enough or not bomb.is_costly_to_see:
             row = await (await admin.execute(seen.encode())).fetchone()
             sight.most = max(sight.most, row[0] or 0 if row else 0)
             await asyncio.sleep(0.3)

@@ -7,9 +7,10 @@ The costs are up to the caller. Work of cost 1 should take about five microsecon
 millisecond, unless a single item costs more.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import TypeVar
+
+from plainsql_server.core.loop_share import share_loop
 
 _Item = TypeVar("_Item")
 _BATCH = 200
@@ -23,7 +24,7 @@ async def in_batches(
     for item in items:
         if spent >= limit:
             yield batch
-            await asyncio.sleep(0)
+            await share_loop()
             batch, spent = [], 0
         batch.append(item)
         spent += cost(item)

@@ -11,8 +11,8 @@ from typing import Protocol
 
 from plainsql_server.core.errors import EngineError, LimitError, Outcome, ServiceError, StatementError
 from plainsql_server.core.placeholders import hint_for
-from plainsql_server.engine.connection.connection import ResultTooLarge
 from plainsql_server.engine.connection.interrupt import InterruptReason
+from plainsql_server.engine.connection.valve import ResultTooLarge
 from plainsql_server.limits.tiers import Limits
 
 

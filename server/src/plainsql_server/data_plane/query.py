@@ -18,9 +18,9 @@ from plainsql_server.data_plane.job import StatementJob, admit, note_usage
 from plainsql_server.data_plane.outcome import complete_error, result_too_large, to_error, was_rolled_back
 from plainsql_server.data_plane.retry import DEFAULT_RETRIES, Retries
 from plainsql_server.directory.tally import Tally
-from plainsql_server.engine.connection.connection import ResultTooLarge
 from plainsql_server.engine.connection.interrupt import InterruptReason
 from plainsql_server.engine.connection.session_state import SessionState
+from plainsql_server.engine.connection.valve import ResultTooLarge
 from plainsql_server.engine.execution.execution import CHUNK_ROWS, ResultStream
 from plainsql_server.engine.pool.pool import Lease, Pool
 from plainsql_server.engine.pool.pools import Pools

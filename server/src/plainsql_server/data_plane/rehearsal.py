@@ -12,10 +12,11 @@ from itertools import compress
 from plainsql_server.core.clock import Deadline
 from plainsql_server.core.errors import RequestError, ServiceError
 from plainsql_server.core.insert_text import MAX_LENGTH, InsertText, read_insert
+from plainsql_server.core.loop_share import share_loop
 from plainsql_server.data_plane.transaction_request import TransactionStatement
 from plainsql_server.engine.connection.catalog import Catalog
-from plainsql_server.engine.connection.connection import ResultTooLarge
 from plainsql_server.engine.connection.interrupt import InterruptReason
+from plainsql_server.engine.connection.valve import ResultTooLarge
 from plainsql_server.engine.execution.expectations import differs, twice, volatile_read
 from plainsql_server.engine.execution.plan import ExpectedDigest, Plan
 from plainsql_server.engine.execution.transaction import Attempt
@@ -96,7 +97,7 @@ async def read_inserts(statements: Sequence[TransactionStatement]) -> list[Inser
             read.append(_read(statement.sql))
             if before_pause <= 0:
                 before_pause = _PAUSE_AFTER
-                await asyncio.sleep(0)
+                await share_loop()
     return read
 
 

@@ -18,8 +18,8 @@ from plainsql_server.data_plane.databases import Databases, Place
 from plainsql_server.data_plane.outcome import OwnLimits, to_error
 from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.connection.batch import BatchResult, Own, run_batch
-from plainsql_server.engine.connection.connection import ResultTooLarge
 from plainsql_server.engine.connection.session_state import SessionState
+from plainsql_server.engine.connection.valve import ResultTooLarge
 from plainsql_server.engine.pool.pool import Lease
 from plainsql_server.engine.pool.pools import Pools
 from plainsql_server.limits.tiers import TIERS

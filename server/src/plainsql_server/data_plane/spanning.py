@@ -35,8 +35,8 @@ from plainsql_server.core.result import joined
 from plainsql_server.data_plane.outcome import timed_out, to_error
 from plainsql_server.data_plane.spanning_lock import SpanningLock, SpanningLocks, lock_lost
 from plainsql_server.data_plane.transaction import Job, TransactionPart, TransactionResult, try_until_done
-from plainsql_server.engine.connection.connection import ResultTooLarge
 from plainsql_server.engine.connection.sqlstate import connection_lost, engine_unavailable
+from plainsql_server.engine.connection.valve import ResultTooLarge
 from plainsql_server.engine.execution.plan import Results
 from plainsql_server.engine.execution.records import AlreadyRecorded
 from plainsql_server.engine.execution.spanning import Participant, commit_anew, gid_of, new_gid

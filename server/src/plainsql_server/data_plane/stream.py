@@ -22,8 +22,8 @@ from plainsql_server.data_plane.job import StatementJob, admit, note_usage
 from plainsql_server.data_plane.outcome import complete_error, timed_out, to_error
 from plainsql_server.data_plane.query import Queries
 from plainsql_server.directory.tally import Tally
-from plainsql_server.engine.connection.connection import ResultTooLarge
 from plainsql_server.engine.connection.exchange import run_command
+from plainsql_server.engine.connection.valve import ResultTooLarge
 from plainsql_server.engine.execution.read_stream import NoSafeSnapshot, ReadStream, is_refused_write
 from plainsql_server.engine.pool.pool import Lease, Pool
 from plainsql_server.engine.pool.pools import Pools

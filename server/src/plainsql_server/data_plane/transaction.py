@@ -7,7 +7,6 @@ to one database, and a simple commit is enough. If they go to several, `data_pla
 everything before and after is the same.
 """
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from plainsql_server.core.clock import Deadline, monotonic_us
 from plainsql_server.core.errors import Outcome, RequestError, ServiceError
 from plainsql_server.core.ids import Kind, new_id
 from plainsql_server.core.insert_text import InsertText
+from plainsql_server.core.loop_share import share_loop
 from plainsql_server.core.principal import Principal
 from plainsql_server.core.result import FrozenInsert, Notices, Result
 from plainsql_server.core.sql_text import is_empty, refuse_stream_hint
@@ -36,9 +36,9 @@ from plainsql_server.data_plane.rehearsal import (
 from plainsql_server.data_plane.retry import DEFAULT_RETRIES, Retries
 from plainsql_server.data_plane.transaction_request import TransactionRequest, TransactionStatement, read_parameter
 from plainsql_server.directory.tally import Tally
-from plainsql_server.engine.connection.connection import ResultTooLarge
 from plainsql_server.engine.connection.interrupt import InterruptReason
 from plainsql_server.engine.connection.session_state import SessionState
+from plainsql_server.engine.connection.valve import ResultTooLarge
 from plainsql_server.engine.encoding.digests import digest_key
 from plainsql_server.engine.execution.plan import Plan, TransactionStep
 from plainsql_server.engine.execution.transaction import Attempt
@@ -349,7 +349,7 @@ async def _classify(request: TransactionRequest, limits: Limits, tier: str) -> l
         if length > _LONG:
             # Classifying them took a while, and there may be thousands more. Let other requests run.
             length = 0
-            await asyncio.sleep(0)
+            await share_loop()
     check_statement_counts(request.statements, limits, tier, [each.command for each in classifications])
     return classifications
 

@@ -18,21 +18,21 @@ import select
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Protocol
 
 from psycopg import Error as DriverError
-from psycopg import pq
 from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, PipelineStatus, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
 
 from plainsql_server.core.clock import NO_DEADLINE
+from plainsql_server.core.long_work import LONG_BYTES, PARSING
 from plainsql_server.core.result import Notices
-from plainsql_server.engine.connection.notices import NoticeCollector
-from plainsql_server.engine.connection.opening import finish_connecting
+from plainsql_server.engine.connection.long_reading import read_on
+from plainsql_server.engine.connection.notices import LaneSide, NoticeCollector
+from plainsql_server.engine.connection.opening import connected
 from plainsql_server.engine.connection.prepared import PreparedStatements
 from plainsql_server.engine.connection.session_state import SessionState
-from plainsql_server.engine.connection.sqlstate import connection_lost, engine_unavailable
-from plainsql_server.engine.connection.valve import Valve
+from plainsql_server.engine.connection.sqlstate import connection_lost
+from plainsql_server.engine.connection.valve import ResultTooLarge, Valve, has_hung_up
 
 # Plain integers, because looking up an enum member costs more than the libpq call whose result it is compared with.
 _PIPELINE_SYNC = int(ExecStatus.PIPELINE_SYNC)
@@ -44,21 +44,8 @@ _SEQUENCES = int(SessionState.SEQUENCES)
 _WAIT_CANCELLED = b"canceling wait for synchronous replication"
 # Marks a `sync` among the queued steps. For a statement, the step is its number of rows per chunk.
 _SYNC = -1
-CONNECTING_TIMED_OUT = "connecting timed out"
-
-
-class ResultTooLarge(Exception):
-    """A result exceeded `max_result_bytes` before it was complete. The connection is closed.
-
-    Whether the statement committed is unknown: the server's last bytes may have been in flight.
-    """
-
-
-class LaneSide(Protocol):
-    """The fast lane's side of a connection."""
-
-    def note_notice(self) -> None:
-        """Called when PostgreSQL has sent a notice."""
+# A connection that had a larger result in one part is not kept. Its buffer may be twice as large.
+_GROWN_BYTES = 1024 * 1024
 
 
 class Connection:
@@ -89,7 +76,12 @@ class Connection:
         self.max_result_bytes = 0
         # The size of the result taken last if it arrived in many chunks, else 0.
         self.taken_bytes = 0
+        # Whether libpq's buffer has grown to hold a long row. It never shrinks, and would be filled in one read.
+        self.is_grown = False
         self._valve: Valve | None = None
+        # A read on a thread. Until it ends, nothing else may use libpq's connection.
+        self._reading: asyncio.Future[bool] | None = None
+        self._is_closed = False
         # How often the connection has waited for input since the last `sync`.
         self._waits = 0
         # Set when its statement is interrupted. Between two exchanges the backend is idle and a cancel request hits
@@ -112,20 +104,8 @@ class Connection:
 
     @classmethod
     async def open(cls, conninfo: bytes, timeout_s: float) -> "Connection":
-        """Connects and enters pipeline mode. Raises EngineError on failure or timeout; cancelling closes the socket."""
-        pgconn = pq.PGconn.connect_start(conninfo)
-        try:
-            async with asyncio.timeout(timeout_s):
-                await finish_connecting(pgconn)
-        except TimeoutError:
-            pgconn.finish()
-            raise engine_unavailable(CONNECTING_TIMED_OUT) from None
-        except BaseException:
-            pgconn.finish()
-            raise
-        pgconn.nonblocking = 1
-        pgconn.enter_pipeline_mode()
-        return cls(pgconn)
+        """Connects. Raises EngineError on failure or timeout; cancelling closes the socket."""
+        return cls(await connected(conninfo, timeout_s))
 
     @property
     def backend_pid(self) -> int:
@@ -137,7 +117,7 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        return self._pg.status == _OK
+        return not self._is_closed and self._pg.status == _OK
 
     @property
     def is_settled(self) -> bool:
@@ -255,6 +235,9 @@ class Connection:
         Raises EngineError if the connection breaks; the outcome of what was running is then unknown. Cancelling leaves
         the exchange unread, and the connection must be closed.
         """
+        while self._reading is not None:
+            # An earlier task was cancelled while it waited for this.
+            await asyncio.wait([self._reading])
         while not self._returned and self._pg.is_busy():
             await self._readable()
         return self._take()
@@ -262,6 +245,7 @@ class Connection:
     def _take(self) -> PGresult | None:
         if self._valve is not None:
             self.taken_bytes, self._valve.passed_bytes = self._valve.passed_bytes, 0
+            self.is_grown |= self.taken_bytes > _GROWN_BYTES
         was_returned = bool(self._returned)
         result = self._returned.popleft() if was_returned else self._pg.get_result()
         if result is None:
@@ -298,14 +282,19 @@ class Connection:
     def close(self) -> None:
         """Closes the socket. Does not stop a running statement: interrupt that first."""
         self._stop_watching()
+        self._is_closed = True
+        if self._reading is None:
+            self._finish()
+        self._wake()
+        self._announce_settled()
+
+    def _finish(self) -> None:
         if self._valve is not None:
             self._valve.close()
         # They refer to each other, and connections that come and go must not wait for the garbage collector.
         self.lane_exchange = None
         self._pg.notice_handler = None
         self._pg.finish()
-        self._wake()
-        self._announce_settled()
 
     def _on_notice(self, notice: PGresult) -> None:
         # A commit that did not wait for its standby is not a success: a failover may lose it. Its outcome is unknown.
@@ -346,13 +335,16 @@ class Connection:
 
     def _stop_reading(self) -> None:
         if self.is_watched:
-            self._loop.remove_reader(self._socket if self._valve is None else self._valve)
+            self._loop.remove_reader(self._watched())
             self.is_watched = False
 
     def _start_reading(self) -> None:
         if not self.is_watched:
-            self._loop.add_reader(self._socket if self._valve is None else self._valve, self._on_readable)
+            self._loop.add_reader(self._watched(), self._on_readable)
             self.is_watched = True
+
+    def _watched(self) -> int | Valve:
+        return self._socket if self._valve is None else self._valve
 
     def _insert_valve(self) -> None:
         # The loop's selector registers the socket behind a descriptor, so the watcher must be removed for the swap.
@@ -398,7 +390,9 @@ class Connection:
             self._consume()
             self._check_sound()
             return
-        if self._waits and self._hung_up():
+        # uvloop reports a hang-up once, perhaps together with the server's last bytes, and then stops watching. So a
+        # second wait must poll.
+        if self._waits and has_hung_up(self._watched()):
             self._take_chunk()
             self._check_sound()
             return
@@ -415,18 +409,6 @@ class Connection:
             self._waiter = None
         self._check_sound()
 
-    def _hung_up(self) -> bool:
-        """Whether the server has closed its end.
-
-        uvloop reports a hang-up once, perhaps together with the server's last bytes, and then stops watching. So a
-        second wait must poll.
-        """
-        inbox = self._inbox
-        if self._valve is not None:
-            inbox = select.poll()
-            inbox.register(self._valve, select.POLLIN)
-        return any(events & (select.POLLHUP | select.POLLERR) for _, events in inbox.poll(0))
-
     def _take_chunk(self) -> None:
         if self._valve is not None and not self._inbox.poll(0):
             self._valve.pass_on()
@@ -434,7 +416,7 @@ class Connection:
 
     def _check_sound(self) -> None:
         if not self.is_open:
-            raise connection_lost(self._pg.get_error_message())
+            raise connection_lost("" if self._reading else self._pg.get_error_message())
         if self._valve is not None and self._valve.passed_bytes > self.max_result_bytes:
             self.close()
             raise ResultTooLarge
@@ -444,7 +426,27 @@ class Connection:
             # No task waits for input: stop watching, or the level-triggered loop would spin.
             self._stop_reading()
             return
-        self._take_chunk()
+        if self._valve is not None and self._valve.passed_bytes > LONG_BYTES:
+            self._read_on_thread(self._valve)
+        else:
+            self._take_chunk()
+
+    def _read_on_thread(self, valve: Valve) -> None:
+        self._stop_reading()
+        arguments = self._pg, valve, self._inbox, self.max_result_bytes
+        self._reading = self._loop.run_in_executor(PARSING, read_on, *arguments)
+        self._reading.add_done_callback(self._on_read)
+
+    def _on_read(self, reading: asyncio.Future[bool]) -> None:
+        self._reading = None
+        if self._is_closed:
+            self._finish()
+        elif reading.exception() is not None:
+            self.close()
+        elif reading.result():
+            self._wake()
+        elif self._waiter is not None:
+            self._start_reading()
 
     def _consume(self) -> None:
         try:

@@ -6,10 +6,20 @@
 There is one collector per request, made when its first notice arrives.
 """
 
+from typing import Protocol
+
 from psycopg.pq import DiagnosticField
 from psycopg.pq.abc import PGresult
 
 from plainsql_server.core.result import EngineNotice, Notices
+
+
+class LaneSide(Protocol):
+    """The fast lane's side of a connection."""
+
+    def note_notice(self) -> None:
+        """Called when PostgreSQL has sent a notice."""
+
 
 # The most that a request returns. What comes after that is only counted.
 MAX_NOTICES = 100

@@ -1,18 +1,14 @@
-"""Finishes what `PGconn.connect_start` began, without holding up the event loop.
+"""Opens connections to PostgreSQL without holding up the event loop.
 
-    pgconn = pq.PGconn.connect_start(conninfo)
-    await finish_connecting(pgconn)
+    pgconn = await connected(conninfo, timeout_s)
 
 libpq connects in steps that never wait, but those of a TLS handshake take milliseconds of processor time: it reads the
 certificates and keys, then it computes. These steps run in a thread of the loop's executor, the others in the loop.
 """
 
 import asyncio
-import ctypes
 import select
-import sys
 import threading
-from collections.abc import Callable
 
 from psycopg import pq
 from psycopg.pq import ConnStatus, PollingStatus
@@ -20,14 +16,33 @@ from psycopg.pq.abc import PGconn
 
 from plainsql_server.core.errors import without_detail
 from plainsql_server.engine.connection.sqlstate import engine_unavailable
+from plainsql_server.engine.connection.unlocked import unlocked
 
 # How long a thread waits for the server's part of a handshake before it leaves the wait to the loop. A server near by
 # takes 5 ms. To hand over each step took 0.9 ms of processor time more; longer waits would hold threads for servers
 # that do not answer.
 _STAY_MS = 20
+CONNECTING_TIMED_OUT = "connecting timed out"
 
 
-async def finish_connecting(pgconn: PGconn) -> None:
+async def connected(conninfo: bytes, timeout_s: float) -> PGconn:
+    """Connects and enters pipeline mode. Raises EngineError on failure or timeout; cancelling closes the socket."""
+    pgconn = pq.PGconn.connect_start(conninfo)
+    try:
+        async with asyncio.timeout(timeout_s):
+            await _finish_connecting(pgconn)
+    except TimeoutError:
+        pgconn.finish()
+        raise engine_unavailable(CONNECTING_TIMED_OUT) from None
+    except BaseException:
+        pgconn.finish()
+        raise
+    pgconn.nonblocking = 1
+    pgconn.enter_pipeline_mode()
+    return pgconn
+
+
+async def _finish_connecting(pgconn: PGconn) -> None:
     """Waits until the connection is open. Raises EngineError if it fails.
 
     A cancelled call returns when libpq no longer uses the connection, so that the caller can close it.
@@ -93,16 +108,4 @@ def _poll(pgconn: PGconn, given_up: threading.Event) -> int:
     return PollingStatus.FAILED
 
 
-def _without_lock() -> Callable[[PGconn], int]:
-    """PQconnectPoll without the interpreter's lock, which psycopg's compiled `connect_poll` holds in any thread."""
-    if pq.__impl__ == "python":
-        return lambda pgconn: pgconn.connect_poll()
-    # A function of ctypes releases the lock. The notice receiver, which libpq may call meanwhile, takes it again.
-    function = ctypes.CDLL(sys.modules[pq.PGconn.__module__].__file__).PQconnectPoll
-    function.argtypes = [ctypes.c_void_p]
-    function.restype = ctypes.c_int
-    # psycopg's protocol of a connection does not name the pointer, but its classes have it.
-    return lambda pgconn: int(function(pgconn.pgconn_ptr))  # type: ignore[attr-defined]
-
-
-_connect_poll = _without_lock()
+_connect_poll = unlocked("PQconnectPoll") or (lambda pgconn: pgconn.connect_poll())

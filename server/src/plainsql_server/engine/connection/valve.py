@@ -7,10 +7,25 @@ chunk, the usual case, never need a valve.
 """
 
 import os
+import select
 import socket
 
 # Far less than a socket pair buffers, so passing on a chunk never blocks.
 _CHUNK_BYTES = 64 * 1024
+
+
+class ResultTooLarge(Exception):
+    """A result exceeded `max_result_bytes` before it was complete. The connection is closed.
+
+    Whether the statement committed is unknown: the server's last bytes may have been in flight.
+    """
+
+
+def has_hung_up(watched: "int | Valve") -> bool:
+    """Whether the server has closed its end."""
+    poll = select.poll()
+    poll.register(watched, select.POLLIN)
+    return any(events & (select.POLLHUP | select.POLLERR) for _, events in poll.poll(0))
 
 
 class Valve:
@@ -29,12 +44,15 @@ class Valve:
         """The descriptor of the server's socket, to watch instead of libpq's."""
         return self._engine.fileno()
 
-    def pass_on(self) -> None:
-        """Passes one chunk on to libpq, which must read it before the next; or EOF, if the server hung up."""
+    def pass_on(self) -> bool:
+        """Passes one chunk on to libpq, which must read it before the next; or EOF, if the server hung up.
+
+        Returns False if nothing has arrived.
+        """
         try:
             chunk = self._engine.recv(_CHUNK_BYTES)
         except BlockingIOError:
-            return
+            return False
         except OSError:
             chunk = b""
         if chunk:
@@ -42,6 +60,7 @@ class Valve:
             self._our_end.sendall(chunk)
         else:
             self._our_end.close()
+        return True
 
     def remove(self) -> None:
         """Puts the server's socket back behind libpq's descriptor. libpq must have read everything passed on."""

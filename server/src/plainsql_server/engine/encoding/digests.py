@@ -16,13 +16,13 @@ Every hash has a key, which only the service knows. Without it, rows whose hashe
 2^32 steps (Wagner's generalized birthday attack), by anybody who can store many rows of their choice in a table.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 
 import msgspec
 from psycopg.pq.abc import PGresult
 
+from plainsql_server.core.loop_share import share_loop
 from plainsql_server.core.result import Digests
 from plainsql_server.engine.encoding.transaction_times import SLICE_BYTES, TransactionTimes
 
@@ -102,7 +102,7 @@ class RowHasher:
     async def _pause(self) -> None:
         """Lets other requests run."""
         self._work = 0
-        await asyncio.sleep(0)
+        await share_loop()
 
     def finish(self, command: str, affected_rows: int) -> Digests:
         """The digests of the complete result."""

@@ -13,6 +13,7 @@ import msgspec
 from psycopg import pq
 from psycopg.pq.abc import PGresult
 
+from plainsql_server.core.long_work import ENCODING, run
 from plainsql_server.engine.encoding.values import Encoder, kind_of
 from plainsql_server.extension_modules import COMPILED
 
@@ -88,9 +89,10 @@ class RowRenderer:
         # The compiled writer, if there is one.
         self.writer: RowWriter | None = None
         self._write: Callable[[PGresult, int, int], list[bytes]] | None = None
+        self._write_long: Callable[[PGresult, int, int], list[bytes]] = self.render_uncompiled
         if _writer_class is not None:
             self.writer = _writer_class(between, list(encoders), list(kinds), null, as_csv)
-            self._write = self.writer.write
+            self._write, self._write_long = self.writer.write, self.writer.write_long
 
     def render(self, result: PGresult) -> list[bytes]:
         """Encodes all rows of a result."""
@@ -99,6 +101,10 @@ class RowRenderer:
     def render_some(self, result: PGresult, first: int, end: int) -> list[bytes]:
         """Encodes the rows of a result from `first` up to, but not including, `end`."""
         return self.render_uncompiled(result, first, end) if self._write is None else self._write(result, first, end)
+
+    async def render_long(self, result: PGresult, first: int, end: int) -> list[bytes]:
+        """Like `render_some`, on a thread, for rows so long that other requests would wait."""
+        return await run(ENCODING, self._write_long, result, first, end)
 
     def render_uncompiled(self, result: PGresult, first: int, end: int) -> list[bytes]:
         """Like `render_some`, in Python: without extension modules, and as the reference for the compiled one."""

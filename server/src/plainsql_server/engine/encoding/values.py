@@ -24,6 +24,8 @@ _PLAIN_TIME = re.compile(rb"[0-9][0-9:. +-]*(?: BC)?")
 _UTC = re.compile(rb"\+00(?::00)?(?= BC|\Z)")
 _OFFSET = re.compile(rb"([+-]\d\d)(:\d\d)?(?::\d\d)?(?= BC|\Z)")
 _BACKSLASH_AFTER_HIGH = re.compile(rb"[\x80-\xff]\\")
+# Digits of a bytea to encode at once: six of them are three bytes, which base64 encodes alone.
+_SLICE = 6 * 16 * 1024
 _read_json = msgspec.json.Decoder(msgspec.Raw).decode
 _to_json_string = msgspec.json.Encoder().encode
 
@@ -123,8 +125,11 @@ def _check_json(value: bytes) -> None:
 
 
 def _bytea(value: bytes) -> bytes:
-    raw = bytes.fromhex(value[2:].decode()) if value[:2] == b"\\x" else Escaping().unescape_bytea(value)
-    return b'"' + base64.b64encode(raw) + b'"'
+    if value[:2] != b"\\x":
+        return b'"' + base64.b64encode(Escaping().unescape_bytea(value)) + b'"'
+    # In slices, between which other threads can run.
+    slices = [value[start : start + _SLICE] for start in range(2, len(value), _SLICE)]
+    return b'"%b"' % b"".join([base64.b64encode(bytes.fromhex(each.decode())) for each in slices])
 
 
 _ENCODERS: dict[str, Encoder | None] = {

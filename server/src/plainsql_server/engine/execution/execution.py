@@ -16,6 +16,8 @@ from psycopg.pq.abc import PGresult
 
 from plainsql_server.core.clock import monotonic_us
 from plainsql_server.core.errors import EngineError, InternalError, Outcome, RequestError, ServiceError, StatementError
+from plainsql_server.core.long_work import LONG_BYTES
+from plainsql_server.core.loop_share import share_loop
 from plainsql_server.core.result import NO_COLUMNS, Completion, Shape
 from plainsql_server.engine.connection.catalog import Catalog
 from plainsql_server.engine.connection.connection import Connection
@@ -37,6 +39,8 @@ from plainsql_server.engine.encoding.types import EngineType
 # Rows per libpq result (chunked rows mode): enough to keep calls cheap, and few enough that even large rows do not fill
 # memory before the size limit is noticed.
 CHUNK_ROWS = 32
+# After encoding this many rows, a fraction of a millisecond's work, other requests run.
+_SHARED_ROWS = 8 * CHUNK_ROWS
 
 BEGIN = {
     False: b"begin isolation level serializable read write",
@@ -102,6 +106,8 @@ class ResultStream:
         self._pending: PGresult | None = None
         self._renderer: RowRenderer | None = None
         self._tag = b""
+        # Rows encoded since other requests last ran for certain.
+        self._unshared_rows = 0
         self.shape: Shape = NO_COLUMNS
         self.completion: Completion | None = None
 
@@ -147,7 +153,7 @@ class ResultStream:
                 await fail(connection, result)
             self._tag = result.command_status or self._tag
             if result.ntuples and self._renderer is not None:
-                return self._renderer.render(result)
+                return await self._encoded(result, self._renderer)
             result = None
         # Read up to the answer to the sync: only then has PostgreSQL committed, or failed to.
         await self._drain()
@@ -157,6 +163,16 @@ class ResultStream:
         exec_us = monotonic_us() - self._started_us
         self.completion = Completion(command, affected, exec_us, connection.take_notices())
         return None
+
+    async def _encoded(self, result: PGresult, renderer: RowRenderer) -> list[bytes]:
+        """The rows of the result that was fetched last. Other requests run before it if there were many others."""
+        if self._connection.taken_bytes > LONG_BYTES:
+            return await renderer.render_long(result, 0, result.ntuples)
+        self._unshared_rows += result.ntuples
+        if self._unshared_rows > _SHARED_ROWS:
+            self._unshared_rows = 0
+            await share_loop()
+        return renderer.render(result)
 
     async def _drain(self) -> None:
         try:

@@ -20,11 +20,13 @@ from psycopg.pq.abc import PGresult
 
 from plainsql_server.core.clock import monotonic_us
 from plainsql_server.core.errors import RequestError, ServiceError, StatementError
+from plainsql_server.core.long_work import LONG_BYTES
 from plainsql_server.core.result import Completion
 from plainsql_server.engine.connection.catalog import Catalog
-from plainsql_server.engine.connection.connection import Connection, ResultTooLarge
+from plainsql_server.engine.connection.connection import Connection
 from plainsql_server.engine.connection.exchange import drain, queue_discard_sequences
 from plainsql_server.engine.connection.sqlstate import error_from_result
+from plainsql_server.engine.connection.valve import ResultTooLarge
 from plainsql_server.engine.encoding.widths import widest_row_bytes
 from plainsql_server.engine.execution.execution import (
     CHANGED_MODE,
@@ -214,7 +216,7 @@ class ReadStream(ResultStream):
         rows: list[bytes] = []
         size_bytes = 0
         while size_bytes < _MAX_BYTES:
-            more = self._next_of_large() or await self._next_rendered()
+            more = await self._next_of_large() or await self._next_rendered()
             if more is None:
                 return rows, True
             if more:
@@ -248,14 +250,17 @@ class ReadStream(ResultStream):
         if connection.taken_bytes > _MAX_BYTES and result.ntuples > 1:
             self._large, self._rendered = result, 0
             return []
-        return self._renderer.render(result)
+        return await self._encoded(result, self._renderer)
 
-    def _next_of_large(self) -> list[bytes]:
+    async def _next_of_large(self) -> list[bytes]:
         """Returns the next row of a result with large rows: one at a time, because encoding makes them larger."""
         if self._large is None or self._renderer is None:
             return []
         row = self._rendered
-        rendered = self._renderer.render_some(self._large, row, row + 1)
+        if self._connection.taken_bytes > LONG_BYTES:
+            rendered = await self._renderer.render_long(self._large, row, row + 1)
+        else:
+            rendered = self._renderer.render_some(self._large, row, row + 1)
         self._rendered = row + 1
         if self._rendered == self._large.ntuples:
             self._large = None

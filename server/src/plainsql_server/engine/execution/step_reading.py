@@ -32,6 +32,8 @@ class StepReading:
         self.shape: Shape = NO_COLUMNS
         self.renderer: RowRenderer | None = None
         self.rows: list[bytes] = []
+        # Their size.
+        self.size_bytes = 0
         self.row_count = 0
         self.tag = b""
         self._times = times
@@ -62,7 +64,8 @@ class StepReading:
     def finish(self, completion: Completion, max_rows: int) -> Result:
         """The complete result."""
         step = self.step
-        result = Result(self.shape, self.rows, step.rows and self.row_count > max_rows, completion, 0)
+        truncated = step.rows and self.row_count > max_rows
+        result = Result(self.shape, self.rows, truncated, completion, 0, size_bytes=self.size_bytes)
         if not step.rows:
             result.row_count = self.row_count
         result.shows_columns, result.shows_digests = step.rows, step.digest

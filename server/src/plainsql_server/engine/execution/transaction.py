@@ -7,7 +7,6 @@ with parameters that this connection has not prepared yet, or an idempotency rec
 before, and retries are up to the caller.
 """
 
-import asyncio
 import re
 from collections import deque
 from collections.abc import Awaitable, Sequence
@@ -21,6 +20,8 @@ from psycopg.pq.abc import PGresult
 from plainsql_server.core.clock import monotonic_us
 from plainsql_server.core.errors import ConflictError, EngineError, Outcome, RequestError, ServiceError, StatementError
 from plainsql_server.core.insert_text import InsertText
+from plainsql_server.core.long_work import LONG_BYTES
+from plainsql_server.core.loop_share import share_loop
 from plainsql_server.core.result import Completion, Result
 from plainsql_server.engine.connection.catalog import Catalog
 from plainsql_server.engine.connection.exchange import (
@@ -183,7 +184,7 @@ class Attempt:
         for index, step in enumerate(plan.steps):
             await self._queue_step(index, step)
             if index % _PAUSE_AFTER_STEPS == _PAUSE_AFTER_STEPS - 1:
-                await asyncio.sleep(0)
+                await share_loop()
         if plan.dry_run:
             await self._end_dry_run()
             return
@@ -324,7 +325,7 @@ class Attempt:
             if due is _Due.STEP:
                 await self._read_step(index)
                 if index % _PAUSE_AFTER_STEPS == _PAUSE_AFTER_STEPS - 1:
-                    await asyncio.sleep(0)
+                    await share_loop()
             elif due is _Due.COMMIT:
                 await self._read_commit()
             else:
@@ -388,10 +389,14 @@ class Attempt:
                     self._take_value(result, reading, reference, row)
         reading.row_count += result.ntuples
         if reading.step.rows and len(reading.rows) < self._plan.max_rows and result.ntuples:
-            rows = reading.renderer.render(result)[: self._plan.max_rows - len(reading.rows)]
-            self._results.size_bytes += sum(map(len, rows))
+            wanted, is_long = self._plan.max_rows - len(reading.rows), self._connection.taken_bytes > LONG_BYTES
+            render = reading.renderer
+            rows = await render.render_long(result, 0, wanted) if is_long else render.render_some(result, 0, wanted)
+            size_bytes = sum(map(len, rows))
+            self._results.size_bytes += size_bytes
             if self._check_size():
                 reading.rows += rows
+                reading.size_bytes += size_bytes
 
     def _check_size(self) -> bool:
         """Whether the results are not too large. If they are, the transaction is interrupted."""

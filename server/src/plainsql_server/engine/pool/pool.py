@@ -18,12 +18,13 @@ from plainsql_server.core.errors import EngineError, LimitError, ServiceError, d
 from plainsql_server.core.observation import FailureObserved
 from plainsql_server.engine.connection.catalog import Catalog
 from plainsql_server.engine.connection.cleaning import clean
-from plainsql_server.engine.connection.connection import Connection, ResultTooLarge
+from plainsql_server.engine.connection.connection import Connection
 from plainsql_server.engine.connection.exchange import drain
 from plainsql_server.engine.connection.interrupt import Ending, InterruptReason, gone, interrupt
 from plainsql_server.engine.connection.queries import values_and_close
 from plainsql_server.engine.connection.session_state import SessionState
 from plainsql_server.engine.connection.sqlstate import engine_unavailable
+from plainsql_server.engine.connection.valve import ResultTooLarge
 from plainsql_server.engine.pool.address import Address
 from plainsql_server.engine.pool.planner import TOUCH_EVERY_S
 
@@ -322,7 +323,11 @@ class Pool:
         """Takes back a clean connection and releases the slot that was in use since `started_s`."""
         now_s, queue = time.monotonic(), self.queue
         connection.idle_since_s = now_s
-        self.idle.append(connection)
+        if connection.is_grown:
+            # Its buffer is the size of the longest row that it had, and the fast lane would fill it in one read.
+            self._close(connection)
+        else:
+            self.idle.append(connection)
         if now_s - queue.used_s > TOUCH_EVERY_S:
             queue.touch(now_s)
         self.admission.release(queue, now_s - started_s if started_s else 0.0)

@@ -30,6 +30,7 @@ from plainsql_server.http.server.connections import Connections
 from plainsql_server.http.server.cors import cors_headers, is_preflight, preflight_response
 from plainsql_server.http.server.errors import error_response
 from plainsql_server.http.server.fast_lane import Lane
+from plainsql_server.http.server.long_body import LONG_BODY_BYTES, LongBody, send_parts
 from plainsql_server.http.server.protocol import ClientTimeouts
 from plainsql_server.http.server.readiness import Readiness
 from plainsql_server.http.server.requests import AsgiScope, ClientGone, Receive, Request, Send, require_content_type
@@ -76,9 +77,10 @@ class Application:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "http":
-            response = await self.respond(Request.from_asgi(scope, receive, self.timeouts.body_s))
+            request = Request.from_asgi(scope, receive, self.timeouts.body_s)
+            response = await self.respond(request)
             if response is not None:
-                await _send(response, send)
+                await _send(response, request, send)
 
     async def respond(self, request: Request) -> Response | None:
         """The answer to a request, whether it succeeds or fails. None if the client disconnected.
@@ -214,6 +216,8 @@ def _shutting_down(outcome: Outcome, context: str | None = None) -> EngineError:
 def _complete(response: Response, request: Request) -> None:
     total_us = monotonic_us() - request.started_us
     if response.status not in _WITHOUT_BODY:
+        if len(response.body) > LONG_BODY_BYTES and isinstance(response.body, bytes):
+            response.body = LongBody([response.body])
         response.headers += (
             (b"content-type", response.content_type),
             (b"content-length", b"%d" % len(response.body)),
@@ -230,6 +234,14 @@ def _complete(response: Response, request: Request) -> None:
     )
 
 
-async def _send(response: Response, send: Send) -> None:
+async def _send(response: Response, request: Request, send: Send) -> None:
+    async def write(part: bytes) -> None:
+        await send({"type": "http.response.body", "body": part, "more_body": True})
+
+    last = response.body
     await send({"type": "http.response.start", "status": response.status, "headers": response.headers})
-    await send({"type": "http.response.body", "body": response.body})
+    if isinstance(last, LongBody):
+        if request.method != "HEAD":
+            await send_parts(last, request.channel, write)
+        last = b""
+    await send({"type": "http.response.body", "body": last})

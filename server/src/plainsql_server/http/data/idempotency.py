@@ -18,6 +18,7 @@ from plainsql_server.data_plane.idempotency import Idempotency, KeyedRequest, Re
 from plainsql_server.data_plane.transaction import TransactionResult
 from plainsql_server.data_plane.transaction_request import TransactionRequest
 from plainsql_server.http.server.answers import RequestId, Success
+from plainsql_server.http.server.long_body import Body
 from plainsql_server.http.server.requests import Request
 from plainsql_server.http.server.responses import Response, json_response
 
@@ -76,7 +77,7 @@ class IdempotencyRoutes:
         return json_response(200, RequestAnswer(request=state, request_id=request.id))
 
 
-def transaction_response(transaction: TransactionResult, body: bytes) -> Response:
+def transaction_response(transaction: TransactionResult, body: Body) -> Response:
     """The response to a transaction, with its data for the log."""
     return Response(
         200,

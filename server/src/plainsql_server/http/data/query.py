@@ -16,6 +16,7 @@ from plainsql_server.http.data.idempotency import IDEMPOTENCY_KEY, IdempotencyRo
 from plainsql_server.http.data.query_body import QUERY_BODY, QueryOptions
 from plainsql_server.http.data.streams import StreamedAnswers, wanted_format
 from plainsql_server.http.server.answers import notices_json
+from plainsql_server.http.server.long_body import LONG_BODY_BYTES, Body, JoinedRows, body_of
 from plainsql_server.http.server.requests import Request, decode_json, text_of
 from plainsql_server.http.server.responses import Response
 
@@ -107,7 +108,7 @@ def _render(result: Result, request: Request) -> Response:
     completion = result.completion
     return Response(
         200,
-        _body(result, request),
+        _body(result, request) if result.size_bytes <= LONG_BODY_BYTES else _long_body(result, request),
         queue_us=result.queue_us,
         exec_us=completion.exec_us,
         command=completion.command,
@@ -120,13 +121,27 @@ def _with_notice(notices: Notices | None, notice: EngineNotice) -> Notices:
 
 
 def _body(result: Result, request: Request) -> bytes:
+    return b"".join((_before(result), b",".join(result.rows), _after(result, request)))
+
+
+def _long_body(result: Result, request: Request) -> Body:
+    return body_of([_before(result), JoinedRows(result.rows, result.size_bytes), _after(result, request)])
+
+
+def _before(result: Result) -> bytes:
+    return b'{"success":true,%b,"rows":[' % result.shape.json
+
+
+def _after(result: Result, request: Request) -> bytes:
     completion = result.completion
     if completion.command == "SET":
         completion.notices = _with_notice(completion.notices, _SET_ALONE)
     total_us = monotonic_us() - request.started_us
-    return b'{"success":true,%b,"rows":[%b],"row_count":%d,"truncated":%b,"affected_rows":%d,"command":"%b"%b,' % (
-        result.shape.json, b",".join(result.rows), len(result.rows), b"true" if result.truncated else b"false",
-        completion.affected_rows, completion.command.encode(), notices_json(completion.notices),
-    ) + b'"timings":{"total_us":%d,"exec_us":%d},"request_id":"%b"}' % (
-        total_us, completion.exec_us, request.id.encode(),
+    return (
+        b'],"row_count":%d,"truncated":%b,"affected_rows":%d,"command":"%b"%b,'
+        b'"timings":{"total_us":%d,"exec_us":%d},"request_id":"%b"}'
+    ) % (
+        len(result.rows), b"true" if result.truncated else b"false", completion.affected_rows,
+        completion.command.encode(), notices_json(completion.notices), total_us, completion.exec_us,
+        request.id.encode(),
     )  # fmt: skip

@@ -45,6 +45,7 @@ from plainsql_server.http.server.answers import (
     Success,
     notices_json,
 )
+from plainsql_server.http.server.long_body import LONG_BODY_BYTES, Body, JoinedRows, body_of
 from plainsql_server.http.server.requests import Request, decode_json
 from plainsql_server.http.server.responses import Response
 
@@ -61,6 +62,9 @@ MAX_NOWS = 4_000
 # Parameters and rows that take as long as a statement without any.
 _PARAMETERS = 16
 _ROWS = 64
+# Rows that are not joined before they are sent, if the answer is long.
+_LONG_ROWS_BYTES = 16 * 1024
+_BEFORE = b'{"success":true,"results":['
 
 
 # Without `gc`: there may be thousands of these in a body, which the garbage collector would visit while it is decoded.
@@ -245,6 +249,8 @@ class TransactionRoutes:
                 lambda transaction: _body(transaction, _results(transaction.results), request),
             )
         transaction = await self._transactions.run(principal, wanted, request.head_start, request.began_s)
+        if sum([result.size_bytes for result in transaction.results]) > LONG_BODY_BYTES:
+            return transaction_response(transaction, await _long_body(transaction, request))
         results = b",".join([_results(batch) async for batch in in_batches(transaction.results, _rendering_cost)])
         return transaction_response(transaction, _body(transaction, results, request))
 
@@ -283,12 +289,28 @@ def _results(results: Sequence[Result]) -> bytes:
 
 
 def _body(transaction: TransactionResult, results: bytes, request: Request) -> bytes:
+    return b"".join((_BEFORE, results, _after(transaction, request)))
+
+
+async def _long_body(transaction: TransactionResult, request: Request) -> Body:
+    segments: list[bytes | JoinedRows] = []
+    async for batch in in_batches(transaction.results, _rendering_cost):
+        for result in batch:
+            segments.append(b"," if segments else _BEFORE)
+            if result.size_bytes > _LONG_ROWS_BYTES:
+                segments += (_before_rows(result), JoinedRows(result.rows, result.size_bytes), _after_rows(result))
+            else:
+                segments.append(_result(result))
+    segments.append(_after(transaction, request))
+    return body_of(segments)
+
+
+def _after(transaction: TransactionResult, request: Request) -> bytes:
     total_us = monotonic_us() - request.started_us
     return (
-        b'{"success":true,"results":[%b],"affected_rows":%d%b,"transaction":{"id":"%b","isolation":"serializable",'
+        b'],"affected_rows":%d%b,"transaction":{"id":"%b","isolation":"serializable",'
         b'"attempts":%d,"participants":%d%b},"timings":{"total_us":%d,"exec_us":%d,"commit_us":%d},"request_id":"%b"}'
     ) % (
-        results,
         transaction.affected_rows,
         notices_json(transaction.notices),
         transaction.id.encode(),
@@ -308,12 +330,16 @@ def _rehearsed(transaction: TransactionResult) -> bytes:
 
 
 def _result(result: Result) -> bytes:
+    return b"".join((_before_rows(result), b",".join(result.rows), _after_rows(result)))
+
+
+def _before_rows(result: Result) -> bytes:
+    return b'{%b,"rows":[' % (result.shape if result.shows_columns else NO_COLUMNS).json
+
+
+def _after_rows(result: Result) -> bytes:
     completion = result.completion
-    return (
-        b'{%b,"rows":[%b],"row_count":%d,"truncated":%b,"affected_rows":%d,"command":"%b"%b,"timings":{"exec_us":%d}}'
-    ) % (
-        (result.shape if result.shows_columns else NO_COLUMNS).json,
-        b",".join(result.rows),
+    return b'],"row_count":%d,"truncated":%b,"affected_rows":%d,"command":"%b"%b,"timings":{"exec_us":%d}}' % (
         result.row_count,
         b"true" if result.truncated else b"false",
         completion.affected_rows,

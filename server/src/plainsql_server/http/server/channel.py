@@ -38,24 +38,31 @@ class ClientConnection(Protocol):
     def on_response_complete(self) -> None:
         """Continues with the next request."""
 
+    def note_unsent(self, unsent_bytes: int) -> None:
+        """Takes how much of a long body has not been written yet; 0 at its end, or if it is given up."""
+
 
 class ResponseChannel:
     """Where the answer to one request goes."""
 
-    __slots__ = ("cancel_reason", "connection", "cycle", "is_chunked", "task")
+    __slots__ = ("cancel_reason", "connection", "cycle", "is_chunked", "is_sending", "task")
 
     def __init__(self, connection: ClientConnection, cycle: Cycle, is_chunked: bool) -> None:
         self.connection = connection
         self.cycle = cycle
         # Whether the answer may be chunked: not for HTTP/1.0.
         self.is_chunked = is_chunked
+        # Whether the answer is complete and being sent.
+        self.is_sending = False
         # The task that answers the request.
         self.task: asyncio.Task[None] | None = None
         # The first reason for which it was cancelled. None if it was not, or by the server itself at its end.
         self.cancel_reason: CancelReason | None = None
 
     def cancel(self, reason: CancelReason) -> None:
-        """Cancels the request, unless it has ended."""
+        """Cancels the request, unless it has ended. A shutdown does not cut an answer that is being sent."""
+        if self.is_sending and reason is CancelReason.SHUTDOWN:
+            return
         if self.task is not None and not self.task.done():
             if self.cancel_reason is None:
                 self.cancel_reason = reason

@@ -20,6 +20,7 @@ from plainsql_server.http.server.channel import CancelReason, ResponseChannel
 from plainsql_server.http.server.connections import Connections
 from plainsql_server.http.server.errors import error_response
 from plainsql_server.http.server.fast_lane import Lane, Track
+from plainsql_server.http.server.long_body import LongBody, send_parts
 from plainsql_server.http.server.readiness import Readiness
 from plainsql_server.http.server.request_head import Head
 from plainsql_server.http.server.requests import CHANNEL, Request
@@ -87,6 +88,8 @@ class FastPathProtocol(HttpToolsProtocol):
     # Of the request that is being answered.
     _channel: ResponseChannel | None = None
     _stall_timer: asyncio.TimerHandle | None = None
+    # What has not been written yet of a long body.
+    _unsent_bytes = 0
     # When the connection became idle; infinite while it is in use.
     _idle_since_s = math.inf
     _idle_timer: asyncio.TimerHandle | None = None
@@ -205,14 +208,16 @@ class FastPathProtocol(HttpToolsProtocol):
         super().pause_writing()
         if self._track is not None:
             self._track.is_paused = True
-        unread_bytes = self.transport.get_write_buffer_size()
-        self._watch_reading(unread_bytes, unread_bytes // _READ_SHARE)
+        # All of a long body is watched from its beginning to its end.
+        if not self._unsent_bytes:
+            self._watch_unread()
 
     def resume_writing(self) -> None:
         super().resume_writing()
         if self._track is not None:
             self._track.is_paused = False
-        self._stop_watching()
+        if not self._unsent_bytes:
+            self._stop_watching()
 
     def on_response_complete(self) -> None:
         """Continues with the next request, as uvicorn does, except for the idle timer: see `_look_at_idleness`."""
@@ -287,6 +292,13 @@ class FastPathProtocol(HttpToolsProtocol):
         self.awaiting_since_s = None
         self.transport.close()
 
+    def _watch_unread(self) -> None:
+        unread_bytes = self._unread_bytes()
+        self._watch_reading(unread_bytes, unread_bytes // _READ_SHARE)
+
+    def _unread_bytes(self) -> int:
+        return self.transport.get_write_buffer_size() + self._unsent_bytes
+
     def _watch_reading(self, unread_bytes: int, share_bytes: int) -> None:
         """Drops the connection unless the client has read `share_bytes` more by the next check."""
         responder: Responder = self.app
@@ -296,7 +308,7 @@ class FastPathProtocol(HttpToolsProtocol):
         )
 
     def _look_at_reading(self, before_bytes: int, share_bytes: int) -> None:
-        unread_bytes = self.transport.get_write_buffer_size()
+        unread_bytes = self._unread_bytes()
         if unread_bytes > before_bytes - share_bytes:
             reset(self.transport)
         else:
@@ -309,8 +321,8 @@ class FastPathProtocol(HttpToolsProtocol):
 
     def _close_in_time(self) -> None:
         """Limits how long closing waits for a client that does not read the rest of its answer."""
-        if self._stall_timer is None and (unread_bytes := self.transport.get_write_buffer_size()):
-            self._watch_reading(unread_bytes, unread_bytes // _READ_SHARE)
+        if self._stall_timer is None and self._unread_bytes():
+            self._watch_unread()
 
     def _owes_an_answer(self) -> bool:
         # uvicorn declares that there always is a cycle, but starts without one.
@@ -326,7 +338,13 @@ class FastPathProtocol(HttpToolsProtocol):
             return
         if responder.readiness.draining:
             fast_cycle.keep_alive = False
-        self.write_answer(self._rendered(response, fast_cycle.keep_alive, with_body=request.method != "HEAD"))
+        with_body = request.method != "HEAD"
+        self.write_answer(self._rendered(response, fast_cycle.keep_alive, with_body=with_body))
+        if with_body and isinstance(response.body, LongBody):
+            await send_parts(response.body, request.channel, self._write_part)
+            if self.transport.is_closing():
+                # The client is gone.
+                return
         fast_cycle.response_complete = True
         if not fast_cycle.keep_alive:
             self.transport.close()
@@ -337,6 +355,19 @@ class FastPathProtocol(HttpToolsProtocol):
         # Write in chunks: TLS passes each write on whole, and what it has passed on no longer counts as unread.
         for start in range(0, len(answer), _CHUNK_BYTES):
             self.transport.write(answer[start : start + _CHUNK_BYTES])
+
+    async def _write_part(self, part: bytes) -> None:
+        # It returns at once if the client is not behind, or gone.
+        await self.flow.drain()
+        self.transport.write(part)
+
+    def note_unsent(self, unsent_bytes: int) -> None:
+        is_first, self._unsent_bytes = self._unsent_bytes == 0, unsent_bytes
+        if unsent_bytes == 0:
+            if not self.flow.write_paused:
+                self._stop_watching()
+        elif is_first:
+            self._watch_unread()
 
     def _rendered(self, response: Response, keep_alive: bool, *, with_body: bool) -> bytes:
         status_line, headers = STATUS_LINE[response.status], self.server_state.default_headers

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from plainsql_server.core.errors import ServiceError
+from plainsql_server.http.server.long_body import Body
 
 JSON = b"application/json"
 
@@ -26,7 +27,7 @@ class Response:
     def __init__(
         self,
         status: int,
-        body: bytes,
+        body: Body,
         headers: list[Header] | None = None,
         *,
         content_type: bytes = JSON,
@@ -38,7 +39,7 @@ class Response:
         stream: str | None = None,
     ) -> None:
         self.status = status
-        self.body = body
+        self.body: Body = body
         self.content_type = content_type
         self.headers: list[Header] = [] if headers is None else headers
         # For the log. It never contains customer data.
@@ -60,13 +61,13 @@ def json_response(status: int, content: Content, headers: list[Header] | None = 
 def rendered(
     response: Response, status_line: bytes, server_headers: list[Header], *, keep_alive: bool, with_body: bool
 ) -> bytes:
-    """The bytes of an HTTP/1.1 response."""
+    """The bytes of an HTTP/1.1 response, without its body if that is long."""
     lines = [status_line]
     for name, value in server_headers:
         lines += (name, b": ", value, b"\r\n")
     for name, value in response.headers:
         lines += (name, b": ", value, b"\r\n")
     lines.append(b"\r\n" if keep_alive else b"connection: close\r\n\r\n")
-    if with_body:
+    if with_body and isinstance(response.body, bytes):
         lines.append(response.body)
     return b"".join(lines)

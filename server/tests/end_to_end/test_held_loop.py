@@ -1,0 +1,72 @@
+"""Long results hold the event loop only for a part of what one copy of them takes, however many clients ask for them.
+
+Before they were sent in parts, and parsed and encoded on threads, the loop was held for about five copies.
+"""
+
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from server.tests.end_to_end.wires import Wire
+from server.tests.load import Node, running_node
+from server.tests.service import Service
+
+pytestmark = [pytest.mark.timing, pytest.mark.compiled]
+
+VALUE_BYTES = 20_000_000
+CLIENTS = 4
+VALUES = {
+    "digits": f"select repeat('1', {VALUE_BYTES}) as t",
+    "escapes": f"""select repeat(E'12345678"\\n', {VALUE_BYTES // 10}) as t""",
+}
+Held = Callable[[], dict[str, float]]
+
+
+@pytest.fixture(scope="module")
+def node(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, Held]]:
+    file = tmp_path_factory.mktemp("loop") / "held"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PLAINSQL_TEST_LOOP_FILE", str(file))
+        patch.setenv("PLAINSQL_TEST_LOOP_BYTES", str(VALUE_BYTES))
+        with running_node(service.directory_dsn, "server.tests.watched_loop") as running:
+            yield running, lambda: _reported(running, file)
+
+
+def _reported(node: Node, file: Path) -> dict[str, float]:
+    file.unlink(missing_ok=True)
+    os.kill(node.process.pid, signal.SIGUSR1)
+    end_s = time.monotonic() + 60
+    while not file.exists():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+    reported: dict[str, float] = json.loads(file.read_text())
+    return reported
+
+
+def _received_bytes(port: int, request: bytes) -> int:
+    """The size of an answer, which is not kept."""
+    with socket.create_connection(("127.0.0.1", port), timeout=120) as connection:
+        connection.sendall(request)
+        return sum(map(len, iter(lambda: connection.recv(1 << 20), b"")))
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_the_loop_is_held_for_less_than_a_copy(service: Service, node: tuple[Node, Held], kind: str) -> None:
+    running, held = node
+    wire = Wire(running.port, service.api_key, head="Connection: close\r\n")
+    request = wire.bytes_of({"sql": VALUES[kind]})
+    wire.close()
+    held()
+    with ThreadPoolExecutor(CLIENTS) as clients:
+        sizes = list(clients.map(lambda _: _received_bytes(running.port, request), range(CLIENTS)))
+    assert min(sizes) > VALUE_BYTES
+    seen = held()
+    print(f"{kind}: held {seen['held_s'] * 1000:.1f} ms, a copy takes {seen['copy_s'] * 1000:.1f} ms")
+    assert seen["held_s"] < seen["copy_s"]
