@@ -7,11 +7,12 @@ To join, encrypt and send tens of megabytes in one go takes hundreds of millisec
 sent in each iteration of the event loop.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from plainsql_server.core.loop_share import share_loop
-from plainsql_server.http.server.channel import ResponseChannel
+from plainsql_server.http.server.channel import CancelReason, ResponseChannel
 
 # Longer bodies are sent in parts.
 LONG_BODY_BYTES = 256 * 1024
@@ -59,8 +60,8 @@ def body_of(segments: Sequence[bytes | JoinedRows]) -> Body:
     return b"".join([each if isinstance(each, bytes) else b",".join(each.rows) for each in segments])
 
 
-async def send_parts(body: LongBody, channel: ResponseChannel, write: Callable[[bytes], Awaitable[None]]) -> None:
-    """Sends a body with `write`, which waits while the client is behind."""
+async def send_parts(body: LongBody, channel: ResponseChannel, write: Callable[[bytes], Awaitable[None]]) -> bool:
+    """Sends a body with `write`, which waits while the client is behind. Returns False if the client is gone."""
     connection, unsent_bytes = channel.connection, len(body)
     # From here on, a shutdown waits for it.
     channel.is_sending = True
@@ -71,8 +72,14 @@ async def send_parts(body: LongBody, channel: ResponseChannel, write: Callable[[
             await write(part)
             unsent_bytes -= len(part)
             connection.note_unsent(unsent_bytes)
+    except asyncio.CancelledError:
+        if channel.cancel_reason is not CancelReason.CLIENT_GONE:
+            raise
+        # A task that ends with the exception would keep it, and with it the body, until a garbage collection.
+        return False
     finally:
         connection.note_unsent(0)
+    return True
 
 
 def _size_of(segments: Sequence[bytes | JoinedRows]) -> int:

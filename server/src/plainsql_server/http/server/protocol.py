@@ -341,9 +341,8 @@ class FastPathProtocol(HttpToolsProtocol):
         with_body = request.method != "HEAD"
         self.write_answer(self._rendered(response, fast_cycle.keep_alive, with_body=with_body))
         if with_body and isinstance(response.body, LongBody):
-            await send_parts(response.body, request.channel, self._write_part)
-            if self.transport.is_closing():
-                # The client is gone.
+            is_sent = await send_parts(response.body, request.channel, self._write_part)
+            if not is_sent or self.transport.is_closing():
                 return
         fast_cycle.response_complete = True
         if not fast_cycle.keep_alive:
