@@ -68,8 +68,9 @@ def test_a_short_body_is_bytes() -> None:
 async def test_an_iteration_sends_one_part_whatever_the_number_of_clients() -> None:
     sent: list[bytes] = []
 
-    async def write(part: bytes) -> None:
+    async def write(part: bytes) -> bool:
         sent.append(part)
+        return True
 
     body = LongBody([b"x" * (10 * PART_BYTES)])
     tasks = [asyncio.create_task(send_parts(body, channel_to(Connection()), write)) for _ in range(8)]
@@ -84,8 +85,8 @@ async def test_an_iteration_sends_one_part_whatever_the_number_of_clients() -> N
 async def test_the_connection_knows_what_is_left() -> None:
     connection = Connection()
 
-    async def write(part: bytes) -> None:
-        assert part
+    async def write(part: bytes) -> bool:
+        return bool(part)
 
     await send_parts(LongBody([b"x" * (2 * PART_BYTES + 1)]), channel_to(connection), write)
     assert connection.unsent == [2 * PART_BYTES + 1, PART_BYTES + 1, 1, 0, 0]
@@ -94,8 +95,9 @@ async def test_the_connection_knows_what_is_left() -> None:
 async def test_a_shutdown_does_not_cut_it_and_a_lost_client_does() -> None:
     connection, may_write = Connection(), asyncio.Event()
 
-    async def write(_: bytes) -> None:
+    async def write(_: bytes) -> bool:
         await may_write.wait()
+        return True
 
     channel = channel_to(connection)
     sending = asyncio.create_task(send_parts(LongBody([b"x" * PART_BYTES * 3]), channel, write))
@@ -108,4 +110,17 @@ async def test_a_shutdown_does_not_cut_it_and_a_lost_client_does() -> None:
     channel.cancel(CancelReason.CLIENT_GONE)
     # Without the exception, which would keep the body alive.
     assert await sending is False
+    assert connection.unsent[-1] == 0
+
+
+async def test_nothing_more_is_sent_once_the_client_is_gone() -> None:
+    sent: list[bytes] = []
+
+    async def write(part: bytes) -> bool:
+        sent.append(part)
+        return False
+
+    connection = Connection()
+    assert not await send_parts(LongBody([b"x" * PART_BYTES * 3]), channel_to(connection), write)
+    assert len(sent) == 1
     assert connection.unsent[-1] == 0

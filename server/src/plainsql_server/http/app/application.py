@@ -235,8 +235,9 @@ def _complete(response: Response, request: Request) -> None:
 
 
 async def _send(response: Response, request: Request, send: Send) -> None:
-    async def write(part: bytes) -> None:
+    async def write(part: bytes) -> bool:
         await send({"type": "http.response.body", "body": part, "more_body": True})
+        return True
 
     last = response.body
     await send({"type": "http.response.start", "status": response.status, "headers": response.headers})

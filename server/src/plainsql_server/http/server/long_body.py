@@ -60,8 +60,8 @@ def body_of(segments: Sequence[bytes | JoinedRows]) -> Body:
     return b"".join([each if isinstance(each, bytes) else b",".join(each.rows) for each in segments])
 
 
-async def send_parts(body: LongBody, channel: ResponseChannel, write: Callable[[bytes], Awaitable[None]]) -> bool:
-    """Sends a body with `write`, which waits while the client is behind. Returns False if the client is gone."""
+async def send_parts(body: LongBody, channel: ResponseChannel, write: Callable[[bytes], Awaitable[bool]]) -> bool:
+    """Sends a body with `write`, which waits while the client is behind. Both return False if the client is gone."""
     connection, unsent_bytes = channel.connection, len(body)
     # From here on, a shutdown waits for it.
     channel.is_sending = True
@@ -69,7 +69,8 @@ async def send_parts(body: LongBody, channel: ResponseChannel, write: Callable[[
     try:
         for part in body.parts():
             await share_loop()
-            await write(part)
+            if not await write(part):
+                return False
             unsent_bytes -= len(part)
             connection.note_unsent(unsent_bytes)
     except asyncio.CancelledError:

@@ -355,10 +355,14 @@ class FastPathProtocol(HttpToolsProtocol):
         for start in range(0, len(answer), _CHUNK_BYTES):
             self.transport.write(answer[start : start + _CHUNK_BYTES])
 
-    async def _write_part(self, part: bytes) -> None:
+    async def _write_part(self, part: bytes) -> bool:
         # It returns at once if the client is not behind, or gone.
         await self.flow.drain()
+        if self.transport.is_closing():
+            # Writing would raise an exception, which would keep the whole body until a garbage collection.
+            return False
         self.transport.write(part)
+        return True
 
     def note_unsent(self, unsent_bytes: int) -> None:
         is_first, self._unsent_bytes = self._unsent_bytes == 0, unsent_bytes
