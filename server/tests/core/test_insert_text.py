@@ -107,7 +107,8 @@ def test_no_text_takes_long(fragment: str) -> None:
     sql = "insert into t " + fragment * ((MAX_LENGTH - 20) // len(fragment))
     began_s = time.process_time()
     read_insert(sql)
-    assert time.process_time() - began_s < 1.0
+    # Half a second on a machine that is not busy; minutes if a text is read again and again.
+    assert time.process_time() - began_s < 10
 
 
 def test_generated_values_are_added_to_a_list_of_values() -> None:

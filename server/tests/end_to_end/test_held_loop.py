@@ -1,6 +1,6 @@
-"""Long results hold the event loop only for a part of what one copy of them takes, however many clients ask for them.
+"""Long results hold the event loop only for a small part of the time that they take, however many clients ask for them.
 
-Before they were sent in parts, and parsed and encoded on threads, the loop was held for about five copies.
+They are parsed and encoded on threads, and sent in parts.
 """
 
 import json
@@ -34,7 +34,6 @@ def node(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     file = tmp_path_factory.mktemp("loop") / "held"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PLAINSQL_TEST_LOOP_FILE", str(file))
-        patch.setenv("PLAINSQL_TEST_LOOP_BYTES", str(VALUE_BYTES))
         with running_node(service.directory_dsn, "server.tests.watched_loop") as running:
             yield running, lambda: _reported(running, file)
 
@@ -58,7 +57,7 @@ def _received_bytes(port: int, request: bytes) -> int:
 
 
 @pytest.mark.parametrize("kind", VALUES)
-def test_the_loop_is_held_for_less_than_a_copy(service: Service, node: tuple[Node, Held], kind: str) -> None:
+def test_the_loop_is_held_for_a_small_part_of_an_answer(service: Service, node: tuple[Node, Held], kind: str) -> None:
     running, held = node
     wire = Wire(running.port, service.api_key, head="Connection: close\r\n")
     request = wire.bytes_of({"sql": VALUES[kind]})
@@ -68,5 +67,7 @@ def test_the_loop_is_held_for_less_than_a_copy(service: Service, node: tuple[Nod
         sizes = list(clients.map(lambda _: _received_bytes(running.port, request), range(CLIENTS)))
     assert min(sizes) > VALUE_BYTES
     seen = held()
-    print(f"{kind}: held {seen['held_s'] * 1000:.1f} ms, a copy takes {seen['copy_s'] * 1000:.1f} ms")
-    assert seen["held_s"] < seen["copy_s"]
+    answer_s = seen["spent_s"] / CLIENTS
+    print(f"{kind}: held {seen['held_s'] * 1000:.1f} ms of the {answer_s * 1000:.0f} ms that an answer takes")
+    # Measured: a tenth. Before, a half or more.
+    assert seen["held_s"] < answer_s / 4
