@@ -26,7 +26,9 @@ import httpx
 import psycopg
 
 from plainsql_server.dev.ports import free_port
+from plainsql_server.directory.rights.grants import Role
 from server.tests import forks, logs
+from server.tests.postgres import as_role
 from server.tests.processes import kill_with_children
 from server.tests.secrets_in_logs import refuse_secrets
 from server.tests.service import Service
@@ -179,7 +181,7 @@ class Node:
     def start(self) -> None:
         """Starts it and waits until it is ready."""
         environment = {
-            **os.environ, **self.settings, "PLAINSQL_DIRECTORY_DSN": self.directory_dsn,
+            **os.environ, **self.settings, "PLAINSQL_DIRECTORY_DSN": as_role(self.directory_dsn, Role.DATA),
             "PLAINSQL_DATA_PORT": str(self.port),
         }  # fmt: skip
         with self.log.open("ab") as log:

@@ -20,9 +20,11 @@ from typing import LiteralString
 
 import psycopg
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from plainsql_server.dev.trusted import setting_for, trust_vector
 from plainsql_server.directory.migrations import migrate
+from plainsql_server.directory.rights.grants import Role
 from plainsql_server.operations.files.cell import CellConfig, with_bounded_memory
 from server.tests import logs
 from server.tests.run_folder import template
@@ -82,8 +84,14 @@ class Postgres:
         return self._copy_of("template0")
 
     def fresh_directory(self) -> str:
-        """The DSN of a directory with its schema and nothing in it."""
-        return self._copy_of(_DIRECTORY_TEMPLATE)
+        """The DSN of a directory with its schema and nothing in it, for its owner."""
+        dsn = self._copy_of(_DIRECTORY_TEMPLATE)
+        # What a copy does not have, and cells take from the public.
+        grant = sql.SQL("GRANT CONNECT ON DATABASE {} TO {}")
+        name, roles = conninfo_to_dict(dsn)["dbname"], sql.SQL(", ").join(map(sql.Identifier, Role))
+        with self._as_admin() as connection:
+            connection.execute(grant.format(sql.Identifier(str(name)), roles))
+        return dsn
 
     def _copy_of(self, original: str) -> str:
         name = f"test_{secrets.token_hex(6)}"
@@ -117,6 +125,15 @@ class Postgres:
                 with self.connect(database=name) as inside:
                     inside.execute(sql.SQL("ROLLBACK PREPARED {}").format(gid))
             connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def as_role(directory_dsn: str, role: Role) -> str:
+    """The same directory for one of its roles, as planes log in, so that their tests show that its rights suffice.
+
+    The directory of a cell on several machines is the admin's alone, who has the only certificate for it.
+    """
+    is_local = str(conninfo_to_dict(directory_dsn).get("host", "")).startswith("/")
+    return make_conninfo(directory_dsn, user=role) if is_local else directory_dsn
 
 
 def default_config(root: Path) -> CellConfig:

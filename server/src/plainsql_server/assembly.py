@@ -42,6 +42,7 @@ from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.freshness import Freshness
 from plainsql_server.directory.principals import Principals
 from plainsql_server.directory.processes import Membership
+from plainsql_server.directory.rights.grants import Role
 from plainsql_server.directory.spanning import SpanningNotifier
 from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.pool.pools import PoolLimits, Pools
@@ -131,9 +132,10 @@ def build_data_application(settings: Settings, observe: Observer, own_port: int 
     async def lifespan() -> AsyncIterator[tuple[RouteTable, Principals, Permits]]:
         async with (
             _metrics(observe, readiness),
-            Directory.open(settings.directory_dsn) as directory,
+            Directory.open(settings.directory_dsn, role=Role.DATA) as directory,
             _tally(directory, settings, observe) as tally,
             _freshness(settings, observe, notifier) as freshness,
+            _in_background(_report_rights(directory, observe), observe),
             _in_background(connections.watch(), observe),
             _in_background(connections.handshakes.report(observe), observe),
             _permits(settings, observe, _DATA_PLANES_SHARE / settings.workers) as permits,
@@ -189,9 +191,10 @@ def build_control_application(settings: Settings, observe: Observer) -> Applicat
     async def lifespan() -> AsyncIterator[tuple[RouteTable, Principals, Permits]]:
         async with (
             _metrics(observe, readiness),
-            Directory.open(settings.directory_dsn, _CONTROL_DIRECTORY_CONNECTIONS) as directory,
+            Directory.open(settings.directory_dsn, _CONTROL_DIRECTORY_CONNECTIONS, Role.CONTROL) as directory,
             _tally(directory, settings, observe),
             _freshness(settings, observe) as freshness,
+            _in_background(_report_rights(directory, observe), observe),
             _in_background(connections.watch(), observe),
             _in_background(connections.handshakes.report(observe), observe),
             _permits(settings, observe, 1 - _DATA_PLANES_SHARE) as permits,
@@ -257,6 +260,14 @@ def _all_routes(
 
 def _urls(settings: Settings) -> Urls:
     return Urls(settings.data_url, settings.control_url, settings.alias_url)
+
+
+async def _report_rights(directory: Directory, observe: Observe) -> None:
+    """Says at the start why the plane can't use the directory. `/health/ready` fails as long as that lasts."""
+    try:
+        await directory.check()
+    except ServiceError as error:
+        observe(FailureObserved(now(), "failure", "directory", error.internal_context or error.message))
 
 
 @asynccontextmanager

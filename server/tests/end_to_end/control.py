@@ -15,7 +15,9 @@ from typing import Any
 import httpx
 
 from plainsql_server.dev.ports import free_port
+from plainsql_server.directory.rights.grants import Role
 from server.tests import forks, logs, plain_http
+from server.tests.postgres import as_role
 from server.tests.service import Service
 
 _START_LIMIT_S = 30
@@ -77,7 +79,8 @@ class ControlNode:
         """Starts it and waits until it answers."""
         environment = {
             **os.environ, **self.settings,
-            "PLAINSQL_DIRECTORY_DSN": self.directory_dsn, "PLAINSQL_CONTROL_PORT": str(self.port),
+            "PLAINSQL_DIRECTORY_DSN": as_role(self.directory_dsn, Role.CONTROL),
+            "PLAINSQL_CONTROL_PORT": str(self.port),
         }  # fmt: skip
         with self.log.open("ab") as log:
             self.process = forks.start(["control"], environment, log, self.log.parent)

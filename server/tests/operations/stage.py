@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,13 +13,16 @@ import psycopg
 
 from plainsql_server.control_plane import cells, databases, organizations
 from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.rights.grants import Role
 from server.tests import forks
 from server.tests.control_plane.cell_state import disagreements
-from server.tests.postgres import SUPERUSER, Postgres
+from server.tests.postgres import SUPERUSER, Postgres, as_role
 
 # 1000 for the full size of the test of backups; as it is in CI, that takes seconds.
 SIZE_MB = int(os.environ.get("PLAINSQL_TEST_BACKUP_MB", "8"))
 _TIMEOUT_S = 110 + SIZE_MB
+# What the owner of the directory's tables runs. All else is run with the operators' role.
+_OWNERS_COMMANDS = ("migrate", "upgrade")
 
 # What a database holds, said of each table by its content, in an order that does not depend on how it is stored.
 _CHECKSUM = """
@@ -56,7 +59,7 @@ class Stage:
         self, *arguments: str, exit_code: int = 0, stdin: IO[bytes] | None = None
     ) -> "subprocess.CompletedProcess[str]":
         """`plainsql-server …`, which must end with that exit code and never with a traceback."""
-        ended = forks.run(arguments, self.environment(), stdin=stdin, timeout=_TIMEOUT_S)
+        ended = forks.run(arguments, self._environment_of(arguments), stdin=stdin, timeout=_TIMEOUT_S)
         assert ended.returncode == exit_code, (ended.stdout, ended.stderr)
         assert "Traceback" not in ended.stderr, ended.stderr
         return ended
@@ -64,6 +67,12 @@ class Stage:
     def start(self, *arguments: str, **options: Any) -> "subprocess.Popen[bytes]":
         command = [sys.executable, "-m", "plainsql_server", *arguments]
         return subprocess.Popen(command, env=self.environment(), **options)
+
+    def _environment_of(self, arguments: tuple[str, ...]) -> dict[str, str]:
+        """With the operators' role, for commands that need no more."""
+        if arguments[0] in _OWNERS_COMMANDS or arguments[:2] == ("restore", "--directory"):
+            return self.environment()
+        return replace(self, dsn=as_role(self.dsn, Role.OPERATOR)).environment()
 
     def names(self, database: str = "main") -> tuple[str, str, str]:
         """What a database, its owner and its reader are called on the cell."""

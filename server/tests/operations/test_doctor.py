@@ -19,6 +19,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
 
+import psycopg
 import pytest
 import trustme
 from trustme import KeyType
@@ -27,6 +28,7 @@ from plainsql_server.control_plane import cells
 from plainsql_server.core.errors import EngineError
 from plainsql_server.dev.ports import free_port
 from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.rights.grants import Role
 from plainsql_server.engine.admin import activity, provisioning
 from plainsql_server.engine.admin.cell import TEMPLATE
 from plainsql_server.operations.check_directory import fix_for
@@ -37,7 +39,7 @@ from plainsql_server.settings import Settings, read_settings
 from server.tests.alias import running_alias
 from server.tests.operations.diagnosis import assert_found, doctor
 from server.tests.operations.stage import Stage
-from server.tests.postgres import SUPERUSER, Postgres, running_postgres
+from server.tests.postgres import SUPERUSER, Postgres, as_role, running_postgres
 from server.tests.programs import libfaketime
 from server.tests.redis_server import running_redis
 from server.tests.service import Service, running_service
@@ -207,6 +209,17 @@ async def test_a_cell_that_accepts_connections_but_never_answers_becomes_unavail
         async with activity.watching(stage.postgres.conninfo, SUPERUSER) as connection:
             await connection.execute("select pg_sleep(20)")
     assert "did not answer within 0.3 s" in str(raised.value.internal_context)
+
+
+def test_logins_to_the_directory_with_more_rights_than_needed_are_reported(stage: Stage) -> None:
+    assert_found(doctor(stage), "logs in as plainsql_admin, a superuser", "plainsql_data", "warning")
+    for role in Role:
+        found = [each for each in doctor(replace(stage, dsn=as_role(stage.dsn, role))) if each["check"] == "rights"]
+        assert [(each["grade"], f"no more rights than {role}." in each["found"]) for each in found] == [("good", True)]
+    with psycopg.connect(stage.dsn, autocommit=True) as owner:
+        owner.execute(f"grant truncate on usage to {Role.DATA}")
+    granted = replace(stage, dsn=as_role(stage.dsn, Role.DATA))
+    assert_found(doctor(granted), "more rights than any plane needs", "plainsql-server migrate", "warning")
 
 
 def test_an_unmigrated_directory_is_reported(stage: Stage) -> None:

@@ -11,8 +11,9 @@ from plainsql_server.settings import read_settings
 def migrate_command() -> None:
     """Create or update the directory's tables.
 
-    Run it before you start a new version of the service. It is safe to run at any time, and several times at once. If
-    it fails, nothing has changed.
+    It also creates the roles of planes and operators, and grants their rights. Run it before you start a new version of
+    the service, as the owner of the directory. It is safe to run at any time, and several times at once. If it fails,
+    nothing has changed.
     """
     migrate(read_settings().directory_dsn)
     remark("The directory is up to date.")

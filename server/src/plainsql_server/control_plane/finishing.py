@@ -72,7 +72,7 @@ class Finisher:
     async def _tidy(self) -> None:
         if time.monotonic() >= self._tidy_at_s:
             await sessions.delete_expired_before(self._directory, now() - sessions.KEPT)
-            await audit.delete_before(self._directory, now() - audit.KEPT, _AUDIT_REMOVED_AT_ONCE)
+            await audit.delete_old(self._directory, _AUDIT_REMOVED_AT_ONCE)
             self._tidy_at_s = time.monotonic() + _TIDY_EVERY_S
 
     async def _finish(self, database: DatabaseRecord) -> None:

@@ -53,9 +53,8 @@ class Resets:
         reader = (
             await self._connections.place(principal._replace(scopes=frozenset([Scope.READ])), database)
         ).address.role
-        async with self._directory.connection() as connection, connection.transaction():
-            # Written before the first object is dropped, so that no reset goes unrecorded.
-            await audit.note(connection, by, "database.reset", principal.organization_id, place.database_id)
+        # Written before the first object is dropped, so that no reset goes unrecorded.
+        await audit.note_reset(self._directory, by, principal.organization_id, place.database_id)
         emptying = _Emptying(self._connections, owner, place, [place.address.role, reader])
         return await emptying.run()
 

@@ -67,9 +67,9 @@ class Cluster:
         """The connection string of the cluster, without user and database."""
         return f"host={self.socket_directory} port={PORT}"
 
-    @property
-    def directory_dsn(self) -> str:
-        return f"{self.conninfo} user={SUPERUSER} dbname={DIRECTORY_DATABASE}"
+    def directory_dsn(self, role: str) -> str:
+        """The connection string of the directory for one of its roles."""
+        return f"{self.conninfo} user={role} dbname={DIRECTORY_DATABASE}"
 
     def existing_major(self) -> int | None:
         """The major version of the existing data, or None if there is none yet."""

@@ -25,8 +25,9 @@ from plainsql_server.dev.processes import Launcher, end_leftovers
 from plainsql_server.dev.redis import MISSING as REDIS_MISSING
 from plainsql_server.dev.redis import Redis, find_redis
 from plainsql_server.dev.screen import Screen, client_line, curl_line, trust_lines
-from plainsql_server.dev.service import Addresses, Plane, Provisioning, plane_settings
+from plainsql_server.dev.service import Addresses, Plane, Provisioning, as_role, plane_settings
 from plainsql_server.dev.signals import Signals
+from plainsql_server.directory.rights.grants import Role
 from plainsql_server.extension_modules import COMPILED
 from plainsql_server.limits.tiers import TIERS
 
@@ -46,6 +47,7 @@ class _Run:
     provisioning: Provisioning
     parts: list[Part]
     settings: dict[str, str]
+    """Those of an operator."""
 
 
 def run(options: DevOptions) -> int:
@@ -126,14 +128,14 @@ def _prepare(options: DevOptions, folder: Folder, state: RunState, screen: Scree
         Postgres(launcher, cluster, binaries),
         *redis,
         provisioning,
-        Plane("data", launcher, addresses, settings, *needed),
-        Plane("control", launcher, addresses, settings, *needed),
+        Plane("data", launcher, addresses, as_role(settings, cluster, Role.DATA), *needed),
+        Plane("control", launcher, addresses, as_role(settings, cluster, Role.CONTROL), *needed),
     ]
     if nginx:
         parts.append(AliasPart(launcher, nginx, folder.alias, addresses))
     else:
         screen.say(f"  {ALIAS_MISSING}")
-    return _Run(folder, cluster, addresses, provisioning, parts, settings)
+    return _Run(folder, cluster, addresses, provisioning, parts, as_role(settings, cluster, Role.OPERATOR))
 
 
 def _redis(launcher: Launcher, cluster: Cluster, screen: Screen) -> list[Redis]:

@@ -92,9 +92,10 @@ def _comment(connection: psycopg.Connection, database: str) -> str | None:
 
 
 def _revisions() -> str:
-    """A digest of the migrations in this version of the package."""
+    """A digest of the migrations and grants in this version of the package."""
     hashed = hashlib.sha256()
-    for file in sorted((Path(plainsql_server.directory.__path__[0]) / "migrations" / "versions").glob("*.py")):
+    folder = Path(plainsql_server.directory.__path__[0])
+    for file in sorted([*(folder / "migrations" / "versions").glob("*.py"), *(folder / "rights").glob("*.py")]):
         hashed.update(file.name.encode() + b"\0" + file.read_bytes())
     return hashed.hexdigest()
 

@@ -158,9 +158,9 @@ class Plane(Part):
 
 
 def plane_settings(cluster: Cluster, addresses: Addresses, redis_url: str | None) -> dict[str, str]:
-    """The settings of both planes, as environment variables."""
+    """The settings that both planes share, as environment variables. `as_role` makes those of one."""
     values = {
-        "directory_dsn": cluster.directory_dsn,
+        "directory_dsn": cluster.directory_dsn(SUPERUSER),
         "data_url": addresses.data_url,
         "control_url": addresses.control_url,
         "data_host": HOST,
@@ -180,6 +180,11 @@ def plane_settings(cluster: Cluster, addresses: Addresses, redis_url: str | None
         "redis_url": redis_url or "",
     }
     return {PREFIX + name.upper(): value for name, value in values.items()}
+
+
+def as_role(settings: Mapping[str, str], cluster: Cluster, role: str) -> dict[str, str]:
+    """The settings of a plane, or of an operator, who logs in to the directory as one of its roles."""
+    return {**settings, f"{PREFIX}DIRECTORY_DSN": cluster.directory_dsn(role)}
 
 
 def _load() -> None:

@@ -15,7 +15,7 @@ from plainsql_server.core.ids import Kind, new_id
 from plainsql_server.directory.connection import Directory, DirectoryConnection
 
 # How long entries are kept: a year and a month, so that a yearly review sees all of it. docs/reference/control.md
-# promises this.
+# promises this. The directory's function that deletes entries has the same interval.
 KEPT = timedelta(days=396)
 
 _COLUMNS = "id, at, organization_id, actor_kind, actor_id, action, target_id, details, request_id"
@@ -55,13 +55,17 @@ async def note_reading(
         await note(connection, by, action, organization_id, target_id)
 
 
-async def delete_before(directory: Directory, before: datetime, at_most: int) -> int:
-    """Deletes up to `at_most` of the oldest entries before that moment. Returns how many were deleted."""
-    # Ids start with the time and are indexed.
-    first_kept = f"{Kind.AUDIT}_{int(before.timestamp() * 1000):012x}"
-    statement = "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE id < %s ORDER BY id LIMIT %s)"
+async def note_reset(directory: Directory, by: Actor, organization_id: str, database_id: str) -> None:
+    """Writes the entry of a reset, the only one that the data plane may write."""
+    arguments = (organization_id, database_id, by.kind, by.id, by.request_id)
     async with directory.connection() as connection:
-        return (await connection.execute(statement, (first_kept, at_most))).rowcount
+        await connection.execute("SELECT note_reset(%s, %s, %s, %s, %s)", arguments)
+
+
+async def delete_old(directory: Directory, at_most: int) -> None:
+    """Deletes up to `at_most` entries that are older than KEPT. The directory keeps the planes from deleting others."""
+    async with directory.connection() as connection:
+        await connection.execute("SELECT delete_old_audit(%s)", (at_most,))
 
 
 async def list_(directory: Directory, organization_id: str, limit: int, before: str | None) -> list[AuditRecord]:

@@ -23,6 +23,8 @@ from plainsql_server.core.errors import (
     described,
     without_detail,
 )
+from plainsql_server.directory.rights.checking import missing
+from plainsql_server.directory.rights.grants import Role
 
 # A lookup takes about a millisecond. Two seconds distinguish an unavailable directory from a busy one, and leave the
 # caller most of the free tier's statement deadline of 10 s.
@@ -35,6 +37,11 @@ _CONNECT_TIMEOUT_S = 2
 _STATEMENT_TIMEOUT_MS = 5_000
 
 _CHECK_TIMEOUT_S = 2.0
+
+# A directory that is older than this version, or was restored and not migrated since, which grants the rights.
+_NOT_MIGRATED = (
+    errors.UndefinedTable, errors.UndefinedColumn, errors.UndefinedFunction, errors.InsufficientPrivilege,
+)  # fmt: skip
 
 # Detects a host that disappears within seconds instead of the kernel's quarter of an hour.
 _KEEPALIVE = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 2, "tcp_user_timeout": 5_000}
@@ -63,17 +70,22 @@ _Pool = AsyncConnectionPool[DirectoryConnection]
 class Directory:
     """The directory database, with a pool of connections."""
 
-    def __init__(self, pool: _Pool) -> None:
+    def __init__(self, pool: _Pool, role: Role | None = None) -> None:
         self._pool = pool
+        # The role whose rights `check` looks for, until it has found them.
+        self._unchecked_role = role
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, dsn: str, max_connections: int = 4) -> AsyncIterator[Self]:
-        """The directory for the length of the block. Does not wait for a connection; the first request does."""
+    async def open(cls, dsn: str, max_connections: int = 4, role: Role | None = None) -> AsyncIterator[Self]:
+        """The directory for the length of the block. Does not wait for a connection; the first request does.
+
+        With a role, `check` also checks that the login has that role's rights.
+        """
         pool = _new_pool(dsn, max_connections)
         await pool.open(wait=False)
         try:
-            yield cls(pool)
+            yield cls(pool, role)
         finally:
             await pool.close()
 
@@ -91,14 +103,27 @@ class Directory:
             raise as_service_error(error) from error
 
     async def check(self) -> None:
-        """Raises EngineError or InternalError unless the directory answers and has its schema."""
+        """Raises EngineError or InternalError unless the directory answers, and has its schema and the rights."""
         try:
             async with asyncio.timeout(_CHECK_TIMEOUT_S), self.connection() as connection:
                 await connection.execute("SELECT FROM tiers LIMIT 1")
+                await self._check_rights(connection)
         except TimeoutError as error:
             raise directory_unavailable(
                 f"directory: no response in time; the last failure: {DirectoryConnection.last_failure}"
             ) from error
+
+    async def _check_rights(self, connection: DirectoryConnection) -> None:
+        if self._unchecked_role is None:
+            return
+        lacking = await missing(connection, self._unchecked_role)
+        if lacking:
+            login, more = connection.info.user, f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
+            raise directory_unavailable(
+                f"directory: the role {login} lacks {', '.join(lacking[:3])}{more}. Run `plainsql-server migrate` as"
+                f" the owner of the directory, and log in as {self._unchecked_role} or a member of it"
+            )
+        self._unchecked_role = None
 
 
 def as_service_error(error: Exception) -> ServiceError:
@@ -106,7 +131,7 @@ def as_service_error(error: Exception) -> ServiceError:
     context = f"directory: {described(error)}"
     if isinstance(error, PoolTimeout) and DirectoryConnection.last_failure:
         return directory_unavailable(f"{context}; the last attempt: {DirectoryConnection.last_failure}")
-    if isinstance(error, (errors.UndefinedTable, errors.UndefinedColumn)):
+    if isinstance(error, _NOT_MIGRATED):
         return directory_unavailable(f"{context} (has `plainsql-server migrate` run?)")
     if isinstance(error, psycopg.Error) and not isinstance(error, psycopg.OperationalError):
         return InternalError(context)

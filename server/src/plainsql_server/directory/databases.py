@@ -343,7 +343,7 @@ async def hold(connection: DirectoryConnection, database_id: str) -> None:
 async def set_has_code(directory: Directory, database_id: str) -> None:
     """Records that the database may contain code. This is never reset."""
     async with directory.connection() as connection:
-        await connection.execute("UPDATE databases SET plain = false WHERE id = %s AND plain", (database_id,))
+        await connection.execute("SELECT note_code(%s)", (database_id,))
 
 
 async def _change(

@@ -178,13 +178,7 @@ async def revoke(directory: Directory, key_id: str, organization_id: str | None,
 
 async def note_used(connection: DirectoryConnection, key_ids: Collection[str], at: datetime) -> None:
     """Records that these keys were just used."""
-    # All nodes use the same order, so concurrent writes cannot deadlock.
-    statement = """
-        UPDATE api_keys k SET last_used_at = %(at)s
-        FROM (SELECT id FROM api_keys WHERE id = ANY(%(ids)s) ORDER BY id FOR NO KEY UPDATE) used
-        WHERE k.id = used.id AND (k.last_used_at IS NULL OR k.last_used_at < %(at)s)
-    """
-    await connection.execute(statement, {"ids": list(key_ids), "at": at})
+    await connection.execute("SELECT note_keys_used(%s, %s)", (list(key_ids), at))
 
 
 def _too_many(at_most: int) -> LimitError:

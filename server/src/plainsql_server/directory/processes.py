@@ -24,6 +24,8 @@ from plainsql_server.directory.connection import Directory, DirectoryConnection
 # Two renewals may fail before a process is taken for dead.
 RENEW_S = 5.0
 UNSEEN_S = 15.0
+# A directory that does not answer for this long has failed.
+_RENEWAL_LIMIT_S = 5.0
 # A process that stops does not wait longer for the directory. Its row expires by itself.
 _LEAVE_LIMIT_S = 1.0
 
@@ -65,7 +67,7 @@ class Membership:
         """Stays in the list until `leaving` is set. A failure is reported once, however long it lasts."""
         while not leaving.is_set():
             try:
-                async with asyncio.timeout(RENEW_S):
+                async with asyncio.timeout(_RENEWAL_LIMIT_S):
                     await self._renew()
                 self._is_failing = False
             except Exception as error:
@@ -87,24 +89,18 @@ class Membership:
         self._is_listed = False
         try:
             async with asyncio.timeout(_LEAVE_LIMIT_S), self._directory.connection() as connection:
-                await connection.execute("DELETE FROM data_processes WHERE id = %s", (self._id,))
+                await connection.execute("SELECT leave_processes(%s)", (self._id,))
         except (ServiceError, TimeoutError) as error:
             self._report(error)
 
     async def _renew(self) -> None:
         async with self._directory.connection() as connection:
+            # It also removes processes that died, and one that had this one's port.
             await connection.execute(
-                "INSERT INTO data_processes (id, host, pid, address) VALUES (%s, %s, %s, %s)"
-                " ON CONFLICT (id) DO UPDATE SET seen_at = now()",
-                (self._id, socket.gethostname(), os.getpid(), self._address),
+                "SELECT join_processes(%s, %s, %s, %s, %s)",
+                (self._id, socket.gethostname(), os.getpid(), self._address, not self._is_listed),
             )
-            if not self._is_listed:
-                # Of a process that was killed, and whose port this one has now. Last, so that the port stays listed.
-                await connection.execute(
-                    "DELETE FROM data_processes WHERE address = %s AND id <> %s", (self._address, self._id)
-                )
             self._is_listed = True
-            await connection.execute(f"DELETE FROM data_processes WHERE NOT {_IS_LIVE}")
             self._on_count(await count(connection))
 
     def _report(self, error: Exception) -> None:

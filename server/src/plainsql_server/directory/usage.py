@@ -33,20 +33,8 @@ class UsageSum:
 
 
 async def add(connection: DirectoryConnection, day: date, sums: Sequence[UsageSum]) -> None:
-    """Adds usage to the stored sums of that day."""
-    # All nodes use the same order, so concurrent writes cannot deadlock. The usage of a purged organization is dropped,
-    # and must not keep that of the others from being written.
-    statement = """
-        INSERT INTO usage (organization_id, day, database_id, requests, rows, engine_us, bytes)
-        SELECT organization_id, %s, database_id, requests, rows, engine_us, bytes
-        FROM unnest(%s::text[], %s::text[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[])
-             AS used (organization_id, database_id, requests, rows, engine_us, bytes)
-        WHERE EXISTS (SELECT FROM databases d WHERE d.id = used.database_id)
-        ORDER BY organization_id, database_id
-        ON CONFLICT (organization_id, day, database_id) DO UPDATE
-        SET requests = usage.requests + excluded.requests, rows = usage.rows + excluded.rows,
-            engine_us = usage.engine_us + excluded.engine_us, bytes = usage.bytes + excluded.bytes
-    """
+    """Adds usage to the stored sums of that day. What belongs to databases that are gone is left out."""
+    statement = "SELECT note_usage(%s, %s, %s, %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[])"
     columns = ("organization_id", "database_id", "requests", "rows", "engine_us", "bytes")
     await connection.execute(statement, (day, *([getattr(each, column) for each in sums] for column in columns)))
 

@@ -15,10 +15,11 @@ from plainsql_server.operations.check_directory import directory
 from plainsql_server.operations.check_edge import alias, planes, redis
 from plainsql_server.operations.check_machine import files, limits, ports, programs
 from plainsql_server.operations.findings import Check, Finding, Target, broken
+from plainsql_server.operations.rights.check_rights import rights
 from plainsql_server.operations.upkeep.check_backups import backups
 
 CHECKS: tuple[Check, ...] = (
-    files, certificates, limits, programs, directory, cells, backups, redis, ports, planes, alias,
+    files, certificates, limits, programs, directory, rights, cells, backups, redis, ports, planes, alias,
 )  # fmt: skip
 
 

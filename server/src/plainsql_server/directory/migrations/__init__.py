@@ -16,15 +16,17 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 
-from plainsql_server.core.errors import RETRY_AFTER_MS, EngineError, InternalError, without_detail
+from plainsql_server.core.errors import RETRY_AFTER_MS, ConflictError, EngineError, InternalError, without_detail
+from plainsql_server.directory.rights.grants import Role
 
 _CONNECT_TIMEOUT_S = 5
 
 
 def migrate(dsn: str) -> None:
-    """Brings the directory's schema up to date. Blocks. Concurrent calls wait for each other.
+    """Brings the directory's schema and its roles' rights up to date. Blocks. Concurrent calls wait for each other.
 
-    Raises EngineError if the directory is unavailable, InternalError if a revision fails; nothing has changed then.
+    Raises EngineError if the directory is unavailable, ConflictError if roles are missing and the login may not create
+    them, InternalError if a revision fails; nothing has changed then.
     """
     with _connect(dsn) as connection:
         _upgrade(connection)
@@ -50,7 +52,19 @@ def _upgrade(connection: psycopg.Connection) -> None:
     try:
         command.upgrade(config, "head")
     except DBAPIError as error:
+        if "permission denied to create role" in str(error.orig):
+            raise _without_roles() from error
         raise InternalError(f"migration: {error.orig}") from error
+
+
+def _without_roles() -> ConflictError:
+    return ConflictError(
+        "roles_missing",
+        "The directory's roles don't exist, and this login may not create them.",
+        hint="Run as a superuser: "
+        + " ".join(f"CREATE ROLE {role} LOGIN;" for role in Role)
+        + " Then run `plainsql-server migrate` again.",
+    )
 
 
 def pending(dsn: str) -> list[tuple[str, str]] | None:

@@ -20,8 +20,9 @@ _ROWS = [
     # A cell of its own is empty now. Full, it accepts no one's databases until the operator decides so.
     "UPDATE cells SET organization_id = NULL, state = CASE state WHEN 'active' THEN 'full' ELSE state END"
     " WHERE organization_id = %s",
-    "UPDATE audit SET details = '{}' WHERE organization_id = %s",
     "DELETE FROM organizations WHERE id = %s",
+    # It refuses an organization that exists.
+    "SELECT clear_audit(%s)",
 ]
 
 

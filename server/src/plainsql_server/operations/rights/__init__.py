@@ -1,0 +1,1 @@
+"""Doctor's checks of rights in the directory."""
