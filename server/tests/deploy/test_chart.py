@@ -1,0 +1,143 @@
+"""The Helm chart: what it renders is valid, and it refuses values that cannot work.
+
+`make test-deploy` runs this with a real helm. What is executed in containers is in `test_image.py`.
+"""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from plainsql_server import VERSION
+from plainsql_server.settings import describe_settings
+
+ROOT = Path(__file__).resolve().parents[3]
+CHART = ROOT / "deploy/helm/plainsql"
+VALUES = sorted((CHART / "ci").glob("*-values.yaml"))
+HELM = os.environ.get("PLAINSQL_TEST_HELM", "helm")
+VALIDATE = ROOT / ".venv-deploy/bin/kubernetes-validate"
+KUBERNETES = ("1.35", "1.36", "1.37")
+# Of others' resource definitions, for which there is no schema here.
+_CUSTOM = ("gateway.networking.k8s.io/", "monitoring.coreos.com/")
+
+
+def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([HELM, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+def rendered(values: Path) -> list[dict[str, Any]]:
+    ended = helm("template", "demo", CHART, "--values", values)
+    assert ended.returncode == 0, ended.stderr
+    return [each for each in yaml.safe_load_all(ended.stdout) if each]
+
+
+def pods(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The specifications of all pods."""
+    templates = [each["spec"]["template"]["spec"] for each in objects if each["kind"] in ("Deployment", "Job")]
+    return templates + [each["spec"] for each in objects if each["kind"] == "Pod"]
+
+
+def containers(pod: dict[str, Any]) -> list[dict[str, Any]]:
+    return [*pod["containers"], *pod.get("initContainers", [])]
+
+
+def test_the_chart_is_of_this_version() -> None:
+    assert yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"] == VERSION
+
+
+def test_the_chart_has_the_alerts_of_the_prometheus_sample() -> None:
+    ours = (CHART / "files/plainsql-alerts.yml").read_text()
+    assert ours == (ROOT / "deploy/prometheus/plainsql-alerts.yml").read_text()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
+def test_helm_finds_nothing_to_complain_about(values: Path) -> None:
+    ended = helm("lint", "--strict", CHART, "--values", values)
+    assert ended.returncode == 0, ended.stdout
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("release", KUBERNETES)
+@pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
+def test_what_is_rendered_fits_the_schemas_of_kubernetes(values: Path, release: str, tmp_path: Path) -> None:
+    objects = [each for each in rendered(values) if not each["apiVersion"].startswith(_CUSTOM)]
+    file = tmp_path / "objects.yaml"
+    file.write_text(yaml.safe_dump_all(objects))
+    ended = subprocess.run(
+        [VALIDATE, "--strict", "--kubernetes-version", release, file],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert len(objects) >= 8
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
+def test_pods_have_no_more_rights_than_they_need(values: Path) -> None:
+    for pod in pods(rendered(values)):
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        for container in containers(pod):
+            security = container["securityContext"]
+            assert security["readOnlyRootFilesystem"] is True
+            assert security["allowPrivilegeEscalation"] is False
+            assert security["capabilities"] == {"drop": ["ALL"]}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
+def test_every_setting_exists(values: Path) -> None:
+    known = {variable for variable, _, _ in describe_settings()}
+    for pod in pods(rendered(values)):
+        for container in containers(pod):
+            assert {each["name"] for each in container.get("env", [])} <= known
+
+
+@pytest.mark.full
+def test_a_plane_has_only_its_own_certificate() -> None:
+    for pod in pods(rendered(CHART / "ci/minimal-values.yaml")):
+        cells = [volume["secret"] for volume in pod.get("volumes", []) if volume["name"] == "cells"]
+        for secret in cells:
+            plane = pod["containers"][0]["name"]
+            assert [item["key"] for item in secret["items"]] == ["ca.crt", f"{plane}.crt", f"{plane}.key"]
+
+
+BROKEN = {
+    "no-directory": ({"directory": {"existingSecret": ""}}, "directory/existingSecret"),
+    "no-cells": ({"cells": {"existingSecret": ""}}, "cells/existingSecret"),
+    "no-url": ({"data": {"url": ""}}, "data/url"),
+    "url-with-path": ({"control": {"url": "https://control.example/v1"}}, "control/url"),
+    "same-url": ({"control": {"url": "https://sql.example"}}, "data.url and control.url"),
+    "unknown-value": ({"data": {"replica": 3}}, "replica"),
+    "unknown-mode": ({"migrations": {"mode": "hook"}}, "migrations/mode"),
+    "replicas-as-text": ({"data": {"replicas": "two"}}, "data/replicas"),
+    "two-entrances": (
+        {"ingress": {"enabled": True}, "httpRoute": {"enabled": True, "parentRefs": [{"name": "public"}]}},
+        "ingress.enabled or httpRoute.enabled",
+    ),
+    "no-gateway": ({"httpRoute": {"enabled": True}}, "httpRoute.parentRefs"),
+    "minimum-above-maximum": (
+        {"data": {"autoscaling": {"enabled": True, "minReplicas": 5, "maxReplicas": 4}}},
+        "data.autoscaling.minReplicas",
+    ),
+    "no-time-to-end": ({"data": {"terminationGracePeriodSeconds": 20}}, "data.terminationGracePeriodSeconds"),
+    "secret-as-setting": ({"settings": {"PLAINSQL_DIRECTORY_DSN": "host=db"}}, "directory.existingSecret"),
+    "unknown-setting": ({"data": {"settings": {"WORKERS": "4"}}}, "WORKERS"),
+    "broken-digest": ({"image": {"digest": "sha256:12"}}, "image/digest"),
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", BROKEN)
+def test_values_that_cannot_work_are_refused_by_name(name: str, tmp_path: Path) -> None:
+    values, message = BROKEN[name]
+    file = tmp_path / "values.yaml"
+    file.write_text(json.dumps(values))
+    ended = helm("template", "demo", CHART, "--values", CHART / "ci/minimal-values.yaml", "--values", file)
+    assert ended.returncode != 0
+    assert message in ended.stderr
