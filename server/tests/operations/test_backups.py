@@ -299,6 +299,16 @@ def test_the_directory_is_restored_completely_and_only_into_an_empty_database(st
     assert damaged.ask("select from pg_class where relkind = 'r' and relnamespace = 'public'::regnamespace") == []
 
 
+def test_what_was_unfinished_in_a_restored_directory_waits(stage: Stage, tmp_path: Path) -> None:
+    """It has ended since the backup. A control plane that went on with it could drop what is in service."""
+    file = tmp_path / "directory.backup"
+    stage.ask("update databases set state = 'deleting', work_after = now() returning id")
+    stage.run("backup", "--directory", "--output", str(file))
+    other = Stage(stage.postgres, stage.postgres.fresh_database())
+    assert "7 days: 1." in other.run("restore", "--directory", "--input", str(file)).stderr
+    assert other.ask("select from databases where work_after < now() + interval '6 days'") == []
+
+
 def test_two_backups_into_one_file_do_not_collide(stage: Stage, tmp_path: Path) -> None:
     fill(stage, 1)
     file = tmp_path / "main.backup"

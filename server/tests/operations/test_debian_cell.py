@@ -40,7 +40,7 @@ class DebianCluster:
         subprocess.run(
             [program, "15", "main", *map(str, arguments)],
             check=True, cwd="/", timeout=60, stdout=subprocess.DEVNULL,
-            env={**os.environ, "PG_CLUSTER_CONF_ROOT": str(self.root / "etc")},
+            env={**os.environ, "PG_CLUSTER_CONF_ROOT": str(self.root / "etc"), "LC_ALL": "C.UTF-8"},
             user=user.pw_uid if user else None, group=user.pw_gid if user else None, extra_groups=[] if user else None,
         )  # fmt: skip
 

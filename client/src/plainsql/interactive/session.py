@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import Any
 
-from plainsql.errors import Notice, ResultError, ServiceError, TransactionError, notices_in
+from plainsql.errors import Error, Notice, ResultError, ServiceError, TransactionError, notices_in
 from plainsql.interactive.conflicts import is_conflict
 from plainsql.interactive.texts import changes_schema, draws_number, has_returning, is_read, savepoint_in
 from plainsql.interactive.unit import Entry, Sent, UnitOfWork
@@ -30,8 +30,8 @@ _UNFROZEN = {
     "Pass the values yourself, or use autocommit.",
     "row_security": "With row security, an INSERT can't return generated values. Pass the values yourself.",
 }
-# PostgreSQL's class of errors for violated constraints.
-_VIOLATION = "23"
+# PostgreSQL's errors for constraints that a concurrent commit can cause to be violated.
+_VIOLATIONS = frozenset(["23001", "23503", "23505", "23P01"])
 _QUESTIONS = ("digest", "freeze")
 _COUNTED = frozenset(["INSERT", "UPDATE", "DELETE", "MERGE"])
 # In the service's message.
@@ -273,15 +273,15 @@ class InteractiveSession:
         options = self._options._replace(idempotency_key=None)
         try:
             yield from self._core.rehearsal(seen, options, self._max_retries, nows)
-        except ServiceError as found:
-            if is_conflict(found):
+        except Error as found:
+            if isinstance(found, ServiceError) and is_conflict(found):
                 _attribute(found, sent, [])
                 raise found from error
 
 
 def _seen_before(error: ServiceError, sent: Sent) -> list[dict[str, Any]]:
     """The statements up to the last one whose result the program saw before a constraint was violated."""
-    if not (error.sqlstate or "").startswith(_VIOLATION):
+    if error.sqlstate not in _VIOLATIONS:
         return []
     # Without a number, it was a deferred constraint, at the commit.
     before = sent.statements[: error.statement_index]

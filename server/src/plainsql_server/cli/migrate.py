@@ -3,7 +3,7 @@
 import click
 
 from plainsql_server.cli.output import remark
-from plainsql_server.directory.migrations import migrate
+from plainsql_server.directory.migrations import migrate, pending
 from plainsql_server.settings import read_settings
 
 
@@ -15,5 +15,10 @@ def migrate_command() -> None:
     the service, as the owner of the directory. It is safe to run at any time, and several times at once. If it fails,
     nothing has changed.
     """
-    migrate(read_settings().directory_dsn)
+    dsn = read_settings().directory_dsn
+    if pending(dsn) is None:
+        # Not a failure: after a rollback, an older version runs it before it starts.
+        remark("The directory belongs to a newer version. Nothing was changed.")
+        return
+    migrate(dsn)
     remark("The directory is up to date.")

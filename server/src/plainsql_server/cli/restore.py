@@ -55,7 +55,11 @@ def restore_command(
     settings = read_settings()
     with _opened(source) as file, reading_through(commands, file) as stream, Bar() as bar:
         if name is None:
-            with_directory(lambda directory: restore_directory(directory, settings.directory_dsn, stream, bar))
+            unfinished = with_directory(
+                lambda directory: restore_directory(directory, settings.directory_dsn, stream, bar)
+            )
+            if unfinished:
+                remark(f"Unfinished creations, deletions and moves, which wait for 7 days: {unfinished}.")
             restored = None
         elif replace:
             times = _times(settings)

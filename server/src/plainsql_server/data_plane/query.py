@@ -156,7 +156,8 @@ async def _collect(job: StatementJob, pool: Pool, lease: Lease, head_start: Head
             lease.interrupt(InterruptReason.TOO_LARGE)
             batch = []
         rows += batch
-    if lease.ended_for is not None and lease.ended_for is InterruptReason.TOO_LARGE:
+    # Also if it was interrupted for another reason, such as its deadline, and completed all the same: rows are missing.
+    if size_bytes > job.limits.result_bytes or lease.ended_for is InterruptReason.TOO_LARGE:
         raise result_too_large(job, _COMMITTED)
     assert stream.completion is not None
     return Result(stream.shape, rows, truncated, stream.completion, lease.queue_us, size_bytes=size_bytes)

@@ -130,10 +130,20 @@ async def replace_database(
         )
 
 
-async def restore_directory(directory: Directory, dsn: str, source: BinaryIO, progress: Progress) -> None:
+# What was unfinished when the backup was made has ended since. A control plane that took it up again could drop a
+# database that is in service now.
+_POSTPONE = (
+    "UPDATE databases SET work_after = now() + interval '7 days',"
+    " restorable_until = greatest(restorable_until, now() + interval '7 days') WHERE state IN ('creating', 'deleting')",
+    "UPDATE moves SET alive_until = now() + interval '7 days' WHERE state IN ('copying', 'stopping', 'undoing')",
+)
+
+
+async def restore_directory(directory: Directory, dsn: str, source: BinaryIO, progress: Progress) -> int:
     """Restore a backup of the directory into an empty database, all or nothing.
 
-    Raises ConflictError if the database is not empty, RequestError if the backup is incomplete.
+    Returns how many creations, deletions and moves were unfinished in it. Nothing takes them up for 7 days. Raises
+    ConflictError if the database is not empty, RequestError if the backup is incomplete.
     """
     chunks = _ArchiveChunks(await _open(source, DIRECTORY))
     async with directory.connection() as connection:
@@ -149,6 +159,8 @@ async def restore_directory(directory: Directory, dsn: str, source: BinaryIO, pr
     progress.step("data", chunks.manifest.tables_bytes)
     conninfo = make_conninfo(dsn, application_name=backups.RESTORE)
     await _feed(program, (*OPTIONS, "--single-transaction"), conninfo, chunks, progress, whole=True)
+    async with directory.connection() as connection:
+        return sum([(await connection.execute(statement)).rowcount for statement in _POSTPONE])
 
 
 async def _open(source: BinaryIO, kind: str) -> ArchiveReader:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from plainsql_server.core.errors import ServiceError
 from plainsql_server.directory import cells
-from plainsql_server.directory.cells import CellRecord
+from plainsql_server.directory.cells import OUT_OF_SERVICE, CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.migrations import migrate, pending
 from plainsql_server.engine.admin import provisioning
@@ -36,7 +36,7 @@ async def plan(dsn: str) -> list[UpgradeStep]:
         # There is no table of cells yet, so there are no cells.
         return changes
     async with Directory.open(dsn, max_connections=1) as directory:
-        for cell in await cells.list_(directory):
+        for cell in await _cells_in_service(directory):
             changes += await _plan_cell(cell)
     return changes
 
@@ -45,9 +45,14 @@ async def carry_out(dsn: str) -> None:
     """Make every change of the plan. If it fails, completed changes are kept, and you can run it again."""
     await asyncio.to_thread(migrate, dsn)
     async with Directory.open(dsn, max_connections=1) as directory:
-        for cell in await cells.list_(directory):
+        for cell in await _cells_in_service(directory):
             await provisioning.prepare_cell(cell.conninfo, cell.admin_role)
             await provisioning.renew_rights(cell.conninfo, cell.admin_role)
+
+
+async def _cells_in_service(directory: Directory) -> list[CellRecord]:
+    """Without those that are marked as down or lost: they must not keep the others from being upgraded."""
+    return [cell for cell in await cells.list_(directory) if cell.state not in OUT_OF_SERVICE]
 
 
 async def _plan_cell(cell: CellRecord) -> list[UpgradeStep]:

@@ -103,7 +103,7 @@ def test_backups_of_the_same_second_do_not_collide_and_are_private(tmp_path: Pat
 
 def test_the_unit_for_systemd_calls_the_command_as_it_is() -> None:
     unit = (Path(__file__).resolve().parents[4] / "deploy/systemd/plainsql-backup.service").read_text()
-    (line,) = re.findall(r"^ExecStart=/usr/bin/env plainsql-server backups (.*)$", unit, re.MULTILINE)
+    (line,) = re.findall(r"^ExecStart=/opt/plainsql/bin/plainsql-server backups (.*)$", unit, re.MULTILINE)
     values = {"${BACKUP_KEEP_DAYS}": "14", "${BACKUP_PIPE}": "zstd -q | age -r age1"}
     arguments = [values.get(each, each) for each in line.replace("/var/lib/plainsql/backups", "/tmp").split()]
     context = backups_command.make_context("backups", arguments)

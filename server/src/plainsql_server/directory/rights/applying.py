@@ -32,8 +32,9 @@ def statements() -> Iterator[str]:
         yield _CREATE_ROLE.format(role=role)
     # A directory that was once in PostgreSQL 14 lets everyone create objects.
     yield "REVOKE CREATE ON SCHEMA public FROM PUBLIC"
-    for kind in ("TABLES", "SEQUENCES", "FUNCTIONS"):
-        yield f"REVOKE ALL ON ALL {kind} IN SCHEMA public FROM PUBLIC, {roles}"
+    # By name: the schema may also hold extensions, which belong to another role.
+    for kind, names in (("TABLE", TABLES), ("SEQUENCE", SEQUENCES), ("FUNCTION", FUNCTIONS)):
+        yield from (f"REVOKE ALL ON {kind} {name} FROM PUBLIC, {roles}" for name in names)
     yield _CONNECT.format(roles=roles)
     yield f"GRANT USAGE ON SCHEMA public TO {roles}"
     for kind, granted in (("TABLE", TABLES), ("SEQUENCE", SEQUENCES)):

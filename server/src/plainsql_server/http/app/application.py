@@ -242,7 +242,7 @@ async def _send(response: Response, request: Request, send: Send) -> None:
     last = response.body
     await send({"type": "http.response.start", "status": response.status, "headers": response.headers})
     if isinstance(last, LongBody):
-        if request.method != "HEAD":
-            await send_parts(last, request.channel, write)
+        if request.method != "HEAD" and not await send_parts(last, request.channel, write):
+            return
         last = b""
     await send({"type": "http.response.body", "body": last})

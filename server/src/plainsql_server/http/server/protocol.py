@@ -309,7 +309,9 @@ class FastPathProtocol(HttpToolsProtocol):
 
     def _look_at_reading(self, before_bytes: int, share_bytes: int) -> None:
         unread_bytes = self._unread_bytes()
-        if unread_bytes > before_bytes - share_bytes:
+        # If the client has read all that was written, it waits for us.
+        is_behind = self.flow.write_paused or not self._unsent_bytes
+        if is_behind and unread_bytes > before_bytes - share_bytes:
             reset(self.transport)
         else:
             self._watch_reading(unread_bytes, share_bytes)
