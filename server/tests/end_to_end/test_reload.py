@@ -88,6 +88,8 @@ async def test_certificates_are_renewed_and_no_request_is_lost(
     own, metrics = free_ports(workers), free_ports(workers)
     settings = {"workers": workers, "worker_port": own[0], "metrics_port": metrics[0], **certificates.settings}
     with running_node(service.directory_dsn, _PROGRAM, **settings) as node:
+        # Of several workers, the first one that listens makes the node ready.
+        await wait_until(lambda: not any(is_refused(port) for port in own), _LIMIT_S)
         is_over = asyncio.Event()
         ports = [node.port, own[0]]
         clients = [

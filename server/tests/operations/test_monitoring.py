@@ -164,7 +164,10 @@ def ask(url: str, expression: str) -> list[dict[str, Any]]:
     """What Prometheus answers to a panel's question. Raises AssertionError if it is none."""
     for variable, value in (("$job", "plainsql"), ("$route", ".*"), ("$__rate_interval", "30s")):
         expression = expression.replace(variable, value)
-    response = plain_http.get(f"{url}/api/v1/query", params={"query": expression}).json()
+    found = plain_http.get(f"{url}/api/v1/query", params={"query": expression})
+    if found.status_code == 503:
+        raise httpx.ConnectError("Prometheus is still starting.")
+    response = found.json()
     assert response["status"] == "success", (expression, response)
     result: list[dict[str, Any]] = response["data"]["result"]
     return result

@@ -62,10 +62,11 @@ class ArchiveWriter:
     """Writes a backup to a stream."""
 
     def __init__(self, stream: BinaryIO, manifest: Manifest) -> None:
-        # Closing the tar writes its end, so only `finish` may close it.
         self._tar = tarfile.open(  # noqa: SIM115
             fileobj=stream, mode="w|", format=tarfile.USTAR_FORMAT, bufsize=_BUFFER_BYTES
         )
+        # Closing the tar writes its end, so only `finish` may do that, and not the garbage collector after a failure.
+        self._mark_closed(True)
         self._hash = hashlib.sha256()
         self._chunks = 0
         self._write(_MANIFEST, msgspec.json.encode(manifest))
@@ -78,17 +79,16 @@ class ArchiveWriter:
         """Mark the backup as complete and end the file."""
         end = End(sha256=self._hash.hexdigest(), chunks=self._chunks, without_code=without_code)
         self._write(_END, msgspec.json.encode(end))
+        self._mark_closed(False)
         self._tar.close()
+
+    def _mark_closed(self, is_closed: bool) -> None:
+        cast("Any", self._tar.fileobj).closed = is_closed
 
     def _write(self, name: str, content: bytes) -> None:
         member = tarfile.TarInfo(name)
         member.size, member.mode, member.mtime = len(content), 0o600, int(now().timestamp())
-        try:
-            self._tar.addfile(member, io.BytesIO(content))
-        except BaseException:
-            # Otherwise the tar would try to write its end when it is garbage-collected, and fail again.
-            cast("Any", self._tar.fileobj).closed = True
-            raise
+        self._tar.addfile(member, io.BytesIO(content))
         _digest(self._hash, name, content)
         self._chunks += 1
 

@@ -89,7 +89,7 @@ class FastPathProtocol(HttpToolsProtocol):
     _channel: ResponseChannel | None = None
     _stall_timer: asyncio.TimerHandle | None = None
     # What has not been written yet of a long body.
-    _unsent_bytes = 0
+    unsent_bytes = 0
     # When the connection became idle; infinite while it is in use.
     _idle_since_s = math.inf
     _idle_timer: asyncio.TimerHandle | None = None
@@ -209,14 +209,14 @@ class FastPathProtocol(HttpToolsProtocol):
         if self._track is not None:
             self._track.is_paused = True
         # All of a long body is watched from its beginning to its end.
-        if not self._unsent_bytes:
+        if not self.unsent_bytes:
             self._watch_unread()
 
     def resume_writing(self) -> None:
         super().resume_writing()
         if self._track is not None:
             self._track.is_paused = False
-        if not self._unsent_bytes:
+        if not self.unsent_bytes:
             self._stop_watching()
 
     def on_response_complete(self) -> None:
@@ -297,7 +297,7 @@ class FastPathProtocol(HttpToolsProtocol):
         self._watch_reading(unread_bytes, unread_bytes // _READ_SHARE)
 
     def _unread_bytes(self) -> int:
-        return self.transport.get_write_buffer_size() + self._unsent_bytes
+        return self.transport.get_write_buffer_size() + self.unsent_bytes
 
     def _watch_reading(self, unread_bytes: int, share_bytes: int) -> None:
         """Drops the connection unless the client has read `share_bytes` more by the next check."""
@@ -310,7 +310,7 @@ class FastPathProtocol(HttpToolsProtocol):
     def _look_at_reading(self, before_bytes: int, share_bytes: int) -> None:
         unread_bytes = self._unread_bytes()
         # If the client has read all that was written, it waits for us.
-        is_behind = self.flow.write_paused or not self._unsent_bytes
+        is_behind = self.flow.write_paused or not self.unsent_bytes
         if is_behind and unread_bytes > before_bytes - share_bytes:
             reset(self.transport)
         else:
@@ -367,7 +367,7 @@ class FastPathProtocol(HttpToolsProtocol):
         return True
 
     def note_unsent(self, unsent_bytes: int) -> None:
-        is_first, self._unsent_bytes = self._unsent_bytes == 0, unsent_bytes
+        is_first, self.unsent_bytes = self.unsent_bytes == 0, unsent_bytes
         if unsent_bytes == 0:
             if not self.flow.write_paused:
                 self._stop_watching()

@@ -27,6 +27,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from plainsql_server.http.server.handshakes import Handshakes
+from plainsql_server.http.server.protocol import FastPathProtocol
 from plainsql_server.http.server.readiness import Readiness
 from plainsql_server.http.server.tls import Accepting
 
@@ -123,13 +124,20 @@ class Server(uvicorn.Server):
     async def _wait_tasks_to_complete(self) -> None:
         """Waits for the last requests. Raises TimeoutError if some have to be cancelled, which uvicorn does."""
         began_s, was_replaced = asyncio.get_running_loop().time(), self._readiness.is_replaced
+        changed_s, unsent = began_s, self._unsent()
         while self.server_state.connections or self.server_state.tasks:
             if was_replaced and not self._readiness.is_replaced:
                 # Now its successor stops, too.
                 began_s, was_replaced = asyncio.get_running_loop().time(), False
                 self._shut_down_connections()
-            waited_s = asyncio.get_running_loop().time() - began_s
-            if waited_s > self._readiness.last_answers_after_s + _CANCELLED_S:
+            now_s = asyncio.get_running_loop().time()
+            if (after := self._unsent()) != unsent:
+                changed_s, unsent = now_s, after
+            waited_s, limit_s = now_s - began_s, self._readiness.last_answers_after_s + _CANCELLED_S
+            if unsent and now_s < changed_s + _NO_PROGRESS_S:
+                # Clients read long answers, which are sent as they are read.
+                limit_s += _LAST_BYTES_S
+            if waited_s > limit_s:
                 break
             if not self.server_state.tasks and waited_s > _CANCELLED_S and not self._unread():
                 break
@@ -150,6 +158,11 @@ class Server(uvicorn.Server):
             await asyncio.sleep(_LOOK_EVERY_S)
             if (after := self._unread()) != before:
                 changed_s, before = loop.time(), after
+
+    def _unsent(self) -> dict[object, int]:
+        """How many bytes of long answers are not written yet, by connection."""
+        connections = [each for each in self.server_state.connections if isinstance(each, FastPathProtocol)]
+        return {each: each.unsent_bytes for each in connections if each.unsent_bytes}
 
     def _unread(self) -> dict[object, int]:
         """How many bytes each client has yet to read, of those that have some."""
