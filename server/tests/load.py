@@ -30,6 +30,7 @@ from plainsql_server.directory.rights.grants import Role
 from server.tests import forks, logs
 from server.tests.postgres import as_role
 from server.tests.processes import kill_with_children
+from server.tests.sealing import key_settings
 from server.tests.secrets_in_logs import refuse_secrets
 from server.tests.service import Service
 
@@ -45,6 +46,7 @@ STALL_S = 0.0 if IS_FULL else 5.0
 ROUNDS = 1 if IS_FULL else 5
 # What a line of the log has that tells of a finished request.
 _FINISHED = '"event":"request"'
+_DSN_FILE = "PLAINSQL_DIRECTORY_DSN_FILE"
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -181,7 +183,8 @@ class Node:
     def start(self) -> None:
         """Starts it and waits until it is ready."""
         environment = {
-            **os.environ, **self.settings, "PLAINSQL_DIRECTORY_DSN": as_role(self.directory_dsn, Role.DATA),
+            **os.environ, **key_settings(self.directory_dsn), **self.settings,
+            "PLAINSQL_DIRECTORY_DSN": "" if _DSN_FILE in self.settings else as_role(self.directory_dsn, Role.DATA),
             "PLAINSQL_DATA_PORT": str(self.port),
         }  # fmt: skip
         with self.log.open("ab") as log:

@@ -28,6 +28,7 @@ from server.tests.postgres import MAJOR
 from server.tests.processes import processes_of, wait_for
 from server.tests.recording import recording
 from server.tests.run_folder import template
+from server.tests.sealing import note_keys
 from server.tests.secrets_in_logs import refuse_secrets
 
 # Services of several tests run at the same time, and beside that of the machine's user.
@@ -132,6 +133,7 @@ def running_service(*options: str, tier: str = "dedicated", workers: int = 1) ->
     process = _start(folder, "--tier", tier, "--workers", str(workers), *options)
     try:
         dev = _wait_until_ready(folder, process)
+        note_keys(dev["postgres"]["socket"], folder / "secrets_keys")
         trust = ssl.create_default_context(cafile=dev["ca_file"]) if dev["ca_file"] else False
         compare = comparing({"data": dev["data_url"], "control": dev["control_url"]})
         event_hooks: dict[str, list[Callable[..., Any]]] = {"request": recording(), "response": [compare]}

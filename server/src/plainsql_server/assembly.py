@@ -43,6 +43,7 @@ from plainsql_server.directory.freshness import Freshness
 from plainsql_server.directory.principals import Principals
 from plainsql_server.directory.processes import Membership
 from plainsql_server.directory.rights.grants import Role
+from plainsql_server.directory.sealing.keyring import Keyring
 from plainsql_server.directory.spanning import SpanningNotifier
 from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.pool.pools import PoolLimits, Pools
@@ -132,7 +133,7 @@ def build_data_application(settings: Settings, observe: Observer, own_port: int 
     async def lifespan() -> AsyncIterator[tuple[RouteTable, Principals, Permits]]:
         async with (
             _metrics(observe, readiness),
-            Directory.open(settings.directory_dsn, role=Role.DATA) as directory,
+            Directory.open(settings.directory_dsn, role=Role.DATA, secrets=_keyring(settings)) as directory,
             _tally(directory, settings, observe) as tally,
             _freshness(settings, observe, notifier) as freshness,
             _in_background(_report_rights(directory, observe), observe),
@@ -191,7 +192,9 @@ def build_control_application(settings: Settings, observe: Observer) -> Applicat
     async def lifespan() -> AsyncIterator[tuple[RouteTable, Principals, Permits]]:
         async with (
             _metrics(observe, readiness),
-            Directory.open(settings.directory_dsn, _CONTROL_DIRECTORY_CONNECTIONS, Role.CONTROL) as directory,
+            Directory.open(
+                settings.directory_dsn, _CONTROL_DIRECTORY_CONNECTIONS, Role.CONTROL, _keyring(settings)
+            ) as directory,
             _tally(directory, settings, observe),
             _freshness(settings, observe) as freshness,
             _in_background(_report_rights(directory, observe), observe),
@@ -222,6 +225,10 @@ def _connections(settings: Settings) -> Connections:
     total = allow_descriptors(settings.max_connections)
     request_s = settings.body_timeout_ms / 1000
     return Connections(ConnectionLimits(total, settings.address_connections, request_s, _KEEP_ALIVE_S))
+
+
+def _keyring(settings: Settings) -> Keyring:
+    return Keyring.of(settings.secrets_keys, refuses_unsealed=settings.refuses_unsealed_secrets)
 
 
 def _timeouts(settings: Settings) -> ClientTimeouts:

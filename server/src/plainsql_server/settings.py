@@ -25,6 +25,9 @@ _FILE = "_FILE"
 # Marks settings whose values are secret, or contain one.
 _SECRET: dict[Any, Any] = {"is_secret": True}
 
+# One or several keys, as `plainsql-server secrets new-key` prints them.
+_KEYS = r"^\s*[A-Za-z0-9+/]{43}=(\s+[A-Za-z0-9+/]{43}=)*\s*$"
+
 _LAST_PORT = 65_535
 _EVERY_ADDRESS = ("0.0.0.0", "::")
 
@@ -85,6 +88,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             extra=_SECRET,
         ),
     ] = None
+    secrets_keys: Annotated[
+        Annotated[str, Meta(pattern=_KEYS)] | None,
+        Meta(
+            description="Keys that seal databases' record secrets in the directory: base64 of 32 bytes each, separated"
+            " by spaces or lines. The first one seals, all of them open. Unset: the secrets are not sealed.",
+            extra=_SECRET,
+        ),
+    ] = None
+    unsealed_secrets: Annotated[
+        Literal["accept", "refuse"],
+        Meta(
+            description="Whether record secrets that are not sealed are used. Set it to refuse once"
+            " `plainsql-server secrets rotate` has sealed all of them."
+        ),
+    ] = "accept"
     pool_max_connections: Annotated[
         int, Meta(description="Maximum PostgreSQL connections per process to one database as one role.", ge=1)
     ] = 16
@@ -185,6 +203,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = "on"
 
     @property
+    def refuses_unsealed_secrets(self) -> bool:
+        """Whether record secrets that are not sealed count as forged."""
+        return self.unsealed_secrets == "refuse"
+
+    @property
     def own_ports(self) -> range:
         """The data plane processes' own ports, in the order of the processes; empty if they have none."""
         return range(self.worker_port, self.worker_port + self.workers) if self.worker_port else range(0)
@@ -216,6 +239,8 @@ def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         raise SettingsError(_FIELD.sub(lambda match: f"`{PREFIX}{match[1].upper()}`", f"{error}.")) from error
     _check_metrics_ports(settings)
     _check_own_ports(settings)
+    if settings.unsealed_secrets == "refuse" and settings.secrets_keys is None:
+        raise SettingsError(f"`{PREFIX}UNSEALED_SECRETS` is refuse, which needs `{PREFIX}SECRETS_KEYS`.")
     return settings
 
 

@@ -49,7 +49,8 @@ def test_variables_of_others_are_ignored() -> None:
     ("variable", "value"),
     [("DATA_PORT", "many"), ("DATA_PORT", "65536"), ("DATA_PORT", "-1"), ("WORKERS", "0"), ("WORKERS", "65"),
      ("WORKERS", "1.5"), ("POOL_MAX_CONNECTIONS", "0"), ("CONNECT_TIMEOUT_MS", "0"), ("PRINCIPAL_CACHE_MS", "-1"),
-     ("NODES", "0"), ("REDIS_URL", "localhost:6379")],
+     ("NODES", "0"), ("REDIS_URL", "localhost:6379"), ("SECRETS_KEYS", "short"), ("SECRETS_KEYS", "x" * 44),
+     ("UNSEALED_SECRETS", "refuse")],
 )  # fmt: skip
 def test_a_value_that_a_setting_cannot_take_is_refused_by_name(variable: str, value: str) -> None:
     with pytest.raises(SettingsError) as refused:
@@ -79,7 +80,7 @@ def test_every_setting_is_listed_with_its_variable_and_default() -> None:
     assert listed["PLAINSQL_DIRECTORY_DSN"] == "required"
     assert listed["PLAINSQL_DATA_PORT"] == "8400"
     assert listed["PLAINSQL_ALIAS_URL"] == ""
-    files = {"PLAINSQL_DIRECTORY_DSN_FILE", "PLAINSQL_REDIS_URL_FILE"}
+    files = {f"PLAINSQL_{name}_FILE" for name in ("DIRECTORY_DSN", "REDIS_URL", "SECRETS_KEYS")}
     assert set(listed) - files == {PREFIX + name.upper() for name in Settings.__struct_fields__}
 
 

@@ -18,6 +18,7 @@ from plainsql_server.dev.ports import free_port
 from plainsql_server.directory.rights.grants import Role
 from server.tests import forks, logs, plain_http
 from server.tests.postgres import as_role
+from server.tests.sealing import key_settings
 from server.tests.service import Service
 
 _START_LIMIT_S = 30
@@ -78,7 +79,7 @@ class ControlNode:
     def start(self) -> None:
         """Starts it and waits until it answers."""
         environment = {
-            **os.environ, **self.settings,
+            **os.environ, **key_settings(self.directory_dsn), **self.settings,
             "PLAINSQL_DIRECTORY_DSN": as_role(self.directory_dsn, Role.CONTROL),
             "PLAINSQL_CONTROL_PORT": str(self.port),
         }  # fmt: skip

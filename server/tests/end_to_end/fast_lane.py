@@ -16,6 +16,7 @@ from plainsql_server.settings import Settings
 from server.tests.end_to_end.wires import Wire, same
 from server.tests.http_server import port_of, started
 from server.tests.load import Node, running_node
+from server.tests.sealing import keys_of
 from server.tests.service import Service
 
 MODES = ("off", "on", "sent", "arrived", "done")
@@ -48,7 +49,8 @@ async def wire_to_this_process(
     service: Service, path: str, *, key: str | None = None, head: str = "", **options: Any
 ) -> AsyncIterator[Wire]:
     """A connection to a data plane in this process. The options are uvicorn's."""
-    application = build_data_application(Settings(directory_dsn=service.directory_dsn), Observer())
+    settings = Settings(directory_dsn=service.directory_dsn, secrets_keys=keys_of(service.directory_dsn))
+    application = build_data_application(settings, Observer())
     server = await started(application, **options)
     wire = await asyncio.to_thread(Wire, port_of(server), key or service.api_key, head, path)
     try:

@@ -42,6 +42,7 @@ from server.tests.operations.stage import Stage
 from server.tests.postgres import SUPERUSER, Postgres, as_role, running_postgres
 from server.tests.programs import libfaketime
 from server.tests.redis_server import running_redis
+from server.tests.sealing import key_settings
 from server.tests.service import Service, running_service
 from server.tests.tls_cell import running_tls_cell
 
@@ -57,7 +58,7 @@ def settings_of(service: Service) -> dict[str, str]:
     dsn = f"host={postgres['socket']} port={postgres['port']} user={postgres['superuser']} dbname=plainsql_directory"
     ports = {name: str(service.dev[f"{name}_url"]).rpartition(":")[2] for name in ("data", "control")}
     return {
-        "PLAINSQL_DIRECTORY_DSN": dsn, "PLAINSQL_UPKEEP": "off",
+        "PLAINSQL_DIRECTORY_DSN": dsn, "PLAINSQL_UPKEEP": "off", **key_settings(dsn),
         "PLAINSQL_DATA_URL": service.data_url, "PLAINSQL_CONTROL_URL": service.control_url,
         "PLAINSQL_ALIAS_URL": str(service.dev["alias_url"] or ""),
         "PLAINSQL_DATA_PORT": ports["data"], "PLAINSQL_CONTROL_PORT": ports["control"],

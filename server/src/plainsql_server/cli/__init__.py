@@ -29,6 +29,7 @@ _COMMANDS = {
     "cell": ("cell.commands", "Manage cells, the PostgreSQL clusters that hold databases."),
     "database": ("database", "Create, list, move, rename, suspend, delete and adopt databases."),
     "usage": ("org.usage", "Show what organizations have used, as CSV or JSON."),
+    "secrets": ("secrets", "Create keys that seal secrets in the directory, and rotate them."),
     "pki": ("pki.commands", "Issue, renew and revoke certificates of planes and cells."),
     "doctor": ("doctor", "Check every part of the service and say how to fix what is wrong."),
     "status": ("status", "Show the state of cells, databases, connections, queues, replication and planes."),

@@ -14,6 +14,7 @@ from plainsql_server.core.names import DATABASE_ID
 from plainsql_server.directory import audit
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
+from plainsql_server.directory.sealing.keyring import Keyring
 from plainsql_server.settings import operators_name, read_settings
 
 T = TypeVar("T")
@@ -49,7 +50,8 @@ def with_directory(work: Callable[[Directory], Awaitable[T]], *, reads: str | No
     name_operator(operators_name(settings))
 
     async def run() -> T:
-        async with Directory.open(settings.directory_dsn, max_connections=1) as directory:
+        keyring = Keyring.of(settings.secrets_keys, refuses_unsealed=settings.refuses_unsealed_secrets)
+        async with Directory.open(settings.directory_dsn, max_connections=1, secrets=keyring) as directory:
             if reads is not None:
                 await note_reading(directory, f"operator.{reads}")
             return await work(directory)

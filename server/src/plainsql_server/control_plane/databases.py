@@ -55,10 +55,9 @@ async def finish(directory: Directory, database: DatabaseRecord, by: Actor = SER
 
     cell = await cell_of(directory, database)
     try:
+        secret = directory.secrets.open(database.record_secret, database.engine_name)
         async with work_of(directory).slot(cell.id):
-            await provisioning.create_database(
-                cell.conninfo, cell.admin_role, names_of(database), database.record_secret, is_wanted
-            )
+            await provisioning.create_database(cell.conninfo, cell.admin_role, names_of(database), secret, is_wanted)
     except ServiceError as error:
         await _note_failure(directory, database, error)
         raise

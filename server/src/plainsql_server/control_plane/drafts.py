@@ -127,7 +127,8 @@ async def _make(directory: Directory, made: DatabaseRecord) -> None:
         return await drafts.put_off(directory, made.id, _CLAIM_S)
 
     cell = await cell_of(directory, made)
-    await provisioning.create_database(cell.conninfo, cell.admin_role, names_of(made), made.record_secret, is_wanted)
+    secret = directory.secrets.open(made.record_secret, made.engine_name)
+    await provisioning.create_database(cell.conninfo, cell.admin_role, names_of(made), secret, is_wanted)
 
 
 async def _end(directory: Directory, made: DatabaseRecord) -> None:

@@ -22,6 +22,7 @@ from plainsql_server.directory.cells import OUT_OF_SERVICE
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
 from plainsql_server.directory.freshness import Freshness
+from plainsql_server.directory.sealing.keyring import Keyring, StoredSecret
 from plainsql_server.engine.pool.address import Address
 
 # How long a request without a deadline waits for a database that is moving to another cell. A move usually holds
@@ -31,6 +32,7 @@ _LOOK_AGAIN_S = 0.1
 # The minimum time for a lookup, even if the deadline is nearer: a short deadline does not mean that the directory is
 # down.
 _LOOK_UP_S = 0.5
+_NO_SECRET = StoredSecret(Keyring(), "", "")
 # For how long a statement may rely on what was known about its database when the statement started.
 WITHOUT_CODE_FOR_S = 0.1
 
@@ -50,12 +52,19 @@ class Place:
     database_id: str
     without_code: bool
     address: Address
-    # The secret that protects the database's idempotency records; see `engine/execution/records.py`.
-    record_secret: str = ""
+    stored_secret: StoredSecret = _NO_SECRET
     # Whether `without_code` is reliable. It is not if it was cached before the directory became unavailable.
     certain: bool = True
     # The name that the organization gave it.
     name: str = ""
+
+    @property
+    def record_secret(self) -> str:
+        """The secret that protects the database's idempotency records; see `engine/execution/records.py`.
+
+        Raises InternalError if it can't be opened. Requests that don't need it work all the same.
+        """
+        return self.stored_secret.open()
 
 
 class Databases:
@@ -152,9 +161,8 @@ class Databases:
             raise DatabaseHeld
         if record.cell_state in OUT_OF_SERVICE:
             raise cell_is_down()
-        return Place(
-            record.id, record.without_code, _address(record, principal), record.record_secret, name=record.name
-        )
+        secret = StoredSecret(self._directory.secrets, record.record_secret, record.engine_name)
+        return Place(record.id, record.without_code, _address(record, principal), secret, name=record.name)
 
 
 def _address(record: DatabaseRecord, principal: Principal) -> Address:

@@ -121,7 +121,7 @@ def _prepare(options: DevOptions, folder: Folder, state: RunState, screen: Scree
     launcher = Launcher(folder, state)
     provisioning = Provisioning(launcher, folder, cluster, options.tier)
     redis = _redis(launcher, cluster, screen)
-    settings = plane_settings(cluster, addresses, redis[0].url if redis else None)
+    settings = plane_settings(folder, cluster, addresses, redis[0].url if redis else None)
     needed = [part.name for part in redis]
     parts: list[Part] = [
         NewCluster(launcher, cluster, binaries),

@@ -7,6 +7,7 @@
     ├ lock          held while `dev` runs here
     ├ ports.json    the ports of the planes and the alias, kept for the next start
     ├ api_key       the development key
+    ├ secrets_keys  the key that seals secrets in the directory
     ├ tls/          the development CA and the server's certificate
     ├ log/          one file per part, and its predecessor
     ├ alias/        nginx's configuration and temporary files
@@ -53,6 +54,10 @@ class Folder:
     @property
     def api_key_file(self) -> Path:
         return self.path / "api_key"
+
+    @property
+    def secrets_keys_file(self) -> Path:
+        return self.path / "secrets_keys"
 
     @property
     def provisioned_file(self) -> Path:

@@ -28,6 +28,7 @@ from plainsql_server.directory import organizations as stored_organizations
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
 from plainsql_server.directory.organizations import OrganizationRecord
+from plainsql_server.directory.sealing.keyring import Keyring, new_key
 
 ORGANIZATION = "dev"
 DATABASE = "main"
@@ -48,6 +49,8 @@ class Order:
     tier: str | None
     """The organization's tier from now on. None keeps the one that it has."""
     api_key_file: str
+    secrets_keys_file: str
+    """The keys that seal secrets. If there is no such file, one is written."""
     result_file: str
 
     @property
@@ -102,13 +105,19 @@ def _revisions() -> str:
 
 async def _provision(order: Order) -> dict[str, str]:
     file = Path(order.api_key_file)
-    async with Directory.open(order.dsn) as directory:
+    async with Directory.open(order.dsn, secrets=_keyring(Path(order.secrets_keys_file))) as directory:
         await _ensure_cell(directory, order)
         organization = await _ensure_organization(directory, order.tier)
         database = await _ensure_database(directory, organization.id)
         if not await _is_good(directory, organization.id, _read_key(file)):
             write_secret(file, await _new_key(directory, organization.id) + "\n")
         return {"database": DATABASE, "engine_database": database.engine_name, "tier": organization.tier}
+
+
+def _keyring(file: Path) -> Keyring:
+    if not file.exists():
+        write_secret(file, new_key() + "\n")
+    return Keyring.of(file.read_text())
 
 
 def _read_key(file: Path) -> str:

@@ -87,6 +87,7 @@ class Provisioning(Part):
             "directory_database": DIRECTORY_DATABASE,
             "tier": self._tier,
             "api_key_file": str(self._folder.api_key_file),
+            "secrets_keys_file": str(self._folder.secrets_keys_file),
             "result_file": str(self._folder.provisioned_file),
         }
         if CAN_FORK:
@@ -157,7 +158,7 @@ class Plane(Part):
         return self._url
 
 
-def plane_settings(cluster: Cluster, addresses: Addresses, redis_url: str | None) -> dict[str, str]:
+def plane_settings(folder: Folder, cluster: Cluster, addresses: Addresses, redis_url: str | None) -> dict[str, str]:
     """The settings that both planes share, as environment variables. `as_role` makes those of one."""
     values = {
         "directory_dsn": cluster.directory_dsn(SUPERUSER),
@@ -178,6 +179,9 @@ def plane_settings(cluster: Cluster, addresses: Addresses, redis_url: str | None
         "tls_key_file": str(addresses.certificates.key_file) if addresses.certificates else "",
         "alias_url": addresses.alias_url or "",
         "redis_url": redis_url or "",
+        "secrets_keys": "",
+        "secrets_keys_file": str(folder.secrets_keys_file),
+        "unsealed_secrets": "accept",
     }
     return {PREFIX + name.upper(): value for name, value in values.items()}
 

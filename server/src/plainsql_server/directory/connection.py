@@ -25,6 +25,7 @@ from plainsql_server.core.errors import (
 )
 from plainsql_server.directory.rights.checking import missing
 from plainsql_server.directory.rights.grants import Role
+from plainsql_server.directory.sealing.keyring import Keyring
 
 # A lookup takes about a millisecond. Two seconds distinguish an unavailable directory from a busy one, and leave the
 # caller most of the free tier's statement deadline of 10 s.
@@ -70,22 +71,27 @@ _Pool = AsyncConnectionPool[DirectoryConnection]
 class Directory:
     """The directory database, with a pool of connections."""
 
-    def __init__(self, pool: _Pool, role: Role | None = None) -> None:
+    def __init__(self, pool: _Pool, role: Role | None = None, secrets: Keyring | None = None) -> None:
         self._pool = pool
+        self.secrets = secrets or Keyring()
+        """Seals and opens the record secrets of databases."""
         # The role whose rights `check` looks for, until it has found them.
         self._unchecked_role = role
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, dsn: str, max_connections: int = 4, role: Role | None = None) -> AsyncIterator[Self]:
+    async def open(
+        cls, dsn: str, max_connections: int = 4, role: Role | None = None, secrets: Keyring | None = None
+    ) -> AsyncIterator[Self]:
         """The directory for the length of the block. Does not wait for a connection; the first request does.
 
-        With a role, `check` also checks that the login has that role's rights.
+        With a role, `check` also checks that the login has that role's rights. Without `secrets`, record secrets are
+        neither sealed nor opened.
         """
         pool = _new_pool(dsn, max_connections)
         await pool.open(wait=False)
         try:
-            yield cls(pool, role)
+            yield cls(pool, role, secrets)
         finally:
             await pool.close()
 

@@ -62,7 +62,8 @@ class DatabaseRecord:
     """Whether it is a database without code (functions, triggers, …). Decides how connections are reset."""
     engine_name: str
     record_secret: str
-    """The secret needed to use the database's record of requests; see `engine/execution/records.py`."""
+    """The secret needed to use the database's record of requests (`engine/execution/records.py`), as it is stored:
+    open it with the directory's `secrets`."""
     owner_role: str
     reader_role: str
     cell_id: str
@@ -105,7 +106,7 @@ async def insert(
         await _lock_organization(connection, new.organization_id)
         if at_most is not None and await _count(connection, new.organization_id) >= at_most:
             return None
-        await _insert_rows(connection, new, claim_s)
+        await _insert_rows(connection, new, claim_s, directory.secrets.new(new.engine_name))
         if as_draft:
             draft = "UPDATE databases SET state = 'deleting', is_default = false, plain = false WHERE id = %s"
             await connection.execute(draft, (new.id,))
@@ -388,17 +389,18 @@ async def _count(connection: DirectoryConnection, organization_id: str) -> int:
     return int(row["n"])
 
 
-async def _insert_rows(connection: DirectoryConnection, new: NewDatabase, claim_s: float) -> None:
+async def _insert_rows(connection: DirectoryConnection, new: NewDatabase, claim_s: float, secret: str) -> None:
     database = """
-        INSERT INTO databases (id, organization_id, name, state, is_default, engine_name, cell_id, work_after)
+        INSERT INTO databases
+            (id, organization_id, name, state, is_default, engine_name, cell_id, record_secret, work_after)
         SELECT %(id)s, %(organization_id)s, %(name)s, 'creating',
                NOT EXISTS (SELECT FROM databases WHERE organization_id = %(organization_id)s AND is_default),
-               %(engine_name)s, cells.id, now() + %(claim_s)s * interval '1 s'
+               %(engine_name)s, cells.id, %(secret)s, now() + %(claim_s)s * interval '1 s'
         FROM cells WHERE cells.id = %(cell_id)s AND cells.state <> 'removed' FOR KEY SHARE
     """
     arguments = {
         "id": new.id, "organization_id": new.organization_id, "name": new.name, "engine_name": new.engine_name,
-        "cell_id": new.cell_id, "claim_s": claim_s,
+        "cell_id": new.cell_id, "claim_s": claim_s, "secret": secret,
     }  # fmt: skip
     try:
         inserted = await connection.execute(database, arguments)

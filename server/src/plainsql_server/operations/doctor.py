@@ -16,10 +16,12 @@ from plainsql_server.operations.check_edge import alias, planes, redis
 from plainsql_server.operations.check_machine import files, limits, ports, programs
 from plainsql_server.operations.findings import Check, Finding, Target, broken
 from plainsql_server.operations.rights.check_rights import rights
+from plainsql_server.operations.rights.check_secrets import sealed_secrets
 from plainsql_server.operations.upkeep.check_backups import backups
 
 CHECKS: tuple[Check, ...] = (
-    files, certificates, limits, programs, directory, rights, cells, backups, redis, ports, planes, alias,
+    files, certificates, limits, programs, directory, rights, sealed_secrets, cells, backups, redis, ports, planes,
+    alias,
 )  # fmt: skip
 
 

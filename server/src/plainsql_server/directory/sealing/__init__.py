@@ -1,0 +1,1 @@
+"""Record secrets in the directory, sealed with keys that the directory does not hold."""
