@@ -39,6 +39,7 @@ _BY_CODE = {
     "session_limit": "LimitError",
     "connection_limit": "LimitError",
     "too_few_connections": "LimitError",
+    "too_many_incomplete_requests": "LimitError",
     "too_many_participants": "LimitError",
     "too_many_tables": "LimitError",
     "overloaded": "LimitError",

@@ -60,7 +60,7 @@ from plainsql_server.http.data.routes import data_routes
 from plainsql_server.http.data.streams import Pace, StreamedAnswers
 from plainsql_server.http.data.transaction import TransactionRoutes
 from plainsql_server.http.data.utility_routes import utility_routes
-from plainsql_server.http.server.connections import ConnectionLimits, Connections, allow_descriptors
+from plainsql_server.http.server.accepting.connections import ConnectionLimits, Connections, allow_descriptors
 from plainsql_server.http.server.protocol import ClientTimeouts, FastPathProtocol
 from plainsql_server.http.server.readiness import Readiness
 from plainsql_server.http.server.workers import serve
@@ -139,6 +139,7 @@ def build_data_application(settings: Settings, observe: Observer, own_port: int 
             _in_background(_report_rights(directory, observe), observe),
             _in_background(connections.watch(), observe),
             _in_background(connections.handshakes.report(observe), observe),
+            _in_background(connections.unauthenticated.report(observe), observe),
             _permits(settings, observe, _DATA_PLANES_SHARE / settings.workers) as permits,
             _pools(settings, observe) as pools,
             _membership(
@@ -149,6 +150,7 @@ def build_data_application(settings: Settings, observe: Observer, own_port: int 
         ):
             observe.metrics.watch(pools.loads)
             observe.metrics.watch_handshakes(connections.handshakes.load)
+            observe.metrics.watch_unauthenticated(connections.unauthenticated.load)
             readiness.drain_on_signals()
             _end_with_parent()
             databases = Databases(directory, freshness)
@@ -200,6 +202,7 @@ def build_control_application(settings: Settings, observe: Observer) -> Applicat
             _in_background(_report_rights(directory, observe), observe),
             _in_background(connections.watch(), observe),
             _in_background(connections.handshakes.report(observe), observe),
+            _in_background(connections.unauthenticated.report(observe), observe),
             _permits(settings, observe, 1 - _DATA_PLANES_SHARE) as permits,
             _finisher(directory, observe) as finisher,
             _in_background(Reaper(directory, observe).run(), observe),
@@ -213,6 +216,7 @@ def build_control_application(settings: Settings, observe: Observer) -> Applicat
             checks: dict[str, Check] = {"directory": directory.check, "limiter": permits.check}
             routes = control_routes(directory, _urls(settings), settings.database_restore_s, finisher.there_is_work)
             observe.metrics.watch_handshakes(connections.handshakes.load)
+            observe.metrics.watch_unauthenticated(connections.unauthenticated.load)
             table = RouteTable(
                 _all_routes("control", settings, checks, readiness, routes), OtherPlane("data", settings.data_url)
             )
@@ -224,7 +228,10 @@ def build_control_application(settings: Settings, observe: Observer) -> Applicat
 def _connections(settings: Settings) -> Connections:
     total = allow_descriptors(settings.max_connections)
     request_s = settings.body_timeout_ms / 1000
-    return Connections(ConnectionLimits(total, settings.address_connections, request_s, _KEEP_ALIVE_S))
+    unauthenticated_bytes = settings.unauthenticated_mb * 1_000_000
+    return Connections(
+        ConnectionLimits(total, settings.address_connections, request_s, _KEEP_ALIVE_S, unauthenticated_bytes)
+    )
 
 
 def _keyring(settings: Settings) -> Keyring:

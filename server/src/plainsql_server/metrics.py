@@ -28,6 +28,7 @@ from plainsql_server.core.observation import (
     Observation,
     Reaped,
     RequestFinished,
+    UnauthenticatedLoad,
     UpkeepLoad,
 )
 from plainsql_server.extension_modules import COMPILED_TEXT
@@ -85,6 +86,7 @@ class Metrics(Collector):
         self._limiter: Callable[[], LimiterLoad] | None = None
         self._lane: Callable[[], LaneLoad] | None = None
         self._handshakes: Callable[[], HandshakeLoad] | None = None
+        self._unauthenticated: Callable[[], UnauthenticatedLoad] | None = None
         self._upkeep: Callable[[], UpkeepLoad] | None = None
         self._requests: Counter[tuple[str, int]] = Counter()
         self._errors: Counter[str] = Counter()
@@ -124,6 +126,10 @@ class Metrics(Collector):
     def watch_handshakes(self, load: Callable[[], HandshakeLoad]) -> None:
         """Adds clients' TLS handshakes to the metrics."""
         self._handshakes = load
+
+    def watch_unauthenticated(self, load: Callable[[], UnauthenticatedLoad]) -> None:
+        """Adds what requests without an accepted key hold."""
+        self._unauthenticated = load
 
     def watch_upkeep(self, load: Callable[[], UpkeepLoad]) -> None:
         """Adds what the control plane measures of cells, certificates and backups."""
@@ -200,6 +206,8 @@ class Metrics(Collector):
             yield from _lane_metrics(self._lane())
         if self._handshakes is not None:
             yield from _handshake_metrics(self._handshakes())
+        if self._unauthenticated is not None:
+            yield from _unauthenticated_metrics(self._unauthenticated())
         if self._upkeep is not None:
             yield from _upkeep_metrics(self._upkeep())
 
@@ -273,6 +281,15 @@ def _handshake_metrics(load: HandshakeLoad) -> Iterator[Metric]:
     for reason, count in load.failed.items():
         failed.add_metric([reason], count)
     yield failed
+
+
+def _unauthenticated_metrics(load: UnauthenticatedLoad) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "plainsql_unauthenticated_bytes", "Held for requests whose key is not accepted yet.", load.held_bytes
+    )
+    yield CounterMetricFamily(
+        "plainsql_unauthenticated_closed", "Connections closed because such requests held too much.", load.closed
+    )
 
 
 # A gauge for each measure of a cell: its field, its name, its text.

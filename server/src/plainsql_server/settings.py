@@ -162,6 +162,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             ge=0,
         ),
     ] = 0
+    unauthenticated_mb: Annotated[
+        int,
+        Meta(
+            description="Maximum megabytes per process that requests without an accepted key may hold, over all"
+            " connections. Beyond it, those that take longest to arrive are refused.",
+            ge=1,
+        ),
+    ] = 64
     stream_ping_ms: Annotated[
         int, Meta(description="How long an event stream may be idle before a comment is sent to keep it alive.", ge=1)
     ] = 15_000

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from plainsql_server.http.server.connections import allow_descriptors
+from plainsql_server.http.server.accepting.connections import allow_descriptors
 from plainsql_server.operations.files.machine_memory import machine_memory_bytes
 from plainsql_server.operations.files.sizing import tenant_connections
 from server.tests.dev.running import Starter

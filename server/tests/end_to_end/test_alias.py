@@ -17,10 +17,12 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from plainsql_server.dev.alias import write_config
+from plainsql_server.dev.certificates import ensure_certificates
 from plainsql_server.dev.ports import free_port
 from plainsql_server.operations.files.alias import Alias, TlsFiles, alias_config
 from server.tests import plain_http
-from server.tests.alias import CONTROL_URL, Upstream, found_nginx, running_alias, streaming_upstream
+from server.tests.alias import CONTROL_URL, Upstream, found_nginx, running_alias, running_nginx, streaming_upstream
 from server.tests.end_to_end.error_shape import check_shape, error_of
 from server.tests.events import StreamClient
 from server.tests.load import Activity, Client, new_tag
@@ -301,6 +303,14 @@ def test_nginx_takes_the_sample(service: Service) -> None:
     finally:
         shutil.rmtree(folder)
     assert checked.returncode == 0, checked.stderr
+
+
+def test_plain_http_to_an_alias_with_tls_is_answered_with_an_error(tmp_path: Path) -> None:
+    files, port = ensure_certificates(tmp_path), free_port()
+    tls = TlsFiles(Path(files.cert_file), Path(files.key_file))
+    write_config(tmp_path, Alias([f"127.0.0.1:{port}"], ["127.0.0.1:1"], CONTROL_URL, tls=tls))
+    with running_nginx(tmp_path, port):
+        error_of(plain_http.get(f"http://127.0.0.1:{port}/"), 400, "https_required")
 
 
 @pytest.mark.parametrize("strange", ["https://x;}", "https://x y", "", "ftp://x", "https://x$uri", 'https://x"'])

@@ -14,7 +14,7 @@ from plainsql_server.directory.principals import Principals
 from plainsql_server.http.app.application import Application
 from plainsql_server.http.app.contract import Contract
 from plainsql_server.http.app.routes import AnswerAnyone, RouteTable, open_route
-from plainsql_server.http.server.connections import ConnectionLimits, Connections
+from plainsql_server.http.server.accepting.connections import ConnectionLimits, Connections
 from plainsql_server.http.server.protocol import ClientTimeouts, FastPathProtocol
 from plainsql_server.http.server.readiness import Readiness
 from plainsql_server.http.server.requests import Request

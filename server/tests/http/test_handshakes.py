@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from plainsql_server.core.observation import FailureObserved, Observation
-from plainsql_server.http.server.handshakes import Handshakes
+from plainsql_server.http.server.accepting.handshakes import Handshakes
 
 pytestmark = pytest.mark.unit
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from plainsql_server.http.server.connections import ConnectionLimits, Connections
+from plainsql_server.http.server.accepting.connections import ConnectionLimits, Connections
 from plainsql_server.http.server.protocol import ClientTimeouts
 from plainsql_server.http.server.readiness import Readiness
 from plainsql_server.http.server.requests import Request

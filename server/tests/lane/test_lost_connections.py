@@ -16,7 +16,7 @@ from plainsql_server.directory.principals import Principals
 from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.pool.pools import PoolLimits, Pools
 from plainsql_server.extension_modules import COMPILED
-from plainsql_server.http.server.connections import ConnectionLimits, Connections
+from plainsql_server.http.server.accepting.connections import ConnectionLimits, Connections
 from plainsql_server.http.server.protocol import ClientTimeouts, FastPathProtocol
 from plainsql_server.http.server.readiness import Readiness
 from plainsql_server.http.server.requests import Request

@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import json
 import os
 import resource
 import signal
@@ -18,8 +19,8 @@ import pytest
 
 from plainsql_server.dev.certificates import ensure_certificates
 from plainsql_server.dev.ports import free_port
-from plainsql_server.http.server.handshakes import MAX_HANDSHAKES
-from plainsql_server.http.server.tls import HANDSHAKE_TIMEOUT_S
+from plainsql_server.http.server.accepting.handshakes import MAX_HANDSHAKES
+from plainsql_server.http.server.accepting.tls import HANDSHAKE_TIMEOUT_S
 from server.tests.end_to_end.wires import counted
 from server.tests.load import Client, Node, percentile, running_node, size
 from server.tests.service import Service
@@ -168,11 +169,57 @@ async def test_an_address_with_too_many_loses_its_oldest_and_no_descriptor_leaks
             await asked(client, 1)
 
 
-async def test_a_client_that_speaks_no_tls_is_disconnected(node: Node, client: Client) -> None:
+async def answered(node: Node, *parts: bytes) -> bytes:
+    """What the service says to a client without TLS, until it closes the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
-    writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+    received = b""
     async with asyncio.timeout(GONE_WITHIN_S):
-        with suppress(ConnectionResetError):
-            await reader.read()
+        with suppress(ConnectionError):
+            for part in parts:
+                writer.write(part)
+                await writer.drain()
+            writer.write_eof()
+        with suppress(ConnectionError):
+            received = await reader.read()
     writer.close()
+    return received
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"],
+        [b"P", b"OST /v1/query HTTP/1.1\r\nhost: x\r\ncontent-length: 500000\r\n\r\n", *([b"x" * 100_000] * 5)],
+    ],
+)
+async def test_plain_http_is_answered_with_an_error(node: Node, client: Client, parts: Sequence[bytes]) -> None:
+    before = await asyncio.to_thread(handshakes, node)
+    head, _, body = (await answered(node, *parts)).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert b"connection: close" in head
+    assert b"strict-transport-security" not in head
+    error = json.loads(body)["error"]
+    assert (error["code"], error["outcome"]) == ("https_required", "not_executed")
+    assert "https://" in error["hint"]
+    after = await asyncio.to_thread(handshakes, node)
+    counted_as = 'plainsql_handshakes_failed_total{reason="plain_http"}'
+    assert after[counted_as] == before[counted_as] + 1
     assert (await asked(client, 1))[0] > 0
+
+
+async def test_a_client_that_speaks_neither_is_disconnected(node: Node, client: Client) -> None:
+    assert b"HTTP" not in await answered(node, b"\x00\x01 what is this")
+    assert await answered(node) == b""
+    assert (await asked(client, 1))[0] > 0
+
+
+async def test_clients_with_plain_http_stay_no_longer_than_a_handshake(node: Node) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
+    writer.write(b"GET / HTTP/1.1\r\n")
+    began_s = time.monotonic()
+    async with asyncio.timeout(HANDSHAKE_TIMEOUT_S + GONE_WITHIN_S):
+        assert b"https_required" in await reader.read()
+        while await under_way(node):  # noqa: ASYNC110  # another process counts them
+            await asyncio.sleep(0.01)
+    assert time.monotonic() - began_s >= HANDSHAKE_TIMEOUT_S - 0.1
+    writer.close()

@@ -105,6 +105,14 @@ class HandshakeLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class UnauthenticatedLoad:
+    """What one process holds of requests whose key is not accepted yet, and how many connections it closed for that."""
+
+    held_bytes: int
+    closed: int
+
+
+@dataclass(frozen=True, slots=True)
 class CellUpkeep:
     """What an operator has to watch on one cell. If it is not up, nothing else is known."""
 

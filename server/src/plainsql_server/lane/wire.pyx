@@ -86,6 +86,7 @@ cdef class Wire(Client):
         if match != COMPLETE:
             self.partial = data
             self.protocol.request_begins()
+            self.protocol.part_arrived(PyBytes_GET_SIZE(data))
             return True
         if end < PyBytes_GET_SIZE(data):
             self.later, data = data[end:], data[:end]

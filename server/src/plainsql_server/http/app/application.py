@@ -24,9 +24,9 @@ from plainsql_server.http.app.authentication import authenticate, check_scope
 from plainsql_server.http.app.rate_limit import take_permit
 from plainsql_server.http.app.routes import Route, RouteTable
 from plainsql_server.http.app.web_pages import not_found_page, wants_page
+from plainsql_server.http.server.accepting.connections import Connections
 from plainsql_server.http.server.answers import QueryTimings
 from plainsql_server.http.server.channel import CancelReason
-from plainsql_server.http.server.connections import Connections
 from plainsql_server.http.server.cors import cors_headers, is_preflight, preflight_response
 from plainsql_server.http.server.errors import error_response
 from plainsql_server.http.server.fast_lane import Lane
@@ -104,6 +104,7 @@ class Application:
                 response = await route.answer(request, principal)
             else:
                 principal = await authenticate(request, self._principals, route)
+                request.channel.connection.key_accepted()
                 # Every authenticated request counts, including those that lack the scope.
                 if not request.has_permit:
                     await take_permit(request, principal, self._permits)

@@ -35,6 +35,9 @@ class ClientConnection(Protocol):
     flow: FlowControl
     server_state: Any
 
+    def key_accepted(self) -> None:
+        """Called when the caller is known. From then on, what the client has sent is no stranger's."""
+
     def on_response_complete(self) -> None:
         """Continues with the next request."""
 

@@ -28,6 +28,7 @@ CODES: dict[str, Code] = {
     # The HTTP request.
     "malformed_request": Code(RequestError, "The request, its JSON or one of its fields is invalid."),
     "invalid_option": Code(RequestError, "A query parameter or the cursor is invalid."),
+    "https_required": Code(RequestError, "Plain HTTP was sent to a port for HTTPS. Use a URL with https://."),
     "request_timeout": Code(RequestError, "The request did not arrive in time. The connection is closed."),
     "request_too_large": Code(RequestError, "The body exceeds the size limit."),
     "unsupported_content_type": Code(RequestError, "The route does not accept this content type."),
@@ -85,6 +86,9 @@ CODES: dict[str, Code] = {
     "transaction_deadline_exceeded": Code(LimitError, "The transaction exceeded its deadline and was cancelled."),
     "result_too_large": Code(LimitError, "The result exceeds the tier's size limit."),
     "connection_limit": Code(LimitError, "The process, or your address, has too many open connections."),
+    "too_many_incomplete_requests": Code(
+        LimitError, "Requests that are not complete hold too much memory of the process, and this one made way."
+    ),
     # Idempotency.
     "invalid_idempotency_key": Code(RequestError, "The Idempotency-Key must be 1 to 255 visible ASCII characters."),
     "idempotent_stream": Code(RequestError, "A request with an Idempotency-Key cannot be streamed."),

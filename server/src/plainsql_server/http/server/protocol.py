@@ -12,17 +12,19 @@ import math
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from plainsql_server.core.errors import RequestError, ServiceError
+from plainsql_server.core.errors import LimitError, RequestError, ServiceError
 from plainsql_server.core.ids import Kind, new_id
+from plainsql_server.http.server.accepting.addresses import network_of
+from plainsql_server.http.server.accepting.connections import Connections
 from plainsql_server.http.server.channel import CancelReason, ResponseChannel
-from plainsql_server.http.server.connections import Connections
 from plainsql_server.http.server.errors import error_response
 from plainsql_server.http.server.fast_lane import Lane, Track
 from plainsql_server.http.server.long_body import LongBody, send_parts
 from plainsql_server.http.server.readiness import Readiness
-from plainsql_server.http.server.request_head import Head
+from plainsql_server.http.server.request_head import BETWEEN_REQUESTS, IN_BODY, IN_HEAD, MAX_OPEN_HEAD_BYTES, Head
 from plainsql_server.http.server.requests import CHANNEL, Request
 from plainsql_server.http.server.responses import Response, rendered
 from plainsql_server.http.server.sink import reset
@@ -30,6 +32,8 @@ from plainsql_server.http.server.sink import reset
 # A client must read at least 1/8 of the pending answer within each stall timeout.
 _READ_SHARE = 8
 _CHUNK_BYTES = 256 * 1024
+# How many requests a client may send before it has the answer to the first one. Each is an object of a few kilobytes.
+_MAX_PIPELINED = 128
 # Extra time for the sink of a stream, which watches its client itself and logs the outcome. It should act first.
 _SINK_FIRST_S = 0.5
 
@@ -94,11 +98,16 @@ class FastPathProtocol(HttpToolsProtocol):
     _idle_since_s = math.inf
     _idle_timer: asyncio.TimerHandle | None = None
 
-    # For `http/server/connections.py`: when the wait for the first request started, or when the next one started to
-    # arrive.
+    # For `http/server/accepting/connections.py`: when the wait for the first request started, or when the next one
+    # started to arrive.
     address = ""
     awaiting_since_s: float | None = None
     has_begun = False
+    # For `http/server/accepting/unauthenticated.py`. Exempt is what comes after a key is accepted, until the answer is
+    # complete, and the rest of a body whose request is answered, because that is not kept.
+    held_bytes = 0
+    _is_exempt = False
+    _open_head_bytes = 0
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self._head = head = Head()
@@ -106,17 +115,31 @@ class FastPathProtocol(HttpToolsProtocol):
         vars(self).update(on_message_begin=head.begin, on_url=head.add_url, on_header=head.add_header)
         super().__init__(*arguments, **named)
         responder: Responder = self.app
+        self._unauthenticated = responder.connections.unauthenticated
         if responder.lane is not None:
-            self._track = responder.lane.track(self, head, super().data_received)
+            self._track = responder.lane.track(self, head, self.data_received)
             # The transport finds it before the class's method, too.
             vars(self).update(data_received=self._track.data_received)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn does
         super().connection_made(transport)
-        self.address = self.client[0] if self.client else ""
+        self.address = network_of(self.client[0]) if self.client else ""
         self.awaiting_since_s = self.loop.time()
         responder: Responder = self.app
         responder.connections.admit(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Has the parser read what the client sent."""
+        if not self._is_exempt and not self._unauthenticated.hold(self, len(data)):
+            return
+        super().data_received(data)
+        if self._head.progress == IN_HEAD:
+            self._limit_head(len(data))
+
+    def _limit_head(self, size_bytes: int) -> None:
+        self._open_head_bytes += size_bytes
+        if self._open_head_bytes > MAX_OPEN_HEAD_BYTES:
+            self.send_400_response("The URL and the headers of the request are too long.")
 
     @property
     def is_answering(self) -> bool:
@@ -124,6 +147,8 @@ class FastPathProtocol(HttpToolsProtocol):
         return (self._fast_cycle is None and self._owes_an_answer()) or self._is_in_lane()
 
     def on_headers_complete(self) -> None:
+        self._head.progress = IN_BODY
+        self._open_head_bytes = 0
         if not self._owes_an_answer() and self._head.is_short():
             newer = self.parser.get_http_version() != "1.0"
             self._fast_cycle = _FastPathCycle(newer and self.parser.should_keep_alive(), newer)
@@ -140,7 +165,10 @@ class FastPathProtocol(HttpToolsProtocol):
             self._fast_cycle.body += body
 
     def on_message_complete(self) -> None:
+        self._head.progress = BETWEEN_REQUESTS
         if (fast_cycle := self._fast_cycle) is None:
+            if self.cycle.response_complete:
+                self._is_exempt = False
             super().on_message_complete()
             return
         self._fast_cycle = None
@@ -163,12 +191,29 @@ class FastPathProtocol(HttpToolsProtocol):
         """Called by the fast lane when it has a part of a request."""
         self._unset_keepalive_if_required()
 
+    def part_arrived(self, size_bytes: int) -> None:
+        """Called by the fast lane with the size of the part that it has."""
+        self._unauthenticated.hold(self, size_bytes - self.held_bytes)
+
     def request_is_complete(self) -> None:
         """Called by the fast lane when it has the rest of it."""
+        self._unauthenticated.release(self)
         self._awaits_nothing()
         # If it was handed over at once, the connection is idle from the end of the answer on.
         if not self._owes_an_answer():
             self._idle_since_s = self.loop.time()
+
+    def key_accepted(self) -> None:
+        self._is_exempt = True
+        self._unauthenticated.release(self)
+
+    def make_way(self, error: LimitError) -> None:
+        """Closes the connection: its request has no accepted key, and others need the memory."""
+        if self._owes_an_answer() and self._fast_cycle is None:
+            # It waits for its key to be looked up.
+            self.transport.abort()
+        else:
+            self.refuse(error)
 
     def _start(self, fast_cycle: _FastPathCycle, request: Request) -> None:
         request.channel = ResponseChannel(self, fast_cycle, fast_cycle.chunked)
@@ -222,6 +267,7 @@ class FastPathProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Continues with the next request, as uvicorn does, except for the idle timer: see `_look_at_idleness`."""
         self.server_state.total_requests += 1
+        self._forget_answered()
         if self._track is not None:
             self._track.request_answered()
         if self.transport.is_closing():
@@ -235,6 +281,14 @@ class FastPathProtocol(HttpToolsProtocol):
         self._idle_since_s = self.loop.time()
         if self._idle_timer is None:
             self._idle_timer = self.loop.call_later(self.timeout_keep_alive, self._look_at_idleness)
+
+    def _forget_answered(self) -> None:
+        """Counts nothing of an answered request, unless the next one has begun to arrive: some of its bytes count."""
+        progress = self._head.progress
+        is_answered = progress == IN_BODY and self.cycle.response_complete
+        self._is_exempt = is_answered
+        if progress == BETWEEN_REQUESTS or is_answered:
+            self._unauthenticated.release(self)
 
     def _unset_keepalive_if_required(self) -> None:
         """Called by uvicorn when data arrives from the client."""
@@ -379,6 +433,9 @@ class FastPathProtocol(HttpToolsProtocol):
         return rendered(response, status_line, headers, keep_alive=keep_alive, with_body=with_body)
 
     def _begin_with_uvicorn(self) -> None:
+        if len(self.pipeline) >= _MAX_PIPELINED:
+            # This ends parsing. uvicorn then answers 400 and closes the connection.
+            raise httptools.HttpParserError
         super().on_message_begin()
         self.url = self._head.url
         for name, value in self._head.headers.items():

@@ -14,21 +14,29 @@ from plainsql_server.http.server.requests import Request
 MAX_HEAD_BYTES = 64 * 1024
 # A body up to this size is held in memory before the caller is authenticated.
 MAX_SHORT_BODY_BYTES = 64 * 1024
+# What may have arrived of a head that is not complete. The parser passes a header on when it is complete, so `Head`
+# sees nothing of one that never ends. The end of an earlier request may be in the same data.
+MAX_OPEN_HEAD_BYTES = 2 * MAX_HEAD_BYTES + MAX_SHORT_BODY_BYTES
+
+# What of a request is arriving. Plain integers, because they are set and compared for each request.
+BETWEEN_REQUESTS, IN_HEAD, IN_BODY = range(3)
 
 
 class Head:
     """The URL and headers of the request that is being read. Each connection has one."""
 
-    __slots__ = ("begun", "headers", "size_bytes", "url")
+    __slots__ = ("begun", "headers", "progress", "size_bytes", "url")
 
     def __init__(self) -> None:
         # How many requests the parser has begun to read on this connection.
         self.begun = -1
         self.begin()
+        self.progress = BETWEEN_REQUESTS
 
     def begin(self) -> None:
         """Clears the previous request."""
         self.begun += 1
+        self.progress = IN_HEAD
         self.url = b""
         self.headers: dict[bytes, bytes] = {}
         self.size_bytes = 0

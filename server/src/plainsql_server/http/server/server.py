@@ -26,10 +26,10 @@ from functools import partial
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from plainsql_server.http.server.handshakes import Handshakes
+from plainsql_server.http.server.accepting.handshakes import Handshakes
+from plainsql_server.http.server.accepting.tls import Accepting
 from plainsql_server.http.server.protocol import FastPathProtocol
 from plainsql_server.http.server.readiness import Readiness
-from plainsql_server.http.server.tls import Accepting
 
 # How long after its successor is ready a process may still get connections on its own port, from clients that had begun
 # to connect. If it listened for much longer, there could be a third socket on the port: see `_prefer_newest`.

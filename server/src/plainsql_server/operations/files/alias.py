@@ -143,6 +143,8 @@ def _errors(control_url: str) -> list[_Error]:
         _Error("@control", 308, "control_route", f"This route is on the control plane, {control_url}.",
                hint=f"Send the request to {control_url}; browsers cannot follow this redirect to another origin."),
         _Error("= /_alias/malformed", 400, "malformed_request", "Invalid HTTP request received."),
+        _Error("= /_alias/https", 400, "https_required",
+               "This port serves HTTPS, and the request was sent as plain HTTP.", hint="Use https:// in the URL."),
         _Error("= /_alias/unknown", 404, "route_not_found", "There is no such route.", hint="GET / lists the routes."),
         _Error("= /_alias/method", 405, "method_not_allowed", "No route accepts this method."),
         _Error("= /_alias/too_large", 413, "request_too_large", "The request is larger than any tier allows."),

@@ -1,4 +1,5 @@
-"""Limits on client connections: how many a process accepts, and how long each may take to send a request.
+"""Limits on client connections: how many a process accepts, how long each may take to send a request, and how much they
+may send together before their keys are accepted.
 
 This module watches connections that are idle or still sending a request. Requests that are being answered are watched
 in `http/server/protocol.py` and `http/server/sink.py`.
@@ -11,7 +12,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from plainsql_server.core.errors import RETRY_AFTER_MS, LimitError, RequestError, ServiceError
-from plainsql_server.http.server.handshakes import MAX_HANDSHAKES, Handshakes
+from plainsql_server.http.server.accepting.handshakes import MAX_HANDSHAKES, Handshakes
+from plainsql_server.http.server.accepting.unauthenticated import Holder, Unauthenticated
 
 _LOOK_EVERY_S = 1.0
 # File descriptors that a process needs besides client connections: for the 2,000 connections that a cell has at most,
@@ -21,12 +23,12 @@ _OTHER_DESCRIPTORS = 2_560 + MAX_HANDSHAKES
 _HANDSHAKES_SHARE = 4
 
 
-class Waiting(Protocol):
-    """The part of a connection that this module uses."""
+class Waiting(Holder, Protocol):
+    """The part of a connection that this module uses.
 
-    address: str
-    # When the awaited request started to arrive, or when the wait for it started. None while none is awaited.
-    awaiting_since_s: float | None
+    `awaiting_since_s` is when the awaited request started to arrive, or when the wait for it started.
+    """
+
     has_begun: bool
 
     @property
@@ -50,6 +52,8 @@ class ConnectionLimits:
     """How long the head of a request, and a small body, may take to arrive."""
     idle_s: float
     """How long a connection may stay open before its first request."""
+    unauthenticated_bytes: int = 64 * 1024 * 1024
+    """How much all connections together may have sent of requests whose key is not accepted yet."""
 
 
 class Connections:
@@ -61,6 +65,7 @@ class Connections:
         self.handshakes = Handshakes(limits.per_address, min(MAX_HANDSHAKES, limits.total // _HANDSHAKES_SHARE + 1))
         self._open: set[Waiting] = set()
         self._by_address: Counter[str] = Counter()
+        self.unauthenticated = Unauthenticated(limits.unauthenticated_bytes, self._open)
 
     def admit(self, connection: Waiting) -> None:
         """Registers a new connection, or refuses it."""
@@ -75,6 +80,7 @@ class Connections:
     def release(self, connection: Waiting) -> None:
         """Unregisters a closed connection."""
         self._open.discard(connection)
+        self.unauthenticated.release(connection)
         self._by_address[connection.address] -= 1
         if self._by_address[connection.address] <= 0:
             del self._by_address[connection.address]

@@ -19,7 +19,9 @@ from plainsql_server.core.observation import FailureObserved, HandshakeLoad, Obs
 MAX_HANDSHAKES = 1_000
 _LOOK_EVERY_S = 1.0
 _REPORT_EVERY_S = 60.0
-# What is reported. Others fail all the time: a load balancer's probes connect and say nothing more.
+# What is reported, and what is only counted. Those fail all the time: a load balancer's probes connect and say nothing
+# more, and people forget the s of https.
+_OTHERS = ("refused", "plain_http")
 _REPORTED = {
     "timeout": "took too long",
     "process": "made way for others: the process has too many at once",
@@ -51,7 +53,7 @@ class Handshakes:
 
     def load(self) -> HandshakeLoad:
         """The state for the metrics."""
-        return HandshakeLoad(len(self._under_way), {reason: self.failed[reason] for reason in (*_REPORTED, "refused")})
+        return HandshakeLoad(len(self._under_way), {reason: self.failed[reason] for reason in (*_REPORTED, *_OTHERS)})
 
     def begin(self, handshake: UnderWay) -> None:
         """Registers a handshake. If there are too many, closes one."""
