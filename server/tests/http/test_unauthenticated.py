@@ -186,7 +186,7 @@ async def test_requests_whose_key_is_looked_up_count(clients: Clients, responder
     waiting = [(await clients.send(request))[0] for _ in range(20)]
     async with soon():
         assert await waiting[0].read() == b""
-        while responder.connections.unauthenticated.load().closed < 12:  # noqa: ASYNC110  # it has no event
+        while responder.connections.unauthenticated.load().closed < 12:  # it has no event
             assert responder.held_bytes <= LIMIT_BYTES
             await asyncio.sleep(0.001)
     responder.may_end.set()

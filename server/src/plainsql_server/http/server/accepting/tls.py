@@ -4,7 +4,8 @@
 
 uvicorn leaves accepting and the handshake to the event loop, and its protocol, which counts connections, hears of one
 only when its handshake is done. Sockets that are opened and stay silent would count nowhere, and live for a minute
-each. A client that speaks plain HTTP would be closed without a word; it gets an answer here, within the same limits. So `http/server/server.py` accepts TLS connections with this module. Without TLS, uvicorn does.
+each. So `http/server/server.py` accepts TLS connections with this module. Without TLS, uvicorn does. A client that
+speaks plain HTTP gets an answer here, within the same limits.
 """
 
 import asyncio
