@@ -30,6 +30,8 @@ from plainsql.transport.protocol import DEFAULT_TIMEOUT_S, Core, Options
 from plainsql.transport.wire import Steps
 
 READS = (10, 50, 100, 200)
+# What is read after each insert: the row by its key, and all rows, among them the dead ones of earlier rehearsals.
+_ROW, _COUNT = "the row", "a count"
 _READ = "select abalance from pgbench_accounts where aid = $1"
 _CHANGE = "update pgbench_accounts set abalance = $1 where aid = $2"
 _TABLE = "bench_units"
@@ -63,6 +65,7 @@ Runs = Callable[[Work], None]
 class Cost:
     """What one unit with so many reads after writes took, in each round."""
 
+    kind: str
     reads: int
     requests: int = 0
     statements: int = 0
@@ -103,27 +106,30 @@ def show(stack: Stack, plan: Plan) -> list[Line]:
 
 
 def _show_costs(client: Client, plan: Plan) -> None:
-    costs = {reads: Cost(reads) for reads in plan.reads}
+    costs = [Cost(kind, reads) for kind in (_ROW, _COUNT) for reads in plan.reads]
     for _ in range(plan.rounds):
-        for cost in costs.values():
+        for cost in costs:
             read_after_writes(client, cost)
-    print("reads after writes   requests   statements   seconds (smallest to largest)")
-    for cost in costs.values():
+    print("after each insert   reads   requests   statements   seconds (smallest to largest)")
+    for cost in costs:
         seconds = f"{median(cost.seconds):.2f} ({min(cost.seconds):.2f} to {max(cost.seconds):.2f})"
-        print(f"{cost.reads:18}   {cost.requests:8}   {cost.statements:10}   {seconds}", flush=True)
+        print(f"{cost.kind:17}   {cost.reads:5}   {cost.requests:8}   {cost.statements:10}   {seconds}", flush=True)
 
 
 def read_after_writes(client: Client, cost: Cost) -> None:
-    """One unit that inserts a row and counts the rows in turn, and commits."""
-    client.query(f"delete from {_TABLE}")
+    """One unit that inserts a row and reads it, or counts the rows, in turn, and commits."""
+    client.query(f"truncate {_TABLE}")
     core = CountingCore(client.settings, DEFAULT_TIMEOUT_S)
     session = InteractiveSession(core, Options())
     began_s = time.perf_counter()
     for number in range(cost.reads):
-        client.perform(session.query(f"insert into {_TABLE} (n) values ($1) returning id", [number]))
-        counted = client.perform(session.query(f"select count(*) from {_TABLE}", [])).value()
-        if counted != number + 1:
-            raise SystemExit(f"the unit counted {counted} rows instead of {number + 1}")
+        inserted = client.perform(session.query(f"insert into {_TABLE} (n) values ($1) returning id", [number])).value()
+        if cost.kind == _ROW:
+            read = client.perform(session.query(f"select n + 1 from {_TABLE} where id = $1", [inserted])).value()
+        else:
+            read = client.perform(session.query(f"select count(*) from {_TABLE}", [])).value()
+        if read != number + 1:
+            raise SystemExit(f"the unit read {read} instead of {number + 1}")
     client.perform(session.commit())
     cost.seconds.append(time.perf_counter() - began_s)
     cost.requests, cost.statements = core.requests, core.statements

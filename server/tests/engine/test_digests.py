@@ -60,7 +60,7 @@ def digests(
 ) -> Digests:
     hasher = RowHasher([(f"c{at}", "text") for at in range(columns)], times_of(*times), key)
     for first in range(0, len(rows), chunk):
-        pauses(hasher.update(cast("PGresult", Chunk(rows[first : first + chunk])), ENOUGH))
+        pauses(hasher.update(cast("PGresult", Chunk(rows[first : first + chunk])), ENOUGH, is_long=False))
     return hasher.finish("SELECT", 0)
 
 
@@ -178,7 +178,7 @@ def test_each_rows_hash_has_the_key() -> None:
     sums = []
     for key in (KEY, digest_key("another secret")):
         hasher = RowHasher([("a", "text")], TransactionTimes(), key)
-        pauses(hasher.update(cast("PGresult", Chunk([(b"a",)])), ENOUGH))
+        pauses(hasher.update(cast("PGresult", Chunk([(b"a",)])), ENOUGH, is_long=False))
         sums.append(hasher._sum)
     assert sums[0] != sums[1]
 
@@ -209,7 +209,7 @@ LONG = {
 @pytest.mark.parametrize("row", LONG.values(), ids=LONG)
 def test_others_run_while_a_long_row_is_hashed(row: bytes) -> None:
     hasher = RowHasher([("a", "text")], times_of(NOW), KEY)
-    count = pauses(hasher.update(cast("PGresult", Chunk([(row,)])), ENOUGH))
+    count = pauses(hasher.update(cast("PGresult", Chunk([(row,)])), ENOUGH, is_long=False))
     assert count >= hasher.size_bytes // 50_000 >= 20
 
 
@@ -217,7 +217,7 @@ def test_others_run_while_many_rows_are_hashed_and_searching_counts() -> None:
     found = []
     for value in (WRITTEN_NOW, b"x" * len(WRITTEN_NOW)):
         hasher = RowHasher([("a", "text")], times_of(NOW), KEY)
-        count = pauses(hasher.update(cast("PGresult", Chunk([(value,)] * 20_000)), ENOUGH))
+        count = pauses(hasher.update(cast("PGresult", Chunk([(value,)] * 20_000)), ENOUGH, is_long=False))
         found.append((count, hasher.size_bytes))
     assert found[0][0] > found[1][0] >= 1_000
     assert found[0][1] - found[1][1] == 20_000 * (256 + 4 * len(WRITTEN_NOW))
@@ -226,5 +226,5 @@ def test_others_run_while_many_rows_are_hashed_and_searching_counts() -> None:
 def test_a_row_that_is_too_large_is_not_hashed_to_its_end() -> None:
     hasher = RowHasher([("a", "text")], times_of(NOW), KEY)
     whole = 40_000 * (256 + 5 * len(WRITTEN_NOW))
-    pauses(hasher.update(cast("PGresult", Chunk([(WRITTEN_NOW * 40_000,)])), 1_000_000))
+    pauses(hasher.update(cast("PGresult", Chunk([(WRITTEN_NOW * 40_000,)])), 1_000_000, is_long=False))
     assert 1_000_000 < hasher.size_bytes < whole / 5

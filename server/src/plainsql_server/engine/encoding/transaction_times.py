@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator
 
 # A date and time as PostgreSQL writes it in UTC, alone or in an array, a row or JSON.
 _TIME = re.compile(rb"(\d{4,6}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.(\d{1,6}))?(?!\d)")
-# The length of what follows the minute in an answer.
+# The lengths of what follows the date, and the minute, in an answer.
+_TIME_OF_DAY = len(b"T09:46:06.123456Z")
 _SECONDS = len(b":06.123456Z")
 # No text that the pattern matches, with the byte after it, is longer.
 _LONGEST = 32
@@ -36,15 +37,16 @@ class TransactionTimes:
     def __init__(self, now: bytes | None = None, earlier: Iterable[bytes] = ()) -> None:
         """Times are in UTC: `2026-11-17T09:46:06.123456Z`. Of the earlier ones, those of the latest dates count."""
         times = frozenset(earlier)
-        latest = sorted(set(map(_date, times)), key=lambda date: (len(date), date))
+        # There may be thousands, so no function is called for each.
+        latest = sorted({each[:-_TIME_OF_DAY] for each in times}, key=lambda date: (len(date), date))
         dates = set(latest[-MAX_DATES:])
         if len(dates) < len(latest):
-            times = frozenset(each for each in times if _date(each) in dates)
+            times = frozenset([each for each in times if each[:-_TIME_OF_DAY] in dates])
         if now is not None:
-            times, dates = times | {now}, dates | {_date(now)}
+            times, dates = times | {now}, dates | {now[:-_TIME_OF_DAY]}
         self._times = times
         # Rows without any of these need no closer look.
-        minutes = {each[:-_SECONDS] for each in self._times}
+        minutes = _first_minutes(times)
         signs = minutes if len(minutes) <= _MAX_MINUTES else {date + b"T" for date in dates}
         self._signs = sorted([*signs, *(sign.replace(b"T", b" ") for sign in signs)])
         # What was searched so far, as bytes to hash that would take about as long.
@@ -57,23 +59,26 @@ class TransactionTimes:
         self.cost_bytes += _COST_OF_BYTE * len(row)
         return _TIME.sub(self._token, row)
 
-    def hide_in_slices(self, row: bytes) -> Iterator[bytes]:
+    def hide_in_slices(self, row: bytes | memoryview) -> Iterator[bytes]:
         """The same, one part after the other. How it is cut makes no difference."""
         done = 0
         for start in range(0, len(row), SLICE_BYTES):
             stop = min(start + SLICE_BYTES, len(row))
-            part: list[bytes] = []
             # A time that begins in this part may end after it, and overlap with one that begins there.
-            if self._may_be_in(row[start : stop + 2 * _LONGEST]):
+            text = bytes(row[start : stop + 2 * _LONGEST])
+            if not self._may_be_in(text):
+                yield text[done - start : stop - start]
+            else:
+                part: list[bytes | memoryview] = []
                 self.cost_bytes += _COST_OF_BYTE * (stop - start)
-                for match in _TIME.finditer(row, max(start, done), min(stop + _LONGEST, len(row))):
+                for match in _TIME.finditer(row, done, min(stop + _LONGEST, len(row))):
                     if match.start() >= stop:
                         break
                     part += (row[done : match.start()], self._token(match))
                     done = match.end()
-            part.append(row[done:stop])
+                part.append(row[done:stop])
+                yield b"".join(part)
             done = max(done, stop)
-            yield b"".join(part)
 
     def _may_be_in(self, text: bytes) -> bool:
         for sign in self._signs:  # noqa: SIM110  # half the time of any() with a generator
@@ -86,8 +91,14 @@ class TransactionTimes:
         return _TOKEN if _full(match) in self._times else match[0]
 
 
-def _date(time: bytes) -> bytes:
-    return time[: time.index(b"T")]
+def _first_minutes(times: Iterable[bytes]) -> set[bytes]:
+    """Their minutes, or one too many of them."""
+    minutes = set()
+    for each in times:
+        minutes.add(each[:-_SECONDS])
+        if len(minutes) > _MAX_MINUTES:
+            break
+    return minutes
 
 
 def _full(match: re.Match[bytes]) -> bytes:

@@ -2,7 +2,7 @@
 
 reading = StepReading(step, freezing, times, key)
 reading.start(rendering, result)
-await reading.hash(result, max_bytes)
+await reading.hash(result, max_bytes, is_long=False)
 result = reading.finish(completion, max_rows)
 """
 
@@ -49,13 +49,13 @@ class StepReading:
             columns = [(name, type_ if oid < _FIRST_OWN_OID else _OWN_TYPE) for (name, oid), type_ in described]
             self._hasher = RowHasher(columns, self._times, self._key)
 
-    async def hash(self, result: PGresult, max_bytes: int) -> bool:
+    async def hash(self, result: PGresult, max_bytes: int, *, is_long: bool) -> bool:
         """Hashes the rows of a chunk, if the result has digests. Returns whether it is not too large for that."""
         if self._hasher is None:
             return True
         if self._hasher.size_bytes > max_bytes:
             return False
-        return await self._hasher.update(result, max_bytes)
+        return await self._hasher.update(result, max_bytes, is_long=is_long)
 
     @property
     def hashed_bytes(self) -> int:

@@ -346,7 +346,7 @@ class Attempt:
             if due is _Due.TIME and result.ntuples:
                 now = result.get_value(0, 0) or b""
                 self._plan.now = now.decode()
-                self._times = TransactionTimes(now, [each.encode() for each in self._plan.nows])
+                self._times = TransactionTimes(now, " ".join(self._plan.nows).encode().split())
             if due is _Due.FACTS and result.nfields:
                 self._freezing[index].take_facts(result)
             if due is _Due.PREPARE:
@@ -381,7 +381,8 @@ class Attempt:
             reading.start(await self._rendering(result, reading.hidden), result)
             assert reading.renderer is not None
         left_bytes = _HASHED_RESULTS * self._plan.max_bytes - self._results.hashed_bytes
-        if not await reading.hash(result, min(self._plan.max_bytes, left_bytes)):
+        is_long = self._connection.taken_bytes > LONG_BYTES
+        if not await reading.hash(result, min(self._plan.max_bytes, left_bytes), is_long=is_long):
             self._lease.interrupt(InterruptReason.TOO_LARGE)
         if (by_row := self._wanted.get(index)) is not None:
             for row in range(result.ntuples):
@@ -389,8 +390,7 @@ class Attempt:
                     self._take_value(result, reading, reference, row)
         reading.row_count += result.ntuples
         if reading.step.rows and len(reading.rows) < self._plan.max_rows and result.ntuples:
-            wanted, is_long = self._plan.max_rows - len(reading.rows), self._connection.taken_bytes > LONG_BYTES
-            render = reading.renderer
+            wanted, render = self._plan.max_rows - len(reading.rows), reading.renderer
             rows = await render.render_long(result, 0, wanted) if is_long else render.render_some(result, 0, wanted)
             size_bytes = sum(map(len, rows))
             self._results.size_bytes += size_bytes
