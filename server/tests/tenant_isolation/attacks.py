@@ -17,12 +17,13 @@ from server.tests.load import Client, NoAnswer, Node
 
 ENDLESS = "select a.n, repeat('x', 1000) as text from generate_series(1, 100000) a(n), generate_series(1, 10000) b(n)"
 TABLES = "do $$ begin for i in {first}..{last} loop execute format('create table if not exists bulk_%s (id int primary key, t text)', i); end loop; end $$"  # fmt: skip # noqa: E501
-# Tables whose rows are far apart, so that each row that is read takes a place among the predicate locks.
-SPARSE_TABLES = 40
-SPARSE = """do $$ begin
-    for i in 1..40 loop
+# Tables with 25 rows to a page. A transaction that reads at most 19 of a table's pages takes a predicate lock for each;
+# of more pages, with the settings of a cell, PostgreSQL makes one lock on the table.
+SPARSE_TABLES = 300
+SPARSE = f"""do $$ begin
+    for i in 1..{SPARSE_TABLES} loop
         execute format('create table sparse_%s (id int primary key) with (fillfactor = 10)', i);
-        execute format('insert into sparse_%s select generate_series(1, 3600)', i);
+        execute format('insert into sparse_%s select generate_series(1, 500)', i);
         execute format('analyze sparse_%s', i);
     end loop;
 end $$"""
@@ -105,7 +106,7 @@ async def lock_bomb(attacker: Attacker) -> None:
 
 async def predicate_lock_bomb(attacker: Attacker) -> None:
     """Serializable reads of many single rows, which PostgreSQL remembers for all tenants in one place."""
-    read = f"do $$ begin for i in 1..{SPARSE_TABLES} loop execute format('select from sparse_%s where id = any (array(select g * 29 + {{rest}} from generate_series(1, 120) g))', i); end loop; perform pg_sleep(2); end $$"  # noqa: E501
+    read = f"do $$ begin for i in 1..{SPARSE_TABLES} loop execute format('select from sparse_%s where id = any (array(select g * 25 + {{rest}} from generate_series(1, 18) g))', i); end loop; perform pg_sleep(2); end $$"  # noqa: E501
     reads = (read.replace("{rest}", str(number)) for number in range(16))
     await _at_once(*(attacker.repeat("set local enable_seqscan = off", each) for each in reads))
 
