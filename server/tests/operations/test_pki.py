@@ -4,6 +4,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
 from plainsql_server.cli import main
+from plainsql_server.cli.pki import commands
+from plainsql_server.core.clock import now
 from plainsql_server.operations.pki import lifecycle
 from plainsql_server.operations.pki.authority import CertificateKind, Subject
 from plainsql_server.operations.pki.files import write_file
@@ -112,12 +115,36 @@ def test_what_would_do_harm_is_refused(pki: Pki) -> None:
     assert "Use another folder" in pki.run(*other, exit_code=1)
     assert "only one authority" in pki.run("retire", "client", exit_code=1)
     pki.run("rotate", "client")
-    assert "Renew these certificates first: data" in pki.run("retire", "client", exit_code=1)
+    assert "Renew these certificates first, or revoke them: data" in pki.run("retire", "client", exit_code=1)
     assert "No certificate named 'nobody'" in pki.run("renew", "nobody", exit_code=1)
-    assert "no valid certificate" in pki.run("revoke", "nobody", exit_code=1)
+    assert "no certificate that could be revoked" in pki.run("revoke", "nobody", exit_code=1)
     result = CliRunner().invoke(main, ["pki", "init", str(pki.root / "pki")])
     assert result.exit_code == 1
     assert "is not empty" in result.output
+
+
+def test_an_expired_certificate_of_a_machine_that_is_gone_stops_nothing(
+    pki: Pki, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pki.issue("gone", "--client", "plainsql_data", "--days", "1")
+    pki.issue("data", "--client", "plainsql_data")
+    shutil.rmtree(pki.root / "gone")
+    serial = pki.certificate("data/client.crt").serial_number
+    assert "Revoke 'gone'" in pki.run("renew", "--all", exit_code=1)
+    assert pki.certificate("data/client.crt").serial_number == serial, "all or nothing"
+
+    later = now() + timedelta(days=2)
+    for module in (lifecycle, commands):
+        monkeypatch.setattr(module, "now", lambda: later)
+    assert pki.states("gone") == ["expired"]
+    pki.run("rotate", "client")
+    pki.run("renew", "data")
+    pki.run("retire", "client")
+    pki.run("revoke", "gone")
+    assert pki.states("gone") == ["revoked"]
+    pki.run("renew", "--all")
+    pki.issue("gone", "--client", "plainsql_data")
+    assert pki.states("gone") == ["revoked", "in use"]
 
 
 @pytest.fixture

@@ -149,7 +149,7 @@ def _in_use(folder: Path, within_days: int | None) -> tuple[str, ...]:
 @click.argument("name")
 @_pki_option
 def _revoke(*, name: str, folder: Path) -> None:
-    """Revoke all valid certificates of NAME.
+    """Revoke all certificates of NAME, also if they have expired. The name can then be issued again.
 
     The revocation lists are brought up to date in all folders on this machine. Copy them to the others, and reload
     PostgreSQL on the cells. Open connections stay open: restart the program that had the key.

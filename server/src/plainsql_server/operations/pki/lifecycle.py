@@ -96,25 +96,25 @@ def issue(folder: Path, order: CertificateOrder) -> Issued:
 def renew(folder: Path, names: Sequence[str], days: int) -> list[Issued]:
     """Sign the keys of these names again, with the newest authority. The previous certificates stay valid.
 
-    Keys stay, so a single file changes: a process that reads certificate and key never sees two that don't match.
+    Keys stay, so a single file changes: a process that reads certificate and key never sees two that don't match. If
+    one of the keys is missing, nothing is renewed.
     """
     with locked(folder):
         register = read_register(folder)
         previous = [register.get(name) for name in names]
+        _refuse_missing_keys(previous)
         renewed = [_renew(folder, register, each, days) for each in previous]
         _publish(folder, register, now())
     return renewed
 
 
 def revoke(folder: Path, name: str) -> list[Issued]:
-    """Revoke all certificates of a name that are still valid."""
+    """Revoke all certificates of a name, also if they have expired: the name is then free, and nothing waits for it."""
     with locked(folder):
         register, at = read_register(folder), now()
-        revoked = [
-            each for each in register.issued if each.name == name and each.revoked_at is None and each.expires_at > at
-        ]
+        revoked = [each for each in register.issued if each.name == name and each.revoked_at is None]
         if not revoked:
-            raise PkiError(f"{name!r} has no valid certificate. `pki list` shows all names.")
+            raise PkiError(f"{name!r} has no certificate that could be revoked. `pki list` shows all names.")
         for each in revoked:
             each.revoked_at = at
         write_register(folder, register)
@@ -136,20 +136,19 @@ def rotate(folder: Path, kind: CertificateKind) -> int:
 
 
 def retire(folder: Path, kind: CertificateKind) -> list[int]:
-    """Stop trusting all authorities but the newest. Refused while a certificate in use is from one of them."""
+    """Stop trusting all authorities but the newest. Refused while a valid certificate in use is from one of them."""
     with locked(folder):
-        register = read_register(folder)
+        register, at = read_register(folder), now()
         *older, newest = register.authorities[kind]
         if not older:
             raise PkiError(f"There is only one authority for {kind} certificates. Add one with `pki rotate` first.")
-        left = sorted(
-            each.name for each in register.current().values() if each.kind is kind and each.authority in older
-        )
+        of_older = [each for each in register.current().values() if each.kind is kind and each.authority in older]
+        left = sorted(each.name for each in of_older if each.expires_at > at)
         if left:
-            raise PkiError(f"Renew these certificates first: {', '.join(left)}.")
+            raise PkiError(f"Renew these certificates first, or revoke them: {', '.join(left)}.")
         register.authorities[kind] = [newest]
         write_register(folder, register)
-        _publish(folder, register, now())
+        _publish(folder, register, at)
     return older
 
 
@@ -170,11 +169,16 @@ def authority_file(folder: Path, kind: CertificateKind, number: int) -> Path:
     return folder / f"{kind}s-{number}.crt"
 
 
+def _refuse_missing_keys(wanted: Sequence[Issued]) -> None:
+    lacking = [each for each in wanted if not (Path(each.folder) / f"{each.kind}.key").exists()]
+    if lacking:
+        files = ", ".join(f"{each.folder}/{each.kind}.key" for each in lacking)
+        again = ", ".join(repr(each.name) for each in lacking)
+        raise PkiError(f"{files}: missing on this machine. Revoke {again} and issue it again, or name the others.")
+
+
 def _renew(folder: Path, register: Register, previous: Issued, days: int) -> Issued:
     target = Path(previous.folder)
-    key_file = target / f"{previous.kind}.key"
-    if not key_file.exists():
-        raise PkiError(f"{key_file} is missing. Revoke {previous.name!r} and issue it again.")
     order = CertificateOrder(previous.name, previous.kind, previous.subject, target, previous.owner, days)
     issued = _sign(folder, register, order, public_key_of(previous.certificate))
     write_file(target / f"{previous.kind}.crt", issued.certificate, _PUBLIC, previous.owner)
