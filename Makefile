@@ -39,8 +39,9 @@ SOAK_client := client/tests
 SOAK_failover := server/tests/failover
 SOAK_moves := server/tests/fleet
 SOAK_drills := server/tests/drills
+SOAK_install := server/tests/install
 SOAK_all := $(SOAK_consistency) $(SOAK_engine) $(SOAK_streams) $(SOAK_control) $(SOAK_tenant_isolation) $(SOAK_client) \
-	$(SOAK_failover) $(SOAK_moves) $(SOAK_drills)
+	$(SOAK_failover) $(SOAK_moves) $(SOAK_drills) $(SOAK_install)
 
 .DEFAULT_GOAL := help
 .PHONY: help installer environment setup extensions check collect test-unit test test-parallel test-postgres-18 test-chaos test-timing test-packages test-deploy soak neighbours dev bench openapi reference lock audit sbom packages manylinux
@@ -111,7 +112,7 @@ test-deploy: .venv-deploy  ## check the image's Dockerfile and the Helm chart
 	$(BIN)/uv pip sync --quiet --python .venv-deploy/bin/python --require-hashes requirements/deploy.txt
 	touch .venv-deploy
 
-soak: extensions  ## run the full-size tests and print their findings (PART=consistency, spanning, failover, moves, drills, engine, streams, control, tenant_isolation, client)
+soak: extensions  ## run the full-size tests and print their findings (PART=consistency, spanning, failover, moves, drills, install, engine, streams, control, tenant_isolation, client)
 	set -a; . server/tests/full_sizes.env; PLAINSQL_TEST_GATE=1; $(BIN)/pytest -q -s --timeout 1800 $(SOAK_$(or $(PART),all)) $(ARGS)
 
 neighbours: extensions  ## run each attack and flood of one tenant on another; prints the table in docs/security.md

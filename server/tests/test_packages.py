@@ -5,7 +5,6 @@ PLAINSQL_TEST_PYTHONS names the Pythons to do it with, by version or by path: th
 """
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,64 +21,16 @@ import pytest
 from plainsql_server import VERSION
 from plainsql_server.extension_modules import MODULES
 from plainsql_server.http.app.web_pages import GUIDES
+from server.tests.built_packages import ROOT, UV, Packages, build_packages, run, users_environment
 from server.tests.processes import wait_for
 from server.tests.service import FREE_PORTS
 
 # Compiling takes as long as it takes.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-ROOT = Path(__file__).resolve().parents[2]
-UV = ROOT / ".venv/bin/uv"
 PYTHONS = os.environ.get("PLAINSQL_TEST_PYTHONS", sys.executable).split()
 IN_FULL = "PLAINSQL_TEST_PYTHONS" in os.environ
-_BUILD_LIMIT_S = 600
 _READY_LIMIT_S = 60
-# What of a checkout is no source of a package.
-_NOT_SOURCES = shutil.ignore_patterns("tests", "build", "*.egg-info", "__pycache__")
-
-
-def users_environment() -> dict[str, str]:
-    """Without what leads to this checkout and its environment."""
-    ours = ("PLAINSQL_", "PYTHON", "VIRTUAL_ENV")
-    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-
-
-def run(*command: str | Path, cwd: Path = Path("/"), **environment: str) -> str:
-    """What a command prints that must succeed, in a user's environment."""
-    ended = subprocess.run(
-        command, cwd=cwd, env={**users_environment(), **environment}, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, timeout=_BUILD_LIMIT_S, check=False,
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stdout
-    return ended.stdout
-
-
-@dataclass(frozen=True)
-class Packages:
-    """What `make packages` made with one Python."""
-
-    python: str
-    folder: Path
-
-    @property
-    def server_wheel(self) -> Path:
-        return self._only("plainsql_server-*.whl")
-
-    @property
-    def client_wheel(self) -> Path:
-        return self._only("plainsql-*.whl")
-
-    @property
-    def server_sdist(self) -> Path:
-        return self._only("plainsql_server-*.tar.gz")
-
-    @property
-    def client_sdist(self) -> Path:
-        return self._only("plainsql-*.tar.gz")
-
-    def _only(self, pattern: str) -> Path:
-        (found,) = self.folder.glob(pattern)
-        return found
 
 
 @dataclass(frozen=True)
@@ -102,28 +53,9 @@ def new_environment(packages: Packages, folder: Path, *options: str) -> Environm
     return environment
 
 
-def quick_compiler(folder: Path) -> str:
-    """A C compiler that takes a third of the time, because it does not optimize."""
-    file = folder / "quick-cc"
-    file.write_text('#!/bin/sh\nexec gcc "$@" -O0\n')
-    file.chmod(0o755)
-    return str(file)
-
-
 @pytest.fixture(scope="module", params=PYTHONS)
 def packages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Packages:
-    folder = tmp_path_factory.mktemp("checkout")
-    # The guides in the server's package are links to docs.
-    for name in ("server", "client", "docs"):
-        shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=_NOT_SOURCES)
-    shutil.copytree(ROOT / "requirements", folder / "requirements")
-    for name in ("Makefile", "LICENSE"):
-        shutil.copy(ROOT / name, folder)
-    made = Packages(request.param, folder / "dist")
-    compiler = {} if IN_FULL else {"CC": quick_compiler(folder)}
-    printed = run("make", "--silent", "packages", f"BIN={UV.parent}", f"PYTHON={made.python}", cwd=folder, **compiler)
-    assert f'pip install "{made.server_wheel}[dev]" "{made.client_wheel}"' in printed
-    return made
+    return build_packages(tmp_path_factory.mktemp("checkout"), request.param, is_quick=not IN_FULL)
 
 
 @pytest.fixture(scope="module")

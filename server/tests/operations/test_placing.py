@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from plainsql_server.operations.files.placing import WRITTEN_BY, place_file
+from plainsql_server.operations.files.placing import WRITTEN_BY, place_file, with_checksum
 
 pytestmark = pytest.mark.unit
 
@@ -23,7 +23,7 @@ def test_what_others_wrote_is_kept_however_often_it_is_replaced(tmp_path: Path) 
     file.write_text("first\n")
     place_file(file, _OURS)
     assert {each.name: each.read_text() for each in tmp_path.iterdir()} == {
-        "pg_hba.conf": _OURS,
+        "pg_hba.conf": with_checksum(_OURS),
         "pg_hba.conf.before-plainsql": "first\n",
         "pg_hba.conf.before-plainsql.2": "second\n",
     }
@@ -35,5 +35,20 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     (tmp_path / "link.conf").symlink_to("real.conf")
     place_file(tmp_path / "link.conf", _OURS)
     assert (tmp_path / "link.conf").is_symlink()
-    assert (tmp_path / "real.conf").read_text() == _OURS
+    assert (tmp_path / "real.conf").read_text() == with_checksum(_OURS)
     assert (tmp_path / "real.conf.before-plainsql").read_text() == "theirs\n"
+
+
+def test_what_was_added_by_hand_to_a_generated_file_is_kept(tmp_path: Path) -> None:
+    file = tmp_path / "pg_hba.conf"
+    place_file(file, _OURS)
+    edited = file.read_text() + "host all monitor 10.0.0.9/32 scram-sha-256\n"
+    file.write_text(edited)
+    kept = place_file(file, _OURS).kept
+    assert kept is not None
+    assert kept.read_text() == edited
+    # Nor is it known whether a file without a checksum, of an older version, was edited.
+    file.write_text(_OURS)
+    kept = place_file(file, _OURS).kept
+    assert kept is not None
+    assert kept.read_text() == _OURS

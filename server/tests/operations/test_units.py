@@ -8,12 +8,13 @@ from click.testing import CliRunner
 
 from plainsql_server.cli import main
 from plainsql_server.core.environment_file import parse_environment_file
-from plainsql_server.operations.files.units import unit_texts
+from plainsql_server.operations.files.units import guard_unit, unit_texts
 from plainsql_server.settings import read_settings
 
 _SAMPLES = Path(__file__).resolve().parents[3] / "deploy/systemd"
 _PROGRAM = "/opt/plainsql/bin/plainsql-server"
-_OURS = ("plainsql-data.service", "plainsql-control.service")
+_PLANES = ("plainsql-data.service", "plainsql-control.service")
+_OURS = (*_PLANES, "plainsql-backup.service", "plainsql-backup.timer")
 _GUARD = _SAMPLES.parent / "cell/guard.service"
 # Debian's unit for PostgreSQL runs with these, too. A plane needs no more than a cell.
 _HARDENED = ("NoNewPrivileges=yes", "ProtectSystem=strict", "ProtectHome=yes", "CapabilityBoundingSet=")
@@ -24,9 +25,11 @@ def test_the_samples_are_what_the_command_writes(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     written = {file.name: file.read_text() for file in tmp_path.iterdir()}
     assert written == {name: (_SAMPLES / name).read_text() for name in _OURS}
-    for text in written.values():
-        assert "User=plainsql\n" in text
-        assert set(_HARDENED) <= set(text.splitlines())
+    for name in _PLANES:
+        assert "User=plainsql\n" in written[name]
+        assert set(_HARDENED) <= set(written[name].splitlines())
+    # Backups may do more than planes, which must not be able to read their key.
+    assert "User=plainsql-backup\n" in written["plainsql-backup.service"]
 
 
 @pytest.mark.parametrize("unit", [*(_SAMPLES / name for name in _OURS), _GUARD], ids=lambda path: path.name)
@@ -41,7 +44,7 @@ def test_systemd_accepts_the_units(unit: Path, tmp_path: Path) -> None:
     # It also reports units of this machine.
     ours = [line for line in checked.stderr.splitlines() if unit.name in line]
     assert (ours, checked.returncode) == ([], 0), checked.stderr
-    broken = text.replace("ExecStart=/", "ExecStart=relative/")
+    broken = text.replace("ExecStart=/", "ExecStart=relative/").replace("OnCalendar=*", "OnCalendar=never")
     (tmp_path / unit.name).write_text(broken)
     again = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", tmp_path / unit.name], capture_output=True, check=False, timeout=60
@@ -53,6 +56,14 @@ def test_systemd_accepts_the_units(unit: Path, tmp_path: Path) -> None:
 def test_a_path_that_systemd_would_misread_is_refused(path: str) -> None:
     with pytest.raises(ValueError, match="systemd needs"):
         unit_texts(path)
+    with pytest.raises(ValueError, match="systemd needs"):
+        guard_unit(path, "/var/lib/postgresql/15/main")
+
+
+def test_the_guard_is_started_by_its_full_path() -> None:
+    """A shell's PATH says nothing about that of systemd."""
+    assert f"ExecStart={_PROGRAM} cell guard" in guard_unit(_PROGRAM, "/var/lib/postgresql/15/main")
+    assert f"ExecStart={_PROGRAM} cell guard" in _GUARD.read_text()
 
 
 @pytest.mark.parametrize("plane", ["data", "control"])

@@ -17,6 +17,7 @@ from plainsql_server.engine.admin import provisioning
 from plainsql_server.engine.pool.health import PROBE_ROLE
 from plainsql_server.operations.files.cell import CellConfig, Tls
 from plainsql_server.operations.files.machine_memory import machine_memory_bytes
+from plainsql_server.operations.files.placing import with_checksum
 from plainsql_server.operations.files.sizing import GIB
 from server.tests.control_plane.cell_state import yes
 from server.tests.postgres import SUPERUSER, Postgres, running_postgres
@@ -109,7 +110,8 @@ def test_the_commands_of_the_readme_make_certificates_with_ecdsa_keys(tmp_path: 
 
 def test_the_sample_is_what_the_command_writes(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "plainsql_server", "cell", "files", str(tmp_path), "--admin-role", SUPERUSER]
-    subprocess.run([*command, "--memory-gib", "24"], check=True, capture_output=True)
+    options = ["--memory-gib", "24", "--program", "/opt/plainsql/bin/plainsql-server"]
+    subprocess.run([*command, *options], check=True, capture_output=True)
     assert _texts(tmp_path) == {name: text for name, text in _texts(SAMPLE).items() if name != "README.md"}
 
 
@@ -130,7 +132,7 @@ def test_without_an_option_the_files_are_for_this_machines_memory(tmp_path: Path
         SUPERUSER, "/run/postgresql", Tls("server.crt", "server.key", "clients.crt"),
         memory_bytes=machine_memory_bytes(),
     )  # fmt: skip
-    assert (tmp_path / "conf.d/plainsql.conf").read_text() == own.postgresql_conf()
+    assert (tmp_path / "conf.d/plainsql.conf").read_text() == with_checksum(own.postgresql_conf())
 
 
 @pytest.mark.parametrize("memory", ["0", "-1", "many"])

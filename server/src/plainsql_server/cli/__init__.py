@@ -39,7 +39,8 @@ _COMMANDS = {
     "backups": ("upkeep.backups", "Back up everything into a folder, and delete old backups."),
     "restore": ("restore", "Restore a database or the directory from a backup."),
     "alias": ("alias", "Print the nginx configuration of the alias, or keep it up to date."),
-    "units": ("setup.units", "Write the systemd units of the planes."),
+    "setup": ("setup.machine", "Prepare one machine for the whole service."),
+    "units": ("setup.units", "Write the systemd units of the planes and the backups."),
     "health": ("health", "Ask a plane whether it is live, or ready."),
     "settings": ("settings", "List every setting with its default and meaning."),
 }

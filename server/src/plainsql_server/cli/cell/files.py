@@ -12,10 +12,12 @@ from typing import Any, TypedDict, TypeVar, Unpack
 import click
 
 from plainsql_server.cli.output import remark
+from plainsql_server.cli.setup.program import own_program, program_option
 from plainsql_server.operations.files.cell import BACKEND_MEMORY_BYTES, HEADING, CellConfig, Tls
 from plainsql_server.operations.files.machine_memory import machine_memory_bytes
 from plainsql_server.operations.files.placing import place_file
 from plainsql_server.operations.files.sizing import GIB
+from plainsql_server.operations.files.units import guard_unit
 
 # Resource limits and hardening for every systemd unit that runs PostgreSQL.
 BOUNDS = f"""\
@@ -39,31 +41,6 @@ _UNIT = f"""\
 {HEADING}# A drop-in for PostgreSQL's own unit: /etc/systemd/system/postgresql@.service.d/plainsql.conf
 [Service]
 {BOUNDS}"""
-
-_GUARD_UNIT = f"""\
-{HEADING}# Gives customers who use little CPU time priority: /etc/systemd/system/plainsql-guard.service
-[Unit]
-Description=PlainSQL: CPU priorities of a cell's customers
-After=postgresql.service
-StartLimitIntervalSec=0
-
-[Service]
-User=postgres
-ExecStart=/usr/bin/env plainsql-server cell guard "{{data_folder}}"
-AmbientCapabilities=CAP_SYS_NICE
-CapabilityBoundingSet=CAP_SYS_NICE
-NoNewPrivileges=yes
-ProtectSystem=strict
-ProtectHome=yes
-PrivateNetwork=yes
-Nice=-5
-OOMScoreAdjust=-900
-Restart=always
-RestartSec=1
-
-[Install]
-WantedBy=multi-user.target
-"""
 
 memory_option = click.option(
     "--memory-gib", type=click.FloatRange(min=0, min_open=True), metavar="GIB",
@@ -101,10 +78,15 @@ _OPTIONS = (
         help="PostgreSQL's data folder, for the guard's unit.",
     ),
     click.option(
+        "--listen-addresses", default="*", show_default=True, metavar="LIST",
+        help="Addresses that PostgreSQL listens on, separated by commas.",
+    ),
+    click.option(
         "--network", "networks", multiple=True, default=["0.0.0.0/0", "::0/0"], show_default=True,
         help="Network that the service connects from; repeatable.",
     ),
     memory_option,
+    program_option,
 )  # fmt: skip
 
 
@@ -119,8 +101,10 @@ class FileOptions(TypedDict):
     client_crl_file: str | None
     socket_directory: str
     data_folder: str
+    listen_addresses: str
     networks: tuple[str, ...]
     memory_gib: float | None
+    program: str | None
 
 
 def file_options(command: Command) -> Command:
@@ -150,13 +134,13 @@ def texts_of(options: FileOptions) -> dict[str, str]:
     tls = Tls(options["cert_file"], options["key_file"], options["client_ca_file"], options["client_crl_file"])
     try:
         config = CellConfig(
-            options["admin_role"], options["socket_directory"], tls, networks=options["networks"],
-            memory_bytes=memory_bytes(options["memory_gib"]),
+            options["admin_role"], options["socket_directory"], tls, options["listen_addresses"],
+            options["networks"], memory_bytes(options["memory_gib"]),
         )  # fmt: skip
         return {
             "conf.d/plainsql.conf": config.postgresql_conf(), "pg_hba.conf": config.pg_hba_conf(),
             "pg_ident.conf": config.pg_ident_conf(), "memory.conf": _UNIT,
-            "guard.service": _GUARD_UNIT.format(data_folder=options["data_folder"]),
+            "guard.service": guard_unit(options["program"] or own_program(), options["data_folder"]),
         }  # fmt: skip
     except ValueError as error:
         raise click.UsageError(str(error)) from error

@@ -1,31 +1,26 @@
-"""`plainsql-server units`: write the systemd units of the planes."""
+"""`plainsql-server units`: write the systemd units of the planes and of the backups."""
 
-import sys
 from pathlib import Path
 
 import click
 
 from plainsql_server.cli.output import remark
+from plainsql_server.cli.setup.program import own_program, program_option
 from plainsql_server.operations.files.placing import place_file
 from plainsql_server.operations.files.units import CONFIG_FOLDER, unit_texts
 
 
-def own_program() -> str:
-    """The path of this program, for a unit."""
-    return str(Path(sys.executable).with_name("plainsql-server"))
-
-
 @click.command("units")
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default="/etc/systemd/system")
-@click.option("--program", metavar="PATH", help="Path of plainsql-server.  [default: this one]")
+@program_option
 @click.option(
-    "--config-folder", default=CONFIG_FOLDER, show_default=True, help="Folder with data.env, control.env and keys."
+    "--config-folder", default=CONFIG_FOLDER, show_default=True, help="Folder with the environment files and keys."
 )
 def units_command(folder: Path, program: str | None, config_folder: str) -> None:
-    """Write the systemd units of both planes to FOLDER (default: /etc/systemd/system).
+    """Write the systemd units of both planes and of the nightly backups to FOLDER (default: /etc/systemd/system).
 
-    They run as the system user `plainsql`, with the variables in data.env and control.env. `cell files` writes the unit
-    of the guard.
+    The planes run as the system user `plainsql`, with the variables in data.env and control.env. Backups run as the
+    user `plainsql-backup`, with those in backup.env. `cell files` writes the unit of the guard.
     """
     try:
         texts = unit_texts(program or own_program(), config_folder)

@@ -4,10 +4,12 @@
     placed.kept        # the copy of what was there before, if that was not ours
 
 The file that was there is copied to `NAME.before-plainsql` first. A copy is never overwritten: if there is one with
-other content, the next is `NAME.before-plainsql.2`. A file that PlainSQL wrote is replaced without a copy. The new file
-has the owner and permissions of the old one, or the owner of its folder, so that root can write PostgreSQL's files.
+other content, the next is `NAME.before-plainsql.2`. A file that PlainSQL wrote is replaced without a copy, unless it
+was edited since: its last line is a checksum. The new file has the owner and permissions of the old one, or the owner
+of its folder, so that root can write PostgreSQL's files.
 """
 
+import hashlib
 import os
 import secrets
 import shutil
@@ -18,11 +20,12 @@ from pathlib import Path
 # The first words of all generated files.
 WRITTEN_BY = "# Written by PlainSQL."
 _SUFFIX = ".before-plainsql"
+_CHECKSUM = "# Checksum of the lines above: "
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedFile:
-    """A file that was written, and where the file that it replaced is kept."""
+    """A file that was written, and where the file that it replaced is kept, if that was not ours or was edited."""
 
     path: Path
     kept: Path | None
@@ -33,9 +36,20 @@ def place_file(path: Path, text: str, mode: int = 0o644) -> PlacedFile:
     # A link stays a link to the new content.
     path = path.resolve()
     make_folder(path.parent)
-    kept = _keep(path) if path.exists() and not path.read_text(errors="replace").startswith(WRITTEN_BY) else None
-    _replace(path, text, mode)
+    kept = _keep(path) if path.exists() and not _is_unchanged(path) else None
+    _replace(path, with_checksum(text), mode)
     return PlacedFile(path, kept)
+
+
+def with_checksum(text: str) -> str:
+    """A generated text as it is in its file."""
+    return f"{text}{_CHECKSUM}{hashlib.sha256(text.encode()).hexdigest()[:16]}\n"
+
+
+def _is_unchanged(path: Path) -> bool:
+    """Whether it is as PlainSQL wrote it. A file of a version without checksums may have been edited."""
+    content = path.read_text(errors="replace")
+    return content.startswith(WRITTEN_BY) and content == with_checksum(content.rpartition(_CHECKSUM)[0])
 
 
 def make_folder(folder: Path) -> None:

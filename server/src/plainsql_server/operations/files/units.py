@@ -1,13 +1,16 @@
-"""systemd units for the planes, and the files with their environment variables.
+"""systemd units of the planes, of the backups and of a cell's guard.
 
-    unit_texts("/opt/plainsql/bin/plainsql-server")     # {"plainsql-data.service": …, "plainsql-control.service": …}
+    unit_texts("/opt/plainsql/bin/plainsql-server")     # {"plainsql-data.service": …, "plainsql-backup.timer": …}
+    guard_unit("/opt/plainsql/bin/plainsql-server", "/var/lib/postgresql/15/main")
 
-`plainsql-server units` writes them. The guard's unit belongs to a cell; `cell files` writes it.
+`plainsql-server units` writes the first ones. The guard's unit belongs to a cell; `cell files` writes it.
 """
 
 from plainsql_server.operations.files.placing import WRITTEN_BY
 
 USER = "plainsql"
+# Backups need more rights than the planes have, so these must not be able to read its key.
+BACKUP_USER = "plainsql-backup"
 CONFIG_FOLDER = "/etc/plainsql"
 
 _HEADING = f"{WRITTEN_BY} Do not edit: generate it again. Override settings with `systemctl edit`.\n"
@@ -67,17 +70,107 @@ InaccessiblePaths=-{folder}/{other} -{folder}/pki
 WantedBy=multi-user.target
 """
 
+_BACKUP_UNIT = """\
+{heading}# /etc/systemd/system/plainsql-backup.service
+#
+# {folder}/backup.env holds PLAINSQL_DIRECTORY_DSN, with the role plainsql_operator, what libpq needs to reach the cells
+# (as in control.env), and how to encrypt, for example:
+#   BACKUP_PIPE=age -r age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p
+#   BACKUP_KEEP_DAYS=30
+[Unit]
+Description=PlainSQL: backups of the directory and all databases
+Wants=network-online.target
+After=network-online.target postgresql.service
+RequiresMountsFor=/var/lib/plainsql/backups
+
+[Service]
+Type=oneshot
+User={user}
+Environment=BACKUP_KEEP_DAYS=14 BACKUP_PIPE=
+EnvironmentFile={folder}/backup.env
+ExecStart={program} backups --to /var/lib/plainsql/backups --keep-days ${{BACKUP_KEEP_DAYS}} --pipe ${{BACKUP_PIPE}}
+StateDirectory=plainsql plainsql/backups
+StateDirectoryMode=0700
+UMask=0077
+TimeoutStartSec=12h
+Nice=10
+IOSchedulingClass=idle
+InaccessiblePaths=-{folder}/data -{folder}/control -{folder}/pki
+NoNewPrivileges=yes
+ProtectSystem=strict
+ProtectHome=yes
+PrivateTmp=yes
+PrivateDevices=yes
+"""
+
+_BACKUP_TIMER = """\
+{heading}# Starts plainsql-backup.service every night: /etc/systemd/system/plainsql-backup.timer
+[Unit]
+Description=PlainSQL: nightly backups
+
+[Timer]
+OnCalendar=*-*-* 02:15:00
+RandomizedDelaySec=30min
+# After a time without power, the missed run is made up for.
+Persistent=yes
+
+[Install]
+WantedBy=timers.target
+"""
+
+_GUARD_UNIT = """\
+{heading}# Gives customers who use little CPU time priority: /etc/systemd/system/plainsql-guard.service
+[Unit]
+Description=PlainSQL: CPU priorities of a cell's customers
+After=postgresql.service
+StartLimitIntervalSec=0
+
+[Service]
+User=postgres
+ExecStart={program} cell guard "{data_folder}"
+AmbientCapabilities=CAP_SYS_NICE
+CapabilityBoundingSet=CAP_SYS_NICE
+NoNewPrivileges=yes
+ProtectSystem=strict
+ProtectHome=yes
+PrivateNetwork=yes
+Nice=-5
+OOMScoreAdjust=-900
+Restart=always
+RestartSec=1
+
+[Install]
+WantedBy=multi-user.target
+"""
+
 _OTHER = {"data": "control", "control": "data"}
 
 
 def unit_texts(program: str, folder: str = CONFIG_FOLDER) -> dict[str, str]:
     """Return the text of each unit by its name. Raises ValueError for a path that systemd would misread."""
-    for path in (program, folder):
+    _check_paths(program, folder)
+    return {
+        **{
+            f"plainsql-{plane}.service": _UNIT.format(
+                heading=_HEADING, plane=plane, other=other, user=USER, folder=folder, program=program,
+                hardening=_HARDENING,
+            )
+            for plane, other in _OTHER.items()
+        },
+        "plainsql-backup.service": _BACKUP_UNIT.format(
+            heading=_HEADING, user=BACKUP_USER, folder=folder, program=program
+        ),
+        "plainsql-backup.timer": _BACKUP_TIMER.format(heading=_HEADING),
+    }  # fmt: skip
+
+
+def guard_unit(program: str, data_folder: str) -> str:
+    """Return the text of the guard's unit. Raises ValueError as above."""
+    _check_paths(program, data_folder)
+    return _GUARD_UNIT.format(heading=_HEADING, program=program, data_folder=data_folder)
+
+
+def _check_paths(*paths: str) -> None:
+    for path in paths:
         if not path.startswith("/") or any(char.isspace() or char in "%\"'\\$;" for char in path):
             raise ValueError(f"systemd needs an absolute path without spaces and special characters, not {path!r}.")
-    return {
-        f"plainsql-{plane}.service": _UNIT.format(
-            heading=_HEADING, plane=plane, other=other, user=USER, folder=folder, program=program, hardening=_HARDENING
-        )
-        for plane, other in _OTHER.items()
-    }

@@ -1,0 +1,54 @@
+"""`plainsql-server setup`: prepare this machine for the whole service."""
+
+import os
+
+import click
+
+from plainsql_server.cli.output import remark
+from plainsql_server.cli.setup.program import own_program
+from plainsql_server.operations.setup.machine import Machine, SetupError, find_machine
+from plainsql_server.operations.setup.steps import steps_of
+
+
+@click.command("setup")
+@click.argument("host")
+@click.option("--dry-run", is_flag=True, help="Only show the steps that are left to do.")
+def setup_command(host: str, dry_run: bool) -> None:
+    """Prepare this Debian machine for the whole service. HOST is the name that customers will use for it.
+
+    Shows each step as the command that you could type instead: system users, certificates, a PostgreSQL cluster for
+    the directory, the configuration of both clusters, systemd units, and environment files in /etc/plainsql. Nothing
+    is started or restarted, except that the new cluster is started.
+
+    You can run this again: what exists is left as it is. PostgreSQL's pg_hba.conf and pg_ident.conf are replaced, and
+    kept with the suffix .before-plainsql.
+    """
+    if os.geteuid() != 0:
+        raise click.ClickException("Run this as root: it creates system users and writes to /etc.")
+    try:
+        machine = find_machine(host, own_program())
+        done = _prepare(machine, dry_run=dry_run)
+    except (SetupError, OSError) as error:
+        raise click.ClickException(f"{error} Run `plainsql-server setup` again to continue.") from error
+    remark("Dry run: nothing was changed." if dry_run else _next(machine, done))
+
+
+def _prepare(machine: Machine, *, dry_run: bool) -> int:
+    """Run what is left to do. Returns how many steps were done before."""
+    done = 0
+    for step in steps_of(machine):
+        if step.is_done():
+            done += 1
+            continue
+        remark(f"+ {step.shown}")
+        if not dry_run:
+            step.run()
+    return done
+
+
+def _next(machine: Machine, done: int) -> str:
+    before = f" {done} steps had been done before." if done else ""
+    return (
+        f"This machine is prepared.{before} Now restart PostgreSQL, and load {machine.config}/operator.env into your"
+        " shell: see docs/install.md."
+    )

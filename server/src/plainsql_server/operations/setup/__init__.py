@@ -1,0 +1,1 @@
+"""Prepares one machine for the whole service: users, certificates, clusters, files. `plainsql-server setup`."""

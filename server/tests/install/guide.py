@@ -1,0 +1,36 @@
+"""The commands of docs/install.md: each line of a block marked `sh` is one.
+
+guide = read_guide("One machine with systemd")
+guide.to_first_answer     # before the first heading below that of the guide
+guide.afterwards["Check the installation"]
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+FILE = Path(__file__).resolve().parents[3] / "docs/install.md"
+_BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Guide:
+    """The commands of one guide."""
+
+    to_first_answer: list[str]
+    afterwards: dict[str, list[str]]
+
+
+def read_guide(heading: str, text: str | None = None) -> Guide:
+    """The guide under this heading."""
+    text = FILE.read_text(encoding="utf-8") if text is None else text
+    _, _, rest = text.partition(f"\n## {heading}\n")
+    assert rest, f"there is no guide named {heading!r}"
+    first, *others = re.split(r"^### ", rest.partition("\n## ")[0], flags=re.MULTILINE)
+    return Guide(commands(first), {each.partition("\n")[0]: commands(each) for each in others})
+
+
+def commands(text: str) -> list[str]:
+    """The commands in the blocks of a text. A line that ends with a backslash continues."""
+    lines = "".join(_BLOCK.findall(text)).replace("\\\n", " ").splitlines()
+    return [line for line in lines if line.strip()]

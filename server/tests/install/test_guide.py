@@ -1,0 +1,75 @@
+"""docs/install.md names only what exists, and needs no more commands than it promises."""
+
+import re
+import shlex
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from plainsql.command.arguments import parse
+from plainsql_server.cli import main
+from server.tests.install.guide import FILE, commands, read_guide
+
+pytestmark = pytest.mark.unit
+
+_GUIDES = ("One machine with systemd",)
+_COMMANDS_MAX = 12
+# What joins several commands into one line.
+_JOINED = {"&&", "||", ";", "|", "&"}
+
+
+def words_of(command: str) -> list[str]:
+    return list(shlex.shlex(command, posix=True, punctuation_chars=True))
+
+
+def unknown_words(command: str) -> Iterator[str]:
+    """The commands and options of plainsql-server in a line that it does not know."""
+    words = shlex.split(command.partition(">")[0])
+    places = [number for number, word in enumerate(words) if word.rpartition("/")[2] == "plainsql-server"]
+    # `pip install plainsql-server` does not run it.
+    if not places or "pip" in command:
+        return
+    node: click.Command = main
+    context, rest = click.Context(main), words[places[0] + 1 :]
+    while rest:
+        word, *rest = rest
+        options = {name: each for each in node.params if isinstance(each, click.Option) for name in each.opts}
+        if word.startswith("--"):
+            if word.partition("=")[0] not in options:
+                yield word
+            elif not options[word.partition("=")[0]].is_flag and "=" not in word:
+                rest = rest[1:]
+        elif isinstance(node, click.Group):
+            found = node.get_command(context, word)
+            if found is None:
+                yield word
+                return
+            node = found
+
+
+@pytest.mark.parametrize("heading", _GUIDES)
+def test_the_first_answer_takes_few_commands_each_of_which_is_one(heading: str) -> None:
+    guide = read_guide(heading)
+    assert 0 < len(guide.to_first_answer) <= _COMMANDS_MAX
+    for command in guide.to_first_answer:
+        assert not _JOINED & set(words_of(re.sub(r"\$\([^)]*\)", "x", command))), command
+
+
+def test_every_command_and_option_exists() -> None:
+    found = commands(FILE.read_text(encoding="utf-8"))
+    assert found
+    assert {command: names for command in found if (names := list(unknown_words(command)))} == {}
+    for command in found:
+        words = [word for word in shlex.split(command) if "=" not in word and not word.startswith("$(")]
+        if "plainsql" in words[:3] and "pip" not in command:
+            parse(words[words.index("plainsql") + 1 :])
+
+
+def test_the_checks_would_notice() -> None:
+    assert list(unknown_words("plainsql-server setup --no-such-option sql.example")) == ["--no-such-option"]
+    assert list(unknown_words("plainsql-server --environment-file x migrated")) == ["migrated"]
+    text = "\n## A\n```sh\nfirst\nsecond \\\n  part\n```\n### B\n```sh\nthird\n```\n## C\n```sh\nfourth\n```\n"
+    guide = read_guide("A", text)
+    assert guide.to_first_answer == ["first", "second    part"]
+    assert guide.afterwards == {"B": ["third"]}
