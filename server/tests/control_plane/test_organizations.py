@@ -3,6 +3,7 @@
 import pytest
 
 from plainsql_server.control_plane import organizations
+from plainsql_server.core.actor import OPERATOR
 from plainsql_server.core.errors import AccessError, ConflictError, RequestError
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.organizations import OrganizationRecord
@@ -21,10 +22,17 @@ async def test_an_unknown_organization_is_not_found(directory: Directory) -> Non
         await organizations.get(directory, "nobody")
 
 
-async def test_a_taken_name_is_a_conflict(directory: Directory, organization: OrganizationRecord) -> None:
+async def test_a_name_is_a_label_and_operators_are_asked_which_one_they_mean(
+    directory: Directory, organization: OrganizationRecord
+) -> None:
+    second = await organizations.create(directory, "Acme", "standard")
+    other = await organizations.create(directory, "Other", "free")
+    assert (await organizations.rename(directory, other.id, "Acme", OPERATOR)).name == "Acme"
     with pytest.raises(ConflictError) as failure:
-        await organizations.create(directory, "Acme", "standard")
-    assert failure.value.code == "name_taken"
+        await organizations.get(directory, "Acme")
+    assert failure.value.code == "organization_ambiguous"
+    assert f"{organization.id}, {second.id}, {other.id}" in (failure.value.hint or "")
+    assert await organizations.get(directory, second.id) == second
 
 
 @pytest.mark.parametrize(("name", "tier"), [("New", "platinum"), ("", "free"), ("org_x", "free"), ("a\0b", "free")])

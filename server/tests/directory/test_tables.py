@@ -38,6 +38,17 @@ def _key(**changes: object) -> tuple[str, list[object]]:
     return f"INSERT INTO api_keys ({', '.join(row)}) VALUES ({', '.join(['%s'] * len(row))})", list(row.values())
 
 
+def test_what_a_purge_deletes_is_found_by_indexes(connection: psycopg.Connection) -> None:
+    """A foreign key without an index makes each deleted row a scan of the referencing table."""
+    unindexed = """
+        SELECT c.conrelid::regclass || ': ' || c.conname FROM pg_constraint c
+        WHERE c.contype = 'f' AND c.confrelid::regclass::text IN ('databases', 'organizations', 'api_keys')
+          AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.conrelid AND i.indkey[0] = ANY(c.conkey)
+                          AND (i.indpred IS NULL OR c.conrelid = 'spanning_transactions'::regclass))
+    """
+    assert connection.execute(unindexed.encode()).fetchall() == []
+
+
 def test_an_organization_has_one_default_database(connection: psycopg.Connection) -> None:
     with pytest.raises(errors.UniqueViolation, match="databases_one_default"):
         connection.execute(*_database(is_default=True))

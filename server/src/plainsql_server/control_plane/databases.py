@@ -255,7 +255,7 @@ async def insert(
     It goes to the cell with the most room. With `on` it goes to that cell, as a copy that customers do not see. Raises
     LimitError if the tier's limit is reached (unless not `counted`), ConflictError if the name is taken.
     """
-    organization = await organizations.find(directory, organization_id)
+    organization = await organizations.find_by_id(directory, organization_id)
     if organization is None:
         raise AccessError("organization_not_found", f"There is no organization {organization_id!r}.")
     cell = on or await cells.roomiest(directory, organization_id, organization.tier)

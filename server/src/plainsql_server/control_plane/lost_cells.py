@@ -47,7 +47,7 @@ async def wait_until_unused(directory: Directory, database: DatabaseRecord, sinc
 
     Raises ConflictError if the cell has not been lost since then, or if the database was changed.
     """
-    organization = await organizations.find(directory, database.organization_id)
+    organization = await organizations.find_by_id(directory, database.organization_id)
     assert organization is not None, "a foreign key guarantees that the organization exists"
     longest_s = max(map(_longest_s, TIERS.values()))
     while True:

@@ -2,7 +2,7 @@
 
 from plainsql_server.control_plane.names import check_title
 from plainsql_server.core.actor import OPERATOR, Actor
-from plainsql_server.core.errors import AccessError, RequestError
+from plainsql_server.core.errors import AccessError, ConflictError, RequestError
 from plainsql_server.core.ids import Kind, new_id
 from plainsql_server.directory import organizations
 from plainsql_server.directory.connection import Directory
@@ -11,14 +11,14 @@ from plainsql_server.limits.tiers import TIERS
 
 
 async def create(directory: Directory, name: str, tier: str) -> OrganizationRecord:
-    """Creates an organization. Raises RequestError for an invalid name or tier, ConflictError if the name is taken."""
+    """Creates an organization. Raises RequestError for an invalid name or tier."""
     _check_name(name)
     _check_tier(tier)
     return await organizations.insert(directory, new_id(Kind.ORGANIZATION), name, tier, OPERATOR)
 
 
 async def rename(directory: Directory, organization_id: str, name: str, by: Actor) -> OrganizationRecord:
-    """Renames the organization. Raises RequestError for an invalid name, ConflictError if it is taken."""
+    """Renames the organization. Raises RequestError for an invalid name."""
     _check_name(name)
     return await organizations.rename(directory, organization_id, name, by)
 
@@ -42,11 +42,20 @@ async def resume(directory: Directory, organization_id: str) -> OrganizationReco
 
 
 async def get(directory: Directory, name_or_id: str) -> OrganizationRecord:
-    """The organization with that name or id. Raises AccessError if there is none."""
+    """The organization with that name or id.
+
+    Raises AccessError if there is none, ConflictError if several have this name.
+    """
     found = await organizations.find(directory, name_or_id)
-    if found is None:
+    if not found:
         raise AccessError("organization_not_found", f"There is no organization {name_or_id!r}.")
-    return found
+    if len(found) > 1:
+        raise ConflictError(
+            "organization_ambiguous",
+            f"{len(found)} organizations are named {name_or_id!r}.",
+            hint=f"Give the ID of one of them: {', '.join(each.id for each in found)}.",
+        )
+    return found[0]
 
 
 async def list_(directory: Directory) -> list[OrganizationRecord]:

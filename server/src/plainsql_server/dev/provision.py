@@ -139,7 +139,7 @@ async def _ensure_cell(directory: Directory, order: Order) -> None:
 
 
 async def _ensure_organization(directory: Directory, tier: str | None) -> OrganizationRecord:
-    found = await stored_organizations.find(directory, ORGANIZATION)
+    found = next(iter(await stored_organizations.find(directory, ORGANIZATION)), None)
     if found is None:
         return await organizations.create(directory, ORGANIZATION, tier or _FIRST_TIER)
     if tier is not None and found.tier != tier:

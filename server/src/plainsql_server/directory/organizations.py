@@ -1,16 +1,14 @@
 """Organizations in the directory: the owners of databases and keys, to which tiers and rate limits apply.
 
-Reads and writes the table `organizations`. `control_plane/organizations.py` checks names and tiers.
+Reads and writes the table `organizations`. `control_plane/organizations.py` checks names and tiers. A name is a label:
+several organizations may have the same one.
 """
 
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from psycopg import errors
-
 from plainsql_server.core.actor import Actor
-from plainsql_server.core.errors import ConflictError
 from plainsql_server.directory import audit
 from plainsql_server.directory.connection import Directory, DirectoryConnection
 
@@ -31,25 +29,19 @@ class OrganizationRecord:
 
 
 async def insert(directory: Directory, organization_id: str, name: str, tier: str, by: Actor) -> OrganizationRecord:
-    """Stores an organization. Raises ConflictError if the name is taken."""
+    """Stores an organization."""
     statement = f"INSERT INTO organizations (id, name, tier) VALUES (%s, %s, %s) RETURNING {_COLUMNS}"
     async with directory.connection() as connection, connection.transaction():
-        try:
-            cursor = await connection.execute(statement, (organization_id, name, tier))
-        except errors.UniqueViolation as error:
-            raise _taken(name) from error
+        cursor = await connection.execute(statement, (organization_id, name, tier))
         await audit.note(connection, by, "organization.create", organization_id, organization_id, name=name, tier=tier)
         return _record(await cursor.fetchone())
 
 
 async def rename(directory: Directory, organization_id: str, name: str, by: Actor) -> OrganizationRecord:
-    """Renames an organization. Raises ConflictError if the name is taken."""
+    """Renames an organization."""
     statement = f"UPDATE organizations SET name = %s WHERE id = %s RETURNING {_COLUMNS}"
     async with directory.connection() as connection, connection.transaction():
-        try:
-            cursor = await connection.execute(statement, (name, organization_id))
-        except errors.UniqueViolation as error:
-            raise _taken(name) from error
+        cursor = await connection.execute(statement, (name, organization_id))
         await audit.note(connection, by, "organization.rename", organization_id, organization_id, name=name)
         return _record(await cursor.fetchone())
 
@@ -88,12 +80,18 @@ async def lock(connection: DirectoryConnection, organization_id: str) -> None:
     await connection.execute("SELECT FROM organizations WHERE id = %s FOR NO KEY UPDATE", (organization_id,))
 
 
-async def find(directory: Directory, name_or_id: str) -> OrganizationRecord | None:
-    """The organization with that id or name, or None."""
-    # Names cannot look like ids (see the table's CHECK), so at most one row matches.
+async def find(directory: Directory, name_or_id: str) -> list[OrganizationRecord]:
+    """The organization with that id, or all with that name, oldest first."""
+    # Names cannot look like ids (see the table's CHECK), so nothing matches both.
+    statement = f"{_SELECT} WHERE id = %(it)s OR name = %(it)s ORDER BY id"
     async with directory.connection() as connection:
-        cursor = await connection.execute(f"{_SELECT} WHERE id = %(it)s OR name = %(it)s", {"it": name_or_id})
-        row = await cursor.fetchone()
+        return [_record(row) for row in await (await connection.execute(statement, {"it": name_or_id})).fetchall()]
+
+
+async def find_by_id(directory: Directory, organization_id: str) -> OrganizationRecord | None:
+    """The organization with that id, or None."""
+    async with directory.connection() as connection:
+        row = await (await connection.execute(f"{_SELECT} WHERE id = %s", (organization_id,))).fetchone()
     return _record(row) if row else None
 
 
@@ -102,10 +100,6 @@ async def list_(directory: Directory) -> list[OrganizationRecord]:
     async with directory.connection() as connection:
         cursor = await connection.execute(f"{_SELECT} ORDER BY id")
         return [_record(row) for row in await cursor.fetchall()]
-
-
-def _taken(name: str) -> ConflictError:
-    return ConflictError("name_taken", f"An organization named {name!r} already exists.")
 
 
 def _record(row: dict[str, Any] | None) -> OrganizationRecord:

@@ -162,7 +162,7 @@ def _organization_routes(organizations: OrganizationRoutes) -> list[Route]:
         max_body_bytes=MAX_BODY_BYTES,
         examples={"Rename it": {"name": "Acme Ltd"}},
         answers={200: OrganizationAnswer},
-        errors=("invalid_name", "name_taken", "organization_not_found"),
+        errors=("invalid_name", "organization_not_found"),
     )
     used = Contract(options=UsageOptions, answers={200: UsageAnswer}, errors=())
     audited = Contract(options=PageOptions, answers={200: AuditAnswer}, errors=())

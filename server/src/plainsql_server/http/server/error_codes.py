@@ -46,7 +46,7 @@ CODES: dict[str, Code] = {
     "database_limit": Code(LimitError, "The organization has reached its tier's database limit."),
     "no_active_cell": Code(EngineError, "No cell accepts new databases."),
     "wrong_state": Code(ConflictError, "The database's state does not allow this, or changed in the meantime."),
-    "name_taken": Code(ConflictError, "Another database or organization has this name."),
+    "name_taken": Code(ConflictError, "Another database of the organization has this name."),
     "invalid_name": Code(RequestError, "The name is invalid."),
     # Keys, sessions and the organization.
     "no_scopes": Code(RequestError, "The list of scopes is empty."),
@@ -127,11 +127,12 @@ CODES: dict[str, Code] = {
 OPERATORS_CODES = frozenset(
     {
         "admin_role_too_weak", "already_known", "already_there", "analyze_failed", "backup_damaged", "backup_empty",
-        "backups_of_others", "backups_running", "cell_in_use", "cell_not_found", "cell_not_lost", "cell_unavailable",
-        "database_busy", "degraded", "directory_not_empty", "dump_failed", "engine_version_refused",
-        "extension_not_offered", "invalid_conninfo", "invalid_extension", "move_overtaken", "move_under_way",
-        "not_a_backup", "not_adoptable", "not_their_cell", "pid_ambiguous", "pipe_failed", "program_missing",
-        "purge_incomplete", "purge_overtaken", "restore_overtaken", "roles_missing", "row_security_forced",
-        "statement_not_found", "too_many_tables", "unknown_tier", "wrong_backup",
+        "backups_of_others", "backups_running", "cell_in_use", "cell_not_found", "cell_not_lost",
+        "cell_unavailable", "database_busy", "degraded", "directory_busy", "directory_not_empty", "dump_failed",
+        "engine_version_refused", "extension_not_offered", "invalid_conninfo", "invalid_extension",
+        "move_overtaken", "move_under_way", "not_a_backup", "not_adoptable", "not_the_owner", "not_their_cell",
+        "organization_ambiguous", "pid_ambiguous", "pipe_failed", "program_missing", "purge_incomplete",
+        "purge_overtaken", "restore_overtaken", "roles_missing", "row_security_forced", "statement_not_found",
+        "too_many_tables", "unknown_tier", "wrong_backup",
     }
 )  # fmt: skip
