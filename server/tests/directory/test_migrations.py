@@ -53,6 +53,28 @@ def test_a_migration_that_fails_changes_nothing(empty_dsn: str) -> None:
     assert _tables(empty_dsn) == {"roles"}
 
 
+def test_a_migration_gives_up_a_lock_that_would_make_others_wait(dsn: str) -> None:
+    with psycopg.connect(dsn) as reader:
+        reader.execute("UPDATE alembic_version SET version_num = '0016'")
+        reader.commit()
+        reader.execute("SELECT FROM organizations")
+        with pytest.raises(EngineError) as failure:
+            migrate(dsn)
+    assert failure.value.code == "directory_busy"
+
+
+def test_a_migration_of_a_directory_in_use_is_in_the_audit_log(dsn: str) -> None:
+    noted = "SELECT actor_kind, details FROM audit WHERE action = 'directory.migrate'"
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("ALTER TABLE organizations ADD CONSTRAINT organizations_name_key UNIQUE (name)")
+        added = ("organizations_by_name", "moves_of_database", "backups_of_database", "sessions_of_organization")
+        connection.execute(f"DROP INDEX {', '.join(added)}".encode())
+        connection.execute("UPDATE alembic_version SET version_num = '0016'")
+        for _ in range(2):
+            migrate(dsn)
+            assert connection.execute(noted).fetchall() == [("operator", {"from": "0016", "to": "0017"})]
+
+
 def test_an_unavailable_directory_is_an_engine_error() -> None:
     with pytest.raises(EngineError) as failure:
         migrate("host=/nowhere dbname=directory")

@@ -258,7 +258,17 @@ def test_migrate_says_who_must_create_the_roles_if_it_may_not(
     # The shared cluster has the roles, so that one who may not create them can still migrate.
     migrate(own)
     assert ask(own, "SELECT tableowner FROM pg_tables WHERE tablename = 'databases'") == [("modest",)]
-    monkeypatch.setattr("plainsql_server.directory.rights.applying.Role", [*Role, "plainsql_new"])
+    for module in ("rights.applying", "migrations"):
+        monkeypatch.setattr(f"plainsql_server.directory.{module}.Role", [*Role, "plainsql_new"])
     with pytest.raises(ConflictError) as refused:
         migrate(own)
-    assert "CREATE ROLE plainsql_data LOGIN;" in str(refused.value.hint)
+    assert "Run as a superuser: CREATE ROLE plainsql_new LOGIN; Then" in str(refused.value.hint)
+
+
+def test_migrate_says_that_the_owner_must_run_it(dsn: str) -> None:
+    with psycopg.connect(dsn) as owner:
+        owner.execute("UPDATE alembic_version SET version_num = '0016'")
+    with pytest.raises(ConflictError) as refused:
+        migrate(as_role(dsn, Role.OPERATOR))
+    assert refused.value.code == "not_the_owner"
+    assert "must be owner" in str(refused.value.internal_context)

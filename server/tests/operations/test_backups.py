@@ -201,6 +201,14 @@ def test_a_replaced_database_keeps_its_id_and_keys_and_its_old_content_can_be_re
     assert stage.on_cell() == others
 
 
+def test_a_database_is_not_replaced_by_a_backup_of_another_by_mistake(stage: Stage, tmp_path: Path) -> None:
+    file = stage.backup(tmp_path / "main.backup")
+    stage.run("database", "create", "--org", "acme", "other")
+    command = ["restore", "--org", "acme", "other", "--replace", "--input", str(file)]
+    assert "backup of the database 'main'" in stage.run(*command, exit_code=1).stderr
+    stage.run(*command, "--of-another")
+
+
 def test_a_restore_without_the_flag_replaces_no_existing_database(stage: Stage, tmp_path: Path) -> None:
     file = stage.backup(tmp_path / "main.backup")
     taken = stage.run("restore", "--org", "acme", "main", "--input", str(file), exit_code=1)

@@ -268,6 +268,8 @@ def test_a_missing_or_changed_template_is_repaired_by_upgrade(stage: Stage) -> N
     assert {each["what"].split()[0] for each in planned} == {"create", "revoke"}
     assert_found(doctor(stage), "template database plainsql_template is missing", "plainsql-server upgrade")
     stage.run("upgrade")
+    noted = stage.ask("select actor_kind, details -> 'changes' from audit where action = 'cell.upgrade'")
+    assert noted == [("operator", [each["what"] for each in planned])]
     assert not [each for each in doctor(stage) if "template" in each["found"]]
     assert "Nothing to change" in stage.run("upgrade", "--dry-run").stderr
 

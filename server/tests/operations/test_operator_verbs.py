@@ -16,9 +16,11 @@ import pytest
 from psycopg import sql
 
 from plainsql_server.core.credential import is_well_formed
+from plainsql_server.directory.rights.grants import Role
 from server.tests import plain_http
 from server.tests.load import running_node
 from server.tests.operations.stage import Stage
+from server.tests.postgres import as_role
 from server.tests.processes import wait_for
 
 
@@ -202,3 +204,21 @@ def test_reading_works_while_the_directory_can_only_be_read_and_says_what_is_mis
         assert "missing in the audit log" in read_only.run(*command).stderr
     assert audited(stage) == before
     read_only.run("database", "suspend", "--org", "acme", "main", exit_code=1)
+
+
+def test_reading_works_with_a_login_that_may_not_write_the_audit_log(stage: Stage) -> None:
+    weak = replace(stage, settings={"PLAINSQL_DIRECTORY_DSN": as_role(stage.dsn, Role.DATA)})
+    listed = weak.run("org", "list")
+    assert "acme" in listed.stdout
+    assert "missing in the audit log" in listed.stderr
+
+
+def test_a_purge_has_more_time_than_the_statements_of_planes(stage: Stage) -> None:
+    stage.ask("CREATE TABLE noted (timeout text)")
+    stage.ask(
+        "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN"
+        " INSERT INTO noted VALUES (current_setting('statement_timeout')); RETURN NULL; END $$"
+    )
+    stage.ask("CREATE TRIGGER note AFTER DELETE ON databases EXECUTE FUNCTION note()")
+    stage.run("org", "delete", "acme", "--purge", "--yes")
+    assert stage.ask("SELECT timeout FROM noted") == [("10min",)]

@@ -3,8 +3,9 @@
 import click
 
 from plainsql_server.cli.output import remark
+from plainsql_server.core.actor import name_operator
 from plainsql_server.directory.migrations import migrate, pending
-from plainsql_server.settings import read_settings
+from plainsql_server.settings import operators_name, read_settings
 
 
 @click.command("migrate")
@@ -15,7 +16,9 @@ def migrate_command() -> None:
     the service, as the owner of the directory. It is safe to run at any time, and several times at once. If it fails,
     nothing has changed.
     """
-    dsn = read_settings().directory_dsn
+    settings = read_settings()
+    name_operator(operators_name(settings))
+    dsn = settings.directory_dsn
     if pending(dsn) is None:
         # Not a failure: after a rollback, an older version runs it before it starts.
         remark("The directory belongs to a newer version. Nothing was changed.")

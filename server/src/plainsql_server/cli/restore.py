@@ -34,11 +34,12 @@ _MARGIN_MS = 1_000
 )  # fmt: skip
 @pipe_option("Programs that the backup passes through first, such as 'age -d -i key.txt | zstd -dq'.")
 @click.option("--replace", is_flag=True, help="Replace the content of the existing database, given by name or ID.")
+@click.option("--of-another", is_flag=True, help="With --replace: the backup is of another database.")
 @click.option("--lost", is_flag=True, help="With --replace: do without the database's cell, which is lost.")
 @click.option("--to", metavar="CELL", help="Cell to restore to; by default the one with the most free capacity.")
 def restore_command(
     *, name: str | None, organization: str | None, of_directory: bool, source: Path | None, commands: Commands,
-    replace: bool, lost: bool, to: str | None,
+    replace: bool, of_another: bool, lost: bool, to: str | None,
 ) -> None:  # fmt: skip
     """Restore a backup as the new database DATABASE. Prints its ID.
 
@@ -49,9 +50,11 @@ def restore_command(
     If the cell of the database is gone for good, run `plainsql-server cell set CELL --state lost`, then restore with
     --replace --lost.
     """
-    _check_usage(name, organization, of_directory=of_directory, replace=replace, others=lost or to is not None)
-    if lost and not replace:
-        raise click.UsageError("--lost needs --replace.")
+    _check_usage(
+        name, organization, of_directory=of_directory, replace=replace, others=lost or of_another or to is not None
+    )
+    if (lost or of_another) and not replace:
+        raise click.UsageError("--lost and --of-another need --replace.")
     settings = read_settings()
     with _opened(source) as file, reading_through(commands, file) as stream, Bar() as bar:
         if name is None:
@@ -66,7 +69,9 @@ def restore_command(
 
             async def replaced(directory: Directory) -> DatabaseRecord:
                 target = await chosen_database(directory, organization, name)
-                return await replace_database(directory, target, stream, bar, times=times, lost=lost, to=to)
+                return await replace_database(
+                    directory, target, stream, bar, times=times, lost=lost, to=to, of_another=of_another
+                )
 
             restored = with_directory(replaced)
         else:

@@ -5,11 +5,12 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import click
+from psycopg import errors
 
 from plainsql_server.cli.output import remark
 from plainsql_server.control_plane import databases, organizations
 from plainsql_server.core.actor import OPERATOR, name_operator
-from plainsql_server.core.errors import InternalError
+from plainsql_server.core.errors import EngineError, ServiceError
 from plainsql_server.core.names import DATABASE_ID
 from plainsql_server.directory import audit
 from plainsql_server.directory.connection import Directory
@@ -68,6 +69,8 @@ async def note_reading(
     """
     try:
         await audit.note_reading(directory, OPERATOR, action, organization_id, target_id)
-    except InternalError as error:
+    except ServiceError as error:
+        if isinstance(error, EngineError) and not isinstance(error.__cause__, errors.InsufficientPrivilege):
+            raise
         why = " ".join((error.internal_context or error.message).split())
         remark(f"This command is missing in the audit log, which can't be written to: {why}")

@@ -6,8 +6,9 @@ import click
 import msgspec
 
 from plainsql_server.cli.output import json_option, print_records, remark
+from plainsql_server.core.actor import name_operator
 from plainsql_server.operations.upgrade import carry_out, plan
-from plainsql_server.settings import read_settings
+from plainsql_server.settings import operators_name, read_settings
 
 
 @click.command("upgrade")
@@ -21,7 +22,9 @@ def upgrade_command(ctx: click.Context, dry_run: bool, as_json: bool) -> None:
     databases, it only revokes privileges that new databases don't have, and updates the functions in the schema
     `plainsql`. You can run it again at any time.
     """
-    dsn = read_settings().directory_dsn
+    settings = read_settings()
+    name_operator(operators_name(settings))
+    dsn = settings.directory_dsn
     changes = asyncio.run(plan(dsn))
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(changes), indent=2))
@@ -31,5 +34,5 @@ def upgrade_command(ctx: click.Context, dry_run: bool, as_json: bool) -> None:
         remark("Nothing was changed. Fix the refused items first.")
         ctx.exit(1)
     if not dry_run:
-        asyncio.run(carry_out(dsn))
+        asyncio.run(carry_out(dsn, changes))
     remark("Nothing to change." if not changes else "Dry run: nothing was changed." if dry_run else "Done.")

@@ -98,14 +98,22 @@ async def replace_database(
     times: RestoreTimes,
     lost: bool = False,
     to: str | None = None,
+    of_another: bool = False,
 ) -> DatabaseRecord:
     """Restore a backup into an existing database, which keeps its id, name and keys.
 
-    With `lost`, the cell that holds the database may be unavailable, if the operator has declared it lost. Raises
-    ConflictError if the database can't be replaced, RequestError if the backup is incomplete or can't be restored. If
-    it fails or is cancelled, nothing has changed.
+    The backup must be of this database, unless `of_another`. With `lost`, the cell that holds the database may be
+    unavailable, if the operator has declared it lost. Raises ConflictError if the database can't be replaced,
+    RequestError if the backup is incomplete or can't be restored. If it fails or is cancelled, nothing has changed.
     """
     chunks = _ArchiveChunks(await _open(source, DATABASE))
+    if not of_another and chunks.manifest.database_id not in ("", target.id):
+        raise RequestError(
+            "wrong_backup",
+            f"This is a backup of the database {chunks.manifest.name!r} ({chunks.manifest.database_id}), not of"
+            f" {target.name!r} ({target.id}).",
+            hint="If you want its content there, add --of-another.",
+        )
     if target.state not in drafts.REPLACEABLE:
         raise ConflictError("wrong_state", f"The database {target.name!r} is {target.state}.")
     on = None if to is None else await chosen_cell(directory, to, target.organization_id)

@@ -4,10 +4,12 @@ The directory comes first, as in `migrate`, then each cell and the databases on 
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from plainsql_server.core.actor import OPERATOR
 from plainsql_server.core.errors import ServiceError
-from plainsql_server.directory import cells
+from plainsql_server.directory import audit, cells
 from plainsql_server.directory.cells import OUT_OF_SERVICE, CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.migrations import migrate, pending
@@ -41,13 +43,24 @@ async def plan(dsn: str) -> list[UpgradeStep]:
     return changes
 
 
-async def carry_out(dsn: str) -> None:
-    """Make every change of the plan. If it fails, completed changes are kept, and you can run it again."""
+async def carry_out(dsn: str, changes: Sequence[UpgradeStep]) -> None:
+    """Make every change of the plan, and note it. If it fails, completed changes are kept; you can run it again."""
     await asyncio.to_thread(migrate, dsn)
     async with Directory.open(dsn, max_connections=1) as directory:
         for cell in await _cells_in_service(directory):
             await provisioning.prepare_cell(cell.conninfo, cell.admin_role)
             await provisioning.renew_rights(cell.conninfo, cell.admin_role)
+            if made := [step.what for step in changes if step.where == _where(cell)]:
+                await _note(directory, cell, made)
+
+
+async def _note(directory: Directory, cell: CellRecord, made: list[str]) -> None:
+    async with directory.connection() as connection, connection.transaction():
+        await audit.note(connection, OPERATOR, "cell.upgrade", None, cell.id, changes=made)
+
+
+def _where(cell: CellRecord) -> str:
+    return f"cell {cell.name}"
 
 
 async def _cells_in_service(directory: Directory) -> list[CellRecord]:
@@ -56,7 +69,7 @@ async def _cells_in_service(directory: Directory) -> list[CellRecord]:
 
 
 async def _plan_cell(cell: CellRecord) -> list[UpgradeStep]:
-    where = f"cell {cell.name}"
+    where = _where(cell)
     try:
         async with watching(cell.conninfo, cell.admin_role) as connection:
             facts, older = await examine(connection), await provisioning.of_older_editions(connection)

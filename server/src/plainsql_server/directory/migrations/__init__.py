@@ -12,6 +12,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from psycopg import errors
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
@@ -25,8 +26,8 @@ _CONNECT_TIMEOUT_S = 5
 def migrate(dsn: str) -> None:
     """Brings the directory's schema and its roles' rights up to date. Blocks. Concurrent calls wait for each other.
 
-    Raises EngineError if the directory is unavailable, ConflictError if roles are missing and the login may not create
-    them, InternalError if a revision fails; nothing has changed then.
+    Raises EngineError if the directory is unavailable or busy, ConflictError if the login lacks rights or roles are
+    missing, InternalError if a revision fails; nothing has changed then.
     """
     with _connect(dsn) as connection:
         _upgrade(connection)
@@ -52,17 +53,35 @@ def _upgrade(connection: psycopg.Connection) -> None:
     try:
         command.upgrade(config, "head")
     except DBAPIError as error:
-        if "permission denied to create role" in str(error.orig):
-            raise _without_roles() from error
+        if isinstance(error.orig, errors.InsufficientPrivilege):
+            raise _without_rights(connection, str(error.orig)) from error
+        if isinstance(error.orig, errors.LockNotAvailable):
+            raise EngineError(
+                "directory_busy",
+                "Another transaction holds a lock on the directory's tables. Nothing was changed.",
+                hint="Run it again. If that doesn't help, find the transaction in pg_stat_activity and end it.",
+                retryable=True,
+                retry_after_ms=RETRY_AFTER_MS,
+            ) from error
         raise InternalError(f"migration: {error.orig}") from error
 
 
-def _without_roles() -> ConflictError:
+def _without_rights(connection: psycopg.Connection, why: str) -> ConflictError:
+    connection.rollback()
+    rows = connection.execute("SELECT rolname FROM pg_roles WHERE rolname = ANY(%s)", (list(Role),)).fetchall()
+    missing = sorted(set(Role) - {str(name) for (name,) in rows})
+    if not missing:
+        return ConflictError(
+            "not_the_owner",
+            "This login may not change the directory.",
+            hint="Run it as the owner of the directory's tables.",
+            internal_context=without_detail(why),
+        )
     return ConflictError(
         "roles_missing",
         "The directory's roles don't exist, and this login may not create them.",
         hint="Run as a superuser: "
-        + " ".join(f"CREATE ROLE {role} LOGIN;" for role in Role)
+        + " ".join(f"CREATE ROLE {role} LOGIN;" for role in missing)
         + " Then run `plainsql-server migrate` again.",
     )
 

@@ -25,6 +25,8 @@ _ROWS = [
     "SELECT clear_audit(%s)",
 ]
 
+_TIMEOUT_MS = 600_000
+
 
 async def close(directory: Directory, organization_id: str, by: Actor) -> None:
     """Suspends an organization, revokes its keys and ends its sessions."""
@@ -60,6 +62,8 @@ async def purge(directory: Directory, organization_id: str, by: Actor) -> int | 
     left = "SELECT FROM databases WHERE organization_id = %s AND state <> 'deleted' LIMIT 1"
     entries = "SELECT count(*) AS n FROM audit WHERE organization_id = %s"
     async with directory.connection() as connection, connection.transaction():
+        # A large organization has many rows. The statements of planes have a shorter time.
+        await connection.execute(f"SET LOCAL statement_timeout = {_TIMEOUT_MS}")
         # A new database waits for this lock, and then finds no organization.
         await connection.execute("SELECT FROM organizations WHERE id = %s FOR UPDATE", (organization_id,))
         if (await connection.execute(left, (organization_id,))).rowcount:
