@@ -25,7 +25,7 @@ END_TO_END := server/tests/end_to_end
 SOAK_spanning := $(addprefix server/tests/consistency/test_,spanning.py spanning_keys.py spanning_unavailable.py \
 	spanning_directory.py)
 SOAK_consistency := server/tests/consistency $(addprefix $(END_TO_END)/test_,idempotency_races.py lost_commits.py)
-SOAK_engine := server/tests/dev/test_cycles.py server/tests/dev/test_start.py $(addprefix $(END_TO_END)/test_,clean_sessions.py deadlines.py \
+SOAK_engine := $(addprefix server/tests/dev/test_,cycles.py start.py failures.py places.py) $(addprefix $(END_TO_END)/test_,clean_sessions.py deadlines.py \
 	disconnects.py overload.py restart.py engine_crash.py tables.py reset.py fast_lane_fuzz.py \
 	fast_lane_recorded.py idle_memory.py)
 SOAK_streams := $(addprefix $(END_TO_END)/test_,stream_rates.py stream_pace.py stream_failures.py stream_neighbours.py \
@@ -40,8 +40,10 @@ SOAK_failover := server/tests/failover
 SOAK_moves := server/tests/fleet
 SOAK_drills := server/tests/drills
 SOAK_install := server/tests/install
-SOAK_all := $(SOAK_consistency) $(SOAK_engine) $(SOAK_streams) $(SOAK_control) $(SOAK_tenant_isolation) $(SOAK_client) \
-	$(SOAK_failover) $(SOAK_moves) $(SOAK_drills) $(SOAK_install)
+# With all examples of Hypothesis.
+SOAK_properties = $(shell grep -rlE "^from hypothesis import" server/tests client/tests --include=test_*.py)
+SOAK_all = $(SOAK_consistency) $(SOAK_engine) $(SOAK_streams) $(SOAK_control) $(SOAK_tenant_isolation) $(SOAK_client) \
+	$(SOAK_failover) $(SOAK_moves) $(SOAK_drills) $(SOAK_install) $(SOAK_properties)
 
 .DEFAULT_GOAL := help
 .PHONY: help installer environment setup extensions check collect test-unit test test-parallel test-postgres-18 test-chaos test-timing test-packages test-deploy soak neighbours dev bench openapi reference lock audit sbom packages manylinux
@@ -112,7 +114,7 @@ test-deploy: .venv-deploy  ## check the image's Dockerfile and the Helm chart
 	$(BIN)/uv pip sync --quiet --python .venv-deploy/bin/python --require-hashes requirements/deploy.txt
 	touch .venv-deploy
 
-soak: extensions  ## run the full-size tests and print their findings (PART=consistency, spanning, failover, moves, drills, install, engine, streams, control, tenant_isolation, client)
+soak: extensions  ## run the full-size tests and print their findings (PART=consistency, spanning, failover, moves, drills, install, properties, engine, streams, control, tenant_isolation, client)
 	set -a; . server/tests/full_sizes.env; PLAINSQL_TEST_GATE=1; $(BIN)/pytest -q -s --timeout 1800 $(SOAK_$(or $(PART),all)) $(ARGS)
 
 neighbours: extensions  ## run each attack and flood of one tenant on another; prints the table in docs/security.md

@@ -21,6 +21,7 @@ from plainsql_server.directory.connection import Directory
 from plainsql_server.extension_modules import COMPILED
 from server.tests import forks, logs, programs, run_folder
 from server.tests.customers import Customers
+from server.tests.examples import examples
 from server.tests.extension_files import PACKAGE, is_stale
 from server.tests.own_time import wait_for_the_host
 from server.tests.page import READERS
@@ -30,7 +31,9 @@ from server.tests.selection import may_have
 from server.tests.service import Service, running_service
 
 # Hypothesis measures how long its examples take; beside other tests, a stall of the machine fails them.
-settings.register_profile("no clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "no clock", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=examples(100)
+)
 settings.load_profile("no clock")
 
 _ENDING_LIMIT_S = 30.0

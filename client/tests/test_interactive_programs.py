@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from client.tests.toy_service import Program, Toy
 from plainsql.errors import Error, TransactionError
+from server.tests.examples import examples
 
 pytestmark = pytest.mark.unit
 
@@ -69,7 +70,7 @@ class Reference:
         return []
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.dictionaries(FIRST_KEYS, st.integers(0, 9)), st.lists(STEPS, max_size=14))
 def test_a_program_sees_and_commits_what_it_would_in_one_real_transaction(
     rows: dict[str, int], steps: list[str]
@@ -89,7 +90,7 @@ def test_a_program_sees_and_commits_what_it_would_in_one_real_transaction(
     assert toy.rows == (rows if reference.has_failed else reference.toy.rows)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.lists(STEPS, max_size=10), st.dictionaries(st.integers(0, 9), st.tuples(KEYS, st.integers(0, 9)), max_size=3))
 def test_a_commit_that_succeeds_saw_the_state_that_it_changes(
     steps: list[str], changes: dict[int, tuple[str, int]]

@@ -4,28 +4,31 @@
     ended = forks.run(["key", "list", "--org", "acme"], environment)
 
 They are processes of their own, with the arguments, environment, streams and exit codes that the programs would have,
-without half a second of imports each. A test worker has one process that forks. It starts with the first use and ends
-with the worker, also with one that is killed, and its forks end with it. What only a new process has is started as one:
-see `needs_new_process`.
+without half a second of imports each. So are the workers of a plane that has several. A test worker has one process
+that forks. It starts with the first use and ends with the worker, also with one that is killed, and its forks end with
+it. What only a new process has is started as one: see `needs_new_process`.
 """
 
 import contextlib
 import gc
 import importlib
 import json
+import multiprocessing
 import os
+import runpy
 import select
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import IO, Any
 
-from plainsql_server.dev.forks import Fork, fork
+from plainsql_server.dev.forks import Fork, _forget_signal_handlers, fork
 from server.tests.run_folder import RUN, lasting_folder, run_folder
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -91,19 +94,20 @@ _OURS = _read_at_start(os.environ)
 
 
 def needs_new_process(environment: Mapping[str, str]) -> bool:
-    """Whether a fork would not do: a variable counts that only a new process reads, or there are several workers."""
-    is_changed = not _read_at_start(environment).items() <= _OURS.items()
-    return is_changed or environment.get("PLAINSQL_WORKERS", "1") != "1"
+    """Whether a fork would not do: a variable counts that only a new process reads."""
+    return not _read_at_start(environment).items() <= _OURS.items()
 
 
-def start(arguments: Sequence[str], environment: Mapping[str, str], output: IO[bytes], folder: Path) -> Process:
-    """`plainsql-server …` in this folder, with its output in a file."""
+def start(
+    arguments: Sequence[str], environment: Mapping[str, str], output: IO[bytes], folder: Path, *, module: str = SERVER
+) -> Process:
+    """`plainsql-server …` in this folder, with its output in a file. Or a module of the tests that runs it."""
     if needs_new_process(environment):
-        command = [sys.executable, "-m", "plainsql_server", *arguments]
+        command = [sys.executable, "-m", "plainsql_server" if module == SERVER else module, *arguments]
         return subprocess.Popen(command, stdout=output, stderr=output, env=environment, cwd=folder)
     with open(os.devnull, "rb") as nothing:
         streams = (nothing.fileno(), output.fileno(), output.fileno())
-        return _fork(SERVER, arguments, environment, streams, folder)
+        return _fork(module, arguments, environment, streams, folder)
 
 
 def run(
@@ -237,14 +241,45 @@ def _tell(status: socket.socket, number: int) -> None:
 
 
 def _run(program: str, arguments: Sequence[str]) -> int:
-    sys.argv = [_PROGRAMS[program], *arguments]
+    sys.argv = [_PROGRAMS.get(program, program), *arguments]
+    if program not in _PROGRAMS:
+        runpy.run_module(program, run_name="__main__")
+        return 0
     main: Any = importlib.import_module(program).main
     code = main() if program == CLIENT else main(prog_name=_PROGRAMS[program])
     return int(code or 0)
 
 
+class _Forked:
+    """What uvicorn starts its workers with."""
+
+    def Process(self, *, target: Callable[..., None], kwargs: dict[str, Any]) -> Any:  # noqa: N802  # multiprocessing's
+        if threading.active_count() > 1:
+            # A fork would lack the other threads.
+            return multiprocessing.get_context("spawn").Process(target=target, kwargs=kwargs)
+        return multiprocessing.get_context("fork").Process(target=_as_new_process, args=(target,), kwargs=kwargs)
+
+
+def _as_new_process(target: Callable[..., None], /, **kwargs: Any) -> None:
+    """A worker as if it were spawned: without its parent's signal handlers, and without other workers' pipes."""
+    _forget_signal_handlers()
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    kept = {0, 1, 2, parent.sentinel, kwargs["target"].__self__.child_conn.fileno()}
+    kept |= {each.fileno() for each in kwargs["sockets"]}
+    for number in {int(name) for name in os.listdir("/proc/self/fd")} - kept:
+        # The listing's own descriptor is among them, and closed by now.
+        with contextlib.suppress(OSError):
+            os.close(number)
+    target(**kwargs)
+
+
 def _serve_forks() -> None:
+    import uvicorn._subprocess  # noqa: PLC0415
+
     import plainsql_server.cli as commands  # noqa: PLC0415
+
+    setattr(uvicorn._subprocess, "spawn", _Forked())  # noqa: B010  # mypy knows it as a context
 
     for module in (*_PROGRAMS, *_LOADED):
         importlib.import_module(module)

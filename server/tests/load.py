@@ -24,6 +24,7 @@ from typing import Any, Self
 
 import httpx
 import psycopg
+import pytest
 
 from plainsql_server.dev.ports import free_port
 from plainsql_server.directory.rights.grants import Role
@@ -44,10 +45,17 @@ IS_FULL = bool(os.environ.get("PLAINSQL_TEST_FULL"))
 STALL_S = 0.0 if IS_FULL else 5.0
 # How often the gate repeats a measurement whose bar is close: a stall delays some rounds, a defect all of them.
 ROUNDS = 1 if IS_FULL else 5
+# Instead of a module: a node that is no fork of the tests, whose workers import the program.
+NEW_PROCESS = "plainsql_server"
 # What a line of the log has that tells of a finished request.
 _FINISHED = '"event":"request"'
 _DSN_FILE = "PLAINSQL_DIRECTORY_DSN_FILE"
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def in_full(*values: object) -> Any:
+    """Values of a parametrized test for `make soak` alone. A neighbour of theirs stands for them in the gate."""
+    return pytest.param(*values, marks=pytest.mark.full)
 
 
 def size(variable: str, default: int) -> int:
@@ -176,7 +184,7 @@ class Node:
     port: int
     log: Path
     settings: dict[str, str]
-    # What Python runs, if not the service itself.
+    # What Python runs, if not the service itself; or NEW_PROCESS.
     module: str | None = None
     process: forks.Process = field(init=False)
 
@@ -188,11 +196,12 @@ class Node:
             "PLAINSQL_DATA_PORT": str(self.port),
         }  # fmt: skip
         with self.log.open("ab") as log:
-            if self.module is None:
-                self.process = forks.start(["data"], environment, log, self.log.parent)
-            else:
+            if self.module == NEW_PROCESS:
                 command = [sys.executable, "-m", self.module, "data"]
                 self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+            else:
+                folder = self.log.parent
+                self.process = forks.start(["data"], environment, log, folder, module=self.module or forks.SERVER)
         end_s = time.monotonic() + _START_LIMIT_S
         while not self.is_ready():
             assert self.process.poll() is None, self.log.read_text()

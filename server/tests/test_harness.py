@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from server.tests import forks, logs, run_folder
+from server.tests.consistency.faults import workers_of
+from server.tests.load import running_node
 from server.tests.own_time import LEFT_AT_LEAST, HostWatch, share_left
 from server.tests.postgres import MAJOR, Postgres
 from server.tests.processes import wait_for
@@ -47,10 +49,26 @@ def test_a_forked_command_has_the_environment_that_it_is_given(monkeypatch: pyte
     assert "/theirs" in forks.run(["org", "list"], {"PLAINSQL_DIRECTORY_DSN": "host=/theirs"}).stderr
 
 
-@pytest.mark.parametrize("name", ["LD_PRELOAD", "PYTHONUTF8", "PLAINSQL_WORKERS"])
+@pytest.mark.parametrize("name", ["LD_PRELOAD", "PYTHONUTF8"])
 def test_what_only_a_new_process_reads_needs_one(name: str) -> None:
     assert not forks.needs_new_process(os.environ)
     assert forks.needs_new_process({**os.environ, name: "2"})
+
+
+def test_workers_of_a_forked_node_are_forks_and_end_with_their_parent(service: Service) -> None:
+    with running_node(service.directory_dsn, workers=2) as node:
+        workers = workers_of(node)
+        commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in workers]
+        assert [b"server.tests.forks" in command for command in commands] == [True, True]
+        node.process.kill()
+        wait_for(lambda: not any(map(is_running, workers)), _LIMIT_S, lambda: f"{workers} run")
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
+    except OSError:
+        return False
 
 
 def test_the_forks_of_a_killed_worker_end_with_it(postgres: Postgres, dsn: str, tmp_path: Path) -> None:

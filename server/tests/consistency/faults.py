@@ -73,7 +73,9 @@ async def committed_more(workload: Workload, count: int, limit_s: float = _LIMIT
 
 def workers_of(node: Node) -> list[int]:
     """The processes that serve, the oldest first."""
-    return [pid for pid in children_of(node.process.pid) if b"spawn_main" in _command_line(pid)]
+    commands = {pid: _command_line(pid) for pid in children_of(node.process.pid)}
+    # One that is dead has none, and Python has a process for what workers that it spawns share.
+    return [pid for pid, command in commands.items() if command and b"resource_tracker" not in command]
 
 
 def _command_line(pid: int) -> bytes:

@@ -83,7 +83,7 @@ def _replayed(order: tuple[Transaction, ...]) -> Iterator[bool]:
 def test_the_checker_finds_an_anomaly_exactly_where_no_order_explains_the_history() -> None:
     seen: Counter[bool] = Counter()
 
-    @settings(max_examples=size("PLAINSQL_TEST_ORACLE", 500))
+    @settings(max_examples=size("PLAINSQL_TEST_ORACLE", 150))
     @given(mixed_histories())
     def compare(history: History) -> None:
         report = check(history)

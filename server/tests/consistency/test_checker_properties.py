@@ -12,6 +12,7 @@ from server.tests.consistency.anomalies import AnomalyClass
 from server.tests.consistency.checker import check
 from server.tests.consistency.cycles import components, returning, shortest_path
 from server.tests.consistency.history import Append, History, Operation, Outcome, Read, Transaction
+from server.tests.examples import examples
 
 pytestmark = [pytest.mark.unit, pytest.mark.slow]
 
@@ -66,7 +67,7 @@ def changed(history: History, place: int, change: Callable[[Read], Read], operat
     return [*history[:place], msgspec.structs.replace(transaction, operations=tuple(operations)), *history[place + 1 :]]
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(serial_histories())
 def test_a_serial_history_is_clean(history: History) -> None:
     report = check(history)

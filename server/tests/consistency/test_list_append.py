@@ -16,9 +16,10 @@ from server.tests.consistency.faults import Fault, committed_more, kill_engine, 
 from server.tests.consistency.transports import DEADLOCK_TIMEOUT_MS, HttpTransport, Statement
 from server.tests.consistency.wire import wire_to_engine, wire_to_service
 from server.tests.consistency.workload import ARRAYS, ROWS, Table, Workload
-from server.tests.load import Client, Node, running_node, size
+from server.tests.load import Client, Node, in_full, running_node, size
 
-TRANSACTIONS = size("PLAINSQL_TEST_TRANSACTIONS", 1_500)
+# As many as the control, which shows that anomalies would be found in so many.
+TRANSACTIONS = size("PLAINSQL_TEST_TRANSACTIONS", 400)
 FAULTS = size("PLAINSQL_TEST_FAULTS", 1)
 # The transactions that are committed before each fault, and after the last.
 BETWEEN_FAULTS = size("PLAINSQL_TEST_TRANSACTIONS_BETWEEN_FAULTS", 150)
@@ -69,7 +70,7 @@ async def test_an_order_explains_what_clients_saw(cell: Cell, node: Node, table:
     workload.require_clean(workload.check_history(f"{table} over HTTP"))
 
 
-@pytest.mark.parametrize("isolation", ["read committed", "repeatable read"])
+@pytest.mark.parametrize("isolation", ["read committed", in_full("repeatable read")])
 async def test_with_a_weaker_isolation_put_under_the_service_anomalies_are_found(cell: Cell, isolation: str) -> None:
     with (
         wire_to_engine(cell.postgres.socket_dir, isolation) as (_, folder),
@@ -89,21 +90,21 @@ async def run_with(workload: Workload, fault: Fault) -> None:
     await run_with_faults(workload, [fault] * FAULTS, BETWEEN_FAULTS, LIMIT_S)
 
 
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("table", ["arrays", in_full("rows")])
 async def test_killing_postgresql_under_load_causes_no_anomaly(cell: Cell, node: Node, table: str) -> None:
     workload = new_workload(cell, TABLES[table], node.port)
     await run_with(workload, lambda: kill_engine(cell))
     workload.require_clean(workload.check_history(f"{table}, engine killed {FAULTS} times"))
 
 
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("table", [in_full("arrays"), "rows"])
 async def test_killing_a_worker_under_load_causes_no_anomaly(cell: Cell, node: Node, table: str) -> None:
     workload = new_workload(cell, TABLES[table], node.port)
     await run_with(workload, lambda: kill_worker(node))
     workload.require_clean(workload.check_history(f"{table}, worker killed {FAULTS} times"))
 
 
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("table", ["arrays", in_full("rows")])
 async def test_cutting_connections_under_load_causes_no_anomaly(cell: Cell, table: str) -> None:
     """Cut between clients and service, and between service and engine; half of them when an answer is due."""
     with (

@@ -2,14 +2,15 @@
 
 import pytest
 
-from plainsql_server.control_plane import cells, databases, organizations
+from plainsql_server.control_plane import databases, organizations
 from plainsql_server.control_plane.spanning import Recovery
 from plainsql_server.core.observation import Observation
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.directory.organizations import OrganizationRecord
-from server.tests.postgres import SUPERUSER, Postgres
+from server.tests.customers import added_cell
+from server.tests.postgres import Postgres
 
 
 @pytest.fixture
@@ -19,7 +20,7 @@ async def organization(directory: Directory) -> OrganizationRecord:
 
 @pytest.fixture
 async def cell(directory: Directory, postgres: Postgres) -> CellRecord:
-    return await cells.add(directory, "local", postgres.conninfo, SUPERUSER)
+    return await added_cell(directory, "local", postgres.conninfo)
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from plainsql_server.engine.admin import provisioning
 from plainsql_server.engine.admin.cell import TEMPLATE
 from plainsql_server.engine.admin.provisioning import EngineNames
 from server.tests.control_plane.cell_state import yes
+from server.tests.customers import added_cell
 from server.tests.postgres import SUPERUSER, Postgres
 
 
@@ -137,7 +138,7 @@ async def test_the_emptiest_active_cell_takes_a_new_database(
     directory: Directory, organization: OrganizationRecord, cell: CellRecord, postgres: Postgres
 ) -> None:
     await databases.create(directory, organization.id, "main")
-    second = await cells.add(directory, "second", postgres.conninfo, SUPERUSER)
+    second = await added_cell(directory, "second", postgres.conninfo)
     assert (await databases.create(directory, organization.id, "other")).cell_id == second.id
 
 

@@ -16,13 +16,14 @@ from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.directory.moves import MoveRecord, MoveState
 from plainsql_server.directory.organizations import OrganizationRecord
+from server.tests.customers import added_cell
 from server.tests.postgres import SUPERUSER, Postgres
 
 
 @pytest.fixture
 async def second(directory: Directory, cell: CellRecord, postgres: Postgres) -> CellRecord:
     """To the directory it is another cell, and that is all that counts here."""
-    return await cells.add(directory, "second", postgres.conninfo, SUPERUSER)
+    return await added_cell(directory, "second", postgres.conninfo)
 
 
 async def test_a_new_database_goes_to_the_cell_with_the_most_free_capacity(

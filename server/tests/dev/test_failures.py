@@ -12,6 +12,7 @@ from plainsql_server.http.server.accepting.connections import allow_descriptors
 from plainsql_server.operations.files.machine_memory import machine_memory_bytes
 from plainsql_server.operations.files.sizing import tenant_connections
 from server.tests.dev.running import Starter
+from server.tests.load import IS_FULL, in_full
 from server.tests.processes import processes_of, wait_for
 
 pytestmark = pytest.mark.chaos
@@ -81,7 +82,7 @@ def test_a_stop_with_many_connections_leaves_no_process_and_needs_no_recovery(st
     run = start(state)
     run.wait_ready()
     with ExitStack() as open_connections:
-        many = tenant_connections(machine_memory_bytes())
+        many = tenant_connections(machine_memory_bytes()) if IS_FULL else 100
         for _ in range(min(many, allow_descriptors(many))):
             open_connections.enter_context(closing(run.connect()))
         assert run.stop() == 0
@@ -92,7 +93,9 @@ def test_a_stop_with_many_connections_leaves_no_process_and_needs_no_recovery(st
     assert again.stop() == 0
 
 
-@pytest.mark.parametrize("waited_for", ["lock", "log/cluster.log", "log/provisioning.log", "log/data.log"])
+@pytest.mark.parametrize(
+    "waited_for", ["lock", in_full("log/cluster.log"), "log/provisioning.log", in_full("log/data.log")]
+)
 def test_a_signal_while_starting_stops_cleanly(fresh_state: Path, start: Starter, waited_for: str) -> None:
     state = fresh_state
     run = start(state)

@@ -16,7 +16,7 @@ import trustme
 from plainsql_server.dev.ports import free_ports
 from server.tests import plain_http
 from server.tests.consistency.faults import wait_until, workers_of
-from server.tests.load import Client, NoAnswer, Node, running_node, size
+from server.tests.load import NEW_PROCESS, Client, NoAnswer, Node, running_node, size
 from server.tests.processes import wait_for
 from server.tests.service import Service
 
@@ -25,8 +25,6 @@ pytestmark = pytest.mark.chaos
 RELOADS = size("PLAINSQL_TEST_RELOADS", 2)
 CLIENTS = 4
 _LIMIT_S = 150.0
-# Of a process, not of a fork of the tests: its successors import the program that it runs.
-_PROGRAM = "plainsql_server"
 
 
 class Certificates:
@@ -87,7 +85,7 @@ async def test_certificates_are_renewed_and_no_request_is_lost(
 ) -> None:
     own, metrics = free_ports(workers), free_ports(workers)
     settings = {"workers": workers, "worker_port": own[0], "metrics_port": metrics[0], **certificates.settings}
-    with running_node(service.directory_dsn, _PROGRAM, **settings) as node:
+    with running_node(service.directory_dsn, NEW_PROCESS, **settings) as node:
         # Of several workers, the first one that listens makes the node ready.
         await wait_until(lambda: not any(is_refused(port) for port in own), _LIMIT_S)
         is_over = asyncio.Event()
@@ -129,7 +127,7 @@ def has_metrics(port: int) -> bool:
 def test_a_process_whose_successor_cannot_start_goes_on_and_reloads_later(
     service: Service, certificates: Certificates
 ) -> None:
-    with running_node(service.directory_dsn, _PROGRAM, drain_ms=10, **certificates.settings) as node:
+    with running_node(service.directory_dsn, NEW_PROCESS, drain_ms=10, **certificates.settings) as node:
         used = certificates.cert_file.read_text()
         certificates.cert_file.write_text("no certificate")
         node.process.send_signal(signal.SIGHUP)

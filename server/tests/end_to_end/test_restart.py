@@ -14,8 +14,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from server.tests.consistency.faults import workers_of
 from server.tests.end_to_end.transactions import fresh_table
 from server.tests.load import (
+    NEW_PROCESS,
     STALL_S,
     Activity,
     Client,
@@ -26,7 +28,7 @@ from server.tests.load import (
     running_node,
     size,
 )
-from server.tests.processes import children_of, wait_for
+from server.tests.processes import wait_for
 from server.tests.service import Service
 
 pytestmark = pytest.mark.chaos
@@ -237,8 +239,8 @@ def classify(service: Service, writers: list[Writer], logged: set[str]) -> None:
 
 
 def test_workers_do_not_outlive_a_parent_that_was_killed(service: Service) -> None:
-    with running_node(service.directory_dsn, workers=2) as node:
-        workers = [pid for pid in children_of(node.process.pid) if b"spawn_main" in _command(pid)]
+    with running_node(service.directory_dsn, NEW_PROCESS, workers=2) as node:
+        workers = workers_of(node)
         assert len(workers) == 2
         node.process.kill()
         node.process.wait(STOPPED_WITHIN_S)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from server.tests.consistency.faults import wait_until, workers_of
-from server.tests.load import Node, running_node
+from server.tests.load import NEW_PROCESS, Node, running_node
 from server.tests.service import Service
 
 pytestmark = pytest.mark.chaos
@@ -22,7 +22,7 @@ _POLLS = ("7", "271", "73")
 
 @pytest.fixture
 def node(service: Service) -> Iterator[Node]:
-    with running_node(service.directory_dsn, workers=2) as running:
+    with running_node(service.directory_dsn, NEW_PROCESS, workers=2) as running:
         yield running
 
 

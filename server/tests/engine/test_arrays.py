@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from plainsql_server.engine.encoding.arrays import literal_to_json, quote_element
 from plainsql_server.engine.encoding.parameters import encode_parameter
 from plainsql_server.engine.encoding.types import SHIPPED_TYPES
+from server.tests.examples import examples
 
 pytestmark = pytest.mark.unit
 
@@ -40,7 +41,7 @@ def to_json_string(element: bytes) -> bytes:
     return json.dumps(element.decode()).encode()
 
 
-@settings(max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=examples(250), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(array=_arrays())
 def test_arrays_printed_by_postgresql_are_read_back(engine: psycopg.Connection, array: list[Any]) -> None:
     row = engine.execute("select (%s::text[])::text", [array]).fetchone()
@@ -48,7 +49,7 @@ def test_arrays_printed_by_postgresql_are_read_back(engine: psycopg.Connection, 
     assert json.loads(literal_to_json(row[0].encode(), to_json_string)) == array
 
 
-@settings(max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=examples(250), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(array=_arrays())
 def test_arrays_that_we_write_are_read_by_postgresql(engine: psycopg.Connection, array: list[Any]) -> None:
     literal = encode_parameter(json.dumps(array).encode(), _TEXT_ARRAY, 1)

@@ -20,6 +20,7 @@ from plainsql_server.engine.encoding import rows
 from plainsql_server.engine.encoding.rows import RowRenderer, distinct_names
 from plainsql_server.engine.encoding.shapes import Encoding, describe, rendering_of
 from plainsql_server.engine.encoding.types import SHIPPED_TYPES
+from server.tests.examples import examples
 
 # Some rows here are larger than the reader's own limit.
 csv.field_size_limit(1 << 24)
@@ -129,7 +130,7 @@ def test_times_in_every_zone_and_style_are_written_as_rendered(
         engine.execute("reset timezone")
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=200)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=examples(200))
 @given(
     texts=st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), min_size=1, max_size=5)
 )

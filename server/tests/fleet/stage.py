@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from plainsql_server.control_plane import cells, databases, keys, organizations
+from plainsql_server.control_plane import databases, keys, organizations
 from plainsql_server.core.principal import Scope
 from plainsql_server.directory.connection import Directory
 from server.tests.control_plane.cell_state import disagreements
+from server.tests.customers import added_cell
 from server.tests.operations.stage import Stage
-from server.tests.postgres import SUPERUSER, Postgres
+from server.tests.postgres import Postgres
 
 _OTHER = {"local": "second", "second": "local"}
 
@@ -87,7 +88,7 @@ async def _create(dsn: str, names: Sequence[str]) -> None:
 async def _add(dsn: str, conninfo: str) -> str:
     """Adds the second cell; a key of the organization's."""
     async with Directory.open(dsn) as directory:
-        await cells.add(directory, "second", conninfo, SUPERUSER)
+        await added_cell(directory, "second", conninfo)
         organization = await organizations.get(directory, "acme")
         _, secret = await keys.create(directory, organization.id, "test", [Scope.WRITE])
     return secret.text

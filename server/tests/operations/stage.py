@@ -11,11 +11,12 @@ from typing import IO, Any
 
 import psycopg
 
-from plainsql_server.control_plane import cells, databases, organizations
+from plainsql_server.control_plane import databases, organizations
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.rights.grants import Role
 from server.tests import forks
 from server.tests.control_plane.cell_state import disagreements
+from server.tests.customers import added_cell
 from server.tests.postgres import SUPERUSER, Postgres, as_role
 
 # 1000 for the full size of the test of backups; as it is in CI, that takes seconds.
@@ -32,7 +33,7 @@ _CHECKSUM = """
 
 async def _provision(dsn: str, conninfo: str) -> None:
     async with Directory.open(dsn) as directory:
-        await cells.add(directory, "local", conninfo, SUPERUSER)
+        await added_cell(directory, "local", conninfo)
         organization = await organizations.create(directory, "acme", "dedicated")
         await databases.create(directory, organization.id, "main")
 
