@@ -1,17 +1,22 @@
 """Threads for work that would hold the event loop for too long: parsing and encoding long results.
 
-    rows = await run(ENCODING, renderer.render_long, result)
+    rows = await run(ENCODING, organization_id, renderer.render_long, result)
 
 The work releases the GIL for most of its time. Each kind of work has one thread, so that many long results together
-take at most two processors' time from others. A job that has begun can't be stopped: if its caller is cancelled, it
-still runs to its end, and keeps what it needs alive until then.
+take at most two processors' time from others. Organizations take turns: of those whose jobs wait, the next is the one
+that has waited longest for a turn. So however many jobs one has, another one's job waits for the job that is running,
+and for one of each organization that came before it. A job that has begun can't be stopped: if its caller is cancelled,
+it still runs to its end, and keeps what it needs alive until then.
 """
 
 import asyncio
 import sys
+import threading
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import count
+from typing import Any, TypeVar
 
 _Made = TypeVar("_Made")
 
@@ -22,9 +27,52 @@ LONG_BYTES = 256 * 1024
 # wait each time that it wakes up.
 _SWITCH_INTERVAL_S = 0.0005
 
-# A thread starts with its first job.
-PARSING = ThreadPoolExecutor(1, "plainsql-parsing")
-ENCODING = ThreadPoolExecutor(1, "plainsql-encoding")
+
+class WorkThread:
+    """A thread that runs the jobs of all organizations in turn. It starts with its first job."""
+
+    def __init__(self, name: str) -> None:
+        self._executor = ThreadPoolExecutor(1, name)
+        self._lock = threading.Lock()
+        self._waiting: dict[str, deque[Callable[[], None]]] = {}
+        # The number of the last job of each organization, as long as others wait.
+        self._last_jobs: dict[str, int] = {}
+        self._numbers = count(1)
+
+    def submit(
+        self, organization_id: str, function: Callable[..., _Made], *arguments: object
+    ) -> "asyncio.Future[_Made]":
+        """Adds a job, from an event loop. The future has its result, or its exception."""
+        future: Future[_Made] = Future()
+
+        def job() -> None:
+            _do(future, function, arguments)
+
+        with self._lock:
+            self._waiting.setdefault(organization_id, deque()).append(job)
+        self._executor.submit(self._run_next)
+        return asyncio.wrap_future(future)
+
+    def _run_next(self) -> None:
+        """Runs one job. It is called once for each, but not in their order."""
+        with self._lock:
+            organization_id = min(self._waiting, key=self._last_job)
+            jobs = self._waiting[organization_id]
+            job = jobs.popleft()
+            if not jobs:
+                del self._waiting[organization_id]
+            self._last_jobs[organization_id] = next(self._numbers)
+        job()
+        with self._lock:
+            if not self._waiting:
+                self._last_jobs.clear()
+
+    def _last_job(self, organization_id: str) -> int:
+        return self._last_jobs.get(organization_id, 0)
+
+
+PARSING = WorkThread("plainsql-parsing")
+ENCODING = WorkThread("plainsql-encoding")
 
 
 def favour_loop() -> None:
@@ -32,6 +80,17 @@ def favour_loop() -> None:
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
 
 
-async def run(thread: ThreadPoolExecutor, function: Callable[..., _Made], *arguments: object) -> _Made:
-    """Calls a function on one of the threads. Returns its result, or raises its exception."""
-    return await asyncio.get_running_loop().run_in_executor(thread, function, *arguments)
+async def run(thread: WorkThread, organization_id: str, function: Callable[..., _Made], *arguments: object) -> _Made:
+    """Calls a function on one of the threads, for an organization. Returns its result, or raises its exception."""
+    return await thread.submit(organization_id, function, *arguments)
+
+
+def _do(future: "Future[Any]", function: Callable[..., Any], arguments: tuple[object, ...]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = function(*arguments)
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)

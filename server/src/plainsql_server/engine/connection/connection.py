@@ -89,8 +89,8 @@ class Connection:
         self.is_ended = False
         # Until when the request that has the connection may use it. The pool sets it.
         self.deadline = NO_DEADLINE
-        # The index of the cell's host that it is connected to.
-        self.place = 0
+        # The organization and the index of the cell's host that it is connected to, which its pool knows.
+        self.organization_id, self.place = "", 0
         # Whether a transaction committed without waiting for a standby.
         self.is_unreplicated = False
         # Results that were read before this exchange was adopted.
@@ -433,8 +433,8 @@ class Connection:
 
     def _read_on_thread(self, valve: Valve) -> None:
         self._stop_reading()
-        arguments = self._pg, valve, self._inbox, self.max_result_bytes
-        self._reading = self._loop.run_in_executor(PARSING, read_on, *arguments)
+        how = (self._pg, valve, self._inbox, self.max_result_bytes)
+        self._reading = PARSING.submit(self.organization_id, read_on, *how)
         self._reading.add_done_callback(self._on_read)
 
     def _on_read(self, reading: asyncio.Future[bool]) -> None:

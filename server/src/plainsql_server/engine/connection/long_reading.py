@@ -1,6 +1,6 @@
 """Reads a long result on a thread: what the server has sent goes through the valve to libpq, which parses it there.
 
-    is_ready = await run(PARSING, read_on, pgconn, valve, inbox, max_bytes)
+    is_ready = await run(PARSING, organization_id, read_on, pgconn, valve, inbox, max_bytes)
 
 libpq copies each row when all of it has arrived: tens of milliseconds for tens of megabytes, during which no other
 request of the process would run. Nothing else may use the connection meanwhile; `connection.py` sees to that.

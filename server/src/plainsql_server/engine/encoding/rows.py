@@ -102,9 +102,9 @@ class RowRenderer:
         """Encodes the rows of a result from `first` up to, but not including, `end`."""
         return self.render_uncompiled(result, first, end) if self._write is None else self._write(result, first, end)
 
-    async def render_long(self, result: PGresult, first: int, end: int) -> list[bytes]:
+    async def render_long(self, organization_id: str, result: PGresult, first: int, end: int) -> list[bytes]:
         """Like `render_some`, on a thread, for rows so long that other requests would wait."""
-        return await run(ENCODING, self._write_long, result, first, end)
+        return await run(ENCODING, organization_id, self._write_long, result, first, end)
 
     def render_uncompiled(self, result: PGresult, first: int, end: int) -> list[bytes]:
         """Like `render_some`, in Python: without extension modules, and as the reference for the compiled one."""

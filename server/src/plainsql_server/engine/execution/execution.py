@@ -167,7 +167,7 @@ class ResultStream:
     async def _encoded(self, result: PGresult, renderer: RowRenderer) -> list[bytes]:
         """The rows of the result that was fetched last. Other requests run before it if there were many others."""
         if self._connection.taken_bytes > LONG_BYTES:
-            return await renderer.render_long(result, 0, result.ntuples)
+            return await renderer.render_long(self._connection.organization_id, result, 0, result.ntuples)
         self._unshared_rows += result.ntuples
         if self._unshared_rows > _SHARED_ROWS:
             self._unshared_rows = 0

@@ -258,7 +258,8 @@ class ReadStream(ResultStream):
             return []
         row = self._rendered
         if self._connection.taken_bytes > LONG_BYTES:
-            rendered = await self._renderer.render_long(self._large, row, row + 1)
+            whose = self._connection.organization_id
+            rendered = await self._renderer.render_long(whose, self._large, row, row + 1)
         else:
             rendered = self._renderer.render_some(self._large, row, row + 1)
         self._rendered = row + 1

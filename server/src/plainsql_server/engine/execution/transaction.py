@@ -390,10 +390,10 @@ class Attempt:
                     self._take_value(result, reading, reference, row)
         reading.row_count += result.ntuples
         if reading.step.rows and len(reading.rows) < self._plan.max_rows and result.ntuples:
-            wanted, render = self._plan.max_rows - len(reading.rows), reading.renderer
-            rows = await render.render_long(result, 0, wanted) if is_long else render.render_some(result, 0, wanted)
-            size_bytes = sum(map(len, rows))
-            self._results.size_bytes += size_bytes
+            end, render = self._plan.max_rows - len(reading.rows), reading.renderer
+            whose = self._connection.organization_id
+            rows = await render.render_long(whose, result, 0, end) if is_long else render.render_some(result, 0, end)
+            self._results.size_bytes += (size_bytes := sum(map(len, rows)))
             if self._check_size():
                 reading.rows += rows
                 reading.size_bytes += size_bytes

@@ -309,6 +309,7 @@ class Pool:
             raise
         else:
             planner.opened(self.queue)
+            connection.organization_id = self.queue.organization.name
             return connection
         finally:
             planner.end_opening(self.queue, opening)
