@@ -19,9 +19,10 @@ import socket
 import ssl
 import struct
 import termios
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from types import FrameType
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -51,6 +52,8 @@ _log = logging.getLogger("uvicorn.error")
 class Server(uvicorn.Server):
     """uvicorn's server, with its own way to accept TLS connections and to stop."""
 
+    # Called in the handler of a signal that stops it.
+    on_exit: Callable[[], None] | None = None
     # The signals that stopped it.
     stop_signals: tuple[int, ...] = ()
     _loop: asyncio.AbstractEventLoop | None = None
@@ -116,6 +119,11 @@ class Server(uvicorn.Server):
         with super().capture_signals():
             yield
             self.stop_signals, self._captured_signals = tuple(self._captured_signals), []
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        if self.on_exit is not None:
+            self.on_exit()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await super().shutdown(sockets)

@@ -23,6 +23,7 @@ import threading
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
 import uvicorn
@@ -172,8 +173,10 @@ class Workers(Multiprocess):
 
     def handle_ttin(self) -> None:
         """Adds a worker. It has no port of its own, unless it takes the place of one that was removed."""
-        self.processes_num += 1
-        self.processes.append(self._started(len(self.processes)))
+        worker = self._started_or_none(len(self.processes))
+        if worker is not None:
+            self.processes_num += 1
+            self.processes.append(worker)
 
     def _replace(self, index: int, process: Process) -> None:
         process.kill()
@@ -182,16 +185,26 @@ class Workers(Multiprocess):
             # Another one would fail in the same way.
             _log.error("Process %s failed to start. Stopping.", process.pid)
             self.should_exit.set()
-        else:
-            self.processes[index] = self._started(index)
+        elif (worker := self._started_or_none(index)) is not None:
+            self.processes[index] = worker
 
     def _ready_successor(self, index: int) -> Worker | None:
-        successor = self._started(index)
+        successor = self._started_or_none(index)
+        if successor is None:
+            return None
         if successor.wait_until_ready(_READY_WITHIN_S, self.should_exit):
             return successor
         successor.kill()
         successor.join()
         return None
+
+    def _started_or_none(self, index: int) -> Worker | None:
+        """A new worker. None if the system lacks memory, processes or descriptors for one; later it may have them."""
+        try:
+            return self._started(index)
+        except (OSError, MemoryError, RuntimeError) as error:
+            _log.error("Can't start a process: %s", error)
+            return None
 
     def _started(self, index: int) -> Worker:
         own_port = self._own_ports[index] if index < len(self._own_ports) else None
@@ -233,7 +246,7 @@ def _serve_alone(config: uvicorn.Config, own_ports: Sequence[int]) -> None:
     with _restored_signals():
         workers = Workers(config, [shared], own_ports)
         reload = Reload(workers, server)
-        signal.signal(signal.SIGHUP, reload.on_signal)
+        reload.start()
         try:
             server.run(sockets)
         finally:
@@ -251,7 +264,18 @@ class Reload:
     def __init__(self, workers: Workers, server: Server) -> None:
         self._workers = workers
         self._server = server
-        self._thread: threading.Thread | None = None
+        # In a signal handler, a thread can't be started: the handler may have interrupted code that holds the lock for
+        # that. So it is there already. A SimpleQueue is made for signal handlers.
+        self._wanted: SimpleQueue[bool] = SimpleQueue()
+        self._has_begun = False
+        self._thread = threading.Thread(target=self._take_over)
+
+    def start(self) -> None:
+        """Handles SIGHUP from now on, and passes signals that stop the server on to the worker."""
+        self._thread.start()
+        # At once, and not when the server has finished what it has begun.
+        self._server.on_exit = self._workers.stop
+        signal.signal(signal.SIGHUP, self.on_signal)
 
     @property
     def is_done(self) -> bool:
@@ -260,18 +284,23 @@ class Reload:
 
     def on_signal(self, *_: object) -> None:
         """Begins, or has the worker replaced that has begun to start."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._workers.take_over, args=[self._server])
-            self._thread.start()
-        else:
+        if self._has_begun:
             self._workers.signal_queue.append(signal.SIGHUP)
+        else:
+            self._has_begun = True
+            self._wanted.put(True)
 
     def finish(self) -> None:
         """Waits for the end of the worker, which was asked to stop if the server was."""
         if self._server.stop_signals or not self.is_done:
             self._workers.stop()
-        if self._thread is not None:
-            self._thread.join()
+        # It has no effect on a thread that has begun.
+        self._wanted.put(False)
+        self._thread.join()
+
+    def _take_over(self) -> None:
+        if self._wanted.get():
+            self._workers.take_over(self._server)
 
 
 @contextmanager
