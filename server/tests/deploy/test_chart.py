@@ -127,6 +127,7 @@ BROKEN = {
     ),
     "no-time-to-end": ({"data": {"terminationGracePeriodSeconds": 20}}, "data.terminationGracePeriodSeconds"),
     "secret-as-setting": ({"settings": {"PLAINSQL_DIRECTORY_DSN": "host=db"}}, "directory.existingSecret"),
+    "keys-as-setting": ({"settings": {"PLAINSQL_SECRETS_KEYS": "x"}}, "secretsKeys.existingSecret"),
     "unknown-setting": ({"data": {"settings": {"WORKERS": "4"}}}, "WORKERS"),
     "broken-digest": ({"image": {"digest": "sha256:12"}}, "image/digest"),
 }

@@ -143,7 +143,7 @@ def test_doctor_finds_nothing_after_the_sourced_line(first_run: Dev) -> None:
 
 def test_secrets_are_readable_by_their_owner_only(first_run: Dev) -> None:
     state = first_run.directory
-    for name in ("api_key", "dev.json", "operator.env", "state.json", "tls/ca.key", "tls/server.key"):
+    for name in ("api_key", "dev.json", "operator.env", "secrets_keys", "state.json", "tls/ca.key", "tls/server.key"):
         assert mode(state / name) == 0o600, name
     assert mode(state / "tls" / "ca.pem") == 0o644
     for path in (state / "postgres", state / "postgres" / "data", state / "postgres" / "socket", state / "log"):
@@ -159,9 +159,9 @@ def test_the_engine_does_not_listen_on_the_network(first_run: Dev) -> None:
 
 
 def test_key_ca_and_engine_names_stay_the_same_over_starts(state: Path, start: Starter) -> None:
-    def kept(run: Dev) -> tuple[str, str, str]:
+    def kept(run: Dev) -> tuple[str, ...]:
         run.wait_ready()
-        files = (state / "api_key").read_text(), (state / "tls" / "ca.pem").read_text()
+        files = [(state / name).read_text() for name in ("api_key", "secrets_keys", "tls/ca.pem")]
         engine_name = run.description()["postgres"]["database"]
         assert run.stop() == 0
         return (*files, engine_name)

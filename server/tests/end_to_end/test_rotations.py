@@ -20,6 +20,7 @@ from server.tests.consistency.faults import wait_until
 from server.tests.customers import Customers
 from server.tests.load import Client, NoAnswer, Node, running_node
 from server.tests.postgres import Postgres, running_postgres
+from server.tests.service import Service
 
 pytestmark = pytest.mark.chaos
 
@@ -135,3 +136,12 @@ def connections(cluster: Postgres) -> set[tuple[str, int]]:
     """The connections to the directory of the planes' logins."""
     with cluster.connect() as admin:
         return set(admin.execute("SELECT usename, pid FROM pg_stat_activity WHERE usename LIKE 'data_%'").fetchall())
+
+
+async def test_a_plane_that_lacks_the_key_serves_what_needs_no_secret(service: Service) -> None:
+    with running_node(service.directory_dsn, secrets_keys=new_key()) as node:
+        async with node.client(service.api_key) as client:
+            assert (await client.query("select 1 as n")).value == 1
+            await client.post("/v1/query", {"sql": "select 1"}, idempotency_key="k")
+            assert (await client.answer()).code == "service_failure"
+        assert "which PLAINSQL_SECRETS_KEYS does not contain" in node.log.read_text()

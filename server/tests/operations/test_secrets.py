@@ -2,6 +2,7 @@
 
 import base64
 from dataclasses import replace
+from pathlib import Path
 
 from plainsql_server.directory.sealing.keyring import key_id, new_key
 from server.tests.operations.diagnosis import assert_found, doctor
@@ -40,3 +41,13 @@ def test_what_is_planted_or_moved_is_reported_and_not_sealed(stage: Stage) -> No
     rotate(stage, secrets_keys=ONE)
     stage.ask("UPDATE databases SET record_secret = left(record_secret, -4)")
     assert_found(doctor(stage, **settings), "1 secrets were changed in the directory", "backup")
+
+
+def test_a_secret_goes_where_its_content_goes(stage: Stage, tmp_path: Path) -> None:
+    """A restore swaps two databases. Their secrets need not be sealed again for that."""
+    sealing = replace(stage, settings={"PLAINSQL_SECRETS_KEYS": ONE})
+    rotate(stage, secrets_keys=ONE)
+    file = sealing.backup(tmp_path / "main.backup")
+    sealing.run("restore", "--org", "acme", "main", "--replace", "--input", str(file))
+    assert len(stage.ask("SELECT FROM databases WHERE starts_with(record_secret, 'sealed1:')")) == 2
+    assert "Sealed 2 secrets" in rotate(stage, secrets_keys=f"{TWO} {ONE}", unsealed_secrets="refuse")

@@ -98,6 +98,13 @@ seccompProfile:
       name: {{ . }}
       key: {{ $values.redis.key }}
 {{- end }}
+{{- with $values.secretsKeys.existingSecret }}
+- name: PLAINSQL_SECRETS_KEYS
+  valueFrom:
+    secretKeyRef:
+      name: {{ . }}
+      key: {{ $values.secretsKeys.key }}
+{{- end }}
 {{- if $values.tls.existingSecret }}
 - name: PLAINSQL_TLS_CERT_FILE
   value: /etc/plainsql/tls/tls.crt
