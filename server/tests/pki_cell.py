@@ -54,13 +54,17 @@ class PkiCell:
     postgres: Postgres
     port: int
 
+    def connect(self, certificate: str, user: str = SUPERUSER, database: str = "postgres") -> psycopg.Connection:
+        """A connection over TLS."""
+        own = self.pki.root / certificate
+        return psycopg.connect(
+            f"host=localhost port={self.port} sslmode=verify-full sslrootcert={own}/servers.crt"
+            f" sslcrl={own}/servers.crl sslcert={own}/client.crt sslkey={own}/client.key user={user} dbname={database}"
+        )
+
     def log_in(self, certificate: str, user: str = SUPERUSER) -> int:
         """The serial number of the certificate that the cell saw."""
-        own = self.pki.root / certificate
-        with psycopg.connect(
-            f"host=localhost port={self.port} sslmode=verify-full sslrootcert={own}/servers.crt"
-            f" sslcrl={own}/servers.crl sslcert={own}/client.crt sslkey={own}/client.key user={user} dbname=postgres"
-        ) as connection:
+        with self.connect(certificate, user) as connection:
             row = connection.execute("select client_serial from pg_stat_ssl where pid = pg_backend_pid()").fetchone()
         assert row is not None
         return int(row[0])

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import secrets
+import ssl
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
@@ -23,6 +24,8 @@ class DrillLoad:
     key: str
     # Where they ask. A drill may change it.
     ports: list[int]
+    # What they trust, if they use TLS. A drill may change that, too.
+    trust: ssl.SSLContext | None = None
     acknowledged: set[str] = field(default_factory=set)
     failures: Counter[str] = field(default_factory=Counter)
     longest_gap_s: float = 0.0
@@ -58,9 +61,11 @@ class DrillLoad:
 
 
 @asynccontextmanager
-async def drilled(key: str, ports: list[int], clients: int = 3) -> AsyncIterator[DrillLoad]:
+async def drilled(
+    key: str, ports: list[int], clients: int = 3, trust: ssl.SSLContext | None = None
+) -> AsyncIterator[DrillLoad]:
     """Clients at work for the length of the block."""
-    load, stop, numbers = DrillLoad(key, ports), asyncio.Event(), itertools.count()
+    load, stop, numbers = DrillLoad(key, ports, trust), asyncio.Event(), itertools.count()
     tasks = [asyncio.create_task(_write(load, stop, numbers, first)) for first in range(clients)]
     async with working(tasks, stop):
         yield load
@@ -82,11 +87,11 @@ async def _write(load: DrillLoad, stop: asyncio.Event, numbers: "itertools.count
 
 async def _is_done(load: DrillLoad, port: int, number: str, idempotency_key: str) -> bool:
     body = {"sql": "insert into written values ($1)", "params": [number]}
-    async with Client(port, load.key) as client:
+    async with Client(port, load.key, trust=load.trust) as client:
         try:
             await client.post("/v1/query", body, idempotency_key=idempotency_key)
             answer = await client.answer()
-        except (NoAnswer, ConnectionError, TimeoutError) as error:
+        except (NoAnswer, OSError, TimeoutError) as error:
             load.failures[type(error).__name__] += 1
             return False
     if not answer.succeeded:

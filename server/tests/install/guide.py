@@ -9,7 +9,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-FILE = Path(__file__).resolve().parents[3] / "docs/install.md"
+_DOCS = Path(__file__).resolve().parents[3] / "docs"
+FILE = _DOCS / "install.md"
 _BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -28,6 +29,13 @@ def read_guide(heading: str, text: str | None = None) -> Guide:
     assert rest, f"there is no guide named {heading!r}"
     first, *others = re.split(r"^### ", rest.partition("\n## ")[0], flags=re.MULTILINE)
     return Guide(commands(first), {each.partition("\n")[0]: commands(each) for each in others})
+
+
+def rotations() -> list[str]:
+    """The commands of docs/operating.md that rotate everything on such a machine."""
+    text = (_DOCS / "operating.md").read_text(encoding="utf-8")
+    _, _, section = text.partition("\n### Rotate everything on one machine\n")
+    return commands(section.partition("\n### ")[0])
 
 
 def commands(text: str) -> list[str]:

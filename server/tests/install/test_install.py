@@ -11,7 +11,7 @@ import pytest
 
 from server.tests.built_packages import build_packages, users_environment
 from server.tests.install.bare_machine import Machine, Outcome, Shell, bare_machine
-from server.tests.install.guide import read_guide
+from server.tests.install.guide import read_guide, rotations
 from server.tests.programs import need
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1700)]
@@ -85,6 +85,17 @@ def test_the_guide_leads_from_a_bare_machine_to_the_first_answer(machine: Machin
         follow(shell, guide.afterwards["Check the installation"])
         follow(shell, guide.afterwards["Upgrade"])
         follow(shell, guide.to_first_answer[-1:])
+
+        before = certificates(machine)
+        follow(shell, rotations())
+        follow(shell, [guide.to_first_answer[-1], "plainsql-server doctor"])
+        assert not set(before) & set(certificates(machine))
+
+
+def certificates(machine: Machine) -> list[str]:
+    """Every certificate in use on the machine."""
+    files = (machine.tree / "etc/plainsql").glob("*/*.crt")
+    return [file.read_text() for file in files if file.parent.name != "pki"]
 
 
 def _setup(commands: list[str]) -> str:

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from plainsql_server.cli import main
 from plainsql_server.cli.setup import machine as command
 from plainsql_server.core.environment_file import parse_environment_file
+from plainsql_server.directory.sealing.keyring import new_key
 from plainsql_server.operations.setup.directory_files import directory_texts
 from plainsql_server.operations.setup.environment import environment_texts
 from plainsql_server.operations.setup.machine import Machine
@@ -25,7 +26,8 @@ def test_the_environment_files_are_valid_and_contain_no_secret() -> None:
     texts = environment_texts(_MACHINE)
     for name in ("data", "control"):
         variables = parse_environment_file(texts[f"{name}.env"])
-        settings = read_settings(variables)
+        settings = read_settings({**variables, "PLAINSQL_SECRETS_KEYS": new_key(), "PLAINSQL_SECRETS_KEYS_FILE": ""})
+        assert settings.refuses_unsealed_secrets
         assert settings.tls_key_file == f"/etc/plainsql/{name}/server.key"
         assert f"user=plainsql_{name} sslmode=verify-full" in settings.directory_dsn
         assert variables["PGSSLKEY"] == f"/etc/plainsql/{name}/client.key"
@@ -40,7 +42,8 @@ def test_the_operators_file_is_for_a_shell() -> None:
     assert {each[0] for each in words} == {"export"}
     variables = dict(each[1].split("=", 1) for each in words)
     assert variables["PATH"] == "/opt/plainsql/bin:$PATH"
-    assert "user=plainsql_operator" in read_settings(variables).directory_dsn
+    assert "user=plainsql_operator" in variables["PLAINSQL_DIRECTORY_DSN"]
+    assert variables["PLAINSQL_SECRETS_KEYS_FILE"] == "/etc/plainsql/secrets.keys"
 
 
 def test_every_login_to_the_directory_needs_a_certificate_or_a_system_user() -> None:

@@ -5,8 +5,9 @@
 `data.env`, `control.env` and `backup.env` are for systemd units. `owner.env` is for `migrate` and `upgrade`, which
 need the owner of the directory's tables. `operator.env` is for a shell: `. /etc/plainsql/operator.env`.
 
-No file contains a secret. Over the network, planes log in with certificates, to the directory and to cells. Operators
-and backups log in to the directory on its socket, as a system user.
+None of these files contains a secret; the key that seals the directory's secrets is in `secrets.keys`. Over the
+network, planes log in with certificates, to the directory and to cells. Operators and backups log in to the directory
+on its socket, as a system user.
 """
 
 import shlex
@@ -17,6 +18,7 @@ from plainsql_server.operations.setup.machine import DIRECTORY_DATABASE, OWNER_R
 
 DATA_PORT, CONTROL_PORT = 8400, 8401
 SOCKET_FOLDER = "/run/postgresql"
+SECRETS_KEYS = "secrets.keys"
 
 
 def environment_texts(machine: Machine) -> dict[str, str]:
@@ -44,8 +46,17 @@ def _plane(machine: Machine, plane: str) -> dict[str, str]:
         "PLAINSQL_DIRECTORY_DSN": f"host=localhost port={machine.directory_port} dbname={DIRECTORY_DATABASE}"
         f" user=plainsql_{plane} sslmode=verify-full",
         **_urls(machine),
+        **_secrets(machine),
         **_own_certificate(machine, plane),
         **_certificate_for_cells(machine.config / plane),
+    }
+
+
+def _secrets(machine: Machine) -> dict[str, str]:
+    """Everything is sealed from the start, so nothing else has to be accepted."""
+    return {
+        "PLAINSQL_SECRETS_KEYS_FILE": f"{machine.config}/{SECRETS_KEYS}",
+        "PLAINSQL_UNSEALED_SECRETS": "refuse",
     }
 
 
@@ -78,6 +89,7 @@ def _operator(machine: Machine) -> dict[str, str]:
     return {
         "PLAINSQL_DIRECTORY_DSN": _local_dsn(machine, "plainsql_operator"),
         **_urls(machine),
+        **_secrets(machine),
         # Where `plainsql` sends its requests, and what it and `doctor` trust.
         "PLAINSQL_URL": f"https://{machine.host}:{DATA_PORT}",
         "PLAINSQL_CA_FILE": f"{folder}/servers.crt",

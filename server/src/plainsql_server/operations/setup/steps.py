@@ -8,6 +8,7 @@ A step that is done is left alone, so the steps can be run again: after a failur
 is overwritten, with one exception: PostgreSQL's own `pg_hba.conf` and `pg_ident.conf`, of which a copy is kept.
 """
 
+import grp
 import os
 import pwd
 import shlex
@@ -17,10 +18,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from plainsql_server.directory.sealing.keyring import new_key
 from plainsql_server.operations.files.placing import WRITTEN_BY, place_file
 from plainsql_server.operations.files.units import BACKUP_USER, USER
 from plainsql_server.operations.setup.directory_files import directory_texts
-from plainsql_server.operations.setup.environment import environment_texts
+from plainsql_server.operations.setup.environment import SECRETS_KEYS, environment_texts
 from plainsql_server.operations.setup.machine import (
     ADMIN_ROLE,
     CELL_CLUSTER,
@@ -63,6 +65,8 @@ def steps_of(machine: Machine) -> Iterator[SetupStep]:
     yield from _directory_steps(machine)
     yield from _cell_steps(machine)
     yield _command([machine.program, "units"], (machine.units / "plainsql-data.service").exists)
+    keys = machine.config / SECRETS_KEYS
+    yield SetupStep(f"{machine.program} secrets new-key > {keys}", keys.exists, partial(_write_keys, keys))
     for name, text in environment_texts(machine).items():
         yield _file(machine.config / name, text)
     yield _command(["systemctl", "daemon-reload"], lambda: not Path("/run/systemd/system").is_dir())
@@ -169,10 +173,18 @@ def _file(path: Path, text: str) -> SetupStep:
     return SetupStep(f"write {path}", path.exists, partial(_write, path, text))
 
 
-def _write(path: Path, text: str) -> None:
-    """Write a new file that only root can read. It has its name when it is complete."""
+def _write_keys(path: Path) -> None:
+    """Write a new key, for root and the planes."""
+    _write(path, f"{new_key()}\n", group=USER)
+
+
+def _write(path: Path, text: str, group: str | None = None) -> None:
+    """Write a new file that only root can read, and a group if there is one. It has its name when it is complete."""
     unfinished = path.with_name(f".{path.name}.unfinished")
     with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        if group is not None:
+            os.fchown(file.fileno(), 0, grp.getgrnam(group).gr_gid)
+            os.fchmod(file.fileno(), 0o640)
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
