@@ -103,7 +103,7 @@ def start(
 ) -> Process:
     """`plainsql-server …` in this folder, with its output in a file. Or a module of the tests that runs it."""
     if needs_new_process(environment):
-        command = [sys.executable, "-m", "plainsql_server" if module == SERVER else module, *arguments]
+        command = [sys.executable, "-m", _module_of(module), *arguments]
         return subprocess.Popen(command, stdout=output, stderr=output, env=environment, cwd=folder)
     with open(os.devnull, "rb") as nothing:
         streams = (nothing.fileno(), output.fileno(), output.fileno())
@@ -122,7 +122,7 @@ def run(
 ) -> "subprocess.CompletedProcess[str]":
     """A command and what it prints, as `subprocess.run` does it with `capture_output`."""
     if needs_new_process(environment):
-        command = [sys.executable, "-m", program.partition(".")[0], *arguments]
+        command = [sys.executable, "-m", _module_of(program), *arguments]
         return subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=timeout, check=False, cwd=cwd, input=input
         )
@@ -138,6 +138,11 @@ def run(
         output.seek(0)
         errors.seek(0)
         return subprocess.CompletedProcess(arguments, process.wait(), output.read(), errors.read())
+
+
+def _module_of(program: str) -> str:
+    """What Python runs as `__main__`."""
+    return program.partition(".")[0] if program in _PROGRAMS else program
 
 
 def _text_file() -> IO[str]:

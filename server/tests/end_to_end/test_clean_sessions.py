@@ -17,7 +17,7 @@ import pytest
 
 from server.tests.service import Service, running_service
 
-SWITCHES = int(os.environ.get("PLAINSQL_TEST_SWITCHES", "20"))
+SWITCHES = int(os.environ.get("PLAINSQL_TEST_SWITCHES", "8"))
 
 # The twelve kinds, and some settings more whose change would be felt.
 KINDS = {

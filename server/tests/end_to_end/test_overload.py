@@ -18,7 +18,7 @@ from server.tests.load import IS_FULL, STALL_S, Answer, Node, percentile, runnin
 from server.tests.sampling import sampling
 from server.tests.service import Service
 
-SECONDS = size("PLAINSQL_TEST_OVERLOAD_S", 5)
+SECONDS = size("PLAINSQL_TEST_OVERLOAD_S", 3)
 # The short form runs beside other tests on the same two cores, which delays clients and service alike; the full
 # size (60 s), run alone, holds the figures themselves.
 TOLERANCE = 1 if SECONDS >= 15 else 2

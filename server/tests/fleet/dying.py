@@ -6,7 +6,6 @@ Owns the list of points. A point is a function of ours, before which or after wh
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 from typing import Any
 
@@ -16,6 +15,7 @@ from plainsql_server.directory import moves as stored_moves
 from plainsql_server.directory.connection import Directory
 from plainsql_server.engine.admin import change_apply, fencing, provisioning
 from plainsql_server.operations import move as operation
+from server.tests import forks
 from server.tests.fleet.concurrent_changes import ChangeInjector
 from server.tests.fleet.stage import Fleet
 
@@ -43,9 +43,8 @@ ALIVE_S = 1.0
 
 def die_at(point: str, fleet: Fleet) -> None:
     """Has a mover to the second cell die at that point."""
-    command = [sys.executable, "-m", "server.tests.fleet.dying", point, "second"]
-    died = subprocess.run(command, env=fleet.now.environment(), capture_output=True, timeout=100, check=False)
-    assert died.returncode == -signal.SIGKILL, died.stderr.decode()
+    died = forks.run([point, "second"], fleet.now.environment(), program="server.tests.fleet.dying", timeout=100)
+    assert died.returncode == -signal.SIGKILL, died.stderr
 
 
 def main(point: str, to: str) -> None:

@@ -2,23 +2,22 @@
 
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from server.tests import forks
 from server.tests.postgres import Postgres
 
 
 @contextmanager
 def guarded(postgres: Postgres, ending: signal.Signals = signal.SIGTERM) -> Iterator[Path]:
     """`plainsql-server cell guard` for the length of the block; yields what it says."""
-    command = [sys.executable, "-m", "plainsql_server", "cell", "guard", f"{postgres.socket_dir}/data"]
-    with tempfile.TemporaryDirectory(prefix="plainsql-guard-") as folder, (Path(folder) / "log").open("w") as log:
-        guard = subprocess.Popen(command, stderr=log)
+    command = ["cell", "guard", f"{postgres.socket_dir}/data"]
+    with tempfile.TemporaryDirectory(prefix="plainsql-guard-") as folder, (Path(folder) / "log").open("wb") as log:
+        guard = forks.start(command, os.environ, log, Path(folder))
         try:
             # An eighth of a larger machine is more than one statement can take.
             os.sched_setaffinity(guard.pid, sorted(os.sched_getaffinity(0))[:2])
