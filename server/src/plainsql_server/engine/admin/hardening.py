@@ -13,11 +13,13 @@ from plainsql_server.engine.admin import extensions
 from plainsql_server.engine.admin.cell import TEMP_FILE_LIMIT
 
 # Functions that PUBLIC may execute in a new database but a tenant must not. They fill structures that all tenants of
-# the cell share (lock table, notification queue), write to the WAL at will, access the server's files, list the gids of
-# other tenants' prepared transactions, or read the lock table, which blocks it for everyone meanwhile.
+# the cell share (lock table, notification queue), write to the WAL at will, access the server's files, identify the
+# cluster, list the gids of other tenants' prepared transactions, or read the lock table, which blocks it for everyone
+# meanwhile.
 FORBIDDEN_FUNCTIONS = (
     r"^(pg_(try_)?advisory_.*|pg_notify|pg_logical_emit_message|lo_.*|lowrite|pg_export_snapshot"
     r"|pg_tablespace_(size|databases|location)|inet_server_(addr|port)|pg_prepared_xact"
+    r"|pg_control_(system|checkpoint|recovery|init)"
     r"|pg_lock_status|pg_(safe_snapshot_)?blocking_pids|pg_isolation_test_session_is_blocked)$"
 )
 
