@@ -144,4 +144,6 @@ async def test_a_plane_that_lacks_the_key_serves_what_needs_no_secret(service: S
             assert (await client.query("select 1 as n")).value == 1
             await client.post("/v1/query", {"sql": "select 1"}, idempotency_key="k")
             assert (await client.answer()).code == "service_failure"
-        assert "which PLAINSQL_SECRETS_KEYS does not contain" in node.log.read_text()
+        # The log is written a little later.
+        missing = "which PLAINSQL_SECRETS_KEYS does not contain"
+        await wait_until(lambda: missing in node.log.read_text(), _LIMIT_S)
