@@ -22,7 +22,7 @@ After=network-online.target plainsql-etcd.service
 User=postgres
 Group=postgres
 ExecStart=/usr/bin/env patroni /etc/plainsql/patroni.yml
-ExecReload=/bin/kill -s HUP $MAINPID
+ExecReload=/bin/sh -c "kill -s HUP $MAINPID"
 Restart=always
 RestartSec=1
 # PostgreSQL must not outlive Patroni: only Patroni knows when another server leads.

@@ -55,7 +55,8 @@ User={user}
 Group={user}
 EnvironmentFile={folder}/{plane}.env
 ExecStart={program} {plane}
-ExecReload=/bin/kill -s HUP $MAINPID
+# A minimal machine has no program `kill`, but every shell has the command.
+ExecReload=/bin/sh -c "kill -s HUP $MAINPID"
 # SIGTERM goes to the parent process, which lets its workers finish their requests.
 KillMode=mixed
 TimeoutStopSec=60
