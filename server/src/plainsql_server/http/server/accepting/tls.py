@@ -24,6 +24,10 @@ from plainsql_server.http.server.accepting.plain_http import answer, is_http
 HANDSHAKE_TIMEOUT_S = 5.0
 # What is left of that for the handshake itself, if the client said its first word late.
 _SHORTEST_S = 0.1
+# A record of TLS begins with its type, a version and its length.
+_RECORD_HEAD_BYTES = 5
+_HANDSHAKE_RECORD = 22
+_MAX_RECORD_BYTES = _RECORD_HEAD_BYTES + 16 * 1024
 # What is read of plain HTTP before the connection is closed: at once, and in total.
 _DISCARD_BYTES = 64 * 1024
 _MAX_DISCARDED_BYTES = 1024 * 1024
@@ -105,6 +109,7 @@ class Handshake:
         # Whether the event loop owns the socket.
         self._is_loops = False
         self._left_to_discard = _MAX_DISCARDED_BYTES
+        self._awaited_bytes = 1
 
     def begin(self, context: SSLContext, make: Make) -> None:
         """Waits for the client, then starts the handshake. After it, the event loop calls `connection_made`."""
@@ -121,9 +126,11 @@ class Handshake:
             self._task.cancel()
 
     def _look(self, context: SSLContext, make: Make) -> None:
-        """Looks at what the client says first. A silent one costs no more than its socket."""
+        """Looks at what the client says first. If that is nothing, or half a record, it costs a socket and no more."""
         try:
-            beginning = self._socket.recv(1, socket.MSG_PEEK)
+            beginning = self._socket.recv(_RECORD_HEAD_BYTES, socket.MSG_PEEK)
+            if beginning and not is_http(beginning) and self._must_wait(beginning):
+                return
         except BlockingIOError:
             return
         except OSError:
@@ -138,6 +145,25 @@ class Handshake:
             self._task = self._loop.create_task(self._run(context, make))
             # Called for a task that is cancelled before it runs, too.
             self._task.add_done_callback(self._end)
+
+    def _must_wait(self, beginning: bytes) -> bool:
+        """Whether the client's first record is incomplete. If so, the kernel says when it is complete.
+
+        Raises ConnectionError if the rest never comes.
+        """
+        if beginning[0] != _HANDSHAKE_RECORD:
+            return False
+        wanted_bytes = _RECORD_HEAD_BYTES
+        if len(beginning) == _RECORD_HEAD_BYTES:
+            wanted_bytes += int.from_bytes(beginning[3:])
+        if wanted_bytes > _MAX_RECORD_BYTES or len(self._socket.recv(wanted_bytes, socket.MSG_PEEK)) >= wanted_bytes:
+            wanted_bytes = 1
+        elif wanted_bytes == self._awaited_bytes:
+            # The kernel says that there is something to read, so this is the end.
+            raise ConnectionAbortedError
+        self._awaited_bytes = wanted_bytes
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted_bytes)
+        return wanted_bytes > 1
 
     def _answer_http(self) -> None:
         self._handshakes.failed["plain_http"] += 1
