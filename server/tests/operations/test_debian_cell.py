@@ -18,6 +18,8 @@ from click.testing import CliRunner, Result
 from plainsql_server.cli import main
 from plainsql_server.cli.cell.commands import cell_command
 from plainsql_server.dev.ports import free_port
+from plainsql_server.operations.setup.checks import check_cell_cluster
+from plainsql_server.operations.setup.machine import Machine, SetupError
 from server.tests.postgres import SUPERUSER
 
 _KEPT = ".before-plainsql"
@@ -114,8 +116,14 @@ def test_a_new_debian_cluster_becomes_a_cell(cluster: DebianCluster) -> None:
     assert "is not a superuser" in weak.output
     assert not (cluster.config / "conf.d/plainsql.conf").exists()
 
+    machine = Machine("sql.example", "/opt/plainsql/bin/plainsql-server", clusters=cluster.root / "etc")
+    if os.geteuid() == 0:
+        # `setup` would shut others out, and says whom. It leaves a cluster alone that is a cell already.
+        with pytest.raises(SetupError, match="it has the role weak"):
+            check_cell_cluster(machine)
     made = cluster.init()
     assert made.exit_code == 0, made.output
+    check_cell_cluster(machine)
     assert f"Created the role '{SUPERUSER}'" in made.output
 
     cluster.run("pg_ctlcluster", "restart", "--mode", "immediate")

@@ -1,5 +1,8 @@
 """Generated files in the place of others: nothing that somebody else wrote is lost."""
 
+import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,6 +11,7 @@ from plainsql_server.operations.files.placing import WRITTEN_BY, place_file, wit
 
 pytestmark = pytest.mark.unit
 
+_COPY_STAT = shutil.copystat
 _OURS = f"{WRITTEN_BY} Do not edit.\n"
 
 
@@ -52,3 +56,35 @@ def test_what_was_added_by_hand_to_a_generated_file_is_kept(tmp_path: Path) -> N
     kept = place_file(file, _OURS).kept
     assert kept is not None
     assert kept.read_text() == _OURS
+
+
+@pytest.fixture
+def narrow_umask() -> Iterator[None]:
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
+def test_a_copy_is_never_readable_by_more_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    modes = []
+
+    def note_mode(source: Path, copy: Path, **options: bool) -> None:
+        modes.append(os.stat(copy).st_mode & 0o777)
+        _COPY_STAT(source, copy, **options)
+
+    monkeypatch.setattr(shutil, "copystat", note_mode)
+    file = tmp_path / "pg_hba.conf"
+    file.write_text("secret\n")
+    file.chmod(0o640)
+    kept = place_file(file, _OURS).kept
+    assert kept is not None
+    # With content, and before it gets the permissions of the file, only its owner can read it.
+    assert modes == [0o600]
+    assert kept.stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.usefixtures("narrow_umask")
+def test_the_permissions_of_folders_and_files_do_not_depend_on_the_umask(tmp_path: Path) -> None:
+    place_file(tmp_path / "unit.d/plainsql.conf", _OURS)
+    assert (tmp_path / "unit.d").stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / "unit.d/plainsql.conf").stat().st_mode & 0o777 == 0o644

@@ -13,34 +13,12 @@ import click
 
 from plainsql_server.cli.output import remark
 from plainsql_server.cli.setup.program import own_program, program_option
-from plainsql_server.operations.files.cell import BACKEND_MEMORY_BYTES, HEADING, CellConfig, Tls
+from plainsql_server.operations.files.cell import CellConfig, Tls
+from plainsql_server.operations.files.drop_in import memory_drop_in
 from plainsql_server.operations.files.machine_memory import machine_memory_bytes
 from plainsql_server.operations.files.placing import place_file
 from plainsql_server.operations.files.sizing import GIB
 from plainsql_server.operations.files.units import guard_unit
-
-# Resource limits and hardening for every systemd unit that runs PostgreSQL.
-BOUNDS = f"""\
-# Memory limit of one backend, without the shared buffers. A statement that needs more fails alone.
-LimitDATA={BACKEND_MEMORY_BYTES // 1024**2}M
-# If the machine runs out of memory, a backend is killed and not the server.
-OOMScoreAdjust=-900
-Environment=PG_OOM_ADJUST_FILE=/proc/self/oom_score_adj PG_OOM_ADJUST_VALUE=0
-# A separate scheduler group. The priorities that the guard sets apply within it.
-CPUWeight=100
-# A cell's host runs only the cell, so its processes need access to nothing else.
-NoNewPrivileges=yes
-ProtectHome=yes
-PrivateTmp=yes
-ProtectKernelTunables=yes
-ProtectControlGroups=yes
-RestrictSUIDSGID=yes
-"""
-
-_UNIT = f"""\
-{HEADING}# A drop-in for PostgreSQL's own unit: /etc/systemd/system/postgresql@.service.d/plainsql.conf
-[Service]
-{BOUNDS}"""
 
 memory_option = click.option(
     "--memory-gib", type=click.FloatRange(min=0, min_open=True), metavar="GIB",
@@ -139,7 +117,7 @@ def texts_of(options: FileOptions) -> dict[str, str]:
         )  # fmt: skip
         return {
             "conf.d/plainsql.conf": config.postgresql_conf(), "pg_hba.conf": config.pg_hba_conf(),
-            "pg_ident.conf": config.pg_ident_conf(), "memory.conf": _UNIT,
+            "pg_ident.conf": config.pg_ident_conf(), "memory.conf": memory_drop_in(),
             "guard.service": guard_unit(options["program"] or own_program(), options["data_folder"]),
         }  # fmt: skip
     except ValueError as error:

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import click
 
-from plainsql_server.cli.cell.files import BOUNDS, memory_bytes, memory_option
+from plainsql_server.cli.cell.files import memory_bytes, memory_option
 from plainsql_server.cli.output import remark
 from plainsql_server.operations.files.cell import CellConfig, Tls
+from plainsql_server.operations.files.drop_in import BOUNDS
 from plainsql_server.operations.files.ha_cell import HEADING, Files, HaConfig, Node
 
 _LEAST_NODES = 3

@@ -6,6 +6,8 @@ import click
 
 from plainsql_server.cli.output import remark
 from plainsql_server.cli.setup.program import own_program
+from plainsql_server.operations.pki.register import PkiError
+from plainsql_server.operations.setup.checks import check_cell_cluster, check_program
 from plainsql_server.operations.setup.machine import Machine, SetupError, find_machine
 from plainsql_server.operations.setup.steps import steps_of
 
@@ -13,7 +15,11 @@ from plainsql_server.operations.setup.steps import steps_of
 @click.command("setup")
 @click.argument("host")
 @click.option("--dry-run", is_flag=True, help="Only show the steps that are left to do.")
-def setup_command(host: str, dry_run: bool) -> None:
+@click.option(
+    "--use-existing", is_flag=True,
+    help="Make a cell of the cluster `main` although it has databases or roles of others, who can't log in afterwards.",
+)  # fmt: skip
+def setup_command(host: str, dry_run: bool, use_existing: bool) -> None:
     """Prepare this Debian machine for the whole service. HOST is the name that customers will use for it.
 
     Shows each step as the command that you could type instead: system users, certificates, a PostgreSQL cluster for
@@ -25,10 +31,15 @@ def setup_command(host: str, dry_run: bool) -> None:
     """
     if os.geteuid() != 0:
         raise click.ClickException("Run this as root: it creates system users and writes to /etc.")
+    # Other users must be able to read most of what this writes. Keys have permissions of their own.
+    os.umask(0o022)
     try:
         machine = find_machine(host, own_program())
+        check_program(machine)
+        if not use_existing:
+            check_cell_cluster(machine)
         done = _prepare(machine, dry_run=dry_run)
-    except (SetupError, OSError) as error:
+    except (SetupError, PkiError, OSError) as error:
         raise click.ClickException(f"{error} Run `plainsql-server setup` again to continue.") from error
     remark("Dry run: nothing was changed." if dry_run else _next(machine, done))
 
@@ -41,8 +52,9 @@ def _prepare(machine: Machine, *, dry_run: bool) -> int:
             done += 1
             continue
         remark(f"+ {step.shown}")
-        if not dry_run:
-            step.run()
+        notes = "" if dry_run else step.run()
+        for line in notes.splitlines():
+            remark(f"  {line}")
     return done
 
 

@@ -58,6 +58,8 @@ def make_folder(folder: Path) -> None:
         return
     make_folder(folder.parent)
     folder.mkdir()
+    # Not what the umask of a shell says: other users read the files in it.
+    folder.chmod(0o755)
     _give(folder, folder.parent.stat())
 
 
@@ -67,18 +69,27 @@ def _keep(path: Path) -> Path:
     copies = (path.with_name(name) for name in names)
     copy = next(each for each in copies if not each.exists() or each.read_bytes() == content)
     if not copy.exists():
-        unfinished = _beside(copy)
-        shutil.copy2(path, unfinished)
-        _give(unfinished, path.stat())
-        unfinished.rename(copy)
+        _copy(path, content, copy)
     return copy
+
+
+def _copy(path: Path, content: bytes, copy: Path) -> None:
+    """Write a copy that at no time more users can read than the file itself."""
+    before, unfinished = path.stat(), _beside(copy)
+    with open(_new_file(unfinished), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    _give(unfinished, before)
+    shutil.copystat(path, unfinished)
+    unfinished.rename(copy)
 
 
 def _replace(path: Path, text: str, mode: int) -> None:
     """Write to another name and rename, so that a crash leaves the old or the new file."""
     before = path.stat() if path.exists() else None
     unfinished = _beside(path)
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    descriptor = _new_file(unfinished)
     with open(descriptor, "w") as file:
         file.write(text)
         _give(unfinished, before or path.parent.stat())
@@ -86,6 +97,10 @@ def _replace(path: Path, text: str, mode: int) -> None:
         file.flush()
         os.fsync(descriptor)
     unfinished.rename(path)
+
+
+def _new_file(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
 
 
 def _beside(path: Path) -> Path:

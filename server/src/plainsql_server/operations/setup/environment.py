@@ -19,6 +19,10 @@ from plainsql_server.operations.setup.machine import DIRECTORY_DATABASE, OWNER_R
 DATA_PORT, CONTROL_PORT = 8400, 8401
 SOCKET_FOLDER = "/run/postgresql"
 SECRETS_KEYS = "secrets.keys"
+# `setup` writes it last.
+LAST_FILE = "operator.env"
+# The names of organizations are UTF-8, whatever a shell's locale is.
+_ENCODING = "client_encoding=utf8"
 
 
 def environment_texts(machine: Machine) -> dict[str, str]:
@@ -30,7 +34,7 @@ def environment_texts(machine: Machine) -> dict[str, str]:
         ),
         "backup.env": _unit_text("the nightly backups", _backup(machine)),
         "owner.env": _unit_text("`migrate` and `upgrade`", {"PLAINSQL_DIRECTORY_DSN": _local_dsn(machine, OWNER_ROLE)}),
-        "operator.env": _shell_text(machine, _operator(machine)),
+        LAST_FILE: _shell_text(machine, _operator(machine)),
     }
 
 
@@ -44,7 +48,7 @@ def _urls(machine: Machine) -> dict[str, str]:
 def _plane(machine: Machine, plane: str) -> dict[str, str]:
     return {
         "PLAINSQL_DIRECTORY_DSN": f"host=localhost port={machine.directory_port} dbname={DIRECTORY_DATABASE}"
-        f" user=plainsql_{plane} sslmode=verify-full",
+        f" user=plainsql_{plane} sslmode=verify-full {_ENCODING}",
         **_urls(machine),
         **_secrets(machine),
         **_own_certificate(machine, plane),
@@ -102,7 +106,7 @@ def _operator(machine: Machine) -> dict[str, str]:
 
 
 def _local_dsn(machine: Machine, role: str) -> str:
-    return f"host={SOCKET_FOLDER} port={machine.directory_port} dbname={DIRECTORY_DATABASE} user={role}"
+    return f"host={SOCKET_FOLDER} port={machine.directory_port} dbname={DIRECTORY_DATABASE} user={role} {_ENCODING}"
 
 
 def _unit_text(what: str, variables: Mapping[str, str]) -> str:

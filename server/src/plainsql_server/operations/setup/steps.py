@@ -4,23 +4,26 @@
         if not step.is_done():
             step.run()
 
-A step that is done is left alone, so the steps can be run again: after a failure, they continue where it was. No file
-is overwritten, with one exception: PostgreSQL's own `pg_hba.conf` and `pg_ident.conf`, of which a copy is kept.
+A step that is done is left alone, so the steps can be run again: after a failure, they continue where it was. A step is
+done if the last thing that it writes exists. No file is overwritten, with one exception: PostgreSQL's own `pg_hba.conf`
+and `pg_ident.conf`, of which a copy is kept.
+
+Take the steps one by one, as above: what a later step writes depends on what earlier steps made.
 """
 
 import grp
 import os
 import pwd
 import shlex
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from plainsql_server.directory.sealing.keyring import new_key
+from plainsql_server.operations.files.drop_in import memory_drop_in
 from plainsql_server.operations.files.placing import WRITTEN_BY, place_file
-from plainsql_server.operations.files.units import BACKUP_USER, USER
+from plainsql_server.operations.files.units import BACKUP_USER, USER, guard_unit, unit_texts
+from plainsql_server.operations.setup.certificates import certificate_steps
 from plainsql_server.operations.setup.directory_files import directory_texts
 from plainsql_server.operations.setup.environment import SECRETS_KEYS, environment_texts
 from plainsql_server.operations.setup.machine import (
@@ -28,129 +31,87 @@ from plainsql_server.operations.setup.machine import (
     CELL_CLUSTER,
     DIRECTORY_CLUSTER,
     DIRECTORY_DATABASE,
+    LOCALE,
     OWNER_ROLE,
     Machine,
     SetupError,
+    with_directory_port,
 )
-
-_LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
-
-
-@dataclass(frozen=True, slots=True)
-class SetupStep:
-    """What is done, in the words of a shell, and whether it is done already."""
-
-    shown: str
-    is_done: Callable[[], bool]
-    run: Callable[[], None]
-
-
-@dataclass(frozen=True, slots=True)
-class _Certificate:
-    """A certificate of this machine: its name in the register, the folder of its files, and its owner."""
-
-    name: str
-    folder: str
-    owner: str
-    client: str | None = None
-    servers: tuple[str, ...] = ()
+from plainsql_server.operations.setup.running import AS_POSTGRES, ask, cluster_option, run, succeeds
+from plainsql_server.operations.setup.step import SetupStep, command_step
 
 
 def steps_of(machine: Machine) -> Iterator[SetupStep]:
     """Every step for a machine."""
     for user in (USER, BACKUP_USER):
         command = ["useradd", "--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin", user]
-        yield _command(command, partial(_has_user, user))
-    yield from _pki_steps(machine)
+        yield command_step(command, partial(_has_user, user))
+    # All users with a key must be able to reach it, whatever the umask was when the folder was made.
+    yield command_step(["install", "-d", "--mode=755", str(machine.config)], partial(_others_can_enter, machine.config))
+    yield from certificate_steps(machine)
     yield from _directory_steps(machine)
+    machine = with_directory_port(machine)
     yield from _cell_steps(machine)
-    yield _command([machine.program, "units"], (machine.units / "plainsql-data.service").exists)
-    keys = machine.config / SECRETS_KEYS
-    yield SetupStep(f"{machine.program} secrets new-key > {keys}", keys.exists, partial(_write_keys, keys))
+    units = [machine.units / name for name in unit_texts(machine.program)]
+    yield command_step([machine.program, "units", str(machine.units)], partial(_all_exist, units))
+    yield _keys_step(machine)
     for name, text in environment_texts(machine).items():
         yield _file(machine.config / name, text)
-    yield _command(["systemctl", "daemon-reload"], lambda: not Path("/run/systemd/system").is_dir())
+    yield command_step(["systemctl", "daemon-reload"], lambda: not Path("/run/systemd/system").is_dir())
 
 
-def _pki_steps(machine: Machine) -> Iterator[SetupStep]:
-    pki, common = machine.config / "pki", [machine.program, "pki"]
-    yield _command([*common, "init", str(pki)], (pki / "register.json").exists)
-    for each in _certificates(machine):
-        kind = "client" if each.client else "server"
-        subject = ["--client", each.client] if each.client else [f"--server={host}" for host in each.servers]
-        folder = machine.config / each.folder
-        command = [*common, "issue", each.name, *subject, "--to", str(folder), "--owner", each.owner, "--pki", str(pki)]
-        yield _command(command, (folder / f"{kind}.crt").exists)
-
-
-def _certificates(machine: Machine) -> list[_Certificate]:
-    return [
-        _Certificate("cell", "cell", "postgres", servers=_LOCAL_HOSTS),
-        _Certificate("directory", "directory", "postgres", servers=_LOCAL_HOSTS),
-        _Certificate("data-server", "data", USER, servers=(machine.host,)),
-        _Certificate("control-server", "control", USER, servers=(machine.host,)),
-        _Certificate("data", "data", USER, client="plainsql_data"),
-        _Certificate("control", "control", USER, client=ADMIN_ROLE),
-        _Certificate("operator", "operator", "root", client=ADMIN_ROLE),
-        _Certificate("backup", "backup", BACKUP_USER, client=ADMIN_ROLE),
-    ]
+def is_cell(machine: Machine) -> bool:
+    """Whether `cell init` is done."""
+    return (machine.cluster(CELL_CLUSTER) / "guard.service").exists()
 
 
 def _directory_steps(machine: Machine) -> Iterator[SetupStep]:
-    port, folder = str(machine.directory_port), machine.cluster(DIRECTORY_CLUSTER)
-    create = ["pg_createcluster", machine.major, DIRECTORY_CLUSTER, "--port", port, "--start"]
-    yield _command(create, folder.exists)
-    as_postgres = ["runuser", "-u", "postgres", "--"]
-    role = [*as_postgres, "createuser", "--port", port, "--createrole", OWNER_ROLE]
-    yield _command(role, partial(_finds, port, f"SELECT FROM pg_roles WHERE rolname = '{OWNER_ROLE}'"))
-    database = [*as_postgres, "createdb", "--port", port, "--owner", OWNER_ROLE, DIRECTORY_DATABASE]
-    yield _command(database, partial(_finds, port, f"SELECT FROM pg_database WHERE datname = '{DIRECTORY_DATABASE}'"))
+    folder, place = machine.cluster(DIRECTORY_CLUSTER), [machine.major, DIRECTORY_CLUSTER]
+    # It takes the next free port.
+    create = ["env", f"LC_ALL={LOCALE}", "pg_createcluster", *place, "--encoding", "UTF8"]
+    yield SetupStep(shlex.join(create), (folder / "environment").exists, partial(_create_cluster, folder, create))
+    yield command_step(["pg_ctlcluster", *place, "start"], partial(succeeds, ["pg_ctlcluster", *place, "status"]))
+    option = cluster_option(machine, DIRECTORY_CLUSTER)
+    role = [*AS_POSTGRES, "createuser", *option, "--createrole", OWNER_ROLE]
+    yield command_step(role, partial(_finds, machine, f"SELECT 1 FROM pg_roles WHERE rolname = '{OWNER_ROLE}'"))
+    database = [*AS_POSTGRES, "createdb", *option, "--owner", OWNER_ROLE, DIRECTORY_DATABASE]
+    exists = f"SELECT 1 FROM pg_database WHERE datname = '{DIRECTORY_DATABASE}'"
+    yield command_step(database, partial(_finds, machine, exists))
     for name, text in directory_texts(machine).items():
-        file = folder / name
-        yield SetupStep(f"write {file}", partial(_is_ours, file), partial(_place, file, text))
+        yield _placed(folder / name, text, partial(_is_ours, folder / name))
+
+
+def _create_cluster(folder: Path, command: Sequence[str]) -> str:
+    if folder.exists():
+        drop = f"pg_dropcluster --stop {folder.parent.name} {folder.name}"
+        raise SetupError(f"The cluster in {folder} is not complete. If it is of no use, remove it: `{drop}`.")
+    return run(command)
 
 
 def _cell_steps(machine: Machine) -> Iterator[SetupStep]:
     """A cell that is reached from this machine only."""
     folder, own = machine.cluster(CELL_CLUSTER), machine.config / "cell"
     init = [
-        "runuser", "-u", "postgres", "--", machine.program, "cell", "init", str(folder), "--admin-role", ADMIN_ROLE,
+        *AS_POSTGRES, machine.program, "cell", "init", str(folder), "--admin-role", ADMIN_ROLE,
         "--port", str(machine.cell_port), "--data-folder", machine.cell_data_folder, "--program", machine.program,
         "--listen-addresses", "localhost", "--network", "127.0.0.1/32", "--network", "::1/128",
         "--cert-file", f"{own}/server.crt", "--key-file", f"{own}/server.key",
         "--client-ca-file", f"{own}/clients.crt", "--client-crl-file", f"{own}/clients.crl",
     ]  # fmt: skip
-    yield _command(init, (folder / "conf.d/plainsql.conf").exists)
-    unit = f"postgresql@{machine.major}-{CELL_CLUSTER}.service.d/plainsql.conf"
-    for source, target in (("memory.conf", unit), ("guard.service", "plainsql-guard.service")):
-        place = machine.units / target
-        yield _command(["install", "-D", "--mode=644", str(folder / source), str(place)], place.exists)
+    yield command_step(init, partial(is_cell, machine))
+    # Not copies of the files in the cluster's folder: the user postgres owns it, and root runs what these say.
+    drop_in = machine.units / f"postgresql@{machine.major}-{CELL_CLUSTER}.service.d/plainsql.conf"
+    yield _placed(drop_in, memory_drop_in(), drop_in.exists)
+    guard = machine.units / "plainsql-guard.service"
+    yield _placed(guard, guard_unit(machine.program, machine.cell_data_folder), guard.exists)
 
 
-def _command(command: Sequence[str], is_done: Callable[[], bool]) -> SetupStep:
-    return SetupStep(shlex.join(command), is_done, partial(_run, command))
-
-
-def _run(command: Sequence[str]) -> None:
-    ended = _ended(command)
-    if ended.returncode != 0:
-        output = " ".join((ended.stderr or ended.stdout).split())
-        raise SetupError(f"`{shlex.join(command)}` failed: {output}")
-
-
-def _ended(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+def _finds(machine: Machine, query: str) -> bool:
     try:
-        # Other users can't enter the folder of root.
-        return subprocess.run(command, check=False, capture_output=True, text=True, cwd="/")
-    except OSError as error:
-        raise SetupError(f"`{shlex.join(command)}` failed: {error}") from error
-
-
-def _finds(port: str, query: str) -> bool:
-    count = f"SELECT count(*) FROM ({query}) found"
-    psql = ["psql", "--no-psqlrc", "--tuples-only", "--port", port, "--command", count]
-    ended = _ended(["runuser", "-u", "postgres", "--", *psql])
-    return ended.returncode == 0 and ended.stdout.strip() == "1"
+        return ask(machine, DIRECTORY_CLUSTER, query) == ["1"]
+    except SetupError:
+        # The command that follows says why.
+        return False
 
 
 def _has_user(name: str) -> bool:
@@ -161,24 +122,45 @@ def _has_user(name: str) -> bool:
     return True
 
 
+def _others_can_enter(folder: Path) -> bool:
+    return folder.is_dir() and bool(folder.stat().st_mode & 0o001)
+
+
+def _all_exist(files: Sequence[Path]) -> bool:
+    return all(file.exists() for file in files)
+
+
 def _is_ours(file: Path) -> bool:
     return file.exists() and file.read_text(errors="replace").startswith(WRITTEN_BY)
 
 
-def _place(file: Path, text: str) -> None:
-    place_file(file, text)
+def _placed(file: Path, text: str, is_done: Callable[[], bool]) -> SetupStep:
+    return SetupStep(f"write {file}", is_done, partial(_place, file, text))
+
+
+def _place(file: Path, text: str) -> str:
+    kept = place_file(file, text).kept
+    return f"The previous {file.name} is now {kept}." if kept else ""
 
 
 def _file(path: Path, text: str) -> SetupStep:
     return SetupStep(f"write {path}", path.exists, partial(_write, path, text))
 
 
-def _write_keys(path: Path) -> None:
+def _keys_step(machine: Machine) -> SetupStep:
+    path = machine.config / SECRETS_KEYS
+    shown = (
+        f"(umask 077 && {machine.program} secrets new-key > {path}) && chgrp {USER} {path} && chmod 640 {path}"
+    )  # fmt: skip
+    return SetupStep(shown, path.exists, partial(_write_keys, path))
+
+
+def _write_keys(path: Path) -> str:
     """Write a new key, for root and the planes."""
-    _write(path, f"{new_key()}\n", group=USER)
+    return _write(path, f"{new_key()}\n", group=USER)
 
 
-def _write(path: Path, text: str, group: str | None = None) -> None:
+def _write(path: Path, text: str, group: str | None = None) -> str:
     """Write a new file that only root can read, and a group if there is one. It has its name when it is complete."""
     unfinished = path.with_name(f".{path.name}.unfinished")
     with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
@@ -189,3 +171,4 @@ def _write(path: Path, text: str, group: str | None = None) -> None:
         file.flush()
         os.fsync(file.fileno())
     unfinished.rename(path)
+    return ""

@@ -1,0 +1,26 @@
+"""One step of `setup`.
+
+command_step(["useradd", "plainsql"], is_done)
+"""
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from plainsql_server.operations.setup.running import run
+
+
+@dataclass(frozen=True, slots=True)
+class SetupStep:
+    """What is done, in the words of a shell, and whether it is done already."""
+
+    shown: str
+    is_done: Callable[[], bool]
+    run: Callable[[], str]
+    """Does it, and returns what the operator should read: warnings and remarks."""
+
+
+def command_step(command: Sequence[str], is_done: Callable[[], bool]) -> SetupStep:
+    """A step that is one command."""
+    return SetupStep(shlex.join(command), is_done, partial(run, command))
