@@ -283,8 +283,11 @@ def _serve_forks() -> None:
     import uvicorn._subprocess  # noqa: PLC0415
 
     import plainsql_server.cli as commands  # noqa: PLC0415
+    from plainsql_server.dev import service  # noqa: PLC0415
 
     setattr(uvicorn._subprocess, "spawn", _Forked())  # noqa: B010  # mypy knows it as a context
+    # So that `dev` can fork a plane whose workers are forks, too.
+    setattr(service.Plane, "_is_forked", property(lambda _: True, lambda *_: None))  # noqa: B010
 
     for module in (*_PROGRAMS, *_LOADED):
         importlib.import_module(module)

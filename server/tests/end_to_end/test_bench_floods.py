@@ -18,7 +18,7 @@ from server.tests.service import running_service
 
 pytestmark = pytest.mark.timing
 
-DATABASES = 20
+DATABASES = 10
 CLIENTS = 32
 
 

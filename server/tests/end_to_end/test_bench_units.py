@@ -40,13 +40,15 @@ def test_costs_the_cap_and_the_rates_are_shown(
             f"set role {stack.owner_role}; create table pgbench_accounts (aid int primary key, abalance int not null);"
             " insert into pgbench_accounts select g, 0 from generate_series(1, 50) g"
         )
-        lines = units.show(stack, units.Plan(1, 0.2, 2, reads=(2, 4), rows=50))
+        lines = units.show(stack, units.Plan(1, 0.3, 2, reads=(2, 4), rows=50))
         changed = int(stack.psql("select sum(abalance) from pgbench_accounts"))
     printed = capsys.readouterr().out.splitlines()
     print("\n".join(printed))
-    # Each insert and each count is rehearsed with all before it; no two inserts are adjacent.
-    assert [re.split(r"\s{2,}", line.strip())[:3] for line in printed[1:3]] == [["2", "5", "14"], ["4", "9", "44"]]
-    assert f"has read {_READS + 1} times; at most {_READS}" in printed[4]
+    # Each insert and each read is rehearsed with all before it; no two inserts are adjacent.
+    counts = [re.split(r"\s{2,}", line.strip())[:4] for line in printed[1:5]]
+    costs = [["2", "5", "14"], ["4", "9", "44"]]
+    assert counts == [[kind, *cost] for kind in ("the row", "a count") for cost in costs]
+    assert f"has read {_READS + 1} times; at most {_READS}" in printed[6]
     assert [line.name for line in lines] == [
         f"{name}, {clients} at once" for name in ("get, change, commit", "10 statements") for clients in (1, 2)
     ]
