@@ -8,10 +8,10 @@ import pytest
 
 from plainsql_server.control_plane import databases, organizations
 from plainsql_server.core.actor import OPERATOR
-from plainsql_server.core.errors import InternalError
+from plainsql_server.core.errors import ConflictError, InternalError
 from plainsql_server.directory import databases as stored
 from plainsql_server.directory.connection import Directory
-from plainsql_server.directory.databases import DatabaseRecord
+from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
 from plainsql_server.directory.sealing.keyring import Keyring, key_id, new_key, sealed_under
 from plainsql_server.directory.sealing.rows import reseal_all, secret_states
 from server.tests.customers import Customers
@@ -99,13 +99,13 @@ async def test_new_secrets_are_sealed_and_a_rotation_seals_the_others(filled: st
         made = await databases.create(directory, owner.id, "three")
         assert sealed_under(made.record_secret) == IDS[0]
         assert (await secret_states(directory)).unsealed == 2
-        assert await reseal_all(directory, OPERATOR) == (2, {})
-        assert await reseal_all(directory, OPERATOR) == (0, {})
+        assert await reseal_all(directory, OPERATOR) == (2, {}, 0)
+        assert await reseal_all(directory, OPERATOR) == (0, {}, 0)
         assert [await secret_of(directory, name) for name in ("one", "two")] == before
         three = await secret_of(directory, "three")
     async with opened(filled, f"{TWO} {ONE}", refuses_unsealed=True) as directory:
         assert (await secret_states(directory)).by_key == {IDS[0]: 3}
-        assert await reseal_all(directory, OPERATOR) == (3, {})
+        assert await reseal_all(directory, OPERATOR) == (3, {}, 0)
     async with opened(filled, TWO, refuses_unsealed=True) as directory:
         assert [await secret_of(directory, name) for name in ("one", "two", "three")] == [*before, three]
     with psycopg.connect(filled) as connection:
@@ -126,13 +126,47 @@ async def test_a_secret_that_was_planted_moved_or_whose_key_is_missing_is_left_a
             await secret_of(directory, "one")
         with pytest.raises(InternalError):
             await secret_of(directory, "two")
-        resealed, unusable = await reseal_all(directory, OPERATOR)
-        assert (resealed, set(unusable)) == (0, {one.id, two.id})
+        resealed, unusable, others = await reseal_all(directory, OPERATOR)
+        assert (resealed, set(unusable), others) == (0, {one.id, two.id}, 0)
         states = await secret_states(directory)
         assert (states.unsealed, states.forged) == (1, [two.id])
         assert (await stored.find_by_id(directory, one.id) or one).record_secret == "planted"
     async with opened(filled, TWO) as directory:
         assert (await secret_states(directory)).by_missing_key == {IDS[0]: 1}
+
+
+async def test_a_process_without_the_key_stores_no_secret_and_fails_no_creation(filled: str) -> None:
+    async with opened(filled, ONE) as directory:
+        await reseal_all(directory, OPERATOR)
+        owner = await organizations.get(directory, "acme")
+        begun = await databases.insert(directory, owner.id, "begun", OPERATOR)
+    async with opened(filled, "") as directory:
+        with pytest.raises(ConflictError, match="PLAINSQL_SECRETS_KEYS") as refused:
+            await databases.create(directory, owner.id, "plain")
+        assert refused.value.code == "secrets_key_missing"
+        with pytest.raises(InternalError):
+            await databases.finish(directory, begun)
+        assert (await databases.get(directory, begun.id)).state is DatabaseState.CREATING
+    async with opened(filled, ONE) as directory:
+        assert (await databases.finish(directory, begun)).state is DatabaseState.READY
+
+
+async def test_a_rotation_says_what_it_did_not_seal(filled: str) -> None:
+    """Here something stores a plain secret whenever one is sealed."""
+    store_again = """
+        CREATE FUNCTION store_again() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN
+            NEW.record_secret := 'plain';
+            RETURN NEW;
+        END $$;
+        CREATE TRIGGER store_again BEFORE UPDATE ON databases FOR EACH ROW WHEN (OLD.name = 'one')
+        EXECUTE FUNCTION store_again();
+    """
+    with psycopg.connect(filled, autocommit=True) as connection:
+        connection.execute(store_again)
+    async with opened(filled, ONE) as directory:
+        resealed = await reseal_all(directory, OPERATOR)
+        assert (resealed.unusable, resealed.others) == ({}, 1)
 
 
 async def test_a_copy_of_the_directory_without_the_key_has_no_secret(filled: str, postgres: Postgres) -> None:

@@ -54,8 +54,9 @@ async def finish(directory: Directory, database: DatabaseRecord, by: Actor = SER
         return now is not None and now.state in possible
 
     cell = await cell_of(directory, database)
+    # Not in the `try`: a process that lacks the key leaves the creation to one that has it.
+    secret = directory.secrets.open(database.record_secret, database.engine_name)
     try:
-        secret = directory.secrets.open(database.record_secret, database.engine_name)
         async with work_of(directory).slot(cell.id):
             await provisioning.create_database(cell.conninfo, cell.admin_role, names_of(database), secret, is_wanted)
     except ServiceError as error:

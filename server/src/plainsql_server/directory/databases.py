@@ -19,6 +19,7 @@ from plainsql_server.core.names import DATABASE_ID
 from plainsql_server.directory import audit
 from plainsql_server.directory.cells import CellState
 from plainsql_server.directory.connection import Directory, DirectoryConnection
+from plainsql_server.directory.sealing.neighbours import check_can_seal
 
 _SELECT = """
     SELECT d.id, d.organization_id, d.name, d.state, d.is_default, d.plain AS without_code, d.engine_name,
@@ -99,9 +100,10 @@ async def insert(
 
     For `claim_s`, only its creator may finish it; or fill it, if it is a draft (`directory/drafts.py`). Returns None,
     and stores nothing, if the organization already has `at_most` databases. One that is `adopted` exists on its cell
-    and may contain code. Raises ConflictError if the name is taken.
+    and may contain code. Raises ConflictError if the name is taken, or if its secret can't be sealed as others are.
     """
     async with directory.connection() as connection, connection.transaction():
+        await check_can_seal(connection, directory.secrets)
         # Creations of one organization wait for each other here, so the count stays correct.
         await _lock_organization(connection, new.organization_id)
         if at_most is not None and await _count(connection, new.organization_id) >= at_most:

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from plainsql_server.core.errors import InternalError
 
 # A value is `sealed1:<key's id>:<base64 of nonce and ciphertext>`. What does not begin so is a plain secret.
-_SCHEME = "sealed1"
+SCHEME = "sealed1"
 _KEY_BYTES = 32
 _NONCE_BYTES = 12
 _ID_BYTES = 4
@@ -57,7 +57,7 @@ class Keyring:
         id_, cipher = next(iter(self._ciphers.items()))
         nonce = os.urandom(_NONCE_BYTES)
         sealed = cipher.encrypt(nonce, secret.encode(), _bound_to(id_, engine_name))
-        return f"{_SCHEME}:{id_}:{base64.b64encode(nonce + sealed).decode()}"
+        return f"{SCHEME}:{id_}:{base64.b64encode(nonce + sealed).decode()}"
 
     def open(self, stored: str, engine_name: str) -> str:
         """The secret. Raises InternalError if its key is missing, or if it was changed or is another database's."""
@@ -102,11 +102,11 @@ def key_id(key: bytes) -> str:
 def sealed_under(stored: str) -> str | None:
     """The id of the key that a stored secret needs; None for a plain one."""
     scheme, _, rest = stored.partition(":")
-    return rest.partition(":")[0] if scheme == _SCHEME else None
+    return rest.partition(":")[0] if scheme == SCHEME else None
 
 
 def _bound_to(id_: str, engine_name: str) -> bytes:
-    return f"{_SCHEME}:{id_}:{engine_name}".encode()
+    return f"{SCHEME}:{id_}:{engine_name}".encode()
 
 
 def _unusable(engine_name: str, why: str) -> InternalError:

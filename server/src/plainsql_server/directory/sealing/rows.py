@@ -1,21 +1,22 @@
 """The stored record secrets of all databases: which keys they need, and sealing them anew.
 
 states = await secret_states(directory)
-resealed, unusable = await reseal_all(directory, OPERATOR)
+resealed, unusable, others = await reseal_all(directory, OPERATOR)
 """
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from plainsql_server.core.actor import Actor
 from plainsql_server.core.errors import InternalError
 from plainsql_server.directory import audit
 from plainsql_server.directory.connection import Directory
-from plainsql_server.directory.sealing.keyring import Keyring, sealed_under
+from plainsql_server.directory.sealing.keyring import SCHEME, Keyring, sealed_under
 
 _BATCH = 500
-# A database that is swapped with another one while it is resealed is found in the next pass.
+# What is stored or swapped with another database during a pass is found in the next one.
 _PASSES = 5
 
 
@@ -42,38 +43,48 @@ async def secret_states(directory: Directory) -> SecretStates:
     return states
 
 
-async def reseal_all(directory: Directory, by: Actor) -> tuple[int, dict[str, str]]:
-    """Seals every secret with the first key. Returns how many were not, and by database why the others can't be.
+class Resealed(NamedTuple):
+    """What `reseal_all` did."""
 
-    It can run while planes and other commands do, and again after an interruption. The secrets themselves stay as they
-    are.
+    count: int
+    unusable: dict[str, str]
+    """Why secrets can't be sealed, by database."""
+    others: int
+    """How many secrets were not sealed with the first key at the end, without the unusable ones."""
+
+
+async def reseal_all(directory: Directory, by: Actor) -> Resealed:
+    """Seals every secret with the first key.
+
+    Others are left if processes go on to store secrets with another key or none. It can run while planes and other
+    commands do, and again after an interruption. The secrets themselves stay as they are.
     """
     first = directory.secrets.key_ids[0]
     async with directory.connection() as connection, connection.transaction():
         await audit.note(connection, by, "secrets.rotate", None, "directory", key=first)
-    resealed, unusable = 0, dict[str, str]()
+    resealed, unusable, others = 0, dict[str, str](), 0
     for _ in range(_PASSES):
-        changed, unusable, overtaken = await _pass(directory, first)
+        changed, unusable = await _pass(directory, first)
         resealed += changed
-        if not overtaken:
+        # Counted anew: a row can be stored behind the pass.
+        others = await _count_others(directory, first, unusable)
+        if not others:
             break
-    return resealed, unusable
+    return Resealed(resealed, unusable, others)
 
 
-async def _pass(directory: Directory, first: str) -> tuple[int, dict[str, str], bool]:
-    changed, unusable, overtaken, after = 0, dict[str, str](), False, ""
+async def _pass(directory: Directory, first: str) -> tuple[int, dict[str, str]]:
+    changed, unusable, after = 0, dict[str, str](), ""
     while rows := await _batch(directory, after):
         after = rows[-1]["id"]
         for row in rows:
             if sealed_under(row["record_secret"]) == first:
                 continue
             try:
-                done = await _reseal(directory, row)
+                changed += await _reseal(directory, row)
             except InternalError as error:
                 unusable[row["id"]] = error.internal_context or error.message
-                continue
-            changed, overtaken = changed + done, overtaken or not done
-    return changed, unusable, overtaken
+    return changed, unusable
 
 
 async def _reseal(directory: Directory, row: dict[str, Any]) -> bool:
@@ -85,6 +96,15 @@ async def _reseal(directory: Directory, row: dict[str, Any]) -> bool:
     async with directory.connection() as connection:
         updated = await connection.execute(statement, (sealed, row["id"], row["record_secret"], engine_name))
         return updated.rowcount == 1
+
+
+async def _count_others(directory: Directory, first: str, unusable: Collection[str]) -> int:
+    statement = "SELECT count(*) AS n FROM databases WHERE NOT starts_with(record_secret, %s) AND id <> ALL(%s)"
+    async with directory.connection() as connection:
+        cursor = await connection.execute(statement, (f"{SCHEME}:{first}:", list(unusable)))
+        row = await cursor.fetchone()
+    assert row is not None
+    return int(row["n"])
 
 
 async def _batch(directory: Directory, after: str) -> list[dict[str, Any]]:
