@@ -17,7 +17,9 @@ from plainsql_server.core.principal import Scope
 from plainsql_server.directory import cells as stored_cells
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.sealing.keyring import Keyring
 from server.tests.postgres import SUPERUSER
+from server.tests.sealing import keys_of
 
 T = TypeVar("T")
 
@@ -71,7 +73,8 @@ class Customers:
 
     def _run(self, work: Callable[[Directory], Awaitable[T]]) -> T:
         async def run() -> T:
-            async with Directory.open(self.directory_dsn, max_connections=1) as directory:
+            keyring = Keyring.of(keys_of(self.directory_dsn))
+            async with Directory.open(self.directory_dsn, max_connections=1, secrets=keyring) as directory:
                 return await work(directory)
 
         # In a thread, because some of the tests that call this are in an event loop already.

@@ -28,7 +28,7 @@ from server.tests.postgres import MAJOR
 from server.tests.processes import processes_of, wait_for
 from server.tests.recording import recording
 from server.tests.run_folder import template
-from server.tests.sealing import note_keys
+from server.tests.sealing import key_settings, note_keys
 from server.tests.secrets_in_logs import refuse_secrets
 
 # Services of several tests run at the same time, and beside that of the machine's user.
@@ -120,7 +120,8 @@ class Service:
 
     def operate(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """`plainsql-server …` as this service's operator."""
-        ended = forks.run(arguments, {**os.environ, "PLAINSQL_DIRECTORY_DSN": self.directory_dsn})
+        environment = {**os.environ, **key_settings(self.directory_dsn), "PLAINSQL_DIRECTORY_DSN": self.directory_dsn}
+        ended = forks.run(arguments, environment)
         ended.check_returncode()
         return ended
 
