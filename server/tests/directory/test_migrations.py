@@ -53,25 +53,52 @@ def test_a_migration_that_fails_changes_nothing(empty_dsn: str) -> None:
     assert _tables(empty_dsn) == {"roles"}
 
 
-def test_a_migration_gives_up_a_lock_that_would_make_others_wait(dsn: str) -> None:
-    with psycopg.connect(dsn) as reader:
-        reader.execute("UPDATE alembic_version SET version_num = '0016'")
-        reader.commit()
-        reader.execute("SELECT FROM organizations")
-        with pytest.raises(EngineError) as failure:
-            migrate(dsn)
-    assert failure.value.code == "directory_busy"
-
-
-def test_a_migration_of_a_directory_in_use_is_in_the_audit_log(dsn: str) -> None:
-    noted = "SELECT actor_kind, details FROM audit WHERE action = 'directory.migrate'"
+@pytest.fixture
+def dsn_0016(dsn: str) -> str:
+    """A directory before the last migration."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("ALTER TABLE organizations ADD CONSTRAINT organizations_name_key UNIQUE (name)")
         added = ("organizations_by_name", "moves_of_database", "backups_of_database", "sessions_of_organization")
         connection.execute(f"DROP INDEX {', '.join(added)}".encode())
         connection.execute("UPDATE alembic_version SET version_num = '0016'")
+    return dsn
+
+
+def test_a_migration_gives_up_a_lock_that_would_make_others_wait(dsn_0016: str) -> None:
+    with psycopg.connect(dsn_0016) as reader:
+        reader.execute("SELECT FROM organizations")
+        with pytest.raises(EngineError) as failure:
+            migrate(dsn_0016, patience_s=0)
+    assert failure.value.code == "directory_busy"
+
+
+def test_a_migration_tries_again_to_get_a_lock_and_waits_for_readers_last(dsn_0016: str) -> None:
+    waiting = """
+        SELECT virtualtransaction, (SELECT count(*) FROM pg_locks o WHERE o.pid = w.pid AND o.mode = 'ShareLock')
+        FROM pg_locks w
+        WHERE NOT granted AND mode = 'AccessExclusiveLock' AND relation = 'organizations'::regclass
+    """
+    attempts: set[tuple[str, int]] = set()
+    with (
+        ThreadPoolExecutor(1) as pool,
+        psycopg.connect(dsn_0016) as reader,
+        psycopg.connect(dsn_0016, autocommit=True) as watcher,
+    ):
+        reader.execute("SELECT FROM organizations")
+        migrating = pool.submit(migrate, dsn_0016)
+        while len(attempts) < 2 and not migrating.done():
+            attempts.update(watcher.execute(waiting).fetchall())
+        reader.rollback()
+        migrating.result()
+    # Each index was built before, with a lock on its table.
+    assert [locks >= 4 for _, locks in attempts] == [True, True]
+
+
+def test_a_migration_of_a_directory_in_use_is_in_the_audit_log(dsn_0016: str) -> None:
+    noted = "SELECT actor_kind, details FROM audit WHERE action = 'directory.migrate'"
+    with psycopg.connect(dsn_0016, autocommit=True) as connection:
         for _ in range(2):
-            migrate(dsn)
+            migrate(dsn_0016)
             assert connection.execute(noted).fetchall() == [("operator", {"from": "0016", "to": "0017"})]
 
 

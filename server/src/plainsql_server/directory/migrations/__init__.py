@@ -6,6 +6,7 @@ revision.
 
 from itertools import takewhile
 from pathlib import Path
+from time import monotonic, sleep
 
 import psycopg
 from alembic import command
@@ -21,16 +22,28 @@ from plainsql_server.core.errors import RETRY_AFTER_MS, ConflictError, EngineErr
 from plainsql_server.directory.rights.grants import Role
 
 _CONNECT_TIMEOUT_S = 5
+_PATIENCE_S = 30.0
+# Between two attempts, requests that had to wait are answered.
+_PAUSE_S = 1.0
 
 
-def migrate(dsn: str) -> None:
+def migrate(dsn: str, patience_s: float = _PATIENCE_S) -> None:
     """Brings the directory's schema and its roles' rights up to date. Blocks. Concurrent calls wait for each other.
 
-    Raises EngineError if the directory is unavailable or busy, ConflictError if the login lacks rights or roles are
-    missing, InternalError if a revision fails; nothing has changed then.
+    A lock that others hold is awaited for a short time only, again and again for `patience_s`: requests queue behind
+    the one who waits. Raises EngineError if the directory is unavailable or busy, ConflictError if the login lacks
+    rights or roles are missing, InternalError if a revision fails; nothing has changed then.
     """
+    give_up_at = monotonic() + patience_s
     with _connect(dsn) as connection:
-        _upgrade(connection)
+        while True:
+            try:
+                return _upgrade(connection)
+            except EngineError:
+                if monotonic() > give_up_at:
+                    raise
+            connection.rollback()
+            sleep(_PAUSE_S)
 
 
 def _connect(dsn: str) -> psycopg.Connection:
@@ -55,7 +68,7 @@ def _upgrade(connection: psycopg.Connection) -> None:
     except DBAPIError as error:
         if isinstance(error.orig, errors.InsufficientPrivilege):
             raise _without_rights(connection, str(error.orig)) from error
-        if isinstance(error.orig, errors.LockNotAvailable):
+        if isinstance(error.orig, errors.LockNotAvailable | errors.DeadlockDetected):
             raise EngineError(
                 "directory_busy",
                 "Another transaction holds a lock on the directory's tables. Nothing was changed.",

@@ -16,8 +16,9 @@ from plainsql_server.directory.rights.applying import statements
 # An arbitrary number that every release must share: it makes concurrent migrations wait for each other.
 _LOCK = 7_040_320_155_210_118_711
 
-# A migration that waits for a lock on a table makes every later request for it wait, too.
-_LOCK_TIMEOUT_MS = 3_000
+# A migration that waits for a lock on a table makes every later request for it wait, too. Planes wait 2 s for the
+# directory. `migrate` tries again.
+_LOCK_TIMEOUT_MS = 500
 
 
 def _run() -> None:
