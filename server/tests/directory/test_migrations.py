@@ -68,7 +68,7 @@ def test_a_migration_gives_up_a_lock_that_would_make_others_wait(dsn_0016: str) 
     with psycopg.connect(dsn_0016) as reader:
         reader.execute("SELECT FROM organizations")
         with pytest.raises(EngineError) as failure:
-            migrate(dsn_0016, patience_s=0)
+            migrate(dsn_0016, retry_for_s=0)
     assert failure.value.code == "directory_busy"
 
 

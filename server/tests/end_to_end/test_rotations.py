@@ -129,7 +129,7 @@ async def test_keys_and_logins_are_replaced_and_no_request_fails(cluster: Postgr
 
 async def rotate(dsn: str, keys: str, expected: int) -> None:
     async with Directory.open(dsn, 1, secrets=Keyring.of(keys)) as directory:
-        assert await reseal_all(directory, OPERATOR) == (expected, {})
+        assert await reseal_all(directory, OPERATOR) == (expected, {}, 0)
 
 
 def connections(cluster: Postgres) -> set[tuple[str, int]]:

@@ -45,9 +45,9 @@ def test_what_is_planted_or_moved_is_reported_and_not_sealed(stage: Stage) -> No
 
 def test_a_rotation_that_others_undo_does_not_claim_to_be_complete(stage: Stage) -> None:
     stage.ask("CREATE RULE undone AS ON UPDATE TO databases DO INSTEAD NOTHING")
-    said = rotate(stage, exit_code=1, secrets_keys=ONE)
-    assert "1 secrets are not sealed with this key" in said
-    assert "All secrets" not in said
+    printed = rotate(stage, exit_code=1, secrets_keys=ONE)
+    assert "1 secrets are not sealed with this key" in printed
+    assert "All secrets" not in printed
 
 
 def test_a_secret_goes_where_its_content_goes(stage: Stage, tmp_path: Path) -> None:

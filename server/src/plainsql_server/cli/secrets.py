@@ -38,7 +38,7 @@ def _rotate(ctx: click.Context) -> None:
         return directory.secrets.key_ids[0], await reseal_all(directory, OPERATOR)
 
     key, resealed = with_directory(rotate)
-    remark(f"Sealed {resealed.count} secrets with the key {key}.")
+    remark(f"Sealed {resealed.changed} secrets with the key {key}.")
     for database_id, why in resealed.unusable.items():
         remark(f"{database_id}: {why}")
     if resealed.unusable:

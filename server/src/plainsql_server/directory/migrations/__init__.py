@@ -22,19 +22,19 @@ from plainsql_server.core.errors import RETRY_AFTER_MS, ConflictError, EngineErr
 from plainsql_server.directory.rights.grants import Role
 
 _CONNECT_TIMEOUT_S = 5
-_PATIENCE_S = 30.0
+_RETRY_FOR_S = 30.0
 # Between two attempts, requests that had to wait are answered.
 _PAUSE_S = 1.0
 
 
-def migrate(dsn: str, patience_s: float = _PATIENCE_S) -> None:
+def migrate(dsn: str, retry_for_s: float = _RETRY_FOR_S) -> None:
     """Brings the directory's schema and its roles' rights up to date. Blocks. Concurrent calls wait for each other.
 
-    A lock that others hold is awaited for a short time only, again and again for `patience_s`: requests queue behind
+    A lock that others hold is awaited for a short time only, again and again for `retry_for_s`: requests queue behind
     the one who waits. Raises EngineError if the directory is unavailable or busy, ConflictError if the login lacks
     rights or roles are missing, InternalError if a revision fails; nothing has changed then.
     """
-    give_up_at = monotonic() + patience_s
+    give_up_at = monotonic() + retry_for_s
     with _connect(dsn) as connection:
         while True:
             try:

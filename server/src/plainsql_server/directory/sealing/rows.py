@@ -46,7 +46,7 @@ async def secret_states(directory: Directory) -> SecretStates:
 class Resealed(NamedTuple):
     """What `reseal_all` did."""
 
-    count: int
+    changed: int
     unusable: dict[str, str]
     """Why secrets can't be sealed, by database."""
     others: int
