@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
 import uvicorn
@@ -11,7 +11,7 @@ from plainsql_server.core.errors import LimitError
 from plainsql_server.core.observation import FailureObserved, Observation
 from plainsql_server.http.server.accepting.connections import ConnectionLimits, Connections
 from plainsql_server.http.server.accepting.unauthenticated import Unauthenticated
-from plainsql_server.http.server.protocol import ClientTimeouts
+from plainsql_server.http.server.protocol import ClientTimeouts, FastPathProtocol
 from plainsql_server.http.server.readiness import Readiness
 from plainsql_server.http.server.requests import AsgiScope, Receive, Request, Send
 from plainsql_server.http.server.responses import Response
@@ -87,7 +87,7 @@ async def test_closed_connections_are_reported_together() -> None:
 
 
 class Responder:
-    """Accepts the key of every request, except for those to /unknown, which wait until they are let go."""
+    """Accepts every key, except of requests to /refused, and to /unknown, which wait until they are let go."""
 
     lane = None
     timeouts = ClientTimeouts(10.0, 10.0)
@@ -105,14 +105,16 @@ class Responder:
     async def respond(self, request: Request) -> Response | None:
         if request.path == "/unknown":
             await self.may_end.wait()
-        else:
+        elif request.path != "/refused":
             request.channel.connection.key_accepted()
         if request.path == "/accepted":
             await self.may_end.wait()
         return Response(200, b"ok", [(b"content-length", b"2")])
 
-    async def __call__(self, _scope: AsgiScope, _receive: Receive, send: Send) -> None:
-        """A request with a long body. It is answered at once, as one without a valid key is."""
+    async def __call__(self, scope: AsgiScope, _receive: Receive, send: Send) -> None:
+        """A request with a long body, or behind others. It is answered as one without a valid key is."""
+        if scope["path"] == "/unknown":
+            await self.may_end.wait()
         await send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body", "body": b""})
 
@@ -251,8 +253,55 @@ async def test_a_header_that_never_ends_is_refused(clients: Clients, responder: 
     assert responder.connections.unauthenticated.load().closed == 0
 
 
+async def test_requests_that_wait_behind_an_answered_one_count(clients: Clients, responder: Responder) -> None:
+    waiting = b"POST /unknown HTTP/1.1\r\nhost: x\r\ncontent-length: 50000\r\n\r\n" + b"x" * 50_000
+    reader, _ = await clients.send(b"POST /refused HTTP/1.1\r\nhost: x\r\n\r\n" + waiting + waiting)
+    async with soon():
+        assert b"HTTP/1.1 200" in await reader.readuntil(b"ok")
+        while responder.held_bytes < 2 * len(waiting):  # noqa: ASYNC110  # the connection has no event
+            await asyncio.sleep(0.001)
+
+
+async def test_what_follows_the_end_of_a_discarded_body_counts(clients: Clients, responder: Responder) -> None:
+    reader, writer = await clients.send(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 70000\r\n\r\n")
+    async with soon():
+        assert (await reader.readline()).startswith(b"HTTP/1.1 401")
+    writer.write(b"x" * 70_000 + HALF_A_HEAD)
+    async with soon():
+        while responder.held_bytes < len(HALF_A_HEAD):  # noqa: ASYNC110  # the connection has no event
+            await asyncio.sleep(0.001)
+
+
+async def test_a_head_that_is_cut_after_long_requests_is_no_long_head(clients: Clients, responder: Responder) -> None:
+    reader, writer = await clients.send(b"")
+    async with soon():
+        while not (opened := list(responder.connections._open)):  # noqa: ASYNC110  # it has no event
+            await asyncio.sleep(0.001)
+    (connection,) = opened
+    assert isinstance(connection, FastPathProtocol)
+    # As the transport does with all that it has read.
+    complete = b"POST /refused HTTP/1.1\r\nhost: x\r\ncontent-length: 60000\r\n\r\n" + b"x" * 60_000
+    connection.data_received(complete * 3 + b"POST /refused HTTP/1.1\r\nhost:")
+    writer.write(b" x\r\n\r\n")
+    async with soon():
+        for _ in range(4):
+            assert (await reader.readuntil(b"\r\n\r\n"))[:12] in (b"HTTP/1.1 200", b"okHTTP/1.1 4", b"HTTP/1.1 401")
+
+
 async def test_a_client_may_not_send_thousands_of_requests_before_an_answer(clients: Clients) -> None:
     one = b"POST /unknown HTTP/1.1\r\nhost: x\r\n\r\n"
     reader, _ = await clients.send(one * 5_000)
+    # Without an answer: the client would take it for that to the first request.
+    async with soon():
+        with suppress(ConnectionResetError):
+            assert await reader.read() == b""
+
+
+async def test_invalid_http_gets_no_answer_before_an_earlier_request_does(clients: Clients) -> None:
+    reader, _ = await clients.send(b"POST /accepted HTTP/1.1\r\nhost: x\r\n\r\n" + b"no HTTP\r\n\r\n")
+    async with soon():
+        with suppress(ConnectionResetError):
+            assert await reader.read() == b""
+    reader, _ = await clients.send(b"no HTTP\r\n\r\n")
     async with soon():
         assert (await reader.readline()).startswith(b"HTTP/1.1 400")

@@ -34,6 +34,8 @@ _MODULUS_MASK = (1 << (8 * _ROW_BYTES)) - 1
 # A row takes time even if it is empty: little counts as size, so that many small rows can be hashed, but more as work.
 _COST_OF_ROW = 32
 _WORK_OF_ROW = 1024
+# Looking at a value where it is takes longer than hashing a short one.
+_WORK_OF_VIEW = 256
 # Other requests run after this much work, in bytes to hash: a fraction of a millisecond.
 _PAUSE_AFTER = 16 * 1024
 
@@ -94,6 +96,9 @@ class RowHasher:
         nulls = []
         for column in self._numbers:
             value = view_at(row, column)
+            self._work += _WORK_OF_VIEW
+            if self._work > _PAUSE_AFTER:
+                await self._pause()
             if column:
                 hashed.update(b"\0")
                 self._spend(1)

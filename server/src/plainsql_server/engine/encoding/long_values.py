@@ -16,6 +16,13 @@ from psycopg.pq.abc import PGresult
 
 View = Callable[[int, int], memoryview | None]
 
+_EMPTY = memoryview(b"")
+# Arrays of ctypes would do, too, but each length is a type of its own, which takes 20 times as long to make.
+_READ_ONLY = 0x100
+_view = ctypes.pythonapi.PyMemoryView_FromMemory
+_view.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int]
+_view.restype = ctypes.py_object
+
 
 def views(result: PGresult) -> View:
     """The function that returns a value of this result; None for a null."""
@@ -37,9 +44,10 @@ def _views(result: PGresult) -> View:
 
     def value_at(row: int, column: int) -> memoryview | None:
         length = _length(pointer, row, column)
-        if not length and _is_null(pointer, row, column):
-            return None
-        return memoryview((ctypes.c_char * length).from_address(_value(pointer, row, column))).cast("B")
+        if not length:
+            return None if _is_null(pointer, row, column) else _EMPTY
+        view: memoryview = _view(_value(pointer, row, column), length, _READ_ONLY)
+        return view
 
     return value_at
 

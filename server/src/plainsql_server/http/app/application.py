@@ -99,6 +99,7 @@ class Application:
             elif request.head_start is not None:
                 # The fast lane has authenticated it.
                 principal = request.head_start.principal
+                request.channel.connection.key_accepted()
                 if not request.has_permit:
                     await take_permit(request, principal, self._permits)
                 response = await route.answer(request, principal)

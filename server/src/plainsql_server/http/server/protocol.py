@@ -24,7 +24,7 @@ from plainsql_server.http.server.errors import error_response
 from plainsql_server.http.server.fast_lane import Lane, Track
 from plainsql_server.http.server.long_body import LongBody, send_parts
 from plainsql_server.http.server.readiness import Readiness
-from plainsql_server.http.server.request_head import BETWEEN_REQUESTS, IN_BODY, IN_HEAD, MAX_OPEN_HEAD_BYTES, Head
+from plainsql_server.http.server.request_head import BETWEEN_REQUESTS, IN_BODY, IN_HEAD, MAX_HEAD_BYTES, Head
 from plainsql_server.http.server.requests import CHANNEL, Request
 from plainsql_server.http.server.responses import Response, rendered
 from plainsql_server.http.server.sink import reset
@@ -130,15 +130,21 @@ class FastPathProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Has the parser read what the client sent."""
-        if not self._is_exempt and not self._unauthenticated.hold(self, len(data)):
+        was_exempt, begun = self._is_exempt, self._head.begun
+        if not was_exempt and not self._unauthenticated.hold(self, len(data)):
             return
         super().data_received(data)
-        if self._head.progress == IN_HEAD:
+        progress = self._head.progress
+        if was_exempt and not self._is_exempt and (progress != BETWEEN_REQUESTS or self.pipeline):
+            # The data had the end of what was exempt, and of what comes after it, too much may be kept.
+            self._unauthenticated.hold(self, len(data))
+        elif progress == IN_HEAD and self._head.begun == begun:
             self._limit_head(len(data))
 
     def _limit_head(self, size_bytes: int) -> None:
+        """Counts what arrives of a head that began earlier. How much of the data before belongs to it is not known."""
         self._open_head_bytes += size_bytes
-        if self._open_head_bytes > MAX_OPEN_HEAD_BYTES:
+        if self._open_head_bytes > MAX_HEAD_BYTES:
             self.send_400_response("The URL and the headers of the request are too long.")
 
     @property
@@ -283,11 +289,11 @@ class FastPathProtocol(HttpToolsProtocol):
             self._idle_timer = self.loop.call_later(self.timeout_keep_alive, self._look_at_idleness)
 
     def _forget_answered(self) -> None:
-        """Counts nothing of an answered request, unless the next one has begun to arrive: some of its bytes count."""
+        """Counts nothing of an answered request, unless others wait or arrive behind it: some bytes are theirs."""
         progress = self._head.progress
         is_answered = progress == IN_BODY and self.cycle.response_complete
         self._is_exempt = is_answered
-        if progress == BETWEEN_REQUESTS or is_answered:
+        if not self.pipeline and (progress == BETWEEN_REQUESTS or is_answered):
             self._unauthenticated.release(self)
 
     def _unset_keepalive_if_required(self) -> None:
@@ -325,8 +331,17 @@ class FastPathProtocol(HttpToolsProtocol):
         self._close_in_time()
 
     def send_400_response(self, msg: str) -> None:
-        """Answers invalid HTTP in the shape that every error has."""
-        self.refuse(RequestError("malformed_request", msg))
+        """Answers invalid HTTP in the shape that every error has, unless the client awaits an earlier answer."""
+        if self._owes_an_earlier_answer():
+            # It would take this for the earlier answer, and for the truth about a statement that may have run.
+            self.transport.abort()
+        else:
+            self.refuse(RequestError("malformed_request", msg))
+
+    def _owes_an_earlier_answer(self) -> bool:
+        """Whether a request is unanswered that came before the one that is arriving."""
+        is_last = self._head.progress == IN_BODY
+        return bool(self.pipeline) or self._is_in_lane() or (not is_last and self._owes_an_answer())
 
     def refuse(self, error: ServiceError) -> None:
         """Answers an invalid, incomplete or unwanted request with an error and closes the connection."""
@@ -434,7 +449,7 @@ class FastPathProtocol(HttpToolsProtocol):
 
     def _begin_with_uvicorn(self) -> None:
         if len(self.pipeline) >= _MAX_PIPELINED:
-            # This ends parsing. uvicorn then answers 400 and closes the connection.
+            # This ends parsing, and uvicorn calls `send_400_response`.
             raise httptools.HttpParserError
         super().on_message_begin()
         self.url = self._head.url

@@ -10,13 +10,11 @@ import httptools
 
 from plainsql_server.http.server.requests import Request
 
-# The URL and headers together. They are held in memory before the caller is authenticated.
+# The URL and headers together. They are held in memory before the caller is authenticated. The parser passes a header
+# on when it is complete, so the connection counts what arrives of one that never ends.
 MAX_HEAD_BYTES = 64 * 1024
 # A body up to this size is held in memory before the caller is authenticated.
 MAX_SHORT_BODY_BYTES = 64 * 1024
-# What may have arrived of a head that is not complete. The parser passes a header on when it is complete, so `Head`
-# sees nothing of one that never ends. The end of an earlier request may be in the same data.
-MAX_OPEN_HEAD_BYTES = 2 * MAX_HEAD_BYTES + MAX_SHORT_BODY_BYTES
 
 # What of a request is arriving. Plain integers, because they are set and compared for each request.
 BETWEEN_REQUESTS, IN_HEAD, IN_BODY = range(3)
