@@ -209,6 +209,16 @@ def test_a_database_is_not_replaced_by_a_backup_of_another_by_mistake(stage: Sta
     stage.run(*command, "--of-another")
 
 
+def test_a_backup_goes_to_no_other_organization_by_mistake(stage: Stage, tmp_path: Path) -> None:
+    """Its name may be the same: an organization chooses its own."""
+    file = stage.backup(tmp_path / "main.backup")
+    other = stage.run("org", "create", "acme").stdout.strip()
+    command = ["restore", "--org", other, "copy", "--input", str(file)]
+    assert f"not of {other}" in stage.run(*command, exit_code=1).stderr
+    assert stage.ask("SELECT FROM databases WHERE organization_id = %s", other) == []
+    stage.run(*command, "--of-another")
+
+
 def test_a_restore_without_the_flag_replaces_no_existing_database(stage: Stage, tmp_path: Path) -> None:
     file = stage.backup(tmp_path / "main.backup")
     taken = stage.run("restore", "--org", "acme", "main", "--input", str(file), exit_code=1)

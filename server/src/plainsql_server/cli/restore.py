@@ -34,7 +34,9 @@ _MARGIN_MS = 1_000
 )  # fmt: skip
 @pipe_option("Programs that the backup passes through first, such as 'age -d -i key.txt | zstd -dq'.")
 @click.option("--replace", is_flag=True, help="Replace the content of the existing database, given by name or ID.")
-@click.option("--of-another", is_flag=True, help="With --replace: the backup is of another database.")
+@click.option(
+    "--of-another", is_flag=True, help="The backup is of another organization; with --replace, of another database."
+)
 @click.option("--lost", is_flag=True, help="With --replace: do without the database's cell, which is lost.")
 @click.option("--to", metavar="CELL", help="Cell to restore to; by default the one with the most free capacity.")
 def restore_command(
@@ -53,8 +55,8 @@ def restore_command(
     _check_usage(
         name, organization, of_directory=of_directory, replace=replace, others=lost or of_another or to is not None
     )
-    if (lost or of_another) and not replace:
-        raise click.UsageError("--lost and --of-another need --replace.")
+    if lost and not replace:
+        raise click.UsageError("--lost needs --replace.")
     settings = read_settings()
     with _opened(source) as file, reading_through(commands, file) as stream, Bar() as bar:
         if name is None:
@@ -78,7 +80,7 @@ def restore_command(
 
             async def created(directory: Directory) -> DatabaseRecord:
                 owner = await organizations.get(directory, organization or "")
-                return await restore_database(directory, owner.id, name, stream, bar, to=to)
+                return await restore_database(directory, owner.id, name, stream, bar, to=to, of_another=of_another)
 
             restored = with_directory(created)
     if restored is None:
@@ -99,7 +101,8 @@ def _check_usage(
         raise click.UsageError("Give a database and its --org, or with --replace its ID, or --directory.")
     if of_directory and (replace or others):
         raise click.UsageError(
-            "--replace, --lost and --to can't be used with --directory. A directory is restored into an empty database."
+            "--replace, --lost, --of-another and --to can't be used with --directory. A directory is restored into an"
+            " empty database."
         )
 
 

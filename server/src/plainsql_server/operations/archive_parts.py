@@ -37,8 +37,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     format: int = msgspec.field(default=_FORMAT, name="form")
     kind: str
     name: str
-    # The database's id. Older backups have none.
+    # The ids of the database and its organization. Older backups have none.
     database_id: str = ""
+    organization_id: str = ""
     taken_at: str
     server_version: str
     dumped_by_major: int

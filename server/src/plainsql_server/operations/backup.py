@@ -61,9 +61,10 @@ async def backup_database(directory: Directory, database: DatabaseRecord, output
         program = find_program("pg_dump", version // 10_000)
         dumped = TablesDumped(source.tables)
         manifest = Manifest(
-            kind=DATABASE, name=database.name, database_id=database.id, taken_at=now().isoformat(),
-            server_version=str(version), dumped_by_major=major_of(program), owner_role=database.owner_role,
-            reader_role=database.reader_role, tables_bytes=dumped.total, is_serial=source.is_serial,
+            kind=DATABASE, name=database.name, database_id=database.id, organization_id=database.organization_id,
+            taken_at=now().isoformat(), server_version=str(version), dumped_by_major=major_of(program),
+            owner_role=database.owner_role, reader_role=database.reader_role, tables_bytes=dumped.total,
+            is_serial=source.is_serial,
         )  # fmt: skip
         writer = ArchiveWriter(output, manifest)
         shared = [*TENANT, f"--role={database.owner_role}", f"--snapshot={source.snapshot}"]

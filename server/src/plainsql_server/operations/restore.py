@@ -75,13 +75,23 @@ async def restore_database(
     progress: Progress,
     *,
     to: str | None = None,
+    of_another: bool = False,
 ) -> DatabaseRecord:
     """Restore a backup as a new database, on the cell `to` or on the one with the most free capacity.
 
-    Raises ConflictError if the name is taken, RequestError if the backup is incomplete or can't be restored. If it
-    fails or is cancelled, nothing has changed.
+    The backup must be of a database of this organization, unless `of_another`. Raises ConflictError if the name is
+    taken, RequestError if the backup is incomplete or can't be restored. If it fails or is cancelled, nothing has
+    changed.
     """
     chunks = _ArchiveChunks(await _open(source, DATABASE))
+    # Names of organizations are labels, which their owners choose.
+    if not of_another and chunks.manifest.organization_id not in ("", organization_id):
+        raise RequestError(
+            "wrong_backup",
+            f"This is a backup of the database {chunks.manifest.name!r} of the organization"
+            f" {chunks.manifest.organization_id}, not of {organization_id}.",
+            hint="If the other organization may have its content, add --of-another.",
+        )
     on = None if to is None else await chosen_cell(directory, to, organization_id)
     async with drafts.draft(directory, organization_id, name, replaces=False, on=on) as made:
         end = await _fill(await cell_of(directory, made), made, chunks, progress)

@@ -30,8 +30,9 @@ async def sealed_secrets(target: Target) -> AsyncIterator[Finding]:
         yield broken(
             _CHECK,
             f"{count} secrets are sealed with the key {key}, which PLAINSQL_SECRETS_KEYS does not contain.",
-            "Add this key on every machine, and reload the planes. Without it, these databases have no idempotency keys"
-            " and no verified reads.",
+            "Add this key on every machine, and reload the planes. If an older directory was restored, it is a key that"
+            " was replaced since: add your copy of it, and run `plainsql-server secrets rotate`. Without the key, these"
+            " databases have no idempotency keys and no verified reads.",
         )
     if states.forged:
         yield broken(
