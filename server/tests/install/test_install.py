@@ -1,5 +1,6 @@
 """docs/install.md is followed as written, on a bare Debian machine. It shows what a person sees."""
 
+import hashlib
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from server.tests.built_packages import build_packages, users_environment
 from server.tests.install.bare_machine import Machine, Outcome, Shell, bare_machine
 from server.tests.install.guide import read_guide, rotations
+from server.tests.processes import wait_for
 from server.tests.programs import need
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1700)]
@@ -24,6 +26,13 @@ _KEY = re.compile(r"svc_k_\w+")
 # Over the network, with the directory's roles and on the cell.
 _UNENCRYPTED = """select count(*) from pg_stat_activity join pg_stat_ssl using (pid)
     where client_addr is not null and not ssl"""
+# The certificates of some connections in a row, hashed.
+_SHOWN = """
+import hashlib, ssl
+for _ in range(3):
+    print(hashlib.sha256(ssl.get_server_certificate(("sql.example", {port})).strip().encode()).hexdigest())
+"""
+_LIMIT_S = 120
 _ENCRYPTED = _UNENCRYPTED.replace("not ssl", "ssl")
 
 
@@ -87,9 +96,26 @@ def test_the_guide_leads_from_a_bare_machine_to_the_first_answer(machine: Machin
         follow(shell, guide.to_first_answer[-1:])
 
         before = certificates(machine)
-        follow(shell, rotations())
+        for command in rotations():
+            follow(shell, [command])
+            # The guide says where to wait.
+            if "reload" in command:
+                wait_for(lambda: shows_its_files(machine), _LIMIT_S, str)
         follow(shell, [guide.to_first_answer[-1], "plainsql-server doctor"])
         assert not set(before) & set(certificates(machine))
+
+
+def shows_its_files(machine: Machine) -> bool:
+    """Whether new connections to the planes get the certificates that are in their folders."""
+    for port, plane in ((8400, "data"), (8401, "control")):
+        shown = machine.ask("/opt/plainsql/bin/python", "-c", _SHOWN.format(port=port))
+        if set(shown.split()) != {hashed((machine.tree / f"etc/plainsql/{plane}/server.crt").read_text())}:
+            return False
+    return True
+
+
+def hashed(certificate: str) -> str:
+    return hashlib.sha256(certificate.strip().encode()).hexdigest()
 
 
 def certificates(machine: Machine) -> list[str]:
