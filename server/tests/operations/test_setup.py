@@ -109,11 +109,13 @@ def test_what_commands_say_is_shown_and_the_umask_does_not_matter(
     warns = ["sh", "-c", "echo not for you; echo PostgreSQL will not start >&2"]
     step = SetupStep("warn", lambda: False, lambda: run(warns))
     folder = step_of(machine, "install -d")
-    monkeypatch.setattr(command, "steps_of", lambda _machine: iter([step, folder]))
+    repair = SetupStep("repair", lambda: True, lambda: "", is_repair=True)
+    monkeypatch.setattr(command, "steps_of", lambda _machine: iter([step, folder, repair]))
     result = CliRunner().invoke(main, ["setup", "sql.example"])
     assert result.exit_code == 0, result.output
     assert "+ warn\n  PostgreSQL will not start\n" in result.output
     assert "not for you" not in result.output
+    assert "This machine is prepared. Now restart" in result.output
     assert machine.config.stat().st_mode & 0o777 == 0o755
     assert os.umask(0o077) == 0o022
     # An earlier version made it with the umask of its shell.

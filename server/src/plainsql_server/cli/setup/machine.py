@@ -49,7 +49,7 @@ def _prepare(machine: Machine, *, dry_run: bool) -> int:
     done = 0
     for step in steps_of(machine):
         if step.is_done():
-            done += 1
+            done += not step.is_repair
             continue
         remark(f"+ {step.shown}")
         notes = "" if dry_run else step.run()

@@ -10,7 +10,7 @@ certificates of new ones would not be trusted by those who trust the old ones.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -56,7 +56,7 @@ def certificate_steps(machine: Machine) -> Iterator[SetupStep]:
     for each in wanted:
         subject = ["--client", each.client] if each.client else [f"--server={host}" for host in each.servers]
         revoke = [*common, "revoke", each.name, "--pki", str(pki)]
-        yield command_step(revoke, partial(_has_nothing_to_revoke, machine, each))
+        yield replace(command_step(revoke, partial(_has_nothing_to_revoke, machine, each)), is_repair=True)
         target = ["--to", str(each.folder), "--owner", each.owner, "--pki", str(pki)]
         yield command_step([*common, "issue", each.name, *subject, *target], partial(_is_issued, machine, each))
 

@@ -19,6 +19,8 @@ class SetupStep:
     is_done: Callable[[], bool]
     run: Callable[[], str]
     """Does it, and returns what the operator should read: warnings and remarks."""
+    is_repair: bool = False
+    """Whether it is needed only after an interruption."""
 
 
 def command_step(command: Sequence[str], is_done: Callable[[], bool]) -> SetupStep:
