@@ -49,6 +49,7 @@ def running_node(stack: Stack, nodes: int) -> Iterator[BenchNode]:
     environment = {
         **os.environ, "PLAINSQL_DIRECTORY_DSN": directory_dsn(stack), "PLAINSQL_DATA_PORT": str(port),
         "PLAINSQL_NODES": str(nodes), "PLAINSQL_CELL_MAX_CONNECTIONS": str(_CELL_CONNECTIONS),
+        "PLAINSQL_SECRETS_KEYS_FILE": str(stack.secrets_keys_file),
     }  # fmt: skip
     command = [sys.executable, "-m", "plainsql_server", "data"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)

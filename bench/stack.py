@@ -41,6 +41,7 @@ class Stack:
     # One for each process of the data plane.
     metrics_ports: range
     api_key: str
+    secrets_keys_file: Path
     socket: str
     port: int
     superuser: str
@@ -124,6 +125,7 @@ def described_stack(dev: Mapping[str, Any], metrics_ports: range) -> Stack:
         pids=dev["pids"],
         metrics_ports=metrics_ports,
         api_key=Path(dev["api_key_file"]).read_text().strip(),
+        secrets_keys_file=Path(dev["api_key_file"]).with_name("secrets_keys"),
         socket=postgres["socket"],
         port=postgres["port"],
         superuser=postgres["superuser"],

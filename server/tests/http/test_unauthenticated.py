@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 import uvicorn
@@ -187,15 +187,24 @@ async def test_requests_whose_key_is_looked_up_count(clients: Clients, responder
     request = b"POST /unknown HTTP/1.1\r\nhost: x\r\ncontent-length: 50000\r\n\r\n" + b"x" * 50_000
     waiting = [(await clients.send(request))[0] for _ in range(20)]
     async with soon():
-        assert await waiting[0].read() == b""
-        while responder.connections.unauthenticated.load().closed < 12:  # it has no event
+        while responder.connections.unauthenticated.load().closed < 13:  # it has no event
             assert responder.held_bytes <= LIMIT_BYTES
             await asyncio.sleep(0.001)
     responder.may_end.set()
     async with soon():
-        assert (await waiting[-1].readline()).startswith(b"HTTP/1.1 200")
+        answers = [await _first_line(reader) for reader in waiting]
         while responder.held_bytes:  # noqa: ASYNC110  # the connection has no event
             await asyncio.sleep(0.001)
+    # Of those that made way, the complete ones got no answer, and the others a refusal.
+    assert 0 < answers.count(b"HTTP/1.1 200 OK\r\n") <= 20 - 13
+    assert answers.count(b"") > 0
+
+
+async def _first_line(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.readline()
+    except ConnectionResetError:
+        return b""
 
 
 async def test_a_request_with_an_accepted_key_does_not_count(clients: Clients, responder: Responder) -> None:
@@ -293,15 +302,13 @@ async def test_a_client_may_not_send_thousands_of_requests_before_an_answer(clie
     reader, _ = await clients.send(one * 5_000)
     # Without an answer: the client would take it for that to the first request.
     async with soon():
-        with suppress(ConnectionResetError):
-            assert await reader.read() == b""
+        assert await _first_line(reader) == b""
 
 
 async def test_invalid_http_gets_no_answer_before_an_earlier_request_does(clients: Clients) -> None:
     reader, _ = await clients.send(b"POST /accepted HTTP/1.1\r\nhost: x\r\n\r\n" + b"no HTTP\r\n\r\n")
     async with soon():
-        with suppress(ConnectionResetError):
-            assert await reader.read() == b""
+        assert await _first_line(reader) == b""
     reader, _ = await clients.send(b"no HTTP\r\n\r\n")
     async with soon():
         assert (await reader.readline()).startswith(b"HTTP/1.1 400")
