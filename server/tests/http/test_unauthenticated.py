@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
 import uvicorn
@@ -305,10 +305,26 @@ async def test_a_client_may_not_send_thousands_of_requests_before_an_answer(clie
         assert await _first_line(reader) == b""
 
 
-async def test_invalid_http_gets_no_answer_before_an_earlier_request_does(clients: Clients) -> None:
+async def test_invalid_http_behind_a_request_leaves_its_answer_alone(clients: Clients, responder: Responder) -> None:
     reader, _ = await clients.send(b"POST /accepted HTTP/1.1\r\nhost: x\r\n\r\n" + b"no HTTP\r\n\r\n")
+    responder.may_end.set()
     async with soon():
-        assert await _first_line(reader) == b""
+        answer = await reader.read()
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert answer.count(b"HTTP/1.1") == 1
     reader, _ = await clients.send(b"no HTTP\r\n\r\n")
     async with soon():
         assert (await reader.readline()).startswith(b"HTTP/1.1 400")
+
+
+@pytest.mark.parametrize("endless", [b"0\r\nx-long: ", b"0;"])
+async def test_what_follows_a_body_ends(clients: Clients, endless: bytes) -> None:
+    head = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    reader, writer = await clients.send(head + endless)
+    async with soon():
+        assert (await reader.readline()).startswith(b"HTTP/1.1 401")
+        with suppress(ConnectionResetError, BrokenPipeError):
+            while not reader.at_eof():
+                writer.write(b"x" * 10_000)
+                await writer.drain()
+                await asyncio.sleep(0.001)

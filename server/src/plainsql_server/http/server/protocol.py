@@ -24,7 +24,7 @@ from plainsql_server.http.server.errors import error_response
 from plainsql_server.http.server.fast_lane import Lane, Track
 from plainsql_server.http.server.long_body import LongBody, send_parts
 from plainsql_server.http.server.readiness import Readiness
-from plainsql_server.http.server.request_head import BETWEEN_REQUESTS, IN_BODY, IN_HEAD, MAX_HEAD_BYTES, Head
+from plainsql_server.http.server.request_head import BETWEEN_REQUESTS, IN_BODY, MAX_HEAD_BYTES, Head
 from plainsql_server.http.server.requests import CHANNEL, Request
 from plainsql_server.http.server.responses import Response, rendered
 from plainsql_server.http.server.sink import reset
@@ -108,6 +108,7 @@ class FastPathProtocol(HttpToolsProtocol):
     held_bytes = 0
     _is_exempt = False
     _open_head_bytes = 0
+    _has_read_body = False
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self._head = head = Head()
@@ -133,12 +134,14 @@ class FastPathProtocol(HttpToolsProtocol):
         was_exempt, begun = self._is_exempt, self._head.begun
         if not was_exempt and not self._unauthenticated.hold(self, len(data)):
             return
+        self._has_read_body = False
         super().data_received(data)
         progress = self._head.progress
         if was_exempt and not self._is_exempt and (progress != BETWEEN_REQUESTS or self.pipeline):
             # The data had the end of what was exempt, and of what comes after it, too much may be kept.
             self._unauthenticated.hold(self, len(data))
-        elif progress == IN_HEAD and self._head.begun == begun:
+        elif progress != BETWEEN_REQUESTS and self._head.begun == begun and not self._has_read_body:
+            # Of a head, or between the parts of a body or after it: the parser keeps it until it is complete.
             self._limit_head(len(data))
 
     def _limit_head(self, size_bytes: int) -> None:
@@ -165,6 +168,8 @@ class FastPathProtocol(HttpToolsProtocol):
         self._begin_with_uvicorn()
 
     def on_body(self, body: bytes) -> None:
+        self._has_read_body = True
+        self._open_head_bytes = 0
         if self._fast_cycle is None:
             super().on_body(body)
         else:
@@ -172,6 +177,7 @@ class FastPathProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._head.progress = BETWEEN_REQUESTS
+        self._open_head_bytes = 0
         if (fast_cycle := self._fast_cycle) is None:
             if self.cycle.response_complete:
                 self._is_exempt = False
@@ -331,17 +337,19 @@ class FastPathProtocol(HttpToolsProtocol):
         self._close_in_time()
 
     def send_400_response(self, msg: str) -> None:
-        """Answers invalid HTTP in the shape that every error has, unless the client awaits an earlier answer."""
-        if self._owes_an_earlier_answer():
-            # It would take this for the earlier answer, and for the truth about a statement that may have run.
+        """Answers invalid HTTP in the shape that every error has, unless the client awaits another answer, or none.
+
+        It would take this for the earlier answer, and for the truth about a statement that may have run.
+        """
+        is_arriving = self._head.progress == IN_BODY
+        if self.pipeline or self._is_in_lane() or (is_arriving and not self._owes_an_answer()):
             self.transport.abort()
+        elif not is_arriving and self._owes_an_answer():
+            # The last answer. Nothing more is read.
+            self.cycle.keep_alive = False
+            self.flow.pause_reading()
         else:
             self.refuse(RequestError("malformed_request", msg))
-
-    def _owes_an_earlier_answer(self) -> bool:
-        """Whether a request is unanswered that came before the one that is arriving."""
-        is_last = self._head.progress == IN_BODY
-        return bool(self.pipeline) or self._is_in_lane() or (not is_last and self._owes_an_answer())
 
     def refuse(self, error: ServiceError) -> None:
         """Answers an invalid, incomplete or unwanted request with an error and closes the connection."""

@@ -149,18 +149,18 @@ class Handshake:
     def _must_wait(self, beginning: bytes) -> bool:
         """Whether the client's first record is incomplete. If so, the kernel says when it is complete.
 
-        Raises ConnectionError if the rest never comes.
+        Raises ConnectionError if this is no TLS.
         """
         if beginning[0] != _HANDSHAKE_RECORD:
-            return False
+            raise ConnectionAbortedError
         wanted_bytes = _RECORD_HEAD_BYTES
         if len(beginning) == _RECORD_HEAD_BYTES:
             wanted_bytes += int.from_bytes(beginning[3:])
         if wanted_bytes > _MAX_RECORD_BYTES or len(self._socket.recv(wanted_bytes, socket.MSG_PEEK)) >= wanted_bytes:
             wanted_bytes = 1
         elif wanted_bytes == self._awaited_bytes:
-            # The kernel says that there is something to read, so this is the end.
-            raise ConnectionAbortedError
+            # There is something to read although this is not all: the end, or the kernel is short of memory. TLS sees.
+            wanted_bytes = 1
         self._awaited_bytes = wanted_bytes
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted_bytes)
         return wanted_bytes > 1
