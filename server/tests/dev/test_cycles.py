@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import ssl
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -50,10 +51,21 @@ def rows(run: Dev) -> list[int]:
 
 
 def assert_ports_free(description: dict[str, str]) -> None:
+    """A process that is killed is not found any more a little before its sockets are closed."""
     for name in ("data_url", "control_url", "alias_url"):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("127.0.0.1", urlsplit(description[name]).port))
+        port = urlsplit(description[name]).port
+        assert port is not None
+        wait_for(partial(_is_free, port), STOP_LIMIT_S, lambda: f"{name} is in use: {description[name]}")  # noqa: B023
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 @pytest.mark.timeout(120 + 30 * CYCLES)
