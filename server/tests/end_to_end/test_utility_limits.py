@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from types import MappingProxyType, SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import psycopg
@@ -14,6 +14,7 @@ import pytest
 
 from plainsql_server.assembly import Observer, build_data_application
 from plainsql_server.data_plane import reset, service_connections, tables
+from plainsql_server.http.server.channel import ResponseChannel
 from plainsql_server.http.server.requests import Request
 from plainsql_server.limits.tiers import TIERS
 from plainsql_server.settings import Settings
@@ -37,7 +38,11 @@ async def application(database: OwnDatabase, **settings: Any) -> AsyncIterator[C
     async def call(method: str, path: str, query: str = "", **body: Any) -> dict[str, Any]:
         headers = {b"authorization": f"Bearer {database.key}".encode(), b"x-database": database.name.encode()}
         sent = msgspec.json.encode(body)
-        response = await made.respond(Request(method, path, query.encode(), headers, body=sent))
+        request = Request(method, path, query.encode(), headers, body=sent)
+        # There is no connection that would count what the caller holds.
+        connection: Any = SimpleNamespace(key_accepted=lambda: None)
+        request.channel = ResponseChannel(connection, cast("Any", None), is_chunked=True)
+        response = await made.respond(request)
         assert response is not None
         assert isinstance(response.body, bytes)
         answer: dict[str, Any] = msgspec.json.decode(response.body)
