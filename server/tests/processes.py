@@ -22,7 +22,7 @@ def children_of(pid: int) -> list[int]:
 def kill_with_children(pid: int) -> None:
     """Ends a process and its children at once, as a power cut would. When it returns, they hold nothing any more."""
     try:
-        # A parent that does not move starts nobody anew.
+        # A stopped parent starts no new children.
         os.kill(pid, signal.SIGSTOP)
     except ProcessLookupError:
         # A test may have it crash, and who started it asks for its exit code.

@@ -55,7 +55,7 @@ def assert_ports_free(description: dict[str, str]) -> None:
     for name in ("data_url", "control_url", "alias_url"):
         port = urlsplit(description[name]).port
         assert port is not None
-        wait_for(partial(_is_free, port), STOP_LIMIT_S, lambda: f"{name} is in use: {description[name]}")  # noqa: B023
+        wait_for(partial(_is_free, port), STOP_LIMIT_S, partial(str, f"{name} is in use: port {port}"))
 
 
 def _is_free(port: int) -> bool:

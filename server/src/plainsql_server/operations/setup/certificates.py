@@ -2,8 +2,9 @@
 
     for step in certificate_steps(machine): ...
 
-A certificate is registered before its files exist. If `setup` was killed between the two, nobody has the certificate:
-it is revoked, and issued again. Once `setup` was completed, nothing is revoked: the files may be on another machine.
+A certificate is registered before its files exist. If `setup` was killed between the two, the files do not exist: the
+certificate is revoked and issued again. Once `setup` was completed, nothing is revoked: the files may be on another
+machine.
 
 New authorities are made only if there is no certificate yet. If the folder of the authorities is elsewhere, the
 certificates of new ones would not be trusted by those who trust the old ones.
