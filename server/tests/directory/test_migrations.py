@@ -73,9 +73,11 @@ def test_a_migration_gives_up_a_lock_that_would_make_others_wait(dsn_0016: str) 
 
 
 def test_a_migration_tries_again_to_get_a_lock_and_waits_for_readers_last(dsn_0016: str) -> None:
+    # One reading of the locks: a second would find an attempt that has ended since, with none left.
     waiting = """
-        SELECT virtualtransaction, (SELECT count(*) FROM pg_locks o WHERE o.pid = w.pid AND o.mode = 'ShareLock')
-        FROM pg_locks w
+        WITH locks AS MATERIALIZED (SELECT * FROM pg_locks)
+        SELECT virtualtransaction, (SELECT count(*) FROM locks o WHERE o.pid = w.pid AND o.mode = 'ShareLock')
+        FROM locks w
         WHERE NOT granted AND mode = 'AccessExclusiveLock' AND relation = 'organizations'::regclass
     """
     attempts: set[tuple[str, int]] = set()
