@@ -3,16 +3,18 @@
 import argparse
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import groupby
 from pathlib import Path
 
-from bench import databases, directory, fleet, floods, leases, opening, statements, streams, units
+from bench import databases, directory, fleet, floods, leases, opening, statements, streams, units, upkeep
 from bench.bars import BARS, BARS_WITH_TLS
 from bench.report import Line, write
 from bench.rqlite import running_rqlite
-from bench.stack import Stack, running_empty_stack, running_stack
+from bench.stack import Stack, running_empty_stack, running_stack, running_stack_in, stack_folder
+from bench.tenants import new_tenants
 from bench.workloads import ROWS_PER_SCALE, SCALE, TRANSACTION, WORKLOADS
 from plainsql_server.limits.tiers import TIERS
 
@@ -91,11 +93,25 @@ def _measure_databases(arguments: argparse.Namespace) -> None:
     # The setting is of one process.
     settings = {} if limit is None else {"PLAINSQL_CELL_MAX_CONNECTIONS": str(limit // arguments.workers)}
     plan = databases.Plan(
-        arguments.databases, busy, arguments.organizations or _BUSY_ORGANIZATIONS, arguments.tier,
-        arguments.connections, arguments.rounds, arguments.seconds, is_direct=arguments.direct, has_bars=limit is None,
+        arguments.databases, busy, arguments.connections, arguments.rounds, arguments.seconds,
+        is_direct=arguments.direct, has_bars=limit is None,
     )  # fmt: skip
-    with running_empty_stack(arguments.workers, *_options(arguments), tier=arguments.tier, settings=settings) as stack:
-        lines, missed = databases.show(stack, plan)
+
+    def running(folder: Path) -> AbstractContextManager[Stack]:
+        options = _options(arguments)
+        return running_stack_in(folder, arguments.workers, *options, tier=arguments.tier, settings=settings)
+
+    with stack_folder() as folder:
+        with running(folder) as stack:
+            organizations = arguments.organizations or _BUSY_ORGANIZATIONS
+            tenants = new_tenants(stack, organizations, arguments.databases, arguments.tier)
+            lines, missed = databases.show(stack, tenants, plan)
+            if arguments.upkeep:
+                upkeep.show(stack)
+        if arguments.upkeep:
+            began_s = time.monotonic()
+            with running(folder) as stack:
+                upkeep.show_start(began_s, stack, tenants[0])
     _write(lines, arguments.output)
     _exit_if(missed, arguments.strict)
 
@@ -166,6 +182,9 @@ def _arguments() -> argparse.Namespace:
         "--cell-connections",
         type=int,
         help="connections to the cell that all data plane processes may open (default: that of the service)",
+    )
+    parser.add_argument(
+        "--upkeep", action="store_true", help="also time `doctor`, `backups` and a start, after `databases`"
     )
     parser.add_argument("--direct", action="store_true", help="spread lookups straight on the data plane")
     parser.add_argument("--keys", type=int, default=1_000_000, help="keys in the directory (default 1,000,000)")

@@ -1,6 +1,7 @@
 """What more databases cost: the same lookups spread over 1, 100 and 1,000 databases of one cell.
 
-    lines, missed = show(stack, plan)
+    tenants = new_tenants(stack, organizations, databases, tier)
+    lines, missed = show(stack, tenants, plan)
 
 Each round measures all spreads one after the other, each after a warm-up, so that what else happens to the machine
 happens to all of them. The figures that count are compared with one database in the same round. If the cell is to have
@@ -16,7 +17,7 @@ from bench import bars
 from bench.report import Line
 from bench.spreads import Figures, Load, Spread, spreads_over
 from bench.stack import Stack
-from bench.tenants import Made, Tenant, fill, make, new_tenants
+from bench.tenants import Made, Tenant, fill, make
 
 # How long the load before a measurement lasts, compared with it.
 _WARM_UP_SHARE = 0.5
@@ -28,8 +29,6 @@ class Plan:
 
     databases: int
     busy: int
-    organizations: int
-    tier: str
     connections: int
     rounds: int
     seconds: float
@@ -81,12 +80,11 @@ class Found:
         return [Line(name, unit, {"PlainSQL": self.all(figure)}) for unit, figure in figures.items()]
 
 
-def show(stack: Stack, plan: Plan) -> tuple[list[Line], list[str]]:
-    """Measures, and prints what was found. Returns it, and which figures miss their bars."""
+def show(stack: Stack, tenants: Sequence[Tenant], plan: Plan) -> tuple[list[Line], list[str]]:
+    """Makes the tenants' databases, measures, and prints what was found. Returns it, and what misses its bar."""
     url = stack.data_url if plan.is_direct else stack.alias_url
     if url is None:
         raise SystemExit("there is no alias, because nginx isn't installed; use --direct")
-    tenants = new_tenants(stack, plan.organizations, plan.databases, plan.tier)
     busy, quiet = tenants[: plan.busy], tenants[plan.busy :]
     missed = _print_made(make(stack, busy))
     _print_empty(stack, busy[0])

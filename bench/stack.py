@@ -2,6 +2,7 @@
 
     with running_stack(workers, scale, "--no-tls") as stack: …
     with running_empty_stack(workers, "--no-tls", settings={"PLAINSQL_NODES": "1"}) as stack: …
+    with running_stack_in(folder, workers, "--no-tls") as stack: …  # again and again
 
 Everything runs on this machine, the load generators too. Settings come from the environment, as always; the metrics are
 served, too.
@@ -23,15 +24,16 @@ from typing import Any
 
 from plainsql_server.dev.ports import free_port
 
-_START_LIMIT_S = 60
-# A cell with thousands of databases takes long to write its last checkpoint.
-_STOP_LIMIT_S = 120
+# A cell with thousands of databases takes long to read their files, and to write its last checkpoint.
+_START_LIMIT_S = 300
+_STOP_LIMIT_S = 300
 
 
 @dataclass(frozen=True)
 class Stack:
     """A running service and the way past it to its engine."""
 
+    folder: Path
     data_url: str
     control_url: str
     # None if nginx isn't installed.
@@ -41,7 +43,6 @@ class Stack:
     # One for each process of the data plane.
     metrics_ports: range
     api_key: str
-    secrets_keys_file: Path
     socket: str
     port: int
     superuser: str
@@ -55,6 +56,10 @@ class Stack:
     @property
     def postgres_pid(self) -> int:
         return self.pids["postgres"]
+
+    @property
+    def secrets_keys_file(self) -> Path:
+        return self.folder / "secrets_keys"
 
     @property
     def headers(self) -> dict[str, str]:
@@ -82,7 +87,25 @@ def running_empty_stack(
     workers: int, *options: str, tier: str = "dedicated", settings: Mapping[str, str] | None = None
 ) -> Iterator[Stack]:
     """A fresh service, gone afterwards. `settings` are environment variables of its own."""
+    with stack_folder() as folder, running_stack_in(folder, workers, *options, tier=tier, settings=settings) as stack:
+        yield stack
+
+
+@contextmanager
+def stack_folder() -> Iterator[Path]:
+    """An empty folder for a service's state, gone afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="plainsql-bench-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def running_stack_in(
+    folder: Path, workers: int, *options: str, tier: str = "dedicated", settings: Mapping[str, str] | None = None
+) -> Iterator[Stack]:
+    """A service with its state in a folder, which remains."""
     command = [sys.executable, "-m", "plainsql_server", "dev", "--dir", str(folder), "--tier", tier]
     command += ["--data-port=0", "--control-port=0", "--alias-port=0"]
     first_port = free_port()
@@ -97,7 +120,6 @@ def running_empty_stack(
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
             process.wait(_STOP_LIMIT_S)
-        shutil.rmtree(folder)
 
 
 def _await_description(folder: Path, process: "subprocess.Popen[bytes]") -> dict[str, Any]:
@@ -119,13 +141,13 @@ def described_stack(dev: Mapping[str, Any], metrics_ports: range) -> Stack:
     """The stack that `dev.json` describes."""
     postgres = dev["postgres"]
     stack = Stack(
+        folder=Path(dev["api_key_file"]).parent,
         data_url=dev["data_url"],
         control_url=dev["control_url"],
         alias_url=dev["alias_url"],
         pids=dev["pids"],
         metrics_ports=metrics_ports,
         api_key=Path(dev["api_key_file"]).read_text().strip(),
-        secrets_keys_file=Path(dev["api_key_file"]).with_name("secrets_keys"),
         socket=postgres["socket"],
         port=postgres["port"],
         superuser=postgres["superuser"],

@@ -3,11 +3,13 @@
 What it says about speed means nothing here; that every column is filled, and from the right processes, does.
 """
 
+import re
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from bench import databases
+from bench import databases, upkeep
 from bench.spreads import Load, open_connections, opened_connections
 from bench.stack import Stack, described_stack
 from bench.tenants import Tenant, fill, make, new_tenants
@@ -83,3 +85,15 @@ def test_a_connection_is_counted_when_it_is_opened(stack: Stack) -> None:
     stack.psql("select 1")
     stack.psql("select 1", "postgres")
     assert opened_connections(stack) == before + 1
+
+
+def test_upkeep_is_timed_with_what_the_commands_say(
+    stack: Stack, load: Load, capsys: pytest.CaptureFixture[str]
+) -> None:
+    upkeep.show(stack)
+    upkeep.show_start(time.monotonic(), stack, load.tenants[0])
+    doctor, backups, start = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"doctor: \d+\.\d s: \d+ good, .*", doctor)
+    # The directory, the service's own database, and those of the load.
+    assert re.fullmatch(rf"backups: \d+\.\d s: {2 + DATABASES} of {2 + DATABASES} backed up; 0 old .*", backups)
+    assert re.fullmatch(r"start: ready after 0\.\d s, the first answer after \d+\.\d s", start)
