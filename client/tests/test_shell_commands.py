@@ -60,6 +60,11 @@ def test_a_script_uses_commands_and_transactions(service: Service, table: str, t
     assert (tmp_path / "out.ndjson").read_text() == '{"id":1}\n'
 
 
+def test_timing_is_about_the_time_alone(service: Service, table: str) -> None:
+    done = run(service, input=f"\\timing\ninsert into {table} values (1, 'one');\n")
+    assert done.stderr.splitlines()[-2:] == ["Timing is off.", "INSERT 1 row"]
+
+
 def test_a_transaction_of_a_script_is_all_or_nothing(service: Service, db: plainsql.Client, table: str) -> None:
     insert = f"insert into {table} values (1, 'x');"
     failed = run(service, input=f"begin; {insert} select 1 / 0; commit;")

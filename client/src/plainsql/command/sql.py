@@ -41,14 +41,15 @@ def _run_alone(db: Client, sql: str, options: argparse.Namespace) -> None:
     say(summary(result))
 
 
-def summary(result: Result) -> str:
+def summary(result: Result, *, with_time: bool = True) -> str:
     """The line printed below a result."""
     rows = len(result) if result.columns else result.affected_rows
     counted = f"{result.command} {rows} {'row' if rows == 1 else 'rows'}"
     if not result.columns and not result.affected_rows:
         counted = result.command
     more = " (more available)" if result.truncated else ""
-    return paint("dim", f"{counted}{more}, {readable_duration(result.total_us)}")
+    time = f", {readable_duration(result.total_us)}" if with_time else ""
+    return paint("dim", f"{counted}{more}{time}")
 
 
 def _call_options(options: argparse.Namespace) -> Options:

@@ -125,8 +125,7 @@ class Shell:
         for result in self._transaction.run(self.db, sql):
             show_notices(result.notices)
             write(result, shown)
-            if self.timing:
-                say(summary(result))
+            say(summary(result, with_time=self.timing))
         if self.completer and not looks_like_a_read(sql) and not self._transaction.is_open:
             self.completer.refresh()
 
