@@ -7,8 +7,8 @@ import psycopg
 import pytest
 
 from plainsql_server.control_plane import databases, organizations
-from plainsql_server.core.actor import OPERATOR
-from plainsql_server.core.errors import ConflictError, InternalError
+from plainsql_server.core.actor import OPERATOR, Actor
+from plainsql_server.core.errors import ConflictError, EngineError, InternalError
 from plainsql_server.directory import databases as stored
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
@@ -144,11 +144,37 @@ async def test_a_process_without_the_key_stores_no_secret_and_fails_no_creation(
         with pytest.raises(ConflictError, match="PLAINSQL_SECRETS_KEYS") as refused:
             await databases.create(directory, owner.id, "plain")
         assert refused.value.code == "secrets_key_missing"
-        with pytest.raises(InternalError):
-            await databases.finish(directory, begun)
+        for name in ("plain", "begun"):
+            # A customer can't set a key.
+            with pytest.raises(EngineError) as unavailable:
+                await databases.create(directory, owner.id, name, Actor("key", "key_1", "req_1"))
+            assert unavailable.value.code == "creation_unavailable"
+            assert "PLAINSQL" not in f"{unavailable.value.message} {unavailable.value.hint}"
+            assert "PLAINSQL_SECRETS_KEYS" in (unavailable.value.internal_context or "")
         assert (await databases.get(directory, begun.id)).state is DatabaseState.CREATING
     async with opened(filled, ONE) as directory:
         assert (await databases.finish(directory, begun)).state is DatabaseState.READY
+
+
+async def test_a_creation_is_left_to_a_process_that_can_open_its_secret(filled: str) -> None:
+    async with opened(filled, "") as directory:
+        owner = await organizations.get(directory, "acme")
+        plain = await databases.insert(directory, owner.id, "plain", OPERATOR)
+    async with opened(filled, ONE) as directory:
+        sealed = await databases.insert(directory, owner.id, "sealed", OPERATOR)
+        deleted = await named(directory, "two")
+    with psycopg.connect(filled, autocommit=True) as connection:
+        connection.execute("UPDATE databases SET state = 'deleting' WHERE id = %s", (deleted.id,))
+
+    async def claimed(keys: str, *, refuses_unsealed: bool = False) -> set[str]:
+        with psycopg.connect(filled, autocommit=True) as connection:
+            connection.execute("UPDATE databases SET work_after = now()")
+        async with opened(filled, keys, refuses_unsealed=refuses_unsealed) as directory:
+            return {each.name for each in await stored.claim_unfinished(directory, 10, 60)}
+
+    assert await claimed("") == await claimed(TWO) == {plain.name, deleted.name}
+    assert await claimed(f"{TWO} {ONE}") == {plain.name, sealed.name, deleted.name}
+    assert await claimed(ONE, refuses_unsealed=True) == {sealed.name, deleted.name}
 
 
 async def test_a_rotation_says_what_it_did_not_seal(filled: str) -> None:

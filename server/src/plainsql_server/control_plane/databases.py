@@ -19,6 +19,7 @@ from plainsql_server.core.names import DATABASE_ID, DATABASE_NAME
 from plainsql_server.directory import cells, databases, organizations
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState, NewDatabase
+from plainsql_server.directory.sealing.neighbours import key_missing
 from plainsql_server.engine.admin import provisioning
 from plainsql_server.engine.admin.provisioning import EngineNames
 from plainsql_server.limits.tiers import TIERS
@@ -55,6 +56,8 @@ async def finish(directory: Directory, database: DatabaseRecord, by: Actor = SER
 
     cell = await cell_of(directory, database)
     # Not in the `try`: a process that lacks the key leaves the creation to one that has it.
+    if directory.secrets.lacks_key(database.record_secret):
+        raise key_missing(by)
     secret = directory.secrets.open(database.record_secret, database.engine_name)
     try:
         async with work_of(directory).slot(cell.id):

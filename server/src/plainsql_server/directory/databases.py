@@ -19,6 +19,7 @@ from plainsql_server.core.names import DATABASE_ID
 from plainsql_server.directory import audit
 from plainsql_server.directory.cells import CellState
 from plainsql_server.directory.connection import Directory, DirectoryConnection
+from plainsql_server.directory.sealing.keyring import SCHEME
 from plainsql_server.directory.sealing.neighbours import check_can_seal
 
 _SELECT = """
@@ -100,10 +101,11 @@ async def insert(
 
     For `claim_s`, only its creator may finish it; or fill it, if it is a draft (`directory/drafts.py`). Returns None,
     and stores nothing, if the organization already has `at_most` databases. One that is `adopted` exists on its cell
-    and may contain code. Raises ConflictError if the name is taken, or if its secret can't be sealed as others are.
+    and may contain code. Raises ConflictError if the name is taken, and `key_missing` if its secret can't be sealed as
+    others are.
     """
     async with directory.connection() as connection, connection.transaction():
-        await check_can_seal(connection, directory.secrets)
+        await check_can_seal(connection, directory.secrets, by)
         # Creations of one organization wait for each other here, so the count stays correct.
         await _lock_organization(connection, new.organization_id)
         if at_most is not None and await _count(connection, new.organization_id) >= at_most:
@@ -295,18 +297,23 @@ async def claim_unfinished(directory: Directory, limit: int, claim_s: float) -> 
     """Claims databases with an unfinished creation or deletion, for `claim_s`.
 
     Concurrent callers get different databases. If a caller dies, its claims expire. What is on a cell that is down or
-    lost waits until the cell is back.
+    lost waits until the cell is back. A creation whose secret this process can't open is left to one that can.
     """
     statement = """
         UPDATE databases SET work_after = now() + %s * interval '1 s'
         WHERE id IN (
             SELECT d.id FROM databases d JOIN cells c ON c.id = d.cell_id
-            WHERE d.state IN ('creating', 'deleting') AND d.work_after <= now() AND c.state NOT IN ('down', 'lost')
+            WHERE d.work_after <= now() AND c.state NOT IN ('down', 'lost') AND (
+                d.state = 'deleting' OR d.state = 'creating' AND CASE
+                    WHEN starts_with(d.record_secret, %s) THEN split_part(d.record_secret, ':', 2) = ANY(%s)
+                    ELSE %s END)
             ORDER BY d.work_after LIMIT %s FOR UPDATE OF d SKIP LOCKED)
         RETURNING id
     """
+    secrets = directory.secrets
+    values = (claim_s, f"{SCHEME}:", secrets.key_ids, not secrets.refuses_unsealed, limit)
     async with directory.connection() as connection:
-        rows = await (await connection.execute(statement, (claim_s, limit))).fetchall()
+        rows = await (await connection.execute(statement, values)).fetchall()
         cursor = await connection.execute(f"{_SELECT} WHERE d.id = ANY(%s)", ([row["id"] for row in rows],))
         return [_record(row) for row in await cursor.fetchall()]
 

@@ -59,6 +59,11 @@ class Keyring:
         sealed = cipher.encrypt(nonce, secret.encode(), _bound_to(id_, engine_name))
         return f"{SCHEME}:{id_}:{base64.b64encode(nonce + sealed).decode()}"
 
+    def lacks_key(self, stored: str) -> bool:
+        """Whether a stored secret is sealed with a key that this process does not have."""
+        id_ = sealed_under(stored)
+        return id_ is not None and id_ not in self._ciphers
+
     def open(self, stored: str, engine_name: str) -> str:
         """The secret. Raises InternalError if its key is missing, or if it was changed or is another database's."""
         id_ = sealed_under(stored)

@@ -1,15 +1,18 @@
 """Refuses to store a plain secret in a directory whose other secrets are sealed.
 
-await check_can_seal(connection, directory.secrets)
+await check_can_seal(connection, directory.secrets, by)
 """
 
-from plainsql_server.core.errors import ConflictError
+from plainsql_server.core.actor import OPERATOR, Actor
+from plainsql_server.core.errors import ConflictError, EngineError, ServiceError
 from plainsql_server.directory.connection import DirectoryConnection
 from plainsql_server.directory.sealing.keyring import SCHEME, Keyring
 
+_RETRY_AFTER_MS = 60_000
 
-async def check_can_seal(connection: DirectoryConnection, keyring: Keyring) -> None:
-    """Raises ConflictError if secrets in the directory are sealed, and this process has none of their keys.
+
+async def check_can_seal(connection: DirectoryConnection, keyring: Keyring, by: Actor) -> None:
+    """Raises `key_missing` if secrets in the directory are sealed, and this process has none of their keys.
 
     Planes could not open the new one, or refuse it because it is not sealed.
     """
@@ -19,8 +22,22 @@ async def check_can_seal(connection: DirectoryConnection, keyring: Keyring) -> N
     )
     used = {str(row["key"]) for row in await cursor.fetchall()}
     if used and not used & set(keyring.key_ids):
-        raise ConflictError(
-            "secrets_key_missing",
-            "The secrets in the directory are sealed, and PLAINSQL_SECRETS_KEYS has none of their keys here.",
-            hint="Set PLAINSQL_SECRETS_KEYS or PLAINSQL_SECRETS_KEYS_FILE to the keys that the planes have.",
-        )
+        raise key_missing(by)
+
+
+def key_missing(by: Actor) -> ServiceError:
+    """The error where this process lacks a key: for operators a conflict, for others that the service is unavailable.
+
+    Customers can do nothing about it, and another control plane may have the key.
+    """
+    message = "The secrets in the directory are sealed, and PLAINSQL_SECRETS_KEYS has none of their keys here."
+    if by.kind == OPERATOR.kind:
+        hint = "Set PLAINSQL_SECRETS_KEYS or PLAINSQL_SECRETS_KEYS_FILE to the keys that the planes have."
+        return ConflictError("secrets_key_missing", message, hint=hint)
+    return EngineError(
+        "creation_unavailable",
+        "No database can be created at the moment.",
+        retryable=True,
+        retry_after_ms=_RETRY_AFTER_MS,
+        internal_context=message,
+    )

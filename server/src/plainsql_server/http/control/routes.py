@@ -124,7 +124,7 @@ def _database_routes(databases: DatabaseRoutes) -> list[Route]:
         examples={"A shop": {"name": "shop"}},
         answers={201: DatabaseAnswer},
         errors=("invalid_name", "name_taken", "database_limit", "database_not_found", "organization_not_found",
-                "no_active_cell", *_CELL_ERRORS),
+                "no_active_cell", "creation_unavailable", *_CELL_ERRORS),
     )  # fmt: skip
     listed = Contract(options=PageOptions, answers={200: DatabasesAnswer}, errors=())
     shown = Contract(path=_DATABASE, answers={200: DatabaseAnswer}, errors=("database_not_found",))
