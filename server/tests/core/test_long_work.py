@@ -1,8 +1,10 @@
 """Work on a thread: what it returns or raises reaches the caller, and the loop runs meanwhile."""
 
 import asyncio
+import gc
 import sys
 import threading
+import weakref
 
 import pytest
 
@@ -41,6 +43,36 @@ async def test_a_job_goes_on_when_its_caller_is_cancelled() -> None:
     may_end.set()
     # The thread is free again.
     assert await run(PARSING, "a", done.is_set)
+
+
+class LongResult:
+    """What a job needs."""
+
+
+async def test_what_a_job_needs_is_freed_when_its_caller_is_cancelled_before_it_begins() -> None:
+    begun, may_end, calls = threading.Event(), threading.Event(), list[object]()
+
+    def work() -> None:
+        begun.set()
+        may_end.wait(30)
+
+    first = asyncio.create_task(run(PARSING, "a", work))
+    assert await asyncio.to_thread(begun.wait, 30)
+    result = LongResult()
+    freed, waiting = weakref.ref(result), asyncio.create_task(run(PARSING, "a", calls.append, result))
+    del result
+    # It is in the queue.
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    del waiting
+    # The event loop passes the cancel on to the thread's future.
+    await asyncio.sleep(0)
+    gc.collect()
+    assert freed() is None
+    may_end.set()
+    await first
+    assert await run(PARSING, "a", calls.copy) == []
 
 
 async def finished_in_order(*organizations: str, arriving: str) -> list[str]:

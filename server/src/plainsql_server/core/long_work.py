@@ -5,8 +5,9 @@
 The work releases the GIL for most of its time. Each kind of work has one thread, so that many long results together
 take at most two processors' time from others. Organizations take turns: of those whose jobs wait, the next is the one
 that has waited longest for a turn. So however many jobs one has, another one's job waits for the job that is running,
-and for one of each organization that came before it. A job that has begun can't be stopped: if its caller is cancelled,
-it still runs to its end, and keeps what it needs alive until then.
+and for one of each organization that came before it. If a caller is cancelled, its job does not begin, and what it
+needs, long results perhaps, is freed at once. A job that has begun can't be stopped: it runs to its end, and keeps what
+it needs alive until then.
 """
 
 import asyncio
@@ -28,13 +29,38 @@ LONG_BYTES = 256 * 1024
 _SWITCH_INTERVAL_S = 0.0005
 
 
+class _Job:
+    """A call that waits for the thread."""
+
+    def __init__(self, function: Callable[..., Any], arguments: tuple[object, ...]) -> None:
+        self.future: Future[Any] = Future()
+        self._call: tuple[Callable[..., Any], tuple[object, ...]] | None = (function, arguments)
+        # It is called at once when the future is cancelled. The job itself may be in the queue for a long time.
+        self.future.add_done_callback(self._free)
+
+    def _free(self, _: "Future[Any]") -> None:
+        self._call = None
+
+    def run(self) -> None:
+        if not self.future.set_running_or_notify_cancel():
+            return
+        assert self._call is not None
+        function, arguments = self._call
+        try:
+            result = function(*arguments)
+        except BaseException as error:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(result)
+
+
 class WorkThread:
     """A thread that runs the jobs of all organizations in turn. It starts with its first job."""
 
     def __init__(self, name: str) -> None:
         self._executor = ThreadPoolExecutor(1, name)
         self._lock = threading.Lock()
-        self._waiting: dict[str, deque[Callable[[], None]]] = {}
+        self._waiting: dict[str, deque[_Job]] = {}
         # The number of the last job of each organization, as long as others wait.
         self._last_jobs: dict[str, int] = {}
         self._numbers = count(1)
@@ -43,15 +69,11 @@ class WorkThread:
         self, organization_id: str, function: Callable[..., _Made], *arguments: object
     ) -> "asyncio.Future[_Made]":
         """Adds a job, from an event loop. The future has its result, or its exception."""
-        future: Future[_Made] = Future()
-
-        def job() -> None:
-            _do(future, function, arguments)
-
+        job = _Job(function, arguments)
         with self._lock:
             self._waiting.setdefault(organization_id, deque()).append(job)
         self._executor.submit(self._run_next)
-        return asyncio.wrap_future(future)
+        return asyncio.wrap_future(job.future)
 
     def _run_next(self) -> None:
         """Runs one job. It is called once for each, but not in their order."""
@@ -62,7 +84,7 @@ class WorkThread:
             if not jobs:
                 del self._waiting[organization_id]
             self._last_jobs[organization_id] = next(self._numbers)
-        job()
+        job.run()
         with self._lock:
             if not self._waiting:
                 self._last_jobs.clear()
@@ -83,14 +105,3 @@ def favour_loop() -> None:
 async def run(thread: WorkThread, organization_id: str, function: Callable[..., _Made], *arguments: object) -> _Made:
     """Calls a function on one of the threads, for an organization. Returns its result, or raises its exception."""
     return await thread.submit(organization_id, function, *arguments)
-
-
-def _do(future: "Future[Any]", function: Callable[..., Any], arguments: tuple[object, ...]) -> None:
-    if not future.set_running_or_notify_cancel():
-        return
-    try:
-        result = function(*arguments)
-    except BaseException as error:
-        future.set_exception(error)
-    else:
-        future.set_result(result)
