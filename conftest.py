@@ -9,7 +9,7 @@ import os
 import subprocess
 import time
 from collections.abc import AsyncIterator, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, settings
 from plainsql_server.directory.connection import Directory
 from plainsql_server.extension_modules import COMPILED
 from server.tests import forks, logs, programs, run_folder
-from server.tests.customers import Customers
+from server.tests.customers import Customers, prepare_again
 from server.tests.examples import examples
 from server.tests.extension_files import PACKAGE, is_stale
 from server.tests.own_time import wait_for_the_host
@@ -131,7 +131,9 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         if nextitem is None or nextitem.path != item.path:
             left = [*_processes_left(), *(each for cluster in _shared for each in _differences(cluster))]
             # The next file is not blamed for it.
-            _shared.update({cluster: cluster.inventory() for cluster in _shared if left})
+            if left:
+                prepare_again()
+                _shared.update({cluster: cluster.inventory() for cluster in _shared})
             assert not left, f"{item.path.name} leaves behind: {left}"
 
 
@@ -178,7 +180,8 @@ def _started_from(folder: Path) -> list[str]:
 
 @contextmanager
 def _shared_postgres() -> Iterator[Postgres]:
-    with run_folder.lasting(running_postgres()) as started, started.connect() as admin:
+    # Not psycopg's own `with`, which would commit, and fail if a test has made the connection useless.
+    with run_folder.lasting(running_postgres()) as started, closing(started.connect()) as admin:
         cluster = replace(started, admin=admin)
         _prepare_as_cell(cluster)
         _shared[cluster] = cluster.inventory()

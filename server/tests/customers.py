@@ -27,6 +27,11 @@ T = TypeVar("T")
 _prepared: set[str] = set()
 
 
+def prepare_again() -> None:
+    """Has each cluster prepared again, because a test has dropped or left something in one."""
+    _prepared.clear()
+
+
 async def added_cell(directory: Directory, name: str, conninfo: str, organization_id: str | None = None) -> CellRecord:
     """A cell in this directory, for tests of what comes after. The cluster is prepared only once."""
     if conninfo in _prepared:

@@ -11,6 +11,7 @@ import secrets
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from typing import LiteralString
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import TransactionStatus
 
 from plainsql_server.dev.trusted import setting_for, trust_vector
 from plainsql_server.directory.migrations import migrate
@@ -48,6 +50,7 @@ _INVENTORY: dict[str, LiteralString] = {
     "replication slots": "SELECT slot_name::text FROM pg_replication_slots",
     "prepared transactions": "SELECT gid FROM pg_prepared_xacts",
 }
+_RECOVERY_LIMIT_S = 30.0
 # What a test's cluster need not have: it lives for seconds.
 _LIGHT = {"fsync": "off", "shared_buffers": "16MB"}
 
@@ -58,7 +61,11 @@ class Postgres:
 
     socket_dir: str
     admin: psycopg.Connection | None = field(default=None, compare=False, repr=False)
-    """Kept open for what a shared cluster is asked before and after each test. None: a connection for each question."""
+    """Kept open for what a shared cluster is asked before and after each test. None: a connection for each question.
+
+    It may become useless: the cluster crashes, or a test's time limit interrupts a question, which then still runs. The
+    test in which that happens fails; the next questions have connections of their own, so that no other test does.
+    """
 
     @property
     def conninfo(self) -> str:
@@ -73,11 +80,22 @@ class Postgres:
 
     @contextmanager
     def _as_admin(self) -> Iterator[psycopg.Connection]:
-        if self.admin is not None:
+        if self.admin is not None and self.admin.info.transaction_status == TransactionStatus.IDLE:
             yield self.admin
-        else:
-            with self.connect() as connection:
-                yield connection
+            return
+        with self._connected_when_recovered() as connection:
+            yield connection
+
+    def _connected_when_recovered(self) -> psycopg.Connection:
+        """A superuser's connection. A cluster that has crashed accepts none until it has recovered."""
+        end_s = time.monotonic() + _RECOVERY_LIMIT_S
+        while True:
+            try:
+                return self.connect()
+            except psycopg.OperationalError:
+                if self.admin is None or time.monotonic() > end_s:
+                    raise
+            time.sleep(0.05)
 
     def fresh_database(self) -> str:
         """The DSN of an empty database."""

@@ -5,9 +5,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from server.tests import forks, logs, run_folder
@@ -146,6 +150,45 @@ def test_what_a_file_leaves_in_a_shared_cluster_is_seen(postgres: Postgres, kind
         admin.execute(remove.encode())
     assert [each for each in now if now[each] != before[each]] == [kind]
     assert postgres.inventory() == before
+
+
+class TimeIsUp(BaseException):
+    """As pytest-timeout raises one, from a signal handler."""
+
+
+def test_after_an_interrupted_question_a_shared_cluster_can_be_asked(postgres: Postgres) -> None:
+    def interrupt(*_: object) -> None:
+        raise TimeIsUp
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with closing(postgres.connect()) as admin, postgres.connect() as other:
+            shared = replace(postgres, admin=admin)
+            alarm = threading.Thread(target=interrupt_when_asleep, args=(other, admin.info.backend_pid))
+            alarm.start()
+            with pytest.raises(TimeIsUp):
+                admin.execute("select pg_sleep(600)")
+            alarm.join()
+            assert shared.inventory() == postgres.inventory()
+            other.execute("select pg_terminate_backend(%s)", (admin.info.backend_pid,))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def interrupt_when_asleep(other: psycopg.Connection, pid: int) -> None:
+    """Interrupts the main thread when a session sleeps."""
+    asleep = "select from pg_stat_activity where pid = %s and wait_event = 'PgSleep'"
+    wait_for(lambda: other.execute(asleep, (pid,)).rowcount == 1, _LIMIT_S, lambda: "it does not sleep")
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+
+def test_after_a_lost_connection_a_shared_cluster_can_be_asked(postgres: Postgres) -> None:
+    with closing(postgres.connect()) as admin, postgres.connect() as other:
+        shared = replace(postgres, admin=admin)
+        other.execute("select pg_terminate_backend(%s, 60000)", (admin.info.backend_pid,))
+        with pytest.raises(psycopg.OperationalError):
+            shared.inventory()
+        assert shared.inventory() == postgres.inventory()
 
 
 def test_a_processor_that_others_use_is_noticed() -> None:

@@ -37,6 +37,7 @@ from plainsql_server.operations.files.cell import CellConfig
 from plainsql_server.operations.findings import Grade, Target
 from plainsql_server.settings import Settings, read_settings
 from server.tests.alias import running_alias
+from server.tests.customers import prepare_again
 from server.tests.operations.diagnosis import assert_found, doctor
 from server.tests.operations.stage import Stage
 from server.tests.postgres import SUPERUSER, Postgres, as_role, running_postgres
@@ -259,6 +260,7 @@ def test_a_missing_or_changed_template_is_repaired_by_upgrade(stage: Stage) -> N
         assert_found(doctor(stage), "template database plainsql_template was changed", "plainsql-server upgrade")
     with stage.postgres.connect() as admin:
         admin.execute(f"alter database {TEMPLATE} is_template false")
+        prepare_again()
         admin.execute(f"drop database {TEMPLATE}")
         admin.execute("grant connect on database template1 to public")
     found = doctor(stage)

@@ -11,6 +11,7 @@ import pytest
 from plainsql_server.control_plane import cells
 from plainsql_server.directory.connection import Directory
 from plainsql_server.engine.admin.cell import TEMPLATE
+from server.tests.customers import prepare_again
 from server.tests.operations.diagnosis import assert_found, doctor
 from server.tests.operations.stage import Stage
 
@@ -69,6 +70,7 @@ def test_the_list_survives_the_loss_of_the_template(stage: Stage) -> None:
     chosen = states(stage, "--allow", "tablefunc", "--refuse", "citext")
     with stage.postgres.connect() as admin:
         admin.execute(f"alter database {TEMPLATE} is_template false")
+        prepare_again()
         admin.execute(f"drop database {TEMPLATE}")
     assert states(stage) == chosen
     stage.run("upgrade")
