@@ -20,7 +20,7 @@ from server.tests.consistency.faults import kill_engine, kill_node, kill_worker,
 from server.tests.consistency.transports import DEADLOCK_TIMEOUT_MS
 from server.tests.load import Node, all_of, running_node, size
 
-UNITS = size("PLAINSQL_TEST_UNITS", 240)
+UNITS = size("PLAINSQL_TEST_UNITS", 120)
 FAULTS = size("PLAINSQL_TEST_UNIT_FAULTS", 1)
 INVARIANTS = size("PLAINSQL_TEST_INVARIANTS", 150)
 # A control ends with the first round that shows what verification prevents.

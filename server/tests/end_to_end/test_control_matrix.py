@@ -90,8 +90,8 @@ _made: dict[str, str | None] = {}
 
 
 def credential(service: Service, name: str, make: Make) -> str | None:
-    """The credential of that kind, made once. What one route does to a session, the next must not notice."""
-    if name not in _made or "session" in name:
+    """The credential of that kind, made once. A valid session is made each time: one of the routes ends it."""
+    if name not in _made or (name in SCOPED and "session" in name):
         _made[name] = make(service)
     return _made[name]
 

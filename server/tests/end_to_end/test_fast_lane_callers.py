@@ -21,13 +21,14 @@ from server.tests.alias import running_alias
 from server.tests.end_to_end.control import answer, new_key
 from server.tests.end_to_end.fast_lane import MODES, logged, wires_of
 from server.tests.end_to_end.wires import Wire, counted, kept_by_lane, same
-from server.tests.load import Activity, Node, running_node
+from server.tests.load import Activity, Node, running_node, size
 from server.tests.processes import wait_for
 from server.tests.service import Service
 
 pytestmark = pytest.mark.compiled
 
-ROUNDS = 6
+# Unknown, learned, and known: what a caller may be to the lane. `make soak PART=engine` runs more.
+ROUNDS = size("PLAINSQL_TEST_CALLER_ROUNDS", 3)
 ORGANIZATIONS = ("callers-a", "callers-b", "callers-c")
 # Each organization has both, so the same name leads to another database for another caller.
 DATABASES = ("first", "second")

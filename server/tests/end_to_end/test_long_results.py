@@ -16,13 +16,13 @@ from server.tests.end_to_end.wires import Wire
 from server.tests.load import running_node
 from server.tests.service import Service
 
-# Each makes some megabytes.
+# Each makes more than a megabyte, so that it is read in parts, and parsed and encoded on a thread.
 VALUES = {
     "text": "repeat('1', 5000000)",
-    "escapes": r"""repeat(E'a"\\\n\t\x01', 700000)""",
+    "escapes": r"""repeat(E'a"\\\n\t\x01', 300000)""",
     "UTF-8": "repeat('aä€😀', 500000)",
     "jsonb": "to_jsonb(repeat('1', 3000000))",
-    "JSON with line breaks": r"""(E'[1,\n' || repeat(E'2,\r\n', 700000) || '3]')::json""",
+    "JSON with line breaks": r"""(E'[1,\n' || repeat(E'2,\r\n', 300000) || '3]')::json""",
     "bytea": "convert_to(repeat('123ä', 500000), 'UTF8')",
     "array": "array_fill('a\"b'::text, array[100000])",
 }

@@ -63,7 +63,10 @@ class Line:
         return self.call("POST", route, headers=headers, json={"statements": statements, "timeout_ms": TIMEOUT_MS})
 
     def recorded(self, number: int) -> str:
+        """The outcome that is recorded, once the node no longer meets connections that were lost with the engine."""
         response = self.call("GET", f"/v1/requests/key-{number}")
+        while response.status_code == 503 and response.json()["error"]["retryable"]:
+            response = self.call("GET", f"/v1/requests/key-{number}")
         assert response.status_code == 200, response.text
         return str(response.json()["request"]["outcome"])
 
