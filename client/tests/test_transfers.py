@@ -149,9 +149,10 @@ def test_parquet_keeps_bytes_times_and_numbers_of_any_scale_over_many_groups(
 ) -> None:
     name = f"pq_{uuid4().hex[:8]}"
     db.query(f"create table {name} (id int, n numeric, by bytea, ts timestamptz, tz timetz, a int[])")
+    # A group has 50,000 rows: the first has no number, and the second has numbers of two scales.
     db.query(
-        f"insert into {name} select g, case when g > 60000 then 12345.678 when g > 50000 then g end, '\\x00ff',"
-        " '2026-01-01Z', '03:04:05.6-03:30', '{1,2}' from generate_series(1, 60001) g"
+        f"insert into {name} select g, case when g > 50009 then 12345.678 when g > 50000 then g end, '\\x00ff',"
+        " '2026-01-01Z', '03:04:05.6-03:30', '{1,2}' from generate_series(1, 50010) g"
     )
     numbers_and_bytes = "count(*), sum(n), count(distinct by), min(encode(by, 'hex'))"
     asked = f"select {numbers_and_bytes}, min(ts), count(distinct tz), min(tz), min(a::text) from {name}"

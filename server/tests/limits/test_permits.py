@@ -143,6 +143,7 @@ async def test_organizations_do_not_use_up_each_others_permits(redis: RedisServe
     assert sum(answer.granted for answer in second) == 20
 
 
+@pytest.mark.timing
 async def test_a_rejection_names_the_time_when_the_next_permit_is_available(redis: RedisServer) -> None:
     async with nodes(redis, 1) as (node,):
         began_s = time.monotonic()
@@ -253,6 +254,7 @@ async def test_a_node_that_never_reached_redis_enforces_its_share_and_reports_it
     assert change.context
 
 
+@pytest.mark.timing
 async def test_killing_redis_under_load_falls_back_to_shares_until_it_recovers(redis: RedisServer) -> None:
     """Every phase stays within its bound, no request waits long or fails, and nothing is restarted but Redis."""
     limit, slowest_s, uses = 300, 0.0, list[float]()
@@ -327,6 +329,7 @@ async def test_a_large_reservation_leaves_the_remaining_slots_to_others(redis: R
         assert (grant.granted, grant.left) == (85, 15)
 
 
+@pytest.mark.timing
 async def test_a_hanging_redis_is_detected_and_later_gets_the_permits_granted_meanwhile(redis: RedisServer) -> None:
     async with nodes(redis, 2, NEVER_ENDING) as (one, other):
         assert (await one.take("org", 100)).granted

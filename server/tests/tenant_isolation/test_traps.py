@@ -199,6 +199,7 @@ LOST_A_SECOND = 5
 LOST_AT_ONCE = 8
 
 
+@pytest.mark.timing
 async def test_a_tenant_that_ends_its_own_connections_gets_few_new_ones(hostile: Hostile) -> None:
     """Opening one costs the cell more than most statements, and nothing puts the opening behind others."""
     seconds = 4.0
