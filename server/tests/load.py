@@ -102,9 +102,9 @@ class Client:
     """One connection, opened when needed and again when the server closed it. One request at a time."""
 
     def __init__(self, port: int, key: str, *, database: str = "", trust: ssl.SSLContext | None = None) -> None:
-        """`database` is sent as the header X-Database. With `trust`, the connection uses TLS."""
+        """`database` is sent as the header X-Database. With `trust`, connections use TLS; the next one, if changed."""
         self.port = port
-        self._trust = trust
+        self.trust = trust
         chosen = f"x-database: {database}\r\n" if database else ""
         self._common = f"host: test\r\nauthorization: Bearer {key}\r\n{chosen}content-type: application/json\r\n"
         self._reader: asyncio.StreamReader | None = None
@@ -130,9 +130,9 @@ class Client:
         """Sends a request, as `send` does."""
         if self._writer is None or self._reader is None or self._reader.at_eof() or self._writer.is_closing():
             self.drop()
-            host = "localhost" if self._trust else None
+            host = "localhost" if self.trust else None
             self._reader, self._writer = await asyncio.open_connection(
-                "127.0.0.1", self.port, ssl=self._trust, server_hostname=host
+                "127.0.0.1", self.port, ssl=self.trust, server_hostname=host
             )
         body = json.dumps(fields).encode()
         key = f"idempotency-key: {idempotency_key}\r\n" if idempotency_key else ""
@@ -178,7 +178,7 @@ def new_request_id() -> str:
 
 @dataclass
 class Node:
-    """A data-plane process with settings of its own."""
+    """A process of a plane with settings of its own."""
 
     directory_dsn: str
     port: int
@@ -186,22 +186,24 @@ class Node:
     settings: dict[str, str]
     # What Python runs, if not the service itself; or NEW_PROCESS.
     module: str | None = None
+    plane: str = "data"
     process: forks.Process = field(init=False)
 
     def start(self) -> None:
         """Starts it and waits until it is ready."""
+        role = Role[self.plane.upper()]
         environment = {
             **os.environ, **key_settings(self.directory_dsn), **self.settings,
-            "PLAINSQL_DIRECTORY_DSN": "" if _DSN_FILE in self.settings else as_role(self.directory_dsn, Role.DATA),
-            "PLAINSQL_DATA_PORT": str(self.port),
+            "PLAINSQL_DIRECTORY_DSN": "" if _DSN_FILE in self.settings else as_role(self.directory_dsn, role),
+            f"PLAINSQL_{self.plane.upper()}_PORT": str(self.port),
         }  # fmt: skip
         with self.log.open("ab") as log:
             if self.module == NEW_PROCESS:
-                command = [sys.executable, "-m", self.module, "data"]
+                command = [sys.executable, "-m", self.module, self.plane]
                 self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
             else:
                 folder = self.log.parent
-                self.process = forks.start(["data"], environment, log, folder, module=self.module or forks.SERVER)
+                self.process = forks.start([self.plane], environment, log, folder, module=self.module or forks.SERVER)
         end_s = time.monotonic() + _START_LIMIT_S
         while not self.is_ready():
             assert self.process.poll() is None, self.log.read_text()
@@ -243,11 +245,13 @@ class Node:
 
 
 @contextmanager
-def running_node(directory_dsn: str, module: str | None = None, /, **settings: object) -> Iterator[Node]:
-    """A data-plane process for the length of the block; `workers=2` is PLAINSQL_WORKERS."""
-    variables = {f"PLAINSQL_{name.upper()}": str(value) for name, value in settings.items()}
+def running_node(
+    directory_dsn: str, module: str | None = None, plane: str = "data", /, **settings: object
+) -> Iterator[Node]:
+    """A process of a plane for the length of the block; `workers=2` is PLAINSQL_WORKERS."""
+    variables = {name if name.isupper() else f"PLAINSQL_{name.upper()}": str(each) for name, each in settings.items()}
     with tempfile.TemporaryDirectory(prefix="plainsql-node-") as folder:
-        node = Node(directory_dsn, free_port(), Path(folder) / "log", variables, module)
+        node = Node(directory_dsn, free_port(), Path(folder) / "log", variables, module, plane)
         try:
             with logs.watching(node.log.parent, "log"):
                 node.start()
