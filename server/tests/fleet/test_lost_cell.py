@@ -1,7 +1,6 @@
 """A cell is lost: its databases are restored elsewhere without it, and no second copy ever takes writes."""
 
 import asyncio
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,11 +8,15 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from plainsql_server.control_plane import organizations
+from plainsql_server.core.errors import ConflictError
+from plainsql_server.directory import databases
+from plainsql_server.directory.connection import Directory
+from plainsql_server.operations.restore import RestoreTimes, replace_database
 from server.tests.fleet.finishing import finish
 from server.tests.fleet.stage import Fleet
 from server.tests.load import Client, running_node
 from server.tests.operations.stage import Stage
-from server.tests.processes import wait_for
 
 pytestmark = pytest.mark.chaos
 
@@ -99,29 +102,41 @@ async def test_a_database_of_a_lost_cell_is_restored_with_its_id_name_keys_and_d
     assert fleet.leaked() == fleet.known_leaks
 
 
-def test_a_restore_waits_until_no_process_can_write_to_the_lost_cell(backed_up: tuple[Fleet, Path]) -> None:
+class Steps:
+    """The steps of a restore, as it reports them. `waits` is set as soon as it says that it waits."""
+
+    def __init__(self) -> None:
+        self.labels: list[str] = []
+        self.waits = asyncio.Event()
+
+    def step(self, label: str, total: int | None = None, *, in_bytes: bool = True) -> None:  # noqa: ARG002
+        self.labels.append(label)
+        if label == "last requests":
+            self.waits.set()
+
+    def at(self, done: int) -> None:
+        pass
+
+
+async def test_a_restore_waits_until_no_process_can_write_to_the_lost_cell(backed_up: tuple[Fleet, Path]) -> None:
     fleet, file = backed_up
-    with cut_off(fleet):
-        operator(fleet).run(*LOCAL)
-        ((id_,),) = operator(fleet).ask("select id from databases where name = 'main'")
-        restoring = operator(fleet).start(
-            "restore", id_, "--replace", "--lost", "--input", str(file), stderr=subprocess.PIPE
-        )
-        draft = "select from databases where name ~ '^main-replaced' and state = 'deleting'"
-        wait_for(lambda: len(operator(fleet).ask(draft)) > 0, 60, lambda: "no draft")
-        # The cell has been lost for long now, but a process has not been heard of since.
-        operator(fleet).ask(
-            "insert into data_processes (id, host, pid, seen_at) select 'proc_1', 'h', 1, lost_since from cells"
-            " where name = 'local'"
-        )
-        operator(fleet).ask("update data_processes set seen_at = now()")
-        operator(fleet).ask("update cells set lost_since = now() - interval '302 s' where name = 'local'")
-        assert restoring.poll() is None
-        # Back for an instant, it may have taken writes.
-        operator(fleet).ask("update cells set state = 'down', lost_since = null where name = 'local'")
-        _, output = restoring.communicate(timeout=60)
-    assert restoring.returncode == 1, output
-    assert b"Nothing was restored" in output
+    steps, times = Steps(), RestoreTimes(restore_s=3600, applied_after_s=0)
+    with cut_off(fleet), file.open("rb") as source:
+        await asyncio.to_thread(operator(fleet).run, *LOCAL)
+        async with Directory.open(fleet.dsn) as directory:
+            organization = await organizations.get(directory, "acme")
+            target = await databases.find(directory, organization.id, "main")
+            assert target is not None
+            restoring = asyncio.create_task(
+                replace_database(directory, target, source, steps, times=times, lost=True)
+            )  # fmt: skip
+            waiting = asyncio.create_task(steps.waits.wait())
+            await asyncio.wait([restoring, waiting], return_when=asyncio.FIRST_COMPLETED)
+            # A request of this tier may run there for minutes. Meanwhile the cell is back, and may have taken writes.
+            operator(fleet).ask("update cells set state = 'down', lost_since = null where name = 'local'")
+            with pytest.raises(ConflictError, match="Nothing was restored"):
+                await restoring
+    assert steps.labels[-1] == "last requests"
     assert fleet.cell() == "local"
     with fleet.now.owner() as owner:
         assert owner.execute("select count(*) from t").fetchone() == (2,)
