@@ -150,6 +150,11 @@ async def find_by_engine_name(directory: Directory, engine_name: str) -> Databas
     return await _find_where(directory, "d.engine_name = %s", (engine_name,))
 
 
+async def find_by_owner_role(directory: Directory, role: str) -> DatabaseRecord | None:
+    """The database whose owner is called so on its cell, even if it is deleted; None if there is none."""
+    return await _find_where(directory, "o.engine_name = %s", (role,))
+
+
 async def list_(
     directory: Directory, organization_id: str, limit: int | None = None, after: str | None = None
 ) -> list[DatabaseRecord]:

@@ -18,11 +18,12 @@ from plainsql_server.control_plane import drafts, lost_cells
 from plainsql_server.control_plane.databases import cell_of
 from plainsql_server.control_plane.moves import chosen_cell
 from plainsql_server.core.errors import ConflictError, RequestError
+from plainsql_server.directory import databases
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.engine.admin import backups
-from plainsql_server.operations.archive_parts import ArchiveReader, End
+from plainsql_server.operations.archive_parts import ArchiveReader, End, Manifest
 from plainsql_server.operations.backup import DATABASE, DIRECTORY
 from plainsql_server.operations.programs import find_program, run, running
 from plainsql_server.operations.progress import Progress
@@ -84,12 +85,13 @@ async def restore_database(
     changed.
     """
     chunks = _ArchiveChunks(await _open(source, DATABASE))
+    origin = await _origin(directory, chunks.manifest)
     # Names of organizations are labels, which their owners choose.
-    if not of_another and chunks.manifest.organization_id not in ("", organization_id):
+    if not of_another and origin.organization_id not in ("", organization_id):
         raise RequestError(
             "wrong_backup",
             f"This is a backup of the database {chunks.manifest.name!r} of the organization"
-            f" {chunks.manifest.organization_id}, not of {organization_id}.",
+            f" {origin.organization_id}, not of {organization_id}.",
             hint="If the other organization may have its content, add --of-another.",
         )
     on = None if to is None else await chosen_cell(directory, to, organization_id)
@@ -117,10 +119,11 @@ async def replace_database(
     RequestError if the backup is incomplete or can't be restored. If it fails or is cancelled, nothing has changed.
     """
     chunks = _ArchiveChunks(await _open(source, DATABASE))
-    if not of_another and chunks.manifest.database_id not in ("", target.id):
+    origin = await _origin(directory, chunks.manifest)
+    if not of_another and origin.database_id not in ("", target.id):
         raise RequestError(
             "wrong_backup",
-            f"This is a backup of the database {chunks.manifest.name!r} ({chunks.manifest.database_id}), not of"
+            f"This is a backup of the database {chunks.manifest.name!r} ({origin.database_id}), not of"
             f" {target.name!r} ({target.id}).",
             hint="If you want its content there, add --of-another.",
         )
@@ -179,6 +182,22 @@ async def restore_directory(directory: Directory, dsn: str, source: BinaryIO, pr
     await _feed(program, (*OPTIONS, "--single-transaction"), conninfo, chunks, progress, whole=True)
     async with directory.connection() as connection:
         return sum([(await connection.execute(statement)).rowcount for statement in _POSTPONE])
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """The database that a backup is of, and its organization. Empty if that is unknown."""
+
+    database_id: str
+    organization_id: str
+
+
+async def _origin(directory: Directory, manifest: Manifest) -> _Origin:
+    if manifest.database_id:
+        return _Origin(manifest.database_id, manifest.organization_id)
+    # Older backups have no ids. The role is unknown if the database was moved since, or purged.
+    found = await databases.find_by_owner_role(directory, manifest.owner_role)
+    return _Origin("", "") if found is None else _Origin(found.id, found.organization_id)
 
 
 async def _open(source: BinaryIO, kind: str) -> ArchiveReader:
