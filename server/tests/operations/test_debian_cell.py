@@ -5,7 +5,7 @@ import pwd
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +16,10 @@ import trustme
 from click.testing import CliRunner, Result
 
 from plainsql_server.cli import main
+from plainsql_server.cli.cell import files
 from plainsql_server.cli.cell.commands import cell_command
 from plainsql_server.dev.ports import free_port
+from plainsql_server.operations.files.placing import PlacedFile, place_file
 from plainsql_server.operations.setup.checks import check_cell_cluster
 from plainsql_server.operations.setup.machine import Machine, SetupError
 from server.tests.postgres import SUPERUSER
@@ -104,6 +106,18 @@ def cluster() -> Iterator[DebianCluster]:
         shutil.rmtree(made.root)
 
 
+def placed_until(last: str) -> Callable[[Path, str], PlacedFile]:
+    """`place_file` that ends with an error after this file."""
+
+    def place(path: Path, text: str) -> PlacedFile:
+        placed = place_file(path, text)
+        if path.name == last:
+            raise OSError("no power")
+        return placed
+
+    return place
+
+
 def test_a_new_debian_cluster_becomes_a_cell(cluster: DebianCluster) -> None:
     originals = {name: (cluster.config / name).read_text() for name in ("postgresql.conf", "pg_hba.conf")}
     owner = (cluster.config / "pg_hba.conf").stat()
@@ -121,10 +135,15 @@ def test_a_new_debian_cluster_becomes_a_cell(cluster: DebianCluster) -> None:
         # `setup` would shut others out, and says whom. It leaves a cluster alone that is a cell already.
         with pytest.raises(SetupError, match="it has the role weak"):
             check_cell_cluster(machine)
+    # The power fails in `cell init`, after the first file that keeps others out. PostgreSQL starts with it.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "place_file", placed_until("pg_hba.conf"))
+        assert f"Created the role '{SUPERUSER}'" in cluster.init().output
+    cluster.run("pg_ctlcluster", "restart", "--mode", "immediate")
+    check_cell_cluster(machine)
     made = cluster.init()
     assert made.exit_code == 0, made.output
     check_cell_cluster(machine)
-    assert f"Created the role '{SUPERUSER}'" in made.output
 
     cluster.run("pg_ctlcluster", "restart", "--mode", "immediate")
     with cluster.connect(SUPERUSER) as admin:

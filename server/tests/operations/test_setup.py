@@ -234,10 +234,22 @@ def test_a_certificate_that_was_interrupted_is_issued_again(machine: Machine, mi
     run_pki(issue)
     assert (revoke.is_done(), issue.is_done()) == (True, True)
     assert (machine.config / "cell/server.crt").read_text() != before
-    # Later, the files may be on another machine: nothing is revoked.
-    (machine.config / "operator.env").touch()
+    # Once all were issued, the files may be on another machine: nothing is revoked, also without the operator's file.
+    step_of(machine, "certificates.issued").run()
     (machine.config / "cell/server.crt").unlink()
     assert revoke.is_done()
+    # An earlier version wrote the operator's file alone.
+    (machine.config / "certificates.issued").unlink()
+    assert not revoke.is_done()
+    (machine.config / "operator.env").touch()
+    assert revoke.is_done()
+
+
+def test_all_certificates_are_issued_before_it_is_noted(machine: Machine) -> None:
+    """Otherwise, one that was interrupted would stay incomplete."""
+    shown = [step.shown for step in steps_of(machine)]
+    noted = next(place for place, each in enumerate(shown) if "certificates.issued" in each)
+    assert noted > max(place for place, each in enumerate(shown) if " pki " in each)
 
 
 def test_no_authorities_are_made_beside_the_certificates_of_others(machine: Machine) -> None:

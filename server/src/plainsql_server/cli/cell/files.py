@@ -115,9 +115,10 @@ def texts_of(options: FileOptions) -> dict[str, str]:
             options["admin_role"], options["socket_directory"], tls, options["listen_addresses"],
             options["networks"], memory_bytes(options["memory_gib"]),
         )  # fmt: skip
+        # The map comes before the rules that use it: after an interruption in between, the admin role can log in.
         return {
-            "conf.d/plainsql.conf": config.postgresql_conf(), "pg_hba.conf": config.pg_hba_conf(),
-            "pg_ident.conf": config.pg_ident_conf(), "memory.conf": memory_drop_in(),
+            "conf.d/plainsql.conf": config.postgresql_conf(), "pg_ident.conf": config.pg_ident_conf(),
+            "pg_hba.conf": config.pg_hba_conf(), "memory.conf": memory_drop_in(),
             "guard.service": guard_unit(options["program"] or own_program(), options["data_folder"]),
         }  # fmt: skip
     except ValueError as error:

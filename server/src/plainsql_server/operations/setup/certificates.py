@@ -3,8 +3,8 @@
     for step in certificate_steps(machine): ...
 
 A certificate is registered before its files exist. If `setup` was killed between the two, the files do not exist: the
-certificate is revoked and issued again. Once `setup` was completed, nothing is revoked: the files may be on another
-machine.
+certificate is revoked and issued again. Once all were issued, nothing is revoked: the files may be on another machine.
+A file of its own says so, which has no other use and no reason to be deleted.
 
 New authorities are made only if there is no certificate yet. If the folder of the authorities is elsewhere, the
 certificates of new ones would not be trusted by those who trust the old ones.
@@ -25,6 +25,8 @@ from plainsql_server.operations.setup.step import SetupStep, command_step
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 # `pki issue` writes this one last.
 _LAST_PUBLISHED = "servers.crl"
+# Written when all certificates were issued.
+_ALL_ISSUED = "certificates.issued"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,13 @@ def certificate_steps(machine: Machine) -> Iterator[SetupStep]:
         yield replace(command_step(revoke, partial(_has_nothing_to_revoke, machine, each)), is_repair=True)
         target = ["--to", str(each.folder), "--owner", each.owner, "--pki", str(pki)]
         yield command_step([*common, "issue", each.name, *subject, *target], partial(_is_issued, machine, each))
+    marker = machine.config / _ALL_ISSUED
+    yield SetupStep(f"touch {marker}", marker.exists, partial(_mark, marker))
+
+
+def _mark(marker: Path) -> str:
+    marker.touch(mode=0o644)
+    return ""
 
 
 def _certificates(machine: Machine) -> list[_Certificate]:
@@ -100,8 +109,10 @@ def _is_issued(machine: Machine, wanted: _Certificate) -> bool:
 
 
 def _may_be_unfinished(machine: Machine) -> bool:
-    """Whether `setup` was never completed on this machine, on which the authorities are."""
-    return not (machine.config / LAST_FILE).exists() and (machine.config / "pki/register.json").exists()
+    """Whether `setup` never issued all certificates on this machine, on which the authorities are."""
+    # Versions before 0.62 wrote no marker, but LAST_FILE after all certificates.
+    is_complete = any((machine.config / name).exists() for name in (_ALL_ISSUED, LAST_FILE))
+    return not is_complete and (machine.config / "pki/register.json").exists()
 
 
 def _is_registered(machine: Machine, wanted: _Certificate) -> bool:

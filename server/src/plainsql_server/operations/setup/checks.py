@@ -10,7 +10,7 @@ that has no other use.
 from plainsql_server.operations.files.units import guard_unit
 from plainsql_server.operations.setup.machine import CELL_CLUSTER, Machine, SetupError
 from plainsql_server.operations.setup.running import AS_POSTGRES, ask, run
-from plainsql_server.operations.setup.steps import is_cell
+from plainsql_server.operations.setup.steps import is_cell, is_ours
 
 _OTHERS = """
     SELECT 'the database ' || datname FROM pg_database WHERE datname NOT IN ('postgres', 'template0', 'template1')
@@ -37,8 +37,12 @@ def check_program(machine: Machine) -> None:
 
 
 def check_cell_cluster(machine: Machine) -> None:
-    """The cluster `main` must be a cell already, or have no databases and roles of others."""
-    if is_cell(machine):
+    """The cluster `main` must be a cell already, or have no databases and roles of others.
+
+    If `cell init` was interrupted and PostgreSQL restarted, `pg_hba.conf` is that of a cell: no other role can log in
+    any more, and the superuser can't be asked.
+    """
+    if is_cell(machine) or is_ours(machine.cluster(CELL_CLUSTER) / "pg_hba.conf"):
         return
     others = ask(machine, CELL_CLUSTER, _OTHERS)
     if others:

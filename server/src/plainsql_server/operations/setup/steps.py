@@ -78,7 +78,7 @@ def _directory_steps(machine: Machine) -> Iterator[SetupStep]:
     exists = f"SELECT 1 FROM pg_database WHERE datname = '{DIRECTORY_DATABASE}'"
     yield command_step(database, partial(_finds, machine, exists))
     for name, text in directory_texts(machine).items():
-        yield _placed(folder / name, text, partial(_is_ours, folder / name))
+        yield _placed(folder / name, text, partial(is_ours, folder / name))
 
 
 def _create_cluster(folder: Path, command: Sequence[str]) -> str:
@@ -130,7 +130,8 @@ def _all_exist(files: Sequence[Path]) -> bool:
     return all(file.exists() for file in files)
 
 
-def _is_ours(file: Path) -> bool:
+def is_ours(file: Path) -> bool:
+    """Whether PlainSQL wrote a file."""
     return file.exists() and file.read_text(errors="replace").startswith(WRITTEN_BY)
 
 
