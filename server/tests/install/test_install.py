@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,8 @@ from server.tests.programs import need
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1700)]
 
 _GUIDE = "One machine with systemd"
-_UNITS = ("plainsql-data", "plainsql-control", "plainsql-guard", "plainsql-backup.timer")
+_UNITS = ("plainsql-data", "plainsql-control", "plainsql-guard", "plainsql-backup.timer", "plainsql-renew.timer")
+_PLANES = {"data": 8400, "control": 8401}
 # What redis needs with Debian's Python, which is older than 3.11.3.
 _FOR_OLDER_PYTHON = ["async-timeout>=4.0.3"]
 _KEY = re.compile(r"svc_k_\w+")
@@ -95,19 +97,40 @@ def test_the_guide_leads_from_a_bare_machine_to_the_first_answer(machine: Machin
         follow(shell, guide.afterwards["Upgrade"])
         follow(shell, guide.to_first_answer[-1:])
 
+        # What the timer starts every month, when certificates are about to expire.
+        follow(shell, ["plainsql-server pki renew --all --days 60"])
+        before = certificates(machine)
+        follow(shell, ["systemctl start plainsql-renew"])
+        assert not set(before) & set(certificates(machine))
+        wait_for(lambda: shows_its_files(machine), _LIMIT_S, str)
+
         before = certificates(machine)
         for command in rotations():
+            earlier = {plane: backends(machine, plane) for plane in _PLANES if f"plainsql-{plane}" in command}
             follow(shell, [command])
-            # The guide says where to wait.
+            # The guide says where to wait: until the old processes have ended.
             if "reload" in command:
+                wait_for(partial(are_replaced, machine, earlier), _LIMIT_S, str)
                 wait_for(lambda: shows_its_files(machine), _LIMIT_S, str)
         follow(shell, [guide.to_first_answer[-1], "plainsql-server doctor"])
         assert not set(before) & set(certificates(machine))
 
 
+def backends(machine: Machine, plane: str) -> set[str]:
+    """A plane's connections to the directory."""
+    query = f"select pid from pg_stat_activity where usename = 'plainsql_{plane}'"
+    return set(as_postgres(machine, 5433, "postgres", query).split())
+
+
+def are_replaced(machine: Machine, earlier: dict[str, set[str]]) -> bool:
+    """Whether each plane has connections to the directory, and none of the earlier ones."""
+    found = {plane: backends(machine, plane) for plane in earlier}
+    return all(found[plane] and not found[plane] & earlier[plane] for plane in earlier)
+
+
 def shows_its_files(machine: Machine) -> bool:
     """Whether new connections to the planes get the certificates that are in their folders."""
-    for port, plane in ((8400, "data"), (8401, "control")):
+    for plane, port in _PLANES.items():
         shown = machine.ask("/opt/plainsql/bin/python", "-c", _SHOWN.format(port=port))
         if set(shown.split()) != {hashed((machine.tree / f"etc/plainsql/{plane}/server.crt").read_text())}:
             return False

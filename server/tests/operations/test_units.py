@@ -1,5 +1,6 @@
 """The systemd units: what the command writes, and what systemd makes of it."""
 
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -10,11 +11,14 @@ from plainsql_server.cli import main
 from plainsql_server.core.environment_file import parse_environment_file
 from plainsql_server.operations.files.units import guard_unit, unit_texts
 from plainsql_server.settings import read_settings
+from server.tests.pki_cell import Pki
 
 _SAMPLES = Path(__file__).resolve().parents[3] / "deploy/systemd"
 _PROGRAM = "/opt/plainsql/bin/plainsql-server"
 _PLANES = ("plainsql-data.service", "plainsql-control.service")
-_OURS = (*_PLANES, "plainsql-backup.service", "plainsql-backup.timer")
+_BACKUP = ("plainsql-backup.service", "plainsql-backup.timer")
+_RENEW = ("plainsql-renew.service", "plainsql-renew.timer")
+_OURS = (*_PLANES, *_BACKUP, *_RENEW)
 _GUARD = _SAMPLES.parent / "cell/guard.service"
 # Debian's unit for PostgreSQL runs with these, too. A plane needs no more than a cell.
 _HARDENED = ("NoNewPrivileges=yes", "ProtectSystem=strict", "ProtectHome=yes", "CapabilityBoundingSet=")
@@ -52,6 +56,22 @@ def test_systemd_accepts_the_units(unit: Path, tmp_path: Path) -> None:
         ["systemd-analyze", "verify", "--man=no", tmp_path / unit.name], capture_output=True, check=False, timeout=60
     )
     assert again.returncode != 0, "systemd-analyze would not have noticed"
+
+
+def test_the_unit_of_renewals_renews_what_expires_before_the_next_months(tmp_path: Path) -> None:
+    pki = Pki(tmp_path)
+    assert CliRunner().invoke(main, ["pki", "init", str(tmp_path / "pki")]).exit_code == 0
+    pki.issue("soon", "--server", "localhost", "--days", "60")
+    pki.issue("later", "--server", "localhost")
+    text = unit_texts(_PROGRAM, str(tmp_path))["plainsql-renew.service"]
+    renew, reload = [shlex.split(line.removeprefix("ExecStart=")) for line in text.splitlines() if "ExecStart=" in line]
+    assert renew[0] == _PROGRAM
+    result = CliRunner().invoke(main, renew[1:])
+    assert result.exit_code == 0, result.output
+    assert (pki.states("soon"), pki.states("later")) == (["replaced", "in use"], ["in use"])
+    # A unit that is not running is left alone; all others read their files again.
+    assert reload[:2] == ["systemctl", "try-reload-or-restart"]
+    assert {"postgresql.service", *_PLANES} == set(reload[2:])
 
 
 @pytest.mark.parametrize("path", ["plainsql-server", "/opt/my programs/plainsql-server", "/opt/%h"])

@@ -1,4 +1,4 @@
-"""`plainsql-server units`: write the systemd units of the planes and of the backups."""
+"""`plainsql-server units`: write the systemd units of the planes, of the backups and of the renewal of certificates."""
 
 from pathlib import Path
 
@@ -17,10 +17,11 @@ from plainsql_server.operations.files.units import CONFIG_FOLDER, unit_texts
     "--config-folder", default=CONFIG_FOLDER, show_default=True, help="Folder with the environment files and keys."
 )
 def units_command(folder: Path, program: str | None, config_folder: str) -> None:
-    """Write the systemd units of both planes and of the nightly backups to FOLDER (default: /etc/systemd/system).
+    """Write the systemd units of both planes, of backups and of renewals to FOLDER (default: /etc/systemd/system).
 
-    The planes run as the system user `plainsql`, with the variables in data.env and control.env. Backups run as the
-    user `plainsql-backup`, with those in backup.env. `cell files` writes the unit of the guard.
+    The planes run as the system user `plainsql`, with the variables in data.env and control.env. Backups run every
+    night as the user `plainsql-backup`, with those in backup.env. Certificates are renewed every month by root.
+    `cell files` writes the unit of the guard.
     """
     try:
         texts = unit_texts(program or own_program(), config_folder)

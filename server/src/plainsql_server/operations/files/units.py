@@ -1,4 +1,4 @@
-"""systemd units of the planes, of the backups and of a cell's guard.
+"""systemd units of the planes, of the backups, of the renewal of certificates, and of a cell's guard.
 
     unit_texts("/opt/plainsql/bin/plainsql-server")     # {"plainsql-data.service": …, "plainsql-backup.timer": …}
     guard_unit("/opt/plainsql/bin/plainsql-server", "/var/lib/postgresql/15/main")
@@ -119,6 +119,47 @@ Persistent=yes
 WantedBy=timers.target
 """
 
+# A certificate is valid for a year, so there are three attempts before it expires.
+_RENEW_WITHIN_DAYS = 90
+
+_RENEW_UNIT = """\
+{heading}# /etc/systemd/system/plainsql-renew.service
+#
+# root runs it: the keys of the authorities are root's, and each certificate gets the owner of its program.
+[Unit]
+Description=PlainSQL: renews certificates before they expire
+# If the authorities are on another machine, certificates are renewed there.
+ConditionPathExists={folder}/pki/register.json
+
+[Service]
+Type=oneshot
+ExecStart={program} pki renew --within-days {days} --pki {folder}/pki
+# Also if nothing was renewed now: the last reload may have failed.
+ExecStart=systemctl try-reload-or-restart postgresql.service plainsql-data.service plainsql-control.service
+UMask=0077
+NoNewPrivileges=yes
+ProtectSystem=strict
+ReadWritePaths={folder}
+ProtectHome=yes
+PrivateTmp=yes
+PrivateDevices=yes
+"""
+
+_RENEW_TIMER = """\
+{heading}# Starts plainsql-renew.service every month: /etc/systemd/system/plainsql-renew.timer
+[Unit]
+Description=PlainSQL: monthly renewal of certificates
+
+[Timer]
+OnCalendar=*-*-01 04:30:00
+RandomizedDelaySec=30min
+# After a time without power, the missed run is made up for.
+Persistent=yes
+
+[Install]
+WantedBy=timers.target
+"""
+
 _GUARD_UNIT = """\
 {heading}# Gives customers who use little CPU time priority: /etc/systemd/system/plainsql-guard.service
 [Unit]
@@ -162,6 +203,10 @@ def unit_texts(program: str, folder: str = CONFIG_FOLDER) -> dict[str, str]:
             heading=_HEADING, user=BACKUP_USER, folder=folder, program=program
         ),
         "plainsql-backup.timer": _BACKUP_TIMER.format(heading=_HEADING),
+        "plainsql-renew.service": _RENEW_UNIT.format(
+            heading=_HEADING, folder=folder, program=program, days=_RENEW_WITHIN_DAYS
+        ),
+        "plainsql-renew.timer": _RENEW_TIMER.format(heading=_HEADING),
     }  # fmt: skip
 
 
