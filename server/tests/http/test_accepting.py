@@ -161,9 +161,22 @@ async def test_a_silent_client_counts_as_late(files: Certificates, monkeypatch: 
     monkeypatch.setattr(tls, "HANDSHAKE_TIMEOUT_S", 0.2)
     with accepting(files) as listening:
         reader, writer = await asyncio.open_connection("127.0.0.1", listening.port)
-        assert await reader.read() == b""
+        # Reset, so nothing of it stays in the kernel.
+        with pytest.raises(ConnectionResetError):
+            await reader.read()
         assert listening.handshakes.failed == {"timeout": 1}
         writer.close()
+
+
+async def test_a_silent_client_that_makes_way_is_reset(files: Certificates) -> None:
+    with accepting(files, total=1) as listening:
+        first, first_writer = await asyncio.open_connection("127.0.0.1", listening.port)
+        _, second_writer = await asyncio.open_connection("127.0.0.1", listening.port)
+        with pytest.raises(ConnectionResetError):
+            await first.read()
+        assert listening.handshakes.failed == {"process": 1}
+        first_writer.close()
+        second_writer.close()
 
 
 async def test_a_connection_that_is_made_does_not_make_way(files: Certificates) -> None:

@@ -10,6 +10,7 @@ speaks plain HTTP gets an answer here, within the same limits.
 
 import asyncio
 import socket
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 from ssl import SSLContext
@@ -31,6 +32,8 @@ _DISCARD_BYTES = 64 * 1024
 _MAX_DISCARDED_BYTES = 1024 * 1024
 # Connections accepted per turn of the event loop, each for some 50 microseconds. Requests wait for them.
 _AT_ONCE = 8
+# SO_LINGER: on, for 0 seconds.
+_NO_LINGERING = struct.pack("ii", 1, 0)
 # If no descriptor is left, one may be free after this time.
 _RETRY_S = 0.1
 
@@ -120,6 +123,7 @@ class Handshake:
     def shutdown(self) -> None:
         """Closes the connection, unless its handshake is done."""
         if self._task is None:
+            self._reset()
             self._end()
         elif not self._has_ended:
             self._task.cancel()
@@ -190,7 +194,13 @@ class Handshake:
 
     def _fail(self, reason: str) -> None:
         self._accepting.handshakes.failed[reason] += 1
+        self._reset()
         self._end()
+
+    def _reset(self) -> None:
+        """Makes closing the socket free all of it. Else the kernel would keep it for up to a minute."""
+        if not self._has_ended and not self._is_answered:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGERING)
 
     def _end(self, _: object = None) -> None:
         if self._has_ended:
