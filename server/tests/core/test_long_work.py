@@ -104,6 +104,20 @@ async def test_jobs_of_organizations_alternate() -> None:
     assert done == ["a", "b", "c", "a", "b", "a", "b"]
 
 
+async def test_a_job_whose_caller_is_gone_is_no_turn() -> None:
+    done, may_begin = list[str](), threading.Event()
+    blocking = asyncio.create_task(run(ENCODING, "x", may_begin.wait, 30))
+    gone, *others = [asyncio.create_task(run(ENCODING, each, done.append, each)) for each in ("b", "b", "c")]
+    await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.wait([gone])
+    # The event loop passes the cancel on to the thread's future.
+    await asyncio.sleep(0)
+    may_begin.set()
+    await asyncio.gather(blocking, *others)
+    assert done == ["b", "c"]
+
+
 async def test_an_organization_that_always_has_one_more_job_does_not_keep_others_waiting() -> None:
     done = list[str]()
 

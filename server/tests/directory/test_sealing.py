@@ -172,6 +172,9 @@ async def test_a_creation_is_left_to_a_process_that_can_open_its_secret(filled: 
         async with opened(filled, keys, refuses_unsealed=refuses_unsealed) as directory:
             return {each.name for each in await stored.claim_unfinished(directory, 10, 60)}
 
+    async with opened(filled, ONE, refuses_unsealed=True) as directory:
+        with pytest.raises(EngineError, match="right now"):
+            await databases.create(directory, owner.id, plain.name, Actor("key", "key_1", "req_1"))
     assert await claimed("") == await claimed(TWO) == {plain.name, deleted.name}
     assert await claimed(f"{TWO} {ONE}") == {plain.name, sealed.name, deleted.name}
     assert await claimed(ONE, refuses_unsealed=True) == {sealed.name, deleted.name}

@@ -1,6 +1,7 @@
 """Accepting TLS connections: what starts TLS, what counts how, and how much is done in one turn of the event loop."""
 
 import asyncio
+import errno
 import socket
 import ssl
 from collections import Counter
@@ -135,18 +136,21 @@ async def test_a_message_in_many_parts_and_records_starts_tls(files: Certificate
     message = client_hello()[5:]
     with accepting(files) as listening:
         reader, writer = await asyncio.open_connection("127.0.0.1", listening.port)
+        await until(lambda: listening.handshakes.load().under_way == 1)
         for at, end in ((0, 1), (1, 3), (3, 200), (200, len(message))):
-            writer.write(b"\x16\x03\x01" + (end - at).to_bytes(2))
-            await asyncio.sleep(0)
-            writer.write(message[at:end])
-            await asyncio.sleep(0)
+            for part in (b"\x16\x03\x01" + (end - at).to_bytes(2), message[at:end]):
+                writer.write(part)
+                # It is looked at before the next one comes.
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
         async with asyncio.timeout(WITHIN_S):
             assert await reader.readexactly(1) == b"\x16"
         writer.close()
 
 
 async def test_a_client_with_plain_http_counts_once(files: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tls, "HANDSHAKE_TIMEOUT_S", 0.2)
+    # Long enough for the answer, also on a slow machine.
+    monkeypatch.setattr(tls, "HANDSHAKE_TIMEOUT_S", 2.0)
     with accepting(files) as listening:
         reader, writer = await asyncio.open_connection("127.0.0.1", listening.port)
         writer.write(b"GET / HTTP/1.1\r\n\r\n")
@@ -239,3 +243,42 @@ async def test_few_that_end_together_are_looked_at_in_one_iteration(is_late: boo
         reader.close()
     del counted[0]
     assert max(counted.values()) <= 16
+
+
+class Failing(Watched):
+    """A connection whose end fails."""
+
+    def on_timeout(self) -> None:
+        super().on_timeout()
+        raise ZeroDivisionError
+
+
+async def test_a_connection_that_fails_leaves_the_others_their_timer() -> None:
+    reader, loop, counted, failed = SharedReader(), asyncio.get_running_loop(), Counter[int](), list[object]()
+    loop.set_exception_handler(lambda _, context: failed.append(context["exception"]))
+    with ExitStack() as opened:
+        for kind in (Failing, Watched):
+            client, server = socket.socketpair()
+            opened.enter_context(client)
+            opened.enter_context(server)
+            reader.add(kind(server, reader, loop.time(), counted))
+        await until(lambda: counted.total() == 2)
+        reader.close()
+    assert [type(each) for each in failed] == [ZeroDivisionError]
+
+
+async def test_a_connection_that_the_kernel_does_not_watch_is_closed(
+    files: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with accepting(files) as listening:
+        # The real limit is the machine's, fs.epoll.max_user_watches.
+        monkeypatch.setattr(SharedReader, "add", refuse)
+        with socket.create_connection(("127.0.0.1", listening.port)) as client:
+            await until(lambda: bool(listening.handshakes.failed))
+            with pytest.raises(ConnectionResetError):
+                client.recv(1)
+        assert listening.handshakes.failed == {"descriptors": 1}
+        assert not listening.handshakes.load().under_way

@@ -23,15 +23,18 @@ def record(content: bytes) -> bytes:
     return b"\x16\x03\x01" + len(content).to_bytes(2) + content
 
 
-def in_records(hello: bytes, size_bytes: int) -> bytes:
-    """The same message, spread over records of this size."""
+def in_records(hello: bytes, count: int) -> bytes:
+    """The same message, spread over so many records, or one more."""
     message = hello[5:]
+    size_bytes = len(message) // count
     return b"".join(record(message[at : at + size_bytes]) for at in range(0, len(message), size_bytes))
 
 
-@pytest.mark.parametrize("size_bytes", [1_000, 100, 20])
-def test_a_message_is_wanted_until_it_is_complete(size_bytes: int) -> None:
-    sent = in_records(client_hello(), size_bytes)
+@pytest.mark.parametrize("count", [1, 5, 25])
+@pytest.mark.parametrize("longer_bytes", [0, 1_800])
+def test_a_message_is_wanted_until_it_is_complete(count: int, longer_bytes: int) -> None:
+    hello = client_hello() if not longer_bytes else record(b"\x01" + longer_bytes.to_bytes(3) + bytes(longer_bytes))
+    sent = in_records(hello, count)
     assert wanted_bytes(sent) == wanted_bytes(sent + b"more") == 0
     for length in range(len(sent)):
         # Never more than there will be, or the client would wait for nothing.

@@ -55,8 +55,8 @@ async def finish(directory: Directory, database: DatabaseRecord, by: Actor = SER
         return now is not None and now.state in possible
 
     cell = await cell_of(directory, database)
-    # Not in the `try`: a process that lacks the key leaves the creation to one that has it.
-    if directory.secrets.lacks_key(database.record_secret):
+    # Not in the `try`: a process that can't open the secret leaves the creation to one that can.
+    if not directory.secrets.can_open(database.record_secret):
         raise key_missing(by)
     secret = directory.secrets.open(database.record_secret, database.engine_name)
     try:

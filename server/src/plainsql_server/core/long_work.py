@@ -83,7 +83,9 @@ class WorkThread:
             job = jobs.popleft()
             if not jobs:
                 del self._waiting[organization_id]
-            self._last_jobs[organization_id] = next(self._numbers)
+            # One whose caller is gone is no turn.
+            if not job.future.cancelled():
+                self._last_jobs[organization_id] = next(self._numbers)
         job.run()
         with self._lock:
             if not self._waiting:

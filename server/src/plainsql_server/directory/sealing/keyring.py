@@ -59,10 +59,10 @@ class Keyring:
         sealed = cipher.encrypt(nonce, secret.encode(), _bound_to(id_, engine_name))
         return f"{SCHEME}:{id_}:{base64.b64encode(nonce + sealed).decode()}"
 
-    def lacks_key(self, stored: str) -> bool:
-        """Whether a stored secret is sealed with a key that this process does not have."""
+    def can_open(self, stored: str) -> bool:
+        """Whether this process has the key of a stored secret, or accepts one that is not sealed."""
         id_ = sealed_under(stored)
-        return id_ is not None and id_ not in self._ciphers
+        return not self.refuses_unsealed if id_ is None else id_ in self._ciphers
 
     def open(self, stored: str, engine_name: str) -> str:
         """The secret. Raises InternalError if its key is missing, or if it was changed or is another database's."""

@@ -26,17 +26,20 @@ async def check_can_seal(connection: DirectoryConnection, keyring: Keyring, by: 
 
 
 def key_missing(by: Actor) -> ServiceError:
-    """The error where this process lacks a key: for operators a conflict, for others that the service is unavailable.
+    """The error where this process can't open a secret: for operators a conflict, for others an unavailable service.
 
     Customers can do nothing about it, and another control plane may have the key.
     """
-    message = "The secrets in the directory are sealed, and PLAINSQL_SECRETS_KEYS has none of their keys here."
+    message = (
+        "PLAINSQL_SECRETS_KEYS has no key for a secret in the directory, or PLAINSQL_UNSEALED_SECRETS refuses one that "
+        "is not sealed."
+    )
     if by.kind == OPERATOR.kind:
-        hint = "Set PLAINSQL_SECRETS_KEYS or PLAINSQL_SECRETS_KEYS_FILE to the keys that the planes have."
+        hint = "Give this command the settings of the planes for both, or run `plainsql-server secrets rotate`."
         return ConflictError("secrets_key_missing", message, hint=hint)
     return EngineError(
         "creation_unavailable",
-        "No database can be created at the moment.",
+        "This server can't create databases right now.",
         retryable=True,
         retry_after_ms=_RETRY_AFTER_MS,
         internal_context=message,

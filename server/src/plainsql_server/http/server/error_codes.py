@@ -45,7 +45,7 @@ CODES: dict[str, Code] = {
     "database_not_ready": Code(EngineError, "The database is being created, or its creation failed."),
     "database_limit": Code(LimitError, "The organization has reached its tier's database limit."),
     "no_active_cell": Code(EngineError, "No cell accepts new databases."),
-    "creation_unavailable": Code(EngineError, "This process can't create databases at the moment."),
+    "creation_unavailable": Code(EngineError, "This server can't create databases right now."),
     "wrong_state": Code(ConflictError, "The database's state does not allow this, or changed in the meantime."),
     "name_taken": Code(ConflictError, "Another database of the organization has this name."),
     "invalid_name": Code(RequestError, "The name is invalid."),

@@ -76,12 +76,17 @@ class SharedReader:
             self._watched[number].on_readable()
 
     def _end_late(self) -> None:
-        now_s = self._loop.time()
-        for connection in list(islice(self._watched.values(), _AT_ONCE)):
-            if connection.ends_s > now_s:
-                break
-            connection.on_timeout()
         self._timer = None
+        now_s = self._loop.time()
+        try:
+            for connection in list(islice(self._watched.values(), _AT_ONCE)):
+                if connection.ends_s > now_s:
+                    break
+                connection.on_timeout()
+        finally:
+            self._wait_for_first(now_s)
+
+    def _wait_for_first(self, now_s: float) -> None:
         if self._watched:
             first_s = next(iter(self._watched.values())).ends_s
             self._timer = self._loop.call_at(max(first_s, now_s + _CLOCK_S), self._end_late)

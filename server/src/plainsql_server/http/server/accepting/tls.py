@@ -117,8 +117,13 @@ class Handshake:
         # Those that uvicorn shuts down when it stops.
         self._accepting.state.connections.add(self)  # type: ignore[arg-type]
         self._accepting.handshakes.begin(self)
-        if not self._has_ended:
+        if self._has_ended:
+            return
+        try:
             self._accepting.reader.add(self)
+        except OSError:
+            # The kernel watches no more descriptors.
+            self._fail("descriptors")
 
     def shutdown(self) -> None:
         """Closes the connection, unless its handshake is done."""
