@@ -75,6 +75,25 @@ async def test_what_a_job_needs_is_freed_when_its_caller_is_cancelled_before_it_
     assert await run(PARSING, "a", calls.copy) == []
 
 
+async def test_what_a_job_needed_and_made_is_freed_with_its_caller() -> None:
+    freed = list["weakref.ref[LongResult]"]()
+
+    def work(needed: LongResult) -> LongResult:
+        made = LongResult()
+        freed.extend(map(weakref.ref, (needed, made)))
+        return made
+
+    # The service collects garbage seldom: it would keep results of many megabytes until then.
+    gc.disable()
+    try:
+        await run(PARSING, "a", work, LongResult())
+        # The thread lets go of the job when it begins the next one.
+        await run(PARSING, "a", int)
+        assert [each() for each in freed] == [None, None]
+    finally:
+        gc.enable()
+
+
 async def finished_in_order(*organizations: str, arriving: str) -> list[str]:
     """The order in which jobs are done. `arriving` comes last, while the first of `organizations` runs."""
     begun, may_end, done = threading.Event(), threading.Event(), list[str]()

@@ -16,6 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 
@@ -34,17 +35,14 @@ class _Job:
 
     def __init__(self, function: Callable[..., Any], arguments: tuple[object, ...]) -> None:
         self.future: Future[Any] = Future()
-        self._call: tuple[Callable[..., Any], tuple[object, ...]] | None = (function, arguments)
-        # It is called at once when the future is cancelled. The job itself may be in the queue for a long time.
-        self.future.add_done_callback(self._free)
-
-    def _free(self, _: "Future[Any]") -> None:
-        self._call = None
+        self._call: list[Any] = [function, arguments]
+        # What it needs is freed at once when the future is cancelled, though the job stays in the queue for long. A
+        # callback that knew the job would be a cycle, and keep the result until garbage is collected.
+        self.future.add_done_callback(partial(_clear, self._call))
 
     def run(self) -> None:
         if not self.future.set_running_or_notify_cancel():
             return
-        assert self._call is not None
         function, arguments = self._call
         try:
             result = function(*arguments)
@@ -52,6 +50,10 @@ class _Job:
             self.future.set_exception(error)
         else:
             self.future.set_result(result)
+
+
+def _clear(call: list[Any], _: "Future[Any]") -> None:
+    call.clear()
 
 
 class WorkThread:
