@@ -80,6 +80,9 @@ async def revoke_certificate(site: Planes, load: DrillLoad) -> None:
     """The second node gets another key, because somebody has a copy of its own. Clients use the first meanwhile."""
     stolen = await asyncio.to_thread(site.steal_certificate)
     load.ports = site.ports[:1]
+    # Each client has chosen the second node for the last time, and has its answer.
+    await load.more()
+    await load.more_controlled(8)
     await asyncio.to_thread(site.data[1].stop)
     site.replace_certificate()
     await site.reload_cell()
