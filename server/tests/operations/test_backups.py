@@ -221,6 +221,30 @@ def test_a_database_is_not_replaced_by_a_backup_of_another_by_mistake(stage: Sta
     stage.run(*command, str(file), "--of-another")
 
 
+def test_a_backup_without_ids_is_recognized_after_its_database_was_replaced_or_moved(
+    stage: Stage, tmp_path: Path
+) -> None:
+    file = stage.backup(tmp_path / "main.backup")
+    old = str(as_before_ids(file))
+    stage.run("database", "create", "--org", "acme", "other")
+    stage.run("restore", "--org", "acme", "main", "--replace", "--input", str(file))
+    second_cell = """insert into cells select (jsonb_populate_record(cells,
+        '{"id": "cell_2", "name": "second", "conninfo": "host=/nowhere"}')).* from cells returning id"""
+    assert stage.ask(second_cell) == [("cell_2",)]
+    was_moved = (
+        "insert into moves (id, database_id, copy_id, from_cell_id, to_cell_id, state, alive_until)"
+        " select 'mov_1', target_id, details ->> 'replaced_id', 'cell_2', cell_id, 'done', now()"
+        " from audit join databases on databases.id = target_id where action = 'database.restore_backup' returning id"
+    )
+    was_not_replaced = "delete from audit where action = 'database.restore_backup' returning id"
+    # Moves swap the rows' places and roles as replacements do.
+    for change in ("select 1", f"with moved as ({was_moved}) {was_not_replaced}"):
+        assert len(stage.ask(change)) == 1
+        for name, reason in (("other", "backup of the database 'main'"), ("main", "checksum")):
+            command = ["restore", "--org", "acme", name, "--replace", "--input", old]
+            assert reason in stage.run(*command, exit_code=1).stderr
+
+
 def test_a_backup_goes_to_no_other_organization_by_mistake(stage: Stage, tmp_path: Path) -> None:
     """Its name may be the same: an organization chooses its own."""
     file = stage.backup(tmp_path / "main.backup")

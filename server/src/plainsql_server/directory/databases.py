@@ -150,9 +150,25 @@ async def find_by_engine_name(directory: Directory, engine_name: str) -> Databas
     return await _find_where(directory, "d.engine_name = %s", (engine_name,))
 
 
-async def find_by_owner_role(directory: Directory, role: str) -> DatabaseRecord | None:
-    """The database whose owner is called so on its cell, even if it is deleted; None if there is none."""
-    return await _find_where(directory, "o.engine_name = %s", (role,))
+async def list_by_owner_role(directory: Directory, role: str) -> list[DatabaseRecord]:
+    """The database whose owner is called so on its cell, even if it is deleted, then those that had the role before.
+
+    A move or a replacement leaves the role to the old content, which has a row of its own.
+    """
+    # The audit log forgets a replacement after `audit.KEPT`.
+    statement = f"""
+        WITH RECURSIVE had AS (
+            SELECT database_id AS id, 0 AS changes FROM roles WHERE kind = 'owner' AND engine_name = %s
+            UNION ALL
+            SELECT before.id, changes + 1 FROM had, LATERAL (
+                SELECT database_id AS id FROM moves WHERE copy_id = had.id
+                UNION ALL
+                SELECT target_id FROM audit
+                WHERE action = 'database.restore_backup' AND details ->> 'replaced_id' = had.id) before)
+        {_SELECT} JOIN had ON had.id = d.id ORDER BY had.changes
+    """
+    async with directory.connection() as connection:
+        return [_record(row) for row in await (await connection.execute(statement, (role,))).fetchall()]
 
 
 async def list_(

@@ -120,10 +120,10 @@ async def replace_database(
     """
     chunks = _ArchiveChunks(await _open(source, DATABASE))
     origin = await _origin(directory, chunks.manifest)
-    if not of_another and origin.database_id not in ("", target.id):
+    if not of_another and origin.database_ids and target.id not in origin.database_ids:
         raise RequestError(
             "wrong_backup",
-            f"This is a backup of the database {chunks.manifest.name!r} ({origin.database_id}), not of"
+            f"This is a backup of the database {chunks.manifest.name!r} ({origin.database_ids[-1]}), not of"
             f" {target.name!r} ({target.id}).",
             hint="If you want its content there, add --of-another.",
         )
@@ -186,18 +186,18 @@ async def restore_directory(directory: Directory, dsn: str, source: BinaryIO, pr
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    """The database that a backup is of, and its organization. Empty if that is unknown."""
+    """The databases that had the content of a backup, oldest last, and their organization. Empty if unknown."""
 
-    database_id: str
+    database_ids: tuple[str, ...]
     organization_id: str
 
 
 async def _origin(directory: Directory, manifest: Manifest) -> _Origin:
     if manifest.database_id:
-        return _Origin(manifest.database_id, manifest.organization_id)
-    # Older backups have no ids. The role is unknown if the database was moved since, or purged.
-    found = await databases.find_by_owner_role(directory, manifest.owner_role)
-    return _Origin("", "") if found is None else _Origin(found.id, found.organization_id)
+        return _Origin((manifest.database_id,), manifest.organization_id)
+    # Older backups have no ids. The role is unknown if its organization was purged.
+    found = await databases.list_by_owner_role(directory, manifest.owner_role)
+    return _Origin(tuple(each.id for each in found), found[0].organization_id if found else "")
 
 
 async def _open(source: BinaryIO, kind: str) -> ArchiveReader:
