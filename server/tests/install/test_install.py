@@ -97,7 +97,7 @@ def test_the_guide_leads_from_a_bare_machine_to_the_first_answer(machine: Machin
         follow(shell, guide.afterwards["Upgrade"])
         follow(shell, guide.to_first_answer[-1:])
 
-        # What the timer starts every month, when certificates are about to expire.
+        # What the timer starts every week, when certificates are about to expire.
         follow(shell, ["plainsql-server pki renew --all --days 60"])
         # The authorities stay.
         names = ("server.crt", "client.crt")

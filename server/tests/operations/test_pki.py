@@ -108,6 +108,47 @@ def test_renewing_keeps_the_key_and_changes_one_file(pki: Pki) -> None:
     assert pki.states("data") == ["revoked", "revoked"]
 
 
+def test_a_renewal_that_was_not_written_is_written_by_the_next_one(pki: Pki, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The register alone would say that nothing is due."""
+
+    def fill_up(path: Path, *rest: Any) -> None:
+        if path == pki.root / "data/client.crt":
+            raise OSError("No space left on device")
+        write_file(path, *rest)
+
+    pki.issue("data", "--client", "plainsql_data", "--days", "10")
+    pki.issue("edge", "--server", "localhost", "--days", "10")
+    before = pki.certificate("data/client.crt"), pki.certificate("edge/server.crt")
+    with monkeypatch.context() as patch:
+        patch.setattr(lifecycle, "write_file", fill_up)
+        for _ in range(2):
+            assert "No space left" in pki.run("renew", "--within-days", "90", exit_code=1)
+            assert pki.certificate("data/client.crt") == before[0]
+    assert pki.certificate("edge/server.crt") != before[1], "the other one is renewed"
+    pki.run("renew", "--within-days", "90")
+    assert pki.certificate("data/client.crt").public_key() == before[0].public_key()
+    assert pki.certificate("data/client.crt").not_valid_after_utc > now() + timedelta(days=90)
+    assert pki.states("data") == pki.states("edge") == ["replaced", "in use"]
+    # One that did not come from these authorities stays.
+    shutil.copy(pki.root / "edge/server.crt", pki.root / "data/client.crt")
+    assert "Renewed" not in pki.run("renew", "--within-days", "90")
+    assert pki.certificate("data/client.crt") == pki.certificate("edge/server.crt")
+
+
+def test_what_expires_is_renewed_although_the_key_of_another_is_elsewhere(pki: Pki) -> None:
+    for name in ("elsewhere", "data"):
+        pki.issue(name, "--client", "plainsql_data", "--days", "10")
+    pki.issue("moved", "--client", "plainsql_data")
+    for name in ("elsewhere", "moved"):
+        shutil.rmtree(pki.root / name)
+    output = pki.run("renew", "--within-days", "90", exit_code=1)
+    assert "Renewed 'data'" in output
+    assert f"'elsewhere' was not renewed: {pki.root}/elsewhere/client.key is missing" in output
+    assert "'moved'" not in output, "it is not due"
+    assert pki.states("data") == ["replaced", "in use"]
+    assert pki.states("elsewhere") == pki.states("moved") == ["in use"]
+
+
 def test_what_would_do_harm_is_refused(pki: Pki) -> None:
     pki.issue("data", "--client", "plainsql_data")
     assert "has a certificate" in pki.issue("data", "--client", "plainsql_data", exit_code=1)

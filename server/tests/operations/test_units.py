@@ -1,7 +1,10 @@
 """The systemd units: what the command writes, and what systemd makes of it."""
 
+import os
+import re
 import shlex
 import subprocess
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -50,7 +53,7 @@ def test_systemd_accepts_the_units(unit: Path, tmp_path: Path) -> None:
     # It also reports units of this machine.
     ours = [line for line in checked.stderr.splitlines() if unit.name in line]
     assert (ours, checked.returncode) == ([], 0), checked.stderr
-    broken = text.replace("ExecStart=/", "ExecStart=relative/").replace("OnCalendar=*", "OnCalendar=never")
+    broken = text.replace("ExecStart=/", "ExecStart=relative/").replace("OnCalendar=", "OnCalendar=never ")
     (tmp_path / unit.name).write_text(broken)
     again = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", tmp_path / unit.name], capture_output=True, check=False, timeout=60
@@ -58,13 +61,15 @@ def test_systemd_accepts_the_units(unit: Path, tmp_path: Path) -> None:
     assert again.returncode != 0, "systemd-analyze would not have noticed"
 
 
-def test_the_unit_of_renewals_renews_what_expires_before_the_next_months(tmp_path: Path) -> None:
+def test_the_unit_of_renewals_renews_what_expires_soon_and_reloads_also_if_that_fails(tmp_path: Path) -> None:
     pki = Pki(tmp_path)
     assert CliRunner().invoke(main, ["pki", "init", str(tmp_path / "pki")]).exit_code == 0
     pki.issue("soon", "--server", "localhost", "--days", "60")
     pki.issue("later", "--server", "localhost")
     text = unit_texts(_PROGRAM, str(tmp_path))["plainsql-renew.service"]
-    renew, reload = [shlex.split(line.removeprefix("ExecStart=")) for line in text.splitlines() if "ExecStart=" in line]
+    (renew,) = commands(text, "ExecStart")
+    # systemd runs this one also after a failure, which the unit then keeps.
+    (reload,) = commands(text, "ExecStopPost")
     assert renew[0] == _PROGRAM
     result = CliRunner().invoke(main, renew[1:])
     assert result.exit_code == 0, result.output
@@ -72,6 +77,26 @@ def test_the_unit_of_renewals_renews_what_expires_before_the_next_months(tmp_pat
     # A unit that is not running is left alone; all others read their files again.
     assert reload[:2] == ["systemctl", "try-reload-or-restart"]
     assert {"postgresql.service", *_PLANES} == set(reload[2:])
+
+
+def commands(unit: str, setting: str) -> list[list[str]]:
+    lines = [line.partition("=") for line in unit.splitlines()]
+    return [shlex.split(value) for name, _, value in lines if name == setting]
+
+
+def test_a_certificate_that_expires_has_a_dozen_attempts_to_be_renewed() -> None:
+    texts = unit_texts(_PROGRAM)
+    (calendar,) = commands(texts["plainsql-renew.timer"], "OnCalendar")
+    shown = subprocess.run(
+        ["systemd-analyze", "calendar", "--iterations=60", " ".join(calendar)],
+        capture_output=True, text=True, check=True, timeout=60, env={**os.environ, "TZ": "UTC"},
+    )  # fmt: skip
+    found = re.findall(r"(\d{4}-\d\d-\d\d) 04:30:00 UTC", shown.stdout)
+    runs = sorted({datetime.fromisoformat(each) for each in found})
+    (renew,) = commands(texts["plainsql-renew.service"], "ExecStart")
+    within = timedelta(days=int(renew[renew.index("--within-days") + 1]))
+    for end in (runs[0] + within + timedelta(days=day) for day in range(300)):
+        assert len([run for run in runs if end - within <= run < end]) >= 12
 
 
 @pytest.mark.parametrize("path", ["plainsql-server", "/opt/my programs/plainsql-server", "/opt/%h"])

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 import click
@@ -12,7 +12,7 @@ from plainsql_server.cli.output import json_option, print_records, remark
 from plainsql_server.core.clock import now
 from plainsql_server.operations.pki import lifecycle
 from plainsql_server.operations.pki.authority import CertificateKind, Subject
-from plainsql_server.operations.pki.lifecycle import CertificateOrder
+from plainsql_server.operations.pki.lifecycle import CertificateOrder, Renewal
 from plainsql_server.operations.pki.register import Issued, PkiError
 
 _DAYS = 365
@@ -119,7 +119,7 @@ def _issue(
 @click.argument("names", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Renew all certificates that are in use.")
 @click.option(
-    "--within-days", type=click.IntRange(min=0), metavar="DAYS", help="Renew those that expire within this time."
+    "--within-days", type=click.IntRange(min=0), metavar="DAYS", help="Renew all that expire within this time."
 )
 @_days_option
 @_pki_option
@@ -129,20 +129,23 @@ def _renew(
     """Renew the certificates NAMES. Their keys stay, and the previous certificates stay valid until they expire.
 
     Reload the programs that use them: SIGHUP for PostgreSQL and the planes. To replace a key, revoke and issue.
+
+    If a key is missing, NAMES and --all renew nothing. --within-days renews the others, lists what it could not renew,
+    and ends with 1. It also writes certificates that an interrupted renewal did not write to their files.
     """
     if sum([bool(names), everything, within_days is not None]) != 1:
         raise click.UsageError("Use either NAMES, --all or --within-days.")
+    folder = folder.absolute()
     with _reported():
-        if not names:
-            names = _in_use(folder, None if everything else within_days)
-        for each in lifecycle.renew(folder.absolute(), names, days):
-            remark(f"Renewed {each.name!r} in {each.folder}. It expires on {each.expires_at:%Y-%m-%d}.")
-
-
-def _in_use(folder: Path, within_days: int | None) -> tuple[str, ...]:
-    current = lifecycle.in_use(folder.absolute())
-    limit = None if within_days is None else now() + timedelta(days=within_days)
-    return tuple(each.name for each in current if limit is None or each.expires_at <= limit)
+        if within_days is not None:
+            renewal = lifecycle.renew_due(folder, within_days, days)
+        else:
+            wanted = names or [each.name for each in lifecycle.in_use(folder)]
+            renewal = Renewal(lifecycle.renew(folder, wanted, days), [])
+    for each in renewal.renewed:
+        remark(f"Renewed {each.name!r} in {each.folder}. It expires on {each.expires_at:%Y-%m-%d}.")
+    if renewal.failures:
+        raise click.ClickException("\n".join(renewal.failures))
 
 
 @pki_command.command("revoke")

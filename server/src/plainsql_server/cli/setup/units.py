@@ -20,8 +20,8 @@ def units_command(folder: Path, program: str | None, config_folder: str) -> None
     """Write the systemd units of both planes, of backups and of renewals to FOLDER (default: /etc/systemd/system).
 
     The planes run as the system user `plainsql`, with the variables in data.env and control.env. Backups run every
-    night as the user `plainsql-backup`, with those in backup.env. Certificates are renewed every month by root.
-    `cell files` writes the unit of the guard.
+    night as the user `plainsql-backup`, with those in backup.env. Every week, root renews certificates that are
+    about to expire. `cell files` writes the unit of the guard.
     """
     try:
         texts = unit_texts(program or own_program(), config_folder)

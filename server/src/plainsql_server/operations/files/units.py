@@ -119,13 +119,14 @@ Persistent=yes
 WantedBy=timers.target
 """
 
-# A certificate is valid for a year, so there are three attempts before it expires.
+# With a run every week, this leaves twelve attempts before a certificate expires.
 _RENEW_WITHIN_DAYS = 90
 
 _RENEW_UNIT = """\
 {heading}# /etc/systemd/system/plainsql-renew.service
 #
-# root runs it: the keys of the authorities are root's, and each certificate gets the owner of its program.
+# root runs it: the keys of the authorities are root's, and each certificate gets the owner of its program. It can write
+# below {folder} only. For certificates elsewhere, add their folders to ReadWritePaths with `systemctl edit`.
 [Unit]
 Description=PlainSQL: renews certificates before they expire
 # If the authorities are on another machine, certificates are renewed there.
@@ -134,8 +135,10 @@ ConditionPathExists={folder}/pki/register.json
 [Service]
 Type=oneshot
 ExecStart={program} pki renew --within-days {days} --pki {folder}/pki
-# Also if nothing was renewed now: the last reload may have failed.
-ExecStart=systemctl try-reload-or-restart postgresql.service plainsql-data.service plainsql-control.service
+# Also if nothing was renewed, or not everything: the last reload may have failed, and some certificates may be new. The
+# unit fails if one of the two commands does. postgresql.service stands for all clusters of the machine, also for those
+# that PlainSQL does not use: each reads its configuration again.
+ExecStopPost=systemctl try-reload-or-restart postgresql.service plainsql-data.service plainsql-control.service
 UMask=0077
 NoNewPrivileges=yes
 ProtectSystem=strict
@@ -146,12 +149,12 @@ PrivateDevices=yes
 """
 
 _RENEW_TIMER = """\
-{heading}# Starts plainsql-renew.service every month: /etc/systemd/system/plainsql-renew.timer
+{heading}# Starts plainsql-renew.service every week: /etc/systemd/system/plainsql-renew.timer
 [Unit]
-Description=PlainSQL: monthly renewal of certificates
+Description=PlainSQL: weekly renewal of certificates
 
 [Timer]
-OnCalendar=*-*-01 04:30:00
+OnCalendar=Mon *-*-* 04:30:00
 RandomizedDelaySec=30min
 # After a time without power, the missed run is made up for.
 Persistent=yes

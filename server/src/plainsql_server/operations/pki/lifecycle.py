@@ -5,6 +5,7 @@
     order = CertificateOrder("data", CertificateKind.CLIENT, subject, Path("/etc/plainsql/data"), "plainsql", 365)
     issue(folder, order)
     renew(folder, ["data"], days=365)
+    renew_due(folder, within_days=90, days=365).failures
     revoke(folder, "data")
     rotate(folder, CertificateKind.CLIENT); renew(...); retire(folder, CertificateKind.CLIENT)
 
@@ -57,6 +58,14 @@ class CertificateOrder:
     days: int
 
 
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """What was renewed, and why the rest was not."""
+
+    renewed: list[Issued]
+    failures: list[str]
+
+
 def init(folder: Path) -> None:
     """Make both authorities. All or nothing: the folder gets its name when it is complete."""
     if folder.exists() and any(folder.iterdir()):
@@ -88,7 +97,7 @@ def issue(folder: Path, order: CertificateOrder) -> Issued:
         issued = _sign(folder, register, order, key.public_key())
         make_folder(order.folder, _FOLDER)
         write_file(order.folder / f"{order.kind}.key", key_pem(key), _SECRET, order.owner)
-        write_file(order.folder / f"{order.kind}.crt", issued.certificate, _PUBLIC, order.owner)
+        _write_certificate(issued)
         _publish(folder, register, now())
     return issued
 
@@ -106,6 +115,31 @@ def renew(folder: Path, names: Sequence[str], days: int) -> list[Issued]:
         renewed = [_renew(folder, register, each, days) for each in previous]
         _publish(folder, register, now())
     return renewed
+
+
+def renew_due(folder: Path, within_days: int, days: int) -> Renewal:
+    """Renew what expires within this time. One certificate that can't be renewed stops no other.
+
+    If a certificate was registered and not written to its file, as after a crash, the file gets it now.
+    """
+    renewal = Renewal([], [])
+    with locked(folder):
+        register, limit = read_register(folder), now() + timedelta(days=within_days)
+        for each in register.current().values():
+            try:
+                if each.expires_at <= limit:
+                    _refuse_missing_key(each)
+                    renewal.renewed.append(_renew(folder, register, each, days))
+                elif _is_unwritten(register, each):
+                    _write_certificate(each)
+                    renewal.renewed.append(each)
+            except (PkiError, OSError, LookupError) as error:
+                renewal.failures.append(f"{each.name!r} was not renewed: {error}")
+        try:
+            _publish(folder, register, now())
+        except OSError as error:
+            renewal.failures.append(f"The files of trusted authorities could not be written everywhere: {error}")
+    return renewal
 
 
 def revoke(folder: Path, name: str) -> list[Issued]:
@@ -170,19 +204,47 @@ def authority_file(folder: Path, kind: CertificateKind, number: int) -> Path:
 
 
 def _refuse_missing_keys(wanted: Sequence[Issued]) -> None:
-    lacking = [each for each in wanted if not (Path(each.folder) / f"{each.kind}.key").exists()]
+    lacking = [each for each in wanted if not _key_file(each).exists()]
     if lacking:
-        files = ", ".join(f"{each.folder}/{each.kind}.key" for each in lacking)
+        files = ", ".join(str(_key_file(each)) for each in lacking)
         again = ", ".join(repr(each.name) for each in lacking)
         raise PkiError(f"{files}: missing on this machine. Revoke {again} and issue it again, or name the others.")
+
+
+def _refuse_missing_key(wanted: Issued) -> None:
+    if not _key_file(wanted).exists():
+        raise PkiError(f"{_key_file(wanted)} is missing. Bring it back, or revoke the certificate and issue it again.")
+
+
+def _key_file(issued: Issued) -> Path:
+    return Path(issued.folder) / f"{issued.kind}.key"
+
+
+def _certificate_file(issued: Issued) -> Path:
+    return Path(issued.folder) / f"{issued.kind}.crt"
+
+
+def _is_unwritten(register: Register, newest: Issued) -> bool:
+    """Whether there is a key, and no certificate or one from before a renewal. One from elsewhere stays."""
+    if not _key_file(newest).exists():
+        return False
+    file = _certificate_file(newest)
+    # Those that were revoked may have another key.
+    of_key = [each for each in register.issued if each.name == newest.name and each.revoked_at is None]
+    earlier = {each.certificate for each in of_key if each is not newest}
+    return not file.exists() or file.read_text(errors="replace") in earlier
 
 
 def _renew(folder: Path, register: Register, previous: Issued, days: int) -> Issued:
     target = Path(previous.folder)
     order = CertificateOrder(previous.name, previous.kind, previous.subject, target, previous.owner, days)
     issued = _sign(folder, register, order, public_key_of(previous.certificate))
-    write_file(target / f"{previous.kind}.crt", issued.certificate, _PUBLIC, previous.owner)
+    _write_certificate(issued)
     return issued
+
+
+def _write_certificate(issued: Issued) -> None:
+    write_file(_certificate_file(issued), issued.certificate, _PUBLIC, issued.owner)
 
 
 def _sign(folder: Path, register: Register, order: CertificateOrder, public_key: EllipticCurvePublicKey) -> Issued:
