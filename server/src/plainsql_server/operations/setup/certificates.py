@@ -4,7 +4,7 @@
 
 A certificate is registered before its files exist. If `setup` was killed between the two, the files do not exist: the
 certificate is revoked and issued again. Once all were issued, nothing is revoked: the files may be on another machine.
-A file of its own says so, which has no other use and no reason to be deleted.
+The file `certificates.issued`, which has no other use, records that.
 
 New authorities are made only if there is no certificate yet. If the folder of the authorities is elsewhere, the
 certificates of new ones would not be trusted by those who trust the old ones.

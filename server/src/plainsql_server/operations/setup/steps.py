@@ -5,8 +5,9 @@
             step.run()
 
 A step that is done is left alone, so the steps can be run again: after a failure, they continue where it was. A step is
-done if the last thing that it writes exists. No file is overwritten, with one exception: PostgreSQL's own `pg_hba.conf`
-and `pg_ident.conf`, of which a copy is kept.
+done if the last thing that it writes exists. Two kinds of files are overwritten: PostgreSQL's own `pg_hba.conf` and
+`pg_ident.conf`, and all units if one is missing, as after an upgrade to a version that has one more. A copy is kept of
+PostgreSQL's files, and of a unit that was edited.
 
 Take the steps one by one, as above: what a later step writes depends on what earlier steps made.
 """
