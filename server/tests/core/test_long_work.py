@@ -123,7 +123,7 @@ async def test_jobs_of_organizations_alternate() -> None:
     assert done == ["a", "b", "c", "a", "b", "a", "b"]
 
 
-async def test_a_job_whose_caller_is_gone_is_no_turn() -> None:
+async def test_a_job_whose_caller_left_does_not_count() -> None:
     done, may_begin = list[str](), threading.Event()
     blocking = asyncio.create_task(run(ENCODING, "x", may_begin.wait, 30))
     gone, *others = [asyncio.create_task(run(ENCODING, each, done.append, each)) for each in ("b", "b", "c")]

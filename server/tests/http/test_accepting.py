@@ -267,7 +267,7 @@ async def test_a_connection_that_fails_leaves_the_others_their_timer() -> None:
     assert [type(each) for each in failed] == [ZeroDivisionError]
 
 
-async def test_a_connection_that_the_kernel_does_not_watch_is_closed(
+async def test_a_connection_that_the_system_does_not_watch_is_closed(
     files: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
