@@ -6,6 +6,7 @@ are over, the shared clusters must be as they were, and no process that the file
 
 import gc
 import os
+import signal
 import subprocess
 import time
 from collections.abc import AsyncIterator, Generator, Iterator
@@ -53,6 +54,8 @@ _made_run = pytest.StashKey[bool]()
 def pytest_configure(config: pytest.Config) -> None:
     # Until everything is collected: what is imported stays, and the collector would look at it again each time.
     gc.disable()
+    # A shell that starts the tests in the background has SIGINT ignored, and so would every process that they start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if is_stale(PACKAGE):
         raise pytest.UsageError("The extension modules are older than their sources: run `make extensions`.")
     config.stash[_made_run] = run_folder.start_run()

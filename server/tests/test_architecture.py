@@ -91,21 +91,19 @@ async def served(dsn: str) -> AsyncIterator[int]:
 
 @contextmanager
 def calls() -> Iterator[list[tuple[str, str]]]:
-    """The functions of ours that run in the block, by file and name, in the order of their first calls."""
-    seen: dict[tuple[str, str], None] = {}
+    """The functions of ours that run in the block, by file and name, in the order of their calls."""
     found: list[tuple[str, str]] = []
 
     def note(frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
         if event == "call" and code.co_filename.startswith(str(PACKAGE)):
-            seen.setdefault((Path(code.co_filename).relative_to(PACKAGE).as_posix(), code.co_qualname))
+            found.append((Path(code.co_filename).relative_to(PACKAGE).as_posix(), code.co_qualname))
 
     sys.setprofile(note)
     try:
         yield found
     finally:
         sys.setprofile(None)
-        found += seen
 
 
 async def ask(port: int, key: str) -> bytes:
@@ -135,8 +133,9 @@ async def test_a_query_takes_the_path_that_is_described(postgres: Postgres, dsn:
             answer = await ask(port, key)
     assert b'"rows":[{"n":7}]' in answer
     described = [named for hop in hops() for named in _FUNCTION.findall(hop)]
-    assert [named for named in described if named not in called] == []
-    assert [named for named in called if named in described] == described
+    # One after the other, though others may call some of them in between: a connection is still being cleaned.
+    rest = iter(called)
+    assert [named for named in described if named not in rest] == []
 
 
 def test_every_package_is_described() -> None:
