@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPMessage
 from pathlib import Path
@@ -29,6 +29,8 @@ _TIMEOUT = ("--timeout", "60s")
 _ONE_LIMIT_S = 60
 # Longer than any load takes.
 _NEVER_MS = 3_600_000
+# How long wrk may take to end after a signal that it has seen.
+_AGAIN_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,7 @@ def running_wrk(url: str, lua: str, connections: int) -> Iterator[list[float]]:
         try:
             yield rates
         finally:
-            process.send_signal(signal.SIGINT)
+            _interrupt(process)
             output, _ = process.communicate()
     rates.append(float(_found(r"Requests/sec:\s+([\d.]+)", output)))
 
@@ -182,11 +184,19 @@ def _run(command: list[str], *, ends_itself: bool) -> str:
     assert process.stderr is not None
     if not ends_itself:
         process.stderr.readline()
-        process.send_signal(signal.SIGINT)
+        _interrupt(process)
     output, errors = process.communicate()
     if process.returncode != 0:
         raise SystemExit(f"{command[0]} failed:\n{output}{errors}")
     return output
+
+
+def _interrupt(process: "subprocess.Popen[str]") -> None:
+    """Ends wrk, which prints little. It ignores the signal until its threads run, and misses it until it sleeps."""
+    while process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_AGAIN_S)
 
 
 def _share_us(output: str, percent: int) -> float:
