@@ -15,7 +15,7 @@ DIST ?= dist
 # Twice the cores of a small machine: many tests wait for something. A file's tests share what it starts, so they stay
 # together.
 PROCESSES ?= 4
-PARALLEL := -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
+PARALLEL := -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --tb=short
 # The pool, what sessions leave behind, isolation, and the service from end to end. Others name 18 themselves.
 ON_18 := server/tests/engine/test_pool.py server/tests/engine/test_session_state.py \
 	server/tests/consistency/test_hermitage.py server/tests/end_to_end/test_parameters.py \

@@ -1,10 +1,10 @@
 """Ports that `dev` and the tests choose stay reserved for their users."""
 
+import contextlib
 import socket
 
 import pytest
 
-from plainsql_server.dev import ports
 from plainsql_server.dev.options import DevError
 from plainsql_server.dev.ports import choose_ports, free_port, free_ports
 
@@ -40,11 +40,23 @@ def test_a_chosen_port_is_reserved_for_a_server(family: socket.AddressFamily, ad
         pass
 
 
-def test_a_port_that_another_has_chosen_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_that_another_has_chosen_is_not_chosen() -> None:
     port = free_port()
-    monkeypatch.setattr(ports, "_FREE_PORTS", [port])
-    with pytest.raises(DevError, match="No free port"):
-        free_port()
+    with pytest.raises(DevError, match=f"from {port} to {port} are all in use"):
+        free_ports(1, among=range(port, port + 1))
+
+
+def test_the_only_free_port_is_found() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        free = listener.getsockname()[1]
+    among = range(free - 8, free + 8)
+    with contextlib.ExitStack() as taken:
+        for port in among:
+            # One that something else uses is as good.
+            with contextlib.suppress(OSError):
+                if port != free:
+                    taken.enter_context(socket.create_server(("127.0.0.1", port)))
+        assert free_ports(1, among) == range(free, free + 1)
 
 
 def test_a_chosen_port_can_be_given() -> None:

@@ -14,15 +14,14 @@ servers do.
 
 import contextlib
 import errno
-import random
+import secrets
 import socket
 from collections.abc import Mapping
 
 from plainsql_server.dev.options import DevError
 
-_ATTEMPTS = 100
 # Below the ports that Linux gives to outgoing connections.
-_FREE_PORTS = range(20_000, 32_000)
+FREE_PORTS = range(20_000, 32_000)
 _LOOPBACKS = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
 
 
@@ -31,10 +30,10 @@ def free_port() -> int:
     return free_ports(1)[0]
 
 
-def free_ports(count: int) -> range:
+def free_ports(count: int, among: range = FREE_PORTS) -> range:
     """Adjacent free ports, reserved. Raises DevError if there are none."""
     with contextlib.ExitStack() as held:
-        return _hold_free(held, count)
+        return _hold_free(held, count, among)
 
 
 def choose_ports(wanted: Mapping[str, int], preferred: Mapping[str, int] | None = None) -> dict[str, int]:
@@ -48,7 +47,7 @@ def choose_ports(wanted: Mapping[str, int], preferred: Mapping[str, int] | None 
         given = {option: _hold_given(option, port, held) for option, port in wanted.items() if port}
         asked = {option: preferred.get(option) for option, port in wanted.items() if not port}
         found = {option: port for option, port in asked.items() if port and _hold_preferred(port, held)}
-        free = {option: _hold_free(held, 1)[0] for option in asked if option not in found}
+        free = {option: _hold_free(held, 1, FREE_PORTS)[0] for option in asked if option not in found}
     chosen = given | found | free
     return {option: chosen[option] for option in wanted}
 
@@ -75,10 +74,11 @@ def _hold_preferred(port: int, held: contextlib.ExitStack) -> bool:
     return True
 
 
-def _hold_free(held: contextlib.ExitStack, count: int) -> range:
-    for _ in range(_ATTEMPTS):
-        first = random.choice(_FREE_PORTS)
-        ports = range(first, first + count)
+def _hold_free(held: contextlib.ExitStack, count: int, among: range) -> range:
+    # From a random one on, so that programs that start at the same time seldom try the same.
+    start = secrets.randbelow(len(among))
+    for offset in range(len(among)):
+        ports = _following(among, start + offset, count)
         with contextlib.ExitStack() as attempt:
             try:
                 for port in ports:
@@ -90,7 +90,12 @@ def _hold_free(held: contextlib.ExitStack, count: int) -> range:
                 continue
             held.enter_context(attempt.pop_all())
             return ports
-    raise DevError("No free port found on this machine.")
+    raise DevError(f"The ports from {among.start} to {among.stop - 1} are all in use.")
+
+
+def _following(among: range, index: int, count: int) -> range:
+    first = among[index % (len(among) - count + 1)]
+    return range(first, first + count)
 
 
 def _hold(port: int, held: contextlib.ExitStack, *, shared: bool) -> None:
