@@ -42,6 +42,8 @@ settings.register_profile(
 )
 settings.load_profile("no clock")
 
+pytest_plugins = ["server.tests.complete_teardown"]
+
 _ENDING_LIMIT_S = 30.0
 
 # The clusters that tests share, with what was in each when it started.

@@ -35,6 +35,23 @@ print(node.pid, flush=True)
 sys.stdin.read()
 """
 
+# The second one fails if the teardown of the first ends too early.
+_TWO_TESTS = """
+import asyncio, os
+import pytest
+
+@pytest.fixture
+def cancelled():
+    yield
+    raise asyncio.CancelledError
+
+def test_first(monkeypatch, cancelled):
+    monkeypatch.setenv("REPLACED", "1")
+
+def test_second(monkeypatch):
+    assert "REPLACED" not in os.environ
+"""
+
 
 @pytest.mark.parametrize("program", [forks.SERVER, forks.CLIENT])
 def test_a_forked_command_prints_and_ends_as_a_new_process_does(program: str) -> None:
@@ -245,3 +262,15 @@ def test_tests_run_on_the_release_that_was_chosen(postgres: Postgres, service: S
     with postgres.connect() as admin:
         assert admin.info.server_version // 10_000 == MAJOR
     assert service.value("select current_setting('server_version_num')::int / 10000 as major") == MAJOR
+
+
+@pytest.mark.parametrize(
+    ("plugin", "passed", "failed"),
+    [("server.tests.complete_teardown", 2, 0), ("no:server.tests.complete_teardown", 1, 1)],
+)
+def test_a_teardown_goes_on_after_a_cancelled_part(tmp_path: Path, plugin: str, passed: int, failed: int) -> None:
+    (tmp_path / "test_two.py").write_text(_TWO_TESTS)
+    command = [sys.executable, "-m", "pytest", "-p", plugin, f"--rootdir={tmp_path}", str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LIMIT_S)
+    expected = [f"{failed} failed", f"{passed} passed", "1 error"]
+    assert ", ".join(expected[not failed :]) in ended.stdout, ended.stdout

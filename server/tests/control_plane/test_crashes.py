@@ -5,6 +5,7 @@ and locks go with their connections. `PLAINSQL_TEST_CUTS=1` is the full size: ev
 """
 
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,14 +59,19 @@ class Killed(BaseException):
     """Nobody handles it, as nobody handles kill -9."""
 
 
+# True in the work that is cut off and in the tasks that it starts. Not in those of the directory's pool, which connect
+# in the background: a pool whose task was killed would fail later, when it is closed.
+_is_cut_off = ContextVar("_is_cut_off", default=False)
+
+
 class Fuse:
-    """Counts the statements sent to directory and cell, and kills after so many of them."""
+    """Counts the statements that work sends to directory and cell, and kills after so many of them."""
 
     def __init__(self) -> None:
         self.left: int | None = None
 
     def burn(self) -> None:
-        if self.left is not None:
+        if self.left is not None and _is_cut_off.get():
             self.left -= 1
             if self.left < 0:
                 raise Killed
@@ -92,6 +98,7 @@ async def cut_off_everywhere(fuse: Fuse, work: Callable[[int], Awaitable[object]
     A number tells which time it is.
     """
     cuts = 0
+    _is_cut_off.set(True)
     for after in range(0, _MOST_STATEMENTS, EVERY):
         fuse.left = after
         try:

@@ -78,7 +78,7 @@ def _hold_free(held: contextlib.ExitStack, count: int, among: range) -> range:
     # From a random one on, so that programs that start at the same time seldom try the same.
     start = secrets.randbelow(len(among))
     for offset in range(len(among)):
-        ports = _following(among, start + offset, count)
+        ports = _adjacent(among, start + offset, count)
         with contextlib.ExitStack() as attempt:
             try:
                 for port in ports:
@@ -93,7 +93,7 @@ def _hold_free(held: contextlib.ExitStack, count: int, among: range) -> range:
     raise DevError(f"The ports from {among.start} to {among.stop - 1} are all in use.")
 
 
-def _following(among: range, index: int, count: int) -> range:
+def _adjacent(among: range, index: int, count: int) -> range:
     first = among[index % (len(among) - count + 1)]
     return range(first, first + count)
 
