@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -96,21 +97,24 @@ async def asked(client: Client, count: int) -> list[float]:
     return took_s
 
 
+async def asked_p99_ms(client: Client) -> float:
+    return percentile(await asked(client, ASKED), 99) * 1000
+
+
 async def test_others_get_in_while_many_are_silent(node: Node, client: Client) -> None:
-    quiet_s, beside_s = list[float](), list[float]()
+    quiet_ms, beside_ms = list[float](), list[float]()
     for number in range(ROUNDS):
-        quiet_s += await asked(client, ASKED)
+        quiet_ms.append(await asked_p99_ms(client))
         with silent_flood(node.port, SILENT, ADDRESSES, PER_S) as flood:
             await asyncio.to_thread(flood.wait_until_full)
             assert await under_way(node) > 0
-            beside_s += await asked(client, ASKED)
+            beside_ms.append(await asked_p99_ms(client))
             assert await under_way(node) <= MAX_HANDSHAKES
-        quiet_ms, beside_ms = (percentile(each[-ASKED:], 99) * 1000 for each in (quiet_s, beside_s))
-        print(
-            f"round {number + 1}: p99 {quiet_ms:.1f} ms, beside {SILENT} {beside_ms:.1f} ms, load {os.getloadavg()[0]}"
-        )
-    ratio = percentile(beside_s, 99) / percentile(quiet_s, 99)
-    print(f"p99 {percentile(quiet_s, 99) * 1000:.1f} ms, beside {SILENT} {ratio:.2f} times as much")
+        load = os.getloadavg()[0]
+        print(f"round {number + 1}: p99 {quiet_ms[-1]:.1f} ms, beside {SILENT} {beside_ms[-1]:.1f} ms, load {load:.1f}")
+    # Of the rounds, the middle one: what else the machine does in a moment of one round makes its p99.
+    ratio = median(beside_ms) / median(quiet_ms)
+    print(f"p99 {median(quiet_ms):.1f} ms, beside {SILENT} {ratio:.2f} times as much")
     if IS_FULL:
         assert ratio <= 2
 
