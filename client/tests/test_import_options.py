@@ -79,6 +79,85 @@ def test_the_import_says_what_it_created_and_which_cell_made_a_column_text(
     assert "line 2 has 'x'" in done.stderr
 
 
+@pytest.mark.parametrize("more", [[], ["--on-conflict", "update"]])
+def test_a_key_that_the_file_has_twice_is_reported_with_both_lines(
+    service: Service, db: plainsql.Client, table: str, tmp_path: Path, more: list[str]
+) -> None:
+    lines = ['"two\nlines",2026-01-01,1', "b,2026-01-02,2", '"two\nlines",2026-01-01,3']
+    (tmp_path / "dup.csv").write_text("shop,day,n\n" + "\n".join(lines))
+    arguments = ["--table", table, "--create", "--primary-key", "day,shop", *more]
+    done = run(service, "import", "dup.csv", *arguments, cwd=tmp_path)
+    shown = done.stderr.splitlines()[1:]
+    assert (done.returncode, shown[0]) == (1, f"Created table {table}: shop text, day date, n int8."), done.stderr
+    assert shown[1] == f"Dropped table {table} again."
+    assert shown[2].startswith("Nothing was imported.")
+    assert shown[3:] == ["dup.csv, line 5: The key shop=two⏎lines, day=2026-01-01 is already on line 2."]
+    assert db.query("select to_regclass($1)", table).value() is None
+    piped = run(
+        service, "import", "-", "--format", "csv", *arguments, input="shop,day,n\na,2026-01-01,1\na,2026-01-01,2\n"
+    )
+    assert "-, row 2: The key shop=a, day=2026-01-01 is already in row 1.\n" in piped.stderr
+
+
+def test_a_row_that_violates_a_constraint_is_reported_without_our_own_sql(
+    service: Service, db: plainsql.Client, table: str, tmp_path: Path
+) -> None:
+    db.query(
+        f"create table {table} (id int primary key, kind text check (kind <> 'z'), mail text,"
+        " parent int references {0} deferrable initially deferred)".format(table)
+    )
+    db.query(f"create unique index on {table} (lower(mail))")
+    db.query(f"insert into {table} values (7, 'a', 'x@y.z', 7)")
+    for row, message in (
+        ("3,z,,", "line 4: new row for relation"),
+        ("7,b,,", "line 4: duplicate key value"),
+        ("3,b,M@1,", "line 4: duplicate key value"),
+        ("3,b,,99", "insert or update on table"),
+    ):
+        (tmp_path / "in.csv").write_text(f"id,kind,mail,parent\n1,b,m@1,\n2,b,m@2,\n{row}\n4,b,m@4,\n")
+        done = run(service, "import", "in.csv", "--table", table, cwd=tmp_path)
+        assert (done.returncode, message in done.stderr) == (1, True), done.stderr
+        assert ("Nothing was imported." in done.stderr, "select" in done.stderr) == (True, False), done.stderr
+        assert "already on line" not in done.stderr
+    assert db.query(f"select count(*) from {table}").value() == 1
+
+
+def test_names_with_capitals_are_shown_as_sql_needs_them_or_made_lower_case(
+    service: Service, db: plainsql.Client, table: str, tmp_path: Path
+) -> None:
+    (tmp_path / "in.csv").write_text("Day,Amount,region\n2026-01-01,5,north\n")
+    arguments = ["import", "in.csv", "--table", table, "--create"]
+    done = run(service, *arguments, cwd=tmp_path)
+    assert f'Created table {table}: "Day" date, "Amount" int8, region text.\n' in done.stderr
+    advice = 'In SQL, write these names with quotation marks: "Day", "Amount".'
+    assert f"{advice} To have them in lower case, import into a new table with --lower-case.\n" in done.stderr
+    assert db.query(f'select sum("Amount") from {table}').value() == 5
+    db.query(f"drop table {table}")
+    for count in (1, 2):
+        more = ["--primary-key", "Day", "--on-conflict", "update"]
+        done = run(service, *arguments, "--lower-case", *more, cwd=tmp_path)
+        assert (done.returncode, "quotation marks" in done.stderr) == (0, False), done.stderr
+        assert (f"Created table {table}: day date, amount int8, region text." in done.stderr) == (count == 1)
+    assert db.query(f"select day::text, amount from {table}").one() == ("2026-01-01", 5)
+    (tmp_path / "in.csv").write_text("a,A\n1,2\n")
+    db.query(f"drop table {table}")
+    both = run(service, *arguments, "--lower-case", cwd=tmp_path)
+    assert (both.returncode, "differ in case alone" in both.stderr) == (2, True)
+    needless = run(service, "import", "in.csv", "--table", table, "--lower-case", cwd=tmp_path)
+    assert (needless.returncode, "--lower-case is for a new table: it needs --create." in needless.stderr) == (2, True)
+
+
+def test_a_missing_table_leads_to_create_and_a_filled_one_has_its_row_estimate(
+    service: Service, db: plainsql.Client, table: str, tmp_path: Path
+) -> None:
+    (tmp_path / "in.csv").write_text("id\n" + "".join(f"{at}\n" for at in range(100)))
+    missing = run(service, "import", "in.csv", "--table", table, cwd=tmp_path)
+    advice = f"Table {table} doesn't exist. To create it, use plainsql import with --create."
+    assert (missing.returncode, advice in missing.stderr) == (1, True)
+    assert run(service, "import", "in.csv", "--table", table, "--create", cwd=tmp_path).returncode == 0
+    assert db.query("select reltuples from pg_class where relname = $1", table).value() == 100
+
+
 def test_a_table_that_the_import_created_with_a_key_can_be_updated_by_the_same_command(
     service: Service, db: plainsql.Client, table: str, tmp_path: Path
 ) -> None:

@@ -79,7 +79,9 @@ def test_a_file_of_many_batches_is_imported_completely(
         (5, {"row4": "4,x,abc,"}, "line 5, column 'price': invalid input syntax for type numeric: \"abc\""),
         (12_000, {"row11000": "11000x,a,1,"}, "line 11001, column 'id': invalid input syntax for type bigint"),
         (12_000, {"row10000": "10000,a,,"}, "line 10001, column 'price': null value in column"),
-        (12_000, {"row9000": "5,a,1,"}, "line 9001: duplicate key value violates unique constraint"),
+        (12_000, {"row9000": "5,a,1,"}, "line 9001: The key id=5 is already on line 6.\n"),
+        (5, {"row4": "2,x,1,"}, "line 5: The key id=2 is already on line 3.\n"),
+        (5, {"row4": "4,x,,"}, "line 5, column 'price': null value in column"),
         (12_000, {"row8000": "8000,a,1"}, "line 8001: Expected 4 fields as in the header, got 3"),
     ],
 )
@@ -90,6 +92,7 @@ def test_an_invalid_row_is_reported_and_no_partial_batch_is_imported(
     write_rows(tmp_path / "in.csv", rows, **change)
     done = run(service, "import", str(tmp_path / "in.csv"), "--table", table)
     assert (done.returncode, message in done.stderr) == (1, True), done.stderr
+    assert ("Nothing was imported." in done.stderr, "select" in done.stderr) == (True, False)
     assert db.query(f"select count(*) from {table}").value() == 0
     assert stages(db) == 0
 
@@ -200,6 +203,7 @@ def test_a_tsv_has_tabs_and_ndjson_may_leave_columns_out(service: Service, db: p
         ("in.csv", b"id,price\n1,1\n2,\xff\n", "line 3: The byte 0xff isn't valid UTF-8"),
         ("in.csv", b'id,price\n1,1\n2,"3\n', "line 3: Unclosed or unexpected quotation mark"),
         ("in.csv", b"id,price\n1,1\n\n2,2\n", "line 3: Expected 2 fields as in the header, got 1"),
+        ("in.csv", b"id\n1\n2,2\n", "line 3: Expected 1 field as in the header, got 2"),
         ("in.ndjson", b'{"id": 1, "price": 1}\n\n{"id": 2, "pirce": 1}\n', "line 3, column 'pirce': Unknown column"),
         ("in.ndjson", b'{"id": 1, "price": 1}\n{"id": 2,\n', "line 2: Invalid JSON"),
         ("in.ndjson", b'{"id": 1, "price": 1}\n{"id": 2, "price": "x"}\n', "line 2, column 'price': invalid input"),
@@ -212,6 +216,39 @@ def test_an_unreadable_line_is_reported_by_its_number(  # noqa: PLR0917  # fixtu
     done = run(service, "import", str(tmp_path / file), "--table", table)
     assert (done.returncode, message in done.stderr) == (1, True), done.stderr
     assert db.query(f"select count(*) from {table}").value() == 0
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "advice"),
+    [
+        ("in.csv", 'Day;Region;Amount\n2026-01-01;"a ""b""";1,50\n', "no comma but 2 semicolons: {} --delimiter ';'."),
+        ("in.csv", "id;price\n1;2\n", "no comma but 1 semicolon: {} --delimiter ';'."),
+        ("in.csv", "id\tprice\n1\t2\n", "no comma but 1 tab: {} --delimiter $'\\t'."),
+        ("in.tsv", "id,price\n1,2\n", "no tab but 1 comma: {} --delimiter ','."),
+    ],
+)
+def test_another_delimiter_is_recognized_by_the_header(  # noqa: PLR0917  # fixtures
+    service: Service, db: plainsql.Client, table: str, tmp_path: Path, file: str, content: str, advice: str
+) -> None:
+    (tmp_path / file).write_text(content)
+    for target in ([table], [f"{table}_new", "--create"]):
+        done = run(service, "import", file, "--table", *target, cwd=tmp_path)
+        message = f"The header has {advice.format('try plainsql import with')}\n"
+        assert (done.returncode, message in done.stderr) == (2, True), done.stderr
+    if "price" in content:
+        delimiter = content[2]
+        assert run(service, "import", file, "--table", table, "--delimiter", delimiter, cwd=tmp_path).returncode == 0
+        assert db.query(f"select id, price from {table}").one() == (1, 2)
+
+
+def test_a_name_in_quotation_marks_may_contain_another_delimiter(
+    service: Service, db: plainsql.Client, tmp_path: Path
+) -> None:
+    name = f"q_{uuid4().hex[:8]}"
+    (tmp_path / "in.csv").write_text('"a;b"\n1\n')
+    done = run(service, "import", "in.csv", "--table", name, "--create", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    db.query(f"drop table {name}")
 
 
 # Long enough for the display to be drawn several times.

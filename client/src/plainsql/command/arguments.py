@@ -223,7 +223,11 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--on-conflict", choices=("nothing", "update"), help=shown)
     parser.add_argument("--format", choices=FILE_FORMATS, help="file format (default: from the file's name)")
     parser.add_argument("--columns", metavar="NAMES", help="comma-separated column names, for a CSV without a header")
-    parser.add_argument("--delimiter", metavar="CHAR", help="CSV delimiter (default: a comma; a tab for .tsv)")
+    shown = "with --create, make the names of the columns lower case, so that SQL needs no quotation marks for them"
+    parser.add_argument("--lower-case", action="store_true", help=shown)
+    parser.add_argument(
+        "--delimiter", metavar="CHAR", help="CSV delimiter, such as ';' (default: a comma; a tab for .tsv)"
+    )
 
 
 def _add_export(parser: argparse.ArgumentParser) -> None:

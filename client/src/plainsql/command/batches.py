@@ -19,18 +19,21 @@ _FIELD = r'"((?:[^"]|"")*)"|([^"{0}\r\n]*)'
 # Characters that can separate fields and rows or represent NULL. Those with a short JSON escape come first.
 _SEPARATORS = "\t\n\x1f\x1e\x1d\x1c\x1b\x1a\x19\x18\x17\x16\x15\x14\x13\x12\x11\x10"
 _ODD = re.compile("[\x01-\x1f]")
+# The usual delimiters: the name, and how to write it in a shell.
+_DELIMITERS = {",": ("comma", "','"), ";": ("semicolon", "';'"), "\t": ("tab", "$'\\t'"), "|": ("vertical bar", "'|'")}
 
 
 class BadRow(Error):
     """A row that cannot be imported, counted from 1 without the header, and the faulty column if it is known.
 
-    Row 0 is the header.
+    Row 0 is the header. `earlier` is the row that has the same key, if the file contains it twice.
     """
 
-    def __init__(self, row: int, message: str, column: str | None = None) -> None:
+    def __init__(self, row: int, message: str, column: str | None = None, *, earlier: int | None = None) -> None:
         super().__init__(message)
         self.row = row
         self.column = column
+        self.earlier = earlier
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +55,31 @@ class Batch:
         return Batch(text, end - start, self.first_row + start, 0, *kinds)
 
 
-def csv_header(file: BinaryIO, delimiter: str) -> list[str]:
-    """The column names in the first line."""
+def csv_header(file: BinaryIO, delimiter: str, *, is_assumed: bool = False) -> list[str]:
+    """The column names in the first line. If the delimiter is only assumed, raises ValueError if it looks wrong."""
     line = _text(file.readline(), 0).removeprefix("\ufeff")
     while line.count('"') % 2:
         more = file.readline()
         if not more:
             raise ResultError("Line 1: a quotation mark isn't closed.")
         line += _text(more, 0)
+    if is_assumed:
+        _check_delimiter(line, delimiter)
     (fields,) = parse_csv(line.rstrip("\r\n"), delimiter, 1)
     return [field or "" for field in fields]
+
+
+def _check_delimiter(header: str, delimiter: str) -> None:
+    """Raises ValueError if the header has none of this delimiter, but others."""
+    unquoted = re.sub('"[^"]*"', "", header)
+    counts = {each: unquoted.count(each) for each in _DELIMITERS}
+    other = max(counts, key=lambda each: counts[each])
+    if counts[delimiter] or not counts[other]:
+        return
+    name, written = _DELIMITERS[other]
+    found = f"{counts[other]} {name}{'' if counts[other] == 1 else 's'}"
+    expected = _DELIMITERS[delimiter][0]
+    raise ValueError(f"The header has no {expected} but {found}: try plainsql import with --delimiter {written}.")
 
 
 def csv_batches(file: BinaryIO, delimiter: str, width: int) -> Iterator[Batch]:
@@ -121,7 +139,8 @@ def _csv_batch(whole: bytes, delimiter: str, width: int, row: int) -> Batch:
 
 
 def _wrong_width(row: int, fields: int, width: int) -> BadRow:
-    return BadRow(row, f"Expected {width} fields as in the header, got {fields}.")
+    expected = "1 field" if width == 1 else f"{width} fields"
+    return BadRow(row, f"Expected {expected} as in the header, got {fields}.")
 
 
 def _text(whole: bytes, row: int) -> str:

@@ -43,6 +43,14 @@ def create_table(db: Client, table: str, types: Mapping[str, str], key: Sequence
     db.query(f"create table {table} ({', '.join(parts)})")
 
 
+def in_lower_case(types: Mapping[str, str]) -> dict[str, str]:
+    """The same columns with names in lower case, which need no quotation marks in SQL."""
+    renamed = {name.lower(): each for name, each in types.items()}
+    if len(renamed) < len(types):
+        raise ValueError("--lower-case: two columns of the file differ in case alone.")
+    return renamed
+
+
 def fitting_types(columns: Sequence[str], batch: Batch | None, *, is_csv: bool) -> dict[str, str]:
     """The types that fit the values of a batch."""
     values = _values(columns, batch, is_csv=is_csv)

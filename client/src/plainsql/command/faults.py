@@ -1,14 +1,15 @@
 """Finds the row and the column that made an import fail.
 
-PostgreSQL reports what is wrong, but not where in the file. A binary search finds the row, with statements that change
-nothing.
+PostgreSQL reports what is wrong, but not where in the file. If the file has the same key twice, one query finds both
+rows. Otherwise, a binary search finds the row, with statements that change nothing.
 """
 
 import argparse
+from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from plainsql.bulk import Stage
+from plainsql.bulk import KEY_COLUMNS, Stage, quoted
 from plainsql.client import Client
 from plainsql.command.batches import BadRow, Batch
 from plainsql.errors import ServiceError
@@ -16,11 +17,45 @@ from plainsql.errors import ServiceError
 if TYPE_CHECKING:
     from plainsql.command.importing import Plan
 
+_UNIQUE_VIOLATION = "23505"
+# ON CONFLICT DO UPDATE met a row twice.
+_CARDINALITY_VIOLATION = "21000"
+# The columns of a unique index, unless it has expressions or a condition.
+_INDEX_COLUMNS = """
+select a.attname::text as name
+from pg_index i join pg_class c on c.oid = i.indexrelid
+join pg_attribute a on a.attrelid = i.indrelid and a.attnum = any((i.indkey::int2[])[0:i.indnkeyatts - 1])
+where i.indrelid = $1::regclass and c.relname = $2 and i.indexprs is null and i.indpred is null order by a.attnum
+"""
 
-def locate_in_batch(db: Client, plan: "Plan", batch: Batch, error: ServiceError) -> BadRow | ServiceError:
-    """The first row of the batch that PostgreSQL rejects, or the error itself if it accepts every value."""
-    if _fault(db, plan, batch) is None:
-        return _of_constraint(error, batch.first_row) if batch.rows == 1 else error
+
+def is_about_a_row(error: ServiceError) -> bool:
+    """Whether a row caused the error: its values, a constraint, or a key that the file has twice."""
+    state = error.sqlstate or ""
+    return state == _CARDINALITY_VIOLATION or state.startswith(("22", "23"))
+
+
+def locate_in_batch(
+    db: Client, plan: "Plan", batch: Batch, error: ServiceError, statement: Callable[[str], str]
+) -> BadRow | ServiceError:
+    """The first row of the batch that PostgreSQL rejects, or the error itself if no row is to blame."""
+    if _fault(db, plan, batch) is not None:
+        return _bad_value(db, plan, batch, error)
+    if not is_about_a_row(error):
+        return error
+
+    def rehearse(rows: int) -> ServiceError | None:
+        sql, params = plan.select(batch.part(0, rows))
+        return _rehearse(db, statement(sql), params)
+
+    sql, params = plan.select(batch)
+    source = f"({sql}) as t ({Stage.ROW}, {plan.target.names})"
+    twice = _key_in_file_twice(db, plan, source, params, error)
+    return twice or _first_violation(batch.first_row, batch.rows, rehearse, error)
+
+
+def _bad_value(db: Client, plan: "Plan", batch: Batch, error: ServiceError) -> BadRow:
+    """The first row with a value that does not fit its column."""
     low, high = 0, batch.rows
     while high - low > 1:
         middle = (low + high) // 2
@@ -49,29 +84,74 @@ def _fault(db: Client, plan: "Plan", batch: Batch, only: int | None = None) -> S
     return None
 
 
-def locate_in_stage(db: Client, stage: Stage, rows: int, error: ServiceError) -> BadRow:
+def locate_in_stage(db: Client, plan: "Plan", stage: Stage, rows: int, error: ServiceError) -> BadRow | ServiceError:
     """The first row that violates a constraint of the target table. Does not change the target."""
+    twice = _key_in_file_twice(db, plan, stage.name, [], error)
+    copy = stage.copy(f"where {Stage.ROW} <= $1")
+    return twice or _first_violation(1, rows, lambda count: _rehearse(db, copy, [count]), error)
+
+
+def _key_in_file_twice(
+    db: Client, plan: "Plan", source: str, params: Sequence[Any], error: ServiceError
+) -> BadRow | None:
+    """The first row whose key an earlier row has, too, among the rows of `source`, which is SQL."""
+    if error.sqlstate == _UNIQUE_VIOLATION:
+        found = db.query(_INDEX_COLUMNS, plan.table, error.constraint)
+    elif error.sqlstate == _CARDINALITY_VIOLATION:
+        found = db.query(KEY_COLUMNS, plan.table)
+    else:
+        return None
+    key = [row.name for row in found]
+    if not key or not set(key) <= set(plan.target.columns):
+        return None
+    names = list(map(quoted, key))
+    values = ", ".join(f"left({name}::text, 100)" for name in names)
+    condition = " and ".join(f"{name} is not null" for name in names)
+    first = f"min({Stage.ROW}) over (partition by {', '.join(names)})"
+    numbered = f"select {Stage.ROW} as n, {first} as earlier, array[{values}] as key from {source} where {condition}"
+    sql = f"select n, earlier, key from ({numbered}) as numbered where n > earlier order by n limit 1"
+    again = db.query(sql, *params, read_only=True, timeout_s=Stage.MOVE_S).first()
+    if again is None:
+        return None
+    row, earlier, texts = again
+    shown = ", ".join(f"{name}={text}" for name, text in zip(key, texts, strict=True))
+    return BadRow(row, f"The key {shown}", earlier=earlier)
+
+
+def _first_violation(
+    first_row: int, rows: int, rehearse: Callable[[int], ServiceError | None], error: ServiceError
+) -> BadRow | ServiceError:
+    """The first of these rows that violates a constraint. `rehearse(count)` tries to insert the first `count` rows."""
     low, high, found = 0, rows, error
     while high - low > 1:
         middle = (low + high) // 2
-        attempt = _rehearse(db, stage, middle)
+        attempt = rehearse(middle)
         if attempt is None:
             low = middle
         else:
             high, found = middle, attempt
-    return _of_constraint(found, high)
+    # A deferred constraint is checked by a commit alone, so no row is known to violate it.
+    if high == rows > 1 and rehearse(high) is None:
+        return error
+    return _of_constraint(found, first_row + high - 1)
 
 
-def _rehearse(db: Client, stage: Stage, rows: int) -> ServiceError | None:
-    """Moves the first rows in a transaction that is always rolled back. Returns the error they cause, or None."""
+def _rehearse(db: Client, sql: str, params: Sequence[Any]) -> ServiceError | None:
+    """Runs a statement in a transaction that is always rolled back. Returns the error it causes, or None."""
     together = db.transaction(timeout_s=Stage.MOVE_S)
-    together.add(stage.copy(f"where {Stage.ROW} <= $1"), rows)
+    together.add(sql, *params)
     together.add("select 1", expect_rows=0)
     try:
         together.run()
     except ServiceError as error:
         return None if error.code == "expectation_failed" else error
     raise AssertionError("The transaction committed although its expectation cannot hold.")
+
+
+def without_sql(error: ServiceError) -> ServiceError:
+    """The error without the statement, which is ours and not the user's."""
+    error.sql = error.earlier_sql = error.position = error.statement_index = None
+    return error
 
 
 def _of_constraint(error: ServiceError, row: int) -> BadRow:

@@ -18,8 +18,15 @@ from typing import BinaryIO, NamedTuple
 from plainsql.bulk import KEY_COLUMNS, InsertTarget, Stage, conflict_clause
 from plainsql.client import Client
 from plainsql.command.batches import BadRow, Batch, csv_batches, csv_header, fields_of, ndjson_batches
-from plainsql.command.creating import create_table, fitting_types, odd_cells
-from plainsql.command.faults import line_of_object, line_of_row, locate_in_batch, locate_in_stage
+from plainsql.command.creating import create_table, fitting_types, in_lower_case, odd_cells
+from plainsql.command.faults import (
+    is_about_a_row,
+    line_of_object,
+    line_of_row,
+    locate_in_batch,
+    locate_in_stage,
+    without_sql,
+)
 from plainsql.command.progress import Progress
 from plainsql.command.tables import visible
 from plainsql.command.target import connect
@@ -30,6 +37,10 @@ from plainsql.errors import Error, ServiceError
 # One batch is read while another is in transit and a third is being stored.
 _IN_FLIGHT = 3
 _NAME = "select to_regclass($1)::text"
+_QUOTED = "select quote_ident(name) from unnest($1::text[]) with ordinality as t (name, at) order by at"
+# Autovacuum analyzes a table after as many new rows, but only minutes later.
+_IS_LARGE_PART = "select reltuples <= 10 * $2::float8 from pg_class where oid = to_regclass($1)"
+_ANALYZE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +96,7 @@ def import_file(db: Client, options: argparse.Namespace) -> int:
         path = None if options.file == "-" else options.file
         file = sys.stdin.buffer if path is None else stack.enter_context(open(path, "rb"))
         progress = Progress("Importing")
+        plan = None
         try:
             plan = _plan(db, file, options)
             is_counted = plan.rows is not None or path is None
@@ -94,10 +106,30 @@ def import_file(db: Client, options: argparse.Namespace) -> int:
         except BadRow as error:
             progress.finish("Nothing was imported. Read")
             column = f", column {error.column!r}" if error.column else ""
-            say(visible(f"{options.file}, {_place(error.row, options)}{column}: {error.message}"))
+            message = error.message if error.earlier is None else f"{error.message} is {_again(error.earlier, options)}"
+            say(visible(f"{options.file}, {_place(error.row, options)}{column}: {message}"))
             return 1
+        except ServiceError as error:
+            if plan is not None and error.outcome not in ("unknown", "committed"):
+                progress.finish("Nothing was imported. Read")
+            raise without_sql(error) from None
     progress.finish(f"Imported into {plan.table}")
+    if progress.rows:
+        _analyze(db, plan.table, progress.rows)
     return 0
+
+
+def _analyze(db: Client, table: str, rows: int) -> None:
+    """Updates the table's row estimate, which would be absent or wrong until autovacuum does it."""
+    # The rows are imported, whether this works or not.
+    with suppress(Error):
+        if db.query(_IS_LARGE_PART, table, rows).value():
+            db.query(f"analyze {table}", timeout_s=_ANALYZE_S)
+
+
+def _again(row: int, options: argparse.Namespace) -> str:
+    place = _place(row, options)
+    return f"already {'on' if place.startswith('line') else 'in'} {place}."
 
 
 def _place(row: int, options: argparse.Namespace) -> str:
@@ -115,8 +147,9 @@ def _plan(db: Client, file: BinaryIO, options: argparse.Namespace) -> Plan:
     if len(set(source.names)) != len(source.names):
         raise ValueError("A column is listed twice.")
     key = _names(options.primary_key) if options.primary_key else []
-    if key and not options.create:
-        raise ValueError("--primary-key is for a new table: it needs --create.")
+    for option, is_given in (("--primary-key", key), ("--lower-case", options.lower_case)):
+        if is_given and not options.create:
+            raise ValueError(f"{option} is for a new table: it needs --create.")
     is_csv = file_format(options) == "csv"
     batches = source.batches
     is_new = options.create and not db.query(_NAME, options.table).value()
@@ -138,13 +171,26 @@ def _create(db: Client, options: argparse.Namespace, source: "_Input", first: Ba
     """Creates the table, and says with which columns."""
     is_csv = file_format(options) == "csv"
     types = source.types or fitting_types(source.names, first, is_csv=is_csv)
+    if options.lower_case:
+        types, key = in_lower_case(types), [name.lower() for name in key]
     create_table(db, options.table, types, key)
     table = db.query(_NAME, options.table).value()
-    say(visible(f"Created table {table}: {', '.join(f'{name} {each}' for name, each in types.items())}."))
+    names = [row[0] for row in db.query(_QUOTED, list(types))]
+    columns = ", ".join(f"{name} {each}" for name, each in zip(names, types.values(), strict=True))
+    say(visible(f"Created table {table}: {columns}."))
+    _say_how_to_write([name for name in names if name.startswith('"')])
     if source.types is None:
         for cell in odd_cells(source.names, first, is_csv=is_csv):
             place = f"{options.file}, {_place(cell.row, options)}"
             say(visible(f"Column {cell.column!r} is text and not {cell.other_type}: {place} has {cell.value!r}."))
+
+
+def _say_how_to_write(names: list[str]) -> None:
+    """Says that these names, as SQL has them, need their quotation marks."""
+    if names:
+        more = " To have them in lower case, import into a new table with --lower-case."
+        is_folded = any(name != name.lower() for name in names)
+        say(visible(f"In SQL, write these names with quotation marks: {', '.join(names)}.{more if is_folded else ''}"))
 
 
 def _names(listed: str) -> list[str]:
@@ -174,7 +220,7 @@ def _read(file: BinaryIO, options: argparse.Namespace) -> _Input:
         delimiter = options.delimiter or ("\t" if options.file.lower().endswith(".tsv") else ",")
         if len(delimiter) != 1:
             raise ValueError("The delimiter must be one character.")
-        names = given or [name.strip() for name in csv_header(file, delimiter)]
+        names = given or [name.strip() for name in csv_header(file, delimiter, is_assumed=not options.delimiter)]
         return _Input(names, csv_batches(file, delimiter, len(names)))
     if input_format == "ndjson":
         first = file.readline()
@@ -207,7 +253,9 @@ def _drop_if_empty(db: Client, table: str) -> None:
         together.run()
     except Error as error:
         has_rows = isinstance(error, ServiceError) and error.code == "expectation_failed"
-        say(visible(f"Table {table} stays: {'there are rows in it' if has_rows else error}."))
+        say(visible(f"Table {table} stays: {'there are rows in it' if has_rows else error.message}."))
+    else:
+        say(visible(f"Dropped table {table} again."))
 
 
 def _load(db: Client, plan: Plan, progress: Progress) -> None:
@@ -264,7 +312,7 @@ def _store(db: Client, plan: Plan, batch: Batch, statement: Callable[[str], str]
     except ServiceError as error:
         if error.sqlstate is None:
             raise
-        raise locate_in_batch(db, plan, batch, error) from error
+        raise locate_in_batch(db, plan, batch, error, statement) from error
 
 
 def _move(db: Client, plan: Plan, stage: Stage, rows: int) -> None:
@@ -275,6 +323,6 @@ def _move(db: Client, plan: Plan, stage: Stage, rows: int) -> None:
     try:
         together.run()
     except ServiceError as error:
-        if error.sqlstate is None or not error.sqlstate.startswith(("22", "23")):
+        if not is_about_a_row(error):
             raise
-        raise locate_in_stage(db, stage, rows, error) from error
+        raise locate_in_stage(db, plan, stage, rows, error) from error

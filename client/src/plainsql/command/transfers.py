@@ -78,7 +78,7 @@ def table_columns(db: Client, table: str) -> dict[str, Column]:
     """The table's columns by name."""
     rows = db.query(_COLUMNS, table)
     if not rows:
-        raise ResultError(f"Table {table} doesn't exist.")
+        raise ResultError(f"Table {table} doesn't exist. To create it, use plainsql import with --create.")
     return {row.name: Column(row.name, row.type) for row in rows}
 
 

@@ -38,7 +38,7 @@ def copy(db: Client, argument: str) -> None:
     options = argparse.Namespace(
         file=match["quoted"] or match["file"], format=next((word for word in words if word in FILE_FORMATS), None),
         table=match["table"], columns=None, delimiter=None, create=False, primary_key=None, on_conflict=None,
-        sql=None, timeout=None,
+        lower_case=False, sql=None, timeout=None,
     )  # fmt: skip
     if match["way"].lower() == "from":
         _load(db, options, match)
