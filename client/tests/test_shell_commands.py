@@ -150,7 +150,32 @@ def test_a_key_is_revoked_by_its_name(service: Service) -> None:
     assert run(service, "keys", "revoke", listed[0]["id"], "--yes").returncode == 0
     assert run(service, "keys", "revoke", name, "--yes").returncode == 0
     assert [run(service, "--key", each, "sql", "select 1").returncode for each in secrets] == [3, 3]
-    assert run(service, "keys", "revoke", name, "--yes").returncode == 1
+    gone = run(service, "keys", "revoke", name, "--yes")
+    assert (gone.returncode, f"No active key is named '{name}': key_" in gone.stderr) == (1, True)
+
+
+def test_a_key_is_rotated_by_its_name_again_and_again(service: Service) -> None:
+    name = f"nightly-{uuid4().hex[:8]}"
+    expiring = run(service, "keys", "create", name, "--scope", "read", "--expires-at", "2099-01-31T00:00:00Z")
+    assert "It expires at 2099-01-31 00:00:00 UTC." in expiring.stderr
+    # At first without an overlap, so that an expired key has the name, too.
+    secret = ""
+    for overlap, validity in (("0", "is no longer valid"), ("600", "is valid until 20"), ("600", "is valid until 20")):
+        rotated = run(service, "keys", "rotate", name, "--overlap", overlap)
+        assert (rotated.returncode, f", which {validity}" in rotated.stderr) == (0, True), rotated.stderr
+        secret = rotated.stdout.strip()
+    keys = [each for each in json.loads(run(service, "keys", "-o", "json").stdout) if each["name"] == name]
+    assert [each["state"] for each in keys] == ["expired", "active", "active", "active"]
+    assert run(service, "--key", secret, "sql", "select 1").returncode == 0
+    # Which of them is to be revoked is for the user to say.
+    several = run(service, "keys", "revoke", name, "--yes")
+    old, newest = keys[1], keys[3]
+    assert f"{old['id']}, active, …{old['last_four']}, replaced by {newest['id']}, expires at 20" in several.stderr
+    assert (several.returncode, keys[0]["id"] in several.stderr) == (2, False)
+    for each in keys[1:3]:
+        assert run(service, "keys", "revoke", each["id"], "--yes").returncode == 0
+    assert run(service, "keys", "revoke", name, "--yes").returncode == 0
+    assert run(service, "--key", secret, "sql", "select 1").returncode == 3
 
 
 def test_usage_and_the_audit_log_are_for_people_or_for_programs(service: Service) -> None:

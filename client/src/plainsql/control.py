@@ -16,7 +16,10 @@ _PAGE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """An API key. `secret` is set only when the key has just been created."""
+    """An API key. `secret` is set only when the key has just been created.
+
+    `replaces` is the id of the key that was rotated to create this one.
+    """
 
     id: str
     name: str
@@ -30,6 +33,7 @@ class Key:
     expires_at: str | None
     revoked_at: str | None
     secret: str | None = None
+    replaces: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +161,18 @@ def list_keys() -> Listing[Key]:
 
 
 def rotate_key(key_id: str, overlap_seconds: int | None) -> Call[Key]:
+    return _rotation(key_id, overlap_seconds, within("key", Key))
+
+
+def rotate_key_and_show_both(key_id: str, overlap_seconds: int | None) -> Call[tuple[Key, Key]]:
+    """The new key and the one that it replaces, which says until when it is valid."""
+    new, old = within("key", Key), within("replaced", Key)
+    return _rotation(key_id, overlap_seconds, lambda answer: (new(answer), old(answer)))
+
+
+def _rotation(key_id: str, overlap_seconds: int | None, read: Callable[[Any], T]) -> Call[T]:
     content = _given(overlap_seconds=overlap_seconds)
-    return Call("POST", f"/v1/keys/{quote(key_id)}/rotate", within("key", Key), content, repeatable=False)
+    return Call("POST", f"/v1/keys/{quote(key_id)}/rotate", read, content, repeatable=False)
 
 
 def revoke_key(key_id: str) -> Call[None]:

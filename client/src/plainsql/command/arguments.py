@@ -302,7 +302,10 @@ def _add_key(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--scope", action="append", required=True, choices=SCOPES, help=scopes)
     parser.add_argument("--bound-to", metavar="DATABASE", help="restrict the key to this database; as --database does")
-    shown = "when the key expires, such as 2027-01-31T00:00:00Z (default: never)"
+    shown = (
+        "when the key expires, such as 2027-01-31T00:00:00Z; without Z or an offset, in this machine's time zone; "
+        "a date means 00:00 (default: never)"
+    )
     parser.add_argument("--expires-at", metavar="TIME", help=shown)
 
 

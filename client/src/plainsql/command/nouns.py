@@ -6,7 +6,7 @@ standard error.
 
 import argparse
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -16,7 +16,7 @@ from plainsql.command.readable import readable_name, readable_size, readable_tim
 from plainsql.command.tables import aligned, cell, csv_line, json_of, text_of
 from plainsql.command.target import connect
 from plainsql.command.terminal import say
-from plainsql.control import Database, Key
+from plainsql.control import Database, Key, rotate_key_and_show_both
 from plainsql.errors import ResultError
 
 
@@ -121,7 +121,8 @@ def create_key(options: argparse.Namespace) -> int:
     with connect(options, uses_database=False) as db:
         made = db.create_key(options.name, options.scope, database=_binding(options), expires_at=expires_at)
     bound = f"bound to the database {made.database!r}" if made.database else "for all databases"
-    say(f"Created {made.id}, {bound}. Save its secret now; it isn't stored and can't be shown again:")
+    expiry = f" It expires at {readable_time(made.expires_at)}." if made.expires_at else ""
+    say(f"Created {made.id}, {bound}.{expiry} Save its secret now; it isn't stored and can't be shown again:")
     print(made.secret)
     return 0
 
@@ -144,9 +145,11 @@ def _expiry(text: str) -> dt.datetime:
 
 def rotate_key(options: argparse.Namespace) -> int:
     with connect(options, uses_database=False) as db:
-        replaced = _key(db, options.key_name)
-        made = db.rotate_key(replaced.id, overlap_seconds=options.overlap)
-    say(f"Created {made.id} to replace {replaced.id}. Save its secret now; it can't be shown again:")
+        found = _key(db, options.key_name, takes_newest=True)
+        made, replaced = db.call(rotate_key_and_show_both(found.id, options.overlap))
+    is_valid = replaced.state == "active" and replaced.expires_at
+    validity = f"is valid until {readable_time(replaced.expires_at or '')}" if is_valid else "is no longer valid"
+    say(f"Created {made.id} to replace {replaced.id}, which {validity}. Save its secret now; it can't be shown again:")
     print(made.secret)
     return 0
 
@@ -161,14 +164,44 @@ def revoke_key(options: argparse.Namespace) -> int:
     return 0
 
 
-def _key(db: Client, name: str) -> Key:
-    """The key with this id, or the only active key with this name."""
-    found = [key for key in db.list_keys() if name == key.id or (name == key.name and key.state != "revoked")]
-    if not found:
+def _key(db: Client, name: str, *, takes_newest: bool = False) -> Key:
+    """The key with this id, or the only active key with this name.
+
+    With `takes_newest`, keys that have been rotated don't count if the key that replaced them is active.
+    """
+    keys = {key.id: key for key in db.list_keys()}
+    if name in keys:
+        return keys[name]
+    named = [key for key in keys.values() if key.name == name]
+    active = [key for key in named if key.state == "active"]
+    successors = _successors(keys, active)
+    found = [key for key in active if not takes_newest or key.id not in successors]
+    if not named:
         raise ResultError(f"Key {name!r} doesn't exist.")
+    if not found:
+        raise ResultError(f"No active key is named {name!r}: {named[-1].id} is {named[-1].state}.")
     if len(found) > 1:
-        raise ValueError(f"Several keys are named {name!r}. Give the id: {', '.join(key.id for key in found)}.")
+        listed = "; ".join(f"{key.id}, {_described(key, successors.get(key.id))}" for key in found)
+        raise ValueError(f"Several keys are named {name!r}. Give the id: {listed}.")
     return found[0]
+
+
+def _successors(keys: Mapping[str, Key], active: Sequence[Key]) -> dict[str, str]:
+    """The active key that replaced a key, directly or through others, by the id of the replaced one."""
+    found = {}
+    for key in active:
+        replaced = key.replaces
+        while replaced:
+            found[replaced] = key.id
+            replaced = keys[replaced].replaces if replaced in keys else None
+    return found
+
+
+def _described(key: Key, successor: str | None) -> str:
+    parts = [key.state, f"…{key.last_four}"]
+    parts += [f"replaced by {successor}"] if successor else []
+    parts += [f"expires at {readable_time(key.expires_at)}"] if key.expires_at else []
+    return ", ".join(parts)
 
 
 def create_session(options: argparse.Namespace) -> int:
