@@ -16,16 +16,16 @@ from uuid import uuid4
 
 import pytest
 
-from plainsql.command.statements import split_statements
+from plainsql.command.statements import renumbered, split_statements
 from plainsql.command.tables import csv_line
 from server.tests import forks
 from server.tests.service import Service
 
 
 def run(
-    service: Service | None, *arguments: str, cwd: Path | None = None, input: str | None = None
+    service: Service | None, *arguments: str, cwd: Path | None = None, input: str | None = None, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PLAINSQL_")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PLAINSQL_")} | variables
     if service is not None:
         environment |= {"PLAINSQL_URL": service.data_url, "PLAINSQL_KEY": service.api_key}
         environment |= {"PLAINSQL_CA_FILE": str(service.dev["ca_file"])}
@@ -152,6 +152,45 @@ def test_several_statements_are_one_transaction(service: Service) -> None:
     assert run(service, "sql", "-p", "5", "select $1::int + 1 as six", "-o", "ndjson").stdout == '{"six":6}\n'
 
 
+def test_statements_share_the_parameters(service: Service, tmp_path: Path) -> None:
+    name = f"c_{uuid4().hex[:8]}"
+    script = f"""
+        create table {name} (day date, note text); -- $3
+        insert into {name} values ($1, '$1;'), ($1, $2);
+        select note from {name} where note = $2 or note = '$2';
+        select count(*) from {name} where day = $1;
+        drop table {name};
+    """
+    (tmp_path / "close.sql").write_text(script)
+    for more in ([], ["--no-transaction"]):
+        done = run(service, "sql", "-f", "close.sql", "-o", "csv", "-p", "2026-03-10", "-p", "x", *more, cwd=tmp_path)
+        assert (done.returncode, done.stdout.split()) == (0, ["note", "x", "count", "2"]), done.stderr
+    needless = run(service, "sql", "-f", "close.sql", "-p", "2026-03-10", "-p", "x", "-p", "y", cwd=tmp_path)
+    assert (needless.returncode, "No statement uses $3, but -p gives it the value 'y'." in needless.stderr) == (2, True)
+    missing = run(service, "sql", "-f", "close.sql", "-p", "2026-03-10", cwd=tmp_path)
+    assert (missing.returncode, "$2 has no value. Give the values of $1, $2, … with -p" in missing.stderr) == (2, True)
+
+
+def test_a_parameter_without_a_value_leads_to_the_option(service: Service) -> None:
+    for arguments in (["select $1::text"], ["select $1::text", "North"], ["select $1::text", "-o", "csv"]):
+        done = run(service, "sql", *arguments)
+        hint = "Hint: Give the values of $1, $2, … with -p, such as -p 'North' -p 7. Other arguments are statements."
+        assert (done.returncode, hint in done.stderr) == (1, True), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("sql", "sent", "values"),
+    [
+        ("select $2, $2", "select $1, $1", ["b"]),
+        ("select $1, $3 -- $2", "select $1, $2 -- $2", ["a", "c"]),
+        ("select a$2, '$2', $$ $2 $$, $x$ $2 $x$, /* /* */ $2 */ $3", None, ["c"]),
+        ("create function f(int) returns int return $1", "create function f(int) returns int return $1", []),
+    ],
+)
+def test_a_statement_gets_the_parameters_that_it_uses(sql: str, sent: str | None, values: list[str]) -> None:
+    assert renumbered(sql, ["a", "b", "c"]) == (sent or sql.removesuffix("$3") + "$1", values)
+
+
 def test_statements_of_a_script_run_one_after_the_other(service: Service) -> None:
     done = run(service, input="select 1 as a; -- x;\nselect ';' as b;\nselect $$;$$ as c")
     assert done.returncode == 0
@@ -170,6 +209,10 @@ def test_keys_databases_and_sessions_are_made_and_listed(service: Service) -> No
     assert secret.startswith("svc_k_")
     token = run(service, "--key", secret, "session").stdout.strip()
     short = run(service, "--key", secret, "session", "--expires-in", "900").stdout.strip()
+    for seconds in ("30", "86401", "an hour"):
+        refused = run(service, "--key", secret, "session", "--expires-in", seconds)
+        message = f"argument --expires-in: '{seconds}' isn't a number from 60 to 86400"
+        assert (refused.returncode, message in refused.stderr) == (2, True), refused.stderr
     ends_at = datetime.fromisoformat(json.loads(run(service, "--key", short, "whoami").stdout)["expires_at"])
     assert ends_at - datetime.now(UTC) < timedelta(minutes=15)
     assert run(service, "--key", token, "sql", "select 1 as one", "-o", "csv").stdout == "one\n1\n"
@@ -203,6 +246,29 @@ def test_keys_and_sessions_are_bound_as_the_command_says(service: Service) -> No
     assert ("for all databases" in free.stderr, " database main" in free.stderr) == (True, False)
     both = run(service, "keys", "create", "x", "--scope", "read", "--bound-to", name, "--database", "main")
     assert both.returncode == 2
+
+
+def test_the_key_s_source_and_database_are_shown(service: Service, tmp_path: Path) -> None:
+    """In the folder of a development service, with a key from the environment."""
+    name = f"db{uuid4().hex[:8]}"
+    service.customers.add_database(name)
+    key = run(service, "keys", "create", "guestbook", "--scope", "read", "--bound-to", name).stdout.strip()
+    (tmp_path / ".plainsql").mkdir()
+    (tmp_path / ".plainsql/api_key").write_text(service.api_key)
+    described = {**service.dev, "api_key_file": str(tmp_path / ".plainsql/api_key")}
+    (tmp_path / ".plainsql/dev.json").write_text(json.dumps(described))
+    own = run(None, "sql", "select 1", cwd=tmp_path)
+    assert own.stderr.startswith(f"→ {service.data_url}, default database (from .plainsql/dev.json)\n")
+    for arguments, database in ((["whoami"], ""), (["sql", "select 1"], ", default database of the key")):
+        done = run(None, *arguments, cwd=tmp_path, PLAINSQL_KEY=key)
+        where = f"→ {service.data_url}{database} (from .plainsql/dev.json, key from PLAINSQL_KEY)\n"
+        assert (done.returncode, done.stderr[: len(where)]) == (0, where), done.stderr
+        if database == "":
+            assert json.loads(done.stdout)["database"] == name
+    assert f"→ {service.data_url}, default database of the key (from PLAINSQL_URL)\n" in run(service, "tables").stderr
+    login = run(None, "login", service.data_url, cwd=tmp_path, PLAINSQL_KEY=key, XDG_CONFIG_HOME=str(tmp_path))
+    used = rf"with the key key_\w+ \(read, bound to the database '{name}'\) of the organization '"
+    assert re.search(used, login.stderr), login.stderr
 
 
 def test_a_login_is_verified_saved_privately_and_used(service: Service, tmp_path: Path) -> None:

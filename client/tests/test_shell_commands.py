@@ -239,6 +239,7 @@ def test_the_shell_on_a_terminal(terminal: Terminal, service: Service, tmp_path:
     do("begin;", "BEGIN", mark="*")
     do("insert into t values (1), (2) returning id * 10 as ten;", "  20", mark="*")
     do("select * from nowhere;", "undefined_table", mark="!")
+    do("select 1;", "transaction failed. Type ROLLBACK; to end the transaction.", mark="!")
     do("commit;", "ROLLBACK: a statement of this transaction failed")
     do("begin; insert into t values (3); commit;", "\nCOMMIT\n")
     do("select count(*) as edited from t;", "SELECT 1 row")

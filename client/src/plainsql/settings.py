@@ -12,6 +12,10 @@ from typing import Any, NamedTuple
 
 from plainsql.errors import NetworkError, SettingsError
 
+# Where a setting may come from, as messages name it.
+ARGUMENTS = "the arguments"
+URL_VARIABLE = "PLAINSQL_URL"
+KEY_VARIABLE = "PLAINSQL_KEY"
 _DEFAULT_PORTS = {"https": 443, "http": 80}
 _URL = re.compile(
     r"(?P<scheme>https?)://(?:\[(?P<six>[0-9a-fA-F:.]+)\]|(?P<host>[^\s:/?#@\[\]]+))(?::(?P<port>\d+))?/?"
@@ -42,7 +46,10 @@ class Address(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """A client's settings. `repr` omits `key`, which is a secret. `source` says where the URL comes from."""
+    """A client's settings. `repr` omits `key`, which is a secret. `source` says where the URL comes from.
+
+    `key_source` says where the key comes from.
+    """
 
     address: Address
     key: str
@@ -51,6 +58,7 @@ class Settings(NamedTuple):
     database: str | None = None
     ca_file: str | None = None
     insecure: bool = False
+    key_source: str = ""
 
     @property
     def sqlalchemy_url(self) -> str:
@@ -123,7 +131,8 @@ def resolve(
             "No service URL. Pass url=… (or --url on the command line), set PLAINSQL_URL, "
             "start `plainsql-server dev` in this directory or one above it, or run `plainsql login`."
         )
-    secret = (key or os.environ.get("PLAINSQL_KEY") or known.get("key") or "").strip()
+    named = os.environ.get(KEY_VARIABLE)
+    secret = (key or named or known.get("key") or "").strip()
     if not secret:
         raise SettingsError(f"No key for {address}. Pass key=…, set PLAINSQL_KEY, or run `plainsql login`.")
     if not (secret.isascii() and secret.isprintable()):
@@ -137,6 +146,7 @@ def resolve(
         database=database or os.environ.get("PLAINSQL_DATABASE"),
         ca_file=ca_file or os.environ.get("PLAINSQL_CA_FILE") or known.get("ca_file"),
         insecure=insecure or os.environ.get("PLAINSQL_INSECURE") == "1",
+        key_source=ARGUMENTS if key else KEY_VARIABLE if named else source,
     )
     for each in (settings.address, settings.control):
         check_exposure(each, insecure=settings.insecure)
@@ -176,10 +186,10 @@ def colours_wanted() -> bool:
 
 def _known_settings(url: str | None) -> tuple[dict[str, str], str]:
     """The settings of the first source that has the given URL, or any URL if none is given; and that source."""
-    if not url and (named := os.environ.get("PLAINSQL_URL")):
-        return {**_matching_file(named), "url": named}, "PLAINSQL_URL"
+    if not url and (named := os.environ.get(URL_VARIABLE)):
+        return {**_matching_file(named), "url": named}, URL_VARIABLE
     if url:
-        return _matching_file(url), "the arguments"
+        return _matching_file(url), ARGUMENTS
     dev = _dev_file()
     if found := _read_dev(dev):
         return found, os.path.relpath(dev)

@@ -14,6 +14,9 @@ from plainsql import VERSION
 OUTPUT_FORMATS = ("table", "json", "csv", "ndjson")
 FILE_FORMATS = ("csv", "ndjson", "parquet")
 SCOPES = ("read", "write", "admin")
+# The service's limits.
+_SESSION_SHORTEST_S = 60
+_SESSION_LONGEST_S = 86_400
 _DESCRIPTION = "SQL over plain HTTPS. Without a subcommand, starts the interactive shell."
 _EPILOG = """\
 settings are read from, in this order:
@@ -40,6 +43,7 @@ _EXAMPLES = {
   plainsql sql 'select * from notes where id = $1' -p 7
   plainsql sql -o csv "select * from notes" > notes.csv
   plainsql sql -f schema.sql
+  plainsql sql -f close_day.sql -p 2026-03-10
   echo "select 1; select 2" | plainsql sql""",
     "plainsql import": """\
   plainsql import notes.csv --table notes --create
@@ -55,7 +59,8 @@ _EXAMPLES = {
     "plainsql session": """\
   plainsql session --scope read --bound-to main""",
     "plainsql login": """\
-  plainsql login https://db.example.com:8400""",
+  plainsql login https://db.example.com:8400
+  plainsql login https://db.example.com:8400 < key.txt""",
 }
 
 
@@ -202,9 +207,8 @@ def _add_sql(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-f", "--file", help=shown)
     shown = "commit each statement by itself, and stop at the first that fails"
     parser.add_argument("--no-transaction", action="store_true", help=shown)
-    parser.add_argument(
-        "-p", "--param", action="append", default=[], metavar="VALUE", help="value of $1; repeat for $2, $3, …"
-    )
+    shown = "value of $1; repeat for $2, $3, …; several statements share the values"
+    parser.add_argument("-p", "--param", action="append", default=[], metavar="VALUE", help=shown)
     parser.add_argument("--max-rows", type=int, metavar="ROWS", help="return at most this many rows")
     parser.add_argument("--read-only", action="store_true", default=None, help="run read-only; writes fail")
     shown = "a name for this write: if you repeat the command with it, the write doesn't run again"
@@ -219,12 +223,12 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--create", action="store_true", help=shown)
     shown = "the primary key of a table that --create creates: a column, or several, separated by commas"
     parser.add_argument("--primary-key", metavar="NAMES", help=shown)
+    shown = "with --create, make the names of the columns lower case, so that SQL needs no quotation marks for them"
+    parser.add_argument("--lower-case", action="store_true", help=shown)
     shown = "if a row exists already: skip the new one, or update it by its primary key (default: fail)"
     parser.add_argument("--on-conflict", choices=("nothing", "update"), help=shown)
     parser.add_argument("--format", choices=FILE_FORMATS, help="file format (default: from the file's name)")
     parser.add_argument("--columns", metavar="NAMES", help="comma-separated column names, for a CSV without a header")
-    shown = "with --create, make the names of the columns lower case, so that SQL needs no quotation marks for them"
-    parser.add_argument("--lower-case", action="store_true", help=shown)
     parser.add_argument(
         "--delimiter", metavar="CHAR", help="CSV delimiter, such as ';' (default: a comma; a tab for .tsv)"
     )
@@ -320,8 +324,17 @@ def _add_session(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scope", action="append", choices=SCOPES, help=shown)
     shown = "restrict the session to this database; as --database does"
     parser.add_argument("--bound-to", metavar="DATABASE", help=shown)
-    shown = "how long the session lasts, 60 or more; it can't be extended (default: 24 hours, which can be extended)"
-    parser.add_argument("--expires-in", type=int, metavar="SECONDS", help=shown)
+    shown = (
+        "how long the session lasts, from 60 to 86400; with less than 86400, it can't be extended (default: 86400, "
+        "which is 24 hours)"
+    )
+    parser.add_argument("--expires-in", type=_session_seconds, metavar="SECONDS", help=shown)
+
+
+def _session_seconds(text: str) -> int:
+    if not text.isdecimal() or not _SESSION_SHORTEST_S <= int(text) <= _SESSION_LONGEST_S:
+        raise argparse.ArgumentTypeError(f"{text!r} isn't a number from {_SESSION_SHORTEST_S} to {_SESSION_LONGEST_S}")
+    return int(text)
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
@@ -332,9 +345,11 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_login(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "address", nargs="?", help="https://host:port (or use --url); prompts for the key unless --key is given"
+    shown = (
+        "https://host:port (or use --url). On a terminal, prompts for the key unless --key is given. Otherwise, reads "
+        "it from standard input or, if that is empty, from PLAINSQL_KEY."
     )
+    parser.add_argument("address", nargs="?", help=shown)
 
 
 _DATABASE_VERBS = {

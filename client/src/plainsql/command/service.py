@@ -64,7 +64,7 @@ def log_in(options: argparse.Namespace) -> int:
     key = options.key or (getpass.getpass(prompt) if sys.stdin.isatty() else sys.stdin.readline())
     settings = resolve(address, key.strip(), ca_file=options.ca_file, insecure=options.insecure)
     with client_of(settings, options) as db:
-        organization = db.organization()
+        organization, credential = db.call(caller())
     saved = {"url": settings.address.url, "key": settings.key}
     if settings.ca_file:
         saved["ca_file"] = os.path.abspath(settings.ca_file)
@@ -74,13 +74,16 @@ def log_in(options: argparse.Namespace) -> int:
     os.fchmod(descriptor, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         json.dump(saved, file)
-    say(f"Logged in to {settings.address.url} as {organization.name!r}. Saved in {path}.")
+    bound = f", bound to the database {credential.database!r}" if credential.database else ""
+    used = f"{credential.kind} {credential.id} ({', '.join(credential.scopes)}{bound})"
+    say(f"Logged in to {settings.address.url} with the {used} of the organization {organization.name!r}.")
+    say(f"Saved in {path}.")
     return 0
 
 
 def show_caller(options: argparse.Namespace) -> int:
     settings = settings_of(options)
-    with connect(options) as db:
+    with connect(options, uses_database=False) as db:
         organization, credential = db.call(caller())
     record = {
         "url": settings.address.url,
@@ -92,7 +95,7 @@ def show_caller(options: argparse.Namespace) -> int:
         "scopes": credential.scopes,
         "bound_to": credential.database,
         "expires_at": credential.expires_at,
-        "database": settings.database,
+        "database": settings.database or credential.database,
     }
     print(json_of(record))
     return 0

@@ -1,10 +1,11 @@
 """Splits text into statements at semicolons outside of strings, quoted names and comments.
 
-It also recognizes the shell's commands, and the statements that begin and end a transaction, and understands no more of
-SQL than that.
+It also recognizes the shell's commands, the statements that begin and end a transaction, and parameters, and
+understands no more of SQL than that.
 """
 
 import re
+from collections.abc import Sequence
 
 from plainsql.statements import first_word
 
@@ -30,6 +31,9 @@ _TRANSACTION = re.compile(
     r"(?:\s+(?:work|transaction|isolation\s+level\s+[a-z ]+|read\s+write))*\s*;?\s*",
     re.IGNORECASE,
 )
+_PARAM = re.compile(r"(?<![\w$])\$([1-9]\d*)")
+# Statements that can have parameters. In others, $1 is that of a function, for example.
+_WITH_PARAMS = frozenset(["SELECT", "WITH", "VALUES", "TABLE", "INSERT", "UPDATE", "DELETE", "MERGE", "EXPLAIN"])
 
 
 def split_statements(text: str) -> tuple[list[str], str]:
@@ -60,6 +64,33 @@ def all_statements(text: str) -> list[str]:
     """The statements of a text. The last one needs no semicolon. A rest that is only comments is none."""
     statements, rest = split_statements(text)
     return [*statements, *([rest] if first_word(rest) else [])]
+
+
+def params_used(sql: str) -> list[int]:
+    """The numbers of the parameters in a statement, in ascending order."""
+    if first_word(sql) not in _WITH_PARAMS:
+        return []
+    return sorted({int(match[1]) for part in _visible_parts(sql)[::2] for match in _PARAM.finditer(part)})
+
+
+def renumbered(sql: str, params: Sequence[str]) -> tuple[str, list[str]]:
+    """The statement with its own parameters numbered from 1, and their values among `params`."""
+    used = params_used(sql)
+    numbers = {number: at for at, number in enumerate(used, 1)}
+    parts = _visible_parts(sql)
+    if used != list(numbers.values()):
+        parts[::2] = [_PARAM.sub(lambda match: f"${numbers[int(match[1])]}", part) for part in parts[::2]]
+    return "".join(parts), [params[number - 1] for number in used]
+
+
+def _visible_parts(sql: str) -> list[str]:
+    """The text split into what PostgreSQL parses and, at odd places, strings, quoted names and comments."""
+    parts, at = [], 0
+    while match := _OPAQUE.search(sql, at):
+        end = _comment_end(sql, match.end()) if match[0] == "/*" else match.end()
+        parts += [sql[at : match.start()], sql[match.start() : end]]
+        at = end
+    return [*parts, sql[at:]]
 
 
 def transaction_word(sql: str) -> str:

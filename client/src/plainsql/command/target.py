@@ -7,15 +7,19 @@ import argparse
 
 from plainsql.client import Client
 from plainsql.command.terminal import paint, say
-from plainsql.settings import Settings, resolve
+from plainsql.settings import ARGUMENTS, KEY_VARIABLE, URL_VARIABLE, Settings, resolve
 from plainsql.transport.protocol import DEFAULT_TIMEOUT_S
+
+_ENVIRONMENT = (URL_VARIABLE, KEY_VARIABLE)
 
 
 def connect(options: argparse.Namespace, *, uses_database: bool = True) -> Client:
     """A client for the service that the options select. `uses_database` says whether the database in use matters."""
     settings = settings_of(options)
     database = f", {described_database(settings)}" if uses_database else ""
-    say(paint("dim", f"→ {settings.address.url}{database} (from {settings.source})"))
+    is_as_url = settings.key_source == settings.source or (settings.source, settings.key_source) == _ENVIRONMENT
+    key = "" if is_as_url else f", key from {settings.key_source}"
+    say(paint("dim", f"→ {settings.address.url}{database} (from {settings.source}{key})"))
     return client_of(settings, options)
 
 
@@ -34,4 +38,8 @@ def settings_of(options: argparse.Namespace) -> Settings:
 
 
 def described_database(settings: Settings) -> str:
-    return f"database {settings.database}" if settings.database else "default database"
+    """The database in use. A key that you name yourself may be bound to one, which is then its default."""
+    if settings.database:
+        return f"database {settings.database}"
+    is_given = settings.key_source in (ARGUMENTS, KEY_VARIABLE)
+    return "default database of the key" if is_given else "default database"

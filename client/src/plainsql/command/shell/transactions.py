@@ -10,6 +10,7 @@ from plainsql.client import Client, Transaction
 from plainsql.command.failures import show_notices
 from plainsql.command.statements import transaction_word
 from plainsql.command.terminal import say
+from plainsql.errors import TransactionError
 from plainsql.interactive.session import InteractiveSession
 from plainsql.result import Result
 from plainsql.transport.protocol import Options
@@ -47,7 +48,7 @@ class ShellTransaction:
         elif word == "COMMIT":
             yield from self._commit(db)
         elif self._session is not None:
-            yield db.perform(self._session.query(sql, ()))
+            yield _run_in(self._session, db, sql)
         elif self._gathered is not None:
             self._gathered.add(sql)
         else:
@@ -83,3 +84,15 @@ class ShellTransaction:
             show_notices(done.notices)
         elif gathered is None:
             say("No transaction is open.")
+
+
+def _run_in(session: InteractiveSession, db: Client, sql: str) -> Result:
+    """Runs a statement in the transaction. If an earlier one failed, the message says what to type."""
+    try:
+        return db.perform(session.query(sql, ()))
+    except TransactionError as error:
+        if error.code != "in_failed_sql_transaction":
+            raise
+        # The client's own message is about its rollback().
+        message = "An earlier statement of this transaction failed. Type ROLLBACK; to end the transaction."
+        raise TransactionError(error.code, error.sqlstate, message) from error
