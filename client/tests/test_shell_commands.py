@@ -145,7 +145,7 @@ def test_a_key_is_revoked_by_its_name(service: Service) -> None:
     name = f"reports-{uuid4().hex[:8]}"
     secrets = [run(service, "keys", "create", name, "--scope", "read").stdout.strip() for _ in range(2)]
     several = run(service, "keys", "revoke", name, "--yes")
-    assert (several.returncode, f"Several keys are named '{name}'. Give the id: key_" in several.stderr) == (2, True)
+    assert (several.returncode, f"Several keys are named '{name}'. Give the id:\n  key_" in several.stderr) == (2, True)
     listed = [each for each in json.loads(run(service, "keys", "-o", "json").stdout) if each["name"] == name]
     assert run(service, "keys", "revoke", listed[0]["id"], "--yes").returncode == 0
     assert run(service, "keys", "revoke", name, "--yes").returncode == 0
@@ -170,7 +170,7 @@ def test_a_key_is_rotated_by_its_name_again_and_again(service: Service) -> None:
     # Which of them is to be revoked is for the user to say.
     several = run(service, "keys", "revoke", name, "--yes")
     old, newest = keys[1], keys[3]
-    assert f"{old['id']}, active, …{old['last_four']}, replaced by {newest['id']}, expires at 20" in several.stderr
+    assert f"\n  {old['id']}: active, …{old['last_four']}, replaced by {newest['id']}, expires at 20" in several.stderr
     assert (several.returncode, keys[0]["id"] in several.stderr) == (2, False)
     for each in keys[1:3]:
         assert run(service, "keys", "revoke", each["id"], "--yes").returncode == 0

@@ -181,8 +181,8 @@ def _key(db: Client, name: str, *, takes_newest: bool = False) -> Key:
     if not found:
         raise ResultError(f"No active key is named {name!r}: {named[-1].id} is {named[-1].state}.")
     if len(found) > 1:
-        listed = "; ".join(f"{key.id}, {_described(key, successors.get(key.id))}" for key in found)
-        raise ValueError(f"Several keys are named {name!r}. Give the id: {listed}.")
+        listed = "".join(f"\n  {key.id}: {_described(key, successors.get(key.id))}" for key in found)
+        raise ValueError(f"Several keys are named {name!r}. Give the id:{listed}")
     return found[0]
 
 
