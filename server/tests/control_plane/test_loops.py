@@ -6,10 +6,12 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 import psycopg
+import pytest
 
-from plainsql_server.control_plane import databases
+from plainsql_server.control_plane import databases, keys
 from plainsql_server.control_plane.finishing import Finisher
 from plainsql_server.core.observation import FailureObserved, Observation
+from plainsql_server.core.principal import Scope
 from plainsql_server.core.tasks import end
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory, DirectoryConnection
@@ -112,3 +114,21 @@ async def test_usage_is_kept_and_written_later_after_any_error(
     assert [(each.where, each.context) for each in seen if isinstance(each, FailureObserved)] == [
         ("usage", "RuntimeError: broken")
     ] * 2
+
+
+async def test_the_time_of_a_key_s_last_use_is_stored_however_late_that_is(
+    directory: Directory, organization: OrganizationRecord, dsn: str
+) -> None:
+    (first, _), (second, _) = [await keys.create(directory, organization.id, name, [Scope.READ]) for name in "ab"]
+    tally = Tally(BrokenDirectory(directory, 1), 20, lambda _: None)
+    used = datetime.now(UTC) - timedelta(minutes=5)
+    tally.note_key(first.id, used)
+    tally.note_key(second.id, used)
+    with pytest.raises(RuntimeError, match="broken"):
+        await tally.write()
+    tally.note_key(first.id, used - timedelta(seconds=9))
+    tally.note_key(second.id, used + timedelta(seconds=9))
+    await tally.write()
+    with psycopg.connect(dsn) as connection:
+        stored = connection.execute("SELECT id, last_used_at FROM api_keys").fetchall()
+    assert set(stored) == {(first.id, used), (second.id, used + timedelta(seconds=9))}

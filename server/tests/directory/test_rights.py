@@ -159,7 +159,7 @@ async def test_usage_is_noted_for_databases_that_exist_and_near_today(filled: st
 async def test_a_key_is_not_noted_as_used_in_the_future(filled: str) -> None:
     ids = [id_ for (id_,) in ask(filled, "SELECT id FROM api_keys")]
     async with Directory.open(as_role(filled, Role.DATA)) as directory, directory.connection() as connection:
-        await keys.note_used(connection, [*ids, "key_gone"], datetime.now(UTC) + timedelta(days=9))
+        await keys.note_used(connection, dict.fromkeys([*ids, "key_gone"], datetime.now(UTC) + timedelta(days=9)))
     assert ask(filled, "SELECT count(*) FROM api_keys WHERE last_used_at <= now()") == [(2,)]
 
 

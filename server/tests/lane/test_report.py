@@ -4,7 +4,7 @@ import asyncio
 import io
 import json
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import cast
 
 import pytest
@@ -124,6 +124,15 @@ def test_usage_is_counted_once() -> None:
     assert (used.organization_id, used.database_id) == ("org_1", "db_1")
     assert (used.requests, used.rows, used.engine_us, used.bytes) == (3, 6, 1_500, 21)
     assert desk.lines.getvalue().count(b"\n") == 3
+
+
+def test_a_key_is_used_when_its_last_request_begins() -> None:
+    desk = Desk()
+    for total_us in (1_000, 900_000_000):
+        desk.note(total_us)
+    desk.report.flush()
+    ended = datetime.fromisoformat(json.loads(desk.lines.getvalue().splitlines()[0])["at"])
+    assert desk.tally._used_keys == {"key_1": ended - timedelta(microseconds=1_000)}
 
 
 def test_counts_survive_a_log_that_cannot_be_written() -> None:

@@ -5,12 +5,19 @@ The rest of the service reads the time of day only through this module.
 
 import math
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def now() -> datetime:
     """The time of day, in UTC."""
     return datetime.now(UTC)
+
+
+def time_of(wall_us: int) -> datetime:
+    """The time of day, in UTC, this many microseconds after the beginning of 1970."""
+    return _EPOCH + timedelta(microseconds=wall_us)
 
 
 def wall_s() -> float:

@@ -4,7 +4,7 @@ Reads and writes the table `api_keys`. The secret itself is never stored, only i
 last four, by which people recognize their keys.
 """
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -176,9 +176,14 @@ async def revoke(directory: Directory, key_id: str, organization_id: str | None,
     return _record(row)
 
 
-async def note_used(connection: DirectoryConnection, key_ids: Collection[str], at: datetime) -> None:
-    """Records that these keys were just used."""
-    await connection.execute("SELECT note_keys_used(%s, %s)", (list(key_ids), at))
+async def note_used(connection: DirectoryConnection, used: Mapping[str, datetime]) -> None:
+    """Records when these keys were last used."""
+    # In the order of the ids, in which every plane locks them.
+    ids = sorted(used)
+    statement = """
+        SELECT note_keys_used(ARRAY[used.id], used.at) FROM unnest(%s::text[], %s::timestamptz[]) AS used (id, at)
+    """
+    await connection.execute(statement, (ids, [used[key_id] for key_id in ids]))
 
 
 def _too_many(at_most: int) -> LimitError:

@@ -6,7 +6,7 @@ directory's response was lost, this may count a batch twice, but never loses one
 """
 
 import asyncio
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from plainsql_server.core.clock import now
 from plainsql_server.core.observation import (
@@ -29,18 +29,21 @@ class Tally:
         self._every_s = every_ms / 1000
         self._observe = observe
         self._sums: dict[str, UsageSum] = {}
-        self._used_keys: set[str] = set()
+        # When each key was last used.
+        self._used_keys: dict[str, datetime] = {}
         self._since = now()
         self._writing: asyncio.Task[None] | None = None
 
     def note_request(self, observation: Observation) -> None:
-        """Records which key a request used."""
+        """Records which key a request used, and when it began."""
         if isinstance(observation, RequestFinished) and observation.key_id is not None:
-            self._used_keys.add(observation.key_id)
+            self.note_key(observation.key_id, observation.at - timedelta(microseconds=observation.total_us))
 
-    def note_key(self, key_id: str) -> None:
-        """Records that a key was used."""
-        self._used_keys.add(key_id)
+    def note_key(self, key_id: str, at: datetime) -> None:
+        """Records that a key was used. Uses may be reported in any order: requests end in another one."""
+        before = self._used_keys.get(key_id)
+        if before is None or before < at:
+            self._used_keys[key_id] = at
 
     def note_usage(
         self, organization_id: str, database_id: str, rows: int, engine_us: int, size_bytes: int, *, requests: int = 1
@@ -76,7 +79,7 @@ class Tally:
         """Writes the counts since the last time. If that fails, keeps them and raises ServiceError or another error."""
         since, self._since = self._since, now()
         sums, self._sums = self._sums, {}
-        used_keys, self._used_keys = self._used_keys, set()
+        used_keys, self._used_keys = self._used_keys, {}
         if not sums and not used_keys:
             return
         try:
@@ -84,14 +87,15 @@ class Tally:
                 if sums:
                     await usage.add(connection, since.date(), list(sums.values()))
                 if used_keys:
-                    await keys.note_used(connection, used_keys, self._since)
+                    await keys.note_used(connection, used_keys)
         except BaseException:
             self._put_back(since, sums, used_keys)
             raise
 
-    def _put_back(self, since: datetime, sums: dict[str, UsageSum], used_keys: set[str]) -> None:
+    def _put_back(self, since: datetime, sums: dict[str, UsageSum], used_keys: dict[str, datetime]) -> None:
         self._since = since
-        self._used_keys |= used_keys
+        for key_id, at in used_keys.items():
+            self.note_key(key_id, at)
         for new in self._sums.values():
             old = sums.setdefault(new.database_id, UsageSum(new.organization_id, new.database_id))
             for name in ("requests", "rows", "engine_us", "bytes"):

@@ -14,8 +14,8 @@ cdef class Caller:
     cdef bytes log_names
     # What leads to it: the secret, and the database that the request names, as they are sent. `callers.pyx` sets them.
     cdef bytes secret, database
-    # What it has used since the last report.
-    cdef int64_t requests, rows, engine_us, size_bytes
+    # What it has used since the last report, and when its last request began, by the wall clock.
+    cdef int64_t requests, rows, engine_us, size_bytes, used_us
 
     cdef bint has_sent(self, const char *secret) noexcept
     cdef bint has_named(self, const char *database, Py_ssize_t size) noexcept

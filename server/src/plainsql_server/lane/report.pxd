@@ -25,4 +25,4 @@ cdef class Report:
         self, Caller caller, const char *request_id, Py_ssize_t id_size, const char *trace_id, int64_t total_us,
         int64_t queue_us, int64_t exec_us, int rows, bytes command, Py_ssize_t size_bytes,
     ) except -1
-    cdef int add_time(self) except -1
+    cdef int add_time(self, int64_t now_us) except -1

@@ -11,6 +11,7 @@ import time
 
 from libc.stdint cimport int64_t
 
+from plainsql_server.core.clock import time_of
 from plainsql_server.lane.clocks cimport wall_us
 from plainsql_server.metrics import BUCKETS_US
 
@@ -53,8 +54,9 @@ cdef class Report:
         int64_t queue_us, int64_t exec_us, int rows, bytes command, Py_ssize_t size_bytes,
     ) except -1:
         cdef Buffer lines = self.lines
+        cdef int64_t now_us = wall_us()
         lines.add_text(b'{"at":"')
-        self.add_time()
+        self.add_time(now_us)
         lines.add_text(b'","event":"request","request_id":"')
         lines.add(request_id, id_size)
         lines.add_text(b'","method":"POST","route":"')
@@ -89,6 +91,7 @@ cdef class Report:
         caller.rows += rows
         caller.engine_us += exec_us
         caller.size_bytes += size_bytes
+        caller.used_us = max(caller.used_us, now_us - total_us)
         return 0
 
     def note(
@@ -101,8 +104,7 @@ cdef class Report:
             queue_us, exec_us, rows, command, size_bytes,
         )
 
-    cdef int add_time(self) except -1:
-        cdef int64_t now_us = wall_us()
+    cdef int add_time(self, int64_t now_us) except -1:
         if now_us // 1_000_000 != self.second:
             self.second = now_us // 1_000_000
             self.second_text = time.strftime("%Y-%m-%dT%H:%M:%S.", time.gmtime(self.second)).encode()
@@ -127,7 +129,7 @@ cdef class Report:
         self.finished = self.rows = 0
         callers, self.callers = self.callers, []
         for caller in callers:
-            self.tally.note_key(caller.principal.key_id)
+            self.tally.note_key(caller.principal.key_id, time_of(caller.used_us))
             self.tally.note_usage(
                 caller.principal.organization_id, caller.place.database_id, caller.rows, caller.engine_us,
                 caller.size_bytes, requests=caller.requests,

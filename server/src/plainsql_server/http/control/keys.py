@@ -66,7 +66,9 @@ class Key(msgspec.Struct, kw_only=True):
     scopes: Annotated[list[Scope], Meta(description="What the key may do.")]
     database: Annotated[str | None, Meta(description="The database that the key is restricted to, if any.")]
     created_at: Annotated[Time, Meta(description="When it was created.")]
-    last_used_at: Annotated[Time | None, Meta(description="When it was last used, accurate to a few seconds.")]
+    last_used_at: Annotated[
+        Time | None, Meta(description="When its last request began. It is stored a few seconds later.")
+    ]
     expires_at: Annotated[Time | None, Meta(description="When it expires.")]
     revoked_at: Annotated[Time | None, Meta(description="When it was revoked.")]
     replaces: Annotated[str | None, Meta(description="The id of the key that it replaced, if it was rotated.")]
